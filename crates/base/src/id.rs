@@ -1,0 +1,24 @@
+//! Who is who: dense numbers, so that tables are arrays and sets are bits.
+
+use std::fmt;
+
+/// One engine replica that takes requests. Numbers are dense and never reused while the process lives,
+/// so a late event about a removed worker can never be taken for news of its successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u32);
+
+impl WorkerId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "w{}", self.0)
+    }
+}
+
+/// One request, from its arrival to the last byte of its answer, over all its attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
