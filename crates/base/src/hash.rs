@@ -29,7 +29,7 @@ impl Hasher {
     }
 
     pub fn write(&mut self, mut bytes: &[u8]) {
-        while self.length % 8 != 0 && !bytes.is_empty() {
+        while !self.length.is_multiple_of(8) && !bytes.is_empty() {
             self.push(bytes[0]);
             bytes = &bytes[1..];
         }
@@ -52,7 +52,7 @@ impl Hasher {
     fn push(&mut self, byte: u8) {
         self.word |= u64::from(byte) << (8 * (self.length % 8));
         self.length += 1;
-        if self.length % 8 == 0 {
+        if self.length.is_multiple_of(8) {
             self.absorb(self.word);
             self.word = 0;
         }
@@ -69,6 +69,26 @@ pub fn bytes(seed: u64, bytes: &[u8]) -> u64 {
     let mut hasher = Hasher::new(seed);
     hasher.write(bytes);
     hasher.finish()
+}
+
+/// A map keyed by numbers that are hashes or counters already. Never iterated where order could show.
+pub type NumberMap<V> = std::collections::HashMap<u64, V, std::hash::BuildHasherDefault<NumberHasher>>;
+
+#[derive(Clone, Debug, Default)]
+pub struct NumberHasher(u64);
+
+impl std::hash::Hasher for NumberHasher {
+    fn write_u64(&mut self, value: u64) {
+        self.0 = mix(value);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = self::bytes(self.0, bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[cfg(test)]

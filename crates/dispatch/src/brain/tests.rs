@@ -1,0 +1,208 @@
+//! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
+
+use super::*;
+use maitre_base::Tokens;
+use maitre_fleet::promise::Promised;
+use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+
+struct Table {
+    brain: Brain,
+    now: Instant,
+}
+
+impl Table {
+    /// A fleet of this many workers, all ready, all serving `llama`.
+    fn of(count: u32) -> Table {
+        Table::with(count, Settings { strategy: Name::RoundRobin, ..Settings::default() })
+    }
+
+    fn with(count: u32, settings: Settings) -> Table {
+        let mut table = Table { brain: Brain::new(settings), now: Instant::from_millis(1) };
+        for number in 0..count {
+            let worker = WorkerId(number);
+            table.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{number}") });
+            table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+            table.on(Event::ModelsReported { worker, names: &["llama"] });
+        }
+        table
+    }
+
+    fn on(&mut self, event: Event<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.brain.on(self.now, event, &mut effects);
+        effects
+    }
+
+    fn arrive(&mut self, request: u64, model: Option<&str>) -> Result<u32, Refusal> {
+        outcome(&self.on(Event::Arrived(arrival(request, model))))
+    }
+
+    fn fail(&mut self, request: u64, failure: Failure) -> Result<u32, Refusal> {
+        outcome(&self.on(Event::Failed { request: RequestId(request), failure }))
+    }
+
+    fn promised(&self) -> Vec<Promised> {
+        self.brain.fleet().workers().map(|it| it.promised).collect()
+    }
+}
+
+fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
+    Arrival {
+        request: RequestId(request),
+        model,
+        size: Size::Bytes(4_000),
+        answer_max: Some(100),
+        decodes: Decodes::Yes,
+        session: None,
+        head: None,
+    }
+}
+
+#[track_caller]
+fn outcome(effects: &[Effect]) -> Result<u32, Refusal> {
+    let found = effects.iter().find_map(|it| match it {
+        Effect::Seat(seat) => Some(Ok(seat.worker.0)),
+        Effect::Refuse { refusal, .. } => Some(Err(*refusal)),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("neither seated nor refused: {effects:?}"))
+}
+
+#[test]
+fn a_request_is_promised_while_it_is_open_and_only_then() {
+    let mut table = Table::of(1);
+    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
+    let full = Promised { requests: 1, prefill: Tokens(1_000), decode: Tokens(100) };
+    assert_eq!(table.promised(), [full]);
+    table.on(Event::FirstToken { request: RequestId(1) });
+    assert_eq!(table.promised(), [Promised { prefill: Tokens(0), ..full }]);
+    table.on(Event::Finished { request: RequestId(1), counted: None });
+    assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default()], 0));
+}
+
+#[test]
+fn unknown_missing_and_unserved_models_are_told_apart() {
+    let mut table = Table::of(2);
+    assert_eq!(table.arrive(1, Some("gpt")), Err(Refusal::UnknownModel));
+    assert_eq!(table.arrive(2, None), Ok(0), "all workers serve the same: no need to name it");
+    table.on(Event::ModelsReported { worker: WorkerId(1), names: &["qwen"] });
+    assert_eq!(table.arrive(3, None), Err(Refusal::ModelRequired));
+    assert_eq!(table.arrive(4, Some("qwen")), Ok(1));
+    assert_eq!(Table::of(0).arrive(5, Some("llama")), Err(Refusal::NoWorker));
+}
+
+#[test]
+fn a_worker_that_lists_nothing_may_serve_any_name() {
+    let mut table = Table::of(1);
+    table.on(Event::WorkerJoined { url: "http://127.0.0.1:99" });
+    table.on(Event::Probed { worker: WorkerId(1), evidence: Evidence::ProbeAnswered });
+    assert_eq!(table.arrive(1, Some("whatever")), Ok(1));
+}
+
+#[test]
+fn what_never_left_is_tried_on_every_worker() {
+    let mut table = Table::of(3);
+    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
+    assert_eq!(table.fail(1, Failure::Refused), Ok(1));
+    assert_eq!(table.fail(1, Failure::Unreachable), Ok(2));
+    let nobody_left = Refusal::Failed { last: Failure::Refused };
+    assert_eq!(table.fail(1, Failure::Refused), Err(nobody_left));
+    assert_eq!(table.promised(), [Promised::default(); 3]);
+}
+
+#[test]
+fn a_request_that_breaks_two_workers_never_meets_a_third() {
+    let mut table = Table::of(4);
+    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
+    assert_eq!(table.fail(1, Failure::Broke), Ok(1));
+    assert_eq!(table.fail(1, Failure::Broke), Err(Refusal::Failed { last: Failure::Broke }));
+}
+
+#[test]
+fn a_client_that_waited_its_whole_deadline_is_not_made_to_wait_again() {
+    let mut table = Table::of(2);
+    table.arrive(1, Some("llama")).unwrap();
+    assert_eq!(table.fail(1, Failure::TimedOut), Err(Refusal::Failed { last: Failure::TimedOut }));
+}
+
+#[test]
+fn an_empty_budget_stops_failovers_but_not_what_never_left() {
+    let budget = budget::Settings { per_request: 0.0, per_second: 0.0 };
+    let mut table = Table::with(3, Settings { budget, strategy: Name::RoundRobin, ..Settings::default() });
+    table.arrive(1, Some("llama")).unwrap();
+    assert!(table.fail(1, Failure::Broke).is_err());
+    table.arrive(2, Some("llama")).unwrap();
+    assert!(table.fail(2, Failure::Refused).is_ok());
+}
+
+#[test]
+fn a_broken_answer_asks_for_a_probe_at_once() {
+    let mut table = Table::of(2);
+    table.arrive(1, Some("llama")).unwrap();
+    let effects = table.on(Event::Failed { request: RequestId(1), failure: Failure::Broke });
+    assert!(effects.contains(&Effect::Probe { worker: WorkerId(0) }), "{effects:?}");
+}
+
+#[test]
+fn being_full_is_no_fault() {
+    let mut table = Table::of(2);
+    for request in 0..50 {
+        table.arrive(request, Some("llama")).unwrap();
+        let _ = table.fail(request, Failure::Busy);
+    }
+    assert!(table.brain.fleet().workers().all(|it| it.health.state() == State::Ready));
+}
+
+#[test]
+fn a_model_may_have_a_strategy_of_its_own() {
+    let strategies = BTreeMap::from([("llama".to_owned(), Name::StickySession)]);
+    let mut table = Table::with(3, Settings { strategies, ..Settings::default() });
+    let mut seat = |request| {
+        let arrival = Arrival { session: Some(7), ..arrival(request, Some("llama")) };
+        outcome(&table.on(Event::Arrived(arrival))).unwrap()
+    };
+    let home = seat(0);
+    assert!((1..20).all(|request| seat(request) == home));
+}
+
+#[test]
+fn the_answers_teach_the_sizes() {
+    let mut table = Table::of(1);
+    for request in 0..200 {
+        table.arrive(request, Some("llama")).unwrap();
+        let counted = Counted { prompt: Tokens(2_000), answer: Tokens(10) };
+        table.on(Event::Finished { request: RequestId(request), counted: Some(counted) });
+    }
+    table.arrive(999, Some("llama")).unwrap();
+    let promised = table.promised()[0];
+    assert_eq!((promised.prefill, promised.decode), (Tokens(2_000), Tokens(10)));
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_promises_return_to_exactly_zero(
+        script in prop::collection::vec((0u64..30, 0u8..8, any::<prop::sample::Index>()), 0..400),
+    ) {
+        let mut table = Table::of(3);
+        for (request, step, choice) in script {
+            let id = RequestId(request);
+            match step {
+                0..=2 if !table.brain.open.contains_key(&request) => {
+                    table.on(Event::Arrived(arrival(request, Some("llama"))));
+                }
+                3 => drop(table.on(Event::FirstToken { request: id })),
+                4 => drop(table.on(Event::Finished { request: id, counted: None })),
+                5 => drop(table.on(Event::Left { request: id })),
+                _ => {
+                    let failure = Failure::ALL[choice.index(Failure::ALL.len())];
+                    table.on(Event::Failed { request: id, failure });
+                }
+            }
+        }
+        for request in 0..30 {
+            table.on(Event::Left { request: RequestId(request) });
+        }
+        prop_assert_eq!(table.promised(), [Promised::default(); 3]);
+        prop_assert_eq!(table.brain.open(), 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! How large a prompt and its answer will be, before anyone has counted: learned per model from the
+//! `usage` of past answers.
+
+use maitre_base::Tokens;
+
+use crate::promise::Promise;
+
+/// Weight of the newest answer: half of the memory is the last thirteen.
+const NEWEST: f64 = 0.05;
+
+/// Bytes per token before any answer was seen: what English text gives with the vocabularies of today.
+const BYTES_PER_TOKEN: f64 = 4.0;
+
+/// Answer length before any was seen; public chat traces have means of 200 to 350 tokens.
+const ANSWER_TOKENS: f64 = 256.0;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    pub bytes_per_token: f64,
+    pub answer_tokens: f64,
+}
+
+impl Default for Estimate {
+    fn default() -> Estimate {
+        Estimate { bytes_per_token: BYTES_PER_TOKEN, answer_tokens: ANSWER_TOKENS }
+    }
+}
+
+/// The size of a prompt as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    Tokens(u64),
+    Bytes(u64),
+}
+
+/// What an answer's `usage` counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub prompt: Tokens,
+    pub answer: Tokens,
+}
+
+impl Estimate {
+    /// What the request will cost. An answer is never expected to pass the limit its client set.
+    pub fn promise(&self, size: Size, answer_max: Option<u64>, decodes: Decodes) -> Promise {
+        let prefill = match size {
+            Size::Tokens(tokens) => tokens,
+            Size::Bytes(bytes) => (bytes as f64 / self.bytes_per_token).ceil() as u64,
+        };
+        let decode = match decodes {
+            Decodes::Yes => (self.answer_tokens.round() as u64).min(answer_max.unwrap_or(u64::MAX)),
+            Decodes::No => 0,
+        };
+        Promise { prefill: Tokens(prefill), decode: Tokens(decode) }
+    }
+
+    pub fn learn(&mut self, size: Size, counted: Counted, decodes: Decodes) {
+        if let Size::Bytes(bytes) = size
+            && bytes > 0
+            && counted.prompt.0 > 0
+        {
+            // Clamped: a cached image or a wrong count must not turn the ratio into nonsense.
+            let seen = (bytes as f64 / counted.prompt.0 as f64).clamp(0.5, 16.0);
+            self.bytes_per_token += NEWEST * (seen - self.bytes_per_token);
+        }
+        if decodes == Decodes::Yes {
+            self.answer_tokens += NEWEST * (counted.answer.0 as f64 - self.answer_tokens);
+        }
+    }
+}
+
+/// Whether a route writes an answer token by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decodes {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_and_the_answer_length_are_learned() {
+        let mut estimate = Estimate::default();
+        for _ in 0..200 {
+            let counted = Counted { prompt: Tokens(1_000), answer: Tokens(40) };
+            estimate.learn(Size::Bytes(2_500), counted, Decodes::Yes);
+        }
+        let promise = estimate.promise(Size::Bytes(5_000), None, Decodes::Yes);
+        assert_eq!(promise, Promise { prefill: Tokens(2_000), decode: Tokens(40) });
+    }
+
+    #[test]
+    fn a_limit_caps_the_answer_and_an_embedding_has_none() {
+        let estimate = Estimate::default();
+        assert_eq!(estimate.promise(Size::Tokens(9), Some(3), Decodes::Yes).decode, Tokens(3));
+        assert_eq!(estimate.promise(Size::Tokens(9), Some(3), Decodes::No).decode, Tokens(0));
+    }
+}

@@ -1,0 +1,110 @@
+//! Who is fit, who serves what, and the bound on ejection.
+
+use super::*;
+use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
+
+fn ready(count: usize) -> Fleet {
+    let mut fleet = Fleet::default();
+    for number in 0..count {
+        let id = fleet.add(&format!("http://127.0.0.1:{number}"));
+        fleet.see(Instant::ZERO, id, Evidence::ProbeAnswered);
+    }
+    fleet
+}
+
+fn seated(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
+    let mut seats = Vec::new();
+    fleet.standings(Instant::ZERO, wanted, tried, &mut seats);
+    seats.iter().map(|it| it.worker.0).collect()
+}
+
+#[test]
+fn tried_draining_and_unprobed_workers_are_left_out() {
+    let mut fleet = ready(4);
+    fleet.add("http://127.0.0.1:9");
+    fleet.drain(WorkerId(1), true);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[WorkerId(2)]), [0, 3]);
+}
+
+#[test]
+fn a_model_is_served_by_those_who_list_it_and_those_who_list_nothing() {
+    let mut fleet = ready(3);
+    fleet.learn_models(WorkerId(0), ["llama"].into_iter());
+    fleet.learn_models(WorkerId(1), ["qwen", "qwen-sql"].into_iter());
+    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1, 2]);
+    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0, 2]);
+    assert_eq!(fleet.model("gpt"), None);
+    assert_eq!(seated(&fleet, Wanted::Unlisted, &[]), [2]);
+}
+
+#[test]
+fn a_suspect_gets_work_only_when_less_than_half_are_fit() {
+    let mut fleet = ready(4);
+    fleet.see(Instant::ZERO, WorkerId(0), Evidence::Silent);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1, 2, 3]);
+    fleet.see(Instant::ZERO, WorkerId(1), Evidence::Silent);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [2, 3]);
+    fleet.see(Instant::ZERO, WorkerId(2), Evidence::Silent);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1, 2, 3]);
+}
+
+#[test]
+fn those_that_refuse_are_asked_only_when_nobody_else_is_left() {
+    let mut fleet = ready(2);
+    fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    fleet.see(Instant::ZERO, WorkerId(1), Evidence::Refused);
+    assert_eq!(fleet.worker(WorkerId(1)).unwrap().health.state(), State::Suspect { refused: true });
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+}
+
+#[test]
+fn a_returning_worker_gets_one_request_until_it_has_answered() {
+    let mut fleet = ready(2);
+    fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
+    fleet.see(Instant::ZERO, WorkerId(0), Evidence::ProbeAnswered);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
+    fleet.promise(WorkerId(0), Promise::default());
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    fleet.see(Instant::ZERO, WorkerId(0), Evidence::Answered);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
+}
+
+#[test]
+fn a_removed_worker_is_gone_and_its_number_is_not_reused() {
+    let mut fleet = ready(2);
+    fleet.remove(WorkerId(0));
+    assert_eq!(fleet.add("http://127.0.0.1:7"), WorkerId(2));
+    fleet.release(WorkerId(0), Promise::default());
+    assert_eq!(fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused), None);
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+}
+
+fn evidence() -> impl Strategy<Value = Evidence> {
+    prop_oneof![
+        Just(Evidence::ProbeAnswered),
+        Just(Evidence::Answered),
+        Just(Evidence::Refused),
+        Just(Evidence::Silent),
+        Just(Evidence::Broke),
+        Just(Evidence::Failed),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn never_more_than_half_is_ejected_and_somebody_is_always_seated(
+        count in 1usize..9,
+        script in prop::collection::vec((any::<u8>(), evidence(), 0u64..2_000), 0..200),
+    ) {
+        let mut fleet = ready(count);
+        let mut now = Instant::ZERO;
+        for (worker, evidence, millis) in script {
+            now = now + std::time::Duration::from_millis(millis);
+            fleet.see(now, WorkerId(u32::from(worker) % count as u32), evidence);
+            let ejected = |it: &&Worker| matches!(it.health.state(), State::Ejected { .. });
+            prop_assert!(fleet.workers().filter(ejected).count() * 2 <= count);
+            prop_assert!(!seated(&fleet, Wanted::Anything, &[]).is_empty());
+        }
+    }
+}

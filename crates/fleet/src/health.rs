@@ -1,0 +1,273 @@
+//! Is this worker fit for new work? A small state machine, fed by real traffic first and probes second.
+//!
+//! ```text
+//!  Probing ──answer──▶ Ready ──silence, a broken answer──▶ Suspect ──silence again──▶ Ejected
+//!                        ▲ ╰──refused, failures in a row──────────────────────────▶   │
+//!                        │◀─────────answer───────────────────╯                        │
+//!                        ╰──ramp over──── Warming ◀──probe answered, back-off over────╯
+//! ```
+//! A suspect gets no new work while others are fit, and is probed at once: that is what takes a dead
+//! worker out after one failed attempt, while one broken connection does not cost a live worker its
+//! place. Ejection lasts until a probe is answered; after a run of failures also until a back-off is over.
+
+use std::time::Duration;
+
+use maitre_base::Instant;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Never answered yet.
+    Probing,
+    Ready,
+    /// No new work unless there is nobody better.
+    Suspect {
+        refused: bool,
+    },
+    /// No new work at all.
+    Ejected {
+        until: Instant,
+    },
+    /// Back again: one request at a time until the first is answered, then a ramp.
+    Warming {
+        since: Instant,
+        proven: bool,
+    },
+}
+
+impl State {
+    pub const NAMES: [&'static str; 5] = ["probing", "ready", "suspect", "ejected", "warming"];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Probing => State::NAMES[0],
+            State::Ready => State::NAMES[1],
+            State::Suspect { .. } => State::NAMES[2],
+            State::Ejected { .. } => State::NAMES[3],
+            State::Warming { .. } => State::NAMES[4],
+        }
+    }
+}
+
+/// One thing seen of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// A probe was answered: fit.
+    ProbeAnswered,
+    /// A request was answered, and not with a failure of the worker's own.
+    Answered,
+    /// It said no: nobody listens there, or its health check answers that it is unfit.
+    Refused,
+    /// A probe or a connection attempt timed out, and nothing else was heard meanwhile.
+    Silent,
+    /// A connection broke before the first byte of an answer.
+    Broke,
+    /// It answered a request with a failure of its own (500, say).
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Answers in a row that are failures, before the worker is out.
+    pub failures_max: u32,
+    /// First back-off after a run of failures; doubles each time up to `back_off_max`.
+    pub back_off: Duration,
+    pub back_off_max: Duration,
+    /// How long a returned worker's share grows from a tenth to the whole.
+    pub slow_start: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            failures_max: 5,
+            back_off: Duration::from_secs(1),
+            back_off_max: Duration::from_secs(30),
+            slow_start: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The share a worker begins its ramp with.
+const SHARE_MIN: f64 = 0.1;
+
+#[derive(Clone, Debug)]
+pub struct Health {
+    state: State,
+    failures: u32,
+    /// Ejections for failures since the worker was last well: the exponent of the back-off.
+    relapses: u32,
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health { state: State::Probing, failures: 0, relapses: 0 }
+    }
+}
+
+/// Whether the fleet can spare one more worker; when not, what would be ejected stays suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    Yes,
+    No,
+}
+
+impl Health {
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// How much of its fair part the worker should take now, in (0, 1].
+    pub fn share(&self, now: Instant, settings: &Settings) -> f64 {
+        match self.state {
+            State::Warming { since, .. } => {
+                let ramp = settings.slow_start.as_secs_f64().max(f64::MIN_POSITIVE);
+                (now.since(since).as_secs_f64() / ramp).clamp(SHARE_MIN, 1.0)
+            }
+            _ => 1.0,
+        }
+    }
+
+    pub fn see(&mut self, now: Instant, evidence: Evidence, spare: Spare, settings: &Settings) {
+        self.failures = match evidence {
+            Evidence::Failed => self.failures + 1,
+            Evidence::Answered => 0,
+            _ => self.failures,
+        };
+        self.settle(now, settings);
+        self.state = match (self.state, evidence) {
+            (State::Ejected { until }, Evidence::ProbeAnswered) if until <= now => {
+                State::Warming { since: now, proven: false }
+            }
+            (State::Ejected { .. } | State::Probing, Evidence::Refused | Evidence::Silent) => self.state,
+            (State::Ejected { .. }, _) => self.state,
+            (State::Warming { since, .. }, Evidence::Answered) => State::Warming { since, proven: true },
+            (State::Warming { .. }, Evidence::ProbeAnswered) => self.state,
+            (_, Evidence::ProbeAnswered | Evidence::Answered) => State::Ready,
+            (_, Evidence::Failed) if self.failures >= settings.failures_max => {
+                self.relapse(now, spare, settings)
+            }
+            (_, Evidence::Failed) => self.state,
+            (_, Evidence::Refused) => out(now, spare),
+            (State::Suspect { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
+            (State::Warming { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
+            (_, Evidence::Silent | Evidence::Broke) => State::Suspect { refused: false },
+        };
+    }
+
+    /// Ends a ramp that is over.
+    pub fn settle(&mut self, now: Instant, settings: &Settings) {
+        if let State::Warming { since, proven: true } = self.state
+            && now.since(since) >= settings.slow_start
+        {
+            self.state = State::Ready;
+            self.relapses = 0;
+        }
+    }
+
+    fn relapse(&mut self, now: Instant, spare: Spare, settings: &Settings) -> State {
+        self.failures = 0;
+        let back_off = settings.back_off.saturating_mul(1 << self.relapses.min(16));
+        self.relapses += 1;
+        out(now + back_off.min(settings.back_off_max), spare)
+    }
+}
+
+fn out(until: Instant, spare: Spare) -> State {
+    match spare {
+        Spare::Yes => State::Ejected { until },
+        Spare::No => State::Suspect { refused: true },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Evidence::{Answered, Broke, Failed, ProbeAnswered, Refused, Silent};
+
+    const SETTINGS: Settings = Settings {
+        failures_max: 3,
+        back_off: Duration::from_secs(1),
+        back_off_max: Duration::from_secs(4),
+        slow_start: Duration::from_secs(10),
+    };
+
+    /// A script of `(second, evidence, expected state's name)`.
+    #[track_caller]
+    fn check(script: &[(u64, Evidence, &str)]) {
+        let mut health = Health::default();
+        for (step, &(second, evidence, expected)) in script.iter().enumerate() {
+            health.see(Instant::from_millis(second * 1_000), evidence, Spare::Yes, &SETTINGS);
+            assert_eq!(health.state().name(), expected, "step {step} of {script:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_takes_a_worker_out_at_once() {
+        check(&[(0, ProbeAnswered, "ready"), (1, Refused, "ejected")]);
+    }
+
+    #[test]
+    fn silence_makes_a_suspect_and_silence_again_ejects() {
+        check(&[(0, ProbeAnswered, "ready"), (1, Silent, "suspect"), (2, Silent, "ejected")]);
+        check(&[(0, ProbeAnswered, "ready"), (1, Silent, "suspect"), (2, Answered, "ready")]);
+    }
+
+    #[test]
+    fn one_broken_connection_costs_a_live_worker_only_a_probe() {
+        check(&[(0, ProbeAnswered, "ready"), (1, Broke, "suspect"), (1, ProbeAnswered, "ready")]);
+        check(&[(0, ProbeAnswered, "ready"), (1, Broke, "suspect"), (1, Refused, "ejected")]);
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_and_an_answer_between_them_forgives() {
+        check(&[
+            (0, ProbeAnswered, "ready"),
+            (1, Failed, "ready"),
+            (1, Failed, "ready"),
+            (1, Answered, "ready"),
+            (2, Failed, "ready"),
+            (2, Failed, "ready"),
+            (2, Failed, "ejected"),
+        ]);
+    }
+
+    #[test]
+    fn a_worker_that_fails_serves_its_back_off_although_its_probe_is_fine() {
+        let down = [(1, Failed, "ready"), (1, Failed, "ready"), (1, Failed, "ejected")];
+        let first = [(0, ProbeAnswered, "ready")].into_iter().chain(down);
+        let again = [(1, ProbeAnswered, "ejected"), (2, ProbeAnswered, "warming")];
+        let relapse = [(3, Failed, "warming"), (3, Failed, "warming"), (3, Failed, "ejected")];
+        let longer = [(4, ProbeAnswered, "ejected"), (5, ProbeAnswered, "warming")];
+        check(&first.chain(again).chain(relapse).chain(longer).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_returning_worker_proves_itself_then_ramps_then_is_ready() {
+        let mut health = Health::default();
+        let at = |second: u64| Instant::from_millis(second * 1_000);
+        health.see(at(0), ProbeAnswered, Spare::Yes, &SETTINGS);
+        health.see(at(1), Refused, Spare::Yes, &SETTINGS);
+        health.see(at(5), ProbeAnswered, Spare::Yes, &SETTINGS);
+        assert_eq!(health.state(), State::Warming { since: at(5), proven: false });
+        assert_eq!(health.share(at(5), &SETTINGS), 0.1);
+        health.see(at(6), Answered, Spare::Yes, &SETTINGS);
+        assert_eq!(health.share(at(10), &SETTINGS), 0.5);
+        health.settle(at(15), &SETTINGS);
+        assert_eq!((health.state(), health.share(at(15), &SETTINGS)), (State::Ready, 1.0));
+    }
+
+    #[test]
+    fn when_no_one_can_be_spared_it_stays_a_suspect() {
+        let mut health = Health::default();
+        health.see(Instant::ZERO, ProbeAnswered, Spare::Yes, &SETTINGS);
+        health.see(Instant::ZERO, Refused, Spare::No, &SETTINGS);
+        assert_eq!(health.state(), State::Suspect { refused: true });
+        health.see(Instant::ZERO, ProbeAnswered, Spare::No, &SETTINGS);
+        assert_eq!(health.state(), State::Ready);
+    }
+
+    #[test]
+    fn a_worker_that_never_answered_is_neither_ejected_nor_ready() {
+        check(&[(0, Refused, "probing"), (9, Silent, "probing"), (10, ProbeAnswered, "ready")]);
+    }
+}

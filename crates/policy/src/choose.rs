@@ -1,0 +1,71 @@
+//! The two ways strategies compare workers: the smallest cost, and the strongest tie to a key.
+
+use maitre_base::{Rng, hash};
+
+use crate::Candidate;
+
+/// The candidate with the smallest cost. Equals share by dice: the first of an idle fleet would
+/// otherwise take everything until it is no longer idle.
+pub fn least(candidates: &[Candidate], rng: &mut Rng, cost: impl Fn(&Candidate) -> f64) -> Option<usize> {
+    let mut best: Option<(usize, f64)> = None;
+    let mut equals = 0;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let cost = cost(candidate);
+        match best {
+            Some((_, least)) if cost > least => continue,
+            Some((_, least)) if cost == least => {
+                equals += 1;
+                if rng.below(equals) > 0 {
+                    continue;
+                }
+            }
+            _ => equals = 1,
+        }
+        best = Some((index, cost));
+    }
+    best.map(|(index, _)| index)
+}
+
+/// The candidate that `key` belongs to among those that pass: rendezvous hashing. Every router that
+/// sees the same workers agrees without talking, and a worker that leaves moves only its own keys, each
+/// to the next in that key's own order.
+pub fn home(candidates: &[Candidate], key: u64, passes: impl Fn(&Candidate) -> bool) -> Option<usize> {
+    (0..candidates.len())
+        .filter(|&index| passes(&candidates[index]))
+        .max_by_key(|&index| hash::pair(key, candidates[index].key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::tests::fleet;
+
+    #[test]
+    fn equals_share_evenly() {
+        let candidates = fleet(&[(1, 0), (0, 0), (0, 0), (0, 0)]);
+        let mut rng = Rng::new(1);
+        let mut seen = [0u32; 4];
+        for _ in 0..3_000 {
+            let index = least(&candidates, &mut rng, |it| f64::from(it.requests)).unwrap();
+            seen[index] += 1;
+        }
+        assert_eq!(seen[0], 0);
+        assert!(seen[1..].iter().all(|&count| (900..1_100).contains(&count)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_leaving_worker_moves_only_its_own_keys() {
+        let all = fleet(&[(0, 0); 8]);
+        let rest: Vec<Candidate> = all.iter().copied().filter(|it| it.worker.0 != 3).collect();
+        let mut moved = 0;
+        for key in 0..2_000 {
+            let before = all[home(&all, key, |_| true).unwrap()].worker;
+            let after = rest[home(&rest, key, |_| true).unwrap()].worker;
+            if before != after {
+                assert_eq!(before.0, 3, "key {key} had no reason to move");
+                moved += 1;
+            }
+        }
+        assert!((200..300).contains(&moved), "an eighth of 2000 keys, got {moved}");
+    }
+}

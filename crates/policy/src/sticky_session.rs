@@ -1,0 +1,91 @@
+//! A session stays where it began, so that each turn finds the last one in the cache.
+//!
+//! The first seat is the session's home by rendezvous hashing: after a restart, or in another router,
+//! it is found again without a table. From then on it is pinned: workers that join do not pull sessions
+//! off their caches, and one whose worker left moves once and stays moved when the worker returns.
+
+use maitre_base::Rng;
+
+use crate::pins::Pins;
+use crate::round_robin::RoundRobin;
+use crate::{Ask, Candidate, Pick, Why, choose};
+
+/// Most sessions remembered; the idlest are forgotten first, and fall back to their home.
+pub const SESSIONS_MAX: usize = 1 << 18;
+
+#[derive(Clone, Debug)]
+pub struct StickySession {
+    pins: Pins,
+    strangers: RoundRobin,
+}
+
+impl Default for StickySession {
+    fn default() -> StickySession {
+        StickySession { pins: Pins::new(SESSIONS_MAX), strangers: RoundRobin::default() }
+    }
+}
+
+impl StickySession {
+    pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
+        let Some(session) = ask.session else {
+            return self.strangers.pick(candidates, rng);
+        };
+        let pinned = self.pins.get(session);
+        if let Some(worker) = pinned
+            && let Ok(index) = candidates.binary_search_by_key(&worker, |it| it.worker)
+        {
+            return Some(Pick { index, why: Why::Session });
+        }
+        let index = choose::home(candidates, session, |_| true)?;
+        self.pins.set(session, candidates[index].worker);
+        let why = if pinned.is_some() { Why::SessionMoved } else { Why::Session };
+        Some(Pick { index, why })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::tests::fleet;
+    use maitre_base::WorkerId;
+
+    fn seat(strategy: &mut StickySession, session: u64, candidates: &[Candidate]) -> (WorkerId, Why) {
+        let ask = Ask { session: Some(session), ..Ask::default() };
+        let pick = strategy.pick(&ask, candidates, &mut Rng::new(0)).unwrap();
+        (candidates[pick.index].worker, pick.why)
+    }
+
+    #[test]
+    fn a_session_whose_worker_is_gone_moves_once() {
+        let all = fleet(&[(0, 0); 4]);
+        let mut strategy = StickySession::default();
+        let (home, why) = seat(&mut strategy, 42, &all);
+        assert_eq!(why, Why::Session);
+        assert_eq!(seat(&mut strategy, 42, &all), (home, Why::Session));
+
+        let rest: Vec<Candidate> = all.iter().copied().filter(|it| it.worker != home).collect();
+        let (second, why) = seat(&mut strategy, 42, &rest);
+        assert_eq!(why, Why::SessionMoved);
+        assert_eq!(seat(&mut strategy, 42, &rest), (second, Why::Session));
+        assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session), "it does not move back");
+    }
+
+    #[test]
+    fn a_worker_that_joins_pulls_no_session() {
+        let (few, all) = (fleet(&[(0, 0); 2]), fleet(&[(0, 0); 8]));
+        let mut strategy = StickySession::default();
+        let before: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &few).0).collect();
+        let after: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &all).0).collect();
+        assert_eq!(before, after);
+    }
+
+    #[test]
+    fn strangers_take_turns() {
+        let all = fleet(&[(0, 0); 3]);
+        let mut strategy = StickySession::default();
+        let mut rng = Rng::new(0);
+        let mut turn = || strategy.pick(&Ask::default(), &all, &mut rng).unwrap();
+        assert_eq!([turn().index, turn().index, turn().index, turn().index], [0, 1, 2, 0]);
+        assert_eq!(turn().why, Why::Turn);
+    }
+}
