@@ -1,0 +1,37 @@
+//! What watching a stream costs per chunk: three numbers, each that of the quietest of many rounds.
+//!
+//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once, small, so that it cannot rot.
+#![allow(clippy::print_stdout, reason = "a bench prints its numbers")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use maitre_dialect::route::Route;
+use maitre_dialect::sse::Tracker;
+use maitre_dialect::usage::Finder;
+
+const CHUNK: &[u8] = b"data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"llama\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+const LAST: &[u8] = b"data: {\"id\":\"chatcmpl-0123456789abcdef\",\"choices\":[],\"usage\":{\"prompt_tokens\":1000,\"total_tokens\":1100,\"completion_tokens\":100,\"prompt_tokens_details\":{\"cached_tokens\":960}}}\n\n";
+
+fn main() {
+    let measuring = std::env::args().any(|it| it == "--bench");
+    let rounds = if measuring { 2_000 } else { 2 };
+    let mut tracker = Tracker::new(Route::Chat);
+    report("track one token", rounds, || _ = black_box(tracker.feed(black_box(CHUNK))));
+    let mut finder = Finder::new(Route::Chat);
+    report("look for usage in one token", rounds, || finder.feed(black_box(CHUNK)));
+    report("read usage", rounds, || finder.feed(black_box(LAST)));
+    assert!(black_box(finder.finish()).is_some(), "the bench's own stream reports usage");
+}
+
+#[allow(clippy::disallowed_methods, reason = "a bench is about the clock")]
+fn report(name: &str, rounds: usize, mut run: impl FnMut()) {
+    const BATCH: u32 = 1_000;
+    let round = |_| {
+        let start = Instant::now();
+        (0..BATCH).for_each(|_| run());
+        start.elapsed()
+    };
+    let quietest = (0..rounds).map(round).min().unwrap_or_default();
+    println!("{name}: {:.1} ns", quietest.as_nanos() as f64 / f64::from(BATCH));
+}

@@ -1,0 +1,172 @@
+//! The brands of engine: how to tell which one a worker is, and how each reports its load.
+//!
+//! One file a brand, each turning its own words into a `Load`. What a brand does not report is `None`, and
+//! the router falls back on its own counts; nothing here is needed for routing to work.
+
+mod llamacpp;
+mod ranks;
+mod sglang;
+mod tensorrt;
+#[cfg(test)]
+mod tests;
+mod vllm;
+
+use memchr::memmem;
+
+use crate::{exposition, models};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Vllm,
+    Sglang,
+    TensorRt,
+    LlamaCpp,
+    /// Speaks the API, and nothing else we know of.
+    Generic,
+}
+
+/// What an engine says of its own load, over all its data-parallel ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    pub running: Option<u64>,
+    pub waiting: Option<u64>,
+    /// Share of the KV cache held by requests in progress, 0 to 1; the mean over ranks. Blocks that are
+    /// cached but free to take do not count.
+    pub kv_usage: Option<f64>,
+    /// Tokens in a block.
+    pub block_size: Option<u64>,
+    /// Blocks in the KV cache.
+    pub blocks: Option<u64>,
+    /// Tokens the KV cache has room for. Known for engines that report it, or both numbers above.
+    pub kv_tokens: Option<u64>,
+    /// Prompt tokens looked up in the prefix cache since the engine started.
+    pub queried_tokens: Option<u64>,
+    /// How many of those were found.
+    pub hit_tokens: Option<u64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("read the load of {kind}: none of the {samples} samples is of its own")]
+    NoMetrics { kind: &'static str, samples: usize },
+    #[error("read the load of {kind}: {source}")]
+    Json { kind: &'static str, source: serde_json::Error },
+}
+
+/// The answer to one probe.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    pub path: &'a str,
+    pub status: u16,
+    pub body: &'a [u8],
+    /// The `server` header.
+    pub server: Option<&'a str>,
+}
+
+/// What to ask a worker to learn its brand. Any of them may fail; all are cheap.
+pub const PROBES: [&str; 5] = [MODELS, METRICS, VERSION, SERVER_INFO, PROPS];
+
+const MODELS: &str = "/v1/models";
+const METRICS: &str = "/metrics";
+const VERSION: &str = "/version";
+const SERVER_INFO: &str = "/server_info";
+const PROPS: &str = "/props";
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Vllm, Kind::Sglang, Kind::TensorRt, Kind::LlamaCpp, Kind::Generic];
+
+    /// The metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Vllm => "vllm",
+            Kind::Sglang => "sglang",
+            Kind::TensorRt => "tensorrt",
+            Kind::LlamaCpp => "llamacpp",
+            Kind::Generic => "generic",
+        }
+    }
+
+    /// Where this brand reports its load, the best place first: take the first that answers.
+    pub const fn metrics_paths(self) -> &'static [&'static str] {
+        match self {
+            Kind::Vllm | Kind::LlamaCpp | Kind::Generic => &[METRICS],
+            // Live, and on without a flag; but only the second tells the size of a page.
+            Kind::Sglang => &["/v1/loads", METRICS],
+            // The first needs a setting. The second is emptied by whoever reads it.
+            Kind::TensorRt => &["/prometheus/metrics", METRICS],
+        }
+    }
+
+    const fn metric_prefix(self) -> Option<&'static str> {
+        match self {
+            Kind::Vllm => Some("vllm:"),
+            Kind::Sglang => Some("sglang:"),
+            Kind::TensorRt => Some("trtllm_"),
+            Kind::LlamaCpp => Some("llamacpp:"),
+            Kind::Generic => None,
+        }
+    }
+}
+
+/// Tells the brand from the answers to `PROBES`, in any order and number.
+///
+/// The strongest evidence first: the signature on the model cards, for every brand signs and proxies pass
+/// it on; then the names of its metrics; then an address or header only one brand has. A bare `/version`
+/// comes last: vLLM has it, but so may others.
+pub fn detect(answers: &[Answer<'_>]) -> Kind {
+    let body = |path: &str| {
+        let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
+        answer.map(|it| it.body)
+    };
+    let signature = || match &*body(MODELS).and_then(models::owner)? {
+        "vllm" => Some(Kind::Vllm),
+        "sglang" => Some(Kind::Sglang),
+        "tensorrt_llm" => Some(Kind::TensorRt),
+        "llamacpp" => Some(Kind::LlamaCpp),
+        _ => None,
+    };
+    let metrics = || body(METRICS).and_then(kind_of_metrics);
+    let has = |path, word: &str| body(path).is_some_and(|it| memmem::find(it, word.as_bytes()).is_some());
+    let own = || {
+        let llamacpp =
+            has(PROPS, "\"total_slots\"") || answers.iter().any(|it| it.server == Some("llama.cpp"));
+        match () {
+            () if llamacpp => Some(Kind::LlamaCpp),
+            () if has(SERVER_INFO, "\"mem_fraction_static\"") => Some(Kind::Sglang),
+            () if has(VERSION, "\"version\"") => Some(Kind::Vllm),
+            () => None,
+        }
+    };
+    signature().or_else(metrics).or_else(own).unwrap_or(Kind::Generic)
+}
+
+/// Reads a load from the body of one of `metrics_paths`.
+pub fn parse_metrics(kind: Kind, body: &[u8]) -> Result<Load, Unreadable> {
+    match kind {
+        Kind::Vllm => vllm::load(body),
+        Kind::Sglang if is_json(body) => sglang::load_of_json(body),
+        Kind::Sglang => sglang::load(body),
+        Kind::TensorRt if is_json(body) => tensorrt::load_of_json(body),
+        Kind::TensorRt => tensorrt::load(body),
+        Kind::LlamaCpp => llamacpp::load(body),
+        // An engine may begin to answer, or be replaced, after we failed to name it.
+        Kind::Generic => match kind_of_metrics(body) {
+            Some(kind) => parse_metrics(kind, body),
+            None => {
+                Err(Unreadable::NoMetrics { kind: kind.name(), samples: exposition::samples(body).count() })
+            }
+        },
+    }
+}
+
+fn kind_of_metrics(body: &[u8]) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| {
+        // At the start of a line, so that a label or a help text does not count.
+        let prefix = kind.metric_prefix().map(str::as_bytes);
+        prefix.is_some_and(|prefix| body.split(|&byte| byte == b'\n').any(|line| line.starts_with(prefix)))
+    })
+}
+
+fn is_json(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
+}

@@ -1,0 +1,95 @@
+//! One metric over the ranks of a data-parallel engine.
+//!
+//! An engine of several ranks reports each gauge once a rank, told apart by a label; some report it again
+//! for each process of a rank. Requests and blocks add up over ranks, shares are averaged, and copies
+//! within a rank count once.
+
+use std::borrow::Cow;
+
+use crate::engine::{Load, Unreadable};
+use crate::exposition::{self, Sample};
+
+/// How many ranks are kept apart. Chosen: more than one engine has GPUs.
+const RANKS_MAX: usize = 1024;
+
+/// The values of one gauge, by rank.
+#[derive(Default)]
+pub(crate) struct Ranks<'a> {
+    values: Vec<(Cow<'a, str>, f64)>,
+}
+
+impl<'a> Ranks<'a> {
+    /// Takes in one value. Of several for one rank the largest counts.
+    pub(crate) fn add(&mut self, rank: Cow<'a, str>, value: f64) {
+        if !(value.is_finite() && value >= 0.0) {
+            return;
+        }
+        if let Some(known) = self.values.iter_mut().find(|it| it.0 == rank) {
+            known.1 = known.1.max(value);
+        } else if self.values.len() < RANKS_MAX {
+            self.values.push((rank, value));
+        }
+    }
+
+    pub(crate) fn sum(&self) -> Option<u64> {
+        (!self.values.is_empty()).then(|| self.total() as u64)
+    }
+
+    pub(crate) fn mean_share(&self) -> Option<f64> {
+        (!self.values.is_empty()).then(|| (self.total() / self.values.len() as f64).min(1.0))
+    }
+
+    /// For what is the same on all ranks.
+    pub(crate) fn any(&self) -> Option<u64> {
+        self.values.first().map(|it| it.1 as u64)
+    }
+
+    fn total(&self) -> f64 {
+        self.values.iter().map(|it| it.1).sum()
+    }
+}
+
+/// The numbers a brand may report.
+#[derive(Default)]
+pub(crate) struct Gauges<'a> {
+    pub(crate) running: Ranks<'a>,
+    pub(crate) waiting: Ranks<'a>,
+    pub(crate) kv_usage: Ranks<'a>,
+    pub(crate) block_size: Ranks<'a>,
+    pub(crate) blocks: Ranks<'a>,
+    pub(crate) kv_tokens: Ranks<'a>,
+    pub(crate) queried_tokens: Ranks<'a>,
+    pub(crate) hit_tokens: Ranks<'a>,
+}
+
+impl<'a> Gauges<'a> {
+    /// Reads a scrape. `take` puts a sample where it belongs and says whether the brand knows it.
+    pub(crate) fn read(
+        kind: &'static str,
+        scrape: &'a [u8],
+        mut take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
+    ) -> Result<Load, Unreadable> {
+        let mut gauges = Gauges::default();
+        let (mut known, mut samples) = (false, 0);
+        for sample in exposition::samples(scrape) {
+            samples += 1;
+            known |= take(&mut gauges, &sample);
+        }
+        if known { Ok(gauges.load()) } else { Err(Unreadable::NoMetrics { kind, samples }) }
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        let (block_size, blocks) = (self.block_size.any(), self.blocks.sum());
+        let product = block_size.zip(blocks).map(|(size, count)| size.saturating_mul(count));
+        Load {
+            running: self.running.sum(),
+            waiting: self.waiting.sum(),
+            kv_usage: self.kv_usage.mean_share(),
+            block_size,
+            blocks,
+            kv_tokens: self.kv_tokens.sum().or(product),
+            queried_tokens: self.queried_tokens.sum(),
+            hit_tokens: self.hit_tokens.sum(),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! SGLang: JSON at `/v1/loads` since 0.5.8, and Prometheus at `/metrics` where it was switched on.
+//!
+//! Every scheduler process reports, so a rank may appear once for each of its tensor-parallel processes,
+//! and with priorities on, once for each class beside the total: within a `dp_rank` the largest counts.
+
+use serde::Deserialize;
+
+use crate::engine::ranks::Gauges;
+use crate::engine::{Load, Unreadable};
+
+pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("sglang", scrape, |gauges, sample| {
+        let ranks = match sample.name {
+            "sglang:num_running_reqs" => &mut gauges.running,
+            "sglang:num_queue_reqs" => &mut gauges.waiting,
+            "sglang:token_usage" => &mut gauges.kv_usage,
+            "sglang:page_size" => &mut gauges.block_size,
+            "sglang:num_pages" => &mut gauges.blocks,
+            "sglang:max_total_num_tokens" => &mut gauges.kv_tokens,
+            _ => return false,
+        };
+        ranks.add(sample.label("dp_rank").unwrap_or_default(), sample.value);
+        true
+    })
+    .map(with_blocks)
+}
+
+/// Older releases report pages only by their size.
+fn with_blocks(load: Load) -> Load {
+    let derived = || load.kv_tokens?.checked_div(load.block_size?);
+    Load { blocks: load.blocks.or_else(derived), ..load }
+}
+
+pub(crate) fn load_of_json(body: &[u8]) -> Result<Load, Unreadable> {
+    let report: Report =
+        serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "sglang", source })?;
+    let mut gauges = Gauges::default();
+    for (index, rank) in report.loads.into_iter().enumerate() {
+        let key = rank.dp_rank.map_or_else(|| index.to_string(), |it| it.to_string());
+        for (ranks, value) in [
+            (&mut gauges.running, rank.num_running_reqs),
+            (&mut gauges.waiting, rank.num_waiting_reqs),
+            (&mut gauges.kv_usage, rank.token_usage),
+            (&mut gauges.kv_tokens, rank.max_total_num_tokens),
+        ] {
+            if let Some(value) = value {
+                ranks.add(key.clone().into(), value);
+            }
+        }
+    }
+    Ok(gauges.load())
+}
+
+#[derive(Deserialize)]
+struct Report {
+    loads: Vec<Rank>,
+}
+
+#[derive(Deserialize)]
+struct Rank {
+    dp_rank: Option<i64>,
+    num_running_reqs: Option<f64>,
+    num_waiting_reqs: Option<f64>,
+    token_usage: Option<f64>,
+    max_total_num_tokens: Option<f64>,
+}

@@ -1,0 +1,66 @@
+//! TensorRT-LLM: Prometheus at `/prometheus/metrics` where performance metrics were switched on, else a
+//! list of JSON iteration statistics at `/metrics`, of which the last is the present.
+//!
+//! Reading the list empties it, so an empty one is an engine that has not stepped since, not an error.
+
+use serde::Deserialize;
+
+use crate::engine::ranks::Gauges;
+use crate::engine::{Load, Unreadable};
+
+pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("tensorrt", scrape, |gauges, sample| {
+        let ranks = match sample.name {
+            "trtllm_num_requests_running" => &mut gauges.running,
+            "trtllm_num_requests_waiting" => &mut gauges.waiting,
+            "trtllm_kv_cache_utilization" => &mut gauges.kv_usage,
+            "trtllm_kv_cache_tokens_per_block" => &mut gauges.block_size,
+            "trtllm_kv_cache_max_blocks" => &mut gauges.blocks,
+            _ => return sample.name.starts_with("trtllm_"),
+        };
+        // One engine, whatever its parallelism.
+        ranks.add("".into(), sample.value);
+        true
+    })
+}
+
+pub(crate) fn load_of_json(body: &[u8]) -> Result<Load, Unreadable> {
+    let iterations: Vec<Iteration> =
+        serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "tensorrt", source })?;
+    Ok(iterations.last().map(Iteration::load).unwrap_or_default())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Iteration {
+    num_active_requests: Option<u64>,
+    num_queued_requests: Option<u64>,
+    kv_cache_stats: Option<KvCache>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KvCache {
+    max_num_blocks: Option<u64>,
+    used_num_blocks: Option<u64>,
+    tokens_per_block: Option<u64>,
+}
+
+impl Iteration {
+    fn load(&self) -> Load {
+        let cache = self.kv_cache_stats.as_ref();
+        let blocks = cache.and_then(|it| it.max_num_blocks);
+        let block_size = cache.and_then(|it| it.tokens_per_block);
+        let used = cache.and_then(|it| it.used_num_blocks);
+        let share = |(used, all): (u64, u64)| (all > 0).then(|| (used as f64 / all as f64).min(1.0));
+        Load {
+            running: self.num_active_requests,
+            waiting: self.num_queued_requests,
+            kv_usage: used.zip(blocks).and_then(share),
+            block_size,
+            blocks,
+            kv_tokens: block_size.zip(blocks).map(|(size, count)| size.saturating_mul(count)),
+            ..Load::default()
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! vLLM: Prometheus at `/metrics`, one series per data-parallel `engine`.
+//!
+//! Capacity is not a value but labels of `cache_config_info`. The usage gauge was called
+//! `gpu_cache_usage_perc` up to 0.11, and was, then as now, a share and not a percentage.
+
+use crate::engine::ranks::Gauges;
+use crate::engine::{Load, Unreadable};
+use crate::exposition::Sample;
+
+pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("vllm", scrape, |gauges, sample| {
+        let ranks = match sample.base_name() {
+            "vllm:num_requests_running" => &mut gauges.running,
+            "vllm:num_requests_waiting" => &mut gauges.waiting,
+            "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => &mut gauges.kv_usage,
+            "vllm:prefix_cache_queries" | "vllm:gpu_prefix_cache_queries" => &mut gauges.queried_tokens,
+            "vllm:prefix_cache_hits" | "vllm:gpu_prefix_cache_hits" => &mut gauges.hit_tokens,
+            "vllm:cache_config_info" => {
+                add_config(gauges, sample);
+                return true;
+            }
+            _ => return false,
+        };
+        ranks.add(rank(sample), sample.value);
+        true
+    })
+}
+
+fn add_config<'a>(gauges: &mut Gauges<'a>, sample: &Sample<'a>) {
+    // A label reads `None` until the engine has measured its memory.
+    let number = |name| sample.label(name).and_then(|it| it.parse().ok());
+    if let Some(size) = number("block_size") {
+        gauges.block_size.add(rank(sample), size);
+    }
+    if let Some(blocks) = number("num_gpu_blocks") {
+        gauges.blocks.add(rank(sample), blocks);
+    }
+}
+
+fn rank<'a>(sample: &Sample<'a>) -> std::borrow::Cow<'a, str> {
+    sample.label("engine").unwrap_or_default()
+}

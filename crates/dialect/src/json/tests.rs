@@ -1,0 +1,186 @@
+//! The cursor against serde_json, the plain version it must agree with.
+
+use proptest::prelude::*;
+use serde::de::IgnoredAny;
+
+use super::*;
+
+fn verdict(text: &str) -> Result<(), Fault> {
+    let mut cursor = Cursor::new(text);
+    cursor.value()?;
+    cursor.end()
+}
+
+/// serde_json without building values: what it says of grammar, apart from the sizes it can hold.
+fn oracle(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+#[track_caller]
+fn check_agrees(text: &str) {
+    // Written out because serde_json knows neither the three words nor our depth.
+    let differs_by_design = text.contains("NaN") || text.contains("Infinity") || {
+        matches!(verdict(text), Err(Fault::TooDeep { .. }))
+    };
+    if !differs_by_design {
+        assert_eq!(verdict(text).is_ok(), oracle(text), "{text:?}: {:?}", verdict(text));
+    }
+    if serde_json::from_str::<serde_json::Value>(text).is_ok() {
+        assert_eq!(verdict(text), Ok(()), "{text:?}");
+    }
+}
+
+#[track_caller]
+fn check_fault(text: &str, what: &str, offset: usize) {
+    match verdict(text) {
+        Err(Fault::Expected { what: actual, offset: at }) => {
+            assert_eq!((actual, at), (what, offset), "{text:?}");
+        }
+        other => panic!("{text:?}: {other:?}"),
+    }
+}
+
+/// Separated by `|`, which JSON has no use for; more cases, with control bytes, stand in the test itself.
+const CORNERS: &str = r#"| |{}|[]|[ ]|{ }| { } |[1]|[1,]|[,1]|[1 2]|[1|]|}|{]|[}|{"a":1}|{"a" : 1 , "b":2}|{"a":1,}|{,}|{a:1}|{"a"}|{"a":}|
+|{1:2}|0|-0|-|01|1.|.5|1.5|1e5|1E+5|1e-5|1e|1e+|+1|0x1|1_0|--1|123456789012345678901234567890|1e999|-1e999|null|nul|nulll|true|True|
+|false|falsey|[truefalse]|[true,false,null]|""|"a|a"|"\n"|"\x"|"\"|"\u00e9"|"\u00g9"|"\u12"|"\u+123"|"\ud83d\ude00"|"\ud83d"|
+|"\ude00"|"\ud83d\n"|{"a":{"b":[{},[],[[]],{"c":"d"}]}}|{}{}|[] x|'a'|/* */1|"é"|{"a":[}|[{"a":1]"#;
+
+#[test]
+fn agrees_with_serde_json_on_the_corners_of_the_grammar() {
+    for case in CORNERS.split('|').map(|it| it.trim_matches('\n')) {
+        check_agrees(case);
+    }
+    for case in [
+        " {\t}\r\n",
+        "\"\t\"",
+        "\"\n\"",
+        "\"a\u{1f}\"",
+        "\"\u{7f}\"",
+        "\"\u{2028}\"",
+        "\u{feff}{}",
+        "[1\u{c}]",
+    ] {
+        check_agrees(case);
+    }
+}
+
+#[test]
+fn words_only_python_reads_are_accepted() {
+    for text in ["NaN", "[NaN,Infinity,-Infinity]", "{\"a\":-Infinity}"] {
+        assert_eq!(verdict(text), Ok(()), "{text}");
+    }
+    check_fault("nan", "a value", 0);
+    check_fault("-NaN", "a digit", 1);
+}
+
+#[test]
+fn depth_is_bounded_and_the_bound_is_exact() {
+    let limit = MAX_DEPTH as usize;
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    assert_eq!(verdict(&nested(limit)), Ok(()));
+    assert_eq!(verdict(&nested(limit + 1)), Err(Fault::TooDeep { offset: limit + 1 }));
+    assert_eq!(verdict(&"[{\"a\":".repeat(100_000)), Err(Fault::TooDeep { offset: 6 * 64 + 1 }));
+}
+
+#[test]
+fn faults_say_what_was_expected_and_where() {
+    check_fault("", "a value", 0);
+    check_fault("{\"a\" 1}", "`:`", 5);
+    check_fault("{\"a\":1 \"b\":2}", "`,` or `}`", 7);
+    check_fault("[1 2]", "`,` or `]`", 3);
+    check_fault("{1:2}", "a string as the name of a member", 1);
+    check_fault("\"a\nb\"", "an escape in place of a control character", 2);
+    check_fault("\"abc", "a closing quote", 4);
+    check_fault("\"a\\qb\"", "a valid escape", 2);
+    check_fault("1.x", "a digit", 2);
+    check_fault("1 2", "the end of the body", 2);
+}
+
+#[test]
+fn places_are_counted_from_one_and_in_characters() {
+    assert_eq!(place("abc", 0), (1, 1));
+    assert_eq!(place("a\nbc", 3), (2, 2));
+    assert_eq!(place("a\né€x", 7), (2, 3));
+    assert_eq!(place("", 10), (1, 1));
+}
+
+#[test]
+fn escapes_decode_as_serde_json_decodes_them() {
+    for quoted in ["", "plain", r#"a\"b\\c\/d\b\f\n\r\t"#, r"\u00e9\u4e2d", r"\ud83d\ude00x", r"é\u0000"] {
+        let expected: String = serde_json::from_str(&format!("\"{quoted}\"")).unwrap();
+        assert_eq!(decode(quoted), expected, "{quoted}");
+    }
+    // serde_json refuses these; Python does not.
+    assert_eq!(decode(r"\ud83dx"), "\u{fffd}x");
+    assert_eq!(decode(r"\ude00\ud83d"), "\u{fffd}\u{fffd}");
+    assert_eq!(decode(r"\ud83d\u0041"), "\u{fffd}A");
+}
+
+#[test]
+fn encoded_images_and_sounds_are_not_text() {
+    let long = "A".repeat(MEDIA_BYTES_MIN);
+    let check = |text: String, expected: usize| {
+        assert_eq!(Cursor::new(&text).value().unwrap().media_bytes, expected, "{text}");
+    };
+    check(format!(r#"{{"url":"data:image/png;base64,{long}"}}"#), 22 + long.len());
+    check(format!(r#"{{"data" : "{long}"}}"#), long.len());
+    check(format!(r#"{{"text":"{long}"}}"#), 0);
+    check(r#"{"data":"short"}"#.to_owned(), 0);
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        ".{0,40}".prop_map(serde_json::Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Into::into),
+            prop::collection::vec((".{0,6}", inner), 0..5)
+                .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_value_serde_json_writes_is_accepted(value in any_json()) {
+        prop_assert_eq!(verdict(&value.to_string()), Ok(()));
+        prop_assert_eq!(verdict(&format!("{value:#}")), Ok(()));
+    }
+
+    #[test]
+    fn one_changed_byte_gets_the_verdict_of_serde_json(value in any_json(), at: prop::sample::Index, byte in 0u8..128) {
+        let mut bytes = value.to_string().into_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            check_agrees(text);
+        }
+    }
+
+    #[test]
+    fn a_cut_text_gets_the_verdict_of_serde_json(value in any_json(), at: prop::sample::Index) {
+        let text = value.to_string();
+        let at = at.index(text.len());
+        if let Some(cut) = text.get(..at) {
+            check_agrees(cut);
+        }
+    }
+
+    #[test]
+    fn soup_of_json_gets_the_verdict_of_serde_json(text in r#"[\[\]{}:,"\\0-9eE.+\-a-fnrtu \n]{0,40}"#) {
+        check_agrees(&text);
+    }
+
+    #[test]
+    fn strings_decode_to_what_was_encoded(text in "\\PC{0,80}|[\"\\\\\\n\\t\\u{0}-\\u{1f}é😀a]{0,80}") {
+        let encoded = serde_json::Value::from(text.as_str()).to_string();
+        let raw = Cursor::new(&encoded).value().unwrap();
+        prop_assert_eq!(raw.string().unwrap(), text);
+    }
+}

@@ -1,0 +1,174 @@
+//! The models a worker serves, as its `/v1/models` lists them, and one list made of many.
+//!
+//! Clients read cards for more than we know of (permissions, context lengths, capabilities), so a merged
+//! list carries each card as the worker wrote it.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// How many cards of one list are read. Chosen: well above the adapters one engine can load.
+pub const CARDS_MAX: usize = 4096;
+
+/// The longest id that is taken for one: a model's name ends up in labels and in keys.
+pub const ID_BYTES_MAX: usize = 512;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub id: String,
+    /// The base model, if this is an adapter of one.
+    pub parent: Option<String>,
+    pub max_model_len: Option<u64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("read the list of models: {0}")]
+pub struct Unreadable(#[from] serde_json::Error);
+
+/// Reads a `/v1/models` body. Cards without a usable id are left out; a list past its bound is cut.
+pub fn parse(body: &[u8]) -> Result<Vec<Model>, Unreadable> {
+    Ok(cards(body)?.map(|(card, _)| card.model()).collect())
+}
+
+/// Merges several `/v1/models` bodies into one. Of cards with the same id the first stays; a body that
+/// cannot be read adds nothing.
+pub fn merge(bodies: &[&[u8]]) -> String {
+    let mut seen = HashSet::new();
+    let mut data = String::new();
+    for (card, raw) in bodies.iter().filter_map(|body| cards(body).ok()).flatten() {
+        if seen.insert(card.id) {
+            if !data.is_empty() {
+                data.push(',');
+            }
+            data.push_str(raw);
+        }
+    }
+    format!(r#"{{"object":"list","data":[{data}]}}"#)
+}
+
+/// Who made the first card: engines sign with their own name.
+pub(crate) fn owner(body: &[u8]) -> Option<String> {
+    let (card, _) = cards(body).ok()?.next()?;
+    card.owned_by.map(Cow::into_owned)
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(borrow)]
+    data: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Card<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parent: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    owned_by: Option<Cow<'a, str>>,
+    #[serde(default)]
+    max_model_len: Option<u64>,
+}
+
+impl Card<'_> {
+    fn model(self) -> Model {
+        Model {
+            id: self.id.into_owned(),
+            parent: self.parent.map(Cow::into_owned),
+            max_model_len: self.max_model_len,
+        }
+    }
+}
+
+/// The usable cards, each with its own text.
+fn cards(body: &[u8]) -> Result<impl Iterator<Item = (Card<'_>, &str)>, serde_json::Error> {
+    let list: List<'_> = serde_json::from_slice(body)?;
+    let cards = list.data.into_iter().take(CARDS_MAX).filter_map(|raw| {
+        let card: Card<'_> = serde_json::from_str(raw.get()).ok()?;
+        (1..=ID_BYTES_MAX).contains(&card.id.len()).then_some((card, raw.get()))
+    });
+    Ok(cards)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const VLLM: &str = r#"{"object":"list","data":[
+        {"id":"llama","object":"model","created":1,"owned_by":"vllm","root":"llama","parent":null,"max_model_len":8192, "permission":[{"id":"p"}]},
+        {"id":"sql-lora","owned_by":"vllm","root":"/lora","parent":"llama"}]}"#;
+
+    #[track_caller]
+    fn check(body: &str, expected: &[(&str, Option<&str>, Option<u64>)]) {
+        let models = parse(body.as_bytes()).unwrap();
+        let actual: Vec<_> =
+            models.iter().map(|it| (it.id.as_str(), it.parent.as_deref(), it.max_model_len)).collect();
+        assert_eq!(actual, expected, "body: {body}");
+    }
+
+    #[test]
+    fn cards_name_the_model_its_base_and_its_room() {
+        check(VLLM, &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None)]);
+        check(r#"{"data":[]}"#, &[]);
+        check(
+            r#"{"models":[{"name":"x"}],"object":"list","data":[{"id":"g\u0067uf","meta":{"n_ctx":1}}]}"#,
+            &[("gguf", None, None)],
+        );
+    }
+
+    #[test]
+    fn cards_without_a_usable_id_are_left_out() {
+        let long = "x".repeat(ID_BYTES_MAX + 1);
+        check(
+            &format!(r#"{{"data":[1,{{}},{{"id":7}},{{"id":""}},{{"id":"{long}"}},{{"id":"a"}}]}}"#),
+            &[("a", None, None)],
+        );
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_cut() {
+        let cards: Vec<_> = (0..CARDS_MAX + 10).map(|id| format!(r#"{{"id":"{id}"}}"#)).collect();
+        let body = format!(r#"{{"data":[{}]}}"#, cards.join(","));
+        assert_eq!(parse(body.as_bytes()).unwrap().len(), CARDS_MAX);
+    }
+
+    #[test]
+    fn merged_lists_keep_the_first_card_of_each_id_verbatim() {
+        let other = r#"{"data":[{"id":"llama","owned_by":"me"},{"id":"qwen", "extra" : 1e2}]}"#;
+        let merged = merge(&[VLLM.as_bytes(), b"garbage", other.as_bytes()]);
+        check(
+            &merged,
+            &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None), ("qwen", None, None)],
+        );
+        assert!(merged.contains(r#""max_model_len":8192, "permission":[{"id":"p"}]}"#), "{merged}");
+        assert!(merged.contains(r#"{"id":"qwen", "extra" : 1e2}"#), "{merged}");
+        assert_eq!(merge(&[]), r#"{"object":"list","data":[]}"#);
+    }
+
+    #[test]
+    fn what_is_no_list_says_why() {
+        let error = parse(b"<html>").unwrap_err().to_string();
+        assert_eq!(error, "read the list of models: expected value at line 1 column 1");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(body: Vec<u8>) {
+            let _ = parse(&body);
+            merge(&[&body]);
+        }
+
+        #[test]
+        fn a_changed_list_never_panics(at: prop::sample::Index, byte: u8) {
+            let mut body = VLLM.as_bytes().to_vec();
+            let at = at.index(body.len());
+            body[at] = byte;
+            let _ = parse(&body);
+            merge(&[&body, VLLM.as_bytes()]);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The head of a prompt as bytes to hash: the same for the same prompt, however its JSON was written.
+//!
+//! It is not what the engine's template renders, and need not be: two prompts that share a head here
+//! share a prefix there, near enough to seat them together. So roles and texts go in with one separator
+//! byte before each, and what has no text (tools, calls, images) goes in as JSON without its whitespace,
+//! keys in the order sent, for templates print them in that order too.
+
+use std::ops::ControlFlow;
+
+use crate::json::{Raw, Shape, decode_into};
+use crate::openai::prompt::Part;
+
+/// Separators, from ASCII's own. A text may hold them as well; a hash of a head is a hint, not a proof.
+const PART: &[u8] = &[0x1d];
+const TURN: &[u8] = &[0x1e];
+const FIELD: &[u8] = &[0x1f];
+
+pub(crate) fn feed<'a>(parts: impl Iterator<Item = (Part, Raw<'a>)>, limit: usize, sink: impl FnMut(&[u8])) {
+    let mut tap = Tap { left: limit, sink };
+    for (part, raw) in parts {
+        if give_part(&mut tap, part, raw).is_break() {
+            return;
+        }
+    }
+}
+
+/// The sink, and how much it still takes. Breaks once it is full.
+struct Tap<F> {
+    left: usize,
+    sink: F,
+}
+
+impl<F: FnMut(&[u8])> Tap<F> {
+    fn give(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let taken = bytes.len().min(self.left);
+        if taken > 0 {
+            (self.sink)(&bytes[..taken]);
+        }
+        self.left -= taken;
+        if self.left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn give_text(&mut self, quoted: &str) -> ControlFlow<()> {
+        decode_into(quoted, |piece| self.give(piece.as_bytes()))
+    }
+
+    /// JSON without whitespace and with its strings decoded.
+    fn give_compact(&mut self, text: &str) -> ControlFlow<()> {
+        let mut rest = text;
+        loop {
+            let (outside, quoted_on) = rest.split_once('"').unwrap_or((rest, ""));
+            for run in outside.split_ascii_whitespace() {
+                self.give(run.as_bytes())?;
+            }
+            if quoted_on.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            let end = quoted_end(quoted_on);
+            self.give(b"\"")?;
+            self.give_text(&quoted_on[..end])?;
+            self.give(b"\"")?;
+            rest = &quoted_on[end + 1..];
+        }
+    }
+}
+
+/// Where the string that `text` starts inside of ends. The text was checked, so it does end.
+fn quoted_end(text: &str) -> usize {
+    let mut from = 0;
+    while let Some(at) = memchr::memchr2(b'"', b'\\', &text.as_bytes()[from..]) {
+        if text.as_bytes()[from + at] == b'"' {
+            return from + at;
+        }
+        from += at + 2;
+    }
+    debug_assert!(false, "a checked string has a closing quote");
+    text.len() - 1
+}
+
+fn give_part<F: FnMut(&[u8])>(tap: &mut Tap<F>, part: Part, raw: Raw<'_>) -> ControlFlow<()> {
+    tap.give(PART)?;
+    match part {
+        Part::Tools => tap.give_compact(raw.text),
+        _ => give_turns(tap, raw),
+    }
+}
+
+/// A text, or a list of turns or texts.
+fn give_turns<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
+    match raw.shape() {
+        Shape::Array => raw.elements(|turn| give_turn(tap, turn)),
+        _ => give_value(tap, raw),
+    }
+}
+
+/// What a template may print of one message.
+#[derive(Default)]
+struct Turn<'a> {
+    role: Option<Raw<'a>>,
+    content: Option<Raw<'a>>,
+    /// In the order given here, whatever the client's: reasoning, calls, the call answered, the name.
+    extras: [Option<Raw<'a>>; 4],
+}
+
+fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
+    let mut turn = Turn::default();
+    raw.members(|key, value| {
+        let slot = match &*key {
+            "role" => &mut turn.role,
+            "content" => &mut turn.content,
+            "reasoning_content" | "reasoning" => &mut turn.extras[0],
+            "tool_calls" => &mut turn.extras[1],
+            "tool_call_id" => &mut turn.extras[2],
+            "name" => &mut turn.extras[3],
+            _ => return,
+        };
+        *slot = Some(value);
+    });
+    tap.give(TURN)?;
+    let Some(role) = turn.role else {
+        return give_block(tap, raw);
+    };
+    give_value(tap, role)?;
+    tap.give(FIELD)?;
+    if let Some(content) = turn.content {
+        give_content(tap, content)?;
+    }
+    for extra in turn.extras.into_iter().flatten() {
+        tap.give(FIELD)?;
+        give_value(tap, extra)?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// A message's content: a text, or a list of blocks, of which a lone text is the same as that text.
+fn give_content<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
+    let mut first = true;
+    match raw.shape() {
+        Shape::Array => raw.elements(|block| {
+            if !std::mem::take(&mut first) {
+                tap.give(FIELD)?;
+            }
+            give_block(tap, block)
+        }),
+        _ => give_value(tap, raw),
+    }
+}
+
+/// One block of content: its text if it has one, else all of it.
+fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
+    let mut text = None;
+    raw.members(|key, value| {
+        if key == "text" {
+            text = value.quoted();
+        }
+    });
+    match text {
+        Some(text) => tap.give_text(text),
+        None => give_value(tap, raw),
+    }
+}
+
+fn give_value<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
+    match (raw.shape(), raw.quoted()) {
+        (Shape::Null, _) => ControlFlow::Continue(()),
+        (_, Some(text)) => tap.give_text(text),
+        _ => tap.give_compact(raw.text),
+    }
+}

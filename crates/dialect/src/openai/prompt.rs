@@ -1,0 +1,132 @@
+//! What the engine will prefill, as the slices of the body that hold it.
+//!
+//! Nothing is joined or rendered: that is the tokenizer's work, when there is one. Without one, the size
+//! in bytes stands for tokens and the head of the text stands for the prefix.
+
+use memchr::memchr_iter;
+
+use crate::json::{Raw, Shape};
+use crate::openai::head;
+
+/// One field that is part of the prompt. Declared in the order templates render them, tools first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Tools,
+    System,
+    Instructions,
+    Messages,
+    Prompt,
+    Input,
+    Text,
+    /// Already tokens, under any of the names engines give them.
+    TokenIds,
+    /// Already vectors: prefilled, but neither text nor tokens.
+    Embeds,
+    Query,
+    Documents,
+}
+
+impl Part {
+    pub const ALL: [Part; 11] = [
+        Part::Tools,
+        Part::System,
+        Part::Instructions,
+        Part::Messages,
+        Part::Prompt,
+        Part::Input,
+        Part::Text,
+        Part::TokenIds,
+        Part::Embeds,
+        Part::Query,
+        Part::Documents,
+    ];
+
+    pub(crate) fn of(key: &str) -> Option<Part> {
+        Some(match key {
+            "tools" => Part::Tools,
+            "system" => Part::System,
+            "instructions" => Part::Instructions,
+            "messages" => Part::Messages,
+            "prompt" => Part::Prompt,
+            "input" => Part::Input,
+            // llama.cpp's `/tokenize` says `content`.
+            "text" | "content" => Part::Text,
+            "input_ids" | "prompt_token_ids" | "tokens" => Part::TokenIds,
+            "prompt_embeds" | "input_embeds" => Part::Embeds,
+            "query" | "queries" | "text_1" => Part::Query,
+            "documents" | "items" | "text_2" => Part::Documents,
+            _ => return None,
+        })
+    }
+
+    /// The field's usual name, for messages to people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Tools => "tools",
+            Part::System => "system",
+            Part::Instructions => "instructions",
+            Part::Messages => "messages",
+            Part::Prompt => "prompt",
+            Part::Input => "input",
+            Part::Text => "text",
+            Part::TokenIds => "input_ids",
+            Part::Embeds => "prompt_embeds",
+            Part::Query => "query",
+            Part::Documents => "documents",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt<'a> {
+    parts: [Option<Raw<'a>>; Part::ALL.len()],
+}
+
+impl<'a> Prompt<'a> {
+    /// The JSON text of one part, as the client wrote it.
+    pub fn raw(&self, part: Part) -> Option<&'a str> {
+        self.part(part).map(|it| it.text)
+    }
+
+    /// About how many bytes of text the prompt has: JSON and all, without encoded images and sounds
+    /// (an image costs the engine hundreds of tokens, not one per four bytes of its encoding).
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().flatten().map(|it| it.text.len() - it.media_bytes).sum()
+    }
+
+    /// How many tokens, where the client sent token ids instead of text; a batch counts as its sum.
+    pub fn token_ids(&self) -> Option<usize> {
+        [Part::TokenIds, Part::Prompt, Part::Input].into_iter().find_map(|it| count_ids(self.part(it)?))
+    }
+
+    /// Feeds `sink` up to `limit` bytes of the head of the prompt, and reads no further than that needs.
+    ///
+    /// The bytes are the same however the client spaced its JSON, ordered the keys of a message or
+    /// escaped its characters, and whether a message's content is a string or a list of one text. They
+    /// follow the prompt: a conversation that grows by a turn keeps the head it had.
+    pub fn head(&self, limit: usize, sink: impl FnMut(&[u8])) {
+        let parts = Part::ALL.into_iter().filter_map(|part| Some((part, self.part(part)?)));
+        head::feed(parts, limit, sink);
+    }
+
+    pub(crate) fn part(&self, part: Part) -> Option<Raw<'a>> {
+        self.parts[part as usize]
+    }
+
+    pub(crate) fn slot(&mut self, part: Part) -> &mut Option<Raw<'a>> {
+        &mut self.parts[part as usize]
+    }
+}
+
+fn count_ids(raw: Raw<'_>) -> Option<usize> {
+    if raw.shape() != Shape::Array {
+        return None;
+    }
+    let mut inside = raw.text.bytes().skip_while(|it| matches!(it, b'[' | b' ' | b'\n' | b'\r' | b'\t'));
+    if !inside.next()?.is_ascii_digit() {
+        return None;
+    }
+    // An array of ids, or of arrays of ids, has one comma fewer than ids. One that mixes ids with text
+    // is counted wrong, and refused by the engine.
+    Some(memchr_iter(b',', raw.text.as_bytes()).count() + 1)
+}

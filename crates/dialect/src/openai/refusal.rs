@@ -1,0 +1,51 @@
+//! Why a body is refused before any worker sees it.
+//!
+//! Each message says what is wrong, where, and what would be right, for the client's developer reads it
+//! with nothing else at hand. No message repeats the client's own text: bodies hold prompts.
+
+use crate::json::MAX_DEPTH;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    #[error("the request body is not valid UTF-8 at byte {offset}")]
+    NotUtf8 { offset: usize },
+    #[error(
+        "the request body is not valid JSON: expected {expected} at line {line} column {column} (byte {offset})"
+    )]
+    NotJson { expected: &'static str, offset: usize, line: usize, column: usize },
+    #[error("the request body is nested more than {MAX_DEPTH} levels deep at byte {offset}")]
+    TooDeep { offset: usize },
+    #[error("the request body must be a JSON object, not {found}")]
+    NotObject { found: &'static str },
+    #[error("`{field}` is missing")]
+    Missing { field: &'static str },
+    #[error("`{field}` must not be empty")]
+    Empty { field: &'static str },
+    #[error("`{field}` must be {expected}, not {found}")]
+    WrongType { field: &'static str, expected: &'static str, found: &'static str },
+}
+
+impl BadRequest {
+    /// Stable: clients and dashboards match on it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            BadRequest::NotUtf8 { .. } => "invalid_utf8",
+            BadRequest::NotJson { .. } => "invalid_json",
+            BadRequest::TooDeep { .. } => "nested_too_deep",
+            BadRequest::NotObject { .. } => "not_an_object",
+            BadRequest::Missing { .. } => "missing_field",
+            BadRequest::Empty { .. } => "empty_field",
+            BadRequest::WrongType { .. } => "wrong_type",
+        }
+    }
+
+    /// The field at fault, if it is one.
+    pub const fn param(&self) -> Option<&'static str> {
+        match self {
+            BadRequest::Missing { field }
+            | BadRequest::Empty { field }
+            | BadRequest::WrongType { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+}

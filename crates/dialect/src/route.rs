@@ -1,0 +1,142 @@
+//! The API a request speaks, told from its path alone.
+//!
+//! A closed list: what is not here is passed through or refused by the caller, never guessed at.
+
+/// One request API. It decides which body fields hold the prompt, how a stream ends, and the shape of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    Chat,
+    Completions,
+    Responses,
+    Messages,
+    Embeddings,
+    Rerank,
+    Score,
+    Classify,
+    Tokenize,
+    Detokenize,
+    /// SGLang's own API.
+    Generate,
+}
+
+/// How a stream of this route says that it is complete. A stream that ends any other way was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The line `data: [DONE]`.
+    Done,
+    /// An event of one of these types.
+    Event(&'static [&'static str]),
+}
+
+impl Route {
+    pub const ALL: [Route; 11] = [
+        Route::Chat,
+        Route::Completions,
+        Route::Responses,
+        Route::Messages,
+        Route::Embeddings,
+        Route::Rerank,
+        Route::Score,
+        Route::Classify,
+        Route::Tokenize,
+        Route::Detokenize,
+        Route::Generate,
+    ];
+
+    /// The route of a request path, without its query string.
+    pub fn of(path: &str) -> Option<Route> {
+        Some(match path {
+            "/v1/chat/completions" => Route::Chat,
+            "/v1/completions" => Route::Completions,
+            "/v1/responses" => Route::Responses,
+            "/v1/messages" => Route::Messages,
+            "/v1/embeddings" => Route::Embeddings,
+            "/v1/rerank" | "/rerank" => Route::Rerank,
+            "/score" => Route::Score,
+            "/classify" => Route::Classify,
+            "/tokenize" => Route::Tokenize,
+            "/detokenize" => Route::Detokenize,
+            "/generate" => Route::Generate,
+            _ => return None,
+        })
+    }
+
+    /// The metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Route::Chat => "chat",
+            Route::Completions => "completions",
+            Route::Responses => "responses",
+            Route::Messages => "messages",
+            Route::Embeddings => "embeddings",
+            Route::Rerank => "rerank",
+            Route::Score => "score",
+            Route::Classify => "classify",
+            Route::Tokenize => "tokenize",
+            Route::Detokenize => "detokenize",
+            Route::Generate => "generate",
+        }
+    }
+
+    /// Whether the engine generates tokens after the prefill.
+    pub const fn decodes(self) -> bool {
+        matches!(
+            self,
+            Route::Chat | Route::Completions | Route::Responses | Route::Messages | Route::Generate
+        )
+    }
+
+    pub const fn end(self) -> End {
+        match self {
+            Route::Messages => End::Event(&["message_stop"]),
+            Route::Responses => End::Event(&["response.completed", "response.failed", "response.incomplete"]),
+            _ => End::Done,
+        }
+    }
+
+    /// Whether a stream must end with `data: [DONE]`.
+    pub const fn ends_with_done(self) -> bool {
+        self.decodes() && matches!(self.end(), End::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, expected: Option<(&str, bool, bool)>) {
+        let actual = Route::of(path).map(|it| (it.name(), it.decodes(), it.ends_with_done()));
+        assert_eq!(actual, expected, "path: {path}");
+    }
+
+    #[test]
+    fn each_path_has_a_name_and_knows_how_it_ends() {
+        check("/v1/chat/completions", Some(("chat", true, true)));
+        check("/v1/completions", Some(("completions", true, true)));
+        check("/v1/responses", Some(("responses", true, false)));
+        check("/v1/messages", Some(("messages", true, false)));
+        check("/v1/embeddings", Some(("embeddings", false, false)));
+        check("/v1/rerank", Some(("rerank", false, false)));
+        check("/rerank", Some(("rerank", false, false)));
+        check("/score", Some(("score", false, false)));
+        check("/classify", Some(("classify", false, false)));
+        check("/tokenize", Some(("tokenize", false, false)));
+        check("/detokenize", Some(("detokenize", false, false)));
+        check("/generate", Some(("generate", true, true)));
+    }
+
+    #[test]
+    fn near_misses_are_no_route() {
+        check("/v1/chat/completions/", None);
+        check("/v1/messages/count_tokens", None);
+        check("/V1/chat/completions", None);
+        check("", None);
+    }
+
+    #[test]
+    fn names_are_distinct_labels() {
+        let names: std::collections::HashSet<_> = Route::ALL.iter().map(|it| it.name()).collect();
+        assert_eq!(names.len(), Route::ALL.len());
+    }
+}

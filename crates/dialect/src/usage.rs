@@ -1,0 +1,249 @@
+//! Finds what a response says it cost, in passing, without parsing or copying the response.
+//!
+//! Engines write the counts as one small object under one name: `"usage":{…}`, or `"meta_info":{…}` in
+//! SGLang's own API. So each chunk is searched for the name (a few nanoseconds), and only what follows it
+//! is looked at. A chunk may end anywhere, also inside the name; only then are bytes kept, and never more
+//! than `OBJECT_BYTES_MAX`.
+//!
+//! Generated text cannot pose as usage: inside a JSON string its quotes are escaped, so `"usage"` is not
+//! there, and `\"usage"` is told by the byte before it. (A tool call that Anthropic's shape carries as
+//! plain JSON can; the real usage comes after it and wins.)
+
+#[cfg(test)]
+mod tests;
+
+use memchr::{memmem, memrchr};
+
+use crate::json::{Cursor, Raw};
+use crate::route::Route;
+
+/// The largest object that is read. Chosen: several times what any API's counts take. SGLang's `meta_info`
+/// passes it when log-probabilities are asked for, and then we do without.
+pub const OBJECT_BYTES_MAX: usize = 2048;
+
+/// What a response says of itself. A count that was never reported is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All tokens of the prompt, cached ones included.
+    pub prompt_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
+    /// How many of the prompt's tokens the worker already held.
+    pub cached_tokens: Option<u64>,
+}
+
+/// Fed each chunk of one response, in order.
+#[derive(Clone, Debug)]
+pub struct Finder {
+    name: memmem::Finder<'static>,
+    state: State,
+    /// The last byte fed, to tell an escaped quote at the start of the next chunk.
+    last: u8,
+    /// The beginning of an object whose end is still to come.
+    kept: Vec<u8>,
+    found: Option<Usage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Looking for the name.
+    Searching,
+    /// The chunk ended after this many bytes of the name.
+    Name(usize),
+    /// Past the name; a colon must follow.
+    Colon,
+    /// Past the colon; an object must follow.
+    Brace,
+    Object(Nesting),
+}
+
+/// Where in an object we are: enough to find its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Nesting {
+    depth: u32,
+    within: Within,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Within {
+    #[default]
+    Structure,
+    String,
+    Escape,
+}
+
+impl Finder {
+    pub fn new(route: Route) -> Finder {
+        let name: &'static [u8] = match route {
+            Route::Generate => b"\"meta_info\"",
+            _ => b"\"usage\"",
+        };
+        Finder {
+            name: memmem::Finder::new(name),
+            state: State::Searching,
+            last: b' ',
+            kept: Vec::new(),
+            found: None,
+        }
+    }
+
+    pub fn feed(&mut self, chunk: &[u8]) {
+        let mut at = 0;
+        while at < chunk.len() {
+            at = match self.state {
+                State::Searching => self.search(chunk, at),
+                State::Name(matched) => self.match_name(chunk, at, matched),
+                State::Colon => self.match_byte(chunk, at, b':'),
+                State::Brace => self.match_byte(chunk, at, b'{'),
+                State::Object(nesting) => self.read_object(chunk, at, nesting),
+            };
+        }
+        self.last = chunk.last().copied().unwrap_or(self.last);
+    }
+
+    /// What was found, all reports merged: of each count the last that was given.
+    pub fn finish(self) -> Option<Usage> {
+        self.found
+    }
+
+    /// Each step takes the chunk and where to start, moves to the next state, and returns where it stopped.
+    fn search(&mut self, chunk: &[u8], at: usize) -> usize {
+        let name = self.name.needle();
+        if let Some(found) = self.name.find(&chunk[at..]) {
+            let start = at + found;
+            if self.before(chunk, start) != b'\\' {
+                self.state = State::Colon;
+                return start + name.len();
+            }
+            return start + 1;
+        }
+        // A name cut by the end of the chunk has exactly one quote, its first byte.
+        let tail_start = at.max(chunk.len().saturating_sub(name.len() - 1));
+        if let Some(quote) = memrchr(b'"', &chunk[tail_start..]) {
+            let start = tail_start + quote;
+            if name.starts_with(&chunk[start..]) && self.before(chunk, start) != b'\\' {
+                self.state = State::Name(chunk.len() - start);
+            }
+        }
+        chunk.len()
+    }
+
+    fn before(&self, chunk: &[u8], at: usize) -> u8 {
+        match at {
+            0 => self.last,
+            _ => chunk[at - 1],
+        }
+    }
+
+    fn match_name(&mut self, chunk: &[u8], at: usize, matched: usize) -> usize {
+        let name = self.name.needle();
+        let wanted = &name[matched..];
+        let same = wanted.iter().zip(&chunk[at..]).take_while(|(a, b)| a == b).count();
+        self.state = match same {
+            _ if same == wanted.len() => State::Colon,
+            _ if at + same == chunk.len() => State::Name(matched + same),
+            // No byte of the name but its first and last is a quote, so no other match began in between.
+            _ => State::Searching,
+        };
+        at + same
+    }
+
+    /// Crosses whitespace up to the byte that must come next; anything else means this was no object.
+    fn match_byte(&mut self, chunk: &[u8], at: usize, wanted: u8) -> usize {
+        let blank = chunk[at..].iter().take_while(|it| it.is_ascii_whitespace()).count();
+        let at = at + blank;
+        match chunk.get(at) {
+            None => return at,
+            Some(&byte) if byte != wanted => self.state = State::Searching,
+            Some(b':') => {
+                self.state = State::Brace;
+                return at + 1;
+            }
+            // The object is read from its brace on.
+            Some(_) => self.state = State::Object(Nesting::default()),
+        }
+        at
+    }
+
+    fn read_object(&mut self, chunk: &[u8], at: usize, mut nesting: Nesting) -> usize {
+        let rest = &chunk[at..];
+        let room = OBJECT_BYTES_MAX - self.kept.len();
+        let end = rest.iter().take(room).position(|&byte| nesting.closes(byte));
+        match end {
+            Some(end) if self.kept.is_empty() => self.merge(read(&rest[..=end])),
+            Some(end) => {
+                self.kept.extend_from_slice(&rest[..=end]);
+                let usage = read(&self.kept);
+                self.merge(usage);
+            }
+            None if rest.len() < room => {
+                self.kept.extend_from_slice(rest);
+                self.state = State::Object(nesting);
+                return chunk.len();
+            }
+            None => {}
+        }
+        self.kept.clear();
+        self.state = State::Searching;
+        at + end.map_or(room, |end| end + 1)
+    }
+
+    fn merge(&mut self, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
+        let found = self.found.get_or_insert_default();
+        found.prompt_tokens = usage.prompt_tokens.or(found.prompt_tokens);
+        found.completion_tokens = usage.completion_tokens.or(found.completion_tokens);
+        found.cached_tokens = usage.cached_tokens.or(found.cached_tokens);
+    }
+}
+
+impl Nesting {
+    /// Moves over one byte. True if it closes the object.
+    fn closes(&mut self, byte: u8) -> bool {
+        self.within = match (self.within, byte) {
+            (Within::Structure, b'"') => Within::String,
+            (Within::String, b'"') => Within::Structure,
+            (Within::String, b'\\') => Within::Escape,
+            (Within::Escape, _) => Within::String,
+            (within, _) => within,
+        };
+        if self.within == Within::Structure {
+            self.depth += u32::from(byte == b'{');
+            self.depth -= u32::from(byte == b'}');
+        }
+        self.depth == 0
+    }
+}
+
+/// The counts in one object, under any of the names they go by. `None` if it is no JSON or has none.
+fn read(object: &[u8]) -> Option<Usage> {
+    let text = std::str::from_utf8(object).ok()?;
+    let mut usage = Usage::default();
+    let mut beside_cached = None;
+    let walked = Cursor::new(text).members(|key, value| match &*key {
+        "prompt_tokens" | "input_tokens" => usage.prompt_tokens = count(value),
+        "completion_tokens" | "output_tokens" => usage.completion_tokens = count(value),
+        "cached_tokens" => usage.cached_tokens = count(value),
+        "prompt_tokens_details" | "input_tokens_details" => value.members(|key, value| {
+            if key == "cached_tokens" {
+                usage.cached_tokens = count(value);
+            }
+        }),
+        "cache_read_input_tokens" => {
+            usage.cached_tokens = count(value);
+            beside_cached = add(beside_cached, usage.cached_tokens);
+        }
+        "cache_creation_input_tokens" => beside_cached = add(beside_cached, count(value)),
+        _ => {}
+    });
+    // Anthropic counts what was read from and written to the cache beside `input_tokens`, not within.
+    usage.prompt_tokens = usage.prompt_tokens.map(|it| it.saturating_add(beside_cached.unwrap_or(0)));
+    (walked.is_ok() && usage != Usage::default()).then_some(usage)
+}
+
+fn add(sum: Option<u64>, more: Option<u64>) -> Option<u64> {
+    Some(sum.unwrap_or(0).saturating_add(more?))
+}
+
+fn count(raw: Raw<'_>) -> Option<u64> {
+    raw.text.parse().ok()
+}
