@@ -6,7 +6,7 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Rng, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Evidence, Fleet, ModelId, Promise, Standing, State, Wanted, health};
-use maitre_policy::{Ask, Candidate, Knobs, Name, Strategy};
+use maitre_policy::{Ask, Candidate, Knobs, Name, Needs, Strategy};
 
 use crate::budget::{self, Budget};
 use crate::event::{Arrival, Effect, Event, Failure, Refusal, Seat};
@@ -36,6 +36,17 @@ impl Default for Settings {
             failovers_max: 1,
             seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// What any of the strategies in use goes by.
+    pub fn needs(&self) -> Needs {
+        let all = self.strategies.values().chain([&self.strategy]).map(|it| it.needs());
+        all.fold(Needs::default(), |sum, it| Needs {
+            session: sum.session | it.session,
+            head: sum.head | it.head,
+        })
     }
 }
 
@@ -110,6 +121,7 @@ impl Brain {
             Event::Failed { request, failure } => self.failed(now, request, failure, effects),
             Event::FirstToken { request } => self.first_token(now, request, effects),
             Event::Finished { request, counted } => self.finished(request, counted),
+            Event::BrokeOff { request } => self.broke_off(now, request, effects),
             Event::Left { request } => drop(self.close(request)),
             Event::Tick => self.tick(now, effects),
         }
@@ -234,6 +246,13 @@ impl Brain {
         let model = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it));
         if let (Some(estimate), Some(counted)) = (model, counted) {
             estimate.learn(open.size, counted, open.decodes);
+        }
+    }
+
+    fn broke_off(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
+        let seat = self.close(request).and_then(|it| it.seat);
+        if let Some((worker, _)) = seat {
+            self.see(now, worker, Evidence::Broke, effects);
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Event<'a> {
         worker: WorkerId,
         load: Load,
     },
-    // Requests. Each arrives once and ends once, by `Finished` or by `Left`.
+    // Requests. Each arrives once and ends once: `Finished`, `BrokeOff` or `Left`, or refused by us.
     Arrived(Arrival<'a>),
     /// The attempt at the worker it was seated at failed before the first byte of an answer.
     Failed {
@@ -40,12 +40,16 @@ pub enum Event<'a> {
     FirstToken {
         request: RequestId,
     },
-    /// The answer ended, well or not; what it counted, if it said so.
+    /// The answer is complete; what it counted, if it said so.
     Finished {
         request: RequestId,
         counted: Option<Counted>,
     },
-    /// The client is gone, or was refused.
+    /// The worker failed in the middle of its answer.
+    BrokeOff {
+        request: RequestId,
+    },
+    /// The client is gone.
     Left {
         request: RequestId,
     },

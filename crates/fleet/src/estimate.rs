@@ -33,11 +33,11 @@ pub enum Size {
     Bytes(u64),
 }
 
-/// What an answer's `usage` counted.
+/// What an answer's `usage` counted, as far as it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    pub prompt: Tokens,
-    pub answer: Tokens,
+    pub prompt: Option<u64>,
+    pub answer: Option<u64>,
 }
 
 impl Estimate {
@@ -55,16 +55,13 @@ impl Estimate {
     }
 
     pub fn learn(&mut self, size: Size, counted: Counted, decodes: Decodes) {
-        if let Size::Bytes(bytes) = size
-            && bytes > 0
-            && counted.prompt.0 > 0
-        {
+        if let (Size::Bytes(bytes @ 1..), Some(prompt @ 1..)) = (size, counted.prompt) {
             // Clamped: a cached image or a wrong count must not turn the ratio into nonsense.
-            let seen = (bytes as f64 / counted.prompt.0 as f64).clamp(0.5, 16.0);
+            let seen = (bytes as f64 / prompt as f64).clamp(0.5, 16.0);
             self.bytes_per_token += NEWEST * (seen - self.bytes_per_token);
         }
-        if decodes == Decodes::Yes {
-            self.answer_tokens += NEWEST * (counted.answer.0 as f64 - self.answer_tokens);
+        if let (Decodes::Yes, Some(answer)) = (decodes, counted.answer) {
+            self.answer_tokens += NEWEST * (answer as f64 - self.answer_tokens);
         }
     }
 }
@@ -84,7 +81,7 @@ mod tests {
     fn the_ratio_and_the_answer_length_are_learned() {
         let mut estimate = Estimate::default();
         for _ in 0..200 {
-            let counted = Counted { prompt: Tokens(1_000), answer: Tokens(40) };
+            let counted = Counted { prompt: Some(1_000), answer: Some(40) };
             estimate.learn(Size::Bytes(2_500), counted, Decodes::Yes);
         }
         let promise = estimate.promise(Size::Bytes(5_000), None, Decodes::Yes);

@@ -17,7 +17,7 @@ pub mod strategy;
 
 use maitre_base::{Tokens, WorkerId};
 
-pub use strategy::{Knobs, Name, Strategy};
+pub use strategy::{Knobs, Name, Needs, Strategy};
 
 /// One prompt as a strategy sees it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -45,6 +45,19 @@ impl Name {
     }
 }
 
+/// What a strategy goes by besides load; what nobody goes by need not be worked out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    pub session: bool,
+    pub head: bool,
+}
+
+impl Name {
+    pub const fn needs(self) -> Needs {
+        Needs { session: matches!(self, Name::StickySession), head: matches!(self, Name::PrefixHash) }
+    }
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())

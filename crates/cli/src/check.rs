@@ -1,0 +1,29 @@
+//! `maitre check FILE`: every mistake in a config file at once, and nothing started.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use crate::config;
+
+pub fn command() -> Command {
+    Command::new("check")
+        .about("Check a config file and list every mistake in it")
+        .arg(Arg::new("file").required(true).value_name("FILE").value_parser(value_parser!(PathBuf)))
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some(path) = matches.get_one::<PathBuf>("file") else { anyhow::bail!("name a file") };
+    match config::check_file(path) {
+        Ok(config) => {
+            let (workers, strategy) = (config.settings.workers.len(), config.settings.brain.strategy);
+            eprintln!("{}: fine ({workers} workers, strategy {strategy})", path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(errors) => {
+            eprintln!("{errors}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

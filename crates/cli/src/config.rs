@@ -1,0 +1,178 @@
+//! Settings from one file, the environment and the flags, checked once, with all mistakes told at once.
+//!
+//! Every setting is a row of `table.rs`: a key, where its value lives, a sentence. From the row follow
+//! the key in the file, the flag, the variable, the line in the documentation and the line that `check`
+//! prints. A source (`file.rs`, `environment.rs`, `flags.rs`) only finds out what was written where, as
+//! text; what a text means is for the row's `field.rs` to say, the same whoever wrote it.
+//!
+//! A flag goes before a variable, a variable before the file, the file before the default. A list is
+//! replaced whole, never merged. A value that is overruled is still checked: it will be in force one day.
+
+pub mod error;
+pub mod knob;
+
+mod environment;
+mod field;
+mod file;
+mod flags;
+mod form;
+mod near;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use clap::ArgMatches;
+use maitre_proxy::Settings;
+
+use error::{Error, Place};
+use knob::Given;
+
+pub use error::Errors;
+pub use flags::args;
+pub use knob::{Knob, Section};
+
+/// All that can be set, checked.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub settings: Settings,
+    pub log: Log,
+    /// The operator accepts that others on the network can reach us, though we ask nobody who they are.
+    pub insecure: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// What is logged: a filter that `EnvFilter` takes.
+    pub level: String,
+    pub format: Format,
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { level: "info".to_owned(), format: Format::Text }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// The knobs, in the order in which people read about them.
+pub fn table() -> &'static [Section] {
+    table::SECTIONS
+}
+
+/// The settings of a command that was built with `args()`, in the environment `variables`.
+///
+/// Those of `std::env::vars_os`: its twin `vars` panics if any variable of anybody is not UTF-8.
+pub fn load<T: Into<OsString>>(
+    matches: &ArgMatches,
+    variables: impl IntoIterator<Item = (T, T)>,
+) -> Result<Config, Errors> {
+    let environment = environment::read(variables);
+    let mut draft = Draft::default();
+    if let Some(path) = flags::file(matches).or(environment.file) {
+        draft.take(file::read(&path));
+    }
+    draft.take(environment.found);
+    draft.take(flags::read(matches));
+    draft.finish()
+}
+
+/// The settings of one file, with nothing around it.
+pub fn check_file(path: &Path) -> Result<Config, Errors> {
+    let mut draft = Draft::default();
+    draft.take(file::read(path));
+    draft.finish()
+}
+
+/// Every knob with its value, as a TOML file that gives this configuration.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut knobs = table().iter().flat_map(|section| section.knobs);
+        knobs.try_for_each(|knob| writeln!(f, "{} = {}", knob.key, knob.toml(self)))
+    }
+}
+
+/// What one source holds: what could be understood, and what could not.
+#[derive(Debug, Default)]
+struct Found {
+    given: Vec<Given>,
+    errors: Vec<Error>,
+}
+
+/// A configuration between its first source and its last.
+#[derive(Default)]
+struct Draft {
+    config: Config,
+    /// Where each value in force was written; defaults were not.
+    places: BTreeMap<&'static str, Place>,
+    errors: Vec<Error>,
+}
+
+impl Draft {
+    fn take(&mut self, found: Found) {
+        self.errors.extend(found.errors);
+        for given in found.given {
+            match given.knob.set(&mut self.config, &given) {
+                Ok(()) => drop(self.places.insert(given.knob.key, given.place)),
+                Err(errors) => self.errors.extend(errors),
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Config, Errors> {
+        for (keys, what) in conflicts(&self.config) {
+            // The defaults are in no conflict, so at least one of the keys was written somewhere.
+            let written = keys.iter().find_map(|key| Some((key, self.places.get(key)?.clone())));
+            if let Some((&key, place)) = written {
+                self.errors.push(Error { place, key: Some(key.to_owned()), what });
+            }
+        }
+        self.errors.sort_by_key(|it| it.place.rank());
+        match self.errors.is_empty() {
+            true => Ok(self.config),
+            false => Err(Errors(self.errors)),
+        }
+    }
+}
+
+/// What is wrong between values that are right by themselves, and the keys it can be mended at.
+fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
+    let (settings, health) = (&config.settings, &config.settings.brain.health);
+    let mut conflicts = Vec::new();
+    for (key, address) in [("listen", settings.listen), ("admin", settings.admin)] {
+        if !config.insecure && !address.ip().to_canonical().is_loopback() {
+            let what = format!(
+                "{address} is open to other machines, and requests need no key; use 127.0.0.1, \
+                 or set insecure = true if everyone who can reach it may use it"
+            );
+            conflicts.push((vec![key], what));
+        }
+    }
+    if collide(settings.listen, settings.admin) {
+        let what = format!("listen {} and admin {} collide; use two ports", settings.listen, settings.admin);
+        conflicts.push((vec!["listen", "admin"], what));
+    }
+    if health.back_off > health.back_off_max {
+        let [first, most] = [health.back_off, health.back_off_max].map(form::show_duration);
+        let what = format!("health.back_off {first} is longer than health.back_off_max {most}");
+        conflicts.push((vec!["health.back_off", "health.back_off_max"], what));
+    }
+    conflicts
+}
+
+/// Whether the second of two listeners would find its port taken. Port zero is a new port each time.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_host = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && same_host
+}

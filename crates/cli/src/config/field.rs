@@ -1,0 +1,165 @@
+//! Where a knob's value lives and how it is written.
+//!
+//! A field is a way to reach the value, which serves for reading and for writing, and the bounds within
+//! which it makes sense. The kinds are few, so they are an enum: a new knob is a row, not code.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::HeaderName;
+use maitre_policy::Name;
+use maitre_proxy::Address;
+
+use super::{Config, Format, form};
+
+type At<T> = fn(&mut Config) -> &mut T;
+
+#[derive(Debug)]
+pub(super) enum Field {
+    Socket(At<SocketAddr>),
+    Workers(At<Vec<Address>>),
+    Strategy(At<Name>),
+    Strategies(At<BTreeMap<String, Name>>),
+    Switch(At<bool>),
+    Paths(At<Vec<String>>),
+    Path(At<String>),
+    Header(At<HeaderName>),
+    Cookie(At<String>),
+    Size(At<usize>, RangeInclusive<usize>),
+    Count(At<usize>, RangeInclusive<usize>),
+    Count32(At<u32>, RangeInclusive<u32>),
+    Seed(At<u64>),
+    Ratio(At<f64>, RangeInclusive<f64>),
+    Time(At<Duration>, RangeInclusive<Duration>),
+    Level(At<String>),
+    Format(At<Format>),
+}
+
+impl Field {
+    pub(super) fn form(&self) -> &'static str {
+        match self {
+            Field::Socket(_) => "ADDRESS",
+            Field::Workers(_) => "URL",
+            Field::Strategy(_) => "STRATEGY",
+            Field::Strategies(_) => "MODEL=STRATEGY",
+            Field::Switch(_) => "BOOL",
+            Field::Paths(_) | Field::Path(_) => "PATH",
+            Field::Header(_) | Field::Cookie(_) => "NAME",
+            Field::Size(..) => "SIZE",
+            Field::Count(..) | Field::Count32(..) | Field::Seed(_) => "COUNT",
+            Field::Ratio(..) => "NUMBER",
+            Field::Time(..) => "DURATION",
+            Field::Level(_) => "LEVEL",
+            Field::Format(_) => "FORMAT",
+        }
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self, Field::Workers(_) | Field::Strategies(_) | Field::Paths(_))
+    }
+
+    /// Empties a list, before its items are set one by one; leaves any other field alone.
+    pub(super) fn clear(&self, config: &mut Config) {
+        match self {
+            Field::Workers(at) => at(config).clear(),
+            Field::Strategies(at) => at(config).clear(),
+            Field::Paths(at) => at(config).clear(),
+            _ => {}
+        }
+    }
+
+    /// Sets the value to what `text` says, or adds it if this is a list. On failure nothing has changed,
+    /// and the error says what would be accepted.
+    pub(super) fn set(&self, config: &mut Config, text: &str) -> Result<(), String> {
+        match self {
+            Field::Socket(at) => *at(config) = form::socket(text)?,
+            Field::Workers(at) => {
+                let address = text.parse::<Address>().map_err(|error| error.to_string())?;
+                // Not by how it was written: `http://a` and `http://a:80` are one worker.
+                let is_same = |it: &Address| {
+                    it.port() == address.port() && it.host().eq_ignore_ascii_case(address.host())
+                };
+                if at(config).iter().any(is_same) {
+                    return Err(twice(text));
+                }
+                at(config).push(address);
+            }
+            Field::Strategy(at) => *at(config) = form::strategy(text)?,
+            Field::Strategies(at) => {
+                let (model, name) = form::model_strategy(text)?;
+                if at(config).insert(model.clone(), name).is_some() {
+                    return Err(twice(&model));
+                }
+            }
+            Field::Switch(at) => *at(config) = form::switch(text)?,
+            Field::Paths(at) => {
+                let path = form::pattern(text)?;
+                if at(config).contains(&path) {
+                    return Err(twice(text));
+                }
+                at(config).push(path);
+            }
+            Field::Path(at) => *at(config) = form::path(text)?,
+            Field::Header(at) => *at(config) = form::header(text)?,
+            Field::Cookie(at) => *at(config) = form::cookie(text)?,
+            Field::Size(at, range) => *at(config) = form::size(text, range)?,
+            Field::Count(at, range) => *at(config) = form::count(text, range)?,
+            Field::Count32(at, range) => *at(config) = form::count(text, range)?,
+            Field::Seed(at) => *at(config) = form::count(text, &(0..=u64::MAX))?,
+            Field::Ratio(at, range) => *at(config) = form::ratio(text, range)?,
+            Field::Time(at, range) => *at(config) = form::duration(text, range)?,
+            Field::Level(at) => *at(config) = form::level(text)?,
+            Field::Format(at) => *at(config) = form::format(text)?,
+        }
+        Ok(())
+    }
+
+    /// The value as texts that `set` takes: the items of a list, or exactly one.
+    pub(super) fn texts(&self, config: &Config) -> Vec<String> {
+        // Fields are reached for writing; reading makes do with a copy rather than a second way in.
+        let config = &mut config.clone();
+        let text = match self {
+            Field::Workers(at) => return at(config).iter().map(Address::to_string).collect(),
+            Field::Strategies(at) => {
+                return at(config).iter().map(|(model, name)| format!("{model}={name}")).collect();
+            }
+            Field::Paths(at) => return at(config).clone(),
+            Field::Socket(at) => at(config).to_string(),
+            Field::Strategy(at) => at(config).to_string(),
+            Field::Switch(at) => at(config).to_string(),
+            Field::Path(at) | Field::Cookie(at) | Field::Level(at) => at(config).clone(),
+            Field::Header(at) => at(config).to_string(),
+            Field::Size(at, _) => form::show_size(*at(config)),
+            Field::Count(at, _) => at(config).to_string(),
+            Field::Count32(at, _) => at(config).to_string(),
+            Field::Seed(at) => at(config).to_string(),
+            Field::Ratio(at, _) => at(config).to_string(),
+            Field::Time(at, _) => form::show_duration(*at(config)),
+            Field::Format(at) => form::show_format(*at(config)).to_owned(),
+        };
+        vec![text]
+    }
+
+    pub(super) fn toml(&self, config: &Config) -> String {
+        let texts = self.texts(config);
+        let quoted = |text: &str| toml::Value::from(text).to_string();
+        match self {
+            Field::Switch(_) | Field::Count(..) | Field::Count32(..) | Field::Seed(_) | Field::Ratio(..) => {
+                texts.concat()
+            }
+            Field::Strategies(_) => {
+                let pairs = texts.iter().filter_map(|text| text.rsplit_once('='));
+                let pairs = pairs.map(|(model, name)| format!("{} = {}", quoted(model), quoted(name)));
+                format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+            }
+            _ if self.is_list() => toml::Value::from(texts).to_string(),
+            _ => quoted(&texts.concat()),
+        }
+    }
+}
+
+fn twice(text: &str) -> String {
+    format!("{text:?} is there twice")
+}

@@ -1,0 +1,274 @@
+//! The table of knobs: a row for each thing that can be set.
+//!
+//! Nothing about a knob is written anywhere else. Its default is the one in `Settings`; its flag and its
+//! variable follow from its key.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use maitre_dispatch::brain::ATTEMPTS_MAX;
+
+use super::field::Field;
+use super::knob::{Knob, Section};
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Anything up to a day: longer than any answer takes, short enough to add to any clock.
+const FROM_ZERO: RangeInclusive<Duration> = Duration::ZERO..=DAY;
+/// The same for what would never succeed, or never rest, with no time at all.
+const ABOVE_ZERO: RangeInclusive<Duration> = Duration::from_millis(1)..=DAY;
+
+/// Chosen: more than any machine we know has cores, so beyond it is a slip of the finger.
+const THREADS_MAX: usize = 1_024;
+/// Chosen: two hundred times a prompt of a million tokens as text. Each request may hold this much memory.
+const BODY_BYTES_MAX: usize = 1 << 30;
+/// Chosen: well above what any proxy in front of us would let through.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+/// Linux's limit on the open files of a process (`fs.nr_open`: 1,048,576), rounded down.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+const fn knob(key: &'static str, field: Field, help: &'static str) -> Knob {
+    Knob { key, field, help }
+}
+
+pub(super) static SECTIONS: &[Section] = &[
+    Section { title: None, knobs: MAIN },
+    Section { title: Some("Prefix hash"), knobs: PREFIX_HASH },
+    Section { title: Some("Sessions"), knobs: SESSION },
+    Section { title: Some("Limits"), knobs: LIMITS },
+    Section { title: Some("Timeouts"), knobs: TIMEOUTS },
+    Section { title: Some("Probes"), knobs: PROBES },
+    Section { title: Some("Health"), knobs: HEALTH },
+    Section { title: Some("Retries"), knobs: RETRIES },
+    Section { title: Some("Log"), knobs: LOG },
+];
+
+static MAIN: &[Knob] = &[
+    knob("listen", Field::Socket(|it| &mut it.settings.listen), "Where clients connect."),
+    knob(
+        "admin",
+        Field::Socket(|it| &mut it.settings.admin),
+        "Where metrics, health and administration are served.",
+    ),
+    knob(
+        "workers",
+        Field::Workers(|it| &mut it.settings.workers),
+        "The engines that take requests; as a flag, one at a time.",
+    ),
+    knob(
+        "strategy",
+        Field::Strategy(|it| &mut it.settings.brain.strategy),
+        "How a worker is picked: round-robin, random, least-request, least-work, power-of-two, \
+         sticky-session or prefix-hash.",
+    ),
+    knob(
+        "strategies",
+        Field::Strategies(|it| &mut it.settings.brain.strategies),
+        "Models that go by a strategy of their own; as a flag, one at a time.",
+    ),
+    knob(
+        "threads",
+        Field::Count(|it| &mut it.settings.threads, 0..=THREADS_MAX),
+        "Threads that carry traffic; 0 means one for each core.",
+    ),
+    knob(
+        "insecure",
+        Field::Switch(|it| &mut it.insecure),
+        "Accept addresses that other machines can reach, though requests need no key.",
+    ),
+    knob(
+        "explain",
+        Field::Switch(|it| &mut it.settings.explain),
+        "Say in response headers which worker answered and why.",
+    ),
+    knob(
+        "pass",
+        Field::Paths(|it| &mut it.settings.pass),
+        "Paths outside the API that are passed on to a worker; one that ends in * stands for all that begin so.",
+    ),
+    knob(
+        "seed",
+        Field::Seed(|it| &mut it.settings.brain.seed),
+        "Where the dice start; the same seed and the same events give the same picks.",
+    ),
+];
+
+static PREFIX_HASH: &[Knob] = &[
+    knob(
+        "prefix_hash.head_bytes",
+        Field::Count(|it| &mut it.settings.head_bytes, 1..=BODY_BYTES_MAX),
+        "How many bytes of a prompt's beginning name its home.",
+    ),
+    knob(
+        "prefix_hash.load_factor",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.load_factor, 1.0..=1_000.0),
+        "How far above the mean a home may be loaded before its prompts spill over.",
+    ),
+];
+
+static SESSION: &[Knob] = &[
+    knob(
+        "session.header",
+        Field::Header(|it| &mut it.settings.session.header),
+        "The request header that names a session.",
+    ),
+    knob(
+        "session.cookie",
+        Field::Cookie(|it| &mut it.settings.session.cookie),
+        "The cookie that names a session, if the header does not.",
+    ),
+];
+
+static LIMITS: &[Knob] = &[
+    knob(
+        "limits.body",
+        Field::Size(|it| &mut it.settings.limits.body_bytes, 1..=BODY_BYTES_MAX),
+        "The largest request body.",
+    ),
+    knob(
+        "limits.headers",
+        Field::Size(|it| &mut it.settings.limits.header_bytes, 1..=HEADER_BYTES_MAX),
+        "The largest request head.",
+    ),
+    knob(
+        "limits.connections",
+        Field::Count(|it| &mut it.settings.limits.connections, 1..=CONNECTIONS_MAX),
+        "Client connections at once; further ones wait in the kernel.",
+    ),
+    knob(
+        "limits.idle_per_worker",
+        Field::Count(|it| &mut it.settings.limits.idle_per_worker, 0..=CONNECTIONS_MAX),
+        "Idle connections kept to each worker by each thread.",
+    ),
+];
+
+static TIMEOUTS: &[Knob] = &[
+    knob(
+        "timeouts.client_head",
+        Field::Time(|it| &mut it.settings.timeouts.client_head, ABOVE_ZERO),
+        "A client's request head, from its first byte.",
+    ),
+    knob(
+        "timeouts.client_body",
+        Field::Time(|it| &mut it.settings.timeouts.client_body, ABOVE_ZERO),
+        "A client's request body, from the end of its head.",
+    ),
+    knob(
+        "timeouts.client_stalled",
+        Field::Time(|it| &mut it.settings.timeouts.client_stalled, ABOVE_ZERO),
+        "A client that takes nothing of what is written to it.",
+    ),
+    knob(
+        "timeouts.client_idle",
+        Field::Time(|it| &mut it.settings.timeouts.client_idle, ABOVE_ZERO),
+        "A client connection with no request on it.",
+    ),
+    knob(
+        "timeouts.connect",
+        Field::Time(|it| &mut it.settings.timeouts.connect, ABOVE_ZERO),
+        "Connecting to a worker.",
+    ),
+    knob(
+        "timeouts.headers",
+        Field::Time(|it| &mut it.settings.timeouts.headers, ABOVE_ZERO),
+        "From sending the request to the head of the answer, which for one that does not stream is its end.",
+    ),
+    knob(
+        "timeouts.first_token",
+        Field::Time(|it| &mut it.settings.timeouts.first_token, ABOVE_ZERO),
+        "From sending the request to the first event of a stream.",
+    ),
+    knob(
+        "timeouts.inter_token",
+        Field::Time(|it| &mut it.settings.timeouts.inter_token, ABOVE_ZERO),
+        "Between two events of a stream.",
+    ),
+    knob(
+        "timeouts.total",
+        Field::Time(|it| &mut it.settings.timeouts.total, ABOVE_ZERO),
+        "From a request's arrival to the last byte of its answer.",
+    ),
+    knob(
+        "timeouts.worker_idle",
+        Field::Time(|it| &mut it.settings.timeouts.worker_idle, FROM_ZERO),
+        "How long an idle connection to a worker is kept; less than the worker keeps it (uvicorn: 5s).",
+    ),
+    knob(
+        "timeouts.drain_grace",
+        Field::Time(|it| &mut it.settings.timeouts.drain_grace, FROM_ZERO),
+        "After SIGTERM: how long to stay open while load balancers notice that we are not ready.",
+    ),
+    knob(
+        "timeouts.drain",
+        Field::Time(|it| &mut it.settings.timeouts.drain, FROM_ZERO),
+        "After that: how long streams may take to finish.",
+    ),
+];
+
+static PROBES: &[Knob] = &[
+    knob("probes.path", Field::Path(|it| &mut it.settings.probes.path), "What a worker is asked for."),
+    knob(
+        "probes.interval",
+        Field::Time(|it| &mut it.settings.probes.interval, ABOVE_ZERO),
+        "Between two probes of one worker, give or take a tenth.",
+    ),
+    knob(
+        "probes.timeout",
+        Field::Time(|it| &mut it.settings.probes.timeout, ABOVE_ZERO),
+        "How long a probe waits for its answer.",
+    ),
+    knob(
+        "probes.models_interval",
+        Field::Time(|it| &mut it.settings.probes.models_interval, ABOVE_ZERO),
+        "Between two looks at a worker's list of models.",
+    ),
+];
+
+static HEALTH: &[Knob] = &[
+    knob(
+        "health.failures_max",
+        Field::Count32(|it| &mut it.settings.brain.health.failures_max, 1..=1_000_000),
+        "Failed answers in a row before a worker is out.",
+    ),
+    knob(
+        "health.back_off",
+        Field::Time(|it| &mut it.settings.brain.health.back_off, ABOVE_ZERO),
+        "How long it is out the first time; doubles each time.",
+    ),
+    knob(
+        "health.back_off_max",
+        Field::Time(|it| &mut it.settings.brain.health.back_off_max, ABOVE_ZERO),
+        "How long it is out at the most.",
+    ),
+    knob(
+        "health.slow_start",
+        Field::Time(|it| &mut it.settings.brain.health.slow_start, FROM_ZERO),
+        "How long a returned worker's share grows from a tenth to the whole.",
+    ),
+];
+
+static RETRIES: &[Knob] = &[
+    knob(
+        "retries.per_request",
+        Field::Ratio(|it| &mut it.settings.brain.budget.per_request, 0.0..=10.0),
+        "Retries that each request earns for the fleet.",
+    ),
+    knob(
+        "retries.per_second",
+        Field::Ratio(|it| &mut it.settings.brain.budget.per_second, 0.0..=1_000_000.0),
+        "Retries earned each second, traffic or not.",
+    ),
+    knob(
+        "retries.failovers_max",
+        Field::Count32(|it| &mut it.settings.brain.failovers_max, 0..=ATTEMPTS_MAX),
+        "Further attempts of a request that a worker has seen.",
+    ),
+];
+
+static LOG: &[Knob] = &[
+    knob(
+        "log.level",
+        Field::Level(|it| &mut it.log.level),
+        "What is logged: off, error, warn, info, debug or trace, or by module: info,hyper=warn.",
+    ),
+    knob("log.format", Field::Format(|it| &mut it.log.format), "How it is logged: text or json."),
+];

@@ -1,0 +1,105 @@
+//! What holds for every knob, and for any input.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+
+use super::{Config, read, start};
+use crate::config::field::Field;
+use crate::config::form::{duration, show_duration, show_size, size};
+use crate::config::knob::{self, Knob};
+
+/// A value for the knob that is not its default.
+fn sample(knob: &Knob) -> &'static str {
+    match &knob.field {
+        Field::Socket(_) => "127.0.0.1:9",
+        Field::Workers(_) => "http://a:1,http://b:2",
+        Field::Strategy(_) => "random",
+        Field::Strategies(_) => "llama-3.1=random,qwen=round-robin",
+        Field::Switch(_) if knob.default() == "true" => "false",
+        Field::Switch(_) => "true",
+        Field::Paths(_) => "/a,/b/*",
+        Field::Path(_) => "/ping",
+        Field::Header(_) => "x-user",
+        Field::Cookie(_) => "sid",
+        Field::Size(..) => "4KiB",
+        Field::Count(..) | Field::Count32(..) | Field::Seed(_) => "7",
+        Field::Ratio(..) => "2.5",
+        Field::Time(..) => "7s",
+        Field::Level(_) => "warn,hyper=debug",
+        Field::Format(_) => "json",
+    }
+}
+
+#[test]
+fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
+    let default = format!("{:?}", Config::default());
+    for knob in knob::all() {
+        let value = sample(knob);
+        let flag = start(&[&format!("{}={value}", knob.flag())], &[]).unwrap();
+        let variable = start(&[], &[(&knob.variable(), value)]).unwrap();
+        let toml = read("m.toml", format!("{} = \"{value}\"", knob.key)).unwrap();
+        let yaml = read("m.yaml", format!("{}: \"{value}\"", knob.key.replace('.', ":\n  "))).unwrap();
+        let printed = read("m.toml", flag.to_string()).unwrap();
+        let expected = format!("{flag:?}");
+        assert_ne!(expected, default, "{}", knob.key);
+        for other in [variable, toml, yaml, printed] {
+            assert_eq!(format!("{other:?}"), expected, "{}", knob.key);
+        }
+    }
+}
+
+#[test]
+fn every_default_as_shown_gives_the_default() {
+    let default = format!("{:?}", Config::default());
+    for knob in knob::all() {
+        let config = start(&[&format!("{}={}", knob.flag(), knob.default())], &[]).unwrap();
+        assert_eq!(format!("{config:?}"), default, "{}", knob.key);
+    }
+}
+
+#[test]
+fn no_two_knobs_share_a_name() {
+    let names: BTreeSet<String> = knob::all().flat_map(|knob| [knob.flag(), knob.variable()]).collect();
+    assert_eq!(names.len(), 2 * knob::all().count());
+    assert!(!names.contains("--config") && !names.contains("MAITRE_CONFIG"));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for name in ["m.toml", "m.yaml", "m"] {
+            let _ = read(name, &bytes);
+        }
+    }
+
+    #[test]
+    fn no_text_that_resembles_a_file_can_hurt(
+        parts in prop::collection::vec(
+            prop::sample::select(vec![
+                "workers", "log", ".", "level", "strategies", ":", " ", "=", "\n", "\n  ", "- ", "[", "]", "[[", "]]",
+                "{", "}", ",", "\"", "'", "#", "&a", "*a", "!t", "|", ">", "?", "---", "...", "5s", "1", "é", "\t",
+            ]),
+            0..40,
+        ),
+    ) {
+        for name in ["m.toml", "m.yaml", "m"] {
+            let _ = read(name, parts.concat());
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded(depth in 1usize..5_000) {
+        for (name, open) in [("m.toml", "["), ("m.yaml", "["), ("m.toml", "{a="), ("m.yaml", "{a: "), ("m.yaml", "- ")] {
+            let _ = read(name, format!("a{}{}", if name == "m.toml" { "=" } else { ":\n " }, open.repeat(depth)));
+        }
+    }
+
+    #[test]
+    fn a_duration_and_a_size_read_back_as_they_are_shown(number in 0u32..) {
+        let time = std::time::Duration::from_millis(number.into());
+        prop_assert_eq!(duration(&show_duration(time), &(std::time::Duration::ZERO..=time)), Ok(time));
+        let bytes = number as usize;
+        prop_assert_eq!(size(&show_size(bytes), &(0..=bytes)), Ok(bytes));
+    }
+}

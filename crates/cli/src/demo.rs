@@ -1,0 +1,237 @@
+//! `maitre demo`: simulated engines, the router and mixed traffic in one process.
+//!
+//! Everything is real but the GPUs: the traffic goes over loopback sockets through the same router that
+//! `maitre serve` runs, to engines that schedule, cache and evict as vLLM does. Several strategies are run
+//! one after the other on fresh engines, with the same arrivals and the same questions.
+
+mod clock;
+mod guest;
+mod screen;
+mod stage;
+mod tally;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_base::Instant;
+use maitre_policy::Name;
+use maitre_proxy::{NotStarted, Router, Settings};
+use maitre_sim::profile::Profile;
+use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix, Workload};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::demo::clock::Stopwatch;
+use crate::demo::stage::Engines;
+use crate::demo::tally::Tally;
+
+/// How long one strategy runs where nobody watches.
+const SECONDS: f64 = 20.0;
+
+/// How long requests may take to finish when a run ends.
+const LAST_ORDERS: Duration = Duration::from_secs(20);
+
+/// Between two pictures of the live table.
+const FRAME: Duration = Duration::from_millis(500);
+
+pub fn command() -> Command {
+    Command::new("demo").about("Simulated engines, the router and live traffic in one process").args([
+        Arg::new("strategy")
+            .long("strategy")
+            .value_name("NAME,…")
+            .value_delimiter(',')
+            .value_parser(|text: &str| text.parse::<Name>().map_err(|it| it.to_string()))
+            .help("Strategies to run, one after the other [default: least-work]"),
+        Arg::new("seconds")
+            .long("seconds")
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=86_400))
+            .help("How long each runs [default: 20; one strategy in a terminal: until Ctrl-C]"),
+        Arg::new("headless").long("headless").action(ArgAction::SetTrue).help("No live table"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one JSON object"),
+        Arg::new("engines")
+            .long("engines")
+            .value_name("N")
+            .default_value("4")
+            .value_parser(value_parser!(u32).range(1..=64))
+            .help("How many engines"),
+        Arg::new("rate")
+            .long("rate")
+            .value_name("N")
+            .default_value("16")
+            .value_parser(value_parser!(f64))
+            .help("Sessions that begin each second"),
+        Arg::new("seed")
+            .long("seed")
+            .value_name("N")
+            .default_value("1")
+            .value_parser(value_parser!(u64))
+            .help("Names the traffic: the same seed brings the same sessions"),
+    ])
+}
+
+/// What to run, as asked.
+struct Plan {
+    strategies: Vec<Name>,
+    seconds: Option<u32>,
+    live: bool,
+    json: bool,
+    engines: usize,
+    mix: Mix,
+    seed: u64,
+}
+
+impl Plan {
+    fn read(matches: &ArgMatches) -> anyhow::Result<Plan> {
+        let strategies: Vec<Name> = matches.get_many("strategy").unwrap_or_default().copied().collect();
+        let strategies =
+            if strategies.is_empty() { vec![Settings::default().brain.strategy] } else { strategies };
+        let live = !matches.get_flag("headless") && std::io::stdout().is_terminal();
+        let endless = live && strategies.len() == 1;
+        let seconds = matches.get_one::<u32>("seconds").copied();
+        let rate: f64 = *matches.get_one("rate").context("rate")?;
+        anyhow::ensure!(
+            (0.1..=10_000.0).contains(&rate),
+            "--rate {rate}: write a number between 0.1 and 10000"
+        );
+        Ok(Plan {
+            strategies,
+            seconds: seconds.or_else(|| (!endless).then_some(SECONDS as u32)),
+            live,
+            json: matches.get_flag("json"),
+            engines: *matches.get_one::<u32>("engines").context("engines")? as usize,
+            mix: Mix { sessions_per_second: rate, ..Mix::default() },
+            seed: *matches.get_one("seed").context("seed")?,
+        })
+    }
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let plan = Plan::read(matches)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut runs = Vec::new();
+    let mut seconds = 0.0;
+    for &strategy in &plan.strategies {
+        let (tally, elapsed) = runtime.block_on(run_one(&plan, strategy))?;
+        seconds = elapsed.as_secs_f64();
+        runs.push((strategy.to_string(), tally));
+    }
+    print(&plan, &runs, seconds)?;
+    let errors: u64 = runs.iter().map(|(_, tally)| tally.errors).sum();
+    if let Some(error) = runs.iter().find_map(|(_, tally)| tally.first_error.as_ref()) {
+        eprintln!("{errors} requests failed; the first: {error}");
+    }
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if plan.json {
+        let strategies: Vec<Value> = runs.iter().map(|(name, tally)| tally.report(name, seconds)).collect();
+        let report = json!({"seconds": seconds.round(), "seed": plan.seed, "strategies": strategies});
+        writeln!(out, "{report}")?;
+    } else {
+        write!(out, "\n{}", screen::compare(runs, seconds))?;
+    }
+    Ok(())
+}
+
+/// Runs the traffic under one strategy, on fresh engines; what was seen, and for how long.
+async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
+    let profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..maitre_sim::profile::H200_8B };
+    let engines = Engines::start(plan.engines, maitre_sim::http::Settings::new(profile)).await?;
+    let router = start_router(plan, strategy, &engines).await?;
+    router.until_all_ready().await;
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let watch = Stopwatch::start();
+    let limit = plan.seconds.map_or(Duration::MAX, |it| Duration::from_secs(it.into()));
+    tokio::select! {
+        () = traffic(plan, router.listen(), watch, limit, &tally) => {}
+        () = live(plan, strategy, &router, watch, &tally) => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    let elapsed = watch.elapsed().min(limit);
+    router.stop().await;
+    let tally = tally.lock().clone();
+    Ok((tally, elapsed))
+}
+
+async fn start_router(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Router> {
+    let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
+    let workers = workers.collect::<Result<_, _>>()?;
+    let mut settings = Settings { workers, threads: 1, ..Settings::default() };
+    settings.brain.strategy = strategy;
+    settings.brain.seed = plan.seed;
+    settings.timeouts.drain = Duration::from_secs(1);
+    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    if plan.live {
+        // The usual ports, for a visitor's own curl; if somebody sits there, any others.
+        match Router::start(settings.clone()).await {
+            Err(NotStarted::Listen { .. }) => {}
+            started => return Ok(started?),
+        }
+    }
+    (settings.listen, settings.admin) = (anywhere, anywhere);
+    Ok(Router::start(settings).await?)
+}
+
+/// Opens sessions as they are due, until the limit; then waits for the requests that are open.
+async fn traffic(
+    plan: &Plan,
+    router: SocketAddr,
+    watch: Stopwatch,
+    limit: Duration,
+    tally: &Arc<Mutex<Tally>>,
+) {
+    let mut workload = Workload::new(plan.seed, plan.mix.clone());
+    let mut guests = JoinSet::new();
+    loop {
+        let session = workload.next_session();
+        let due = session.arrival.since(Instant::ZERO);
+        if due >= limit {
+            break;
+        }
+        tokio::time::sleep(due.saturating_sub(watch.elapsed())).await;
+        let tally = tally.clone();
+        guests.spawn(guest::visit(
+            router,
+            session,
+            move || watch.elapsed() < limit,
+            move |told| match told {
+                Ok(seen) => tally.lock().seen(&seen),
+                Err(error) => tally.lock().failed(format!("{error:#}")),
+            },
+        ));
+        while guests.try_join_next().is_some() {}
+    }
+    let _ = tokio::time::timeout(LAST_ORDERS, guests.join_all()).await;
+}
+
+/// Draws the table until the traffic ends; without one, waits for ever.
+async fn live(plan: &Plan, strategy: Name, router: &Router, watch: Stopwatch, tally: &Mutex<Tally>) {
+    if !plan.live {
+        return std::future::pending().await;
+    }
+    let title = format!(
+        "maitre demo: {strategy}, {} engines (h200-8b, {} KV blocks)\nrouter http://{}   metrics http://{}/metrics   Ctrl-C ends it",
+        plan.engines,
+        DEMO_KV_BLOCKS,
+        router.listen(),
+        router.admin(),
+    );
+    let mut frames = tokio::time::interval(FRAME);
+    loop {
+        frames.tick().await;
+        let picture = router.look(|brain| screen::draw(&title, watch.elapsed(), brain, &tally.lock()));
+        let mut out = std::io::stdout().lock();
+        // A terminal that went away takes the picture with it, not the demo.
+        let _ = write!(out, "{}{picture}", screen::HOME);
+        let _ = out.flush();
+    }
+}

@@ -1,0 +1,82 @@
+//! The demo's live table: every worker, every half second.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use maitre_dispatch::Brain;
+use maitre_fleet::Worker;
+
+use crate::demo::tally::{Row, Tally};
+
+/// Back to the top left, and wipe what is below.
+pub(crate) const HOME: &str = "\x1b[H\x1b[J";
+
+const BAR: usize = 16;
+
+/// The table as text.
+pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally) -> String {
+    let mut text = format!("{title}   {:>4.0} s\n\n", elapsed.as_secs_f64());
+    text.push_str("worker                    state      now   promised  KV cache          requests  hit ratio  tokens out\n");
+    for worker in brain.fleet().workers() {
+        let row = tally.workers.get(&worker.url).copied().unwrap_or_default();
+        line(&mut text, worker, &row);
+    }
+    let (total, first) = (tally.total(), tally.first_tokens_ms());
+    let rate = total.answer_tokens as f64 / elapsed.as_secs_f64().max(0.1);
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "\n{} requests, {} errors   hit ratio {:.3}   first token p50 {:.0} ms, p99 {:.0} ms   {rate:.0} tokens/s\n",
+        total.requests + tally.errors,
+        tally.errors,
+        total.hit_ratio(),
+        first.p50,
+        first.p99,
+    );
+    text
+}
+
+fn line(text: &mut String, worker: &Worker, row: &Row) {
+    let usage = worker.report.and_then(|it| it.load.kv_usage).unwrap_or(0.0).clamp(0.0, 1.0);
+    let full = (usage * BAR as f64).round() as usize;
+    let promised = worker.promised.prefill + worker.promised.decode;
+    let _ = writeln!(
+        text,
+        "{:<25} {:<8} {:>5} {:>10}  {}{} {:>9} {:>10.3} {:>11}",
+        worker.url,
+        worker.health.state().name(),
+        worker.promised.requests,
+        promised.0,
+        "█".repeat(full),
+        "░".repeat(BAR - full),
+        row.requests,
+        row.hit_ratio(),
+        row.answer_tokens,
+    );
+}
+
+/// Strategies side by side.
+pub(crate) fn compare(runs: &[(String, Tally)], seconds: f64) -> String {
+    let mut text = String::from(
+        "strategy         requests  errors  hit ratio  TTFT mean      p50      p99   tokens/s  most loaded\n",
+    );
+    for (name, tally) in runs {
+        let (total, first) = (tally.total(), tally.first_tokens_ms());
+        let most = tally.workers.values().map(|it| it.prompt_tokens - it.cached_tokens).max().unwrap_or(0);
+        let mean = (total.prompt_tokens - total.cached_tokens) as f64 / tally.workers.len().max(1) as f64;
+        let _ = writeln!(
+            text,
+            "{name:<16} {:>8} {:>7} {:>10.3} {:>7.0} ms {:>5.0} ms {:>5.0} ms {:>10.0} {:>9.2} ×",
+            total.requests + tally.errors,
+            tally.errors,
+            total.hit_ratio(),
+            first.mean,
+            first.p50,
+            first.p99,
+            total.answer_tokens as f64 / seconds,
+            most as f64 / mean.max(1.0),
+        );
+    }
+    text.push_str("most loaded: prompt tokens computed by the busiest worker, against the mean of all\n");
+    text
+}

@@ -1,0 +1,7 @@
+//! The commands of the binary `maitre`, and how its settings are read.
+
+pub mod check;
+pub mod config;
+pub mod demo;
+pub mod engine;
+pub mod serve;

@@ -1,0 +1,52 @@
+//! The binary `maitre`.
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use maitre_cli::{check, demo, engine, serve};
+
+/// Small blocks come and go with every request; glibc's allocator shows in the profile.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const EXAMPLES: &str = "\
+Examples:
+  maitre demo                                   four simulated engines, the router, live traffic
+  maitre demo --strategy round-robin,least-work the same traffic under each, side by side
+  maitre serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+  maitre serve --config maitre.toml
+  maitre check maitre.toml                      every mistake in a config file at once
+  maitre engine --count 4 --profile h200-8b     engines that speak vLLM, without a GPU";
+
+fn command() -> Command {
+    Command::new("maitre")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Seats every request at the LLM worker where it delays everyone least, and says why.")
+        .before_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve::command())
+        .subcommand(demo::command())
+        .subcommand(engine::command())
+        .subcommand(check::command())
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve::run(matches),
+        Some(("demo", matches)) => demo::run(matches),
+        Some(("engine", matches)) => engine::run(matches),
+        Some(("check", matches)) => check::run(matches),
+        _ => anyhow::bail!("no such command"),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&command().get_matches()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("maitre: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `maitre serve`: settings, runtime, build, announce, serve, drain.
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use maitre_proxy::{Router, Stopped};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{self, Config, Format, Log};
+
+pub fn command() -> Command {
+    Command::new("serve").about("Route requests to workers").args(config::args())
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let config = match config::load(matches, std::env::vars_os()) {
+        Ok(config) => config,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    start_log(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = runtime.block_on(serve(config));
+    // A stream that outlived its deadline must not hold the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let (workers, strategy) = (config.settings.workers.len(), config.settings.brain.strategy);
+    let router = Router::start(config.settings).await?;
+    info!(listen = %router.listen(), admin = %router.admin(), workers, %strategy, "serving");
+    if workers == 0 {
+        warn!("no workers; add some with --worker http://host:port");
+    }
+    signals.wait().await;
+    info!("draining; a second signal ends it at once");
+    tokio::select! {
+        stopped = router.stop() => match stopped {
+            Stopped::Drained => {
+                info!("drained");
+                Ok(ExitCode::SUCCESS)
+            }
+            Stopped::Cut { open } => {
+                warn!(open, "the drain deadline passed with requests open");
+                Ok(ExitCode::FAILURE)
+            }
+        },
+        () = signals.wait() => {
+            warn!("ended without draining");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn start_log(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&log.level)?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log.format {
+        Format::Text => lines.with_target(false).init(),
+        Format::Json => lines.json().flatten_event(true).with_target(false).init(),
+    }
+    Ok(())
+}

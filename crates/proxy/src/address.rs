@@ -1,0 +1,102 @@
+//! Where a worker is: `http://host:port`, checked once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::{HeaderValue, Uri};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: String,
+    port: u16,
+    header: HeaderValue,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" {reason}; write \"http://host:port\"")]
+pub struct BadAddress {
+    text: String,
+    reason: &'static str,
+}
+
+impl Address {
+    /// The host as the resolver wants it: an IPv6 address without its brackets.
+    pub fn host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The value of the `host` header.
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.header.clone()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}:{}", self.host, self.port)
+    }
+}
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Address, BadAddress> {
+        let bad = |reason| BadAddress { text: text.to_owned(), reason };
+        let uri: Uri = text.parse().map_err(|_| bad("is not a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(bad("asks for TLS, which workers are not reached by")),
+            _ => return Err(bad("has no scheme")),
+        }
+        if !matches!(uri.path_and_query().map_or("/", |it| it.as_str()), "/" | "") {
+            return Err(bad("has a path"));
+        }
+        let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(bad("has a user name"));
+        }
+        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
+        if host.is_empty() || host == "[]" {
+            return Err(bad("has no host"));
+        }
+        let header = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("has an odd host"))?;
+        Ok(Address { host: host.to_owned(), port, header })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, &str>) {
+        match (text.parse::<Address>(), expected) {
+            (Ok(address), Ok(shown)) => assert_eq!(address.to_string(), shown),
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (actual, expected) => panic!("{text}: {actual:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn addresses_are_hosts_and_ports_and_nothing_else() {
+        check("http://10.0.0.7:8000", Ok("http://10.0.0.7:8000"));
+        check("http://10.0.0.7:8000/", Ok("http://10.0.0.7:8000"));
+        check("http://vllm-0", Ok("http://vllm-0:80"));
+        check("http://[::1]:9001", Ok("http://[::1]:9001"));
+        check("10.0.0.7:8000", Err("scheme"));
+        check("https://10.0.0.7", Err("TLS"));
+        check("http://10.0.0.7/v1", Err("has a path"));
+        check("http://me@host", Err("user name"));
+        check("http://", Err("not a URL"));
+        check("", Err("not a URL"));
+    }
+
+    #[test]
+    fn a_resolver_sees_no_brackets() {
+        assert_eq!("http://[::1]:9001".parse::<Address>().unwrap().host(), "::1");
+    }
+}

@@ -1,0 +1,198 @@
+//! A request at the door: what it asks for, and its body in one piece.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Uri};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use maitre_base::{Instant, RequestId, hash};
+use maitre_dialect::openai::{self, BadRequest};
+use maitre_dialect::route::Route;
+use maitre_dispatch::Arrival;
+use maitre_fleet::estimate::{Decodes, Size};
+use tokio::time::timeout;
+
+use crate::headers;
+use crate::link::Link;
+use crate::refuse::Refused;
+use crate::settings::{Session, Settings};
+
+/// A request, whole.
+pub(crate) struct Arrived {
+    /// None: a path outside the API that the operator lets pass.
+    pub(crate) route: Option<Route>,
+    pub(crate) at: Instant,
+    method: Method,
+    target: PathAndQuery,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// What a request is by its method and path.
+pub(crate) enum Asked {
+    Models,
+    Route(Route),
+    Passed,
+}
+
+pub(crate) fn asked(settings: &Settings, method: &Method, path: &str) -> Result<Asked, Refused> {
+    let wrong = |allowed| Refused::WrongMethod { method: method.to_string(), path: path.to_owned(), allowed };
+    match (Route::of(path), path) {
+        (Some(route), _) if method == Method::POST => Ok(Asked::Route(route)),
+        (Some(_), _) => Err(wrong("POST")),
+        (None, "/v1/models") if method == Method::GET => Ok(Asked::Models),
+        (None, "/v1/models") => Err(wrong("GET")),
+        (None, _) if passes(&settings.pass, path) => Ok(Asked::Passed),
+        (None, _) => Err(Refused::UnknownPath { method: method.to_string(), path: path.to_owned() }),
+    }
+}
+
+fn passes(allowed: &[String], path: &str) -> bool {
+    allowed.iter().any(|it| match it.strip_suffix('*') {
+        Some(beginning) => path.starts_with(beginning),
+        None => it == path,
+    })
+}
+
+impl Arrived {
+    /// Reads the body, up to the limits.
+    pub(crate) async fn read(
+        settings: &Settings,
+        at: Instant,
+        route: Option<Route>,
+        request: Request<Incoming>,
+    ) -> Result<Arrived, Refused> {
+        let (parts, body) = request.into_parts();
+        if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
+            && encoding != "identity"
+        {
+            return Err(Refused::EncodedBody(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
+        }
+        let patience = settings.timeouts.client_body;
+        let body = timeout(patience, collect(body, settings.limits.body_bytes)).await;
+        let body = body.map_err(|_| Refused::BodyTooSlow(patience))??;
+        let target = parts.uri.into_parts().path_and_query;
+        let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Ok(Arrived { route, at, method: parts.method, target, headers: parts.headers, body })
+    }
+
+    /// Makes the headers fit for workers, and names the request.
+    pub(crate) fn prepare(&mut self, number: RequestId, seed: u64) -> HeaderValue {
+        headers::toward_worker(&mut self.headers);
+        headers::keep_or_make_id(&mut self.headers, number.0, seed)
+    }
+
+    /// What routing must know of the body.
+    pub(crate) fn parse(&self) -> Result<Option<openai::Request<'_>>, Refused> {
+        let Some(route) = self.route else { return Ok(None) };
+        let parsed = openai::parse(route, &self.body).map_err(Refused::BadRequest)?;
+        if needs_model(route) && parsed.model.is_none() {
+            return Err(Refused::BadRequest(BadRequest::Missing { field: "model" }));
+        }
+        Ok(Some(parsed))
+    }
+
+    /// The request as the brain sees it.
+    pub(crate) fn arrival<'a>(
+        &self,
+        settings: &Settings,
+        request: RequestId,
+        parsed: Option<&'a openai::Request<'_>>,
+    ) -> Arrival<'a> {
+        let Some(parsed) = parsed else { return stranger(request, self.body.len()) };
+        let size = match parsed.prompt.token_ids() {
+            Some(count) => Size::Tokens(count as u64),
+            None => Size::Bytes(parsed.prompt.bytes() as u64),
+        };
+        let needs = settings.brain.needs();
+        let decodes = match self.route.is_some_and(Route::decodes) {
+            true => Decodes::Yes,
+            false => Decodes::No,
+        };
+        Arrival {
+            request,
+            model: parsed.model.as_deref(),
+            size,
+            answer_max: parsed.max_tokens,
+            decodes,
+            session: needs.session.then(|| self.session(&settings.session, parsed)).flatten(),
+            head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
+        }
+    }
+
+    fn session(&self, session: &Session, parsed: &openai::Request<'_>) -> Option<u64> {
+        let header = self.headers.get(&session.header).map(HeaderValue::as_bytes);
+        let cookie = || headers::cookie(&self.headers, &session.cookie).map(str::as_bytes);
+        let body = || parsed.session.as_deref().or(parsed.user.as_deref()).map(str::as_bytes);
+        let key = header.or_else(cookie).or_else(body)?;
+        Some(hash::bytes(0, key))
+    }
+
+    /// The request as this worker gets it: the client's own bytes.
+    pub(crate) fn toward(&self, link: &Link) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(self.target.clone());
+        let mut headers = self.headers.clone();
+        headers.insert(http::header::HOST, link.address.header());
+        *request.headers_mut() = headers;
+        request
+    }
+}
+
+/// The APIs whose every client names a model; the others may leave it to the fleet.
+fn needs_model(route: Route) -> bool {
+    use Route::{Chat, Completions, Embeddings, Messages, Responses};
+    matches!(route, Chat | Completions | Responses | Messages | Embeddings)
+}
+
+/// A request nobody has parsed.
+fn stranger<'a>(request: RequestId, bytes: usize) -> Arrival<'a> {
+    let size = Size::Bytes(bytes as u64);
+    let decodes = Decodes::No;
+    Arrival { request, model: None, size, answer_max: None, decodes, session: None, head: None }
+}
+
+fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
+    let mut hasher = hash::Hasher::new(0);
+    let mut any = false;
+    // Prompts of different models, adapters and salts share no cache.
+    for root in [&parsed.model, &parsed.lora, &parsed.cache_salt] {
+        hasher.write(root.as_deref().unwrap_or("").as_bytes());
+        hasher.write(&[0xFF]);
+    }
+    parsed.prompt.head(limit, |bytes| {
+        any |= !bytes.is_empty();
+        hasher.write(bytes);
+    });
+    any.then(|| hasher.finish())
+}
+
+async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Refused> {
+    let too_large = Refused::BodyTooLarge { limit };
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(too_large);
+    }
+    // Most bodies come in one piece, and stay where hyper read them.
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Refused::BodyBroken)?.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(too_large);
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(announced.max(first.len() + data.len()));
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}

@@ -1,0 +1,117 @@
+//! Headers that stay with a connection, and those we add.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use maitre_base::hash;
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
+pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
+
+/// Longest `x-request-id` we pass on; longer ones are replaced by our own.
+const REQUEST_ID_MAX: usize = 128;
+
+/// What speaks of one connection and not of the message (RFC 9110 §7.6.1), besides whatever
+/// `connection` itself names.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|it| it.to_str().ok())
+            .flat_map(|it| it.split(','))
+            .filter_map(|it| it.trim().parse().ok())
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Makes a client's headers fit for a worker.
+pub(crate) fn toward_worker(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    // The body is sent whole and with its length, whatever the client announced.
+    headers.remove(header::EXPECT);
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::PROXY_AUTHORIZATION);
+}
+
+/// The client's own id for this request, or one of ours, put into the headers that go to the worker.
+pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, number: u64, seed: u64) -> HeaderValue {
+    if let Some(id) = headers.get(&REQUEST_ID)
+        && (1..=REQUEST_ID_MAX).contains(&id.len())
+    {
+        return id.clone();
+    }
+    let made = format!("{:016x}", hash::pair(seed, number));
+    let id = HeaderValue::from_str(&made).unwrap_or(HeaderValue::from_static("-"));
+    headers.insert(REQUEST_ID, id.clone());
+    id
+}
+
+/// The value of one cookie.
+pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let pairs = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
+    let mut pairs = pairs.flat_map(|it| it.split(';')).filter_map(|it| it.trim().split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(rows: &[(&str, &str)]) -> HeaderMap {
+        let row = |(name, value): &(&str, &str)| -> (HeaderName, HeaderValue) {
+            (name.parse().unwrap(), value.parse().unwrap())
+        };
+        rows.iter().map(row).collect()
+    }
+
+    #[test]
+    fn connection_headers_and_what_they_name_stay_behind() {
+        let mut map = headers(&[
+            ("connection", "close, x-private"),
+            ("x-private", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("traceparent", "00-1-2-01"),
+            ("authorization", "Bearer k"),
+        ]);
+        toward_worker(&mut map);
+        let mut left: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "traceparent"]);
+    }
+
+    #[test]
+    fn an_id_is_kept_if_it_is_sane_and_made_if_it_is_not() {
+        let mut map = headers(&[("x-request-id", "abc")]);
+        assert_eq!(keep_or_make_id(&mut map, 1, 0), "abc");
+        let mut map = headers(&[("x-request-id", &"a".repeat(500))]);
+        let made = keep_or_make_id(&mut map, 1, 0);
+        assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
+        assert_ne!(keep_or_make_id(&mut HeaderMap::new(), 2, 0), made);
+    }
+
+    #[test]
+    fn a_cookie_is_found_among_others() {
+        let map = headers(&[("cookie", "a=1; maitre_session=xyz; b=2")]);
+        assert_eq!(cookie(&map, "maitre_session"), Some("xyz"));
+        assert_eq!(cookie(&map, "session"), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! What all threads share: the brain behind its lock, the links to workers, the numbers, the door.
+//!
+//! A decision takes a few microseconds and nothing waits while it holds the lock, so a mutex serves
+//! better than a task with a queue: no hop, no wake-up, and answers in order.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_dispatch::{Brain, Effect, Event, Refusal, Seat};
+use maitre_fleet::{Change, State};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::address::Address;
+use crate::clock::Clock;
+use crate::link::Link;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+
+pub(crate) struct House {
+    pub(crate) settings: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+    brain: Mutex<(Brain, Vec<Effect>)>,
+    /// By worker number, as in the brain.
+    links: RwLock<Vec<Option<Arc<Link>>>>,
+    requests: AtomicU64,
+    /// Keeps request ids of two runs apart.
+    pub(crate) seed: u64,
+    /// Told whenever a belief about a worker may have changed.
+    changed: Notify,
+    /// Set when we want no new connections.
+    pub(crate) closing: CancellationToken,
+    /// Set when we are not to be sent new requests: earlier than `closing`, by the grace.
+    pub(crate) leaving: CancellationToken,
+}
+
+impl House {
+    pub(crate) fn new(settings: Settings) -> House {
+        House {
+            clock: Clock::start(),
+            metrics: Metrics::new(),
+            brain: Mutex::new((Brain::new(settings.brain.clone()), Vec::new())),
+            links: RwLock::new(Vec::new()),
+            requests: AtomicU64::new(1),
+            seed: settings.brain.seed,
+            changed: Notify::new(),
+            closing: CancellationToken::new(),
+            leaving: CancellationToken::new(),
+            settings,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn next_request(&self) -> RequestId {
+        RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn link(&self, worker: WorkerId) -> Option<Arc<Link>> {
+        self.links.read().get(worker.index())?.clone()
+    }
+
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.read().iter().flatten().cloned().collect()
+    }
+
+    /// Takes a worker in, and makes the link to it; the caller watches it.
+    pub(crate) fn join(&self, address: &Address) -> Option<Arc<Link>> {
+        // Locked around both, so that no request is seated where there is no link yet.
+        let mut links = self.links.write();
+        let (brain, effects) = &mut *self.brain.lock();
+        brain.on(self.now(), Event::WorkerJoined { url: &address.to_string() }, effects);
+        for effect in effects.drain(..) {
+            if let Effect::Watch { worker } = effect {
+                let link = Arc::new(Link::new(worker, address.clone()));
+                let places = links.len().max(worker.index() + 1);
+                links.resize(places, None);
+                links[worker.index()] = Some(link.clone());
+                return Some(link);
+            }
+        }
+        None
+    }
+
+    /// Looks at the brain; for reports, not for decisions.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Brain) -> T) -> T {
+        look(&self.brain.lock().0)
+    }
+
+    /// Waits until the brain is as wanted.
+    pub(crate) async fn until(&self, wanted: impl Fn(&Brain) -> bool) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Listens before it looks, so that no change falls between.
+            changed.as_mut().enable();
+            if self.look(&wanted) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Tells the brain what happened. The decision, if the event asked for one.
+    pub(crate) fn on(&self, event: Event<'_>) -> Option<Result<Seat, Refusal>> {
+        let now = self.now();
+        let mut guard = self.brain.lock();
+        let (brain, effects) = &mut *guard;
+        brain.on(now, event, effects);
+        self.changed.notify_waiters();
+        match effects.as_slice() {
+            [] => None,
+            // The common case: nothing but the decision, and nothing to do after unlocking.
+            [Effect::Seat(seat)] => {
+                let seat = *seat;
+                effects.clear();
+                Some(Ok(seat))
+            }
+            _ => self.carry_out(guard),
+        }
+    }
+
+    fn carry_out(&self, mut guard: MutexGuard<'_, (Brain, Vec<Effect>)>) -> Option<Result<Seat, Refusal>> {
+        let effects = std::mem::take(&mut guard.1);
+        drop(guard);
+        let mut decision = None;
+        for effect in effects {
+            match effect {
+                Effect::Seat(seat) => decision = Some(Ok(seat)),
+                Effect::Refuse { refusal, .. } => decision = Some(Err(refusal)),
+                Effect::Changed(change) => self.announce(change),
+                Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
+                Effect::Forget { worker } => self.forget(worker),
+                // Whoever adds a worker makes its link and watches it.
+                Effect::Watch { .. } => {}
+            }
+        }
+        decision
+    }
+
+    fn forget(&self, worker: WorkerId) {
+        let link = self.links.write().get_mut(worker.index()).and_then(Option::take);
+        if let Some(link) = link {
+            link.gone.cancel();
+        }
+    }
+
+    fn announce(&self, change: Change) {
+        let Some(link) = self.link(change.worker) else { return };
+        let (worker, from, to) = (&link.address, change.from.name(), change.to.name());
+        match change.to {
+            State::Ejected { .. } | State::Suspect { .. } => warn!(%worker, from, to, "worker is unwell"),
+            _ => info!(%worker, from, to, "worker is well"),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
+
+pub mod address;
+pub mod router;
+pub mod settings;
+
+mod account;
+mod admin;
+mod arrive;
+mod client;
+mod clock;
+mod forward;
+mod headers;
+mod house;
+mod lane;
+mod line;
+mod link;
+mod metrics;
+mod models;
+mod pool;
+mod refuse;
+mod serve;
+mod server;
+mod visit;
+mod watch;
+
+pub use address::Address;
+pub use router::{NotStarted, Router, Stopped};
+pub use settings::Settings;

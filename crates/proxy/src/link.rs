@@ -1,0 +1,66 @@
+//! What the sockets know of a worker: its address, when it was last heard, what it says of itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http::HeaderValue;
+use maitre_base::{Instant, WorkerId};
+use maitre_dialect::engine::Kind;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::address::Address;
+
+pub(crate) struct Link {
+    pub(crate) worker: WorkerId,
+    pub(crate) address: Address,
+    /// Its address as a response header.
+    pub(crate) name: HeaderValue,
+    /// Asks the watcher for a probe now.
+    pub(crate) probe: Notify,
+    pub(crate) gone: CancellationToken,
+    heard: AtomicU64,
+    about: Mutex<About>,
+}
+
+/// What the worker said of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) kind: Option<Kind>,
+    /// Its `/v1/models`, verbatim.
+    pub(crate) models: Option<Bytes>,
+}
+
+impl Link {
+    pub(crate) fn new(worker: WorkerId, address: Address) -> Link {
+        let name = HeaderValue::from_str(&address.to_string());
+        Link {
+            worker,
+            // A host that made a `host` header makes this one too.
+            name: name.unwrap_or_else(|_| address.header()),
+            address,
+            probe: Notify::new(),
+            gone: CancellationToken::new(),
+            heard: AtomicU64::new(0),
+            about: Mutex::new(About::default()),
+        }
+    }
+
+    /// Something was received: whatever a probe says, the worker lives.
+    pub(crate) fn hear(&self, now: Instant) {
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn heard_since(&self, then: Instant) -> bool {
+        self.heard.load(Ordering::Relaxed) > then.as_nanos()
+    }
+
+    pub(crate) fn about(&self) -> About {
+        self.about.lock().clone()
+    }
+
+    pub(crate) fn learn(&self, change: impl FnOnce(&mut About)) {
+        change(&mut self.about.lock());
+    }
+}

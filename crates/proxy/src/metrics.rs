@@ -1,0 +1,195 @@
+//! What Prometheus sees. Counters and histograms live here; what the brain knows (workers, promises) is
+//! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
+
+use maitre_base::Instant;
+use maitre_dialect::route::Route;
+use maitre_dispatch::{Brain, Failure};
+use maitre_fleet::{State, Worker};
+use maitre_policy::Why;
+use parking_lot::Mutex;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    /// A worker's answer reached its end; or we answered from what we know.
+    Answered,
+    /// We said no, with this code.
+    Refused(&'static str),
+    /// The client left first.
+    Gone,
+    /// The worker failed in the middle of its answer.
+    Broke,
+    /// The worker fell silent in the middle of its answer.
+    Stalled,
+}
+
+impl Outcome {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Refused(_) => "refused",
+            Outcome::Gone => "gone",
+            Outcome::Broke => "broke",
+            Outcome::Stalled => "stalled",
+        }
+    }
+
+    const fn code(self) -> &'static str {
+        match self {
+            Outcome::Refused(code) => code,
+            _ => "",
+        }
+    }
+}
+
+type Label = (&'static str, &'static str);
+
+fn labels(route: Option<Route>, outcome: Outcome) -> [Label; 3] {
+    [("route", route.map_or("other", Route::name)), ("outcome", outcome.name()), ("code", outcome.code())]
+}
+
+/// One number a worker, read from the brain at each scrape.
+struct WorkerGauge {
+    gauge: Family<[(&'static str, String); 1], Gauge<f64, std::sync::atomic::AtomicU64>>,
+    read: fn(&Worker, Instant) -> Option<f64>,
+}
+
+pub(crate) struct Metrics {
+    registry: Mutex<Registry>,
+    requests: Family<[Label; 3], Counter>,
+    /// The counters every request touches, found once: by route (the last is for other paths) and by why.
+    answered: [Counter; Route::ALL.len() + 1],
+    picks: [Counter; Why::ALL.len()],
+    failures: Family<[Label; 1], Counter>,
+    states: Family<[(&'static str, String); 2], Gauge>,
+    workers: Vec<WorkerGauge>,
+    pub(crate) open: Gauge,
+    pub(crate) connections: Gauge,
+    pub(crate) first: Histogram,
+    pub(crate) gap: Histogram,
+    pub(crate) total: Histogram,
+}
+
+/// Name, sentence and source of what is known of each worker.
+type Row = (&'static str, &'static str, fn(&Worker, Instant) -> Option<f64>);
+const WORKER_ROWS: [Row; 9] = [
+    ("worker_requests", "Requests seated at the worker and not finished", |it, _| {
+        Some(f64::from(it.promised.requests))
+    }),
+    ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it, _| {
+        Some(it.promised.prefill.0 as f64)
+    }),
+    ("worker_promised_decode_tokens", "Answer tokens promised to the worker and not yet done", |it, _| {
+        Some(it.promised.decode.0 as f64)
+    }),
+    ("worker_engine_running", "Requests running, by the engine's own account", |it, _| {
+        Some(it.report?.load.running? as f64)
+    }),
+    ("worker_engine_waiting", "Requests waiting, by the engine's own account", |it, _| {
+        Some(it.report?.load.waiting? as f64)
+    }),
+    ("worker_engine_kv_usage_ratio", "Part of the KV cache in use, by the engine's own account", |it, _| {
+        it.report?.load.kv_usage
+    }),
+    ("worker_engine_block_tokens", "Tokens in a KV block", |it, _| Some(it.report?.load.block_size? as f64)),
+    ("worker_engine_blocks", "KV blocks the engine has", |it, _| Some(it.report?.load.blocks? as f64)),
+    ("worker_report_stale", "1 if the engine's last account of itself is old", |it, now| {
+        Some(f64::from(u8::from(it.report?.is_stale(now))))
+    }),
+];
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let mut registry = Registry::with_prefix("maitre");
+        let requests = Family::<[Label; 3], Counter>::default();
+        registry.register("requests", "Requests that ended, by how", requests.clone());
+        let route = |index: usize| Route::ALL.get(index).copied();
+        let answered =
+            std::array::from_fn(|it| requests.get_or_create_owned(&labels(route(it), Outcome::Answered)));
+        let by_why = Family::<[Label; 1], Counter>::default();
+        registry.register("picks", "Workers picked, by why", by_why.clone());
+        let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
+        let failures = Family::default();
+        registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
+        let states = Family::default();
+        registry.register("worker_state", "1 for the state the worker is in", states.clone());
+        let open = Gauge::default();
+        registry.register("open_requests", "Requests arrived and not ended", open.clone());
+        let connections = Gauge::default();
+        registry.register("connections", "Client connections", connections.clone());
+        let mut seconds = |name, help| {
+            // From half a millisecond to a quarter of an hour, by doubling.
+            let histogram = Histogram::new(exponential_buckets(0.0005, 2.0, 21));
+            registry.register(name, help, histogram.clone());
+            histogram
+        };
+        let first = seconds("first_token_seconds", "From arrival to the first token of the answer");
+        let gap = seconds("inter_token_seconds", "Mean time between the pieces of one streamed answer");
+        let total = seconds("request_seconds", "From arrival to the last byte");
+        let worker = |(name, help, read): Row| {
+            let gauge = Family::default();
+            registry.register(name, help, gauge.clone());
+            WorkerGauge { gauge, read }
+        };
+        let workers = WORKER_ROWS.into_iter().map(worker).collect();
+        let registry = Mutex::new(registry);
+        Metrics {
+            registry,
+            requests,
+            answered,
+            picks,
+            failures,
+            states,
+            workers,
+            open,
+            connections,
+            first,
+            gap,
+            total,
+        }
+    }
+
+    pub(crate) fn ended(&self, route: Option<Route>, outcome: Outcome) {
+        match outcome {
+            Outcome::Answered => self.answered[route.map_or(Route::ALL.len(), |it| it as usize)].inc(),
+            _ => self.requests.get_or_create(&labels(route, outcome)).inc(),
+        };
+    }
+
+    pub(crate) fn picked(&self, why: Why) {
+        self.picks[why as usize].inc();
+    }
+
+    pub(crate) fn failed(&self, failure: Failure) {
+        self.failures.get_or_create(&[("failure", failure.name())]).inc();
+    }
+
+    /// The page a scraper reads.
+    pub(crate) fn page(&self, now: Instant, brain: &Brain) -> String {
+        // Held throughout, so that two scrapers do not see half of each other's workers.
+        let registry = self.registry.lock();
+        self.states.clear();
+        self.workers.iter().for_each(|it| it.gauge.clear());
+        for worker in brain.fleet().workers() {
+            for state in State::NAMES {
+                let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
+                self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
+            }
+            for row in &self.workers {
+                if let Some(value) = (row.read)(worker, now) {
+                    row.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);
+                }
+            }
+        }
+        let mut page = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut page, &registry);
+        page
+    }
+}

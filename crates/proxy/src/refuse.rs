@@ -1,0 +1,174 @@
+//! The one place that knows HTTP status codes: what we say no with, and what a worker's answer means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use maitre_dialect::failure::{self, Kind};
+use maitre_dialect::openai::BadRequest;
+use maitre_dialect::route::Route;
+use maitre_dispatch::{Failure, Refusal};
+
+/// Why a request gets an answer of our own. Whose fault it is shows in the status: 4xx the client's,
+/// 502 and 504 a worker's, 503 the fleet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error(
+        "{method} {path} is not served here; POST to /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /rerank, /score, /classify, /tokenize, /detokenize or /generate, or GET /v1/models"
+    )]
+    UnknownPath { method: String, path: String },
+    #[error("{path} takes {allowed}, not {method}")]
+    WrongMethod { method: String, path: String, allowed: &'static str },
+    #[error("{0}")]
+    BadRequest(BadRequest),
+    #[error("the request body is larger than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("the request body did not arrive within {0:?}")]
+    BodyTooSlow(Duration),
+    #[error("the request body broke off")]
+    BodyBroken,
+    #[error("the request body is encoded as \"{0}\"; send plain JSON")]
+    EncodedBody(String),
+    #[error("`model` is missing; this fleet serves: {known}")]
+    ModelRequired { known: String },
+    #[error("the model `{model}` is not served here; this fleet serves: {known}")]
+    UnknownModel { model: String, known: String },
+    #[error("no worker is ready to take this request; try again shortly")]
+    NoWorker,
+    #[error("{}", failed(*.0))]
+    Failed(Failure),
+}
+
+impl Refused {
+    /// Stable: clients, dashboards and tests match on it. Listed in docs/errors.md.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Refused::UnknownPath { .. } => "unknown_path",
+            Refused::WrongMethod { .. } => "wrong_method",
+            Refused::BadRequest(bad) => bad.code(),
+            Refused::BodyTooLarge { .. } => "body_too_large",
+            Refused::BodyTooSlow(_) => "body_too_slow",
+            Refused::BodyBroken => "body_broken",
+            Refused::EncodedBody(_) => "encoded_body",
+            Refused::ModelRequired { .. } => "model_required",
+            Refused::UnknownModel { .. } => "model_not_found",
+            Refused::NoWorker => "no_worker",
+            Refused::Failed(Failure::TimedOut) => "timed_out",
+            Refused::Failed(_) => "worker_failed",
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Refused::UnknownPath { .. } | Refused::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            Refused::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Refused::BadRequest(_) | Refused::ModelRequired { .. } | Refused::BodyBroken => {
+                StatusCode::BAD_REQUEST
+            }
+            Refused::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Refused::BodyTooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Refused::EncodedBody(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Refused::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
+            Refused::Failed(Failure::TimedOut) => StatusCode::GATEWAY_TIMEOUT,
+            Refused::Failed(_) => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self.status() {
+            StatusCode::NOT_FOUND => Kind::NotFound,
+            StatusCode::SERVICE_UNAVAILABLE => Kind::Overloaded,
+            status if status.is_client_error() => Kind::Invalid,
+            _ => Kind::Server,
+        }
+    }
+
+    fn param(&self) -> Option<&'static str> {
+        match self {
+            Refused::BadRequest(bad) => bad.param(),
+            Refused::ModelRequired { .. } | Refused::UnknownModel { .. } => Some("model"),
+            _ => None,
+        }
+    }
+
+    /// Where waiting helps, for how long.
+    fn retry_after(&self) -> Option<HeaderValue> {
+        match self {
+            Refused::NoWorker | Refused::Failed(_) => Some(HeaderValue::from_static("1")),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn answer(&self, route: Option<Route>) -> Response<Bytes> {
+        let (code, message, param) = (self.code(), self.to_string().into(), self.param());
+        let failure = failure::Failure { kind: self.kind(), code, message, param };
+        // Where the path is nobody's, the shape most clients read.
+        let body = failure::body(route.unwrap_or(Route::Chat), &failure);
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after() {
+            headers.insert(RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+impl Refused {
+    pub(crate) fn by_brain(refusal: Refusal, model: Option<&str>, known: String) -> Refused {
+        match refusal {
+            Refusal::UnknownModel => Refused::UnknownModel { model: model.unwrap_or("").to_owned(), known },
+            Refusal::ModelRequired => Refused::ModelRequired { known },
+            Refusal::NoWorker => Refused::NoWorker,
+            Refusal::Failed { last } => Refused::Failed(last),
+        }
+    }
+}
+
+fn failed(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Refused => "no worker could be reached: connection refused",
+        Failure::Unreachable => "no worker could be reached: no connection in time",
+        Failure::Broke => "the worker's connection broke before it began to answer",
+        Failure::Failed => "the worker failed before it began to answer",
+        Failure::Busy => "the worker is full",
+        Failure::TimedOut => "the worker did not begin to answer in time",
+    }
+}
+
+/// What the head of a worker's answer says about the worker.
+pub(crate) fn judge(status: StatusCode) -> Option<Failure> {
+    match status.as_u16() {
+        // Full, not broken: another worker may have room. 529 is how some engines say overloaded.
+        429 | 503 | 529 => Some(Failure::Busy),
+        500..=599 => Some(Failure::Failed),
+        _ => None,
+    }
+}
+
+/// Whether the answer to a health probe is that of a worker that can work. One that has no such path
+/// (404), or asks for a key (401), is there all the same.
+pub(crate) fn is_fit(status: StatusCode) -> bool {
+    !status.is_server_error()
+}
+
+/// The word an operator reads for a plain answer of the admin listener.
+pub(crate) fn plain(health: Health, text: &'static str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from_static(text.as_bytes()));
+    *response.status_mut() = match health {
+        Health::Well => StatusCode::OK,
+        Health::Unwell => StatusCode::SERVICE_UNAVAILABLE,
+        Health::Unknown => StatusCode::NOT_FOUND,
+    };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Health {
+    Well,
+    Unwell,
+    Unknown,
+}

@@ -1,0 +1,139 @@
+//! The whole router: built from settings, running on its threads, stopped in good order.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use maitre_dispatch::Brain;
+use maitre_fleet::{Models, State, Worker};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle as Task;
+use tracing::info;
+
+use crate::address::Address;
+use crate::house::House;
+use crate::settings::Settings;
+use crate::{admin, lane, server, watch};
+
+#[derive(Debug, thiserror::Error)]
+pub enum NotStarted {
+    #[error("listen on {address}: {error}")]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error("start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running router. Dropped without `stop`, it leaves its clients where they are.
+pub struct Router {
+    house: Arc<House>,
+    listen: SocketAddr,
+    admin: SocketAddr,
+    tasks: Vec<Task<()>>,
+    lanes: Vec<JoinHandle<()>>,
+}
+
+/// How a stop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Every client had its answer.
+    Drained,
+    /// The deadline passed with this many requests open.
+    Cut { open: usize },
+}
+
+impl Router {
+    /// Binds both listeners and begins to serve; workers are probed from now on. Runs on the caller's
+    /// runtime, with traffic on threads of its own.
+    pub async fn start(settings: Settings) -> Result<Router, NotStarted> {
+        let listener = bind(settings.listen).await?;
+        let admin_listener = bind(settings.admin).await?;
+        let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
+        let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
+        let house = Arc::new(House::new(settings));
+        let mut router = Router { house: house.clone(), listen, admin, tasks: Vec::new(), lanes: Vec::new() };
+        for address in &house.settings.workers {
+            router.add(address);
+        }
+        let mut queues = Vec::new();
+        for number in 0..threads(&house.settings) {
+            let (queue, guests) = mpsc::channel(house.settings.limits.connections);
+            router.lanes.push(lane::start(number, house.clone(), guests).map_err(NotStarted::Thread)?);
+            queues.push(queue);
+        }
+        router.run(server::listen(house.clone(), listener, queues));
+        router.run(admin::listen(house.clone(), admin_listener));
+        router.run(watch::tick(house));
+        Ok(router)
+    }
+
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Looks at what the router believes.
+    pub fn look<T>(&self, look: impl FnOnce(&Brain) -> T) -> T {
+        self.house.look(look)
+    }
+
+    /// Waits until the router believes what is wanted.
+    pub async fn until(&self, wanted: impl Fn(&Brain) -> bool) {
+        self.house.until(wanted).await;
+    }
+
+    /// Waits until every worker has told what it serves and is fit to serve it.
+    pub async fn until_all_ready(&self) {
+        let fit = |it: &Worker| it.health.state() == State::Ready && it.models != Models::Unknown;
+        self.until(|brain| brain.fleet().workers().all(fit)).await;
+    }
+
+    /// What a scraper of `/metrics` sees.
+    pub fn metrics(&self) -> String {
+        self.look(|brain| self.house.metrics.page(self.house.now(), brain))
+    }
+
+    /// Takes a worker in. It gets requests once it has answered a probe.
+    fn add(&mut self, address: &Address) {
+        if let Some(link) = self.house.join(address) {
+            self.run(watch::watch(self.house.clone(), link));
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the router's own tasks, aborted when it stops")]
+    fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push(tokio::spawn(task));
+    }
+
+    /// Not ready from now on; closed after the grace; done when the last stream is, or at the deadline.
+    pub async fn stop(self) -> Stopped {
+        let timeouts = self.house.settings.timeouts;
+        self.house.leaving.cancel();
+        tokio::time::sleep(timeouts.drain_grace).await;
+        self.house.closing.cancel();
+        info!("no new connections; waiting for streams to finish");
+        let lanes = self.lanes;
+        let joined = tokio::task::spawn_blocking(move || lanes.into_iter().for_each(|it| drop(it.join())));
+        let drained = tokio::time::timeout(timeouts.drain, joined).await.is_ok();
+        self.tasks.iter().for_each(Task::abort);
+        match drained {
+            true => Stopped::Drained,
+            false => Stopped::Cut { open: self.house.look(|brain| brain.open()) },
+        }
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, NotStarted> {
+    TcpListener::bind(address).await.map_err(|error| NotStarted::Listen { address, error })
+}
+
+fn threads(settings: &Settings) -> usize {
+    match settings.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        count => count,
+    }
+}

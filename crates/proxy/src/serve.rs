@@ -1,0 +1,66 @@
+//! The life of a request: in, parse, look up, admit and pick, forward, account, out.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use maitre_dispatch::{Event, Seat};
+
+use crate::account::{self, Out};
+use crate::arrive::{Arrived, Asked, asked};
+use crate::forward::{Begun, forward};
+use crate::headers;
+use crate::metrics::Outcome;
+use crate::models;
+use crate::refuse::Refused;
+use crate::visit::Visit;
+
+pub(crate) async fn serve(mut visit: Visit, request: Request<Incoming>) -> Response<Out> {
+    match answer(&mut visit, request).await {
+        Ok(Answer::Workers(begun)) => account::answer(visit, *begun),
+        Ok(Answer::Ours(body)) => ours(&mut visit, Outcome::Answered, Response::new(body)),
+        Err(refused) => {
+            let response = refused.answer(visit.route);
+            ours(&mut visit, Outcome::Refused(refused.code()), response)
+        }
+    }
+}
+
+enum Answer {
+    Workers(Box<Begun>),
+    Ours(Bytes),
+}
+
+async fn answer(visit: &mut Visit, request: Request<Incoming>) -> Result<Answer, Refused> {
+    let house = visit.lane.house.clone();
+    visit.route = match asked(&house.settings, request.method(), request.uri().path())? {
+        Asked::Models => return Ok(Answer::Ours(models::list(&house))),
+        Asked::Route(route) => Some(route),
+        Asked::Passed => None,
+    };
+    let mut arrived = Arrived::read(&house.settings, visit.arrived, visit.route, request).await?;
+    visit.id = arrived.prepare(visit.request, house.seed);
+    let seat = seat(visit, &arrived)?;
+    let begun = forward(&arrived, visit, seat).await?;
+    Ok(Answer::Workers(Box::new(begun)))
+}
+
+/// Parses the body, once, and asks the brain for a seat.
+fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
+    let house = &visit.lane.house;
+    let parsed = arrived.parse()?;
+    let arrival = arrived.arrival(&house.settings, visit.request, parsed.as_ref());
+    match house.on(Event::Arrived(arrival)) {
+        Some(Ok(seat)) => Ok(seat),
+        Some(Err(refusal)) => Err(Refused::by_brain(refusal, arrival.model, models::names(house))),
+        None => Err(Refused::NoWorker),
+    }
+}
+
+fn ours(visit: &mut Visit, outcome: Outcome, mut response: Response<Bytes>) -> Response<Out> {
+    visit.outcome = outcome;
+    let headers = response.headers_mut();
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    headers.insert(headers::REQUEST_ID, visit.id.clone());
+    response.map(Out::Whole)
+}

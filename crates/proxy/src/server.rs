@@ -1,0 +1,134 @@
+//! The listener and its connections: limits, patience with clients, and the way out.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tracing::warn;
+
+use crate::client::{Client, Pulse};
+use crate::house::House;
+use crate::lane::{Guest, Lane};
+use crate::serve::serve;
+use crate::visit::Visit;
+
+/// Requests at once on one HTTP/2 connection.
+const STREAMS_MAX: u32 = 1_024;
+
+/// Header lines of a request.
+const HEADER_LINES_MAX: usize = 128;
+
+/// Most bytes read from a client at once: a body that fits comes in one piece, and is never copied.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// Pause after a failed `accept`.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections and deals them out to the lanes in turn, until the house closes.
+pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, lanes: Vec<mpsc::Sender<Guest>>) {
+    let places = Arc::new(Semaphore::new(house.settings.limits.connections));
+    let mut turn = 0;
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &places) => accepted,
+            () = house.closing.cancelled() => return,
+        };
+        match accepted {
+            Ok(guest) => {
+                turn = (turn + 1) % lanes.len().max(1);
+                // A lane's queue holds as many as there are places: it is never full, and only closed
+                // when the house is.
+                let _ = lanes[turn].try_send(guest);
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: wait for somebody to leave.
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<Guest> {
+    let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // A lost option costs latency, not correctness.
+    let _ = stream.set_nodelay(true);
+    Ok(Guest { stream: stream.into_std()?, place })
+}
+
+/// Serves one client connection to its end.
+pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedSemaphorePermit) {
+    let house = lane.house.clone();
+    let pulse = Arc::new(Pulse::new(house.settings.timeouts));
+    house.metrics.connections.inc();
+    tokio::select! {
+        biased;
+        () = converse(&lane, stream, &pulse) => {}
+        () = pulse.watch() => {}
+    }
+    house.metrics.connections.dec();
+    drop(place);
+}
+
+/// How a client begins that speaks HTTP/2 without asking first.
+const PREFACE: &[u8] = b"PRI * HTTP/2";
+
+async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
+    let mut beginning = [0; PREFACE.len()];
+    // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
+    let Ok(length) = stream.peek(&mut beginning).await else { return };
+    let frames = &beginning[..length] == PREFACE;
+    if frames {
+        pulse.speaks_frames();
+    }
+    let service = service_fn(|request: Request<Incoming>| {
+        let visit = Visit::begin(lane.clone(), pulse.busy());
+        async move { Ok::<_, Infallible>(serve(visit, request).await) }
+    });
+    let io = TokioIo::new(Client::new(stream, pulse.clone()));
+    // Clients break connections off all the time, and there is nothing an operator could do about it.
+    if frames {
+        let served = http2(&lane.house).serve_connection(io, service);
+        let _ = until_closing(&lane.house, served, |it| it.graceful_shutdown()).await;
+    } else {
+        let served = http1(&lane.house).serve_connection(io, service);
+        let _ = until_closing(&lane.house, served, |it| it.graceful_shutdown()).await;
+    }
+}
+
+/// Drives a connection; when the house closes, asks it to finish what it has begun.
+async fn until_closing<F: Future>(house: &House, served: F, finish: impl FnOnce(Pin<&mut F>)) -> F::Output {
+    let mut served = pin!(served);
+    tokio::select! {
+        biased;
+        ended = served.as_mut() => return ended,
+        () = house.closing.cancelled() => finish(served.as_mut()),
+    }
+    served.await
+}
+
+fn http1(house: &House) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    // Slow heads are the watchdog's business: hyper's own timer costs an allocation a request, and also
+    // closes connections that are merely idle.
+    builder.timer(TokioTimer::new()).header_read_timeout(None);
+    builder.max_headers(HEADER_LINES_MAX).max_header_size(house.settings.limits.header_bytes);
+    builder.max_buf_size(READ_BYTES_MAX);
+    builder
+}
+
+fn http2(house: &House) -> http2::Builder<TokioExecutor> {
+    let header_bytes = u32::try_from(house.settings.limits.header_bytes).unwrap_or(u32::MAX);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
+    builder
+}

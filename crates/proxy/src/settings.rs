@@ -1,0 +1,150 @@
+//! Everything an operator can set, with its default. Plain values, checked once where they are read.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use http::HeaderName;
+use maitre_dispatch as dispatch;
+
+use crate::address::Address;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    pub workers: Vec<Address>,
+    /// Threads that carry traffic; zero means one for each core.
+    pub threads: usize,
+    pub brain: dispatch::Settings,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+    pub probes: Probes,
+    pub session: Session,
+    /// How much of a prompt's beginning `prefix-hash` goes by.
+    pub head_bytes: usize,
+    /// Say in response headers who answered and why.
+    pub explain: bool,
+    /// Paths outside the API that are passed on to a worker; one that ends in `*` stands for all that
+    /// begin so.
+    pub pass: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
+            workers: Vec::new(),
+            threads: 0,
+            brain: dispatch::Settings::default(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            probes: Probes::default(),
+            session: Session::default(),
+            // About 256 tokens: enough to tell system prompts apart, short enough that a growing
+            // conversation keeps its place.
+            head_bytes: 1_024,
+            explain: true,
+            pass: Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub body_bytes: usize,
+    pub header_bytes: usize,
+    /// Client connections at once; further ones wait in the kernel.
+    pub connections: usize,
+    /// Idle connections kept to each worker by each thread.
+    pub idle_per_worker: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { body_bytes: 16 << 20, header_bytes: 64 << 10, connections: 16_384, idle_per_worker: 256 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// A client's request head, from its first byte.
+    pub client_head: Duration,
+    /// A client's request body, from the end of its head.
+    pub client_body: Duration,
+    /// A client that takes nothing of what is written to it.
+    pub client_stalled: Duration,
+    /// A client connection with no request on it.
+    pub client_idle: Duration,
+    pub connect: Duration,
+    /// From sending the request to the head of the answer. Answers that do not stream begin when they
+    /// are complete, so this is long.
+    pub headers: Duration,
+    /// From sending the request to the first event of a stream.
+    pub first_token: Duration,
+    /// Between two events of a stream.
+    pub inter_token: Duration,
+    /// From arrival to the last byte.
+    pub total: Duration,
+    /// How long an idle connection to a worker is kept. Below the five seconds after which uvicorn,
+    /// which serves vLLM and SGLang, closes its end.
+    pub worker_idle: Duration,
+    /// After SIGTERM: how long to stay open while load balancers notice that we are not ready.
+    pub drain_grace: Duration,
+    /// After that: how long streams may take to finish.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            client_head: Duration::from_secs(10),
+            client_body: Duration::from_secs(60),
+            client_stalled: Duration::from_secs(60),
+            client_idle: Duration::from_secs(90),
+            connect: Duration::from_secs(2),
+            headers: Duration::from_secs(600),
+            first_token: Duration::from_secs(300),
+            inter_token: Duration::from_secs(60),
+            total: Duration::from_secs(3_600),
+            worker_idle: Duration::from_secs(4),
+            drain_grace: Duration::ZERO,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Probes {
+    pub path: String,
+    /// Between two probes of one worker, give or take a tenth.
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Between two looks at the list of models.
+    pub models_interval: Duration,
+}
+
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes {
+            path: "/health".to_owned(),
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            models_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a session's key is looked for, in this order; last in the body (`session_id`,
+/// `prompt_cache_key`, `conversation`, `user`).
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub header: HeaderName,
+    pub cookie: String,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { header: HeaderName::from_static("x-session-id"), cookie: "maitre_session".to_owned() }
+    }
+}

@@ -1,0 +1,126 @@
+//! One request from its arrival to its last byte, and what is told of it when it is over.
+//!
+//! A visit is a drop guard: however the request ends (answered, refused, broken off, its client gone),
+//! dropping the visit tells the brain, the metrics and the log, once. Nothing else does.
+
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+use maitre_base::{Instant, RequestId};
+use maitre_dialect::route::Route;
+use maitre_dialect::usage::Usage;
+use maitre_dispatch::{Event, Seat};
+use maitre_fleet::estimate::Counted;
+use tracing::debug;
+
+use crate::client::Busy;
+use crate::lane::Lane;
+use crate::metrics::Outcome;
+
+pub(crate) struct Visit {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) request: RequestId,
+    pub(crate) id: HeaderValue,
+    pub(crate) route: Option<Route>,
+    pub(crate) outcome: Outcome,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) arrived: Instant,
+    seat: Option<Seat>,
+    pace: Pace,
+    /// Keeps the watchdog from the connection.
+    _busy: Busy,
+}
+
+/// When the answer came.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    first: Option<Instant>,
+    last: Instant,
+    pieces: u32,
+}
+
+impl Visit {
+    pub(crate) fn begin(lane: Arc<Lane>, busy: Busy) -> Visit {
+        let (request, arrived) = (lane.house.next_request(), lane.house.now());
+        lane.house.metrics.open.inc();
+        Visit {
+            lane,
+            request,
+            id: HeaderValue::from_static("-"),
+            route: None,
+            // Until something better happens: dropped now, it means that the client left.
+            outcome: Outcome::Gone,
+            usage: None,
+            arrived,
+            seat: None,
+            pace: Pace::default(),
+            _busy: busy,
+        }
+    }
+
+    pub(crate) fn seated(&mut self, seat: Seat) {
+        self.lane.house.metrics.picked(seat.why);
+        self.seat = Some(seat);
+    }
+
+    /// A piece of the answer arrived. The first one means that the prefill is done.
+    pub(crate) fn piece(&mut self, now: Instant) {
+        self.pace.last = now;
+        self.pace.pieces += 1;
+        if self.pace.first.is_none() {
+            self.pace.first = Some(now);
+            self.lane.house.on(Event::FirstToken { request: self.request });
+        }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.pace.first.is_some()
+    }
+
+    /// When something was last received, or the request arrived.
+    pub(crate) fn last(&self) -> Instant {
+        self.pace.last.max(self.arrived)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let house = &self.lane.house;
+        let request = self.request;
+        let counted = self.usage.map(|it| Counted { prompt: it.prompt_tokens, answer: it.completion_tokens });
+        if self.seat.is_some() {
+            house.on(match self.outcome {
+                Outcome::Answered => Event::Finished { request, counted },
+                Outcome::Broke | Outcome::Stalled => Event::BrokeOff { request },
+                _ => Event::Left { request },
+            });
+        }
+        let now = house.now();
+        let ttft = self.pace.first.map(|first| first.since(self.arrived));
+        let total = now.since(self.arrived);
+        house.metrics.open.dec();
+        house.metrics.ended(self.route, self.outcome);
+        house.metrics.total.observe(total.as_secs_f64());
+        if let (Some(first), Some(ttft)) = (self.pace.first, ttft) {
+            house.metrics.first.observe(ttft.as_secs_f64());
+            if self.pace.pieces > 1 {
+                let gaps = self.pace.last.since(first).as_secs_f64();
+                house.metrics.gap.observe(gaps / f64::from(self.pace.pieces - 1));
+            }
+        }
+        debug!(
+            id = self.id.to_str().unwrap_or("-"),
+            route = self.route.map_or("other", Route::name),
+            outcome = self.outcome.name(),
+            worker = self.seat.map(|it| it.worker.0),
+            why = self.seat.map(|it| it.why.name()),
+            attempt = self.seat.map(|it| it.attempt),
+            first_ms = ttft.map(|it| it.as_millis() as u64),
+            total_ms = total.as_millis() as u64,
+            prompt_tokens = self.usage.and_then(|it| it.prompt_tokens),
+            cached_tokens = self.usage.and_then(|it| it.cached_tokens),
+            answer_tokens = self.usage.and_then(|it| it.completion_tokens),
+            "request"
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! Watches one worker: is it there, what does it serve, how loaded does it say it is.
+//!
+//! Real traffic tells most of it, and sooner. Probes are for workers that have no traffic, and for the
+//! doubts that traffic raises: a probe that times out counts only if nothing else was heard meanwhile,
+//! for a busy engine may be slow to answer its health check while it streams to a hundred clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HOST, SERVER};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use maitre_base::{Instant, Rng, hash};
+use maitre_dialect::engine::{self, Kind};
+use maitre_dialect::models;
+use maitre_dispatch::Event;
+use maitre_fleet::{Evidence, Load};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info};
+
+use crate::house::House;
+use crate::line::{Line, Unopened};
+use crate::link::Link;
+use crate::refuse::is_fit;
+
+/// Largest page read from a worker: metrics of a large model are tens of kilobytes.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Between two ticks of the brain.
+const TICK: Duration = Duration::from_millis(500);
+
+pub(crate) async fn tick(house: Arc<House>) {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        house.on(Event::Tick);
+    }
+}
+
+/// Watches until the worker is gone from the fleet.
+pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
+    let seed = hash::bytes(house.seed, link.address.to_string().as_bytes());
+    let mut watch = Watch { house, link, line: None, models_at: None, rng: Rng::new(seed) };
+    let gone = watch.link.gone.clone();
+    tokio::select! {
+        () = gone.cancelled() => {}
+        () = watch.run() => {}
+    }
+}
+
+struct Watch {
+    house: Arc<House>,
+    link: Arc<Link>,
+    line: Option<Line>,
+    /// When the list of models was last read.
+    models_at: Option<Instant>,
+    rng: Rng,
+}
+
+struct Page {
+    status: StatusCode,
+    server: Option<String>,
+    body: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unanswered {
+    /// Nobody listens there.
+    Refused,
+    /// No answer in time.
+    TimedOut,
+    /// The connection broke.
+    Broke,
+}
+
+impl Watch {
+    async fn run(&mut self) {
+        loop {
+            if self.probe().await && self.look().await == Err(Unanswered::TimedOut) {
+                // It was well a moment ago and does not answer now: find out at once.
+                continue;
+            }
+            // Jitter, so that a thousand workers are not asked in one breath.
+            let pause = self.house.settings.probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.link.probe.notified() => {}
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), Unanswered> {
+        self.ask_about().await?;
+        self.read_models().await?;
+        self.read_load().await
+    }
+
+    /// Asks for the worker's health and tells the brain; whether it is fit.
+    async fn probe(&mut self) -> bool {
+        let begun = self.house.now();
+        let path = self.house.settings.probes.path.clone();
+        let evidence = match self.get(&path).await {
+            Ok(page) if is_fit(page.status) => Evidence::ProbeAnswered,
+            Ok(_) | Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
+            Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
+            Err(Unanswered::TimedOut) => Evidence::Silent,
+        };
+        self.house.on(Event::Probed { worker: self.link.worker, evidence });
+        if evidence != Evidence::ProbeAnswered {
+            // Whatever it is when it returns, it must be asked again.
+            self.models_at = None;
+        }
+        evidence == Evidence::ProbeAnswered
+    }
+
+    /// Finds out what brand of engine it is, once.
+    async fn ask_about(&mut self) -> Result<(), Unanswered> {
+        if self.link.about().kind.is_some() {
+            return Ok(());
+        }
+        let mut pages = Vec::new();
+        for path in engine::PROBES {
+            pages.push((path, self.get(path).await?));
+        }
+        let answers: Vec<engine::Answer<'_>> = pages
+            .iter()
+            .map(|(path, page)| engine::Answer {
+                path,
+                status: page.status.as_u16(),
+                body: &page.body,
+                server: page.server.as_deref(),
+            })
+            .collect();
+        let kind = engine::detect(&answers);
+        info!(worker = %self.link.address, engine = kind.name(), "worker found");
+        self.link.learn(|about| about.kind = Some(kind));
+        Ok(())
+    }
+
+    async fn read_models(&mut self) -> Result<(), Unanswered> {
+        let now = self.house.now();
+        let fresh = self.house.settings.probes.models_interval;
+        if self.models_at.is_some_and(|at| now.since(at) < fresh) {
+            return Ok(());
+        }
+        let page = self.get("/v1/models").await?;
+        self.models_at = Some(now);
+        match models::parse(&page.body) {
+            Ok(models) if page.status.is_success() => {
+                let names: Vec<&str> = models.iter().map(|it| it.id.as_str()).collect();
+                self.house.on(Event::ModelsReported { worker: self.link.worker, names: &names });
+                self.link.learn(|about| about.models = Some(page.body.clone()));
+            }
+            // It lists no models: it may serve any.
+            _ => debug!(worker = %self.link.address, status = page.status.as_u16(), "lists no models"),
+        }
+        Ok(())
+    }
+
+    async fn read_load(&mut self) -> Result<(), Unanswered> {
+        let kind = self.link.about().kind.unwrap_or(Kind::Generic);
+        for path in kind.metrics_paths() {
+            let page = self.get(path).await?;
+            if !page.status.is_success() {
+                continue;
+            }
+            match engine::parse_metrics(kind, &page.body) {
+                Ok(load) => {
+                    let load = translate(&load);
+                    self.house.on(Event::LoadReported { worker: self.link.worker, load });
+                    break;
+                }
+                Err(error) => debug!(worker = %self.link.address, path, %error, "no load"),
+            }
+        }
+        Ok(())
+    }
+
+    /// One page of the worker, on a connection that is kept for the next.
+    async fn get(&mut self, path: &str) -> Result<Page, Unanswered> {
+        let patience = self.house.settings.probes.timeout;
+        let kept = self.line.take().filter(|line| {
+            self.house.now().since(line.idle_since) < self.house.settings.timeouts.worker_idle
+        });
+        let got = timeout(patience, get(&self.link, kept, path, patience)).await;
+        let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;
+        let now = self.house.now();
+        self.link.hear(now);
+        if line.settle() {
+            line.idle_since = now;
+            self.line = Some(line);
+        }
+        Ok(page)
+    }
+}
+
+async fn get(
+    link: &Link,
+    kept: Option<Line>,
+    path: &str,
+    patience: Duration,
+) -> Result<(Page, Line), Unanswered> {
+    if let Some(line) = kept
+        && let Ok(answered) = ask(link, line, path).await
+    {
+        return Ok(answered);
+    }
+    // The kept connection may have been closed from the other end; a new one tells.
+    let line = Line::open(&link.address, patience).await.map_err(|error| match error {
+        Unopened::Refused(_) => Unanswered::Refused,
+        Unopened::TimedOut(_) => Unanswered::TimedOut,
+    })?;
+    ask(link, line, path).await
+}
+
+async fn ask(link: &Link, mut line: Line, path: &str) -> Result<(Page, Line), Unanswered> {
+    let mut request = Request::new(Full::default());
+    *request.uri_mut() = path.parse().map_err(|_| Unanswered::Broke)?;
+    request.headers_mut().insert(HOST, link.address.header());
+    let answer = line.ask(request).await.map_err(|_| Unanswered::Broke)?;
+    let (head, mut body) = answer.into_parts();
+    let read = Limited::new(line.body(&mut body), PAGE_BYTES_MAX).collect().await;
+    let body = read.map_err(|_| Unanswered::Broke)?.to_bytes();
+    let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
+    Ok((Page { status: head.status, server, body }, line))
+}
+
+fn translate(load: &engine::Load) -> Load {
+    Load {
+        running: load.running,
+        waiting: load.waiting,
+        kv_usage: load.kv_usage,
+        block_size: load.block_size,
+        blocks: load.blocks,
+    }
+}

@@ -1,0 +1,113 @@
+//! Clients that leave at any moment leave nothing behind.
+
+use std::time::Duration;
+
+use maitre_base::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::table::{chat, engine_settings, settings, table_with, within};
+
+/// How far a client goes before it hangs up.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Connected,
+    HalfHead,
+    HalfBody,
+    Asked,
+    After(Duration),
+    Begun { bytes: usize },
+}
+
+fn moment(rng: &mut Rng) -> Moment {
+    match rng.below(8) {
+        0 => Moment::Connected,
+        1 => Moment::HalfHead,
+        2 => Moment::HalfBody,
+        3 => Moment::Asked,
+        4 | 5 => Moment::After(Duration::from_micros(rng.below(60_000) as u64)),
+        _ => Moment::Begun { bytes: 1 + rng.below(3_000) },
+    }
+}
+
+async fn visit(addr: std::net::SocketAddr, moment: Moment, stream: bool) -> std::io::Result<()> {
+    let mut socket = TcpStream::connect(addr).await?;
+    let body = chat(200, stream).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n", body.len());
+    let whole = format!("{head}{body}");
+    let sent = match moment {
+        Moment::Connected => 0,
+        Moment::HalfHead => head.len() / 2,
+        Moment::HalfBody => head.len() + body.len() / 2,
+        _ => whole.len(),
+    };
+    socket.write_all(&whole.as_bytes()[..sent]).await?;
+    match moment {
+        // Not a wait for anything: the moment of leaving is what varies.
+        Moment::After(pause) => tokio::time::sleep(pause).await,
+        Moment::Begun { bytes } => {
+            let mut seen = vec![0; bytes];
+            socket.read_exact(&mut seen).await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_thousand_clients_that_leave_at_random_leave_nothing_behind() {
+    let mut engine = engine_settings();
+    engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
+    let table = table_with(3, engine, settings()).await;
+    let addr = table.router.listen();
+    let mut rng = Rng::new(11);
+    let mut clients = JoinSet::new();
+    for number in 0..1_000 {
+        let moment = moment(&mut rng);
+        // Only a stream is long enough to leave in the middle of.
+        let stream = matches!(moment, Moment::Begun { .. }) || rng.below(4) > 0;
+        if clients.len() >= 64 {
+            within(clients.join_next()).await;
+        }
+        clients.spawn(async move {
+            let left = visit(addr, moment, stream).await;
+            assert!(left.is_ok(), "client {number}, {moment:?}: {left:?}");
+        });
+    }
+    within(clients.join_all()).await;
+    table.until_nothing_is_open().await;
+    for engine in &table.engines {
+        // Whatever was running is aborted, at the engine's next step.
+        let idle = |it: &maitre_sim::http::Stats| it.requests_open == 0 && it.engine.running + it.engine.waiting == 0;
+        within(engine.handle().until(idle)).await;
+    }
+    let engines: Vec<_> = table.engines.iter().map(maitre_sim::http::Host::handle).collect();
+    assert_eq!(within(table.router.stop()).await, maitre_proxy::Stopped::Drained);
+    for engine in engines {
+        within(engine.until(|it| it.connections_open == 0)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_upstream_is_closed_at_once_when_the_client_leaves() {
+    let mut engine = engine_settings();
+    engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
+    let table = table_with(1, engine, settings()).await;
+    let handle = table.engines[0].handle();
+    for stream in [true, false] {
+        let mut socket = TcpStream::connect(table.router.listen()).await.unwrap();
+        let body = chat(2_000, stream).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        within(handle.until(|it| it.engine.running == 1)).await;
+        drop(socket);
+        let gone = handle.until(|it| it.requests_open == 0 && it.engine.running == 0);
+        tokio::time::timeout(Duration::from_millis(500), gone).await.expect("aborted at once");
+    }
+    table.until_nothing_is_open().await;
+}

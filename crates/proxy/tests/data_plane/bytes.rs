@@ -1,0 +1,161 @@
+//! What the client sends is what the worker gets, and what the worker sends is what the client gets,
+//! byte for byte.
+
+use maitre_base::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::table::{ANYWHERE, Client, chat, engine_settings, settings, table_with, within};
+use maitre_proxy::Router;
+
+/// A valid chat request written as no serializer would: spaces everywhere, unknown fields, numbers no
+/// machine type holds, repeated keys, every way to escape a character.
+fn odd_request(rng: &mut Rng) -> String {
+    let space = |rng: &mut Rng| ["", " ", "\n", "\t ", "\r\n"][rng.below(5)].to_owned();
+    let content =
+        ["\\u00e9\\n\\\"quoted\\\"", "日本語 \\ud83d\\ude00", "a/b\\/c", "", "\\t tab"][rng.below(5)];
+    let mut fields = vec![
+        "\"model\":\"maitre-sim\"".to_owned(),
+        format!("\"messages\":[{{\"content\":\"{content} {}\",\"role\":\"user\"}}]", rng.next_u64()),
+        format!("\"max_tokens\":{}", 1 + rng.below(3)),
+    ];
+    let oddities = [
+        "\"temperature\":0.70000000000000000000001",
+        "\"seed\":123456789012345678901234567890",
+        "\"unknown\":{\"deep\":[[[{\"a\":null}]]],\"b\":[true,false]}",
+        "\"logit_bias\":{\"50256\":-1e2}",
+        "\"max_tokens\":2",
+        "\"user\":\"\\u0000\"",
+        "\"metadata\":{\"k\":\"v\",\"k\":\"w\"}",
+        "\"stop\":[]",
+        "\"top_p\":1E0",
+    ];
+    for _ in 0..rng.below(5) {
+        fields.push(oddities[rng.below(oddities.len())].to_owned());
+    }
+    for index in (1..fields.len()).rev() {
+        fields.swap(index, rng.below(index + 1));
+    }
+    let separator = format!("{},{}", space(rng), space(rng));
+    format!("{}{{{}{}{}}}{}", space(rng), space(rng), fields.join(&separator), space(rng), space(rng))
+}
+
+#[tokio::test]
+async fn a_thousand_odd_bodies_reach_the_worker_unchanged() {
+    let engine = maitre_sim::http::Settings { bodies_max: 1_000, ..engine_settings() };
+    let table = table_with(1, engine, settings()).await;
+    let mut client = table.client().await;
+    let mut rng = Rng::new(2);
+    let mut sent = Vec::new();
+    for _ in 0..1_000 {
+        let body = odd_request(&mut rng);
+        let answer = client.post("/v1/chat/completions", body.clone()).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+        sent.push(body);
+    }
+    let received = table.engines[0].handle().bodies();
+    assert_eq!(received.len(), 1_000);
+    for (sent, received) in sent.iter().zip(&received) {
+        assert_eq!(sent.as_bytes(), &received.body[..]);
+    }
+}
+
+/// A worker that answers every POST with one script: the head, then these pieces, each its own write.
+async fn scripted(head: &'static str, pieces: Vec<Vec<u8>>) -> std::net::SocketAddr {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut connections = tokio::task::JoinSet::new();
+    connections.spawn(async move {
+        let mut served = tokio::task::JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let pieces = pieces.clone();
+            served.spawn(async move {
+                let mut seen = Vec::new();
+                while stream.read_buf(&mut seen).await.is_ok_and(|count| count > 0) {
+                    let Some(end) = seen.windows(4).position(|it| it == b"\r\n\r\n") else { continue };
+                    let text = String::from_utf8_lossy(&seen[..end]).to_lowercase();
+                    let length = text
+                        .split("content-length: ")
+                        .nth(1)
+                        .map_or(0, |it| it.lines().next().unwrap().trim().parse::<usize>().unwrap());
+                    if seen.len() < end + 4 + length {
+                        continue;
+                    }
+                    seen.drain(..end + 4 + length);
+                    let written = if text.starts_with("get") {
+                        stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await
+                    } else {
+                        play(&mut stream, head, &pieces).await
+                    };
+                    if written.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    // Lives as long as the test's runtime.
+    connections.detach_all();
+    addr
+}
+
+async fn play(stream: &mut tokio::net::TcpStream, head: &str, pieces: &[Vec<u8>]) -> std::io::Result<()> {
+    stream.write_all(head.as_bytes()).await?;
+    for piece in pieces {
+        stream.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;
+        stream.write_all(piece).await?;
+        stream.write_all(b"\r\n").await?;
+        tokio::task::yield_now().await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\nx-odd: kept\r\n\r\n";
+
+#[tokio::test]
+async fn streams_cut_anywhere_reach_the_client_unchanged() {
+    let mut rng = Rng::new(3);
+    for round in 0..40 {
+        let mut whole = Vec::new();
+        for event in 0..rng.below(60) {
+            let text: String =
+                (0..rng.below(200)).map(|_| ['x', '"', 'é', '{', '日'][rng.below(5)]).collect();
+            whole.extend_from_slice(
+                format!(": note\ndata: {{\"n\":{event},\"t\":{text:?}}}\r\n\r\n").as_bytes(),
+            );
+        }
+        whole.extend_from_slice(b"data: [DONE]\n\n");
+        let mut pieces = Vec::new();
+        let mut rest = &whole[..];
+        while !rest.is_empty() {
+            let (piece, left) = rest.split_at(1 + rng.below(rest.len().min(300)));
+            pieces.push(piece.to_vec());
+            rest = left;
+        }
+        let worker = scripted(STREAM, pieces).await;
+        let mut settings = settings();
+        settings.workers = vec![format!("http://{worker}").parse().unwrap()];
+        let router = Router::start(settings).await.unwrap();
+        let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::State::Ready;
+        within(router.until(|brain| brain.fleet().workers().all(ready))).await;
+        let mut client = Client::connect(router.listen()).await;
+        for _ in 0..3 {
+            let answer = client.post("/v1/chat/completions", chat(1, true)).await;
+            assert_eq!((answer.status.as_u16(), answer.header("x-odd")), (200, "kept"));
+            assert_eq!(answer.body, whole, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_answer_keeps_its_length_and_its_bytes() {
+    let table = table_with(1, engine_settings(), settings()).await;
+    let body = r#"{"model":"maitre-sim","prompt":"long","max_tokens":4000,"ignore_eos":true}"#;
+    let mut direct = Client::connect(table.engines[0].addr()).await;
+    let (through, straight) = (
+        table.client().await.post("/v1/completions", body).await,
+        direct.post("/v1/completions", body).await,
+    );
+    assert_eq!(through.header("content-length"), straight.header("content-length"));
+    assert_eq!(through.json()["choices"], straight.json()["choices"]);
+}

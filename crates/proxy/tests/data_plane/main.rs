@@ -1,0 +1,10 @@
+//! The data plane over real sockets, in front of simulated engines.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod abort;
+mod bytes;
+mod deadline;
+mod failure;
+mod protocol;
+mod refusal;
+mod table;

@@ -1,0 +1,561 @@
+//! The engine: vLLM's scheduler, one step at a time.
+//!
+//! A step has a budget of tokens. Running sequences draw on it first, in the order they were admitted: one
+//! token each to decode, the rest of the prompt for those still in prefill. What is left admits waiting
+//! ones, first come first served, and stops at the first that does not fit: a big prompt at the head of the
+//! line blocks small ones behind it. When a running sequence finds no free block, the youngest is thrown
+//! out and starts over later; its blocks often are still in the cache then.
+//!
+//! The engine reads no clock. `begin_step` says how long the step will take; whoever drives it, an event
+//! queue or a sleeping task, calls `finish_step` that much later. In between the engine only queues.
+//!
+//! Left out: asynchronous scheduling (tokens one step late), priorities, speculative decoding.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use maitre_base::{Instant, hash};
+
+use crate::histogram::{FIRST_TOKEN_SECONDS, Histogram, INTER_TOKEN_SECONDS};
+use crate::kv::{self, BlockId, Change, Full, Pool};
+use crate::profile::{Profile, Work};
+use crate::text;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub profile: Profile,
+    /// How many cache changes to keep until they are taken; zero, nobody wants them.
+    pub changes_max: usize,
+}
+
+/// A request as the engine sees it. How long the answer is, and why it ends there, is decided before.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub prompt: Vec<u32>,
+    /// Which caches may be shared: see `root`.
+    pub root: u64,
+    /// Names the answer: token `i` is `text::answer_token(seed, i)`.
+    pub seed: u64,
+    /// At least one comes out, even if none was asked for.
+    pub answer_tokens: u32,
+    pub finish: Finish,
+}
+
+/// The root of a prefix chain: blocks are shared only by requests that agree on both.
+pub fn root(model: &str, salt: &str) -> u64 {
+    hash::pair(hash::bytes(1, model.as_bytes()), hash::bytes(2, salt.as_bytes()))
+}
+
+/// Names a job for as long as the engine lives. `slot` is small and reused: good for tables beside ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct JobId {
+    pub slot: u32,
+    serial: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Stop,
+    Length,
+}
+
+/// One token of one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    pub job: JobId,
+    pub index: u32,
+    pub token: u32,
+    /// Prompt tokens found in the cache when the job was first admitted.
+    pub cached_tokens: u32,
+    pub finish: Option<Finish>,
+}
+
+/// Why a job cannot be taken, ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reject {
+    #[error("the prompt is empty")]
+    Empty,
+    #[error(
+        "this model's maximum context length is {max} tokens, but {prompt} in the prompt and {answer} in the \
+         answer were requested"
+    )]
+    TooLong { max: u32, prompt: u64, answer: u32 },
+    #[error("the request needs {needed} KV blocks and the cache has {capacity}")]
+    NeverFits { needed: u64, capacity: u32 },
+}
+
+/// Where the engine stands, and what it has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub running: usize,
+    pub waiting: usize,
+    /// Blocks in use; cached blocks that nobody uses count as free.
+    pub used_blocks: u32,
+    pub capacity_blocks: u32,
+    pub counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub steps: u64,
+    pub prompt_tokens: u64,
+    pub answer_tokens: u64,
+    /// Prompt tokens looked up in the cache, on first admission.
+    pub queried_tokens: u64,
+    pub hit_tokens: u64,
+    pub evictions: u64,
+    pub preemptions: u64,
+    pub stopped: u64,
+    pub reached_length: u64,
+    pub aborted: u64,
+    pub rejected: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    /// Its client left in the middle of a step; the step still writes to its blocks.
+    Leaving,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    id: JobId,
+    state: State,
+    job: JobPlan,
+    /// The prompt, then the answer so far.
+    tokens: Vec<u32>,
+    /// The name of each full block of `tokens`.
+    hashes: Vec<u64>,
+    blocks: Vec<BlockId>,
+    /// Leading blocks that have their name in the pool.
+    stored_blocks: usize,
+    /// Leading tokens whose KV is in `blocks`.
+    computed: usize,
+    /// Tokens the present step computes.
+    scheduled: usize,
+    cached_tokens: u32,
+    preempted: bool,
+    last_token_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct JobPlan {
+    prompt_tokens: usize,
+    answer_tokens: u32,
+    finish: Finish,
+    seed: u64,
+    root: u64,
+}
+
+/// Why the head of the line did not fit. It cannot fit now either unless a block was released, or the next
+/// block it misses was stored: two comparisons instead of a look-up of the whole prompt at every step.
+#[derive(Clone, Copy, Debug)]
+struct Blocked {
+    id: JobId,
+    releases: u64,
+    hits: usize,
+}
+
+#[derive(Debug)]
+pub struct Engine {
+    profile: Profile,
+    pool: Pool,
+    sequences: Vec<Sequence>,
+    free_slots: Vec<u32>,
+    /// Slots, the longest admitted first.
+    running: Vec<u32>,
+    waiting: VecDeque<u32>,
+    blocked: Option<Blocked>,
+    stepping: bool,
+    next_serial: u64,
+    counters: Counters,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+impl Engine {
+    /// Zero sizes in the profile are raised to the least that can work.
+    pub fn new(settings: Settings) -> Engine {
+        let mut profile = settings.profile;
+        profile.block_tokens = profile.block_tokens.max(1);
+        profile.batch_tokens_max = profile.batch_tokens_max.max(1);
+        profile.running_max = profile.running_max.max(1);
+        Engine {
+            profile,
+            pool: Pool::new(profile.kv_blocks, settings.changes_max),
+            sequences: Vec::new(),
+            free_slots: Vec::new(),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            blocked: None,
+            stepping: false,
+            next_serial: 0,
+            counters: Counters::default(),
+            first_token: Histogram::new(FIRST_TOKEN_SECONDS),
+            inter_token: Histogram::new(INTER_TOKEN_SECONDS),
+        }
+    }
+
+    /// Queues a job. `arrived` is when its first-token time starts to run. The queue has no bound, as in
+    /// vLLM: whoever submits bounds it.
+    pub fn submit(&mut self, arrived: Instant, job: Job) -> Result<JobId, Reject> {
+        if let Err(reject) = self.check(&job) {
+            self.counters.rejected += 1;
+            return Err(reject);
+        }
+        let id = self.seat(arrived, job);
+        self.waiting.push_back(id.slot);
+        Ok(id)
+    }
+
+    /// Forgets a job, at once or, in the middle of a step, at its end. Nothing more is heard of it. A job
+    /// that has ended already is left alone.
+    pub fn abort(&mut self, id: JobId) {
+        let Some(sequence) = self.sequences.get_mut(id.slot as usize).filter(|it| it.id == id) else {
+            return;
+        };
+        match sequence.state {
+            State::Ended | State::Leaving => return,
+            State::Running if self.stepping => {
+                sequence.state = State::Leaving;
+                return;
+            }
+            State::Running => self.running.retain(|&slot| slot != id.slot),
+            State::Waiting => self.waiting.retain(|&slot| slot != id.slot),
+        }
+        self.counters.aborted += 1;
+        self.unseat(id.slot);
+    }
+
+    /// Decides what the next step computes and how long that takes; None if there is nothing to do, which
+    /// stays so until `submit` is called.
+    pub fn begin_step(&mut self) -> Option<Duration> {
+        debug_assert!(!self.stepping, "a step begins before the last one ended");
+        let mut step = Step { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
+        let preempted = self.continue_running(&mut step);
+        if !preempted {
+            self.admit_waiting(&mut step);
+        }
+        if step.work == Work::default() {
+            return None;
+        }
+        self.stepping = true;
+        self.counters.steps += 1;
+        Some(self.profile.step.duration(&step.work))
+    }
+
+    /// Ends the step: appends the tokens it produced to `outputs`, in the order of the running sequences.
+    pub fn finish_step(&mut self, now: Instant, outputs: &mut Vec<Output>) {
+        debug_assert!(self.stepping, "a step ends that never began");
+        self.stepping = false;
+        let mut kept = 0;
+        for index in 0..self.running.len() {
+            let slot = self.running[index];
+            if self.sequences[slot as usize].state == State::Leaving {
+                self.counters.aborted += 1;
+                self.unseat(slot);
+                continue;
+            }
+            let output = self.advance(slot, now);
+            outputs.extend(output);
+            match output.and_then(|it| it.finish) {
+                Some(Finish::Stop) => self.counters.stopped += 1,
+                Some(Finish::Length) => self.counters.reached_length += 1,
+                None => {
+                    self.running[kept] = slot;
+                    kept += 1;
+                    continue;
+                }
+            }
+            self.unseat(slot);
+        }
+        self.running.truncate(kept);
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            used_blocks: self.pool.used(),
+            capacity_blocks: self.pool.capacity(),
+            counters: Counters { evictions: self.pool.evictions(), ..self.counters },
+        }
+    }
+
+    /// Arrival to first token.
+    pub fn first_token(&self) -> &Histogram {
+        &self.first_token
+    }
+
+    pub fn inter_token(&self) -> &Histogram {
+        &self.inter_token
+    }
+
+    /// What was stored and removed since the last call, and how many changes the limit lost.
+    pub fn take_changes(&mut self) -> (Vec<Change>, u64) {
+        self.pool.take_changes()
+    }
+
+    fn check(&self, job: &Job) -> Result<(), Reject> {
+        let prompt = job.prompt.len() as u64;
+        let total = prompt + u64::from(job.answer_tokens);
+        let max = self.profile.context_tokens_max;
+        // The last token of an answer is never fed back, so it needs no room.
+        let needed = total.saturating_sub(1).div_ceil(u64::from(self.profile.block_tokens));
+        match self.pool.capacity() {
+            _ if prompt == 0 => Err(Reject::Empty),
+            _ if total > u64::from(max) => Err(Reject::TooLong { max, prompt, answer: job.answer_tokens }),
+            capacity if needed > u64::from(capacity) => Err(Reject::NeverFits { needed, capacity }),
+            _ => Ok(()),
+        }
+    }
+
+    fn seat(&mut self, arrived: Instant, job: Job) -> JobId {
+        let slot = self.free_slots.pop().unwrap_or(self.sequences.len() as u32);
+        let id = JobId { slot, serial: self.next_serial };
+        self.next_serial += 1;
+        let sequence = Sequence::new(id, arrived, job, self.profile.block_tokens as usize);
+        match self.sequences.get_mut(slot as usize) {
+            Some(place) => *place = sequence,
+            None => self.sequences.push(sequence),
+        }
+        id
+    }
+
+    /// The caller has taken the slot out of its queue.
+    fn unseat(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        self.pool.release(&mut sequence.blocks);
+        sequence.state = State::Ended;
+        sequence.tokens = Vec::new();
+        sequence.hashes = Vec::new();
+        self.free_slots.push(slot);
+    }
+
+    /// Returns whether somebody was thrown out.
+    fn continue_running(&mut self, step: &mut Step) -> bool {
+        let mut preempted = false;
+        let mut index = 0;
+        while index < self.running.len() && step.budget > 0 {
+            let slot = self.running[index];
+            let count = self.sequences[slot as usize].remaining().min(step.budget);
+            while !self.give_room(slot, count) {
+                preempted = true;
+                if self.preempt_last() == Some(slot) {
+                    return true;
+                }
+            }
+            self.schedule(slot, count, step);
+            index += 1;
+        }
+        preempted
+    }
+
+    fn admit_waiting(&mut self, step: &mut Step) {
+        while step.budget > 0 && self.running.len() < self.profile.running_max as usize {
+            let Some(&slot) = self.waiting.front() else { return };
+            if self.is_still_blocked(slot) || !self.share_prefix(slot) {
+                return;
+            }
+            let count = self.sequences[slot as usize].remaining().min(step.budget);
+            let has_room = self.give_room(slot, count);
+            debug_assert!(has_room, "the whole prompt fits, so its first part does");
+            self.waiting.pop_front();
+            self.running.push(slot);
+            self.record_admission(slot);
+            self.schedule(slot, count, step);
+        }
+    }
+
+    fn is_still_blocked(&self, slot: u32) -> bool {
+        let sequence = &self.sequences[slot as usize];
+        self.blocked.is_some_and(|it| {
+            let next_is_stored =
+                || sequence.hashes.get(it.hits).is_some_and(|&it| self.pool.find(it).is_some());
+            it.id == sequence.id && it.releases == self.pool.releases() && !next_is_stored()
+        })
+    }
+
+    /// Takes the cached prefix of a waiting sequence, if all the rest of it fits too. vLLM asks for room for
+    /// the whole prompt but reserves only what a step computes; so do we.
+    fn share_prefix(&mut self, slot: u32) -> bool {
+        let sequence = &mut self.sequences[slot as usize];
+        let block_tokens = self.profile.block_tokens as usize;
+        // The last token is always computed: without it there is nothing to sample from.
+        let shareable = (sequence.tokens.len() - 1) / block_tokens;
+        let mut used_hits = 0;
+        for &hash in &sequence.hashes[..shareable] {
+            let Some(id) = self.pool.find(hash) else { break };
+            used_hits += usize::from(self.pool.is_used(id));
+            sequence.blocks.push(id);
+        }
+        let hits = sequence.blocks.len();
+        // A hit that nobody uses is a free block that we are about to take.
+        let needed = sequence.tokens.len().div_ceil(block_tokens) - used_hits;
+        if needed > self.pool.free() as usize {
+            sequence.blocks.clear();
+            self.blocked = Some(Blocked { id: sequence.id, releases: self.pool.releases(), hits });
+            return false;
+        }
+        for &id in &sequence.blocks {
+            self.pool.share(id);
+        }
+        sequence.stored_blocks = hits;
+        sequence.computed = hits * block_tokens;
+        true
+    }
+
+    fn record_admission(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        sequence.state = State::Running;
+        if sequence.preempted {
+            return;
+        }
+        sequence.cached_tokens = sequence.computed as u32;
+        self.counters.queried_tokens += sequence.job.prompt_tokens as u64;
+        self.counters.hit_tokens += sequence.computed as u64;
+    }
+
+    fn give_room(&mut self, slot: u32, count: usize) -> bool {
+        let sequence = &mut self.sequences[slot as usize];
+        let target = (sequence.computed + count).div_ceil(self.profile.block_tokens as usize);
+        self.pool.grow(&mut sequence.blocks, target)
+    }
+
+    fn preempt_last(&mut self) -> Option<u32> {
+        let slot = self.running.pop()?;
+        let sequence = &mut self.sequences[slot as usize];
+        self.pool.release(&mut sequence.blocks);
+        sequence.state = State::Waiting;
+        sequence.preempted = true;
+        sequence.computed = 0;
+        sequence.stored_blocks = 0;
+        self.waiting.push_front(slot);
+        self.counters.preemptions += 1;
+        Some(slot)
+    }
+
+    /// Adds `count` tokens of a sequence to the step. Blocks they fill get their names now, not when the step
+    /// ends: two equal prompts admitted in one step share, as in vLLM.
+    fn schedule(&mut self, slot: u32, count: usize, step: &mut Step) {
+        let sequence = &mut self.sequences[slot as usize];
+        sequence.scheduled = count;
+        step.add(sequence, count);
+        let block_tokens = self.profile.block_tokens as usize;
+        let full_blocks = (sequence.computed + count) / block_tokens;
+        for index in sequence.stored_blocks..full_blocks {
+            let tokens = &sequence.tokens[index * block_tokens..(index + 1) * block_tokens];
+            let parent = index.checked_sub(1).map(|before| sequence.hashes[before]);
+            self.pool.store(sequence.blocks[index], Full { hash: sequence.hashes[index], parent, tokens });
+        }
+        sequence.stored_blocks = sequence.stored_blocks.max(full_blocks);
+    }
+
+    /// Books what the step computed for one sequence; a token comes out once all before it are computed.
+    fn advance(&mut self, slot: u32, now: Instant) -> Option<Output> {
+        let sequence = &mut self.sequences[slot as usize];
+        sequence.computed += std::mem::take(&mut sequence.scheduled);
+        if sequence.remaining() > 0 {
+            return None;
+        }
+        let index = (sequence.tokens.len() - sequence.job.prompt_tokens) as u32;
+        let since_last = now.since(sequence.last_token_at);
+        sequence.last_token_at = now;
+        match index {
+            0 => {
+                self.counters.prompt_tokens += sequence.job.prompt_tokens as u64;
+                self.first_token.observe(since_last);
+            }
+            _ => self.inter_token.observe(since_last),
+        }
+        self.counters.answer_tokens += 1;
+        let token = sequence.push_answer(index, self.profile.block_tokens as usize);
+        let is_last = index + 1 >= sequence.job.answer_tokens;
+        Some(Output {
+            job: sequence.id,
+            index,
+            token,
+            cached_tokens: sequence.cached_tokens,
+            finish: is_last.then_some(sequence.job.finish),
+        })
+    }
+}
+
+/// A step being put together.
+struct Step {
+    budget: usize,
+    work: Work,
+}
+
+impl Step {
+    fn add(&mut self, sequence: &Sequence, count: usize) {
+        self.budget -= count;
+        if sequence.is_decoding() {
+            self.work.decode_sequences += 1;
+            self.work.context_tokens += sequence.tokens.len() as u64;
+        } else {
+            self.work.prefill_tokens += count as u64;
+            self.work.attended_tokens += count as f64 * (sequence.computed as f64 + count as f64 / 2.0);
+        }
+    }
+}
+
+impl Sequence {
+    fn new(id: JobId, arrived: Instant, job: Job, block_tokens: usize) -> Sequence {
+        let mut tokens = job.prompt;
+        let plan = JobPlan {
+            prompt_tokens: tokens.len(),
+            answer_tokens: job.answer_tokens,
+            finish: job.finish,
+            seed: job.seed,
+            root: job.root,
+        };
+        let total = tokens.len() + job.answer_tokens as usize;
+        tokens.reserve_exact(job.answer_tokens as usize);
+        let mut hashes = Vec::with_capacity(total / block_tokens);
+        let mut parent = job.root;
+        for block in tokens.chunks_exact(block_tokens) {
+            parent = kv::chain(parent, block);
+            hashes.push(parent);
+        }
+        Sequence {
+            id,
+            state: State::Waiting,
+            job: plan,
+            tokens,
+            hashes,
+            blocks: Vec::with_capacity(total.div_ceil(block_tokens)),
+            stored_blocks: 0,
+            computed: 0,
+            scheduled: 0,
+            cached_tokens: 0,
+            preempted: false,
+            last_token_at: arrived,
+        }
+    }
+
+    fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    fn is_decoding(&self) -> bool {
+        self.remaining() == 1 && self.tokens.len() > self.job.prompt_tokens
+    }
+
+    fn push_answer(&mut self, index: u32, block_tokens: usize) -> u32 {
+        let token = text::answer_token(self.job.seed, index);
+        self.tokens.push(token);
+        if self.tokens.len().is_multiple_of(block_tokens) {
+            let parent = self.hashes.last().copied().unwrap_or(self.job.root);
+            let block = &self.tokens[self.tokens.len() - block_tokens..];
+            self.hashes.push(kv::chain(parent, block));
+        }
+        token
+    }
+}
+
+#[cfg(test)]
+mod tests;

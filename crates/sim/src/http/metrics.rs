@@ -1,0 +1,120 @@
+//! `/metrics` in vLLM's names and labels, as far as the engine model has something to say.
+
+use std::fmt::Write;
+
+use super::Shared;
+use super::answer::escape;
+use crate::histogram::Histogram;
+
+pub(super) fn render(shared: &Shared) -> String {
+    let stats = shared.desk.stats();
+    let (first_token, inter_token) = shared.desk.histograms();
+    let counters = stats.counters;
+    let model = escape(&shared.settings.model);
+    let mut page =
+        Page { text: String::with_capacity(8192), labels: format!(r#"engine="0",model_name="{model}""#) };
+    page.gauge(
+        "num_requests_running",
+        "Number of requests in model execution batches.",
+        stats.running as f64,
+    );
+    page.gauge("num_requests_waiting", "Number of requests waiting to be processed.", stats.waiting as f64);
+    page.family(
+        "gauge",
+        "num_requests_waiting_by_reason",
+        "Number of waiting requests by reason.",
+        &[("reason=\"capacity\"", stats.waiting as f64), ("reason=\"deferred\"", 0.0)],
+    );
+    page.gauge(
+        "kv_cache_usage_perc",
+        "KV-cache usage. 1 means 100 percent usage.",
+        f64::from(stats.used_blocks) / f64::from(stats.capacity_blocks),
+    );
+    page.counter(
+        "prefix_cache_queries",
+        "Prefix cache queries, in terms of number of queried tokens.",
+        counters.queried_tokens,
+    );
+    page.counter(
+        "prefix_cache_hits",
+        "Prefix cache hits, in terms of number of cached tokens.",
+        counters.hit_tokens,
+    );
+    page.counter("num_preemptions", "Cumulative number of preemption from the engine.", counters.preemptions);
+    page.counter("prompt_tokens", "Number of prefill tokens processed.", counters.prompt_tokens);
+    page.counter("generation_tokens", "Number of generation tokens processed.", counters.answer_tokens);
+    page.family(
+        "counter",
+        "request_success_total",
+        "Count of successfully processed requests.",
+        &[
+            ("finished_reason=\"stop\"", counters.stopped as f64),
+            ("finished_reason=\"length\"", counters.reached_length as f64),
+            ("finished_reason=\"abort\"", counters.aborted as f64),
+            ("finished_reason=\"error\"", 0.0),
+        ],
+    );
+    let about = "Histogram of time to first token in seconds.";
+    page.histogram("time_to_first_token_seconds", about, &first_token);
+    page.histogram(
+        "inter_token_latency_seconds",
+        "Histogram of inter-token latency in seconds.",
+        &inter_token,
+    );
+    page.cache_config(shared);
+    page.text
+}
+
+/// vLLM's metrics are all of one engine and one model.
+struct Page {
+    text: String,
+    labels: String,
+}
+
+impl Page {
+    fn gauge(&mut self, name: &str, about: &str, value: f64) {
+        self.family("gauge", name, about, &[("", value)]);
+    }
+
+    fn counter(&mut self, name: &str, about: &str, value: u64) {
+        self.family("counter", &format!("{name}_total"), about, &[("", value as f64)]);
+    }
+
+    /// One series for each pair of further label and value.
+    fn family(&mut self, kind: &str, name: &str, about: &str, series: &[(&str, f64)]) {
+        self.describe(kind, name, about);
+        for (label, value) in series {
+            let comma = if label.is_empty() { "" } else { "," };
+            let labels = &self.labels;
+            // Writing to a string cannot fail.
+            let _ = writeln!(self.text, "vllm:{name}{{{labels}{comma}{label}}} {value:?}");
+        }
+    }
+
+    fn histogram(&mut self, name: &str, about: &str, histogram: &Histogram) {
+        self.describe("histogram", name, about);
+        let labels = &self.labels;
+        let count = histogram.count();
+        for (bound, count) in histogram.cumulative() {
+            let _ = writeln!(self.text, "vllm:{name}_bucket{{{labels},le=\"{bound:?}\"}} {:?}", count as f64);
+        }
+        let _ = writeln!(self.text, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {:?}", count as f64);
+        let _ = writeln!(self.text, "vllm:{name}_count{{{labels}}} {:?}", count as f64);
+        let _ = writeln!(self.text, "vllm:{name}_sum{{{labels}}} {:?}", histogram.sum_seconds());
+    }
+
+    /// The static one, from which routers read the size of the cache. It has no model in vLLM either.
+    fn cache_config(&mut self, shared: &Shared) {
+        self.describe("gauge", "cache_config_info", "Information of the LLMEngine CacheConfig");
+        let profile = &shared.settings.engine.profile;
+        let _ = writeln!(
+            self.text,
+            r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
+            profile.block_tokens, profile.kv_blocks
+        );
+    }
+
+    fn describe(&mut self, kind: &str, name: &str, about: &str) {
+        let _ = writeln!(self.text, "# HELP vllm:{name} {about}\n# TYPE vllm:{name} {kind}");
+    }
+}

@@ -1,0 +1,280 @@
+//! Requests in, answers out: which path does what.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Length, Words, escape};
+use super::ask::{self, Ask, Delivery, Shape};
+use super::body::{Body, Cut, Limit, Stream, Then};
+use super::desk::Ticket;
+use super::error::Refusal;
+use super::fault::{Fault, Injection};
+use super::pooling;
+use super::{Open, Shared, metrics};
+use crate::clock;
+use crate::engine::{self, Job};
+use crate::text;
+
+/// The largest body we read. Chosen: the default of the router in front, so that it is never ours that
+/// decides.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+/// Prometheus' text format, as vLLM announces it.
+const METRICS: &str = "text/plain; version=1.0.0; charset=utf-8";
+
+/// What goes back, short of faults.
+enum Reply {
+    Whole { content_type: &'static str, content: Bytes },
+    Stream(Box<Stream>),
+    Empty,
+}
+
+impl Reply {
+    fn json(value: &Value) -> Reply {
+        Reply::text(value.to_string())
+    }
+
+    fn text(json: String) -> Reply {
+        Reply::Whole { content_type: JSON, content: json.into() }
+    }
+}
+
+/// Serves one request. An error cuts the connection without an answer.
+pub(super) async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+    let open = shared.requests.enter();
+    let (parts, incoming) = request.into_parts();
+    let path = parts.uri.path();
+    let collected = Limited::new(incoming, BODY_BYTES_MAX).collect().await;
+    let Ok(body) = collected.map(|it| it.to_bytes()) else {
+        let refusal = Refusal::plain(StatusCode::PAYLOAD_TOO_LARGE);
+        return Ok(respond(Err(refusal), None, open));
+    };
+    if path == "/sim/fault" {
+        return Ok(respond(set_fault(&shared, &parts.method, &body), None, open));
+    }
+    if !body.is_empty() {
+        shared.record(path, &body);
+    }
+    let limit = match shared.faults.take_request(parts.method == Method::POST) {
+        None | Some(Fault::RefuseConnections | Fault::Slow { .. }) => None,
+        Some(Fault::CloseBeforeHeaders) => return Err(Cut),
+        Some(Fault::Stall) => std::future::pending().await,
+        Some(Fault::Status { status }) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            return Ok(respond(Err(Refusal::plain(status)), None, open));
+        }
+        Some(Fault::CloseAfterHeaders) => Some(Limit { frames: 0, then: Then::FlushAndClose }),
+        Some(Fault::CloseAfterChunks { chunks }) => Some(Limit { frames: chunks, then: Then::FlushAndClose }),
+        Some(Fault::StallAfterChunks { chunks }) => Some(Limit { frames: chunks, then: Then::Stall }),
+    };
+    let request_id = parts.headers.get("x-request-id");
+    let reply = match parts.method {
+        Method::GET => get(&shared, path),
+        Method::POST => post(&shared, Posted { path, request_id, body: &body }).await,
+        _ => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+    };
+    Ok(respond(reply, limit, open))
+}
+
+struct Posted<'a> {
+    path: &'a str,
+    request_id: Option<&'a HeaderValue>,
+    body: &'a [u8],
+}
+
+const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/metrics"];
+
+fn get(shared: &Shared, path: &str) -> Result<Reply, Refusal> {
+    match path {
+        "/health" | "/ping" => Ok(Reply::Empty),
+        // Not a version of vLLM's: a router that asks should see whom it talks to.
+        "/version" => Ok(Reply::json(&json!({"version": concat!("maitre-sim-", env!("CARGO_PKG_VERSION"))}))),
+        "/v1/models" => Ok(Reply::json(&models(shared))),
+        "/metrics" => Ok(Reply::Whole { content_type: METRICS, content: metrics::render(shared).into() }),
+        _ if POST_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+    }
+}
+
+const POST_PATHS: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/generate",
+    "/v1/embeddings",
+    "/rerank",
+    "/v1/rerank",
+    "/score",
+    "/v1/score",
+    "/classify",
+    "/tokenize",
+    "/detokenize",
+];
+
+async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
+    match posted.path {
+        "/v1/chat/completions" => generate(shared, Shape::Chat, posted).await,
+        "/v1/completions" => generate(shared, Shape::Completion, posted).await,
+        "/v1/responses" => generate(shared, Shape::Responses, posted).await,
+        "/v1/messages" => generate(shared, Shape::Messages, posted).await,
+        "/generate" => generate(shared, Shape::Generate, posted).await,
+        "/v1/embeddings" => pooling::embed(shared, posted.body).await.map(Reply::text),
+        "/rerank" | "/v1/rerank" => pooling::rerank(shared, posted.body).await.map(Reply::text),
+        "/score" | "/v1/score" => pooling::score(shared, posted.body).await.map(Reply::text),
+        "/classify" => pooling::classify(shared, posted.body).await.map(Reply::text),
+        "/tokenize" => tokenize(shared, posted.body),
+        "/detokenize" => detokenize(posted.body),
+        "/v1/messages/count_tokens" => {
+            Ok(Reply::json(&json!({"input_tokens": ask::parse_prompt(posted.body)?.len()})))
+        }
+        "/ping" => Ok(Reply::Empty),
+        path if GET_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+    }
+}
+
+async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<Reply, Refusal> {
+    let arrived = shared.desk.now();
+    let ask = Ask::parse(shape, posted.body)?;
+    if ask.delivery != Delivery::Whole && shape == Shape::Generate {
+        return Err(Refusal::bad_request("stream: not simulated on this route"));
+    }
+    let model = shared.model(ask.model.as_deref())?;
+    let seed = text::seed(model, &ask.prompt);
+    let words = Words::new(ask.call.as_ref(), seed);
+    let profile = &shared.settings.engine.profile;
+    let length = Length::of(&ask, &words, profile.context_tokens_max)?;
+    let answer = Answer {
+        shape,
+        id: shared.answer_id(posted.request_id),
+        model: escape(model),
+        created: clock::unix_seconds(),
+        prompt_tokens: ask.prompt.len() as u32,
+        tokens: length.tokens,
+        finish: length.finish,
+        words,
+        delivery: ask.delivery,
+    };
+    let job = Job {
+        root: engine::root(model, &ask.salt),
+        prompt: ask.prompt,
+        seed,
+        answer_tokens: length.tokens,
+        finish: length.finish,
+    };
+    shared.desk.pay_overhead(arrived, profile.overhead).await;
+    let ticket = shared.desk.submit(arrived, job)?;
+    match ask.delivery {
+        Delivery::Stream { .. } => Ok(Reply::Stream(Box::new(Stream::new(ticket, answer)))),
+        Delivery::Whole => {
+            let seen = ticket.finished().await;
+            Ok(Reply::text(answer.whole(seen)))
+        }
+    }
+}
+
+impl Shared {
+    /// The model or adapter of this name; without a name, the model.
+    pub(super) fn model(&self, name: Option<&str>) -> Result<&str, Refusal> {
+        let Some(name) = name else { return Ok(&self.settings.model) };
+        let names = std::iter::once(&self.settings.model).chain(&self.settings.adapters);
+        let known = names.into_iter().find(|it| *it == name);
+        known.map(String::as_str).ok_or_else(|| Refusal::unknown_model(name))
+    }
+
+    /// Hands in a job that is only prefilled. It costs one token of answer, which nobody sees.
+    pub(super) fn submit_prefill(&self, model: &str, prompt: Vec<u32>) -> Result<Ticket, Refusal> {
+        let job = Job {
+            root: engine::root(model, ""),
+            seed: text::seed(model, &prompt),
+            prompt,
+            answer_tokens: 1,
+            finish: engine::Finish::Stop,
+        };
+        Ok(self.desk.submit(self.desk.now(), job)?)
+    }
+
+    fn answer_id(&self, request_id: Option<&HeaderValue>) -> String {
+        match request_id.and_then(|it| it.to_str().ok()) {
+            Some(id) => escape(id),
+            None => {
+                let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
+                format!("{:016x}", maitre_base::hash::pair(u64::from(self.addr.port()), number))
+            }
+        }
+    }
+}
+
+fn models(shared: &Shared) -> Value {
+    let settings = &shared.settings;
+    let card = |id: &str, parent: Option<&str>| {
+        json!({
+            "id": id,
+            "object": "model",
+            "created": clock::unix_seconds(),
+            "owned_by": "vllm",
+            "root": id,
+            "parent": parent,
+            "max_model_len": settings.engine.profile.context_tokens_max,
+        })
+    };
+    let mut cards = vec![card(&settings.model, None)];
+    cards.extend(settings.adapters.iter().map(|it| card(it, Some(&settings.model))));
+    json!({"object": "list", "data": cards})
+}
+
+fn tokenize(shared: &Shared, body: &[u8]) -> Result<Reply, Refusal> {
+    let tokens = ask::parse_prompt(body)?;
+    Ok(Reply::json(&json!({
+        "count": tokens.len(),
+        "max_model_len": shared.settings.engine.profile.context_tokens_max,
+        "tokens": tokens,
+        "token_strs": null,
+    })))
+}
+
+fn detokenize(body: &[u8]) -> Result<Reply, Refusal> {
+    #[derive(Deserialize)]
+    struct Fields {
+        tokens: Vec<u32>,
+    }
+    let fields: Fields = serde_json::from_slice(body)?;
+    Ok(Reply::json(&json!({"prompt": text::decode(&fields.tokens)})))
+}
+
+fn set_fault(shared: &Shared, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
+    match *method {
+        Method::POST => shared.faults.inject(serde_json::from_slice::<Injection>(body)?),
+        Method::DELETE => shared.faults.clear(),
+        _ => return Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+    }
+    Ok(Reply::Empty)
+}
+
+fn respond(reply: Result<Reply, Refusal>, limit: Option<Limit>, open: Open) -> Response<Body> {
+    let (status, content_type, body) = match reply {
+        Ok(Reply::Whole { content_type, content }) => {
+            (StatusCode::OK, Some(content_type), Body::whole(content, limit, open))
+        }
+        Ok(Reply::Stream(stream)) => (StatusCode::OK, Some(EVENTS), Body::stream(stream, limit, open)),
+        Ok(Reply::Empty) => (StatusCode::OK, None, Body::whole(Bytes::new(), limit, open)),
+        Err(refusal) => (refusal.status, Some(JSON), Body::whole(refusal.to_json(), limit, open)),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    if let Some(content_type) = content_type {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    response
+}

@@ -1,0 +1,291 @@
+//! The KV cache: a pool of blocks that doubles as a prefix cache, as vLLM's does.
+//!
+//! A block holds a fixed run of tokens. Once full it is named by a chained hash of itself and all before
+//! it, and whoever asks for that name shares it. When its last user leaves, the block joins the free
+//! queue but keeps its name: it can be hit until somebody is handed it for new content. So "free" and
+//! "cached" overlap, eviction happens only on allocation, and the order of the free queue *is* the
+//! eviction policy: least recently used, and tails before heads, since a sequence frees its last block
+//! first. Blocks without a name go to the front: nobody can miss them.
+//!
+//! Everything is threaded through one vector of blocks, the free queue as a doubly linked list and the
+//! name table as bucket chains, so that no operation allocates and each costs a few cache lines. Copies
+//! are not merged: two sequences that prefill the same prefix side by side hold a block each, and either
+//! may be evicted while the other stays.
+
+use maitre_base::hash::Hasher;
+
+/// Place of a block in the pool. Zero is the null block: never handed out.
+pub type BlockId = u32;
+
+/// Ends the chains of the name table and the free queue; also vLLM's null block, so capacity is one less
+/// than the number of blocks.
+const NULL: BlockId = 0;
+
+/// A block without a name. `chain` never returns it.
+const UNNAMED: u64 = 0;
+
+/// Names a full block: a hash of the block and, through `parent`, of all before it. The parent of a first
+/// block is its root, which stands for the model, the adapter and the cache salt.
+pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
+    let mut hasher = Hasher::new(parent);
+    let (pairs, rest) = tokens.as_chunks::<2>();
+    for [first, second] in pairs {
+        hasher.write(&(u64::from(*first) | u64::from(*second) << 32).to_le_bytes());
+    }
+    for token in rest {
+        hasher.write(&token.to_le_bytes());
+    }
+    hasher.finish().max(1)
+}
+
+/// A change of what can be hit, in the words a KV event needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Stored { hash: u64, parent: Option<u64>, tokens: Box<[u32]> },
+    Removed { hash: u64 },
+}
+
+/// A full block on its way into the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Full<'a> {
+    pub hash: u64,
+    /// None for the first block of a sequence.
+    pub parent: Option<u64>,
+    pub tokens: &'a [u32],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    hash: u64,
+    users: u32,
+    /// Neighbours in the free queue, while `users` is zero.
+    before: BlockId,
+    after: BlockId,
+    /// Neighbours in the same bucket of the name table, while named. The last has none after it; the one
+    /// before the first is the last.
+    next_named: BlockId,
+    previous_named: BlockId,
+}
+
+#[derive(Debug)]
+pub struct Pool {
+    /// Block 0 closes the free queue into a ring: its `after` is the next block to be handed out.
+    blocks: Vec<Block>,
+    buckets: Vec<BlockId>,
+    free_blocks: u32,
+    releases: u64,
+    evictions: u64,
+    changes: Changes,
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    list: Vec<Change>,
+    limit: usize,
+    lost: u64,
+}
+
+impl Pool {
+    /// A pool of `kv_blocks` blocks, the null block among them; at least one more than that.
+    /// Up to `changes_max` changes are kept between two calls of `take_changes`.
+    pub fn new(kv_blocks: u32, changes_max: usize) -> Pool {
+        let count = kv_blocks.max(2);
+        let ring = |id: u32| Block {
+            hash: UNNAMED,
+            users: 0,
+            before: if id == 0 { count - 1 } else { id - 1 },
+            after: if id == count - 1 { 0 } else { id + 1 },
+            next_named: NULL,
+            previous_named: NULL,
+        };
+        Pool {
+            blocks: (0..count).map(ring).collect(),
+            // Twice as many buckets as blocks keeps a chain at one block or none.
+            buckets: vec![NULL; (count as usize * 2).next_power_of_two()],
+            free_blocks: count - 1,
+            releases: 0,
+            evictions: 0,
+            changes: Changes { limit: changes_max, ..Changes::default() },
+        }
+    }
+
+    pub fn capacity(&self) -> u32 {
+        self.blocks.len() as u32 - 1
+    }
+
+    /// Blocks nobody uses, cached or not.
+    pub fn free(&self) -> u32 {
+        self.free_blocks
+    }
+
+    pub fn used(&self) -> u32 {
+        self.capacity() - self.free_blocks
+    }
+
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// How often a block became free: while it stands still, nothing that did not fit can fit now.
+    pub fn releases(&self) -> u64 {
+        self.releases
+    }
+
+    /// The oldest block with this name.
+    pub fn find(&self, hash: u64) -> Option<BlockId> {
+        let mut id = self.buckets[self.bucket(hash)];
+        while id != NULL {
+            if self.blocks[id as usize].hash == hash {
+                return Some(id);
+            }
+            id = self.blocks[id as usize].next_named;
+        }
+        None
+    }
+
+    pub fn is_used(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].users > 0
+    }
+
+    /// Adds a user to a block found by name.
+    pub fn share(&mut self, id: BlockId) {
+        if self.blocks[id as usize].users == 0 {
+            self.unlink(id);
+        }
+        self.blocks[id as usize].users += 1;
+    }
+
+    /// Hands out fresh blocks until `held` has `target` of them: all or none.
+    pub fn grow(&mut self, held: &mut Vec<BlockId>, target: usize) -> bool {
+        let missing = target.saturating_sub(held.len());
+        if missing > self.free_blocks as usize {
+            return false;
+        }
+        for _ in 0..missing {
+            let id = self.blocks[NULL as usize].after;
+            self.unlink(id);
+            self.evict(id);
+            self.blocks[id as usize].users = 1;
+            held.push(id);
+        }
+        true
+    }
+
+    /// Names a full block, from which moment it can be hit.
+    pub fn store(&mut self, id: BlockId, full: Full<'_>) {
+        debug_assert!(self.is_used(id), "block {id} is stored by nobody");
+        debug_assert_eq!(self.blocks[id as usize].hash, UNNAMED, "block {id} already has a name");
+        self.blocks[id as usize].hash = full.hash;
+        self.link_named(id);
+        self.changes.push(|| Change::Stored {
+            hash: full.hash,
+            parent: full.parent,
+            tokens: full.tokens.into(),
+        });
+    }
+
+    /// Gives back the blocks of one sequence, the last one first, and leaves `held` empty.
+    pub fn release(&mut self, held: &mut Vec<BlockId>) {
+        for id in held.drain(..).rev() {
+            let block = &mut self.blocks[id as usize];
+            debug_assert!(block.users > 0, "block {id} is released twice");
+            block.users -= 1;
+            if block.users > 0 {
+                continue;
+            }
+            let named = block.hash != UNNAMED;
+            match named {
+                true => self.link_before(id, NULL),
+                false => self.link_before(id, self.blocks[NULL as usize].after),
+            }
+            self.releases += 1;
+        }
+    }
+
+    /// The changes since the last call, in order, and how many were lost to the limit.
+    pub fn take_changes(&mut self) -> (Vec<Change>, u64) {
+        (std::mem::take(&mut self.changes.list), std::mem::take(&mut self.changes.lost))
+    }
+
+    fn evict(&mut self, id: BlockId) {
+        let hash = self.blocks[id as usize].hash;
+        if hash == UNNAMED {
+            return;
+        }
+        self.unlink_named(id);
+        self.blocks[id as usize].hash = UNNAMED;
+        self.evictions += 1;
+        self.changes.push(|| Change::Removed { hash });
+    }
+
+    fn bucket(&self, hash: u64) -> usize {
+        // The hash is well mixed already; its low bits are as good as any.
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Adds a block at the end of its bucket: of several copies the oldest is found first, as in vLLM. The
+    /// way to the end must not lead through the copies: one prompt sent a thousand times leaves a thousand
+    /// of its last block, and walking them was 45 % of the samples of a load test, client included.
+    fn link_named(&mut self, id: BlockId) {
+        let bucket = self.bucket(self.blocks[id as usize].hash);
+        let first = self.buckets[bucket];
+        let last = match first {
+            NULL => id,
+            _ => self.blocks[first as usize].previous_named,
+        };
+        match first {
+            NULL => self.buckets[bucket] = id,
+            _ => {
+                self.blocks[last as usize].next_named = id;
+                self.blocks[first as usize].previous_named = id;
+            }
+        }
+        self.blocks[id as usize].previous_named = last;
+        self.blocks[id as usize].next_named = NULL;
+    }
+
+    fn unlink_named(&mut self, id: BlockId) {
+        let Block { hash, next_named, previous_named, .. } = self.blocks[id as usize];
+        let bucket = self.bucket(hash);
+        let first = self.buckets[bucket];
+        match first == id {
+            true => self.buckets[bucket] = next_named,
+            false => self.blocks[previous_named as usize].next_named = next_named,
+        }
+        match next_named {
+            // It was the last: the first, unless it was that too, learns of the new last.
+            NULL => self.blocks[first as usize].previous_named = previous_named,
+            _ => self.blocks[next_named as usize].previous_named = previous_named,
+        }
+    }
+
+    fn link_before(&mut self, id: BlockId, after: BlockId) {
+        let before = self.blocks[after as usize].before;
+        self.blocks[id as usize].before = before;
+        self.blocks[id as usize].after = after;
+        self.blocks[before as usize].after = id;
+        self.blocks[after as usize].before = id;
+        self.free_blocks += 1;
+    }
+
+    fn unlink(&mut self, id: BlockId) {
+        let Block { before, after, .. } = self.blocks[id as usize];
+        self.blocks[before as usize].after = after;
+        self.blocks[after as usize].before = before;
+        self.free_blocks -= 1;
+    }
+}
+
+impl Changes {
+    /// The change is only built if it is kept: by default nobody listens.
+    fn push(&mut self, change: impl FnOnce() -> Change) {
+        if self.list.len() < self.limit {
+            self.list.push(change());
+        } else if self.limit > 0 {
+            self.lost += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

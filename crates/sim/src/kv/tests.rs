@@ -1,0 +1,245 @@
+//! The pool against a naive one that keeps its free queue as a list and its names as a scan.
+
+use super::*;
+
+use proptest::prelude::*;
+
+fn full(hash: u64) -> Full<'static> {
+    Full { hash, parent: None, tokens: &[] }
+}
+
+/// A pool whose sequence `hashes` was stored and released again.
+fn pool_with(kv_blocks: u32, hashes: &[u64]) -> Pool {
+    let mut pool = Pool::new(kv_blocks, 0);
+    let mut held = Vec::new();
+    assert!(pool.grow(&mut held, hashes.len()));
+    for (&id, &hash) in held.iter().zip(hashes) {
+        pool.store(id, full(hash));
+    }
+    pool.release(&mut held);
+    pool
+}
+
+#[test]
+fn the_null_block_is_not_for_use() {
+    let mut pool = Pool::new(4, 0);
+    let mut held = Vec::new();
+    assert!(!pool.grow(&mut held, 4));
+    assert!(held.is_empty(), "all or none");
+    assert!(pool.grow(&mut held, 3));
+    assert!(!held.contains(&NULL));
+}
+
+#[test]
+fn a_freed_block_can_be_hit_until_it_is_handed_out() {
+    let mut pool = pool_with(3, &[7, 8]);
+    assert_eq!(pool.used(), 0);
+    assert!(pool.find(7).is_some() && pool.find(8).is_some());
+    let mut held = Vec::new();
+    assert!(pool.grow(&mut held, 2));
+    assert!(pool.find(7).is_none() && pool.find(8).is_none());
+    assert_eq!(pool.evictions(), 2);
+}
+
+#[test]
+fn tails_are_evicted_before_heads() {
+    let mut pool = pool_with(4, &[7, 8, 9]);
+    let mut held = Vec::new();
+    for (taken, gone) in [9, 8, 7].into_iter().enumerate() {
+        assert!(pool.find(gone).is_some());
+        assert!(pool.grow(&mut held, taken + 1));
+        assert!(pool.find(gone).is_none(), "{gone} should be the next to go");
+    }
+}
+
+#[test]
+fn a_block_without_a_name_is_reused_first() {
+    let mut pool = pool_with(5, &[7, 8]);
+    let mut held = Vec::new();
+    assert!(pool.grow(&mut held, 2));
+    let unnamed = held[1];
+    pool.store(held[0], full(9));
+    pool.release(&mut held);
+    assert!(pool.grow(&mut held, 1));
+    assert_eq!(held, [unnamed]);
+    assert_eq!(pool.evictions(), 0);
+}
+
+#[test]
+fn sharing_takes_a_block_out_of_danger() {
+    let mut pool = pool_with(3, &[7, 8]);
+    let mut shared = vec![pool.find(8).unwrap()];
+    pool.share(shared[0]);
+    let mut held = Vec::new();
+    assert!(pool.grow(&mut held, 1));
+    assert!(pool.find(8).is_some() && pool.find(7).is_none());
+    assert!(!pool.grow(&mut held, 2), "the only other block is shared");
+    pool.release(&mut shared);
+    assert!(pool.grow(&mut held, 2));
+}
+
+#[test]
+fn copies_live_and_die_alone() {
+    let mut pool = Pool::new(3, 0);
+    let (mut older, mut newer) = (Vec::new(), Vec::new());
+    assert!(pool.grow(&mut older, 1) && pool.grow(&mut newer, 1));
+    pool.store(older[0], full(7));
+    pool.store(newer[0], full(7));
+    assert_eq!(pool.find(7), Some(older[0]));
+    let newest = newer[0];
+    pool.release(&mut older);
+    assert!(pool.grow(&mut older, 1));
+    assert_eq!(pool.find(7), Some(newest));
+}
+
+#[test]
+fn changes_beyond_the_limit_are_counted_and_order_is_kept() {
+    let mut pool = Pool::new(2, 2);
+    let mut held = Vec::new();
+    for (round, hash) in [7, 8, 9].into_iter().enumerate() {
+        assert!(pool.grow(&mut held, 1), "round {round}");
+        pool.store(held[0], Full { hash, parent: Some(6), tokens: &[1, 2] });
+        pool.release(&mut held);
+    }
+    let stored = Change::Stored { hash: 7, parent: Some(6), tokens: Box::new([1, 2]) };
+    assert_eq!(pool.take_changes(), (vec![stored, Change::Removed { hash: 7 }], 3));
+    assert_eq!(pool.take_changes(), (vec![], 0));
+}
+
+#[test]
+fn a_name_depends_on_the_root_and_on_every_token() {
+    let tokens: Vec<u32> = (0..17).collect();
+    let mut seen = std::collections::HashSet::from([chain(1, &tokens), chain(2, &tokens)]);
+    for position in 0..tokens.len() {
+        let mut changed = tokens.clone();
+        changed[position] += 100;
+        seen.insert(chain(1, &changed));
+    }
+    assert_eq!(seen.len(), 2 + tokens.len());
+}
+
+/// What the pool promises, written for reading instead of speed.
+struct Naive {
+    /// Name and number of users of each block but the null block.
+    blocks: Vec<(Option<u64>, u32)>,
+    free: std::collections::VecDeque<BlockId>,
+    /// Named blocks, oldest name first.
+    named: Vec<BlockId>,
+}
+
+impl Naive {
+    fn new(kv_blocks: u32) -> Naive {
+        Naive {
+            blocks: vec![(None, 0); kv_blocks as usize],
+            free: (1..kv_blocks).collect(),
+            named: Vec::new(),
+        }
+    }
+
+    fn find(&self, hash: u64) -> Option<BlockId> {
+        self.named.iter().copied().find(|&id| self.blocks[id as usize].0 == Some(hash))
+    }
+
+    fn share(&mut self, id: BlockId) {
+        self.free.retain(|&it| it != id);
+        self.blocks[id as usize].1 += 1;
+    }
+
+    fn grow(&mut self, held: &mut Vec<BlockId>, target: usize) -> bool {
+        if target > held.len() + self.free.len() {
+            return false;
+        }
+        while held.len() < target {
+            let id = self.free.pop_front().unwrap();
+            self.named.retain(|&it| it != id);
+            self.blocks[id as usize] = (None, 1);
+            held.push(id);
+        }
+        true
+    }
+
+    fn store(&mut self, id: BlockId, hash: u64) {
+        self.blocks[id as usize].0 = Some(hash);
+        self.named.push(id);
+    }
+
+    fn release(&mut self, held: &mut Vec<BlockId>) {
+        while let Some(id) = held.pop() {
+            let (name, users) = &mut self.blocks[id as usize];
+            *users -= 1;
+            match (*users, *name) {
+                (0, Some(_)) => self.free.push_back(id),
+                (0, None) => self.free.push_front(id),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Hits what it can of a sequence of a family, unless it came too early for that, then grows to its
+    /// length and stores all but the last.
+    Begin {
+        family: u64,
+        blocks: usize,
+        early: bool,
+    },
+    End {
+        index: usize,
+    },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        3 => (0..4u64, 1..9usize, any::<bool>())
+            .prop_map(|(family, blocks, early)| Op::Begin { family, blocks, early }),
+        2 => (0..8usize).prop_map(|index| Op::End { index }),
+    ];
+    proptest::collection::vec(op, 0..80)
+}
+
+proptest! {
+    #[test]
+    fn the_pool_does_what_the_naive_one_does(kv_blocks in 2..20u32, ops in ops()) {
+        let (mut pool, mut naive) = (Pool::new(kv_blocks, 0), Naive::new(kv_blocks));
+        let mut live: Vec<(Vec<BlockId>, Vec<BlockId>)> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Begin { family, blocks, early } => {
+                    let hash = |index: usize| family * 100 + index as u64 + 1;
+                    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+                    for index in 0..if early { 0 } else { blocks - 1 } {
+                        prop_assert_eq!(pool.find(hash(index)), naive.find(hash(index)));
+                        let Some(id) = pool.find(hash(index)) else { break };
+                        pool.share(id);
+                        naive.share(id);
+                        ours.push(id);
+                        theirs.push(id);
+                    }
+                    let hits = ours.len();
+                    let grown = pool.grow(&mut ours, blocks);
+                    prop_assert_eq!(grown, naive.grow(&mut theirs, blocks));
+                    prop_assert_eq!(&ours, &theirs);
+                    for index in hits..if grown { blocks - 1 } else { hits } {
+                        pool.store(ours[index], full(hash(index)));
+                        naive.store(theirs[index], hash(index));
+                    }
+                    live.push((ours, theirs));
+                }
+                Op::End { index } if index < live.len() => {
+                    let (mut ours, mut theirs) = live.swap_remove(index);
+                    pool.release(&mut ours);
+                    naive.release(&mut theirs);
+                }
+                Op::End { .. } => {}
+            }
+            prop_assert_eq!(pool.free() as usize, naive.free.len());
+            prop_assert!(pool.used() <= pool.capacity());
+        }
+        for (mut ours, _) in live {
+            pool.release(&mut ours);
+        }
+        prop_assert_eq!(pool.used(), 0);
+    }
+}

@@ -1,0 +1,15 @@
+//! An engine made of arithmetic: vLLM's scheduler and prefix cache, without a GPU.
+//!
+//! `engine` and what it stands on (`kv`, `profile`, `histogram`) are pure: time comes in as a value, so
+//! the same model runs in virtual time and behind sockets. `http` is the wall-clock driver that speaks
+//! vLLM; `workload` is the traffic a demo sends to it.
+
+pub mod engine;
+pub mod histogram;
+pub mod http;
+pub mod kv;
+pub mod profile;
+pub mod text;
+pub mod workload;
+
+mod clock;
