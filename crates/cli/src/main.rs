@@ -5,10 +5,6 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 use maitre_cli::{check, demo, engine, serve};
 
-/// Small blocks come and go with every request; glibc's allocator shows in the profile.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const EXAMPLES: &str = "\
 Examples:
   maitre demo                                   four simulated engines, the router, live traffic

@@ -6,20 +6,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::HeaderValue;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use maitre_dialect::failure::Failure;
 use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::Finder;
 use tokio::time::Sleep;
 
-use crate::forward::Begun;
+use crate::bell::Behind;
+use crate::forward::{Begun, streams};
 use crate::headers;
 use crate::line::Line;
 use crate::link::Link;
@@ -37,13 +37,12 @@ pub(crate) struct Answer {
     link: Arc<Link>,
     /// None once the answer is over.
     line: Option<Line>,
-    body: Incoming,
     first: Option<Bytes>,
     /// Only for event streams.
     events: Option<Tracker>,
     usage: Option<Finder>,
     /// Armed while we wait for the worker.
-    patience: Option<Pin<Box<Sleep>>>,
+    patience: Option<Behind<Sleep>>,
 }
 
 /// A worker's answer broke off where we can say so only by breaking off too.
@@ -53,7 +52,7 @@ pub(crate) struct BrokeOff;
 
 /// Dresses an answer that has begun for the client.
 pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
-    let Begun { seat, link, line, mut head, first, body } = begun;
+    let Begun { seat, link, line, mut head, first } = begun;
     headers::strip_hop_by_hop(&mut head.headers);
     let extra = &mut head.headers;
     extra.insert(headers::REQUEST_ID, visit.id.clone());
@@ -63,18 +62,17 @@ pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
     }
     let events = visit.route.filter(|_| streams(extra)).map(Tracker::new);
     let usage = visit.route.map(Finder::new);
-    let mut answer = Answer { visit, link, line: Some(line), body, first, events, usage, patience: None };
+    let mut answer = Answer { visit, link, line: Some(line), first, events, usage, patience: None };
     if let Some(first) = answer.first.take() {
         answer.pass(&first);
         answer.first = Some(first);
     } else {
         answer.finish();
     }
-    Response::from_parts(head, Out::Answer(Box::new(answer)))
-}
-
-fn streams(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|it| it.as_bytes().starts_with(b"text/event-stream"))
+    let mut response = Response::new(Out::Answer(Box::new(answer)));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
 }
 
 impl Answer {
@@ -89,7 +87,7 @@ impl Answer {
         if self.events.as_mut().is_none_or(|it| it.feed(data)) {
             self.visit.piece(now);
         }
-        if self.body.is_end_stream() {
+        if self.line.as_mut().is_some_and(Line::is_complete) {
             self.finish();
         }
     }
@@ -104,7 +102,12 @@ impl Answer {
         lane.pool.put(lane.house.now(), self.link.worker, line);
     }
 
-    /// The worker failed in the middle. An event stream ends with an event that says so, and without
+    /// Whether an event stream stops where no event stream ends. One that told of a failure itself does.
+    fn is_cut(&self) -> bool {
+        self.events.as_ref().is_some_and(|it| !it.ended() && !it.failed())
+    }
+
+    /// The answer ends here, in the middle. An event stream ends with an event that says so, and without
     /// its end mark; anything else breaks off, for there is no way to say it.
     fn fail(&mut self, outcome: Outcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
         self.line = None;
@@ -112,6 +115,7 @@ impl Answer {
         let Some(events) = &self.events else { return Some(Err(BrokeOff)) };
         let failure = match outcome {
             Outcome::Stalled => Failure::server("worker_stalled", "the worker stopped answering"),
+            Outcome::Overdue => Failure::server("timed_out", "the answer took longer than is allowed here"),
             _ => Failure::server("worker_failed", "the worker failed before the answer was complete"),
         };
         Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure)))))
@@ -127,22 +131,21 @@ impl Answer {
         }
     }
 
-    /// Whether the worker has been silent for too long. One timer a stream: it is not moved by each
-    /// piece, but when it rings, by as much as was left when the last piece came.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Whether it is time to give up, and as what. One timer a stream: it is not moved by each piece, but
+    /// when it rings, by as much as was left when the last piece came.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
         loop {
-            let house = &self.visit.lane.house;
-            let silence = house.now().since(self.visit.last());
-            let lifetime = house.now().since(self.visit.arrived);
-            let left = self.limit().saturating_sub(silence);
-            let left = left.min(house.settings.timeouts.total.saturating_sub(lifetime));
-            if left.is_zero() {
-                return true;
+            if let Some(timer) = &mut self.patience {
+                ready!(Pin::new(timer).poll(cx));
             }
-            let timer = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
-            match timer.as_mut().poll(cx) {
-                Poll::Pending => return false,
-                Poll::Ready(()) => self.patience = None,
+            let house = &self.visit.lane.house;
+            let now = house.now();
+            let silence_left = self.limit().saturating_sub(now.since(self.visit.last()));
+            let time_left = house.settings.timeouts.total.saturating_sub(now.since(self.visit.arrived));
+            match silence_left.min(time_left) {
+                Duration::ZERO if time_left.is_zero() => return Poll::Ready(Outcome::Overdue),
+                Duration::ZERO => return Poll::Ready(Outcome::Stalled),
+                left => self.patience = Some(Behind::new(tokio::time::sleep(left))),
             }
         }
     }
@@ -152,23 +155,21 @@ impl Answer {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let Some(line) = &mut self.line else { return Poll::Ready(None) };
-        match line.poll_body(&mut self.body, cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    self.pass(&data.clone());
-                }
-                Poll::Ready(Some(Ok(frame)))
+        match line.poll_piece(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                self.pass(&data);
+                Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(Outcome::Broke)),
-            Poll::Ready(None) if self.events.as_ref().is_some_and(|it| !it.ended()) => {
-                Poll::Ready(self.fail(Outcome::Broke))
-            }
+            Poll::Ready(None) if self.is_cut() => Poll::Ready(self.fail(Outcome::Broke)),
             Poll::Ready(None) => {
                 self.finish();
                 Poll::Ready(None)
             }
-            Poll::Pending if self.poll_patience(cx) => Poll::Ready(self.fail(Outcome::Stalled)),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => {
+                let outcome = ready!(self.poll_patience(cx));
+                Poll::Ready(self.fail(outcome))
+            }
         }
     }
 }
@@ -200,11 +201,8 @@ impl Body for Out {
             Out::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Out::Answer(answer) => {
                 let held = answer.first.as_ref().map_or(0, |it| it.len() as u64);
-                answer
-                    .body
-                    .size_hint()
-                    .exact()
-                    .map_or_else(SizeHint::new, |it| SizeHint::with_exact(it + held))
+                let left = answer.line.as_ref().map_or(Some(0), Line::bytes_left);
+                left.map_or_else(SizeHint::new, |left| SizeHint::with_exact(left + held))
             }
         }
     }

@@ -30,8 +30,8 @@ impl Address {
     }
 
     /// The value of the `host` header.
-    pub(crate) fn header(&self) -> HeaderValue {
-        self.header.clone()
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.header
     }
 }
 

@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Uri};
+use http::{Method, Request};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use maitre_base::{Instant, RequestId, hash};
 use maitre_dialect::openai::{self, BadRequest};
@@ -15,6 +15,7 @@ use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
 use crate::headers;
+use crate::line::Outgoing;
 use crate::link::Link;
 use crate::refuse::Refused;
 use crate::settings::{Session, Settings};
@@ -131,14 +132,9 @@ impl Arrived {
     }
 
     /// The request as this worker gets it: the client's own bytes.
-    pub(crate) fn toward(&self, link: &Link) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = Uri::from(self.target.clone());
-        let mut headers = self.headers.clone();
-        headers.insert(http::header::HOST, link.address.header());
-        *request.headers_mut() = headers;
-        request
+    pub(crate) fn toward(&self, link: &Link) -> Outgoing {
+        let host = link.address.header();
+        Outgoing::new(&self.method, &self.target, host, &self.headers, self.body.clone())
     }
 }
 

@@ -10,16 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::response::Parts;
-use http_body::Body as _;
-use hyper::body::Incoming;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use maitre_dispatch::{Event, Failure, Seat};
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::arrive::Arrived;
 use crate::lane::Lane;
-use crate::line::{Line, Unopened};
+use crate::line::{Broken, Head, Line, Unopened};
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
 use crate::visit::Visit;
@@ -29,9 +27,9 @@ pub(crate) struct Begun {
     pub(crate) seat: Seat,
     pub(crate) link: Arc<Link>,
     pub(crate) line: Line,
-    pub(crate) head: Parts,
+    pub(crate) head: Head,
+    /// None: the answer has no body.
     pub(crate) first: Option<Bytes>,
-    pub(crate) body: Incoming,
 }
 
 /// A connection that breaks this soon after it was used again was most likely closed by the worker while
@@ -100,28 +98,25 @@ async fn exchange(
     let timeouts = &lane.house.settings.timeouts;
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
-    let answer = timeout(timeouts.headers.min(left), line.ask(arrived.toward(&link))).await;
-    let answer = answer.map_err(|_| Failure::TimedOut)?.map_err(|_| Failure::Broke)?;
+    let head = timeout(timeouts.headers.min(left), line.ask(arrived.toward(&link))).await;
+    let head = head.map_err(|_| Failure::TimedOut)?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
-    let (head, mut body) = answer.into_parts();
-    let left = timeouts.first_token.min(left).saturating_sub(answered.since(sent));
-    let first = timeout(left, first_piece(&mut line, &mut body)).await;
-    let first = first.map_err(|_| Failure::TimedOut)?.map_err(|_| Failure::Broke)?;
-    Ok(Begun { seat, link, line, head, first, body })
+    // An answer that does not stream is complete when it begins; its head has used up its patience.
+    let limit = if streams(&head.headers) { timeouts.first_token } else { timeouts.headers };
+    let left = limit.min(left).saturating_sub(answered.since(sent));
+    let first = timeout(left, poll_fn(|cx| line.poll_piece(cx))).await;
+    let first = first.map_err(|_| Failure::TimedOut)?.transpose().map_err(|error| broke(&link, &error))?;
+    Ok(Begun { seat, link, line, head, first })
 }
 
-/// The first piece of a body; none if it has none.
-async fn first_piece(line: &mut Line, body: &mut Incoming) -> hyper::Result<Option<Bytes>> {
-    while !body.is_end_stream() {
-        match poll_fn(|cx| line.poll_body(body, cx)).await {
-            Some(frame) => match frame?.into_data() {
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => return Ok(Some(data)),
-                Err(_trailers) => {}
-            },
-            None => break,
-        }
-    }
-    Ok(None)
+fn broke(link: &Link, error: &Broken) -> Failure {
+    debug!(worker = %link.address, %error, "broke before its first byte");
+    Failure::Broke
+}
+
+/// Whether an answer is an event stream we can read; a compressed one is only passed on.
+pub(crate) fn streams(headers: &HeaderMap) -> bool {
+    let events = |it: &HeaderValue| it.as_bytes().starts_with(b"text/event-stream");
+    headers.get(CONTENT_TYPE).is_some_and(events) && !headers.contains_key(CONTENT_ENCODING)
 }

@@ -44,9 +44,8 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// Makes a client's headers fit for a worker.
 pub(crate) fn toward_worker(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
-    // The body is sent whole and with its length, whatever the client announced.
+    // The body is here already: nobody has to ask for it.
     headers.remove(header::EXPECT);
-    headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::PROXY_AUTHORIZATION);
 }
 

@@ -7,6 +7,7 @@ pub mod settings;
 mod account;
 mod admin;
 mod arrive;
+mod bell;
 mod client;
 mod clock;
 mod forward;

@@ -38,7 +38,7 @@ impl Link {
         Link {
             worker,
             // A host that made a `host` header makes this one too.
-            name: name.unwrap_or_else(|_| address.header()),
+            name: name.unwrap_or_else(|_| address.header().clone()),
             address,
             probe: Notify::new(),
             gone: CancellationToken::new(),

@@ -27,6 +27,8 @@ pub(crate) enum Outcome {
     Broke,
     /// The worker fell silent in the middle of its answer.
     Stalled,
+    /// The answer took longer than any may.
+    Overdue,
 }
 
 impl Outcome {
@@ -37,6 +39,7 @@ impl Outcome {
             Outcome::Gone => "gone",
             Outcome::Broke => "broke",
             Outcome::Stalled => "stalled",
+            Outcome::Overdue => "overdue",
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
+use crate::bell::Behind;
 use crate::client::{Client, Pulse};
 use crate::house::House;
 use crate::lane::{Guest, Lane};
@@ -73,7 +74,7 @@ pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedS
     tokio::select! {
         biased;
         () = converse(&lane, stream, &pulse) => {}
-        () = pulse.watch() => {}
+        () = Behind::new(pulse.watch()) => {}
     }
     house.metrics.connections.dec();
     drop(place);
@@ -111,7 +112,7 @@ async fn until_closing<F: Future>(house: &House, served: F, finish: impl FnOnce(
     tokio::select! {
         biased;
         ended = served.as_mut() => return ended,
-        () = house.closing.cancelled() => finish(served.as_mut()),
+        () = Behind::new(house.closing.cancelled()) => finish(served.as_mut()),
     }
     served.await
 }

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, SERVER};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http::StatusCode;
+use http::header::SERVER;
 use maitre_base::{Instant, Rng, hash};
 use maitre_dialect::engine::{self, Kind};
 use maitre_dialect::models;
@@ -20,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
 use crate::house::House;
-use crate::line::{Line, Unopened};
+use crate::line::{Line, Outgoing, Unopened};
 use crate::link::Link;
 use crate::refuse::is_fit;
 
@@ -215,13 +214,8 @@ async fn get(
 }
 
 async fn ask(link: &Link, mut line: Line, path: &str) -> Result<(Page, Line), Unanswered> {
-    let mut request = Request::new(Full::default());
-    *request.uri_mut() = path.parse().map_err(|_| Unanswered::Broke)?;
-    request.headers_mut().insert(HOST, link.address.header());
-    let answer = line.ask(request).await.map_err(|_| Unanswered::Broke)?;
-    let (head, mut body) = answer.into_parts();
-    let read = Limited::new(line.body(&mut body), PAGE_BYTES_MAX).collect().await;
-    let body = read.map_err(|_| Unanswered::Broke)?.to_bytes();
+    let head = line.ask(Outgoing::get(path, link.address.header())).await.map_err(|_| Unanswered::Broke)?;
+    let body = line.read_all(PAGE_BYTES_MAX).await.map_err(|_| Unanswered::Broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
     Ok((Page { status: head.status, server, body }, line))
 }

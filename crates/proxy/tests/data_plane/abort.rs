@@ -80,7 +80,9 @@ async fn a_thousand_clients_that_leave_at_random_leave_nothing_behind() {
     table.until_nothing_is_open().await;
     for engine in &table.engines {
         // Whatever was running is aborted, at the engine's next step.
-        let idle = |it: &maitre_sim::http::Stats| it.requests_open == 0 && it.engine.running + it.engine.waiting == 0;
+        let idle = |it: &maitre_sim::http::Stats| {
+            it.requests_open == 0 && it.engine.running + it.engine.waiting == 0
+        };
         within(engine.handle().until(idle)).await;
     }
     let engines: Vec<_> = table.engines.iter().map(maitre_sim::http::Host::handle).collect();

@@ -1,0 +1,118 @@
+//! What the commands say when they are asked wrongly, and what `engine` and `check` do when not.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use crate::client::Client;
+use crate::program::{Engine, Program, run};
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Ends with this code, and says all of these.
+#[track_caller]
+fn check(args: &[&str], code: i32, expected: &[&str]) {
+    let output = run(args);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    for text in expected {
+        assert!(said.contains(text), "{args:?}: no {text:?} in:\n{said}");
+    }
+}
+
+/// A file of this name and content, for one test.
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+#[test]
+fn check_lists_every_mistake_at_once() {
+    let path = file(
+        "bad.toml",
+        "listen = \"nowhere\"\nstratgy = \"random\"\nworkers = [\"ftp://a\"]\n[timeouts]\ndrain = \"5\"\n",
+    );
+    let path = path.to_str().unwrap();
+    check(
+        &["check", path],
+        1,
+        &["bad.toml:1: listen", "bad.toml:2: stratgy", "bad.toml:3: workers", "bad.toml:5: timeouts.drain"],
+    );
+    let output = run(&["check", path]);
+    assert_eq!(said(&output).lines().count(), 4, "{}", said(&output));
+}
+
+#[test]
+fn check_is_content_with_a_good_file() {
+    let path = file("good.toml", "workers = [\"http://127.0.0.1:9001\"]\nstrategy = \"round-robin\"\n");
+    check(&["check", path.to_str().unwrap()], 0, &["fine", "1 workers", "round-robin"]);
+    check(&["check", "/nonexistent/maitre.toml"], 1, &["/nonexistent/maitre.toml"]);
+}
+
+#[test]
+fn an_unknown_strategy_is_answered_with_the_known_ones() {
+    let known = [
+        "round-robin",
+        "random",
+        "least-request",
+        "least-work",
+        "power-of-two",
+        "sticky-session",
+        "prefix-hash",
+    ];
+    check(&["serve", "--strategy", "nope"], 1, &[&["--strategy", "nope"][..], &known].concat());
+    check(&["demo", "--strategy", "nope"], 2, &known);
+}
+
+#[test]
+fn a_listener_open_to_others_must_be_asked_for() {
+    for flag in ["--listen", "--admin"] {
+        check(&["serve", flag, "0.0.0.0:0"], 1, &[flag, "open to other machines", "insecure"]);
+        check(&["serve", flag, "[::]:0"], 1, &[flag, "insecure"]);
+    }
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    check(&["serve", "--listen", &address, "--admin", "127.0.0.1:0"], 1, &["listen on", &address]);
+    check(&["engine", "--listen", &address], 1, &["listen on", &address]);
+}
+
+/// A port with free ones after it, as far as one can know.
+fn free_run(count: u16) -> u16 {
+    let bind = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port));
+    for _ in 0..100 {
+        let first = bind(0).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let rest: Vec<_> = (1..count).map_while(|it| bind(port.checked_add(it)?).ok()).collect();
+        if rest.len() + 1 == usize::from(count) {
+            return port;
+        }
+    }
+    panic!("no {count} free ports in a row");
+}
+
+#[tokio::test]
+async fn engines_take_consecutive_ports() {
+    let port = free_run(3);
+    let listen = format!("127.0.0.1:{port}");
+    let mut engines = Program::start(&["engine", "--count", "3", "--listen", &listen, "--model", "soup"]);
+    for number in 0..3 {
+        let line = format!("engine {number}: http://127.0.0.1:{}", port + number);
+        engines.until_says(|it| (it == line).then_some(())).await;
+        let address = format!("127.0.0.1:{}", port + number).parse().unwrap();
+        let models = Client::connect(address).await.get("/v1/models").await.json();
+        assert_eq!(models["data"][0]["id"], "soup");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_leaves_when_interrupted() {
+    let mut engine = Engine::start(&["--profile", "instant"]).await;
+    engine.program.signal("INT");
+    assert_eq!(engine.program.until_ends().await.code(), Some(0));
+}

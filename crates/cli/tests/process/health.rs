@@ -1,0 +1,61 @@
+//! Engines that hang, die and come back, as processes do.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::client::{CHAT, Client, chat, within};
+use crate::program::{Engine, LOOK_AGAIN, Serve};
+
+/// In turn, so that a worker in rotation cannot be missed by chance.
+const IN_TURN: &[&str] = &["--strategy", "round-robin"];
+
+#[tokio::test]
+async fn a_stopped_engine_is_out_within_three_seconds_and_back_when_it_goes_on() {
+    let engines = Engine::start_some(3, &["--profile", "instant"]).await;
+    let serve = Serve::start(&engines, IN_TURN).await;
+    let (listen, stopped) = (serve.listen, &engines[1]);
+    stopped.program.signal("STOP");
+
+    // Traffic goes on meanwhile. What is sent to the stopped engine before it is found out waits there.
+    let mut early = JoinSet::new();
+    let traffic = async {
+        let mut looks = tokio::time::interval(LOOK_AGAIN);
+        loop {
+            looks.tick().await;
+            early.spawn(async move { Client::connect(listen).await.post(CHAT, &chat(1)).await.status });
+        }
+    };
+    let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(3), traffic).await;
+
+    let mut client = serve.client().await;
+    for _ in 0..30 {
+        let answer = client.post(CHAT, &chat(1)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_ne!(answer.worker(), stopped.url, "sent to a worker that has been stopped for three seconds");
+    }
+
+    stopped.program.signal("CONT");
+    within(async { while client.post(CHAT, &chat(1)).await.worker() != stopped.url {} }).await;
+    serve.until_worker(&stopped.url, "ready").await;
+    let early = within(early.join_all()).await;
+    assert!(early.iter().all(|it| *it == 200), "{early:?}");
+}
+
+#[tokio::test]
+async fn after_an_engine_is_killed_the_next_request_succeeds() {
+    let mut engines = Engine::start_some(2, &["--profile", "instant"]).await;
+    let serve = Serve::start(&engines, IN_TURN).await;
+    let mut client = serve.client().await;
+    // Once around, so that connections to both are open.
+    for _ in 0..2 {
+        assert_eq!(client.post(CHAT, &chat(1)).await.status, 200);
+    }
+    let mut killed = engines.remove(0);
+    killed.program.signal("KILL");
+    killed.program.until_ends().await;
+    for _ in 0..10 {
+        let answer = client.post(CHAT, &chat(1)).await;
+        assert_eq!((answer.status.as_u16(), answer.worker()), (200, &*engines[0].url), "{}", answer.text());
+    }
+}

@@ -1,0 +1,11 @@
+//! The binary as its users have it: processes, signals, exit codes, on loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod client;
+mod commands;
+mod demo;
+mod drain;
+mod health;
+mod program;
+mod secrecy;
+mod serve;

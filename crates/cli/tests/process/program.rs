@@ -1,0 +1,175 @@
+//! A running `maitre`, what it says, and how it is stopped. It dies with its value, whatever the test did.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::client::{Client, within};
+
+/// Between two looks at something that does not tell when it changes.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+pub(crate) struct Program {
+    child: Child,
+    /// The lines written to standard error so far.
+    said: watch::Receiver<Vec<String>>,
+}
+
+/// Runs to the end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
+    // Whoever runs the tests may have settings of their own.
+    command.args(args).env_clear().stdin(Stdio::null());
+    command
+}
+
+impl Program {
+    pub(crate) fn start(args: &[&str]) -> Program {
+        let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (tell, said) = watch::channel(Vec::new());
+        let read = move || lines.map_while(Result::ok).for_each(|line| tell.send_modify(|it| it.push(line)));
+        // Ends when the process does.
+        std::thread::Builder::new().spawn(read).unwrap();
+        Program { child, said }
+    }
+
+    /// All that was said until now.
+    pub(crate) fn said(&self) -> String {
+        self.said.borrow().join("\n")
+    }
+
+    /// The first line, from now or before, of which `read` makes something.
+    pub(crate) async fn until_says<T>(&mut self, read: impl Fn(&str) -> Option<T>) -> T {
+        let find = |lines: &Vec<String>| lines.iter().find_map(|it| read(it));
+        let heard = within(self.said.wait_for(|lines| find(lines).is_some())).await.is_ok();
+        let found = find(&self.said.borrow());
+        found.unwrap_or_else(|| panic!("ended: {}; it said:\n{}", !heard, self.said()))
+    }
+
+    /// Waits for its end: how it ended. From then on `said` is all that it will ever say.
+    pub(crate) async fn until_ends(&mut self) -> ExitStatus {
+        let status = self.until_exits().await;
+        // The reader tells no more when it has read to the end.
+        while within(self.said.changed()).await.is_ok() {}
+        status
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        // The shell's own `kill`: slim images have no other.
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
+    }
+
+    async fn until_exits(&mut self) -> ExitStatus {
+        let mut looks = tokio::time::interval(LOOK_AGAIN);
+        let child = &mut self.child;
+        within(async {
+            loop {
+                looks.tick().await;
+                if let Some(status) = child.try_wait().unwrap() {
+                    return status;
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Both fail only if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One `maitre engine` process.
+pub(crate) struct Engine {
+    pub(crate) program: Program,
+    pub(crate) url: String,
+}
+
+impl Engine {
+    pub(crate) async fn start(args: &[&str]) -> Engine {
+        let mut program = Program::start(&[&["engine", "--listen", "127.0.0.1:0"], args].concat());
+        let url = program.until_says(|it| it.strip_prefix("engine 0: ").map(str::to_owned)).await;
+        Engine { program, url }
+    }
+
+    pub(crate) async fn start_some(count: usize, args: &[&str]) -> Vec<Engine> {
+        let mut engines = Vec::new();
+        for _ in 0..count {
+            engines.push(Engine::start(args).await);
+        }
+        engines
+    }
+}
+
+/// One `maitre serve` process, ready.
+pub(crate) struct Serve {
+    pub(crate) program: Program,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Serve {
+    /// In front of these engines, once it has found them all.
+    pub(crate) async fn start(engines: &[Engine], args: &[&str]) -> Serve {
+        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        all.extend(engines.iter().flat_map(|it| ["--worker", &it.url]));
+        let mut program = Program::start(&[&all, args].concat());
+        let listen = program.until_says(|it| address(it, "listen=")).await;
+        let admin = program.until_says(|it| address(it, "admin=")).await;
+        let serve = Serve { program, listen, admin };
+        for engine in engines {
+            serve.until_worker(&engine.url, "ready").await;
+            // Of all that is asked of a new worker, the last.
+            serve.until_metrics(&format!("maitre_worker_engine_blocks{{worker=\"{}\"}}", engine.url)).await;
+        }
+        serve
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.listen).await
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        Client::connect(self.admin).await.get("/metrics").await.text()
+    }
+
+    /// Waits until the router says that it believes this worker to be in this state.
+    pub(crate) async fn until_worker(&self, url: &str, state: &str) {
+        self.until_metrics(&format!("maitre_worker_state{{worker=\"{url}\",state=\"{state}\"}} 1")).await;
+    }
+
+    async fn until_metrics(&self, line: &str) {
+        let mut looks = tokio::time::interval(LOOK_AGAIN);
+        within(async {
+            while !self.metrics().await.contains(line) {
+                looks.tick().await;
+            }
+        })
+        .await;
+    }
+}
+
+/// The address behind `key` in a line of the log, which may be coloured.
+fn address(line: &str, key: &str) -> Option<SocketAddr> {
+    let plain = without_colours(line);
+    plain.contains("serving").then_some(())?;
+    plain.split_whitespace().find_map(|it| it.strip_prefix(key)?.parse().ok())
+}
+
+fn without_colours(line: &str) -> String {
+    let mut pieces = line.split('\x1b');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once('m').map_or("", |it| it.1))
+}

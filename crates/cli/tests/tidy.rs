@@ -1,0 +1,283 @@
+//! Tidiness as a test: what review would say about every change, said by the machine.
+//!
+//! Each test walks the tree, collects every offence and prints them all, one a line. Words that would
+//! offend by standing here are written in two halves.
+//!
+//! Left out: what clippy and rustfmt already see, and the configuration's own documentation, which
+//! `config/tests/docs.rs` checks against the table it is made from.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a crate may use of ours: as dependencies, and in its tests. A new edge is argued in its own commit.
+const EDGES: &[(&str, &[&str], &[&str])] = &[
+    ("base", &[], &[]),
+    ("policy", &["base"], &[]),
+    ("fleet", &["base"], &[]),
+    ("dialect", &["base"], &["base"]),
+    ("dispatch", &["base", "fleet", "policy"], &[]),
+    ("sim", &["base", "dispatch", "fleet", "policy"], &[]),
+    ("proxy", &["base", "dialect", "dispatch", "fleet", "policy"], &["sim"]),
+    ("cli", &["base", "dialect", "dispatch", "fleet", "policy", "proxy", "sim"], &[]),
+];
+
+/// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
+const PURE: &[&str] = &["base", "policy", "fleet", "dialect", "dispatch"];
+
+/// What would let them, by the beginning of its name.
+const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];
+
+const LINES_MAX: usize = 600;
+
+/// Directories that are not ours to keep tidy.
+const SKIPPED: &[&str] = &[".git", ".venv", "target", "node_modules"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+struct File {
+    /// From the root, with slashes.
+    path: String,
+    text: String,
+}
+
+/// Every text file of the tree, in order.
+fn files() -> Vec<File> {
+    let root = root();
+    let (mut directories, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if kind.is_dir() && !SKIPPED.contains(&entry.file_name().to_str().unwrap()) {
+                directories.push(path);
+            } else if kind.is_file()
+                && let Ok(text) = fs::read_to_string(&path)
+            {
+                found.push(File {
+                    path: path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned(),
+                    text,
+                });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+fn rust_files() -> Vec<File> {
+    files().into_iter().filter(|it| it.path.ends_with(".rs")).collect()
+}
+
+/// The text of a file that must be there.
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn crates() -> Vec<String> {
+    let entries = fs::read_dir(root().join("crates")).unwrap().map(Result::unwrap);
+    let mut names: Vec<String> = entries.map(|it| it.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[track_caller]
+fn check(offences: &[String]) {
+    assert!(offences.is_empty(), "{} to mend:\n  {}\n", offences.len(), offences.join("\n  "));
+}
+
+#[test]
+fn every_file_says_first_what_it_is() {
+    let silent = rust_files().into_iter().filter(|it| !it.text.starts_with("//!"));
+    check(&silent.map(|it| format!("{}: open with `//!`", it.path)).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_file_is_longer_than_one_sits_through() {
+    let is_test = |it: &File| it.path.contains("/tests/") || it.path.ends_with("/tests.rs");
+    let offences = rust_files().into_iter().filter(|it| !is_test(it)).filter_map(|file| {
+        let lines = lines_before_tests(&file.text);
+        (lines > LINES_MAX)
+            .then(|| format!("{}: {lines} lines before its tests, {LINES_MAX} allowed", file.path))
+    });
+    check(&offences.collect::<Vec<_>>());
+}
+
+fn lines_before_tests(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines.windows(2).position(|it| it == ["#[cfg(test)]", "mod tests {"]);
+    tests.unwrap_or(lines.len())
+}
+
+#[test]
+fn a_module_is_named_by_its_file() {
+    let offences = rust_files().into_iter().filter(|it| it.path.ends_with("/mod.rs"));
+    check(&offences.map(|it| format!("{}: name it after its directory", it.path)).collect::<Vec<_>>());
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let mut offences = Vec::new();
+    for name in crates() {
+        let Some((_, normal, dev)) = EDGES.iter().find(|it| it.0 == name) else {
+            offences.push(format!("crates/{name}: not in EDGES of this test"));
+            continue;
+        };
+        let manifest = Manifest::read(&name);
+        let ours = |all: &[String], allowed: &[&str]| -> Vec<String> {
+            let ours = all.iter().filter_map(|it| it.strip_prefix("maitre-"));
+            ours.filter(|it| !allowed.contains(it)).map(str::to_owned).collect()
+        };
+        for edge in ours(&manifest.normal, normal) {
+            offences.push(format!("crates/{name}: may not depend on {edge}"));
+        }
+        for edge in ours(&manifest.dev, &[*normal, *dev].concat()) {
+            offences.push(format!("crates/{name}: its tests may not depend on {edge}"));
+        }
+    }
+    check(&offences);
+}
+
+#[test]
+fn the_pure_crates_cannot_do_otherwise() {
+    let mut offences = Vec::new();
+    for name in PURE {
+        let manifest = Manifest::read(name);
+        let impure = |it: &&String| IMPURE.iter().any(|beginning| it.starts_with(beginning));
+        let found = manifest.normal.iter().filter(|it| *name == "base" || impure(it));
+        offences.extend(found.map(|it| format!("crates/{name}: is pure and may not depend on {it}")));
+    }
+    check(&offences);
+}
+
+struct Manifest {
+    normal: Vec<String>,
+    dev: Vec<String>,
+}
+
+impl Manifest {
+    fn read(name: &str) -> Manifest {
+        let table: toml::Table = text(&format!("crates/{name}/Cargo.toml")).parse().unwrap();
+        let keys = |section: &str| -> Vec<String> {
+            let table = table.get(section).and_then(toml::Value::as_table);
+            table.into_iter().flat_map(|it| it.keys().cloned()).collect()
+        };
+        let normal = [keys("dependencies"), keys("build-dependencies")].concat();
+        assert!(!table.contains_key("target"), "crates/{name}: platform dependencies escape this test");
+        Manifest { normal, dev: keys("dev-dependencies") }
+    }
+}
+
+#[test]
+fn the_architecture_names_every_crate() {
+    let map = text("ARCHITECTURE.md");
+    let named = |name: &str| [format!("`{name}`"), format!("{name}/"), format!("maitre-{name}")];
+    let absent = crates().into_iter().filter(|name| !named(name).iter().any(|it| map.contains(it)));
+    check(&absent.map(|it| format!("ARCHITECTURE.md: says nothing of crates/{it}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_changelog_is_open() {
+    let open = text("CHANGELOG.md").lines().any(|it| it.starts_with("## ") && it.contains("Unreleased"));
+    assert!(open, "CHANGELOG.md: no section `## Unreleased`");
+}
+
+#[test]
+fn nothing_is_left_for_later_without_an_issue() {
+    let notes = [concat!("TO", "DO"), concat!("FIX", "ME")];
+    let stubs = [concat!("to", "do!("), concat!("unimple", "mented!(")];
+    let mut offences = Vec::new();
+    for file in files() {
+        for (index, line) in file.text.lines().enumerate() {
+            let noted = notes.iter().any(|it| line.contains(it)) && !names_an_issue(line);
+            let stubbed = file.path.ends_with(".rs") && stubs.iter().any(|it| line.contains(it));
+            if noted || stubbed {
+                offences.push(format!("{}:{}: {}", file.path, index + 1, line.trim()));
+            }
+        }
+    }
+    check(&offences);
+}
+
+/// `#12`, or the address of one.
+fn names_an_issue(line: &str) -> bool {
+    let starts_with_digit = |it: &str| it.starts_with(|it: char| it.is_ascii_digit());
+    line.split('#').skip(1).any(starts_with_digit) || line.split("/issues/").skip(1).any(starts_with_digit)
+}
+
+#[test]
+fn nothing_speaks_of_the_machine_it_was_written_on() {
+    let root = format!("{}/", root().display());
+    let paths =
+        [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/"), &root];
+    let mut offences = Vec::new();
+    for file in files().into_iter().filter(|it| !it.path.starts_with(".ci/")) {
+        for (index, line) in file.text.lines().enumerate() {
+            let found =
+                line.contains(concat!("../", "shared")) || paths.iter().any(|it| begins_a_path(line, it));
+            if found {
+                offences.push(format!("{}:{}: {}", file.path, index + 1, line.trim()));
+            }
+        }
+    }
+    check(&offences);
+}
+
+/// Whether `path` stands in the line as the beginning of a path, not in the middle of a longer one.
+fn begins_a_path(line: &str, path: &str) -> bool {
+    let inside = |it: char| it.is_alphanumeric() || "_-.~}/".contains(it);
+    line.match_indices(path).any(|(at, _)| !line[..at].ends_with(inside))
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let source = text("crates/proxy/src/metrics.rs");
+    let names = named_with_a_sentence(&source);
+    assert!(names.len() > 10, "this test no longer understands metrics.rs: it found only {names:?}");
+    let docs = text("docs/metrics.md");
+    let absent = names.into_iter().filter(|it| !has_word(&docs, &format!("maitre_{it}")));
+    check(&absent.map(|it| format!("docs/metrics.md: says nothing of maitre_{it}")).collect::<Vec<_>>());
+}
+
+/// The first of each pair of literals `("name", "A sentence`: so metrics are registered.
+fn named_with_a_sentence(source: &str) -> BTreeSet<&str> {
+    let pieces: Vec<&str> = source.split('"').collect();
+    let pairs = pieces.windows(4).filter(|it| it[0].trim_end().ends_with('(') && it[2].trim() == ",");
+    pairs.map(|it| it[1]).filter(|it| is_name(it)).collect()
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
+}
+
+/// Whether the metric stands in the text by its whole name; a counter's has `_total` at its end.
+fn has_word(text: &str, name: &str) -> bool {
+    let ends = |rest: &str| !rest.starts_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
+    text.match_indices(name).any(|(at, _)| {
+        let rest = &text[at + name.len()..];
+        ends(rest.strip_prefix("_total").unwrap_or(rest))
+    })
+}
+
+#[test]
+fn every_error_code_is_documented() {
+    let sources = [("crates/proxy/src/refuse.rs", 8), ("crates/dialect/src/openai/refusal.rs", 5)];
+    let mut codes = BTreeSet::new();
+    for (path, count_min) in sources {
+        let source = text(path);
+        let literals = source.split("=> \"").skip(1).filter_map(|it| it.split('"').next());
+        let found: BTreeSet<String> = literals.filter(|it| is_name(it)).map(str::to_owned).collect();
+        assert!(found.len() >= count_min, "this test no longer understands {path}: it found only {found:?}");
+        codes.extend(found);
+    }
+    // Those of streams that break off.
+    for file in rust_files().iter().filter(|it| it.path.starts_with("crates/proxy/src/")) {
+        let literals = file.text.split("Failure::server(\"").skip(1).filter_map(|it| it.split('"').next());
+        codes.extend(literals.map(str::to_owned));
+    }
+    let docs = text("docs/errors.md");
+    let absent = codes.into_iter().filter(|it| !docs.contains(&format!("`{it}`")));
+    check(&absent.map(|it| format!("docs/errors.md: says nothing of `{it}`")).collect::<Vec<_>>());
+}

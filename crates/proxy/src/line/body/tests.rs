@@ -1,0 +1,115 @@
+//! Bodies cut anywhere come out whole; what is not a body is refused.
+
+use super::*;
+use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+/// Feeds the wire bytes in these cuts; the body and what was left over, or none if it was refused or
+/// never ended.
+fn read(mut reader: Reader, wire: &[u8], cuts: &[usize]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut buffer = BytesMut::new();
+    let mut whole = Vec::new();
+    let mut rest = wire;
+    let mut cuts = cuts.iter().cycle();
+    loop {
+        match reader.next(&mut buffer).ok()? {
+            Piece::Data(data) => {
+                assert!(!data.is_empty());
+                whole.extend_from_slice(&data);
+            }
+            Piece::End => {
+                assert!(reader.is_complete(&mut buffer));
+                return Some((whole, [&buffer[..], rest].concat()));
+            }
+            Piece::More if rest.is_empty() => return None,
+            Piece::More => {
+                let (piece, left) = rest.split_at((1 + cuts.next().copied().unwrap_or(0)).min(rest.len()));
+                buffer.extend_from_slice(piece);
+                rest = left;
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn check(wire: &str, expected: Option<(&str, &str)>) {
+    let expected = expected.map(|(body, left)| (body.as_bytes().to_vec(), left.as_bytes().to_vec()));
+    for cuts in [&[0][..], &[1, 2, 0], &[1_000_000]] {
+        assert_eq!(read(Reader::chunked(), wire.as_bytes(), cuts), expected, "{wire:?} cut by {cuts:?}");
+    }
+}
+
+#[test]
+fn chunks_are_joined_and_the_next_answer_is_left_alone() {
+    check("5\r\nhello\r\n1;x=\"y\"\r\n!\r\n0\r\n\r\nHTTP", Some(("hello!", "HTTP")));
+    check("0\r\n\r\n", Some(("", "")));
+    check("00a\r\n0123456789\r\n0\r\nexpires: x\r\nmore: y\r\n\r\n", Some(("0123456789", "")));
+}
+
+#[test]
+fn what_is_not_chunked_is_refused() {
+    for wire in [
+        "hello\r\n",
+        "\r\n",
+        "-1\r\n",
+        "0x5\r\nhello\r\n",
+        "5\nhello\n",
+        "5\r\nhello!\r\n",
+        "fffffffffffffffff\r\n",
+        "5\r\nhello\r\n0\r\nbare\n\r\n",
+    ] {
+        check(wire, None);
+    }
+    let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(100));
+    check(&trailers, None);
+    check(&"1".repeat(5_000), None);
+}
+
+#[test]
+fn a_cut_body_never_ends() {
+    check("5\r\nhel", None);
+    check("5\r\nhello\r\n0\r\n", None);
+}
+
+#[test]
+fn a_body_of_known_length_is_complete_without_another_read() {
+    let mut reader = Reader::length(3);
+    let mut buffer = BytesMut::from(&b"abcd"[..]);
+    assert_eq!(reader.next(&mut buffer).ok(), Some(Piece::Data(Bytes::from_static(b"abc"))));
+    assert!(reader.is_complete(&mut buffer));
+    assert_eq!(&buffer[..], b"d");
+}
+
+#[test]
+fn the_end_mark_behind_the_last_chunk_is_seen_at_once() {
+    let mut reader = Reader::chunked();
+    let mut buffer = BytesMut::from(&b"1\r\nx\r\n0\r\n\r\n"[..]);
+    assert!(!reader.is_complete(&mut buffer));
+    assert_eq!(reader.next(&mut buffer).ok(), Some(Piece::Data(Bytes::from_static(b"x"))));
+    assert!(reader.is_complete(&mut buffer) && buffer.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn any_body_in_any_chunks_and_any_cuts_comes_out_whole(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..12),
+        cuts in prop::collection::vec(0usize..50, 1..20),
+    ) {
+        let mut wire = Vec::new();
+        for chunk in &chunks {
+            wire.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+            wire.extend_from_slice(chunk);
+            wire.extend_from_slice(b"\r\n");
+        }
+        wire.extend_from_slice(b"0\r\n\r\nnext");
+        let whole = read(Reader::chunked(), &wire, &cuts);
+        prop_assert_eq!(whole, Some((chunks.concat(), b"next".to_vec())));
+    }
+
+    #[test]
+    fn nonsense_is_refused_or_waits_and_never_panics(
+        wire in prop::collection::vec(any::<u8>(), 0..400), cuts in prop::collection::vec(0usize..50, 1..20),
+    ) {
+        let read = read(Reader::chunked(), &wire, &cuts);
+        prop_assert!(read.is_none_or(|(body, _)| body.len() < wire.len()));
+    }
+}
