@@ -6,8 +6,8 @@
 //! deaf to hints of an unknown type (a batch of `lora_path`s, a numeric `user`), and blind to the rest:
 //! a field an engine may accept is never the reason for a refusal here.
 //!
-//! UTF-8 is checked once for the whole body. Text that is mostly ASCII costs 16 bytes a step for that,
-//! and from then on every slice we hand out is a `&str` for free.
+//! UTF-8 is checked once for the whole body, and from then on every slice we hand out is a `&str` for
+//! free. By simdutf8: the standard library takes 70 µs for 64 KB of Chinese, as long as all the rest.
 
 mod fields;
 mod head;
@@ -52,7 +52,7 @@ pub struct Request<'a> {
 /// Reads the body of a request. Where a key is repeated the last one counts, as in Python.
 pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
     let text =
-        std::str::from_utf8(body).map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
+        simdutf8::compat::from_utf8(body).map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
     let fields = scan(text).map_err(|fault| not_json(text, fault))?;
     match fields {
         Ok(fields) => fields.read(route),
