@@ -32,7 +32,7 @@ use crate::demo::stage::Engines;
 use crate::demo::tally::Tally;
 
 /// How long one strategy runs where nobody watches.
-const SECONDS: f64 = 20.0;
+const SECONDS: u32 = 20;
 
 /// How long requests may take to finish when a run ends.
 const LAST_ORDERS: Duration = Duration::from_secs(20);
@@ -64,9 +64,8 @@ pub fn command() -> Command {
         Arg::new("rate")
             .long("rate")
             .value_name("N")
-            .default_value("16")
             .value_parser(value_parser!(f64))
-            .help("Sessions that begin each second"),
+            .help("Sessions that begin each second [default: 20]"),
         Arg::new("seed")
             .long("seed")
             .value_name("N")
@@ -95,18 +94,19 @@ impl Plan {
         let live = !matches.get_flag("headless") && std::io::stdout().is_terminal();
         let endless = live && strategies.len() == 1;
         let seconds = matches.get_one::<u32>("seconds").copied();
-        let rate: f64 = *matches.get_one("rate").context("rate")?;
+        let mix = Mix::default();
+        let rate = matches.get_one("rate").copied().unwrap_or(mix.sessions_per_second);
         anyhow::ensure!(
             (0.1..=10_000.0).contains(&rate),
             "--rate {rate}: write a number between 0.1 and 10000"
         );
         Ok(Plan {
             strategies,
-            seconds: seconds.or_else(|| (!endless).then_some(SECONDS as u32)),
+            seconds: seconds.or_else(|| (!endless).then_some(SECONDS)),
             live,
             json: matches.get_flag("json"),
             engines: *matches.get_one::<u32>("engines").context("engines")? as usize,
-            mix: Mix { sessions_per_second: rate, ..Mix::default() },
+            mix: Mix { sessions_per_second: rate, ..mix },
             seed: *matches.get_one("seed").context("seed")?,
         })
     }
@@ -198,6 +198,7 @@ async fn traffic(
             break;
         }
         tokio::time::sleep(due.saturating_sub(watch.elapsed())).await;
+        tally.lock().sessions += 1;
         let tally = tally.clone();
         guests.spawn(guest::visit(
             router,

@@ -17,7 +17,7 @@ Examples:
 fn command() -> Command {
     Command::new("maitre")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Seats every request at the LLM worker where it delays everyone least, and says why.")
+        .about("Seats every request at an LLM worker by the work it brings, and says why.")
         .before_help(EXAMPLES)
         .subcommand_required(true)
         .arg_required_else_help(true)

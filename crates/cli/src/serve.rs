@@ -1,5 +1,6 @@
 //! `maitre serve`: settings, runtime, build, announce, serve, drain.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
@@ -81,7 +82,9 @@ impl Signals {
 
 fn start_log(log: &Log) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&log.level)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match log.format {
         Format::Text => lines.with_target(false).init(),
         Format::Json => lines.json().flatten_event(true).with_target(false).init(),

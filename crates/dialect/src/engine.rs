@@ -90,8 +90,8 @@ impl Kind {
     pub const fn metrics_paths(self) -> &'static [&'static str] {
         match self {
             Kind::Vllm | Kind::LlamaCpp | Kind::Generic => &[METRICS],
-            // Live, and on without a flag; but only the second tells the size of a page.
-            Kind::Sglang => &["/v1/loads", METRICS],
+            // The first needs a flag, but it alone tells the size of the cache.
+            Kind::Sglang => &[METRICS, "/v1/loads"],
             // The first needs a setting. The second is emptied by whoever reads it.
             Kind::TensorRt => &["/prometheus/metrics", METRICS],
         }

@@ -51,8 +51,8 @@ pub struct Request<'a> {
 
 /// Reads the body of a request. Where a key is repeated the last one counts, as in Python.
 pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
-    let text =
-        simdutf8::compat::from_utf8(body).map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
+    let text = simdutf8::compat::from_utf8(body)
+        .map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
     let fields = scan(text).map_err(|fault| not_json(text, fault))?;
     match fields {
         Ok(fields) => fields.read(route),

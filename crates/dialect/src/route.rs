@@ -93,11 +93,6 @@ impl Route {
             _ => End::Done,
         }
     }
-
-    /// Whether a stream must end with `data: [DONE]`.
-    pub const fn ends_with_done(self) -> bool {
-        self.decodes() && matches!(self.end(), End::Done)
-    }
 }
 
 #[cfg(test)]
@@ -106,7 +101,8 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: Option<(&str, bool, bool)>) {
-        let actual = Route::of(path).map(|it| (it.name(), it.decodes(), it.ends_with_done()));
+        let actual =
+            Route::of(path).map(|it| (it.name(), it.decodes(), it.decodes() && it.end() == End::Done));
         assert_eq!(actual, expected, "path: {path}");
     }
 

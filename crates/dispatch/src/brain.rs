@@ -71,8 +71,9 @@ struct Open {
 pub struct Brain {
     settings: Settings,
     fleet: Fleet,
-    /// One a model, since turns and pins of different models must not mix; the last is for the unlisted.
+    /// One a model, since turns and pins of different models must not mix.
     strategies: Vec<Strategy>,
+    /// For requests whose model nobody lists, or that name none.
     unlisted: Strategy,
     open: NumberMap<Open>,
     budget: Budget,
@@ -168,6 +169,7 @@ impl Brain {
             decode: promise.decode,
             session: arrival.session,
             head: arrival.head,
+            attempt: 0,
         };
         let (size, decodes) = (arrival.size, arrival.decodes);
         let open = Open { wanted, ask, size, decodes, seat: None, tried: Vec::new(), failovers: 0 };
@@ -192,6 +194,7 @@ impl Brain {
     /// Seats an open request, or refuses it with `otherwise` and closes it.
     fn seat(&mut self, now: Instant, request: RequestId, otherwise: Refusal, effects: &mut Vec<Effect>) {
         let Some(open) = self.open.get_mut(&request.0) else { return };
+        open.ask.attempt = open.tried.len() as u32;
         self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
         self.candidates.clear();
         self.candidates.extend(self.standings.iter().map(candidate));
@@ -205,7 +208,7 @@ impl Brain {
         let worker = self.candidates[pick.index].worker;
         let promise = Promise { prefill: open.ask.prefill, decode: open.ask.decode };
         open.seat = Some((worker, promise));
-        let attempt = open.tried.len() as u32;
+        let attempt = open.ask.attempt;
         self.fleet.promise(worker, promise);
         effects.push(Effect::Seat(Seat { request, worker, why: pick.why, attempt }));
     }
@@ -223,7 +226,7 @@ impl Brain {
         }
         // What never reached a worker costs nobody anything: only the rest is paid from the budget.
         let free = !failure.was_sent();
-        let patience_left = failure != Failure::TimedOut;
+        let patience_left = !matches!(failure, Failure::TimedOut | Failure::NoSocket);
         let refusal = Refusal::Failed { last: failure };
         if attempts_left && failovers_left && patience_left && (free || self.budget.spend(now)) {
             self.seat(now, request, refusal, effects);

@@ -77,22 +77,28 @@ pub enum Failure {
     Unreachable,
     /// The connection broke after the request was sent.
     Broke,
+    /// The worker was ejected while the request waited there for its first byte.
+    Abandoned,
     /// The worker answered with a failure of its own.
     Failed,
     /// The worker answered that it is full. No fault of its.
     Busy,
     /// No answer in time.
     TimedOut,
+    /// We have no socket left to reach it with. No fault of its.
+    NoSocket,
 }
 
 impl Failure {
-    pub const ALL: [Failure; 6] = [
+    pub const ALL: [Failure; 8] = [
         Failure::Refused,
         Failure::Unreachable,
         Failure::Broke,
+        Failure::Abandoned,
         Failure::Failed,
         Failure::Busy,
         Failure::TimedOut,
+        Failure::NoSocket,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -100,9 +106,11 @@ impl Failure {
             Failure::Refused => "refused",
             Failure::Unreachable => "unreachable",
             Failure::Broke => "broke",
+            Failure::Abandoned => "abandoned",
             Failure::Failed => "failed",
             Failure::Busy => "busy",
             Failure::TimedOut => "timed-out",
+            Failure::NoSocket => "no-socket",
         }
     }
 
@@ -113,13 +121,13 @@ impl Failure {
             Failure::Unreachable => Some(Evidence::Silent),
             Failure::Broke => Some(Evidence::Broke),
             Failure::Failed | Failure::TimedOut => Some(Evidence::Failed),
-            Failure::Busy => None,
+            Failure::Busy | Failure::Abandoned | Failure::NoSocket => None,
         }
     }
 
     /// Whether the worker may have begun to work on the request.
     pub(crate) const fn was_sent(self) -> bool {
-        !matches!(self, Failure::Refused | Failure::Unreachable)
+        !matches!(self, Failure::Refused | Failure::Unreachable | Failure::NoSocket)
     }
 }
 

@@ -81,13 +81,17 @@ impl Fleet {
         }
     }
 
-    /// The model of this name, if any worker ever listed it.
+    /// The model of this name, if any worker lists it.
     pub fn model(&self, name: &str) -> Option<ModelId> {
-        self.names.get(name).copied()
+        self.names.get(name).copied().filter(|&it| self.anyone_lists(it))
     }
 
     pub fn model_names(&self) -> impl Iterator<Item = &str> {
-        self.names.keys().map(String::as_str)
+        self.names.iter().filter(|(_, model)| self.anyone_lists(**model)).map(|(name, _)| name.as_str())
+    }
+
+    fn anyone_lists(&self, model: ModelId) -> bool {
+        self.workers().any(|it| it.serves(Wanted::Model(model)))
     }
 
     /// Whether any worker has told its models; until one has, no name can be called unknown.
@@ -245,7 +249,8 @@ fn tier(worker: &Worker) -> Option<Tier> {
 }
 
 fn change(worker: WorkerId, from: State, to: State) -> Option<Change> {
-    (from.name() != to.name()).then_some(Change { worker, from, to })
+    let moved = from.name() != to.name() || from.is_out() != to.is_out();
+    moved.then_some(Change { worker, from, to })
 }
 
 #[cfg(test)]

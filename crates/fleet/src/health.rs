@@ -37,6 +37,11 @@ pub enum State {
 impl State {
     pub const NAMES: [&'static str; 5] = ["probing", "ready", "suspect", "ejected", "warming"];
 
+    /// Whether it is as good as gone: what waits there for its first byte had better go elsewhere.
+    pub const fn is_out(self) -> bool {
+        matches!(self, State::Ejected { .. } | State::Suspect { refused: true })
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             State::Probing => State::NAMES[0],
@@ -59,7 +64,7 @@ pub enum Evidence {
     Refused,
     /// A probe or a connection attempt timed out, and nothing else was heard meanwhile.
     Silent,
-    /// A connection broke before the first byte of an answer.
+    /// A connection broke, or an answer fell silent, before it was complete.
     Broke,
     /// It answered a request with a failure of its own (500, say).
     Failed,

@@ -10,7 +10,7 @@ use crate::promise::Promised;
 /// The models a worker answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Models {
-    /// Not asked yet, or it did not answer: it may serve anything that nobody else is known for.
+    /// It was not asked yet, or lists nothing: it may serve anything that nobody else lists.
     Unknown,
     Known(Vec<ModelId>),
 }
@@ -46,9 +46,10 @@ impl Worker {
 
     pub fn serves(&self, wanted: Wanted) -> bool {
         match (&self.models, wanted) {
-            (Models::Unknown, _) | (_, Wanted::Anything) => true,
+            (_, Wanted::Anything) => true,
             (Models::Known(models), Wanted::Model(model)) => models.contains(&model),
-            (Models::Known(_), Wanted::Unlisted) => false,
+            (Models::Unknown, Wanted::Unlisted) => true,
+            (Models::Unknown, Wanted::Model(_)) | (Models::Known(_), Wanted::Unlisted) => false,
         }
     }
 }

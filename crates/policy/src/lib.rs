@@ -30,6 +30,8 @@ pub struct Ask {
     pub session: Option<u64>,
     /// Hash of the first bytes of the prompt, if it has any.
     pub head: Option<u64>,
+    /// Workers that were tried for it and failed; they are not among the candidates.
+    pub attempt: u32,
 }
 
 /// One worker that could take the prompt: numbers only, taken at one instant.

@@ -37,7 +37,10 @@ impl StickySession {
             return Some(Pick { index, why: Why::Session });
         }
         let index = choose::home(candidates, session, |_| true)?;
-        self.pins.set(session, candidates[index].worker);
+        // A worker that failed this one request may be well again for the next.
+        if ask.attempt == 0 || pinned.is_none() {
+            self.pins.set(session, candidates[index].worker);
+        }
         let why = if pinned.is_some() { Why::SessionMoved } else { Why::Session };
         Some(Pick { index, why })
     }
@@ -68,6 +71,18 @@ mod tests {
         assert_eq!(why, Why::SessionMoved);
         assert_eq!(seat(&mut strategy, 42, &rest), (second, Why::Session));
         assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session), "it does not move back");
+    }
+
+    #[test]
+    fn a_second_attempt_elsewhere_does_not_move_the_session() {
+        let all = fleet(&[(0, 0); 4]);
+        let mut strategy = StickySession::default();
+        let (home, _) = seat(&mut strategy, 42, &all);
+        let rest: Vec<Candidate> = all.iter().copied().filter(|it| it.worker != home).collect();
+        let again = Ask { session: Some(42), attempt: 1, ..Ask::default() };
+        let pick = strategy.pick(&again, &rest, &mut Rng::new(0)).unwrap();
+        assert_eq!(pick.why, Why::SessionMoved);
+        assert_eq!(seat(&mut strategy, 42, &all), (home, Why::Session));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::headers;
 use crate::line::Line;
 use crate::link::Link;
 use crate::metrics::Outcome;
+use crate::refuse::outcome;
 use crate::visit::Visit;
 
 /// The body of a response: ours, whole; or a worker's, as it comes.
@@ -41,6 +42,8 @@ pub(crate) struct Answer {
     /// Only for event streams.
     events: Option<Tracker>,
     usage: Option<Finder>,
+    /// What it counts as when it is complete.
+    outcome: Outcome,
     /// Armed while we wait for the worker.
     patience: Option<Behind<Sleep>>,
 }
@@ -62,7 +65,8 @@ pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
     }
     let events = visit.route.filter(|_| streams(extra)).map(Tracker::new);
     let usage = visit.route.map(Finder::new);
-    let mut answer = Answer { visit, link, line: Some(line), first, events, usage, patience: None };
+    let outcome = outcome(head.status);
+    let mut answer = Answer { visit, link, line: Some(line), first, events, usage, outcome, patience: None };
     if let Some(first) = answer.first.take() {
         answer.pass(&first);
         answer.first = Some(first);
@@ -97,7 +101,7 @@ impl Answer {
         let Some(line) = self.line.take() else { return };
         self.visit.usage = self.usage.take().and_then(Finder::finish);
         let whole = self.events.as_ref().is_none_or(Tracker::ended);
-        self.visit.outcome = if whole { Outcome::Answered } else { Outcome::Broke };
+        self.visit.outcome = if whole { self.outcome } else { Outcome::Broke };
         let lane = &self.visit.lane;
         lane.pool.put(lane.house.now(), self.link.worker, line);
     }

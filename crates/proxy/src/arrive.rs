@@ -1,5 +1,7 @@
 //! A request at the door: what it asks for, and its body in one piece.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
@@ -15,6 +17,7 @@ use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
 use crate::headers;
+use crate::house::{Held, House};
 use crate::line::Outgoing;
 use crate::link::Link;
 use crate::refuse::Refused;
@@ -29,6 +32,7 @@ pub(crate) struct Arrived {
     target: PathAndQuery,
     headers: HeaderMap,
     body: Bytes,
+    _held: Held,
 }
 
 /// What a request is by its method and path.
@@ -60,29 +64,24 @@ fn passes(allowed: &[String], path: &str) -> bool {
 impl Arrived {
     /// Reads the body, up to the limits.
     pub(crate) async fn read(
-        settings: &Settings,
+        house: &Arc<House>,
         at: Instant,
         route: Option<Route>,
         request: Request<Incoming>,
     ) -> Result<Arrived, Refused> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
             && encoding != "identity"
         {
             return Err(Refused::EncodedBody(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
         }
-        let patience = settings.timeouts.client_body;
-        let body = timeout(patience, collect(body, settings.limits.body_bytes)).await;
-        let body = body.map_err(|_| Refused::BodyTooSlow(patience))??;
+        let patience = house.settings.timeouts.client_body;
+        let body = timeout(patience, collect(house, body)).await;
+        let (body, held) = body.map_err(|_| Refused::BodyTooSlow(patience))??;
+        headers::toward_worker(&mut parts.headers);
         let target = parts.uri.into_parts().path_and_query;
         let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Ok(Arrived { route, at, method: parts.method, target, headers: parts.headers, body })
-    }
-
-    /// Makes the headers fit for workers, and names the request.
-    pub(crate) fn prepare(&mut self, number: RequestId, seed: u64) -> HeaderValue {
-        headers::toward_worker(&mut self.headers);
-        headers::keep_or_make_id(&mut self.headers, number.0, seed)
+        Ok(Arrived { route, at, method: parts.method, target, headers: parts.headers, body, _held: held })
     }
 
     /// What routing must know of the body.
@@ -166,12 +165,17 @@ fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
     any.then(|| hasher.finish())
 }
 
-async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Refused> {
+/// The body in one piece, and the room it takes.
+async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held), Refused> {
+    let limit = house.settings.limits.body_bytes;
     let too_large = Refused::BodyTooLarge { limit };
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > limit {
+    let hint = body.size_hint();
+    if hint.lower() > limit as u64 {
         return Err(too_large);
     }
+    // A body without a length may grow to the limit, and is counted as if it did.
+    let most = hint.upper().map_or(limit, |it| it as usize);
+    let held = house.hold(most).ok_or(Refused::TooBusy)?;
     // Most bodies come in one piece, and stay where hyper read them.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -185,10 +189,10 @@ async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Refused> {
             continue;
         }
         if rest.is_empty() {
-            rest.reserve(announced.max(first.len() + data.len()));
+            rest.reserve(hint.exact().map_or(0, |it| it as usize).max(first.len() + data.len()));
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    Ok((if rest.is_empty() { first } else { rest.freeze() }, held))
 }

@@ -83,6 +83,7 @@ async fn open(lane: &Lane, link: &Link) -> Result<Line, Failure> {
         match error {
             Unopened::Refused(_) => Failure::Refused,
             Unopened::TimedOut(_) => Failure::Unreachable,
+            Unopened::NoSocket(_) => Failure::NoSocket,
         }
     })
 }
@@ -98,16 +99,28 @@ async fn exchange(
     let timeouts = &lane.house.settings.timeouts;
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
-    let head = timeout(timeouts.headers.min(left), line.ask(arrived.toward(&link))).await;
+    let head = line.ask(arrived.toward(&link));
+    let head = unless_out(&link, timeout(timeouts.headers.min(left), head)).await?;
     let head = head.map_err(|_| Failure::TimedOut)?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
     // An answer that does not stream is complete when it begins; its head has used up its patience.
     let limit = if streams(&head.headers) { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(answered.since(sent));
-    let first = timeout(left, poll_fn(|cx| line.poll_piece(cx))).await;
+    let first = timeout(left, poll_fn(|cx| line.poll_piece(cx)));
+    let first = unless_out(&link, first).await?;
     let first = first.map_err(|_| Failure::TimedOut)?.transpose().map_err(|error| broke(&link, &error))?;
     Ok(Begun { seat, link, line, head, first })
+}
+
+/// Waits, unless the worker is ejected meanwhile: whoever has seen no byte yet need not wait for a worker
+/// that hangs.
+async fn unless_out<T>(link: &Link, wait: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        waited = wait => Ok(waited),
+        () = link.out.notified() => Err(Failure::Abandoned),
+    }
 }
 
 fn broke(link: &Link, error: &Broken) -> Failure {

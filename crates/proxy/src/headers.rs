@@ -1,7 +1,7 @@
 //! Headers that stay with a connection, and those we add.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use maitre_base::hash;
+use maitre_base::{RequestId, hash};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
@@ -50,13 +50,13 @@ pub(crate) fn toward_worker(headers: &mut HeaderMap) {
 }
 
 /// The client's own id for this request, or one of ours, put into the headers that go to the worker.
-pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, number: u64, seed: u64) -> HeaderValue {
+pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, salt: u64) -> HeaderValue {
     if let Some(id) = headers.get(&REQUEST_ID)
         && (1..=REQUEST_ID_MAX).contains(&id.len())
     {
         return id.clone();
     }
-    let made = format!("{:016x}", hash::pair(seed, number));
+    let made = format!("{:016x}", hash::pair(salt, request.0));
     let id = HeaderValue::from_str(&made).unwrap_or(HeaderValue::from_static("-"));
     headers.insert(REQUEST_ID, id.clone());
     id
@@ -100,11 +100,11 @@ mod tests {
     #[test]
     fn an_id_is_kept_if_it_is_sane_and_made_if_it_is_not() {
         let mut map = headers(&[("x-request-id", "abc")]);
-        assert_eq!(keep_or_make_id(&mut map, 1, 0), "abc");
+        assert_eq!(keep_or_make_id(&mut map, RequestId(1), 0), "abc");
         let mut map = headers(&[("x-request-id", &"a".repeat(500))]);
-        let made = keep_or_make_id(&mut map, 1, 0);
+        let made = keep_or_make_id(&mut map, RequestId(1), 0);
         assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
-        assert_ne!(keep_or_make_id(&mut HeaderMap::new(), 2, 0), made);
+        assert_ne!(keep_or_make_id(&mut HeaderMap::new(), RequestId(2), 0), made);
     }
 
     #[test]

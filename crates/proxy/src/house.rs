@@ -3,6 +3,8 @@
 //! A decision takes a few microseconds and nothing waits while it holds the lock, so a mutex serves
 //! better than a task with a queue: no hop, no wake-up, and answers in order.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +31,10 @@ pub(crate) struct House {
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
     requests: AtomicU64,
-    /// Keeps request ids of two runs apart.
-    pub(crate) seed: u64,
+    /// Keeps the request ids of two routers, or of two runs, apart.
+    pub(crate) salt: u64,
+    /// Bytes of request bodies held now.
+    bodies: AtomicU64,
     /// Told whenever a belief about a worker may have changed.
     changed: Notify,
     /// Set when we want no new connections.
@@ -47,7 +51,8 @@ impl House {
             brain: Mutex::new((Brain::new(settings.brain.clone()), Vec::new())),
             links: RwLock::new(Vec::new()),
             requests: AtomicU64::new(1),
-            seed: settings.brain.seed,
+            salt: RandomState::new().build_hasher().finish(),
+            bodies: AtomicU64::new(0),
             changed: Notify::new(),
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
@@ -87,6 +92,14 @@ impl House {
             }
         }
         None
+    }
+
+    /// Takes room for a request's body; none if there is not enough.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
+        let bytes = bytes as u64;
+        let held = self.bodies.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let held_now = Held { house: self.clone(), bytes };
+        (held <= self.settings.limits.bodies_bytes as u64).then_some(held_now)
     }
 
     /// Looks at the brain; for reports, not for decisions.
@@ -154,9 +167,24 @@ impl House {
     fn announce(&self, change: Change) {
         let Some(link) = self.link(change.worker) else { return };
         let (worker, from, to) = (&link.address, change.from.name(), change.to.name());
+        if change.to.is_out() {
+            link.out.notify_waiters();
+        }
         match change.to {
             State::Ejected { .. } | State::Suspect { .. } => warn!(%worker, from, to, "worker is unwell"),
             _ => info!(%worker, from, to, "worker is well"),
         }
+    }
+}
+
+/// Room taken for a request's body, given back when dropped.
+pub(crate) struct Held {
+    house: Arc<House>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.house.bodies.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

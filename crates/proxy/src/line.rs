@@ -43,15 +43,16 @@ pub(crate) struct Line {
     /// Rings when there is more to read.
     bell: Bell,
     keep: bool,
-    /// It has carried an exchange before: the worker may close it at the moment we use it again.
-    pub(crate) reused: bool,
     pub(crate) idle_since: Instant,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unopened {
-    #[error("connection refused: {0}")]
+    #[error("{0}")]
     Refused(io::Error),
+    /// Out of descriptors, ports or memory: says nothing of the worker.
+    #[error("no socket: {0}")]
+    NoSocket(io::Error),
     #[error("no connection after {0:?}")]
     TimedOut(Duration),
 }
@@ -67,11 +68,22 @@ pub(crate) enum Broken {
     NotHttp(&'static str),
 }
 
+fn unopened(error: io::Error) -> Unopened {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, OutOfMemory};
+    // EMFILE and ENFILE have no kind of their own.
+    let spent = matches!(error.raw_os_error(), Some(23 | 24));
+    match error.kind() {
+        AddrInUse | AddrNotAvailable | OutOfMemory => Unopened::NoSocket(error),
+        _ if spent => Unopened::NoSocket(error),
+        _ => Unopened::Refused(error),
+    }
+}
+
 impl Line {
     pub(crate) async fn open(address: &Address, patience: Duration) -> Result<Line, Unopened> {
         let connecting = TcpStream::connect((address.host(), address.port()));
         let stream = timeout(patience, connecting).await.map_err(|_| Unopened::TimedOut(patience))?;
-        let stream = stream.map_err(Unopened::Refused)?;
+        let stream = stream.map_err(unopened)?;
         // A lost option costs latency, not correctness.
         let _ = stream.set_nodelay(true);
         Ok(Line {
@@ -81,7 +93,6 @@ impl Line {
             body: Reader::default(),
             bell: Bell::default(),
             keep: true,
-            reused: false,
             idle_since: Instant::ZERO,
         })
     }
@@ -184,7 +195,6 @@ impl Line {
     /// Whether another request may be sent: the last answer was read to its end, and the worker keeps
     /// the connection open and has said nothing since.
     pub(crate) fn settle(&mut self) -> bool {
-        self.reused = true;
         let silent = || {
             let read = self.stream.try_read(&mut [0]);
             read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

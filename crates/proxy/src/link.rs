@@ -19,6 +19,8 @@ pub(crate) struct Link {
     pub(crate) name: HeaderValue,
     /// Asks the watcher for a probe now.
     pub(crate) probe: Notify,
+    /// Tells requests that wait here for their first byte that the worker is ejected.
+    pub(crate) out: Notify,
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
     about: Mutex<About>,
@@ -41,6 +43,7 @@ impl Link {
             name: name.unwrap_or_else(|_| address.header().clone()),
             address,
             probe: Notify::new(),
+            out: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
             about: Mutex::new(About::default()),

@@ -19,6 +19,8 @@ use prometheus_client::registry::Registry;
 pub(crate) enum Outcome {
     /// A worker's answer reached its end; or we answered from what we know.
     Answered,
+    /// A worker said no, with a status of this class, and we passed it on.
+    Declined(&'static str),
     /// We said no, with this code.
     Refused(&'static str),
     /// The client left first.
@@ -35,6 +37,7 @@ impl Outcome {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Outcome::Answered => "answered",
+            Outcome::Declined(_) => "declined",
             Outcome::Refused(_) => "refused",
             Outcome::Gone => "gone",
             Outcome::Broke => "broke",
@@ -43,9 +46,9 @@ impl Outcome {
         }
     }
 
-    const fn code(self) -> &'static str {
+    pub(crate) const fn code(self) -> &'static str {
         match self {
-            Outcome::Refused(code) => code,
+            Outcome::Refused(code) | Outcome::Declined(code) => code,
             _ => "",
         }
     }

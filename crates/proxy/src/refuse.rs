@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use maitre_dialect::failure::{self, Kind};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
+
+use crate::metrics::Outcome;
 
 /// Why a request gets an answer of our own. Whose fault it is shows in the status: 4xx the client's,
 /// 502 and 504 a worker's, 503 the fleet's.
@@ -36,6 +38,8 @@ pub(crate) enum Refused {
     UnknownModel { model: String, known: String },
     #[error("no worker is ready to take this request; try again shortly")]
     NoWorker,
+    #[error("too many large requests at once; try again shortly")]
+    TooBusy,
     #[error("{}", failed(*.0))]
     Failed(Failure),
 }
@@ -54,6 +58,8 @@ impl Refused {
             Refused::ModelRequired { .. } => "model_required",
             Refused::UnknownModel { .. } => "model_not_found",
             Refused::NoWorker => "no_worker",
+            Refused::TooBusy => "too_busy",
+            Refused::Failed(Failure::NoSocket) => "no_socket",
             Refused::Failed(Failure::TimedOut) => "timed_out",
             Refused::Failed(_) => "worker_failed",
         }
@@ -69,7 +75,9 @@ impl Refused {
             Refused::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refused::BodyTooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Refused::EncodedBody(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Refused::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
+            Refused::NoWorker | Refused::TooBusy | Refused::Failed(Failure::NoSocket) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refused::Failed(Failure::TimedOut) => StatusCode::GATEWAY_TIMEOUT,
             Refused::Failed(_) => StatusCode::BAD_GATEWAY,
         }
@@ -95,7 +103,9 @@ impl Refused {
     /// Where waiting helps, for how long.
     fn retry_after(&self) -> Option<HeaderValue> {
         match self {
-            Refused::NoWorker | Refused::Failed(_) => Some(HeaderValue::from_static("1")),
+            // Whoever has waited out a whole deadline should not be asked to come right back.
+            Refused::Failed(Failure::TimedOut) => None,
+            Refused::NoWorker | Refused::TooBusy | Refused::Failed(_) => Some(HeaderValue::from_static("1")),
             _ => None,
         }
     }
@@ -109,6 +119,9 @@ impl Refused {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Refused::WrongMethod { allowed, .. } = self {
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
         if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, seconds);
         }
@@ -132,6 +145,8 @@ fn failed(failure: Failure) -> &'static str {
         Failure::Refused => "no worker could be reached: connection refused",
         Failure::Unreachable => "no worker could be reached: no connection in time",
         Failure::Broke => "the worker's connection broke before it began to answer",
+        Failure::Abandoned => "the worker hung before it began to answer",
+        Failure::NoSocket => "the router has no socket left to reach a worker with",
         Failure::Failed => "the worker failed before it began to answer",
         Failure::Busy => "the worker is full",
         Failure::TimedOut => "the worker did not begin to answer in time",
@@ -145,6 +160,15 @@ pub(crate) fn judge(status: StatusCode) -> Option<Failure> {
         429 | 503 | 529 => Some(Failure::Busy),
         500..=599 => Some(Failure::Failed),
         _ => None,
+    }
+}
+
+/// How an answer with this status counts once it is complete.
+pub(crate) fn outcome(status: StatusCode) -> Outcome {
+    match status.as_u16() {
+        400..=499 => Outcome::Declined("4xx"),
+        500..=599 => Outcome::Declined("5xx"),
+        _ => Outcome::Answered,
     }
 }
 

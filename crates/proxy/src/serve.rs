@@ -31,15 +31,15 @@ enum Answer {
     Ours(Bytes),
 }
 
-async fn answer(visit: &mut Visit, request: Request<Incoming>) -> Result<Answer, Refused> {
+async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Answer, Refused> {
     let house = visit.lane.house.clone();
+    visit.id = headers::keep_or_make_id(request.headers_mut(), visit.request, house.salt);
     visit.route = match asked(&house.settings, request.method(), request.uri().path())? {
         Asked::Models => return Ok(Answer::Ours(models::list(&house))),
         Asked::Route(route) => Some(route),
         Asked::Passed => None,
     };
-    let mut arrived = Arrived::read(&house.settings, visit.arrived, visit.route, request).await?;
-    visit.id = arrived.prepare(visit.request, house.seed);
+    let arrived = Arrived::read(&house, visit.arrived, visit.route, request).await?;
     let seat = seat(visit, &arrived)?;
     let begun = forward(&arrived, visit, seat).await?;
     Ok(Answer::Workers(Box::new(begun)))

@@ -53,6 +53,8 @@ impl Default for Settings {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub body_bytes: usize,
+    /// All request bodies held at once; what would go past it is asked to come again.
+    pub bodies_bytes: usize,
     pub header_bytes: usize,
     /// Client connections at once; further ones wait in the kernel.
     pub connections: usize,
@@ -62,7 +64,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { body_bytes: 16 << 20, header_bytes: 64 << 10, connections: 16_384, idle_per_worker: 256 }
+        Limits {
+            body_bytes: 16 << 20,
+            bodies_bytes: 1 << 30,
+            header_bytes: 64 << 10,
+            connections: 16_384,
+            idle_per_worker: 256,
+        }
     }
 }
 

@@ -77,7 +77,12 @@ impl Visit {
         self.pace.first.is_some()
     }
 
-    /// When something was last received, or the request arrived.
+    fn worker(&self) -> Option<String> {
+        let link = self.lane.house.link(self.seat?.worker)?;
+        Some(link.address.to_string())
+    }
+
+    /// When an event was last received, or the request arrived.
     pub(crate) fn last(&self) -> Instant {
         self.pace.last.max(self.arrived)
     }
@@ -90,7 +95,7 @@ impl Drop for Visit {
         let counted = self.usage.map(|it| Counted { prompt: it.prompt_tokens, answer: it.completion_tokens });
         if self.seat.is_some() {
             house.on(match self.outcome {
-                Outcome::Answered => Event::Finished { request, counted },
+                Outcome::Answered | Outcome::Declined(_) => Event::Finished { request, counted },
                 Outcome::Broke | Outcome::Stalled => Event::BrokeOff { request },
                 _ => Event::Left { request },
             });
@@ -101,7 +106,7 @@ impl Drop for Visit {
         house.metrics.open.dec();
         house.metrics.ended(self.route, self.outcome);
         house.metrics.total.observe(total.as_secs_f64());
-        if let (Some(first), Some(ttft)) = (self.pace.first, ttft) {
+        if let (Some(first), Some(ttft), Outcome::Answered) = (self.pace.first, ttft, self.outcome) {
             house.metrics.first.observe(ttft.as_secs_f64());
             if self.pace.pieces > 1 {
                 let gaps = self.pace.last.since(first).as_secs_f64();
@@ -112,7 +117,8 @@ impl Drop for Visit {
             id = self.id.to_str().unwrap_or("-"),
             route = self.route.map_or("other", Route::name),
             outcome = self.outcome.name(),
-            worker = self.seat.map(|it| it.worker.0),
+            code = self.outcome.code(),
+            worker = self.worker(),
             why = self.seat.map(|it| it.why.name()),
             attempt = self.seat.map(|it| it.attempt),
             first_ms = ttft.map(|it| it.as_millis() as u64),

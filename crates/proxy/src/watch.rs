@@ -39,7 +39,7 @@ pub(crate) async fn tick(house: Arc<House>) {
 
 /// Watches until the worker is gone from the fleet.
 pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
-    let seed = hash::bytes(house.seed, link.address.to_string().as_bytes());
+    let seed = hash::bytes(house.salt, link.address.to_string().as_bytes());
     let mut watch = Watch { house, link, line: None, models_at: None, rng: Rng::new(seed) };
     let gone = watch.link.gone.clone();
     tokio::select! {
@@ -71,6 +71,8 @@ enum Unanswered {
     TimedOut,
     /// The connection broke.
     Broke,
+    /// We have no socket to ask with.
+    NoSocket,
 }
 
 impl Watch {
@@ -91,7 +93,6 @@ impl Watch {
 
     async fn look(&mut self) -> Result<(), Unanswered> {
         self.ask_about().await?;
-        self.read_models().await?;
         self.read_load().await
     }
 
@@ -102,13 +103,19 @@ impl Watch {
         let evidence = match self.get(&path).await {
             Ok(page) if is_fit(page.status) => Evidence::ProbeAnswered,
             Ok(_) | Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
+            Err(Unanswered::NoSocket) => return false,
             Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
             Err(Unanswered::TimedOut) => Evidence::Silent,
         };
+        if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() {
+            // Not fit before we know what it serves: it would get requests for the models of others.
+            return false;
+        }
         self.house.on(Event::Probed { worker: self.link.worker, evidence });
         if evidence != Evidence::ProbeAnswered {
-            // Whatever it is when it returns, it must be asked again.
+            // Whoever returns there may be somebody else.
             self.models_at = None;
+            self.link.learn(|about| about.kind = None);
         }
         evidence == Evidence::ProbeAnswered
     }
@@ -165,6 +172,8 @@ impl Watch {
                 continue;
             }
             match engine::parse_metrics(kind, &page.body) {
+                // Nothing new, from an engine that tells everything once.
+                Ok(load) if load == engine::Load::default() => break,
                 Ok(load) => {
                     let load = translate(&load);
                     self.house.on(Event::LoadReported { worker: self.link.worker, load });
@@ -209,6 +218,7 @@ async fn get(
     let line = Line::open(&link.address, patience).await.map_err(|error| match error {
         Unopened::Refused(_) => Unanswered::Refused,
         Unopened::TimedOut(_) => Unanswered::TimedOut,
+        Unopened::NoSocket(_) => Unanswered::NoSocket,
     })?;
     ask(link, line, path).await
 }

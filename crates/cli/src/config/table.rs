@@ -21,6 +21,8 @@ const ABOVE_ZERO: RangeInclusive<Duration> = Duration::from_millis(1)..=DAY;
 const THREADS_MAX: usize = 1_024;
 /// Chosen: two hundred times a prompt of a million tokens as text. Each request may hold this much memory.
 const BODY_BYTES_MAX: usize = 1 << 30;
+/// More than any machine has.
+const BODIES_BYTES_MAX: usize = 1 << 40;
 /// Chosen: well above what any proxy in front of us would let through.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Linux's limit on the open files of a process (`fs.nr_open`: 1,048,576), rounded down.
@@ -123,6 +125,11 @@ static LIMITS: &[Knob] = &[
         "limits.body",
         Field::Size(|it| &mut it.settings.limits.body_bytes, 1..=BODY_BYTES_MAX),
         "The largest request body.",
+    ),
+    knob(
+        "limits.bodies",
+        Field::Size(|it| &mut it.settings.limits.bodies_bytes, 1..=BODIES_BYTES_MAX),
+        "All request bodies held at once; what would go past it is asked to come again.",
     ),
     knob(
         "limits.headers",

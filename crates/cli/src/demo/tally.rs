@@ -25,6 +25,8 @@ pub(crate) struct Row {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
+    /// Sessions that began.
+    pub(crate) sessions: u64,
     pub(crate) errors: u64,
     /// The first thing that went wrong, for people.
     pub(crate) first_error: Option<String>,
@@ -93,6 +95,7 @@ impl Tally {
         };
         json!({
             "name": name,
+            "sessions": self.sessions,
             "requests": total.requests + self.errors,
             "errors": self.errors,
             "hit_ratio": rounded(total.hit_ratio(), 4),

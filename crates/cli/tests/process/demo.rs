@@ -46,4 +46,5 @@ fn strategies_are_run_one_after_the_other_in_the_order_given() {
     assert_eq!(rows.len(), 2);
     check_row(&rows[0], "round-robin", 4);
     check_row(&rows[1], "least-work", 4);
+    assert_eq!(rows[0]["sessions"], rows[1]["sessions"], "the same seed brings the same sessions");
 }

@@ -116,6 +116,11 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
         };
         *slot = Some(value);
     });
+    // The head ends where the first answer begins: a conversation that is shorter than the limit would
+    // otherwise have another head, and another home, with every turn.
+    if turn.role.is_some_and(|it| it.text == "\"assistant\"") {
+        return ControlFlow::Break(());
+    }
     tap.give(TURN)?;
     let Some(role) = turn.role else {
         return give_block(tap, raw);

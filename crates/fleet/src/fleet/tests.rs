@@ -27,14 +27,17 @@ fn tried_draining_and_unprobed_workers_are_left_out() {
 }
 
 #[test]
-fn a_model_is_served_by_those_who_list_it_and_those_who_list_nothing() {
+fn a_model_is_served_by_those_who_list_it_and_an_unlisted_one_by_those_who_list_nothing() {
     let mut fleet = ready(3);
     fleet.learn_models(WorkerId(0), ["llama"].into_iter());
     fleet.learn_models(WorkerId(1), ["qwen", "qwen-sql"].into_iter());
-    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1, 2]);
-    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0, 2]);
+    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1]);
+    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0]);
     assert_eq!(fleet.model("gpt"), None);
     assert_eq!(seated(&fleet, Wanted::Unlisted, &[]), [2]);
+    fleet.learn_models(WorkerId(0), ["mistral"].into_iter());
+    assert_eq!(fleet.model("llama"), None, "nobody lists it any more");
+    assert!(!fleet.model_names().any(|it| it == "llama"));
 }
 
 #[test]

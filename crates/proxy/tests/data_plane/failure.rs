@@ -87,6 +87,9 @@ async fn a_client_error_is_the_clients_and_costs_the_worker_nothing() {
         let answer = client.post("/v1/completions", body).await;
         assert_eq!(answer.status, 400, "{}", answer.text());
     }
+    table.until_nothing_is_open().await;
+    let declined = r#"maitre_requests_total{route="completions",outcome="declined",code="4xx"}"#;
+    assert_eq!(metric(&table.router.metrics(), declined), 20.0);
     let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
     assert!(table.router.look(|brain| brain.fleet().workers().all(ready)));
 }
@@ -108,6 +111,19 @@ async fn a_worker_that_hangs_is_out_within_three_seconds_and_ramps_when_it_is_ba
     hung.clear_fault();
     within(table.router.until(|brain| matches!(state(brain), State::Warming { .. }))).await;
     assert!(hung.stats().requests_received < received + 10, "no chat went to the hung worker");
+}
+
+#[tokio::test]
+async fn a_request_that_has_seen_no_byte_leaves_a_worker_that_hangs() {
+    let table = table(2).await;
+    table.engines[0].handle().inject(Injection { fault: Fault::Stall, times: None, scope: Scope::All });
+    for _ in 0..2 {
+        let mut client = table.client().await;
+        let asked = client.post("/v1/chat/completions", chat(1, false));
+        let answer = tokio::time::timeout(Duration::from_secs(10), asked).await.expect("moved to the other");
+        assert_eq!(answer.status, 200);
+    }
+    table.until_nothing_is_open().await;
 }
 
 /// Streams and answers, until told to stop: how many there were, and what went wrong with any that had

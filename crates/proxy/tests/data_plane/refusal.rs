@@ -50,7 +50,9 @@ async fn unknown_models_and_paths_name_what_there_is() {
     let body = chat(1, false).replace("maitre-sim", "gpt-9");
     check(&client.post("/v1/chat/completions", body).await, 404, "model_not_found", "maitre-sim");
     check(&client.post("/v1/chat/completion", "{}").await, 404, "unknown_path", "/v1/chat/completions");
-    check(&client.ask(get("/v1/chat/completions")).await.unwrap(), 405, "wrong_method", "POST");
+    let wrong = client.ask(get("/v1/chat/completions")).await.unwrap();
+    check(&wrong, 405, "wrong_method", "POST");
+    assert_eq!((wrong.header("allow"), wrong.header("x-request-id").len()), ("POST", 16));
     check(&client.ask(get("/metrics")).await.unwrap(), 404, "unknown_path", "not served here");
     check(&client.post("/v1/models", "{}").await, 405, "wrong_method", "GET");
 }
@@ -85,6 +87,20 @@ async fn a_body_over_the_limit_is_refused_with_and_without_a_length() {
     let mut seen = [0; 12];
     within(raw.read_exact(&mut seen)).await.unwrap();
     assert_eq!(&seen, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
+async fn bodies_that_are_too_much_together_are_asked_to_come_again() {
+    let mut settings = settings();
+    settings.limits.bodies_bytes = 10_000;
+    let table = table_with(1, engine_settings(), settings).await;
+    let large =
+        format!("{{\"model\":\"maitre-sim\",\"prompt\":\"{}\",\"max_tokens\":1}}", "x".repeat(20_000));
+    let answer = table.client().await.post("/v1/completions", large).await;
+    check(&answer, 503, "too_busy", "try again");
+    assert_eq!(answer.header("retry-after"), "1");
+    let answer = table.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    assert_eq!(answer.status, 200, "room that was refused is not kept");
 }
 
 #[tokio::test]
