@@ -91,7 +91,8 @@ impl Answer {
         if self.events.as_mut().is_none_or(|it| it.feed(data)) {
             self.visit.piece(now);
         }
-        if self.line.as_mut().is_some_and(Line::is_complete) {
+        // One that was cut short is left for the next poll, which says so.
+        if self.line.as_mut().is_some_and(Line::is_complete) && !self.is_cut() {
             self.finish();
         }
     }

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 pub(crate) struct Bell {
     rope: Arc<Rope>,
     waker: Waker,
+    /// The task the rope knows, to be compared without its lock.
+    task: Waker,
 }
 
 struct Rope {
@@ -39,7 +41,7 @@ impl Default for Bell {
     fn default() -> Bell {
         let rope = Rope { rung: AtomicBool::new(true), task: Mutex::new(Waker::noop().clone()) };
         let rope = Arc::new(rope);
-        Bell { waker: Waker::from(rope.clone()), rope }
+        Bell { waker: Waker::from(rope.clone()), rope, task: Waker::noop().clone() }
     }
 }
 
@@ -47,13 +49,14 @@ impl Bell {
     /// Whether it has rung since the last time; if so, the context to ask with.
     pub(crate) fn answer(&mut self, cx: &Context<'_>) -> Option<Context<'_>> {
         // The task must be known before we look: a ring between the two then wakes it.
-        let mut task = self.rope.task.lock();
-        if !task.will_wake(cx.waker()) {
-            task.clone_from(cx.waker());
-            self.rope.rung.store(true, Ordering::Relaxed);
+        if !self.task.will_wake(cx.waker()) {
+            self.task.clone_from(cx.waker());
+            self.rope.task.lock().clone_from(cx.waker());
+            self.ring();
         }
-        drop(task);
-        self.rope.rung.swap(false, Ordering::Acquire).then(|| Context::from_waker(&self.waker))
+        // Looked at before it is taken: taking it is what costs, and mostly there is nothing to take.
+        let rung = self.rope.rung.load(Ordering::Relaxed) && self.rope.rung.swap(false, Ordering::Acquire);
+        rung.then(|| Context::from_waker(&self.waker))
     }
 
     /// To be asked again although nothing rang.

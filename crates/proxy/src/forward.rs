@@ -110,6 +110,9 @@ async fn exchange(
     let first = timeout(left, poll_fn(|cx| line.poll_piece(cx)));
     let first = unless_out(&link, first).await?;
     let first = first.map_err(|_| Failure::TimedOut)?.transpose().map_err(|error| broke(&link, &error))?;
+    if first.is_none() && streams(&head.headers) {
+        return Err(broke(&link, &Broken::Cut));
+    }
     Ok(Begun { seat, link, line, head, first })
 }
 

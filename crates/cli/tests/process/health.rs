@@ -17,7 +17,7 @@ async fn a_stopped_engine_is_out_within_three_seconds_and_back_when_it_goes_on()
     let (listen, stopped) = (serve.listen, &engines[1]);
     stopped.program.signal("STOP");
 
-    // Traffic goes on meanwhile. What is sent to the stopped engine before it is found out waits there.
+    // Traffic goes on meanwhile. What is sent to the stopped engine before it is found out is moved then.
     let mut early = JoinSet::new();
     let traffic = async {
         let mut looks = tokio::time::interval(LOOK_AGAIN);
@@ -35,11 +35,12 @@ async fn a_stopped_engine_is_out_within_three_seconds_and_back_when_it_goes_on()
         assert_ne!(answer.worker(), stopped.url, "sent to a worker that has been stopped for three seconds");
     }
 
+    let early = within(early.join_all()).await;
+    assert!(early.iter().all(|it| *it == 200), "{early:?}");
+
     stopped.program.signal("CONT");
     within(async { while client.post(CHAT, &chat(1)).await.worker() != stopped.url {} }).await;
     serve.until_worker(&stopped.url, "ready").await;
-    let early = within(early.join_all()).await;
-    assert!(early.iter().all(|it| *it == 200), "{early:?}");
 }
 
 #[tokio::test]

@@ -68,8 +68,11 @@ impl Reader {
         match self {
             Reader::Length { left } => *left == 0,
             Reader::UntilClose => false,
-            // Anything else that stands there, data or nonsense, is for the next look.
-            Reader::Chunked(chunk) => chunk.frame(buffer).is_ok() && *chunk == Chunk::End,
+            Reader::Chunked(Chunk::End) => true,
+            // What is there but the end, data or nonsense, is for the next look.
+            Reader::Chunked(chunk) => {
+                !buffer.is_empty() && chunk.frame(buffer).is_ok() && *chunk == Chunk::End
+            }
         }
     }
 
@@ -139,6 +142,10 @@ impl Chunk {
 
 /// Takes a line off the buffer; its length without the break, or none if it is not all there.
 fn line(buffer: &mut BytesMut) -> Result<Option<usize>, Broken> {
+    if buffer.starts_with(b"\r\n") {
+        buffer.advance(2);
+        return Ok(Some(0));
+    }
     match memchr::memchr(b'\n', &buffer[..buffer.len().min(LINE_BYTES_MAX)]) {
         Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
             buffer.advance(end + 1);
@@ -157,6 +164,10 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Broken> {
     for &digit in &buffer[..digits.min(LINE_BYTES_MAX)] {
         let value = (digit as char).to_digit(16).unwrap_or_default();
         size = size.checked_mul(16).and_then(|it| it.checked_add(u64::from(value))).ok_or(odd_size())?;
+    }
+    if digits > 0 && buffer[digits..].starts_with(b"\r\n") {
+        buffer.advance(digits + 2);
+        return Ok(Some(size));
     }
     match buffer.get(digits) {
         // Extensions are passed over.

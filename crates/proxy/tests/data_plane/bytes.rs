@@ -110,6 +110,16 @@ async fn play(stream: &mut tokio::net::TcpStream, head: &str, pieces: &[Vec<u8>]
     stream.write_all(b"0\r\n\r\n").await
 }
 
+/// A router before one such worker, ready.
+async fn router_before(worker: std::net::SocketAddr) -> Router {
+    let mut settings = settings();
+    settings.workers = vec![format!("http://{worker}").parse().unwrap()];
+    let router = Router::start(settings).await.unwrap();
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::State::Ready;
+    within(router.until(|brain| brain.fleet().workers().all(ready))).await;
+    router
+}
+
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\nx-odd: kept\r\n\r\n";
 
 #[tokio::test]
@@ -132,12 +142,7 @@ async fn streams_cut_anywhere_reach_the_client_unchanged() {
             pieces.push(piece.to_vec());
             rest = left;
         }
-        let worker = scripted(STREAM, pieces).await;
-        let mut settings = settings();
-        settings.workers = vec![format!("http://{worker}").parse().unwrap()];
-        let router = Router::start(settings).await.unwrap();
-        let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::State::Ready;
-        within(router.until(|brain| brain.fleet().workers().all(ready))).await;
+        let router = router_before(scripted(STREAM, pieces).await).await;
         let mut client = Client::connect(router.listen()).await;
         for _ in 0..3 {
             let answer = client.post("/v1/chat/completions", chat(1, true)).await;
@@ -145,6 +150,33 @@ async fn streams_cut_anywhere_reach_the_client_unchanged() {
             assert_eq!(answer.body, whole, "round {round}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_stream_without_its_end_mark_is_never_taken_for_whole() {
+    let event = b"data: {\"n\":1}\n\n".to_vec();
+    for pieces in [vec![event.clone()], vec![event.clone(), event.clone()], vec![b"data: {\"n\"".to_vec()]] {
+        let sent = pieces.concat();
+        let router = router_before(scripted(STREAM, pieces).await).await;
+        let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+        let told = answer.text().split_off(sent.len());
+        assert!(answer.body.starts_with(&sent) && told.contains("worker_failed"), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_nothing_is_a_failure_before_the_first_byte() {
+    let router = router_before(scripted(STREAM, Vec::new()).await).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (502, &"worker_failed".into()));
+}
+
+#[tokio::test]
+async fn a_workers_own_error_event_is_not_doubled() {
+    let event = b"data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n".to_vec();
+    let router = router_before(scripted(STREAM, vec![event.clone()]).await).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert_eq!(answer.body, event);
 }
 
 #[tokio::test]
