@@ -46,11 +46,7 @@ pub(super) static SECTIONS: &[Section] = &[
 
 static MAIN: &[Knob] = &[
     knob("listen", Field::Socket(|it| &mut it.settings.listen), "Where clients connect."),
-    knob(
-        "admin",
-        Field::Socket(|it| &mut it.settings.admin),
-        "Where metrics, health and administration are served.",
-    ),
+    knob("admin", Field::Socket(|it| &mut it.settings.admin), "Where metrics and health are served."),
     knob(
         "workers",
         Field::Workers(|it| &mut it.settings.workers),

@@ -35,7 +35,7 @@ pub(crate) async fn visit(
         };
         let answer = match connected {
             Ok(mut kept) => {
-                let answer = kept.ask(&turn).await;
+                let answer = kept.ask(session.id, &turn).await;
                 line = Some(kept);
                 answer
             }
@@ -101,10 +101,11 @@ impl Line {
     }
 
     /// One turn: what was seen of it, and the text of the answer.
-    async fn ask(&mut self, turn: &Turn) -> anyhow::Result<(Seen, String)> {
+    async fn ask(&mut self, session: u64, turn: &Turn) -> anyhow::Result<(Seen, String)> {
         let request = Request::post("/v1/chat/completions")
             .header("host", "maitre")
             .header("content-type", "application/json")
+            .header("x-session-id", session)
             .body(Full::new(Bytes::from(turn.body.clone())))?;
         self.sender.ready().await?;
         let watch = Stopwatch::start();
