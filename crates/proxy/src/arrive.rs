@@ -20,7 +20,7 @@ use crate::headers;
 use crate::house::{Held, House};
 use crate::line::Outgoing;
 use crate::link::Link;
-use crate::refuse::Refused;
+use crate::refuse::{Refused, echo};
 use crate::settings::{Session, Settings};
 
 /// A request, whole.
@@ -43,14 +43,14 @@ pub(crate) enum Asked {
 }
 
 pub(crate) fn asked(settings: &Settings, method: &Method, path: &str) -> Result<Asked, Refused> {
-    let wrong = |allowed| Refused::WrongMethod { method: method.to_string(), path: path.to_owned(), allowed };
+    let wrong = |allowed| Refused::WrongMethod { method: echo(method.as_str()), path: echo(path), allowed };
     match (Route::of(path), path) {
         (Some(route), _) if method == Method::POST => Ok(Asked::Route(route)),
         (Some(_), _) => Err(wrong("POST")),
         (None, "/v1/models") if method == Method::GET => Ok(Asked::Models),
         (None, "/v1/models") => Err(wrong("GET")),
         (None, _) if passes(&settings.pass, path) => Ok(Asked::Passed),
-        (None, _) => Err(Refused::UnknownPath { method: method.to_string(), path: path.to_owned() }),
+        (None, _) => Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) }),
     }
 }
 
@@ -73,7 +73,7 @@ impl Arrived {
         if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
             && encoding != "identity"
         {
-            return Err(Refused::EncodedBody(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
+            return Err(Refused::EncodedBody(echo(&String::from_utf8_lossy(encoding.as_bytes()))));
         }
         let patience = house.settings.timeouts.client_body;
         let body = timeout(patience, collect(house, body)).await;

@@ -60,8 +60,19 @@ pub(crate) async fn forward(arrived: &Arrived, visit: &mut Visit, mut seat: Seat
     }
 }
 
+/// One attempt, given up when the worker is taken out meanwhile: whoever has seen no byte yet need not wait
+/// for a worker that hangs.
 async fn attempt(lane: &Lane, arrived: &Arrived, seat: Seat) -> Result<Begun, Failure> {
     let link = lane.house.link(seat.worker).ok_or(Failure::Refused)?;
+    let outs = link.outs();
+    tokio::select! {
+        biased;
+        outcome = on_some_line(lane, arrived, link.clone(), seat) => outcome,
+        () = link.until_out(outs) => Err(Failure::Abandoned),
+    }
+}
+
+async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Seat) -> Result<Begun, Failure> {
     let Some(line) = lane.pool.take(seat.worker) else {
         let line = open(lane, &link).await?;
         return exchange(lane, arrived, link, seat, line).await;
@@ -99,31 +110,19 @@ async fn exchange(
     let timeouts = &lane.house.settings.timeouts;
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
-    let head = line.ask(arrived.toward(&link));
-    let head = unless_out(&link, timeout(timeouts.headers.min(left), head)).await?;
+    let head = timeout(timeouts.headers.min(left), line.ask(arrived.toward(&link))).await;
     let head = head.map_err(|_| Failure::TimedOut)?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
     // An answer that does not stream is complete when it begins; its head has used up its patience.
     let limit = if streams(&head.headers) { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(answered.since(sent));
-    let first = timeout(left, poll_fn(|cx| line.poll_piece(cx)));
-    let first = unless_out(&link, first).await?;
+    let first = timeout(left, poll_fn(|cx| line.poll_piece(cx))).await;
     let first = first.map_err(|_| Failure::TimedOut)?.transpose().map_err(|error| broke(&link, &error))?;
     if first.is_none() && streams(&head.headers) {
         return Err(broke(&link, &Broken::Cut));
     }
     Ok(Begun { seat, link, line, head, first })
-}
-
-/// Waits, unless the worker is ejected meanwhile: whoever has seen no byte yet need not wait for a worker
-/// that hangs.
-async fn unless_out<T>(link: &Link, wait: impl Future<Output = T>) -> Result<T, Failure> {
-    tokio::select! {
-        biased;
-        waited = wait => Ok(waited),
-        () = link.out.notified() => Err(Failure::Abandoned),
-    }
 }
 
 fn broke(link: &Link, error: &Broken) -> Failure {

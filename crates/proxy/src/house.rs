@@ -168,7 +168,7 @@ impl House {
         let Some(link) = self.link(change.worker) else { return };
         let (worker, from, to) = (&link.address, change.from.name(), change.to.name());
         if change.to.is_out() {
-            link.out.notify_waiters();
+            link.take_out();
         }
         match change.to {
             State::Ejected { .. } | State::Suspect { .. } => warn!(%worker, from, to, "worker is unwell"),

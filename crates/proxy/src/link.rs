@@ -1,6 +1,7 @@
 //! What the sockets know of a worker: its address, when it was last heard, what it says of itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -19,8 +20,9 @@ pub(crate) struct Link {
     pub(crate) name: HeaderValue,
     /// Asks the watcher for a probe now.
     pub(crate) probe: Notify,
-    /// Tells requests that wait here for their first byte that the worker is ejected.
-    pub(crate) out: Notify,
+    /// How often the worker was taken out, and who is to be told when it happens again.
+    outs: AtomicU32,
+    out: Notify,
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
     about: Mutex<About>,
@@ -43,6 +45,7 @@ impl Link {
             name: name.unwrap_or_else(|_| address.header().clone()),
             address,
             probe: Notify::new(),
+            outs: AtomicU32::new(0),
             out: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
@@ -57,6 +60,26 @@ impl Link {
 
     pub(crate) fn heard_since(&self, then: Instant) -> bool {
         self.heard.load(Ordering::Relaxed) > then.as_nanos()
+    }
+
+    /// The worker is out: tells all requests that wait here for their first byte.
+    pub(crate) fn take_out(&self) {
+        self.outs.fetch_add(1, Ordering::Release);
+        self.out.notify_waiters();
+    }
+
+    pub(crate) fn outs(&self) -> u32 {
+        self.outs.load(Ordering::Acquire)
+    }
+
+    /// Waits until the worker has been taken out since it was so for the `outs`th time.
+    pub(crate) async fn until_out(&self, outs: u32) {
+        let mut told = pin!(self.out.notified());
+        // Listens before it looks, so that nothing falls between.
+        told.as_mut().enable();
+        if self.outs() == outs {
+            told.await;
+        }
     }
 
     pub(crate) fn about(&self) -> About {

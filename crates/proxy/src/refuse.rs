@@ -129,10 +129,18 @@ impl Refused {
     }
 }
 
+/// Most characters of a client's own words that we say back to it.
+const ECHO_MAX: usize = 128;
+
+/// A client's own words, cut short: a name may be as long as a body.
+pub(crate) fn echo(words: &str) -> String {
+    words.chars().take(ECHO_MAX).collect()
+}
+
 impl Refused {
     pub(crate) fn by_brain(refusal: Refusal, model: Option<&str>, known: String) -> Refused {
         match refusal {
-            Refusal::UnknownModel => Refused::UnknownModel { model: model.unwrap_or("").to_owned(), known },
+            Refusal::UnknownModel => Refused::UnknownModel { model: echo(model.unwrap_or("")), known },
             Refusal::ModelRequired => Refused::ModelRequired { known },
             Refusal::NoWorker => Refused::NoWorker,
             Refusal::Failed { last } => Refused::Failed(last),

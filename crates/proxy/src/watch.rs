@@ -107,8 +107,9 @@ impl Watch {
             Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
             Err(Unanswered::TimedOut) => Evidence::Silent,
         };
-        if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() {
-            // Not fit before we know what it serves: it would get requests for the models of others.
+        // Not fit before we know what it serves: it would get requests for the models of others.
+        let known = self.models_at.is_some();
+        if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() && !known {
             return false;
         }
         self.house.on(Event::Probed { worker: self.link.worker, evidence });

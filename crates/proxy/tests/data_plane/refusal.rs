@@ -49,6 +49,10 @@ async fn unknown_models_and_paths_name_what_there_is() {
     let mut client = table.client().await;
     let body = chat(1, false).replace("maitre-sim", "gpt-9");
     check(&client.post("/v1/chat/completions", body).await, 404, "model_not_found", "maitre-sim");
+    let endless = chat(1, false).replace("maitre-sim", &"m".repeat(1_000_000));
+    let answer = client.post("/v1/chat/completions", endless).await;
+    check(&answer, 404, "model_not_found", "maitre-sim");
+    assert!(answer.body.len() < 1_000, "a long name is not said back in full");
     check(&client.post("/v1/chat/completion", "{}").await, 404, "unknown_path", "/v1/chat/completions");
     let wrong = client.ask(get("/v1/chat/completions")).await.unwrap();
     check(&wrong, 405, "wrong_method", "POST");
