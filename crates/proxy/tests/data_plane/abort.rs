@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use maitre_base::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -111,5 +115,31 @@ async fn the_upstream_is_closed_at_once_when_the_client_leaves() {
         let gone = handle.until(|it| it.requests_open == 0 && it.engine.running == 0);
         tokio::time::timeout(Duration::from_millis(500), gone).await.expect("aborted at once");
     }
+    table.until_nothing_is_open().await;
+}
+
+#[tokio::test]
+async fn an_http2_stream_that_is_reset_takes_only_its_own_request_with_it() {
+    let mut engine = engine_settings();
+    engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
+    let table = table_with(1, engine, settings()).await;
+    let handle = table.engines[0].handle();
+    let stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    let mut ask = async |tokens: u32| {
+        let body = chat(tokens, true).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
+        let request =
+            http::Request::post("http://maitre/v1/chat/completions").body(Full::new(Bytes::from(body)));
+        within(sender.send_request(request.unwrap())).await.unwrap()
+    };
+    let (short, long) = (ask(50).await, ask(2_000).await);
+    within(handle.until(|it| it.engine.running == 2)).await;
+    drop(long);
+    within(handle.until(|it| it.engine.running == 1)).await;
+    let whole = within(short.into_body().collect()).await.unwrap().to_bytes();
+    assert!(whole.ends_with(b"data: [DONE]\n\n"));
     table.until_nothing_is_open().await;
 }
