@@ -72,7 +72,7 @@ pub struct Brain {
     settings: Settings,
     fleet: Fleet,
     /// One a model, since turns and pins of different models must not mix.
-    strategies: Vec<Strategy>,
+    strategies: NumberMap<Strategy>,
     /// For requests whose model nobody lists, or that name none.
     unlisted: Strategy,
     open: NumberMap<Open>,
@@ -87,7 +87,7 @@ impl Brain {
     pub fn new(settings: Settings) -> Brain {
         Brain {
             fleet: Fleet::new(settings.health),
-            strategies: Vec::new(),
+            strategies: NumberMap::default(),
             unlisted: Strategy::new(settings.strategy, settings.knobs),
             open: NumberMap::default(),
             budget: Budget::new(settings.budget),
@@ -146,12 +146,11 @@ impl Brain {
     fn learn_models(&mut self, worker: WorkerId, names: &[&str]) {
         self.fleet.learn_models(worker, names.iter().copied());
         for name in names {
-            if let Some(model) = self.fleet.model(name)
-                && self.strategies.len() <= model.0 as usize
-            {
-                let strategy = self.settings.strategies.get(*name).copied().unwrap_or(self.settings.strategy);
-                self.strategies.push(Strategy::new(strategy, self.settings.knobs));
-            }
+            let Some(model) = self.fleet.model(name) else { continue };
+            self.strategies.entry(u64::from(model.0)).or_insert_with(|| {
+                let own = self.settings.strategies.get(*name).copied();
+                Strategy::new(own.unwrap_or(self.settings.strategy), self.settings.knobs)
+            });
         }
     }
 
@@ -198,7 +197,7 @@ impl Brain {
         self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
         self.candidates.clear();
         self.candidates.extend(self.standings.iter().map(candidate));
-        let known = model_of(open.wanted).and_then(|it| self.strategies.get_mut(it.0 as usize));
+        let known = model_of(open.wanted).and_then(|it| self.strategies.get_mut(&u64::from(it.0)));
         let strategy = known.unwrap_or(&mut self.unlisted);
         let Some(pick) = strategy.pick(&open.ask, &self.candidates, &mut self.rng) else {
             effects.push(Effect::Refuse { request, refusal: otherwise });

@@ -107,6 +107,11 @@ impl Answer {
         lane.pool.put(lane.house.now(), self.link.worker, line);
     }
 
+    /// Whether an event stream has had its end mark, whatever becomes of the connection.
+    fn has_ended(&self) -> bool {
+        self.events.as_ref().is_some_and(Tracker::ended)
+    }
+
     /// Whether an event stream stops where no event stream ends. One that told of a failure itself does.
     fn is_cut(&self) -> bool {
         self.events.as_ref().is_some_and(|it| !it.ended() && !it.failed())
@@ -124,6 +129,11 @@ impl Answer {
             _ => Failure::server("worker_failed", "the worker failed before the answer was complete"),
         };
         Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure)))))
+    }
+
+    /// Whether the last piece already came too late. No look at the clock: `pass` has had one.
+    fn is_overdue(&self) -> bool {
+        self.visit.last().since(self.visit.arrived) >= self.visit.lane.house.settings.timeouts.total
     }
 
     /// How long the worker may stay silent now, counted from what it last said.
@@ -161,9 +171,16 @@ impl Answer {
         }
         let Some(line) = &mut self.line else { return Poll::Ready(None) };
         match line.poll_piece(cx) {
+            // With a slow client there is always more to read, and patience is never asked.
+            Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(Outcome::Overdue)),
             Poll::Ready(Some(Ok(data))) => {
                 self.pass(&data);
                 Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            // All of it is here: only the frame around it was lost.
+            Poll::Ready(Some(Err(_))) if self.has_ended() => {
+                self.finish();
+                Poll::Ready(None)
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(Outcome::Broke)),
             Poll::Ready(None) if self.is_cut() => Poll::Ready(self.fail(Outcome::Broke)),
@@ -171,10 +188,13 @@ impl Answer {
                 self.finish();
                 Poll::Ready(None)
             }
-            Poll::Pending => {
-                let outcome = ready!(self.poll_patience(cx));
-                Poll::Ready(self.fail(outcome))
-            }
+            Poll::Pending => match ready!(self.poll_patience(cx)) {
+                Outcome::Stalled if self.has_ended() => {
+                    self.finish();
+                    Poll::Ready(None)
+                }
+                outcome => Poll::Ready(self.fail(outcome)),
+            },
         }
     }
 }

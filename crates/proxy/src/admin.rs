@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::house::House;
 use crate::refuse::{Health, plain};
+use crate::server::ACCEPT_PAUSE;
 
 /// Operators, scrapers and probes at once; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -29,8 +30,9 @@ pub(crate) async fn listen(house: Arc<House>, listener: TcpListener) {
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
-                if let Ok((stream, _)) = accepted {
-                    connections.spawn(connection(house.clone(), stream));
+                match accepted {
+                    Ok((stream, _)) => drop(connections.spawn(connection(house.clone(), stream))),
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 }
             }
             Some(_) = connections.join_next() => {}

@@ -173,9 +173,8 @@ async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held)
     if hint.lower() > limit as u64 {
         return Err(too_large);
     }
-    // A body without a length may grow to the limit, and is counted as if it did.
-    let most = hint.upper().map_or(limit, |it| it as usize);
-    let held = house.hold(most).ok_or(Refused::TooBusy)?;
+    // A body without a length is counted as it grows.
+    let mut held = house.hold(hint.lower() as usize).ok_or(Refused::TooBusy)?;
     // Most bodies come in one piece, and stay where hyper read them.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -183,6 +182,9 @@ async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held)
         let Ok(data) = frame.map_err(|_| Refused::BodyBroken)?.into_data() else { continue };
         if first.len() + rest.len() + data.len() > limit {
             return Err(too_large);
+        }
+        if !held.grow(first.len() + rest.len() + data.len()) {
+            return Err(Refused::TooBusy);
         }
         if first.is_empty() && rest.is_empty() {
             first = data;

@@ -183,6 +183,16 @@ pub(crate) struct Held {
     bytes: u64,
 }
 
+impl Held {
+    /// Takes room for a body that has grown to `bytes`; false if there is not enough.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let more = (bytes as u64).saturating_sub(self.bytes);
+        self.bytes += more;
+        let held = self.house.bodies.fetch_add(more, Ordering::Relaxed) + more;
+        more == 0 || held <= self.house.settings.limits.bodies_bytes as u64
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.house.bodies.fetch_sub(self.bytes, Ordering::Relaxed);

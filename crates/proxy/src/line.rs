@@ -100,8 +100,21 @@ impl Line {
     /// Sends a request and waits for the head of its answer.
     pub(crate) async fn ask(&mut self, request: Outgoing) -> Result<Head, Broken> {
         let Outgoing { method, mut head, mut body } = request;
-        poll_fn(|cx| self.poll_send(&mut head, &mut body, cx)).await?;
-        poll_fn(|cx| self.poll_head(&method, cx)).await
+        let mut sending = true;
+        let mut whole = false;
+        poll_fn(|cx| {
+            if sending && let Poll::Ready(sent) = self.poll_send(&mut head, &mut body, cx) {
+                sending = false;
+                whole = sent.is_ok();
+            }
+            // A worker may answer before it has read all, and then read no more, or close: listen while
+            // we send, and after a write that failed hear what it has said, if only that it is gone.
+            let answer = ready!(self.poll_head(&method, cx));
+            // What was half sent cannot be followed by anything.
+            self.keep &= whole;
+            Poll::Ready(answer)
+        })
+        .await
     }
 
     fn poll_send(

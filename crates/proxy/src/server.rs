@@ -9,7 +9,7 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
@@ -31,7 +31,7 @@ const HEADER_LINES_MAX: usize = 128;
 const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Pause after a failed `accept`.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections and deals them out to the lanes in turn, until the house closes.
 pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, lanes: Vec<mpsc::Sender<Guest>>) {
@@ -86,7 +86,11 @@ const PREFACE: &[u8] = b"PRI * HTTP/2";
 async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     let mut beginning = [0; PREFACE.len()];
     // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
-    let Ok(length) = stream.peek(&mut beginning).await else { return };
+    let peeked = tokio::select! {
+        peeked = stream.peek(&mut beginning) => peeked,
+        () = lane.house.closing.cancelled() => return,
+    };
+    let Ok(length) = peeked else { return };
     let frames = &beginning[..length] == PREFACE;
     if frames {
         pulse.speaks_frames();
@@ -127,9 +131,31 @@ fn http1(house: &House) -> http1::Builder {
     builder
 }
 
-fn http2(house: &House) -> http2::Builder<TokioExecutor> {
+/// Runs the streams of an HTTP/2 connection. A body is not polled while its client opens no window, so
+/// its own limits do not see that: whoever is past the longest visit by this much is cut off here.
+#[derive(Clone, Copy)]
+struct Streams {
+    limit: Duration,
+}
+
+const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    #[expect(clippy::disallowed_methods, reason = "ends with its connection, or at the limit")]
+    fn execute(&self, stream: F) {
+        let limit = self.limit;
+        tokio::spawn(async move { drop(tokio::time::timeout(limit, stream).await) });
+    }
+}
+
+fn http2(house: &House) -> http2::Builder<Streams> {
     let header_bytes = u32::try_from(house.settings.limits.header_bytes).unwrap_or(u32::MAX);
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder =
+        http2::Builder::new(Streams { limit: house.settings.timeouts.total.saturating_add(CUT_OFF_AFTER) });
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
     builder
 }

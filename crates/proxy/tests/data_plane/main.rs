@@ -4,6 +4,7 @@
 mod abort;
 mod bytes;
 mod deadline;
+mod disorder;
 mod failure;
 mod protocol;
 mod refusal;

@@ -1,0 +1,161 @@
+//! Workers and clients that break the order of things, each within its rights.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use maitre_fleet::State;
+use maitre_proxy::{Router, Settings, Stopped};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::table::{ANYWHERE, Client, chat, engine_settings, metric, settings, table_with, within};
+
+/// A worker's side of one connection: reads a head, and only a head.
+async fn head_of(stream: &mut TcpStream) -> Option<String> {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).await.ok()? == 0 {
+            return None;
+        }
+        seen.push(byte[0]);
+    }
+    Some(String::from_utf8_lossy(&seen).into_owned())
+}
+
+/// A router before one worker that answers GETs with 404, and leaves POSTs to `reply` once it has read
+/// their heads.
+async fn router_before<F, R>(reply: F, mut settings: Settings) -> Router
+where
+    F: Fn(TcpStream) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let addr: SocketAddr = listener.local_addr().unwrap();
+    let mut worker = JoinSet::new();
+    worker.spawn(async move {
+        let mut served = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let reply = reply.clone();
+            served.spawn(async move {
+                while let Some(head) = head_of(&mut stream).await {
+                    if head.starts_with("POST") {
+                        return reply(stream).await;
+                    }
+                    let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
+                }
+            });
+        }
+    });
+    // It lives as long as the test.
+    worker.detach_all();
+    settings.workers = vec![format!("http://{addr}").parse().unwrap()];
+    let router = Router::start(settings).await.unwrap();
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+    within(router.until(|brain| brain.fleet().workers().all(ready))).await;
+    router
+}
+
+fn large() -> String {
+    chat(1, false).replace("a table for two", &"x".repeat(14 << 20))
+}
+
+const TOO_LARGE: &[u8] =
+    b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 9\r\nconnection: close\r\n\r\ntoo large";
+
+#[tokio::test]
+async fn an_answer_is_heard_while_the_body_is_still_being_sent() {
+    let reply = |mut stream: TcpStream| async move {
+        stream.write_all(TOO_LARGE).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    let router = router_before(reply, settings()).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", large()).await;
+    assert_eq!((answer.status.as_u16(), answer.text().as_str()), (413, "too large"));
+}
+
+#[tokio::test]
+async fn a_refusal_before_the_body_was_read_is_the_clients_and_no_broken_worker() {
+    let reply = |mut stream: TcpStream| async move { stream.write_all(TOO_LARGE).await.unwrap() };
+    let router = router_before(reply, settings()).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", large()).await;
+    let state = router.look(|brain| brain.fleet().workers().next().unwrap().health.state());
+    assert_eq!((answer.status.as_u16(), state), (413, State::Ready), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_does_not_hold_up_the_drain() {
+    let table = table_with(1, engine_settings(), settings()).await;
+    let _silent = TcpStream::connect(table.router.listen()).await.unwrap();
+    // Its lane has it once a later connection is answered.
+    table.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    assert_eq!(within(table.router.stop()).await, Stopped::Drained);
+}
+
+#[tokio::test]
+async fn small_bodies_without_a_length_do_not_take_the_room_of_large_ones() {
+    let mut settings = settings();
+    settings.limits.body_bytes = 1 << 20;
+    settings.limits.bodies_bytes = 4 << 20;
+    // Answers nobody before all eight have asked.
+    let all = std::sync::Arc::new(tokio::sync::Barrier::new(8));
+    let reply = move |mut stream: TcpStream| {
+        let all = all.clone();
+        async move {
+            all.wait().await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        }
+    };
+    let router = router_before(reply, settings).await;
+    let listen = router.listen();
+    let mut asks = JoinSet::new();
+    for _ in 0..8 {
+        asks.spawn(async move {
+            let mut socket = TcpStream::connect(listen).await.unwrap();
+            let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ntransfer-encoding: chunked\r\n\r\n";
+            let body = chat(1, false);
+            let text = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+            socket.write_all(text.as_bytes()).await.unwrap();
+            let mut status = [0; 12];
+            socket.read_exact(&mut status).await.unwrap();
+            String::from_utf8_lossy(&status).into_owned()
+        });
+    }
+    let answers = within(asks.join_all()).await;
+    assert_eq!(answers, ["HTTP/1.1 200"; 8]);
+}
+
+#[tokio::test]
+async fn a_stream_that_lost_only_its_last_frame_has_ended_well() {
+    let reply = |mut stream: TcpStream| async move {
+        let mut body = [0; 4096];
+        let _ = stream.read(&mut body).await;
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.unwrap();
+        stream.write_all(b"e\r\ndata: [DONE]\n\n\r\n").await.unwrap();
+    };
+    let router = router_before(reply, settings()).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert_eq!(answer.text(), "data: {}\n\ndata: [DONE]\n\n");
+    let answered = r#"maitre_requests_total{route="chat",outcome="answered",code=""}"#;
+    assert_eq!(metric(&router.metrics(), answered), 1.0);
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_has_no_more_time_than_others() {
+    let mut settings = settings();
+    settings.timeouts.total = Duration::from_millis(300);
+    // A stream without end, as fast as it is taken.
+    let reply = |mut stream: TcpStream| async move {
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        while stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.is_ok() {}
+    };
+    let router = router_before(reply, settings).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert!(answer.text().contains("\"timed_out\""), "{} bytes", answer.body.len());
+}
