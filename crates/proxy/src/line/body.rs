@@ -4,8 +4,11 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::Broken;
 
-/// Longest line that frames a chunk: sixteen digits, and extensions nobody sends.
+/// Longest line that frames a chunk: its size, and extensions nobody sends.
 const LINE_BYTES_MAX: usize = 1_024;
+
+/// Digits of a chunk's size: as many as a `u64` has.
+const DIGITS_MAX: usize = 16;
 
 /// Most trailer lines, all of which are dropped.
 const TRAILERS_MAX: u32 = 64;
@@ -158,13 +161,12 @@ fn line(buffer: &mut BytesMut) -> Result<Option<usize>, Broken> {
 }
 
 fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Broken> {
-    let odd = Broken::NotHttp("an odd chunk size");
-    let digits = buffer.iter().take_while(|it| it.is_ascii_hexdigit()).count();
-    let mut size: u64 = 0;
-    for &digit in &buffer[..digits.min(LINE_BYTES_MAX)] {
-        let value = (digit as char).to_digit(16).unwrap_or_default();
-        size = size.checked_mul(16).and_then(|it| it.checked_add(u64::from(value))).ok_or(odd_size())?;
+    let digits = buffer.iter().take(DIGITS_MAX + 1).take_while(|it| it.is_ascii_hexdigit()).count();
+    if digits > DIGITS_MAX {
+        return Err(Broken::NotHttp("an odd chunk size"));
     }
+    let value = |digit: &u8| u64::from((*digit as char).to_digit(16).unwrap_or_default());
+    let size = buffer[..digits].iter().fold(0, |size, digit| size << 4 | value(digit));
     if digits > 0 && buffer[digits..].starts_with(b"\r\n") {
         buffer.advance(digits + 2);
         return Ok(Some(size));
@@ -172,14 +174,9 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Broken> {
     match buffer.get(digits) {
         // Extensions are passed over.
         Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line(buffer)?.map(|_| size)),
-        Some(_) => Err(odd),
-        None if digits > 16 => Err(odd),
+        Some(_) => Err(Broken::NotHttp("an odd chunk size")),
         None => Ok(None),
     }
-}
-
-const fn odd_size() -> Broken {
-    Broken::NotHttp("an odd chunk size")
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use maitre_fleet::State;
 use maitre_proxy::{Router, Settings, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -158,4 +162,22 @@ async fn a_client_that_reads_slowly_has_no_more_time_than_others() {
     let router = router_before(reply, settings).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert!(answer.text().contains("\"timed_out\""), "{} bytes", answer.body.len());
+}
+
+#[tokio::test]
+async fn a_client_that_opens_no_window_is_cut_off_too() {
+    let mut settings = settings();
+    settings.timeouts.total = Duration::from_millis(300);
+    let table = table_with(1, engine_settings(), settings).await;
+    let stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(100);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    let request = http::Request::post("http://maitre/v1/chat/completions");
+    let request = request.body(Full::new(Bytes::from(chat(500, true)))).unwrap();
+    // Held, and never read.
+    let _response = within(sender.send_request(request)).await.unwrap();
+    table.until_nothing_is_open().await;
 }

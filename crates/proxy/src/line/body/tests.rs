@@ -62,6 +62,8 @@ fn what_is_not_chunked_is_refused() {
     let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(100));
     check(&trailers, None);
     check(&"1".repeat(5_000), None);
+    // Read as far as any limit, this would be a size of zero: the end.
+    check(&format!("{}5\r\nhello\r\n0\r\n\r\n", "0".repeat(2_000)), None);
 }
 
 #[test]
