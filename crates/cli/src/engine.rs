@@ -8,6 +8,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_sim::http::{Host, Settings};
 use maitre_sim::profile::{self, Profile};
 
+use crate::signals::Signals;
+
 pub fn command() -> Command {
     let profiles = profile::ALL.map(|it| it.name);
     let number = |name: &'static str, help: &'static str| {
@@ -54,6 +56,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let count: u32 = *matches.get_one("count").context("count")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        let mut signals = Signals::new()?;
         let mut hosts = Vec::new();
         for number in 0..count {
             let port = u32::from(first.port()) + number;
@@ -62,7 +65,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             eprintln!("engine {number}: http://{}", host.addr());
             hosts.push(host);
         }
-        tokio::signal::ctrl_c().await?;
+        signals.wait().await;
         Ok(ExitCode::SUCCESS)
     })
 }

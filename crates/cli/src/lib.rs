@@ -5,3 +5,5 @@ pub mod config;
 pub mod demo;
 pub mod engine;
 pub mod serve;
+
+mod signals;

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use maitre_proxy::{Router, Stopped};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Config, Format, Log};
+use crate::signals::Signals;
 
 pub fn command() -> Command {
     Command::new("serve").about("Route requests to workers").args(config::args())
@@ -55,27 +55,6 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
         () = signals.wait() => {
             warn!("ended without draining");
             Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
         }
     }
 }

@@ -111,8 +111,10 @@ async fn engines_take_consecutive_ports() {
 }
 
 #[tokio::test]
-async fn an_engine_leaves_when_interrupted() {
-    let mut engine = Engine::start(&["--profile", "instant"]).await;
-    engine.program.signal("INT");
-    assert_eq!(engine.program.until_ends().await.code(), Some(0));
+async fn an_engine_leaves_when_interrupted_or_told_to() {
+    for signal in ["INT", "TERM"] {
+        let mut engine = Engine::start(&["--profile", "instant"]).await;
+        engine.program.signal(signal);
+        assert_eq!(engine.program.until_ends().await.code(), Some(0), "SIG{signal}");
+    }
 }
