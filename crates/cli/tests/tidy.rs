@@ -17,14 +17,17 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("policy", &["base"], &[]),
     ("fleet", &["base"], &[]),
     ("dialect", &["base"], &["base"]),
-    ("dispatch", &["base", "fleet", "policy"], &[]),
-    ("sim", &["base", "dispatch", "fleet", "policy"], &[]),
-    ("proxy", &["base", "dialect", "dispatch", "fleet", "policy"], &["sim"]),
-    ("cli", &["base", "dialect", "dispatch", "fleet", "policy", "proxy", "sim"], &[]),
+    ("index", &["base"], &[]),
+    ("tokens", &["base"], &[]),
+    ("zmtp", &[], &[]),
+    ("dispatch", &["base", "fleet", "index", "policy"], &[]),
+    ("sim", &["base", "dispatch", "fleet", "index", "policy", "zmtp"], &[]),
+    ("proxy", &["base", "dialect", "dispatch", "fleet", "index", "policy", "tokens", "zmtp"], &["sim"]),
+    ("cli", &["base", "dialect", "dispatch", "fleet", "index", "policy", "proxy", "sim", "tokens"], &[]),
 ];
 
 /// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
-const PURE: &[&str] = &["base", "policy", "fleet", "dialect", "dispatch"];
+const PURE: &[&str] = &["base", "policy", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch"];
 
 /// What would let them, by the beginning of its name.
 const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];

@@ -1,0 +1,142 @@
+//! Prefix hashes: one number that names a run of tokens and all before it.
+//!
+//! The hash runs token by token, so the name of a prefix does not depend on how anybody cuts it into
+//! blocks: an engine with blocks of 128 and one with pages of 1 give the same prefix the same name, and a
+//! prompt is hashed once for all of them. It starts at a root, which stands for all that keeps caches
+//! apart though the tokens are the same: model, adapter, salt, and whether these are tokens at all.
+//!
+//! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know.
+//! Those are opaque here: what an engine stores is named again from its tokens.
+
+use maitre_base::hash;
+
+/// Names a prefix. The same in every router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrefixHash(pub u64);
+
+/// Where a chain begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Root(u64);
+
+/// What a prompt is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// Token ids, as the engine sees them.
+    Tokens,
+    /// Words of four bytes of the prompt's text, where nobody knows the tokens.
+    Words,
+}
+
+impl Root {
+    pub fn new(unit: Unit, model: &str, adapter: Option<&str>, salt: Option<&str>) -> Root {
+        let mut hasher = hash::Hasher::new(match unit {
+            Unit::Tokens => 1,
+            Unit::Words => 2,
+        });
+        // An absent adapter differs from one with an empty name, and nothing in a name can pass for a border.
+        for name in [Some(model), adapter, salt] {
+            hasher.write(&name.map_or(u64::MAX, |it| it.len() as u64).to_le_bytes());
+            hasher.write(name.unwrap_or_default().as_bytes());
+        }
+        Root(hasher.finish())
+    }
+
+    /// The empty prefix.
+    pub fn start(self) -> PrefixHash {
+        PrefixHash(self.0)
+    }
+}
+
+impl PrefixHash {
+    /// The prefix one token longer.
+    #[inline]
+    pub fn then(self, token: u32) -> PrefixHash {
+        // A folded multiply; the token comes in twice, so that no state, zero included, swallows it.
+        let word = u64::from(token);
+        let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
+        PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)
+    }
+
+    #[inline]
+    pub fn then_all(self, tokens: &[u32]) -> PrefixHash {
+        tokens.iter().fold(self, |prefix, &token| prefix.then(token))
+    }
+
+    /// The same prefix with something in it that its tokens do not show, such as an image.
+    pub fn with(self, extra: u64) -> PrefixHash {
+        PrefixHash(hash::pair(self.0, extra))
+    }
+}
+
+/// Fills `chain` with the prefix at the end of each full block; what is left at the tail is in none.
+pub fn chain(root: Root, tokens: &[u32], block_tokens: usize, chain: &mut Vec<PrefixHash>) {
+    chain.clear();
+    let mut prefix = root.start();
+    for block in tokens.chunks_exact(block_tokens.max(1)) {
+        prefix = prefix.then_all(block);
+        chain.push(prefix);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{prop, prop_assert_eq, proptest};
+
+    fn root() -> Root {
+        Root::new(Unit::Tokens, "m", None, None)
+    }
+
+    #[test]
+    fn roots_differ_in_every_part() {
+        let roots = [
+            root(),
+            Root::new(Unit::Words, "m", None, None),
+            Root::new(Unit::Tokens, "n", None, None),
+            Root::new(Unit::Tokens, "m", Some(""), None),
+            Root::new(Unit::Tokens, "m", None, Some("")),
+            Root::new(Unit::Tokens, "m", Some("a"), None),
+            Root::new(Unit::Tokens, "m", None, Some("a")),
+            Root::new(Unit::Tokens, "", Some("m"), None),
+        ];
+        let distinct: std::collections::BTreeSet<Root> = roots.into_iter().collect();
+        assert_eq!(distinct.len(), roots.len());
+    }
+
+    #[test]
+    fn the_function_never_changes() {
+        // Routers of different versions must agree: this value is a contract.
+        assert_eq!(root().start().then_all(&[1, 2, 3]), PrefixHash(15_074_249_451_733_100_963));
+    }
+
+    #[test]
+    fn tails_are_in_no_block() {
+        let mut blocks = Vec::new();
+        for length in 0..40 {
+            chain(root(), &vec![7; length], 16, &mut blocks);
+            assert_eq!(blocks.len(), length / 16, "{length} tokens");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn large_blocks_are_every_so_manyth_of_small_ones(tokens in prop::collection::vec(0u32..200_000, 0..300)) {
+            let (mut small, mut large) = (Vec::new(), Vec::new());
+            chain(root(), &tokens, 4, &mut small);
+            chain(root(), &tokens, 12, &mut large);
+            let every_third: Vec<PrefixHash> = small.iter().skip(2).step_by(3).copied().collect();
+            prop_assert_eq!(large, every_third);
+        }
+    }
+
+    #[test]
+    fn neighbours_do_not_collide() {
+        let mut seen = std::collections::HashSet::new();
+        for first in 0..300 {
+            for second in 0..300 {
+                assert!(seen.insert(root().start().then(first).then(second)), "{first}, {second}");
+            }
+        }
+        assert!(seen.insert(root().start().with(0)));
+    }
+}

@@ -1,0 +1,1 @@
+//! Prompt to token ids: tokenizer, chat template, the cache over turns.
