@@ -6,12 +6,16 @@
 mod llamacpp;
 mod ranks;
 mod sglang;
+pub mod sources;
 mod tensorrt;
 #[cfg(test)]
 mod tests;
+mod tokenize;
 mod vllm;
 
 use memchr::memmem;
+
+pub use tokenize::{TOKENIZE, answer, question};
 
 use crate::{exposition, models};
 
@@ -45,11 +49,20 @@ pub struct Load {
     pub hit_tokens: Option<u64>,
 }
 
+/// The adapters an engine has work for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adapters {
+    /// How many may run side by side.
+    pub max: u32,
+    pub running: Vec<String>,
+    pub waiting: Vec<String>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("read the load of {kind}: none of the {samples} samples is of its own")]
     NoMetrics { kind: &'static str, samples: usize },
-    #[error("read the load of {kind}: {source}")]
+    #[error("read what {kind} says of itself: {source}")]
     Json { kind: &'static str, source: serde_json::Error },
 }
 
@@ -156,6 +169,14 @@ pub fn parse_metrics(kind: Kind, body: &[u8]) -> Result<Load, Unreadable> {
                 Err(Unreadable::NoMetrics { kind: kind.name(), samples: exposition::samples(body).count() })
             }
         },
+    }
+}
+
+/// Reads from the same body which adapters have work, if the engine tells.
+pub fn adapters(kind: Kind, body: &[u8]) -> Option<Adapters> {
+    match kind {
+        Kind::Vllm => vllm::adapters(body),
+        Kind::Sglang | Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => None,
     }
 }
 

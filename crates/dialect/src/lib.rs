@@ -4,13 +4,15 @@
 //! replayed in a test. Only this crate knows a brand name or the shape of an API; the rest of Maitre
 //! sees requests, usage, load and models.
 //!
-//! Two speeds live side by side. What runs per request or per chunk (`openai`, `usage`, `sse`) borrows
-//! and does not allocate; what runs per scrape (`engine`, `exposition`, `models`) is plain and bounded.
+//! Two speeds live side by side. What runs per request, chunk or event (`openai`, `usage`, `sse`, `kv`)
+//! borrows, or fills what is there, and does not allocate; what runs per scrape (`engine`, `exposition`,
+//! `models`) is plain and bounded.
 
 pub mod engine;
 pub mod exposition;
 pub mod failure;
 mod json;
+pub mod kv;
 pub mod models;
 pub mod openai;
 pub mod route;

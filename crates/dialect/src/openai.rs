@@ -46,7 +46,22 @@ pub struct Request<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     /// As sent. vLLM serves lower first and SGLang higher first.
     pub priority: Option<i64>,
+    pub template: Template<'a>,
     pub prompt: Prompt<'a>,
+}
+
+/// What a client may say about how its messages are rendered, in vLLM's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Template<'a> {
+    /// It brought a template of its own.
+    pub is_own: bool,
+    /// `chat_template_kwargs`, as JSON.
+    pub kwargs: Option<&'a str>,
+    pub add_generation_prompt: Option<bool>,
+    pub continue_final_message: Option<bool>,
+    pub add_special_tokens: Option<bool>,
+    /// `reasoning_effort`, as JSON.
+    pub reasoning_effort: Option<&'a str>,
 }
 
 /// Reads the body of a request. Where a key is repeated the last one counts, as in Python.

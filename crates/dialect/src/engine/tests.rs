@@ -136,6 +136,27 @@ fn an_unnamed_engine_is_read_by_the_names_of_its_metrics() {
 }
 
 #[test]
+fn the_newest_word_on_adapters_counts() {
+    let of = |running: &[&str], waiting: &[&str]| {
+        let owned = |names: &[&str]| names.iter().map(|&it| it.to_owned()).collect();
+        Some(Adapters { max: 4, running: owned(running), waiting: owned(waiting) })
+    };
+    let line = |waiting: &str, running: &str, time: &str| {
+        format!(
+            "vllm:lora_requests_info{{max_lora=\"4\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {time}\n"
+        )
+    };
+    let scrape = [line("", "", "1.7e9"), line("c", "a,b", "1.7000001e9"), line("d", "", "NaN")].concat();
+    assert_eq!(adapters(Kind::Vllm, scrape.as_bytes()), of(&["a", "b"], &["c"]));
+    assert_eq!(adapters(Kind::Vllm, line("", "", "0").as_bytes()), of(&[], &[]));
+    assert_eq!(adapters(Kind::Vllm, VLLM_0_32.as_bytes()), None);
+    assert_eq!(adapters(Kind::Sglang, scrape.as_bytes()), None);
+    let many = vec!["a"; 10_000].join(",");
+    let adapters = adapters(Kind::Vllm, line("", &many, "1").as_bytes()).unwrap();
+    assert_eq!(adapters.running.len(), crate::models::CARDS_MAX);
+}
+
+#[test]
 fn a_scrape_without_the_brand_says_so() {
     let message = |kind, body: &str| parse_metrics(kind, body.as_bytes()).unwrap_err().to_string();
     assert_eq!(
@@ -146,7 +167,9 @@ fn a_scrape_without_the_brand_says_so() {
         message(Kind::Generic, "up 1"),
         "read the load of generic: none of the 1 samples is of its own"
     );
-    assert!(message(Kind::Sglang, "{}").starts_with("read the load of sglang: missing field `loads`"));
+    assert!(
+        message(Kind::Sglang, "{}").starts_with("read what sglang says of itself: missing field `loads`")
+    );
 }
 
 #[test]
@@ -200,6 +223,8 @@ fn a_scrape_with_changed_bytes_never_panics() {
 fn exercise(body: &[u8]) {
     for kind in Kind::ALL {
         let _ = parse_metrics(kind, body);
+        let _ = adapters(kind, body);
+        let _ = sources::parse(kind, body);
     }
     let answers = PROBES.map(|path| Answer { path, status: 200, body, server: None });
     detect(&answers);

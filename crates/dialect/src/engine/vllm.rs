@@ -4,8 +4,9 @@
 //! `gpu_cache_usage_perc` up to 0.11, and was, then as now, a share and not a percentage.
 
 use crate::engine::ranks::Gauges;
-use crate::engine::{Load, Unreadable};
-use crate::exposition::Sample;
+use crate::engine::{Adapters, Load, Unreadable};
+use crate::exposition::{self, Sample};
+use crate::models::CARDS_MAX;
 
 pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
     Gauges::read("vllm", scrape, |gauges, sample| {
@@ -23,6 +24,22 @@ pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
         };
         ranks.add(rank(sample), sample.value);
         true
+    })
+}
+
+/// Adapters are labels too, with the time as the value. Every combination there ever was keeps its series,
+/// so the newest is the one. With several data-parallel ranks it is that of whichever wrote last.
+pub(crate) fn adapters(scrape: &[u8]) -> Option<Adapters> {
+    let told = exposition::samples(scrape).filter(|it| it.name == "vllm:lora_requests_info");
+    let newest = told.filter(|it| it.value.is_finite()).max_by(|a, b| a.value.total_cmp(&b.value))?;
+    let names = |label| -> Vec<String> {
+        let joined = newest.label(label).unwrap_or_default();
+        joined.split(',').filter(|it| !it.is_empty()).take(CARDS_MAX).map(str::to_owned).collect()
+    };
+    Some(Adapters {
+        max: newest.label("max_lora")?.parse().ok()?,
+        running: names("running_lora_adapters"),
+        waiting: names("waiting_lora_adapters"),
     })
 }
 

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 
 use crate::json::{Raw, Shape};
-use crate::openai::Request;
 use crate::openai::prompt::{Part, Prompt};
 use crate::openai::refusal::BadRequest;
+use crate::openai::{Request, Template};
 use crate::route::Route;
 
 #[derive(Default)]
@@ -31,6 +31,12 @@ pub(crate) struct Fields<'a> {
     cache_salt: Option<Raw<'a>>,
     extra_key: Option<Raw<'a>>,
     priority: Option<Raw<'a>>,
+    chat_template: Option<Raw<'a>>,
+    chat_template_kwargs: Option<Raw<'a>>,
+    add_generation_prompt: Option<Raw<'a>>,
+    continue_final_message: Option<Raw<'a>>,
+    add_special_tokens: Option<Raw<'a>>,
+    reasoning_effort: Option<Raw<'a>>,
     prompt: Prompt<'a>,
 }
 
@@ -57,6 +63,12 @@ impl<'a> Fields<'a> {
             "cache_salt" => &mut self.cache_salt,
             "extra_key" => &mut self.extra_key,
             "priority" => &mut self.priority,
+            "chat_template" => &mut self.chat_template,
+            "chat_template_kwargs" => &mut self.chat_template_kwargs,
+            "add_generation_prompt" => &mut self.add_generation_prompt,
+            "continue_final_message" => &mut self.continue_final_message,
+            "add_special_tokens" => &mut self.add_special_tokens,
+            "reasoning_effort" => &mut self.reasoning_effort,
             _ => match Part::of(key) {
                 Some(part) => self.prompt.slot(part),
                 None => return,
@@ -81,6 +93,14 @@ impl<'a> Fields<'a> {
             lora: hint(self.lora_path).or_else(|| hint(self.lora_name)),
             cache_salt: hint(self.cache_salt).or_else(|| hint(self.extra_key)),
             priority: self.priority.and_then(integer),
+            template: Template {
+                is_own: self.chat_template.is_some(),
+                kwargs: self.chat_template_kwargs.map(|it| it.text),
+                add_generation_prompt: switch(self.add_generation_prompt),
+                continue_final_message: switch(self.continue_final_message),
+                add_special_tokens: switch(self.add_special_tokens),
+                reasoning_effort: self.reasoning_effort.map(|it| it.text),
+            },
             prompt: self.prompt,
         })
     }
@@ -99,6 +119,15 @@ impl<'a> Fields<'a> {
             }
         }
         Ok(None)
+    }
+}
+
+/// A boolean that is a hint to us: what is none is absent.
+fn switch(raw: Option<Raw<'_>>) -> Option<bool> {
+    match raw?.text {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
     }
 }
 

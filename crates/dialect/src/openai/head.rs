@@ -1,4 +1,4 @@
-//! The head of a prompt as bytes to hash: the same for the same prompt, however its JSON was written.
+//! A prompt, or its head, as bytes to hash: the same for the same prompt, however its JSON was written.
 //!
 //! It is not what the engine's template renders, and need not be: two prompts that share a head here
 //! share a prefix there, near enough to seat them together. So roles and texts go in with one separator
@@ -6,6 +6,8 @@
 //! keys in the order sent, for templates print them in that order too.
 
 use std::ops::ControlFlow;
+
+use maitre_base::hash;
 
 use crate::json::{Raw, Shape, decode_into};
 use crate::openai::prompt::Part;
@@ -15,8 +17,24 @@ const PART: &[u8] = &[0x1d];
 const TURN: &[u8] = &[0x1e];
 const FIELD: &[u8] = &[0x1f];
 
-pub(crate) fn feed<'a>(parts: impl Iterator<Item = (Part, Raw<'a>)>, limit: usize, sink: impl FnMut(&[u8])) {
-    let mut tap = Tap { left: limit, sink };
+/// How much of a prompt is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Up to the first answer, and so many bytes.
+    Head(usize),
+    Whole,
+}
+
+pub(crate) fn feed<'a>(
+    parts: impl Iterator<Item = (Part, Raw<'a>)>,
+    extent: Extent,
+    sink: impl FnMut(&[u8]),
+) {
+    let left = match extent {
+        Extent::Head(limit) => limit,
+        Extent::Whole => usize::MAX,
+    };
+    let mut tap = Tap { left, extent, sink };
     for (part, raw) in parts {
         if give_part(&mut tap, part, raw).is_break() {
             return;
@@ -27,6 +45,7 @@ pub(crate) fn feed<'a>(parts: impl Iterator<Item = (Part, Raw<'a>)>, limit: usiz
 /// The sink, and how much it still takes. Breaks once it is full.
 struct Tap<F> {
     left: usize,
+    extent: Extent,
     sink: F,
 }
 
@@ -118,7 +137,8 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
     });
     // The head ends where the first answer begins: a conversation that is shorter than the limit would
     // otherwise have another head, and another home, with every turn.
-    if turn.role.is_some_and(|it| it.text == "\"assistant\"") {
+    let ends_at_answers = tap.extent != Extent::Whole;
+    if ends_at_answers && turn.role.is_some_and(|it| it.text == "\"assistant\"") {
         return ControlFlow::Break(());
     }
     tap.give(TURN)?;
@@ -161,9 +181,16 @@ fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()
     });
     match text {
         Some(text) => tap.give_text(text),
+        // An image is as many tokens however large its encoding: what matters is whether it is the same.
+        None if raw.text.len() > BLOCK_BYTES_MAX => {
+            tap.give(&hash::bytes(0, raw.text.as_bytes()).to_le_bytes())
+        }
         None => give_value(tap, raw),
     }
 }
+
+/// The longest block without a text that goes in as it is.
+const BLOCK_BYTES_MAX: usize = 1_024;
 
 fn give_value<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     match (raw.shape(), raw.quoted()) {

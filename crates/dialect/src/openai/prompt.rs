@@ -6,7 +6,7 @@
 use memchr::memchr_iter;
 
 use crate::json::{Raw, Shape};
-use crate::openai::head;
+use crate::openai::head::{self, Extent};
 
 /// One field that is part of the prompt. Declared in the order templates render them, tools first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,24 @@ impl<'a> Prompt<'a> {
     /// escaped its characters, and whether a message's content is a string or a list of one text. They
     /// follow the prompt: a conversation that grows by a turn keeps the head it had.
     pub fn head(&self, limit: usize, sink: impl FnMut(&[u8])) {
-        let parts = Part::ALL.into_iter().filter_map(|part| Some((part, self.part(part)?)));
-        head::feed(parts, limit, sink);
+        head::feed(self.parts(), Extent::Head(limit), sink);
+    }
+
+    /// Feeds `sink` the whole prompt in the same way, answers included: a conversation that grows by a
+    /// turn begins with all that it fed before.
+    pub fn text(&self, sink: impl FnMut(&[u8])) {
+        head::feed(self.parts(), Extent::Whole, sink);
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (Part, Raw<'a>)> {
+        Part::ALL.into_iter().filter_map(|part| Some((part, self.part(part)?)))
+    }
+
+    /// Token ids, where the client sent one prompt of them.
+    pub fn ids(&self) -> Option<Vec<u32>> {
+        let raw = [Part::TokenIds, Part::Prompt, Part::Input].into_iter().find_map(|it| self.part(it))?;
+        let inside = raw.text.strip_prefix('[')?.strip_suffix(']')?;
+        inside.split(',').map(|it| it.trim().parse().ok()).collect()
     }
 
     pub(crate) fn part(&self, part: Part) -> Option<Raw<'a>> {

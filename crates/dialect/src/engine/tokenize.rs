@@ -1,0 +1,117 @@
+//! Asking an engine which tokens it would make of a prompt, in vLLM's words.
+
+use serde::Deserialize;
+
+use crate::engine::Kind;
+use crate::openai::{Part, Request};
+
+/// Where it is asked.
+pub const TOKENIZE: &str = "/tokenize";
+
+/// What makes a message more than text. Such a prompt's tokens depend on pixels we will not send twice.
+const MEDIA: [&str; 6] =
+    ["image_url", "input_image", "input_audio", "audio_url", "video_url", "image_embeds"];
+
+impl Kind {
+    /// Whether it renders and tokenizes messages for whoever asks. SGLang's and llama.cpp's take text only.
+    pub const fn tokenizes_chats(self) -> bool {
+        matches!(self, Kind::Vllm)
+    }
+}
+
+/// The question for this request's prompt; none if the answer could not be the prompt's tokens.
+pub fn question(request: &Request<'_>) -> Option<String> {
+    let template = &request.template;
+    if template.is_own {
+        return None;
+    }
+    let mut question = format!("{{\"model\":{}", serde_json::to_string(request.model.as_deref()?).ok()?);
+    let mut add = |key: &str, value: &str| {
+        question.push_str(",\"");
+        question.push_str(key);
+        question.push_str("\":");
+        question.push_str(value);
+    };
+    let switches = [
+        ("add_generation_prompt", template.add_generation_prompt),
+        ("continue_final_message", template.continue_final_message),
+        ("add_special_tokens", template.add_special_tokens),
+    ];
+    for (key, value) in switches {
+        if let Some(value) = value {
+            add(key, if value { "true" } else { "false" });
+        }
+    }
+    if let Some(messages) = request.prompt.raw(Part::Messages) {
+        if MEDIA.iter().any(|it| memchr::memmem::find(messages.as_bytes(), it.as_bytes()).is_some()) {
+            return None;
+        }
+        add("messages", messages);
+        if let Some(tools) = request.prompt.raw(Part::Tools) {
+            add("tools", tools);
+        }
+        if let Some(kwargs) = template.kwargs {
+            add("chat_template_kwargs", kwargs);
+        }
+    } else {
+        // A list of prompts is several, and ids need no question.
+        let prompt = request.prompt.raw(Part::Prompt).filter(|it| it.starts_with('"'))?;
+        add("prompt", prompt);
+    }
+    question.push('}');
+    Some(question)
+}
+
+/// The tokens an engine answered with.
+pub fn answer(body: &[u8]) -> Option<Vec<u32>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        tokens: Vec<u32>,
+    }
+    serde_json::from_slice::<Answer>(body).ok().map(|it| it.tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai;
+    use crate::route::Route;
+
+    #[track_caller]
+    fn check(route: Route, body: &str, expected: Option<&str>) {
+        let request = openai::parse(route, body.as_bytes()).unwrap();
+        assert_eq!(question(&request).as_deref(), expected);
+    }
+
+    #[test]
+    fn what_decides_the_prompt_is_asked_about_and_nothing_else() {
+        check(
+            Route::Chat,
+            r#"{"model":"m","messages":[ {"role":"user","content":"hi"} ],"tools":[],"stream":true,
+                "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false}"#,
+            Some(
+                r#"{"model":"m","add_generation_prompt":false,"messages":[ {"role":"user","content":"hi"} ],"tools":[],"chat_template_kwargs":{"enable_thinking":false}}"#,
+            ),
+        );
+        check(
+            Route::Completions,
+            r#"{"model":"m","prompt":"a\"b"}"#,
+            Some(r#"{"model":"m","prompt":"a\"b"}"#),
+        );
+    }
+
+    #[test]
+    fn some_prompts_cannot_be_asked_about() {
+        check(Route::Completions, r#"{"model":"m","prompt":["a","b"]}"#, None);
+        let image = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
+        check(Route::Chat, image, None);
+        check(Route::Chat, r#"{"model":"m","messages":[{}],"chat_template":"x"}"#, None);
+    }
+
+    #[test]
+    fn answers_are_ids_or_nothing() {
+        assert_eq!(answer(br#"{"count":2,"max_model_len":9,"tokens":[1,2]}"#), Some(vec![1, 2]));
+        assert_eq!(answer(br#"{"tokens":["a"]}"#), None);
+        assert_eq!(answer(b"<html>"), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! What an engine tells of its KV cache: the payload of one message in, blocks stored and removed out.
+//!
+//! vLLM and SGLang publish the same three events, and have written them in a dozen ways over the years: as
+//! arrays that grew at the end, as maps with a `type`, with names that are signed, unsigned or bytes. All
+//! are read here into one form, an event at a time and whatever its shape, so nobody has to know the
+//! version of an engine.
+//!
+//! A batch is flat: all names in one vector, all tokens in another, and each event a set of places in
+//! them. It is filled again and again, so in a steady state nothing is allocated. It never grows past a
+//! few tens of bytes for each byte of payload, whatever the payload says of its own lengths.
+//!
+//! What is left out, and counted: events of a kind we do not know; what lies in a store that all workers
+//! share, which is no reason to choose one; and the blocks of layers with a window or a state, which name
+//! a prefix the engine can no longer continue from. Tokens are a customer's words: never print a batch.
+
+mod draft;
+mod msgpack;
+#[cfg(test)]
+mod tests;
+
+use crate::kv::draft::Draft;
+use crate::kv::msgpack::{Head, Reader};
+
+/// The longest payload that is read. Chosen: a step of a million tokens takes 5 MB.
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+
+/// How many names, tokens or events a batch keeps room for between payloads. Chosen: those of a large step,
+/// 4 MB of tokens.
+const KEPT_MAX: usize = 1 << 20;
+
+/// The events of one message.
+#[derive(Default)]
+pub struct Batch {
+    unix_seconds: f64,
+    rank: Option<u32>,
+    skipped: Skipped,
+    records: Vec<Record>,
+    names: Vec<u64>,
+    tokens: Vec<u32>,
+    extras: Vec<u64>,
+    texts: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    Stored(Stored<'a>),
+    /// One copy of each of these blocks is gone; others of the same name may be left.
+    Removed {
+        names: &'a [u64],
+        medium: Medium,
+    },
+    /// Nothing is held any more, in any medium.
+    Cleared,
+}
+
+/// Blocks that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stored<'a> {
+    /// The engine's own, opaque, but the same bits in every event that means the block.
+    pub names: &'a [u64],
+    /// The block before the first; none if the first begins the prompt.
+    pub parent: Option<u64>,
+    /// Those of all blocks, one after the other. May be too few, or none at all, where a slower medium does
+    /// not know them; may be too many.
+    pub tokens: &'a [u32],
+    /// May be zero where the tokens are not known.
+    pub block_tokens: u32,
+    pub adapter: Option<&'a str>,
+    /// Only known for the first block of a prompt.
+    pub salt: Option<&'a str>,
+    /// What else each block holds, such as images, hashed; zero for nothing. Empty stands for all zeros;
+    /// otherwise as many as names.
+    pub extras: &'a [u64],
+    pub medium: Medium,
+}
+
+/// Where a block is, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Medium {
+    Gpu,
+    Cpu,
+    Disk,
+}
+
+/// How many events of a batch were left out, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Of a kind we do not know.
+    pub unknown: u32,
+    /// Of layers whose blocks do not make a prefix.
+    pub groups: u32,
+    /// Of a store that does not belong to the worker.
+    pub remote: u32,
+}
+
+/// Which groups of layers an engine has told to be full attention.
+///
+/// Models that mix kinds of attention report each block once per group of layers. When a block is stored
+/// they say of which kind the group is, when it is removed only the group's number: so this is remembered,
+/// one for each publisher, and begun anew when the publisher restarts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Groups {
+    /// A bit for each group whose kind is known.
+    known: u64,
+    full: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("decode kv events: {what} at byte {at}")]
+pub struct Malformed {
+    pub at: usize,
+    pub what: &'static str,
+}
+
+/// Reads the payload of one message. On an error the batch is empty: half a message is of no use.
+pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+    batch.clear();
+    read_batch(payload, groups, batch).inspect_err(|_| batch.clear())
+}
+
+impl Batch {
+    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        self.records.iter().map(|record| match *record {
+            Record::Stored(stored) => Event::Stored(Stored {
+                names: stored.names.of(&self.names),
+                parent: stored.parent,
+                tokens: stored.tokens.of(&self.tokens),
+                block_tokens: stored.block_tokens,
+                adapter: stored.adapter.map(|it| it.of_text(&self.texts)),
+                salt: stored.salt.map(|it| it.of_text(&self.texts)),
+                extras: stored.extras.of(&self.extras),
+                medium: stored.medium,
+            }),
+            Record::Removed { names, medium } => Event::Removed { names: names.of(&self.names), medium },
+            Record::Cleared => Event::Cleared,
+        })
+    }
+
+    /// When the engine made the batch, by its own wall clock.
+    pub fn unix_seconds(&self) -> f64 {
+        self.unix_seconds
+    }
+
+    /// Which data-parallel rank it is of, if the engine says.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank
+    }
+
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
+    }
+
+    fn clear(&mut self) {
+        (self.unix_seconds, self.rank, self.skipped) = (0.0, None, Skipped::default());
+        self.texts.clear();
+        self.texts.shrink_to(KEPT_MAX);
+        empty(&mut self.records);
+        empty(&mut self.names);
+        empty(&mut self.tokens);
+        empty(&mut self.extras);
+    }
+}
+
+fn empty<T>(list: &mut Vec<T>) {
+    list.clear();
+    list.shrink_to(KEPT_MAX);
+}
+
+/// The largest group number that is kept apart. Chosen: models have at most a handful.
+const GROUPS_MAX: u64 = 64;
+
+impl Groups {
+    /// Takes note of what an engine says of a group.
+    fn declare(&mut self, group: u64, kind: &[u8]) {
+        let is_full = match kind {
+            b"full_attention" | b"mla_attention" | b"sink_full_attention" => true,
+            b"unknown" => return,
+            _ => false,
+        };
+        if group < GROUPS_MAX {
+            self.known |= 1 << group;
+            self.full = self.full & !(1 << group) | u64::from(is_full) << group;
+        }
+    }
+
+    /// Whether blocks of this group make a prefix. Engines that tell no kinds have one group, the first.
+    fn is_full(&self, group: u64) -> bool {
+        if group < GROUPS_MAX && self.known >> group & 1 == 1 {
+            self.full >> group & 1 == 1
+        } else {
+            group == 0
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Record {
+    Stored(StoredRecord),
+    Removed { names: Span, medium: Medium },
+    Cleared,
+}
+
+#[derive(Clone, Copy)]
+struct StoredRecord {
+    names: Span,
+    tokens: Span,
+    extras: Span,
+    adapter: Option<Span>,
+    salt: Option<Span>,
+    parent: Option<u64>,
+    block_tokens: u32,
+    medium: Medium,
+}
+
+/// A run of one of the flat vectors. None is longer than a few payloads, hence 32 bits.
+#[derive(Clone, Copy)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    fn of<T>(self, all: &[T]) -> &[T] {
+        &all[self.start as usize..self.end as usize]
+    }
+
+    fn of_text(self, all: &str) -> &str {
+        &all[self.start as usize..self.end as usize]
+    }
+}
+
+fn read_batch(payload: &[u8], groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+    let mut reader = Reader::new(payload);
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(reader.malformed("a payload past its bound"));
+    }
+    // The rank came with vLLM 0.9.1; more may follow.
+    let fields = reader.count()?;
+    if fields < 2 {
+        return Err(reader.malformed("fewer than two fields in a batch"));
+    }
+    batch.unix_seconds = match reader.head()? {
+        Head::Float(seconds) => seconds,
+        Head::Unsigned(seconds) => seconds as f64,
+        _ => return Err(reader.malformed("no time of a batch")),
+    };
+    for _ in 0..reader.count()? {
+        read_event(&mut reader, groups, batch)?;
+    }
+    if fields > 2 {
+        batch.rank = if reader.nil() { None } else { Some(reader.u32()?) };
+        reader.skip(fields - 3)?;
+    }
+    if !reader.is_at_end() {
+        return Err(reader.malformed("more after the end"));
+    }
+    Ok(())
+}
+
+/// How the fields of an event are laid out, and how many are left to read.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// In the order of their declaration.
+    Array(usize),
+    /// Each after its name.
+    Map(usize),
+}
+
+fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+    let (tag, layout) = match reader.head()? {
+        Head::Array(count) if count > 0 => (reader.text()?, Layout::Array(count - 1)),
+        Head::Map(count) => (find_type(*reader, count)?, Layout::Map(count)),
+        _ => return Err(reader.malformed("no event")),
+    };
+    match tag {
+        b"BlockStored" => Draft::read_stored(reader, layout, batch)?.finish_stored(groups, batch),
+        b"BlockRemoved" => {
+            Draft::read_removed(reader, layout, batch)?.finish_removed(groups, batch);
+            Ok(())
+        }
+        b"AllBlocksCleared" => {
+            batch.records.push(Record::Cleared);
+            skip_fields(reader, layout)
+        }
+        _ => {
+            batch.skipped.unknown += 1;
+            skip_fields(reader, layout)
+        }
+    }
+}
+
+/// The `type` of the event whose `count` pairs follow. In practice it comes first, but nobody promised.
+fn find_type(mut reader: Reader<'_>, count: usize) -> Result<&[u8], Malformed> {
+    for _ in 0..count {
+        match reader.text()? {
+            b"type" => return reader.text(),
+            _ => reader.skip(1)?,
+        }
+    }
+    Err(reader.malformed("an event without a type"))
+}
+
+fn skip_fields(reader: &mut Reader<'_>, layout: Layout) -> Result<(), Malformed> {
+    match layout {
+        Layout::Array(left) => reader.skip(left),
+        Layout::Map(left) => reader.skip(2 * left),
+    }
+}

@@ -1,0 +1,433 @@
+//! One event while it is read: fields come in the order an engine chose, and only once all are there can
+//! it be told whether the event counts and what its extra keys mean.
+//!
+//! Names and tokens go straight into the batch, and are taken out again if the event is left out.
+
+use std::fmt::{self, Write as _};
+
+use maitre_base::hash;
+
+use crate::kv::msgpack::{Head, Reader};
+use crate::kv::{Batch, Groups, Layout, Malformed, Medium, Record, Span, StoredRecord};
+
+pub(super) struct Draft<'a> {
+    /// Where this event's part of each vector begins.
+    names_start: usize,
+    tokens_start: usize,
+    extras_start: usize,
+    has: Has,
+    parent: Option<u64>,
+    block_tokens: u32,
+    lora_id: Option<u64>,
+    lora_name: Option<&'a str>,
+    salt: Option<&'a str>,
+    /// Where they begin; read last, for they cannot be understood without the adapter and the parent.
+    extra_keys: Option<Reader<'a>>,
+    group: Option<u64>,
+    kind: Option<&'a [u8]>,
+    place: Place,
+}
+
+/// Which of the fields without a default have been seen.
+#[derive(Clone, Copy, Default)]
+struct Has {
+    names: bool,
+    tokens: bool,
+}
+
+/// A medium, or one that is left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Own(Medium),
+    Shared,
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Names,
+    Parent,
+    Tokens,
+    BlockSize,
+    LoraId,
+    Medium,
+    LoraName,
+    ExtraKeys,
+    Group,
+    Kind,
+    Locality,
+    Salt,
+    Other,
+}
+
+/// As vLLM 0.23 declares them; those before had fewer. SGLang has a map of its own for the seventh.
+const STORED: [Field; 10] = [
+    Field::Names,
+    Field::Parent,
+    Field::Tokens,
+    Field::BlockSize,
+    Field::LoraId,
+    Field::Medium,
+    Field::LoraName,
+    Field::ExtraKeys,
+    Field::Group,
+    Field::Kind,
+];
+
+const REMOVED: [Field; 3] = [Field::Names, Field::Medium, Field::Group];
+
+impl<'a> Draft<'a> {
+    pub(super) fn read_stored(
+        reader: &mut Reader<'a>,
+        layout: Layout,
+        batch: &mut Batch,
+    ) -> Result<Draft<'a>, Malformed> {
+        let draft = Draft::read(reader, layout, &STORED, batch)?;
+        if !draft.has.names || !draft.has.tokens {
+            return Err(reader.malformed("blocks stored without names or tokens"));
+        }
+        Ok(draft)
+    }
+
+    pub(super) fn read_removed(
+        reader: &mut Reader<'a>,
+        layout: Layout,
+        batch: &mut Batch,
+    ) -> Result<Draft<'a>, Malformed> {
+        let draft = Draft::read(reader, layout, &REMOVED, batch)?;
+        if !draft.has.names {
+            return Err(reader.malformed("blocks removed without names"));
+        }
+        Ok(draft)
+    }
+
+    fn read(
+        reader: &mut Reader<'a>,
+        layout: Layout,
+        order: &[Field],
+        batch: &mut Batch,
+    ) -> Result<Draft<'a>, Malformed> {
+        let mut draft = Draft::new(batch);
+        match layout {
+            Layout::Array(count) => {
+                for position in 0..count {
+                    let field = order.get(position).copied().unwrap_or(Field::Other);
+                    draft.read_field(field, reader, batch)?;
+                }
+            }
+            Layout::Map(count) => {
+                for _ in 0..count {
+                    let field = Field::of_key(reader.text()?);
+                    draft.read_field(field, reader, batch)?;
+                }
+            }
+        }
+        Ok(draft)
+    }
+
+    fn new(batch: &Batch) -> Draft<'a> {
+        Draft {
+            names_start: batch.names.len(),
+            tokens_start: batch.tokens.len(),
+            extras_start: batch.extras.len(),
+            has: Has::default(),
+            parent: None,
+            block_tokens: 0,
+            lora_id: None,
+            lora_name: None,
+            salt: None,
+            extra_keys: None,
+            group: None,
+            kind: None,
+            place: Place::Own(Medium::Gpu),
+        }
+    }
+
+    #[inline]
+    fn read_field(
+        &mut self,
+        field: Field,
+        reader: &mut Reader<'a>,
+        batch: &mut Batch,
+    ) -> Result<(), Malformed> {
+        match field {
+            Field::Names => {
+                // A field that comes twice counts once, or one event could hold more than its bytes.
+                batch.names.truncate(self.names_start);
+                self.has.names = true;
+                return read_names(reader, &mut batch.names);
+            }
+            Field::Tokens => {
+                batch.tokens.truncate(self.tokens_start);
+                self.has.tokens = true;
+                return read_tokens(reader, &mut batch.tokens);
+            }
+            Field::Other => return reader.skip(1),
+            _ if reader.nil() => return Ok(()),
+            Field::Parent => self.parent = Some(read_name(reader)?),
+            Field::BlockSize => self.block_tokens = reader.u32()?,
+            Field::LoraId => self.lora_id = Some(read_name(reader)?),
+            Field::Medium => self.place = self.place.and(Place::of_medium(reader.text()?)),
+            Field::Locality => self.place = self.place.and(Place::of_locality(reader.text()?)),
+            Field::LoraName => self.read_name_or_metadata(reader)?,
+            Field::Salt => self.salt = Some(read_text(reader)?),
+            Field::ExtraKeys => {
+                self.extra_keys = Some(*reader);
+                reader.skip(1)?;
+            }
+            Field::Group => self.group = Some(reader.u32()?.into()),
+            Field::Kind => self.kind = Some(reader.text()?),
+        }
+        Ok(())
+    }
+
+    /// Where vLLM writes the adapter's name, SGLang writes a map, and in it the salt.
+    fn read_name_or_metadata(&mut self, reader: &mut Reader<'a>) -> Result<(), Malformed> {
+        let start = *reader;
+        let Head::Map(count) = reader.head()? else {
+            *reader = start;
+            self.lora_name = Some(read_text(reader)?);
+            return Ok(());
+        };
+        for _ in 0..count {
+            match reader.text()? {
+                b"cache_salt" if !reader.nil() => self.salt = Some(read_text(reader)?),
+                b"cache_salt" => {}
+                _ => reader.skip(1)?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_stored(mut self, groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+        if let (Some(group), Some(kind)) = (self.group, self.kind) {
+            groups.declare(group, kind);
+        }
+        let Some(medium) = self.counted(groups, batch) else { return Ok(()) };
+        if let Some(extra_keys) = self.extra_keys {
+            self.read_extras(extra_keys, batch)?;
+        }
+        // Before 0.14 vLLM numbered adapters; such a name matches nothing, which beats passing for no adapter.
+        let adapter = match (self.lora_name, self.lora_id) {
+            (Some(name), _) => Some(add_text(batch, format_args!("{name}"))),
+            (None, Some(id)) => Some(add_text(batch, format_args!("lora_id:{id}"))),
+            (None, None) => None,
+        };
+        // vLLM takes an empty salt for none.
+        let salt = self.salt.filter(|it| !it.is_empty()).map(|it| add_text(batch, format_args!("{it}")));
+        batch.records.push(Record::Stored(StoredRecord {
+            names: Span::new(self.names_start, batch.names.len()),
+            tokens: Span::new(self.tokens_start, batch.tokens.len()),
+            extras: Span::new(self.extras_start, batch.extras.len()),
+            adapter,
+            salt,
+            parent: self.parent,
+            block_tokens: self.block_tokens,
+            medium,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn finish_removed(self, groups: &Groups, batch: &mut Batch) {
+        if let Some(medium) = self.counted(groups, batch) {
+            let names = Span::new(self.names_start, batch.names.len());
+            batch.records.push(Record::Removed { names, medium });
+        }
+    }
+
+    /// The medium, unless the event is left out: then what it put into the batch is taken out.
+    fn counted(&self, groups: &Groups, batch: &mut Batch) -> Option<Medium> {
+        let is_full = match (self.group, self.kind) {
+            (Some(group), _) => groups.is_full(group),
+            (None, Some(kind)) => {
+                // A kind without a number says nothing of later events.
+                let mut alone = Groups::default();
+                alone.declare(0, kind);
+                alone.is_full(0)
+            }
+            (None, None) => true,
+        };
+        match self.place {
+            Place::Own(medium) if is_full => return Some(medium),
+            Place::Own(_) => batch.skipped.groups += 1,
+            Place::Shared => batch.skipped.remote += 1,
+        }
+        batch.names.truncate(self.names_start);
+        batch.tokens.truncate(self.tokens_start);
+        None
+    }
+
+    /// One list a block: the adapter's name, pairs of an image and its offset, the salt if the block begins
+    /// the prompt, digests of embeddings. The first and the third are told elsewhere; the rest is hashed.
+    fn read_extras(&mut self, mut reader: Reader<'a>, batch: &mut Batch) -> Result<(), Malformed> {
+        let blocks = reader.count()?;
+        if reader.are_nil(blocks) {
+            return Ok(());
+        }
+        let names = batch.names.len() - self.names_start;
+        for block in 0..blocks.min(names) {
+            let extra = match reader.nil() {
+                true => 0,
+                false => self.read_extra(&mut reader, block == 0 && self.parent.is_none())?,
+            };
+            batch.extras.push(extra);
+        }
+        match batch.extras[self.extras_start..].iter().all(|&it| it == 0) {
+            true => batch.extras.truncate(self.extras_start),
+            false => batch.extras.resize(self.extras_start + names, 0),
+        }
+        Ok(())
+    }
+
+    fn read_extra(&mut self, reader: &mut Reader<'a>, begins_prompt: bool) -> Result<u64, Malformed> {
+        let keys = reader.count()?;
+        let salt_at = if begins_prompt { self.find_salt(*reader, keys)? } else { None };
+        let mut extra = 0;
+        for key in 0..keys {
+            let before = *reader;
+            let raw = reader.raw()?;
+            let is_adapter = key == 0 && self.is_adapter(before);
+            if !is_adapter && salt_at != Some(key) {
+                extra = hash::pair(extra, hash::bytes(0, raw)).max(1);
+            }
+        }
+        Ok(extra)
+    }
+
+    /// The salt is the last plain string of a prompt's first block, after the adapter's name. Takes it.
+    fn find_salt(&mut self, mut reader: Reader<'a>, keys: usize) -> Result<Option<usize>, Malformed> {
+        let mut found = None;
+        for key in 0..keys {
+            let before = reader;
+            let is_adapter = key == 0 && self.is_adapter(before);
+            let mut text = before;
+            if !is_adapter && matches!(text.head(), Ok(Head::Text(_))) {
+                found = Some((key, before));
+            }
+            reader.skip(1)?;
+        }
+        let Some((key, mut at)) = found else { return Ok(None) };
+        self.salt = Some(read_text(&mut at)?);
+        Ok(Some(key))
+    }
+
+    fn is_adapter(&self, mut reader: Reader<'a>) -> bool {
+        let Some(name) = self.lora_name else { return false };
+        matches!(reader.head(), Ok(Head::Text(text)) if text == name.as_bytes())
+    }
+}
+
+impl Field {
+    fn of_key(key: &[u8]) -> Field {
+        match key {
+            b"block_hashes" => Field::Names,
+            b"parent_block_hash" => Field::Parent,
+            b"token_ids" => Field::Tokens,
+            b"block_size" => Field::BlockSize,
+            b"lora_id" => Field::LoraId,
+            b"medium" => Field::Medium,
+            b"lora_name" => Field::LoraName,
+            b"extra_keys" => Field::ExtraKeys,
+            b"group_idx" => Field::Group,
+            b"kv_cache_spec_kind" => Field::Kind,
+            b"locality" => Field::Locality,
+            b"cache_salt" => Field::Salt,
+            _ => Field::Other,
+        }
+    }
+}
+
+impl Place {
+    /// Connectors make up names of their own: told by what is in them. What nobody can place is taken for
+    /// the slowest, so that it is never preferred to what is known to be near.
+    fn of_medium(name: &[u8]) -> Place {
+        match name {
+            b"GPU" => return Place::Own(Medium::Gpu),
+            b"CPU" | b"CPU_PINNED" => return Place::Own(Medium::Cpu),
+            b"STORAGE" | b"DISK" => return Place::Own(Medium::Disk),
+            _ => {}
+        }
+        let name = name.to_ascii_lowercase();
+        let has =
+            |words: &[&str]| words.iter().any(|it| memchr::memmem::find(&name, it.as_bytes()).is_some());
+        match () {
+            () if has(&["external", "remote"]) => Place::Shared,
+            () if has(&["gpu", "cuda", "hbm"]) => Place::Own(Medium::Gpu),
+            () if has(&["cpu", "host", "ram"]) => Place::Own(Medium::Cpu),
+            () => Place::Own(Medium::Disk),
+        }
+    }
+
+    fn of_locality(name: &[u8]) -> Place {
+        match name.eq_ignore_ascii_case(b"remote") {
+            true => Place::Shared,
+            false => Place::Own(Medium::Gpu),
+        }
+    }
+
+    /// Shared if either says so; else the farther, for a locality names no medium.
+    fn and(self, other: Place) -> Place {
+        match (self, other) {
+            (Place::Own(one), Place::Own(other)) => Place::Own(one.max(other)),
+            _ => Place::Shared,
+        }
+    }
+}
+
+fn read_names(reader: &mut Reader<'_>, names: &mut Vec<u64>) -> Result<(), Malformed> {
+    let count = reader.count()?;
+    names.reserve(count);
+    for _ in 0..count {
+        names.push(read_name(reader)?);
+    }
+    Ok(())
+}
+
+/// A name as its 64 bits: a negative number keeps its pattern, of a digest the last eight bytes count, as
+/// vLLM itself does where it writes numbers.
+fn read_name(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
+    match reader.head()? {
+        Head::Unsigned(name) => Ok(name),
+        Head::Negative(name) => Ok(name as u64),
+        Head::Bytes(digest) => {
+            let tail = &digest[digest.len().saturating_sub(8)..];
+            Ok(tail.iter().fold(0, |name, &byte| name << 8 | u64::from(byte)))
+        }
+        _ => Err(reader.malformed("no name of a block")),
+    }
+}
+
+fn read_tokens(reader: &mut Reader<'_>, tokens: &mut Vec<u32>) -> Result<(), Malformed> {
+    let count = reader.count()?;
+    let mut first = *reader;
+    if count > 0 && first.head()? == Head::Array(2) {
+        return read_pairs(reader, count, tokens);
+    }
+    reader.u32s(count, tokens)
+}
+
+/// SGLang with EAGLE caches a token together with the one after it. The first of each pair is taken: those
+/// are the prompt's own tokens, block by block as in any other engine. The last pair's second begins the
+/// next block. The engine wants it to match too, so of a prefix that ends just there we expect a block
+/// too many; to keep it would shift every block by one.
+fn read_pairs(reader: &mut Reader<'_>, count: usize, tokens: &mut Vec<u32>) -> Result<(), Malformed> {
+    for _ in 0..count {
+        if reader.count()? != 2 {
+            return Err(reader.malformed("no pair of tokens"));
+        }
+        tokens.push(reader.u32()?);
+        reader.u32()?;
+    }
+    Ok(())
+}
+
+fn read_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
+    let text = reader.text()?;
+    simdutf8::basic::from_utf8(text).map_err(|_| reader.malformed("text that is not UTF-8"))
+}
+
+fn add_text(batch: &mut Batch, text: fmt::Arguments<'_>) -> Span {
+    let start = batch.texts.len();
+    // A string takes all that is written to it.
+    let _ = batch.texts.write_fmt(text);
+    Span::new(start, batch.texts.len())
+}

@@ -1,0 +1,469 @@
+//! Scripts of what may happen to a subscription, then publishers that do it all at random.
+
+use std::collections::BTreeMap;
+
+use maitre_base::Rng;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Runs a script against a feed and returns what it did.
+///
+/// In: `up`, `down`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` one nobody can
+/// read; `replay:5,6` the answer to the last question, `stale:5` the one before; `fail`.
+/// Out: `ask5`, `clear`, `+5` for applied.
+struct Script {
+    feed: Feed<String>,
+    now: Instant,
+    id: u64,
+    done: Vec<String>,
+}
+
+impl Script {
+    fn run(replay: Replay, script: &str) -> Script {
+        let mut run = Script { feed: Feed::new(replay), now: Instant::ZERO, id: 0, done: Vec::new() };
+        script.split_whitespace().for_each(|word| run.step(word));
+        run
+    }
+
+    fn step(&mut self, word: &str) {
+        let input = match word.split_once(':') {
+            Some(("replay", list)) => Input::Replayed { id: self.id, batches: batches(list) },
+            Some(("stale", list)) => Input::Replayed { id: self.id - 1, batches: batches(list) },
+            _ => match word {
+                "up" => Input::Connected,
+                "down" => Input::Disconnected,
+                "fail" => Input::ReplayFailed { id: self.id },
+                "tick" => {
+                    self.now = self.feed.deadline().expect("something is waited for");
+                    Input::Tick
+                }
+                _ => Input::Batch(batch(word)),
+            },
+        };
+        self.feed.on(self.now, input);
+        while let Some(action) = self.feed.next_action(self.now) {
+            match action {
+                Action::Clear => self.done.push("clear".into()),
+                Action::AskReplay { id, from } => {
+                    self.id = id;
+                    self.done.push(format!("ask{from}"));
+                }
+                Action::Apply(batch) if batch.payload.ends_with('!') => {
+                    self.feed.on(self.now, Input::Undecodable { seq: batch.seq });
+                }
+                Action::Apply(batch) => self.done.push(format!("+{}", batch.payload)),
+            }
+        }
+    }
+}
+
+fn batches(list: &str) -> Vec<Numbered<String>> {
+    list.split(',').filter(|it| !it.is_empty()).map(batch).collect()
+}
+
+fn batch(word: &str) -> Numbered<String> {
+    let digits = word.trim_end_matches(|it: char| !it.is_ascii_digit());
+    Numbered::new(digits.parse().expect("a number"), word.into())
+}
+
+#[track_caller]
+fn check(script: &str, expected: &str, trust: Trust) -> Counts {
+    check_with(Replay::Offered, script, expected, trust)
+}
+
+#[track_caller]
+fn check_with(replay: Replay, script: &str, expected: &str, trust: Trust) -> Counts {
+    let run = Script::run(replay, script);
+    assert_eq!(run.done.join(" "), expected, "script: {script}");
+    assert_eq!(run.feed.trust(), trust, "script: {script}");
+    run.feed.counts()
+}
+
+#[test]
+fn the_first_connection_hears_all_from_the_beginning() {
+    check("", "", Trust::None);
+    check("up", "ask0", Trust::None);
+    check("up replay: 0 1", "ask0 +0 +1", Trust::Fresh);
+    check("up replay:0,1,2 3", "ask0 +0 +1 +2 +3", Trust::Fresh);
+    check("up 2 3 replay:0,1,2 4", "ask0 +0 +1 +2 +3 +4", Trust::Fresh);
+}
+
+#[test]
+fn an_engine_that_forgot_its_beginning_is_known_in_part() {
+    check("up replay:7,8 9", "ask0 +7 +8 +9", Trust::Cold);
+}
+
+#[test]
+fn without_a_replay_what_comes_is_taken() {
+    check_with(Replay::Absent, "up", "", Trust::Cold);
+    check_with(Replay::Absent, "up 0 1", "+0 +1", Trust::Fresh);
+    check_with(Replay::Absent, "up 7 8", "+7 +8", Trust::Cold);
+    check_with(Replay::Absent, "up 7 9 10", "+7 clear +9 +10", Trust::Cold);
+    check_with(Replay::Absent, "up 7 8 down", "+7 +8", Trust::Suspect);
+    check_with(Replay::Absent, "up 7 8 down up 9", "+7 +8 clear +9", Trust::Cold);
+    check_with(Replay::Absent, "up 7 8 down up 0b 1b", "+7 +8 clear +0b +1b", Trust::Fresh);
+    check_with(Replay::Absent, "up 7 8 0b 1b", "+7 +8 clear +0b +1b", Trust::Fresh);
+    check_with(Replay::Absent, "up 0 1! 2", "+0 clear +2", Trust::Cold);
+    check_with(Replay::Absent, "up down up 0", "+0", Trust::Fresh);
+}
+
+#[test]
+fn the_same_process_goes_on_where_it_was() {
+    check("up replay: 0 1 down", "ask0 +0 +1", Trust::Suspect);
+    check("up replay: 0 1 down up", "ask0 +0 +1 ask1", Trust::Suspect);
+    check("up replay: 0 1 down up replay:1 2", "ask0 +0 +1 ask1 +2", Trust::Fresh);
+    check("up replay: 0 1 down up 4 replay:1,2,3 5", "ask0 +0 +1 ask1 +2 +3 +4 +5", Trust::Fresh);
+}
+
+#[test]
+fn another_process_is_told_by_its_bytes_though_its_numbers_fit() {
+    let counts = check(
+        "up replay: 0 1 down up 3b replay:1b,2b,3b replay:0b,1b,2b,3b 4b",
+        "ask0 +0 +1 ask1 clear ask0 +0b +1b +2b +3b +4b",
+        Trust::Fresh,
+    );
+    assert_eq!((counts.restarts, counts.duplicates, counts.gaps), (1, 1, 0));
+    check("up replay: 0 1 down up replay: replay:0b 1b", "ask0 +0 +1 ask1 clear ask0 +0b +1b", Trust::Fresh);
+}
+
+#[test]
+fn what_was_overwritten_meanwhile_cannot_be_made_good() {
+    check("up replay: 0 1 down up replay:5,6 7", "ask0 +0 +1 ask1 clear +5 +6 +7", Trust::Cold);
+    check("up replay: 0 1 4 replay:3,4 5", "ask0 +0 +1 ask1 clear +3 +4 +5", Trust::Cold);
+}
+
+#[test]
+fn a_cold_feed_begins_anew_when_it_reconnects() {
+    check("up replay:7,8 down up replay:0,1", "ask0 +7 +8 clear ask0 +0 +1", Trust::Fresh);
+}
+
+#[test]
+fn a_gap_is_filled_and_nothing_is_applied_twice() {
+    let counts = check("up replay: 0 1 4 5 replay:1,2,3,4 6", "ask0 +0 +1 ask1 +2 +3 +4 +5 +6", Trust::Fresh);
+    assert_eq!((counts.gaps, counts.replays, counts.duplicates, counts.batches), (1, 2, 1, 7));
+    check("up replay: 0 1 4", "ask0 +0 +1 ask1", Trust::Suspect);
+    check("up replay: 2", "ask0 ask0", Trust::None);
+}
+
+#[test]
+fn doubles_and_stragglers_are_passed_over() {
+    let counts = check("up replay: 0 1 1 0 2", "ask0 +0 +1 +2", Trust::Fresh);
+    assert_eq!(counts.duplicates, 2);
+    check("up replay: 0 2 1 replay:0,1,2 3", "ask0 +0 ask0 +1 +2 +3", Trust::Fresh);
+}
+
+#[test]
+fn numbers_that_go_back_are_another_process() {
+    check("up replay: 0 1 0b replay:0b,1b 2b", "ask0 +0 +1 clear ask0 +0b +1b +2b", Trust::Fresh);
+    // Held since before the answer: gone with its process, and found out only once it is looked at.
+    check("up 0 replay:0b,1b replay:0b,1b 2b", "ask0 +0b +1b clear ask0 +0b +1b +2b", Trust::Fresh);
+}
+
+#[test]
+fn failed_replays_are_tried_again_and_then_done_without() {
+    check("up fail tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
+    check("up tick tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
+    check("up replay:0,2 tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
+    check("up replay: 0 2 fail tick fail", "ask0 +0 ask0 ask0", Trust::Suspect);
+    let counts = check(
+        "up replay: 0 2 3 fail tick fail tick fail tick fail 4",
+        "ask0 +0 ask0 ask0 ask0 ask0 clear +2 +3 +4",
+        Trust::Cold,
+    );
+    assert_eq!((counts.replays, counts.failed_replays, counts.clears), (5, 4, 1));
+    // From then on a gap gets one try, until a replay works again.
+    check(
+        "up fail tick fail tick fail tick fail 4 6 fail 7 9 replay:7,8,9 11 fail",
+        "ask0 ask0 ask0 ask0 clear +4 ask4 clear +6 +7 ask7 +8 +9 ask9",
+        Trust::Suspect,
+    );
+}
+
+#[test]
+fn a_replay_that_never_reaches_us_ends() {
+    check("up replay: 5 replay: replay: replay: 6", "ask0 ask0 ask0 ask0 clear +5 +6", Trust::Cold);
+}
+
+#[test]
+fn answers_to_old_questions_do_not_count() {
+    check("up down up stale:0,1 replay:", "ask0 ask0", Trust::Fresh);
+    check("up down replay:0,1", "ask0", Trust::None);
+    check("up replay: replay:0,1 fail", "ask0", Trust::Fresh);
+    check("0 up replay: 0", "ask0 +0", Trust::Fresh);
+}
+
+#[test]
+fn poison_is_asked_for_once_and_never_again() {
+    let counts =
+        check("up replay: 0 1! 2 replay:0,1!,2 3 4! 5", "ask0 +0 ask0 clear +2 +3 clear +5", Trust::Cold);
+    assert_eq!((counts.undecodable, counts.replays), (2, 2));
+    // Damaged on the way, it seems: the replay has other bytes.
+    check("up replay: 0 1! replay:0,1 2", "ask0 +0 ask0 +1 +2", Trust::Fresh);
+    check("up replay: 0 1! replay:0,1 2 0 3", "ask0 +0 ask0 +1 +2 +3", Trust::Fresh);
+    check("up replay:0,1!,2 3", "ask0 +0 clear +2 +3", Trust::Cold);
+    check("up replay: 0! replay:0! 1", "ask0 ask0 clear +1", Trust::Cold);
+    let endless = "1! 2! 3! 4! 5! 6!";
+    let counts = check(
+        &format!("up replay: 0! replay:0! {endless}"),
+        &format!("ask0 ask0{}", " clear".repeat(7)),
+        Trust::Cold,
+    );
+    assert_eq!(counts.replays, 2);
+}
+
+#[test]
+fn what_is_held_is_bounded() {
+    let mut feed = Feed::new(Replay::Offered);
+    feed.on(Instant::ZERO, Input::Connected);
+    let past = HELD_MAX as u64 + 10;
+    (0..past).for_each(|seq| feed.on(Instant::ZERO, Input::Batch(Numbered::new(seq, vec![]))));
+    assert_eq!((feed.held.len(), feed.counts().dropped), (HELD_MAX, 10));
+    feed.on(Instant::ZERO, Input::Connected);
+    let large = HELD_BYTES_MAX / 4 + 1;
+    (0..5).for_each(|seq| feed.on(Instant::ZERO, Input::Batch(Numbered::new(seq, vec![0; large]))));
+    assert_eq!((feed.held.len(), feed.held_bytes), (3, 3 * large));
+    feed.on(Instant::ZERO, Input::Disconnected);
+    assert_eq!((feed.held.len(), feed.held_bytes), (0, 0));
+}
+
+#[test]
+fn numbers_at_the_end_of_their_range_are_no_trouble() {
+    let last = u64::MAX;
+    let script = format!("up {last} {last} 0 1 {last} 0");
+    check_with(Replay::Absent, &script, &format!("+{last} clear +0 +1 clear +{last} clear +0"), Trust::Fresh);
+    check(
+        &format!("up replay:{last},0 tick replay:{last} 0"),
+        &format!("ask0 ask0 +{last} clear ask0"),
+        Trust::None,
+    );
+}
+
+/// An engine and the wire to us, which does what wires do.
+struct Publisher {
+    rng: Rng,
+    lifetime: u8,
+    log: Vec<Vec<u8>>,
+    /// How many messages it remembers.
+    ring: usize,
+    truth: Cache,
+    wire: VecDeque<Numbered<Vec<u8>>>,
+    has_poison: bool,
+}
+
+/// Copies of each block, named by the lifetime that stored it and a number.
+type Cache = BTreeMap<(u8, u8), u32>;
+
+const READABLE: u8 = 0;
+const POISON: u8 = 1;
+const STORE: u8 = 0;
+const REMOVE: u8 = 1;
+const CLEAR: u8 = 2;
+
+fn apply(cache: &mut Cache, payload: &[u8]) {
+    let (head, changes) = payload.split_at(10);
+    for &[what, name] in changes.as_chunks::<2>().0 {
+        let block = (head[1], name);
+        match what {
+            STORE => *cache.entry(block).or_default() += 1,
+            REMOVE => match cache.get_mut(&block) {
+                Some(copies) if *copies > 1 => *copies -= 1,
+                _ => drop(cache.remove(&block)),
+            },
+            _ => cache.clear(),
+        }
+    }
+}
+
+impl Publisher {
+    fn new(mut rng: Rng) -> Publisher {
+        let ring = if rng.below(3) == 0 { 6 } else { usize::MAX };
+        Publisher {
+            rng,
+            lifetime: 0,
+            log: Vec::new(),
+            ring,
+            truth: Cache::new(),
+            wire: VecDeque::new(),
+            has_poison: false,
+        }
+    }
+
+    fn restart(&mut self) {
+        self.lifetime += 1;
+        self.log.clear();
+        self.truth.clear();
+        self.wire.clear();
+        self.has_poison = false;
+    }
+
+    fn publish(&mut self, may_poison: bool) -> Numbered<Vec<u8>> {
+        let is_poison = may_poison && self.rng.below(40) == 0;
+        self.has_poison |= is_poison;
+        let mut payload = vec![if is_poison { POISON } else { READABLE }, self.lifetime];
+        payload.extend_from_slice(&self.rng.next_u64().to_le_bytes());
+        for _ in 0..self.rng.below(4) {
+            let held = self.truth.keys().nth(self.rng.below(self.truth.len().max(1)));
+            let change = match (self.rng.below(20), held) {
+                (0, _) => [CLEAR, 0],
+                (1..8, Some(&(_, name))) => [REMOVE, name],
+                _ => [STORE, self.rng.below(12) as u8],
+            };
+            apply(&mut self.truth, &[&payload[..10], &change].concat());
+            payload.extend_from_slice(&change);
+        }
+        self.log.push(payload.clone());
+        Numbered::new(self.log.len() as u64 - 1, payload)
+    }
+
+    /// Publishes over a wire that drops, doubles and swaps.
+    fn publish_badly(&mut self) {
+        let batch = self.publish(true);
+        match self.rng.below(10) {
+            0 | 1 => {}
+            2 => self.wire.extend([batch.clone(), batch]),
+            3 => {
+                let at = self.wire.len().saturating_sub(1);
+                self.wire.insert(at, batch);
+            }
+            _ => self.wire.push_back(batch),
+        }
+    }
+
+    fn replay(&self, from: u64) -> Vec<Numbered<Vec<u8>>> {
+        let first = self.log.len().saturating_sub(self.ring).max(from as usize);
+        (first..self.log.len()).map(|seq| Numbered::new(seq as u64, self.log[seq].clone())).collect()
+    }
+}
+
+/// The owner of a feed.
+struct Subscriber {
+    feed: Feed<Vec<u8>>,
+    now: Instant,
+    cache: Cache,
+    question: Option<(u64, u64)>,
+}
+
+impl Subscriber {
+    fn on(&mut self, input: Input<Vec<u8>>) {
+        self.feed.on(self.now, input);
+        for _ in 0..10_000 {
+            match self.feed.next_action(self.now) {
+                None => return,
+                Some(Action::Clear) => self.cache.clear(),
+                Some(Action::AskReplay { id, from }) => self.question = Some((id, from)),
+                Some(Action::Apply(batch)) if batch.payload[0] == POISON => {
+                    self.feed.on(self.now, Input::Undecodable { seq: batch.seq });
+                }
+                Some(Action::Apply(batch)) => apply(&mut self.cache, &batch.payload),
+            }
+        }
+        panic!("no end of actions");
+    }
+
+    fn tick(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.on(Input::Tick);
+    }
+
+    /// Lets the publisher answer, or something that looks like an answer.
+    fn answer_badly(&mut self, publisher: &mut Publisher) {
+        let Some((id, from)) = self.question.take() else { return };
+        let mut batches = publisher.replay(from);
+        match publisher.rng.below(8) {
+            0 => self.on(Input::ReplayFailed { id }),
+            1 => {}
+            2 if batches.len() > 2 => {
+                batches.remove(batches.len() / 2);
+                self.on(Input::Replayed { id, batches });
+            }
+            _ => self.on(Input::Replayed { id, batches }),
+        }
+    }
+
+    fn settle(&mut self, publisher: &mut Publisher) {
+        while let Some(batch) = publisher.wire.pop_front() {
+            self.on(Input::Batch(batch));
+        }
+        while self.question.is_some() || self.feed.deadline().is_some() {
+            match self.question.take() {
+                Some((id, from)) => self.on(Input::Replayed { id, batches: publisher.replay(from) }),
+                None => self.tick(REPLAY_WAIT),
+            }
+        }
+    }
+}
+
+/// A random history; then quiet, one message that arrives, and honest answers.
+fn live_through(seed: u64, replay: Replay) -> (Subscriber, Publisher) {
+    let mut publisher = Publisher::new(Rng::new(seed));
+    let mut subscriber =
+        Subscriber { feed: Feed::new(replay), now: Instant::ZERO, cache: Cache::new(), question: None };
+    subscriber.on(Input::Connected);
+    for _ in 0..publisher.rng.below(120) {
+        match publisher.rng.below(24) {
+            0 | 1 => {
+                // A restart at any phase, seen now or only after it has published again.
+                publisher.restart();
+                subscriber.on(Input::Disconnected);
+                (0..publisher.rng.below(30)).for_each(|_| publisher.publish_badly());
+                publisher.wire.clear();
+                subscriber.on(Input::Connected);
+            }
+            2 => {
+                subscriber.on(Input::Disconnected);
+                publisher.publish_badly();
+                publisher.wire.clear();
+                subscriber.on(Input::Connected);
+            }
+            3..8 => subscriber.answer_badly(&mut publisher),
+            8..10 => subscriber.tick(Duration::from_millis(300)),
+            10..16 => {
+                if let Some(batch) = publisher.wire.pop_front() {
+                    subscriber.on(Input::Batch(batch));
+                }
+            }
+            _ => publisher.publish_badly(),
+        }
+    }
+    let last = publisher.publish(false);
+    publisher.wire.push_back(last);
+    subscriber.settle(&mut publisher);
+    (subscriber, publisher)
+}
+
+fn is_part(cache: &Cache, truth: &Cache) -> bool {
+    cache.iter().all(|(block, copies)| truth.get(block).is_some_and(|it| it >= copies))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn after_quiet_what_is_held_is_true(seed: u64) {
+        let (mut subscriber, mut publisher) = live_through(seed, Replay::Offered);
+        prop_assert!(is_part(&subscriber.cache, &publisher.truth), "{:?}", subscriber.feed);
+        if subscriber.feed.trust() == Trust::Fresh {
+            prop_assert_eq!(&subscriber.cache, &publisher.truth);
+        }
+        // One more replay that works, and all is known, unless the engine forgot or nobody can read it.
+        subscriber.on(Input::Disconnected);
+        subscriber.on(Input::Connected);
+        subscriber.settle(&mut publisher);
+        prop_assert!(is_part(&subscriber.cache, &publisher.truth));
+        if publisher.log.len() <= publisher.ring && !publisher.has_poison {
+            prop_assert_eq!(subscriber.feed.trust(), Trust::Fresh);
+            prop_assert_eq!(&subscriber.cache, &publisher.truth);
+        }
+    }
+
+    #[test]
+    fn without_replays_nothing_false_is_held(seed: u64) {
+        let (subscriber, publisher) = live_through(seed, Replay::Absent);
+        prop_assert!(is_part(&subscriber.cache, &publisher.truth));
+        prop_assert_eq!(subscriber.feed.counts().replays, 0);
+        if subscriber.feed.trust() == Trust::Fresh {
+            prop_assert_eq!(&subscriber.cache, &publisher.truth);
+        }
+    }
+}
