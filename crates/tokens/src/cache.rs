@@ -1,0 +1,152 @@
+//! Ids of texts tokenized before, within a budget of bytes.
+//!
+//! Two generations: what is used moves to the young one, and when the young one is full it becomes the old
+//! one and the old one is forgotten. That is nearly least-recently-used, without a list to keep in order.
+//! The text itself is the key, compared in full, so no collision can hand out the ids of another text; and
+//! the map's hasher is seeded per process, so nobody outside can aim at one bucket.
+//!
+//! Sharded, for lanes on several threads share one model: a lock is held for one look-up.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// What an entry costs beyond its text and ids: two fat pointers, two reference counts and its share of
+/// the map. Counted by hand, rounded up.
+const ENTRY_BYTES: usize = 96;
+
+/// Enough that two lanes seldom want the same lock.
+const SHARDS: usize = 8;
+
+pub(crate) struct Cache {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct Shard {
+    young: HashMap<Box<str>, Arc<[u32]>>,
+    old: HashMap<Box<str>, Arc<[u32]>>,
+    young_bytes: usize,
+    /// Each generation's share: both together stay within the budget.
+    generation_bytes: usize,
+}
+
+impl Cache {
+    /// Holds at most `bytes` of texts, ids and bookkeeping. Zero remembers nothing.
+    pub(crate) fn new(bytes: usize) -> Cache {
+        let generation_bytes = bytes / SHARDS / 2;
+        let shard = |_| Mutex::new(Shard { generation_bytes, ..Shard::default() });
+        Cache { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
+    }
+
+    pub(crate) fn get(&self, text: &str) -> Option<Arc<[u32]>> {
+        self.shard(text).lock().get(text)
+    }
+
+    /// Whether `get` would find it, without counting as a use.
+    pub(crate) fn holds(&self, text: &str) -> bool {
+        let shard = self.shard(text).lock();
+        shard.young.contains_key(text) || shard.old.contains_key(text)
+    }
+
+    pub(crate) fn put(&self, text: &str, ids: &Arc<[u32]>) {
+        self.shard(text).lock().put(text.into(), Arc::clone(ids));
+    }
+
+    fn shard(&self, text: &str) -> &Mutex<Shard> {
+        // The head and the length are enough to spread; the map hashes the whole.
+        let head = &text.as_bytes()[..text.len().min(64)];
+        &self.shards[self.hasher.hash_one((head, text.len())) as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn get(&mut self, text: &str) -> Option<Arc<[u32]>> {
+        if let Some(ids) = self.young.get(text) {
+            return Some(Arc::clone(ids));
+        }
+        let (text, ids) = self.old.remove_entry(text)?;
+        self.put(text, Arc::clone(&ids));
+        Some(ids)
+    }
+
+    fn put(&mut self, text: Box<str>, ids: Arc<[u32]>) {
+        let bytes = text.len() + size_of_val::<[u32]>(&ids) + ENTRY_BYTES;
+        if bytes > self.generation_bytes {
+            return;
+        }
+        if self.young_bytes + bytes > self.generation_bytes {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        if self.young.insert(text, ids).is_none() {
+            self.young_bytes += bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(of: &str) -> Arc<[u32]> {
+        of.bytes().map(u32::from).collect()
+    }
+
+    impl Cache {
+        fn bytes(&self) -> usize {
+            let of = |map: &HashMap<Box<str>, Arc<[u32]>>| -> usize {
+                map.iter().map(|(text, ids)| text.len() + 4 * ids.len() + ENTRY_BYTES).sum()
+            };
+            self.shards.iter().map(|it| it.lock()).map(|it| of(&it.young) + of(&it.old)).sum()
+        }
+    }
+
+    #[test]
+    fn what_was_put_is_got_and_no_other() {
+        let cache = Cache::new(1 << 20);
+        cache.put("a", &ids("a"));
+        assert_eq!(cache.get("a").as_deref(), Some(&[97][..]));
+        assert!(cache.holds("a"));
+        assert_eq!(cache.get("b"), None);
+    }
+
+    #[test]
+    fn the_budget_holds_whatever_comes() {
+        let cache = Cache::new(100_000);
+        for at in 0..10_000 {
+            let text = format!("{at} {}", "x".repeat(at % 97));
+            cache.put(&text, &ids(&text));
+            assert!(cache.bytes() <= 100_000, "{} bytes after {at}", cache.bytes());
+        }
+        assert!(cache.bytes() > 40_000, "a cache that holds nothing is no cache: {}", cache.bytes());
+    }
+
+    #[test]
+    fn what_is_used_outlives_what_is_not() {
+        let cache = Cache::new(100_000);
+        cache.put("used", &ids("used"));
+        cache.put("unused", &ids("unused"));
+        for at in 0..10_000 {
+            let text = format!("other {at}");
+            cache.put(&text, &ids(&text));
+            assert!(cache.get("used").is_some(), "after {at}");
+        }
+        assert_eq!(cache.get("unused"), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_kept_and_evicts_nothing() {
+        let cache = Cache::new(20_000);
+        cache.put("small", &ids("small"));
+        let large = "x".repeat(50_000);
+        cache.put(&large, &ids(&large));
+        assert!(cache.get("small").is_some() && cache.get(&large).is_none());
+        let none = Cache::new(0);
+        none.put("a", &ids("a"));
+        assert_eq!(none.get("a"), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! One chat as a client wrote it, and what becomes of it.
+
+use crate::date::Date;
+
+/// The parts of a chat request that decide its prompt. All texts are JSON, as the client sent them.
+#[derive(Clone, Copy, Debug)]
+pub struct Chat<'a> {
+    /// An array of messages.
+    pub messages: &'a str,
+    /// An array of tools; `null` is none.
+    pub tools: Option<&'a str>,
+    /// An array of documents; `null` is none.
+    pub documents: Option<&'a str>,
+    /// A system prompt beside the messages: a string, or an array of text parts. It is put before them.
+    pub system: Option<&'a str>,
+    /// `chat_template_kwargs`: an object of extra variables for the template.
+    pub arguments: Option<&'a str>,
+    /// `reasoning_effort`: a string.
+    pub reasoning_effort: Option<&'a str>,
+    pub ending: Ending,
+    /// For templates that print the date.
+    pub today: Date,
+}
+
+/// What follows the last message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// The head of an answer, for the model to go on (`add_generation_prompt`).
+    #[default]
+    Answer,
+    /// Nothing: the last message is left open, for the model to finish (`continue_final_message`).
+    Continue,
+    /// Whatever the template puts after a finished message.
+    Nothing,
+}
+
+impl<'a> Chat<'a> {
+    /// A chat of these messages and nothing else.
+    pub fn new(messages: &'a str, today: Date) -> Chat<'a> {
+        Chat {
+            messages,
+            tools: None,
+            documents: None,
+            system: None,
+            arguments: None,
+            reasoning_effort: None,
+            ending: Ending::Answer,
+            today,
+        }
+    }
+}
+
+/// A chat rendered: the text the engine will tokenize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    pub(crate) text: String,
+    /// Where text stops being all there is: what follows depends on how the engine expands an image or a
+    /// sound. A byte offset at a place where the text may be cut.
+    pub(crate) media: Option<usize>,
+}
+
+impl Prompt {
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The ids of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    pub tokens: Vec<u32>,
+    /// How many of the tokens are sure to come first, in a prompt with an image or a sound in it. The rest
+    /// is only its text, good for guessing its length. `None`: there is neither, and all tokens are sure.
+    pub media: Option<usize>,
+}

@@ -1,0 +1,113 @@
+//! Where a text may be cut so that its pieces tokenize to the same ids as the whole.
+//!
+//! Before anything else, a tokenizer finds its added tokens in the raw text (leftmost, longest), and then
+//! normalizes, splits and merges only what lies between two of them. So a text cut just before an added
+//! token loses nothing: each piece starts with the token it was cut at, the search from there goes on as it
+//! went in the whole, and what follows is still not "the first word of the text", which some tokenizers
+//! treat differently (that is why we cut before the token and not after it).
+//!
+//! Not every added token will do. One that matches only as a whole word, or swallows the spaces around it,
+//! looks at its neighbours; one that is matched after normalizing is not found here at all. We cut at the
+//! plain ones, and where the careful ones exist, only at those whose edges they cannot tell from the end of
+//! the text. `Encoder` checks all this by trial on the tokenizer at hand, and does without if it fails.
+
+use aho_corasick::{AhoCorasick, BuildError, MatchKind};
+use tokenizers::AddedToken;
+
+pub(crate) struct Cutter {
+    /// All tokens the tokenizer looks for in the raw text, for any of them may hide another.
+    matcher: AhoCorasick,
+    /// By pattern: may we cut before it?
+    plain: Vec<bool>,
+}
+
+impl Cutter {
+    pub(crate) fn new<'t>(added: impl Iterator<Item = &'t AddedToken>) -> Result<Cutter, BuildError> {
+        let tokens: Vec<&AddedToken> = added.filter(|it| !it.normalized && !it.content.is_empty()).collect();
+        let neighbours_matter = tokens.iter().any(|it| looks_around(it));
+        let plain =
+            |it: &&AddedToken| !looks_around(it) && (!neighbours_matter || has_hard_edges(&it.content));
+        Ok(Cutter {
+            matcher: AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(tokens.iter().map(|it| it.content.as_bytes()))?,
+            plain: tokens.iter().map(plain).collect(),
+        })
+    }
+
+    /// Where pieces start, but for the first, in order. Never zero.
+    pub(crate) fn cuts<'s>(&'s self, text: &'s str) -> impl Iterator<Item = usize> + 's {
+        self.matcher
+            .find_iter(text)
+            .filter(|it| self.plain[it.pattern().as_usize()] && it.start() > 0)
+            .map(|it| it.start())
+    }
+
+    /// The pieces of `text`, in order: together they are the text, and none is empty.
+    pub(crate) fn pieces<'s>(&'s self, text: &'s str) -> impl Iterator<Item = &'s str> + 's {
+        let mut start = 0;
+        self.cuts(text)
+            .chain(std::iter::once(text.len()))
+            .map(move |end| &text[std::mem::replace(&mut start, end)..end])
+            .filter(|it| !it.is_empty())
+    }
+
+    /// The tokens we cut at, as trial material.
+    pub(crate) fn plain<'t>(added: impl Iterator<Item = &'t AddedToken>) -> impl Iterator<Item = &'t str> {
+        added.filter(|it| !it.normalized && !looks_around(it)).map(|it| it.content.as_str())
+    }
+}
+
+fn looks_around(token: &AddedToken) -> bool {
+    token.single_word || token.lstrip || token.rstrip
+}
+
+/// Neither end could be part of a word or swallowed as a space.
+fn has_hard_edges(content: &str) -> bool {
+    let hard = |it: char| !it.is_alphanumeric() && it != '_' && !it.is_whitespace();
+    content.chars().next().is_some_and(hard) && content.chars().next_back().is_some_and(hard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(tokens: &[AddedToken], text: &str, expected: &[&str]) {
+        let cutter = Cutter::new(tokens.iter()).expect("the test's own tokens");
+        assert_eq!(cutter.pieces(text).collect::<Vec<_>>(), expected, "text: {text:?}");
+    }
+
+    fn special(content: &str) -> AddedToken {
+        AddedToken::from(content, true)
+    }
+
+    #[test]
+    fn pieces_start_with_the_token_they_were_cut_at() {
+        let tokens = [special("<s>"), special("</s>")];
+        check(&tokens, "a<s>b</s><s>c", &["a", "<s>b", "</s>", "<s>c"]);
+        check(&tokens, "<s>", &["<s>"]);
+        check(&tokens, "", &[]);
+        check(&tokens, "no token", &["no token"]);
+    }
+
+    #[test]
+    fn the_longest_token_wins_and_hides_the_shorter() {
+        check(&[special("<s>"), special("<s>x")], "a<s>xb<s>y", &["a", "<s>xb", "<s>y"]);
+        check(&[special("ab>"), special("<ab")], "<ab>", &["<ab>"]);
+    }
+
+    #[test]
+    fn tokens_that_look_around_are_no_place_to_cut() {
+        let mask = special("<mask>").lstrip(true);
+        check(&[special("<s>"), mask.clone()], "a <mask> b<s>", &["a <mask> b", "<s>"]);
+        check(&[special("end"), mask.clone()], "a end b", &["a end b"]);
+        check(&[special("\n\n"), mask], "a\n\nb", &["a\n\nb"]);
+        check(&[special("end")], "a end b", &["a ", "end b"]);
+    }
+
+    #[test]
+    fn tokens_matched_after_normalizing_are_not_found() {
+        check(&[AddedToken::from("<x>", false)], "a<x>b", &["a<x>b"]);
+    }
+}

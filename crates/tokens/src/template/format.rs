@@ -1,0 +1,269 @@
+//! Does a template walk over the parts of a message's content, or print it as a text?
+//!
+//! vLLM decides it once per template, by reading its syntax tree: a loop over the content of something that
+//! is itself looped over in `messages` means parts. The answer changes prompts, so this follows vLLM's rules
+//! (0.32, `renderers/hf.py`) rather than better ones: a variable named `content` counts by its name alone,
+//! what a macro is called with counts where it is called directly, and scopes do not exist.
+
+use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
+use minijinja::machinery::parse;
+use minijinja::syntax::SyntaxConfig;
+
+use crate::template::Format;
+
+pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> Format {
+    let Ok(root) = parse(source, "chat", syntax.clone()) else { return Format::Text };
+    let mut nodes = Nodes::default();
+    nodes.visit(std::slice::from_ref(&root));
+    match nodes.message_names() {
+        Some(messages) if nodes.walks_over_content(&messages) => Format::Parts,
+        _ => Format::Text,
+    }
+}
+
+/// What the rules look at, wherever in the template it stands.
+#[derive(Default)]
+struct Nodes<'n> {
+    /// Each with the macro it stands in.
+    loops: Vec<(&'n ForLoop<'n>, Option<usize>)>,
+    sets: Vec<(&'n Expr<'n>, &'n Expr<'n>)>,
+    macros: Vec<&'n Macro<'n>>,
+    calls: Vec<(&'n Expr<'n>, &'n [CallArg<'n>])>,
+    inside: Option<usize>,
+}
+
+impl<'n> Nodes<'n> {
+    /// Names that stand for one message, or `None` where vLLM gives up.
+    fn message_names(&self) -> Option<Vec<&'n str>> {
+        let mut lists = vec!["messages"];
+        let mut at = 0;
+        while let Some(&list) = lists.get(at) {
+            at += 1;
+            for (target, value) in &self.sets {
+                if is_of(value, list, None) {
+                    let name = name(target)?;
+                    if !lists.contains(&name) {
+                        lists.push(name);
+                    }
+                }
+            }
+        }
+        let over_messages =
+            self.loops.iter().filter(|it| lists.iter().any(|list| is_of(&it.0.iter, list, None)));
+        over_messages.map(|it| name(&it.0.target)).collect()
+    }
+
+    fn walks_over_content(&self, messages: &[&str]) -> bool {
+        self.loops.iter().any(|(it, inside)| {
+            let of_message = messages.iter().any(|message| is_of(&it.iter, message, Some("content")));
+            let by_name = name(&it.iter).is_some_and(|name| match inside {
+                Some(inside) => self.takes_content(self.macros[*inside], name, messages),
+                None => name == "content",
+            });
+            of_message || by_name
+        })
+    }
+
+    /// Whether some call passes the content of a message to this parameter of a macro.
+    fn takes_content(&self, called: &Macro<'_>, parameter: &str, messages: &[&str]) -> bool {
+        let is_content = |it: &Expr<'_>| messages.iter().any(|message| is_of(it, message, Some("content")));
+        let calls = self.calls.iter().filter(|(callee, _)| name(callee) == Some(called.name));
+        calls.flat_map(|(_, arguments)| arguments.iter().enumerate()).any(|(at, argument)| match argument {
+            CallArg::Pos(value) => called.args.get(at).and_then(name) == Some(parameter) && is_content(value),
+            CallArg::Kwarg(key, value) => *key == parameter && is_content(value),
+            CallArg::PosSplat(_) | CallArg::KwargSplat(_) => false,
+        })
+    }
+
+    fn visit(&mut self, statements: &'n [Stmt<'n>]) {
+        statements.iter().for_each(|it| self.visit_statement(it));
+    }
+
+    // No deeper than the template nests, which its parser bounds.
+    fn visit_statement(&mut self, statement: &'n Stmt<'n>) {
+        match statement {
+            Stmt::Template(it) => self.visit(&it.children),
+            Stmt::EmitExpr(it) => self.visit_expression(&it.expr),
+            Stmt::ForLoop(it) => {
+                self.loops.push((it, self.inside));
+                self.visit_expression(&it.iter);
+                it.filter_expr.iter().for_each(|it| self.visit_expression(it));
+                self.visit(&it.body);
+                self.visit(&it.else_body);
+            }
+            Stmt::IfCond(it) => {
+                self.visit_expression(&it.expr);
+                self.visit(&it.true_body);
+                self.visit(&it.false_body);
+            }
+            Stmt::WithBlock(it) => {
+                it.assignments.iter().for_each(|it| self.visit_expression(&it.1));
+                self.visit(&it.body);
+            }
+            Stmt::Set(it) => {
+                self.sets.push((&it.target, &it.expr));
+                self.visit_expression(&it.expr);
+            }
+            Stmt::SetBlock(it) => self.visit(&it.body),
+            Stmt::AutoEscape(it) => self.visit(&it.body),
+            Stmt::FilterBlock(it) => self.visit(&it.body),
+            Stmt::Block(it) => self.visit(&it.body),
+            Stmt::Macro(it) => self.visit_macro(it),
+            Stmt::CallBlock(it) => {
+                self.calls.push((&it.call.expr, &it.call.args));
+                self.visit(&it.macro_decl.body);
+            }
+            Stmt::Do(it) => self.calls.push((&it.call.expr, &it.call.args)),
+            Stmt::EmitRaw(_)
+            | Stmt::Import(_)
+            | Stmt::FromImport(_)
+            | Stmt::Extends(_)
+            | Stmt::Include(_)
+            | Stmt::Continue(_)
+            | Stmt::Break(_) => {}
+        }
+    }
+
+    fn visit_macro(&mut self, declared: &'n Macro<'n>) {
+        let outside = self.inside.replace(self.macros.len());
+        self.macros.push(declared);
+        self.visit(&declared.body);
+        self.inside = outside;
+    }
+
+    fn visit_expression(&mut self, expression: &'n Expr<'n>) {
+        match expression {
+            Expr::Var(_) | Expr::Const(_) => {}
+            Expr::Slice(it) => self.visit_expression(&it.expr),
+            Expr::UnaryOp(it) => self.visit_expression(&it.expr),
+            Expr::BinOp(it) => {
+                self.visit_expression(&it.left);
+                self.visit_expression(&it.right);
+            }
+            Expr::Compare(it) => {
+                self.visit_expression(&it.expr);
+                it.ops.iter().for_each(|it| self.visit_expression(&it.expr));
+            }
+            Expr::IfExpr(it) => {
+                self.visit_expression(&it.test_expr);
+                self.visit_expression(&it.true_expr);
+                it.false_expr.iter().for_each(|it| self.visit_expression(it));
+            }
+            Expr::Filter(it) => {
+                it.expr.iter().for_each(|it| self.visit_expression(it));
+                self.visit_arguments(&it.args);
+            }
+            Expr::Test(it) => {
+                self.visit_expression(&it.expr);
+                self.visit_arguments(&it.args);
+            }
+            Expr::GetAttr(it) => self.visit_expression(&it.expr),
+            Expr::GetItem(it) => {
+                self.visit_expression(&it.expr);
+                self.visit_expression(&it.subscript_expr);
+            }
+            Expr::Call(it) => {
+                self.calls.push((&it.expr, &it.args));
+                self.visit_expression(&it.expr);
+                self.visit_arguments(&it.args);
+            }
+            Expr::List(it) => it.items.iter().for_each(|it| self.visit_expression(it)),
+            Expr::Tuple(it) => it.items.iter().for_each(|it| self.visit_expression(it)),
+            Expr::Map(it) => it.keys.iter().chain(&it.values).for_each(|it| self.visit_expression(it)),
+        }
+    }
+
+    fn visit_arguments(&mut self, arguments: &'n [CallArg<'n>]) {
+        for argument in arguments {
+            match argument {
+                CallArg::Pos(it)
+                | CallArg::Kwarg(_, it)
+                | CallArg::PosSplat(it)
+                | CallArg::KwargSplat(it) => {
+                    self.visit_expression(it);
+                }
+            }
+        }
+    }
+}
+
+fn name<'n>(expression: &Expr<'n>) -> Option<&'n str> {
+    match expression {
+        Expr::Var(it) => Some(it.id),
+        _ => None,
+    }
+}
+
+/// Whether an expression is the variable `of` (or its member `key`), perhaps filtered, tested or sliced.
+fn is_of(expression: &Expr<'_>, of: &str, key: Option<&str>) -> bool {
+    match expression {
+        Expr::Filter(it) => it.expr.as_ref().is_some_and(|it| is_of(it, of, key)),
+        Expr::Test(it) => is_of(&it.expr, of, key),
+        Expr::Slice(it) => is_of(&it.expr, of, key),
+        Expr::Var(it) => key.is_none() && it.id == of,
+        Expr::GetAttr(it) => key == Some(it.name) && name(&it.expr) == Some(of),
+        Expr::GetItem(it) => match &it.subscript_expr {
+            Expr::Const(subscript) => {
+                key.is_some() && subscript.value.as_str() == key && name(&it.expr) == Some(of)
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(source: &str, expected: Format) {
+        assert_eq!(detect(source, &SyntaxConfig::default()), expected, "template: {source}");
+    }
+
+    #[test]
+    fn a_template_that_prints_content_takes_text() {
+        check("{% for m in messages %}{{ m.content }}{% endfor %}", Format::Text);
+        check("{% for m in messages %}{% for c in m.tool_calls %}x{% endfor %}{% endfor %}", Format::Text);
+        check("{{ messages[0]['content'] }}", Format::Text);
+        check("{% syntax error", Format::Text);
+    }
+
+    #[test]
+    fn a_loop_over_content_takes_parts() {
+        check("{% for m in messages %}{% for c in m.content %}x{% endfor %}{% endfor %}", Format::Parts);
+        check(
+            "{% for m in messages %}{% for c in m['content'] | list %}x{% endfor %}{% endfor %}",
+            Format::Parts,
+        );
+        check(
+            "{% set rest = messages[1:] %}{% for m in rest %}{% for c in m['content'] %}x{% endfor %}{% endfor %}",
+            Format::Parts,
+        );
+        check("{% set content = messages[0].content %}{% for c in content %}x{% endfor %}", Format::Parts);
+    }
+
+    #[test]
+    fn a_macro_counts_by_what_it_is_called_with() {
+        let body = "{% macro show(it) %}{% for c in it %}x{% endfor %}{% endmacro %}";
+        let call = "{% for m in messages %}{{ show(m.content) }}{% endfor %}";
+        check(&format!("{body}{call}"), Format::Parts);
+        check(
+            &format!("{body}{{% for m in messages %}}{{{{ show(it=m.content) }}}}{{% endfor %}}"),
+            Format::Parts,
+        );
+        check(
+            &format!("{body}{{% for m in messages %}}{{{{ show(m.tool_calls) }}}}{{% endfor %}}"),
+            Format::Text,
+        );
+        check("{% macro show(content) %}{% for c in content %}x{% endfor %}{% endmacro %}", Format::Text);
+    }
+
+    #[test]
+    fn a_list_of_messages_kept_in_a_namespace_is_where_vllm_gives_up() {
+        check(
+            "{% set ns.all = messages %}{% for m in messages %}{% for c in m.content %}x{% endfor %}{% endfor %}",
+            Format::Text,
+        );
+    }
+}
