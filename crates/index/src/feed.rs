@@ -94,6 +94,9 @@ pub enum Input<T> {
     },
     /// The time of `deadline` has come.
     Tick,
+    /// It has been quiet for a while. Of a message that was lost nobody hears before the next one comes, so
+    /// somebody should ask.
+    Quiet,
 }
 
 /// What to do.
@@ -218,6 +221,8 @@ struct Asks {
     /// Since a live message last fitted.
     count: u32,
     is_failing: bool,
+    /// Nothing is known to be missing; it is only asked whether anything is.
+    is_check: bool,
 }
 
 enum Verdict {
@@ -282,6 +287,8 @@ impl<T: AsRef<[u8]>> Feed<T> {
             Input::Replayed { .. } | Input::ReplayFailed { .. } => {}
             Input::Undecodable { seq } => self.take_back(now, seq),
             Input::Tick => self.tick(now),
+            Input::Quiet if self.link == Link::Live && self.replay == Replay::Offered => self.check(now),
+            Input::Quiet => {}
         }
     }
 
@@ -335,6 +342,8 @@ impl<T: AsRef<[u8]>> Feed<T> {
 
     pub fn trust(&self) -> Trust {
         match (self.link, self.position) {
+            (Link::Asked { .. }, _) if self.asks.is_check && self.complete => Trust::Fresh,
+            (Link::Asked { .. }, _) if self.asks.is_check => Trust::Cold,
             (Link::Live, _) if self.complete => Trust::Fresh,
             (Link::Live, _) => Trust::Cold,
             (_, Position::After(_)) => Trust::Suspect,
@@ -424,6 +433,11 @@ impl<T: AsRef<[u8]>> Feed<T> {
 
     fn fail_replay(&mut self, now: Instant) {
         self.counts.failed_replays += 1;
+        if self.asks.is_check {
+            // No news is no bad news.
+            self.link = Link::Live;
+            return;
+        }
         self.asks.is_failing = true;
         match self.asks.count {
             ASKS_MAX.. => self.give_up(),
@@ -451,9 +465,18 @@ impl<T: AsRef<[u8]>> Feed<T> {
         let id = self.asks.next_id;
         self.asks.next_id += 1;
         self.asks.count += 1;
+        self.asks.is_check = false;
         self.counts.replays += 1;
         self.link = Link::Asked { id, deadline: now + REPLAY_WAIT };
         self.commands.push_back(Command::AskReplay { id, from });
+    }
+
+    /// Asks whether anything is missing, which counts as no try.
+    fn check(&mut self, now: Instant) {
+        let count = std::mem::take(&mut self.asks.count);
+        self.ask(now);
+        self.asks.count = count;
+        self.asks.is_check = true;
     }
 
     fn give_up(&mut self) {

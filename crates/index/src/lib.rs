@@ -1,9 +1,30 @@
 //! Which worker holds which prefix of a prompt, in which tier: what we routed there, and what its engine
 //! reports, in one look-up.
 
+mod believed;
+mod budget;
 pub mod feed;
+mod heads;
+mod holders;
+mod holdings;
+mod index;
+mod look_up;
+mod names;
+mod parked;
+mod predicted;
 pub mod prefix;
 pub mod report;
+mod reported;
+mod slab;
+mod table;
+mod worker;
 
+pub use budget::BUDGET_MIN;
+pub use holdings::{Holding, Holdings};
+pub use index::{Index, Settings};
+pub use predicted::{FADE, Planted};
 pub use prefix::{PrefixHash, Root};
 pub use report::{Report, Stored, Tier};
+pub use reported::Applied;
+pub use table::Chain;
+pub use worker::{GRAIN, Numbers, Source};

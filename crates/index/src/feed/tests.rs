@@ -10,7 +10,7 @@ use super::*;
 /// Runs a script against a feed and returns what it did.
 ///
 /// In: `up`, `down`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` one nobody can
-/// read; `replay:5,6` the answer to the last question, `stale:5` the one before; `fail`.
+/// read; `quiet`; `replay:5,6` the answer to the last question, `stale:5` the one before; `fail`.
 /// Out: `ask5`, `clear`, `+5` for applied.
 struct Script {
     feed: Feed<String>,
@@ -34,6 +34,7 @@ impl Script {
                 "up" => Input::Connected,
                 "down" => Input::Disconnected,
                 "fail" => Input::ReplayFailed { id: self.id },
+                "quiet" => Input::Quiet,
                 "tick" => {
                     self.now = self.feed.deadline().expect("something is waited for");
                     Input::Tick
@@ -87,6 +88,25 @@ fn the_first_connection_hears_all_from_the_beginning() {
     check("up replay: 0 1", "ask0 +0 +1", Trust::Fresh);
     check("up replay:0,1,2 3", "ask0 +0 +1 +2 +3", Trust::Fresh);
     check("up 2 3 replay:0,1,2 4", "ask0 +0 +1 +2 +3 +4", Trust::Fresh);
+}
+
+#[test]
+fn in_quiet_it_asks_whether_anything_was_lost() {
+    check("up replay:0,1 quiet", "ask0 +0 +1 ask1", Trust::Fresh);
+    check("up replay:0,1 quiet replay:1 2", "ask0 +0 +1 ask1 +2", Trust::Fresh);
+    check("up replay:0,1 quiet replay:1,2,3 3 4", "ask0 +0 +1 ask1 +2 +3 +4", Trust::Fresh);
+    check("up replay:0,1 quiet 3 replay:1,2,3", "ask0 +0 +1 ask1 +2 +3", Trust::Fresh);
+    // Nothing is lost by a question nobody answers, however often.
+    check(
+        "up replay:0 quiet fail quiet fail quiet fail quiet fail quiet tick 1",
+        "ask0 +0 ask0 ask0 ask0 ask0 ask0 +1",
+        Trust::Fresh,
+    );
+    // Another process, behind a connection that did not break.
+    check("up replay:0,1 quiet replay: replay:0b", "ask0 +0 +1 ask1 clear ask0 +0b", Trust::Fresh);
+    check("up replay: quiet replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
+    check("up quiet", "ask0", Trust::None);
+    check_with(Replay::Absent, "up 0 quiet", "+0", Trust::Fresh);
 }
 
 #[test]

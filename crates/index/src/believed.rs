@@ -1,0 +1,160 @@
+//! The order in which each worker's engine would evict what we predicted there.
+//!
+//! An engine frees the least recently used block first, and of one prompt the last block first. So each
+//! worker has a list from oldest to newest, and a request that is sent there moves its path to the newest
+//! end, deepest first. An entry is what one worker is believed to hold of one run; all its blocks have the
+//! same history, because the table splits a run where histories part.
+
+use crate::slab::{NONE, Slab};
+use maitre_base::Instant;
+
+/// Orders requests and their first tokens. Never twice the same; zero is before all.
+pub(crate) type Stamp = u64;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Belief {
+    pub(crate) run: u32,
+    slot: u32,
+    newer: u32,
+    older: u32,
+    /// The request that used it last.
+    pub(crate) used: Stamp,
+    pub(crate) used_at: Instant,
+    /// The request that was to compute it.
+    pub(crate) planter: Stamp,
+    /// When the first token of a request that has it was out; none while nobody knows that it exists.
+    pub(crate) settled: Option<Stamp>,
+}
+
+impl Default for Belief {
+    fn default() -> Belief {
+        Belief {
+            run: NONE,
+            slot: 0,
+            newer: NONE,
+            older: NONE,
+            used: 0,
+            used_at: Instant::ZERO,
+            planter: 0,
+            settled: None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    oldest: u32,
+    newest: u32,
+    blocks: u32,
+}
+
+impl Default for Ends {
+    fn default() -> Ends {
+        Ends { oldest: NONE, newest: NONE, blocks: 0 }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Beliefs {
+    entries: Slab<Belief>,
+    ends: Vec<Ends>,
+}
+
+impl Beliefs {
+    pub(crate) fn new() -> Beliefs {
+        Beliefs { entries: Slab::new(), ends: Vec::new() }
+    }
+
+    /// Makes a place for a slot.
+    pub(crate) fn join(&mut self, slot: u32) {
+        if self.ends.len() <= slot as usize {
+            self.ends.resize(slot as usize + 1, Ends::default());
+        }
+    }
+
+    /// How many blocks are predicted there.
+    pub(crate) fn blocks(&self, slot: u32) -> u32 {
+        self.ends[slot as usize].blocks
+    }
+
+    pub(crate) fn gain(&mut self, slot: u32, blocks: u32) {
+        self.ends[slot as usize].blocks += blocks;
+    }
+
+    pub(crate) fn lose(&mut self, slot: u32, blocks: u32) {
+        self.ends[slot as usize].blocks -= blocks;
+    }
+
+    pub(crate) fn oldest(&self, slot: u32) -> Option<&Belief> {
+        let oldest = self.ends[slot as usize].oldest;
+        (oldest != NONE).then(|| &self.entries[oldest])
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Belief> {
+        (id != NONE).then(|| &self.entries[id])
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Belief> {
+        (id != NONE).then(|| &mut self.entries[id])
+    }
+
+    /// A new entry, at the newest end.
+    pub(crate) fn insert(&mut self, slot: u32, run: u32) -> u32 {
+        let id = self.entries.insert(Belief { run, slot, ..Belief::default() });
+        self.link_newest(id);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) {
+        self.unlink(id);
+        self.entries.remove(id);
+    }
+
+    pub(crate) fn renew(&mut self, id: u32) {
+        self.unlink(id);
+        self.link_newest(id);
+    }
+
+    /// The deeper half of an entry whose run was split: same history, and evicted right before it.
+    pub(crate) fn split(&mut self, id: u32, run: u32) -> u32 {
+        let whole = self.entries[id];
+        let half = self.entries.insert(Belief { run, newer: id, ..whole });
+        self.entries[id].older = half;
+        match whole.older {
+            NONE => self.ends[whole.slot as usize].oldest = half,
+            older => self.entries[older].newer = half,
+        }
+        half
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.bytes() + self.ends.capacity() * size_of::<Ends>()
+    }
+
+    pub(crate) fn bytes_to_grow(&self) -> usize {
+        self.entries.bytes_to_grow()
+    }
+
+    fn link_newest(&mut self, id: u32) {
+        let ends = &mut self.ends[self.entries[id].slot as usize];
+        let older = std::mem::replace(&mut ends.newest, id);
+        match older {
+            NONE => ends.oldest = id,
+            older => self.entries[older].newer = id,
+        }
+        self.entries[id].older = older;
+        self.entries[id].newer = NONE;
+    }
+
+    fn unlink(&mut self, id: u32) {
+        let Belief { slot, newer, older, .. } = self.entries[id];
+        match newer {
+            NONE => self.ends[slot as usize].newest = older,
+            newer => self.entries[newer].older = older,
+        }
+        match older {
+            NONE => self.ends[slot as usize].oldest = newer,
+            older => self.entries[older].newer = newer,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Keeps the index within its bytes: the coldest go, a little at a time, and what still does not fit is
+//! not taken in.
+//!
+//! A hand goes round over all workers' names and lets go of those whose runs have not been looked up or
+//! stored for longest. Before each round a sample of runs says how old the coldest quarter is. A run is as
+//! recent as the deepest look-up that passed it, so heads outlive their tails. A call moves the hand a bounded
+//! way; if that frees too little, the newcomer is dropped and counted: the bytes are never passed.
+
+use crate::Index;
+use crate::predicted::Bed;
+use crate::reported::{Applied, Scene};
+
+/// How far one call may move the hand. Chosen: some 20 µs.
+const PLACES_MAX: usize = 2_048;
+
+/// How many runs say what is cold.
+const SAMPLE: usize = 64;
+
+/// A block in a run of another worker makes that run a crowd, its worst case: a box, four shares, a plane, and
+/// a split (a run, a head) beside it.
+const BLOCK_BYTES_MAX: usize = 512;
+
+/// The least a budget can be: what an empty index takes, with a page of each kind.
+pub const BUDGET_MIN: usize = 256 * 1024;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hand {
+    worker: usize,
+    place: usize,
+    /// Runs used no later are cold.
+    cutoff: u32,
+}
+
+impl Index {
+    /// How many of so many blocks may be stored for this worker, after making room for them.
+    pub(crate) fn room(&mut self, worker: usize, blocks: usize) -> usize {
+        if !self.workers.get(worker).is_some_and(Option::is_some) {
+            return 0;
+        }
+        if self.fits(worker, blocks) {
+            return blocks;
+        }
+        let mut places = PLACES_MAX;
+        while places > 0 && !self.fits(worker, blocks) {
+            places = places.saturating_sub(self.sweep());
+        }
+        match self.fits(worker, blocks) {
+            true => blocks,
+            false => (0..blocks.min(8)).rev().find(|&it| self.fits(worker, it)).unwrap_or(0),
+        }
+    }
+
+    fn fits(&self, worker: usize, blocks: usize) -> bool {
+        let Some(Some(it)) = self.workers.get(worker) else { return false };
+        let growth = self.table.bytes_to_grow(self.slots.len()) + blocks * BLOCK_BYTES_MAX;
+        self.bytes() + growth + it.bytes_to_insert(blocks) <= self.budget_bytes
+    }
+
+    /// Moves the hand on by one place, or to the next worker. Returns what that cost.
+    fn sweep(&mut self) -> usize {
+        let at = self.hand.worker;
+        if at >= self.workers.len() {
+            self.hand = Hand { worker: 0, place: 0, cutoff: self.cold() };
+            return SAMPLE;
+        }
+        let Some(worker) = self.workers[at].as_deref_mut() else {
+            self.hand.worker += 1;
+            return 1;
+        };
+        if let Some(entry) = worker.names.at(self.hand.place) {
+            let (run, _) = self.table.resolve((entry.run, entry.offset));
+            if self.table.runs[run].used > self.hand.cutoff {
+                self.hand.place += 1;
+                return 1;
+            }
+            let (applied, ready) = (&mut Applied::default(), &mut Vec::new());
+            Scene { table: &mut self.table, worker, clock: 0, applied, ready }.forget(self.hand.place);
+            worker.numbers.evicted += 1;
+            return 4;
+        }
+        if self.hand.place < worker.names.places() {
+            self.hand.place += 1;
+            return 1;
+        }
+        if self.evict_cold_prediction(at) {
+            return 8;
+        }
+        if let Some(worker) = self.workers[at].as_deref_mut() {
+            worker.names.shrink();
+        }
+        self.account(at);
+        self.hand = Hand { worker: at + 1, place: 0, ..self.hand };
+        1
+    }
+
+    fn evict_cold_prediction(&mut self, at: usize) -> bool {
+        let Some(worker) = self.workers[at].as_deref_mut() else { return false };
+        let Some(&oldest) = self.table.beliefs.oldest(worker.slot) else { return false };
+        if self.table.runs[oldest.run].used > self.hand.cutoff {
+            return false;
+        }
+        let before = self.table.beliefs.blocks(worker.slot);
+        Bed { table: &mut self.table, worker, path: &mut self.path, clock: 0 }.fade(oldest.used_at);
+        worker.numbers.evicted += u64::from(before - self.table.beliefs.blocks(worker.slot));
+        true
+    }
+
+    /// When the coldest quarter was used last.
+    fn cold(&self) -> u32 {
+        let mut used = self.table.runs.sample(SAMPLE, |run| run.len() > 0, |run| run.used);
+        used.sort_unstable();
+        used.get(used.len() / 4).copied().unwrap_or(u32::MAX)
+    }
+}

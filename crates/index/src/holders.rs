@@ -1,0 +1,215 @@
+//! Who holds which blocks of one run.
+//!
+//! A run has at most 64 blocks, so what a worker holds of it is one word a source. Most runs belong to one
+//! worker alone (a conversation lives where it began) and keep that word in place. A run that several
+//! hold keeps a list sorted by slot and, for the look-up, planes of bits by slot: who is there at all, who
+//! holds every block near (on the GPU, reported or predicted), who holds every block in any tier. The planes
+//! only sum up the list; the look-up asks the list about those the planes do not settle.
+
+use crate::slab::NONE;
+
+/// One bit a block of the run, the first block lowest.
+pub(crate) type Mask = u64;
+
+/// So that a mask is one word.
+pub(crate) const RUN_BLOCKS: usize = 64;
+
+/// The first so many blocks.
+#[inline]
+pub(crate) const fn low(blocks: usize) -> Mask {
+    if blocks >= RUN_BLOCKS { Mask::MAX } else { (1 << blocks) - 1 }
+}
+
+/// What one worker holds of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) slot: u32,
+    /// Where the prediction stands among those of its worker; none without predicted blocks.
+    pub(crate) belief: u32,
+    pub(crate) gpu: Mask,
+    /// In the CPU or disk tier.
+    pub(crate) lower: Mask,
+    pub(crate) predicted: Mask,
+}
+
+impl Share {
+    pub(crate) fn new(slot: u32) -> Share {
+        Share { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn near(&self) -> Mask {
+        self.gpu | self.predicted
+    }
+
+    #[inline]
+    pub(crate) fn any(&self) -> Mask {
+        self.gpu | self.predicted | self.lower
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum Holders {
+    #[default]
+    Nobody,
+    One(Share),
+    Crowd(Box<Crowd>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    shares: Vec<Share>,
+    planes: Vec<Plane>,
+}
+
+/// Sixty-four slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plane {
+    /// Holds something of the run.
+    pub(crate) present: u64,
+    /// Holds all of it near.
+    pub(crate) near: u64,
+    /// Holds all of it in some tier.
+    pub(crate) any: u64,
+}
+
+impl Holders {
+    pub(crate) fn shares(&self) -> &[Share] {
+        match self {
+            Holders::Nobody => &[],
+            Holders::One(share) => std::slice::from_ref(share),
+            Holders::Crowd(crowd) => &crowd.shares,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Share> {
+        match self {
+            Holders::Nobody => None,
+            Holders::One(share) => Some(share).filter(|it| it.slot == slot),
+            Holders::Crowd(crowd) => crowd.get(slot),
+        }
+    }
+
+    /// Changes the share of a slot, which is made if missing and dropped if nothing is left in it. `full`
+    /// is the mask of the whole run.
+    #[inline]
+    pub(crate) fn update<R>(&mut self, slot: u32, full: Mask, change: impl FnOnce(&mut Share) -> R) -> R {
+        if let Holders::One(share) = self
+            && share.slot == slot
+        {
+            let result = change(share);
+            if share.any() == 0 {
+                *self = Holders::Nobody;
+            }
+            return result;
+        }
+        self.update_crowd(slot, full, change)
+    }
+
+    fn update_crowd<R>(&mut self, slot: u32, full: Mask, change: impl FnOnce(&mut Share) -> R) -> R {
+        let mut share = self.get(slot).copied().unwrap_or(Share::new(slot));
+        let result = change(&mut share);
+        match self {
+            Holders::Nobody if share.any() != 0 => *self = Holders::One(share),
+            Holders::Nobody => {}
+            Holders::One(_) if share.any() == 0 => {}
+            Holders::One(one) => {
+                let one = *one;
+                let mut crowd = Box::new(Crowd::default());
+                crowd.set(one, full);
+                crowd.set(share, full);
+                *self = Holders::Crowd(crowd);
+            }
+            Holders::Crowd(crowd) => {
+                crowd.set(share, full);
+                if let [one] = crowd.shares[..] {
+                    *self = Holders::One(one);
+                }
+            }
+        }
+        result
+    }
+
+    /// Splits into those of the first `blocks` blocks, who stay, and those of the rest, who are returned.
+    pub(crate) fn split(&mut self, blocks: usize, rest_blocks: usize) -> Holders {
+        let (mut first, mut rest) = (Holders::Nobody, Holders::Nobody);
+        for share in self.shares() {
+            let cut = |mask: Mask| mask & low(blocks);
+            let left = Share {
+                gpu: cut(share.gpu),
+                lower: cut(share.lower),
+                predicted: cut(share.predicted),
+                ..*share
+            };
+            // A run is never split at its end, so the shift is below the width.
+            let right = Share {
+                gpu: share.gpu >> blocks,
+                lower: share.lower >> blocks,
+                predicted: share.predicted >> blocks,
+                ..*share
+            };
+            first.update(share.slot, low(blocks), |it| *it = left);
+            rest.update(share.slot, low(rest_blocks), |it| *it = right);
+        }
+        *self = first;
+        rest
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Holders::Crowd(crowd) => crowd.bytes(),
+            Holders::Nobody | Holders::One(_) => 0,
+        }
+    }
+}
+
+impl Crowd {
+    pub(crate) fn planes(&self) -> &[Plane] {
+        &self.planes
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Share> {
+        let plane = self.planes.get(slot as usize / 64)?;
+        if plane.present >> (slot % 64) & 1 == 0 {
+            return None;
+        }
+        self.shares.binary_search_by_key(&slot, |it| it.slot).ok().map(|at| &self.shares[at])
+    }
+
+    fn set(&mut self, share: Share, full: Mask) {
+        match self.shares.binary_search_by_key(&share.slot, |it| it.slot) {
+            Ok(at) if share.any() == 0 => {
+                self.shares.remove(at);
+            }
+            Ok(at) => self.shares[at] = share,
+            Err(_) if share.any() == 0 => return,
+            Err(at) => {
+                if self.shares.len() == self.shares.capacity() {
+                    self.shares.reserve_exact(2 + self.shares.len() / 4);
+                }
+                self.shares.insert(at, share);
+            }
+        }
+        let (word, bit) = (share.slot as usize / 64, share.slot % 64);
+        if word >= self.planes.len() {
+            self.planes.reserve_exact(word + 1 - self.planes.len());
+            self.planes.resize(word + 1, Plane::default());
+        }
+        let plane = &mut self.planes[word];
+        put(&mut plane.present, bit, share.any() != 0);
+        put(&mut plane.near, bit, share.near() == full);
+        put(&mut plane.any, bit, share.any() == full);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Crowd>()
+            + self.shares.capacity() * size_of::<Share>()
+            + self.planes.capacity() * size_of::<Plane>()
+    }
+}
+
+fn put(word: &mut u64, bit: u32, on: bool) {
+    *word = *word & !(1 << bit) | u64::from(on) << bit;
+}

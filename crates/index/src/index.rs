@@ -1,0 +1,352 @@
+//! The index: who is known to it, and the ways in.
+
+use crate::believed::Stamp;
+use crate::budget::{BUDGET_MIN, Hand};
+use crate::holdings::Holdings;
+use crate::look_up;
+use crate::parked::Waiting;
+use crate::predicted::{Bed, FADE, Moment, Planted};
+use crate::report::{Report, Stored, Tier};
+use crate::reported::{Applied, PIECE, Scene};
+use crate::table::{Chain, Segment, Table};
+use crate::worker::{Numbers, Source, Worker};
+use maitre_base::hash::mix;
+use maitre_base::{Instant, WorkerId};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// All that the index allocates; at least `BUDGET_MIN`.
+    pub budget_bytes: usize,
+    /// Scrambles where things stand in tables. Never what comes out.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        // Some twenty-five million blocks, and a part of what any machine in front of a fleet has.
+        Settings { budget_bytes: 1 << 30, seed: 0 }
+    }
+}
+
+/// How many predictions one tick lets fade.
+const FADES_MAX: usize = 4_096;
+
+/// How many uses make one step of the clock that says what is cold, as a power of two: at a million a second
+/// it runs for twelve days.
+const CLOCK_SHIFT: u32 = 8;
+
+/// Which worker holds which prefix. Workers it does not know are ignored.
+#[derive(Debug)]
+pub struct Index {
+    pub(crate) table: Table,
+    /// By number.
+    pub(crate) workers: Vec<Option<Box<Worker>>>,
+    /// The worker of each slot. Slots are used again; numbers are not.
+    pub(crate) slots: Vec<WorkerId>,
+    free_slots: Vec<u32>,
+    /// Of who has which slot. The seed is in it, so that those of two indices are not mistaken.
+    version: u64,
+    pub(crate) budget_bytes: usize,
+    /// Of all workers together.
+    workers_bytes: usize,
+    seed: u64,
+    stamp: Stamp,
+    uses: u64,
+    pub(crate) hand: Hand,
+    /// Where the next tick goes on.
+    fading: usize,
+    pub(crate) path: Vec<Segment>,
+    ready: Vec<Waiting>,
+}
+
+impl Index {
+    pub fn new(settings: Settings) -> Index {
+        Index {
+            table: Table::new(mix(settings.seed)),
+            workers: Vec::new(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            version: mix(settings.seed) | 1,
+            budget_bytes: settings.budget_bytes.max(BUDGET_MIN),
+            workers_bytes: 0,
+            seed: settings.seed,
+            stamp: 0,
+            uses: 0,
+            hand: Hand::default(),
+            fading: 0,
+            path: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// A worker that holds nothing yet. Twice is once.
+    pub fn join(&mut self, id: WorkerId) {
+        if self.workers.len() <= id.index() {
+            self.workers.resize_with(id.index() + 1, || None);
+        }
+        if self.workers[id.index()].is_some() {
+            return;
+        }
+        let slot = self.free_slots.pop().unwrap_or(self.slots.len() as u32);
+        if slot as usize == self.slots.len() {
+            self.slots.push(id);
+        }
+        self.slots[slot as usize] = id;
+        self.version = mix(self.version);
+        self.table.beliefs.join(slot);
+        let seed = mix(self.seed ^ u64::from(id.0) << 32);
+        self.workers[id.index()] = Some(Box::new(Worker::new(slot, seed)));
+        self.account(id.index());
+    }
+
+    /// Forgets a worker. Costs what it held, not what the table holds.
+    pub fn leave(&mut self, id: WorkerId) {
+        self.clear(id);
+        if let Some(worker) = self.workers.get_mut(id.index()).and_then(Option::take) {
+            self.workers_bytes -= worker.accounted;
+            self.free_slots.push(worker.slot);
+            self.version = mix(self.version);
+        }
+    }
+
+    /// How much of this chain each worker holds.
+    pub fn look_up(&mut self, chain: Chain<'_>, out: &mut Holdings) {
+        let slots = self.workers.iter().map(|it| it.as_ref().map_or(u32::MAX, |it| it.slot));
+        out.reset(self.version, &self.slots, slots);
+        let clock = self.clock();
+        look_up::look_up(&mut self.table, clock, chain, out);
+    }
+
+    /// A request with this prompt was sent to the worker: all of its blocks are used now, and those that
+    /// were not there will be.
+    pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> Planted {
+        let room = self.room(id.index(), chain.prefixes.len());
+        let (moment, clock) = (self.moment(now), self.clock());
+        let Some(mut bed) = self.bed(id, clock) else { return Planted::NOTHING };
+        let planted = bed.plant(moment, chain, room);
+        bed.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
+        planted
+    }
+
+    /// That request failed before its first token: drops what it planted and nobody has used since.
+    pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted) {
+        if let Some(mut bed) = self.bed(id, 0) {
+            bed.uproot(chain, planted);
+        }
+    }
+
+    /// The first token of a request with this prompt is out: what it uses is really there.
+    pub fn prefilled(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) {
+        let moment = self.moment(now);
+        if let Some(mut bed) = self.bed(id, 0) {
+            bed.settle(moment, chain);
+        }
+    }
+
+    /// The engine said how many blocks of that request it found in its cache. Where there are fresh
+    /// reports, those know better, and this is ignored.
+    pub fn correct(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted, found_blocks: u32) {
+        if let Some(mut bed) = self.bed(id, 0)
+            && bed.worker.source == Source::Predicted
+            && planted != Planted::NOTHING
+        {
+            bed.correct(chain, planted, found_blocks);
+        }
+    }
+
+    /// How many blocks the engine says its cache has room for.
+    pub fn set_capacity(&mut self, id: WorkerId, blocks: u32) {
+        if let Some(mut bed) = self.bed(id, 0)
+            && bed.worker.capacity_reported != blocks
+        {
+            bed.worker.capacity_reported = blocks;
+            bed.worker.capacity = blocks;
+            bed.trim();
+        }
+    }
+
+    pub fn set_source(&mut self, id: WorkerId, source: Source) {
+        if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
+            worker.source = source;
+        }
+    }
+
+    /// Lets predictions fade that fresh reports should have confirmed. Call it a few times a second.
+    pub fn tick(&mut self, now: Instant) {
+        let Some(since) = now.as_nanos().checked_sub(FADE.as_nanos() as u64).map(Instant::from_nanos) else {
+            return;
+        };
+        let mut left = FADES_MAX;
+        for _ in 0..self.workers.len() {
+            self.fading = (self.fading + 1) % self.workers.len();
+            let Some(mut bed) = self.bed(WorkerId(self.fading as u32), 0) else { continue };
+            while left > 0 && bed.worker.source == Source::Reported && bed.fade(since) {
+                left -= 1;
+            }
+        }
+    }
+
+    /// Applies what the worker's engine says of its cache.
+    pub fn report(&mut self, id: WorkerId, report: &Report<'_>) -> Applied {
+        let mut applied = Applied::default();
+        match report {
+            Report::Stored(stored) => self.store(id, stored, &mut applied),
+            Report::Removed { names, tier } => {
+                if let Some(mut scene) = self.scene(id, &mut applied) {
+                    scene.remove(names, *tier);
+                }
+            }
+            Report::Cleared => self.clear(id),
+        }
+        self.account(id.index());
+        if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
+            worker.numbers.unknown += u64::from(applied.unknown);
+            worker.numbers.ignored += u64::from(applied.ignored);
+            worker.numbers.dropped += u64::from(applied.dropped);
+        }
+        applied
+    }
+
+    /// Forgets all that the worker reported: a gap could not be filled. Predictions stay.
+    pub fn clear_reported(&mut self, id: WorkerId) {
+        let seed = mix(self.seed ^ u64::from(id.0) << 32);
+        if let Some(mut scene) = self.scene(id, &mut Applied::default()) {
+            scene.clear(seed);
+        }
+        self.account(id.index());
+    }
+
+    /// Forgets all that the worker holds: its engine was restarted.
+    pub fn clear(&mut self, id: WorkerId) {
+        self.clear_reported(id);
+        if let Some(mut bed) = self.bed(id, 0) {
+            bed.clear();
+        }
+    }
+
+    /// How long this worker's blocks are, as learned from its reports: how to cut its chains.
+    pub fn block_tokens(&self, id: WorkerId) -> Option<u32> {
+        self.workers.get(id.index())?.as_ref()?.block_tokens()
+    }
+
+    /// All that is allocated. Never more than the budget.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes()
+            + self.workers_bytes
+            + self.workers.capacity() * size_of::<Option<Box<Worker>>>()
+            + (self.slots.capacity() + self.free_slots.capacity()) * size_of::<u32>()
+            + self.path.capacity() * size_of::<Segment>()
+    }
+
+    /// Distinct blocks.
+    pub fn blocks(&self) -> usize {
+        self.table.blocks()
+    }
+
+    pub fn numbers(&self, id: WorkerId) -> Option<Numbers> {
+        let worker = self.workers.get(id.index())?.as_ref()?;
+        Some(Numbers {
+            predicted_blocks: self.table.beliefs.blocks(worker.slot),
+            parked_blocks: worker.parked.blocks() as u32,
+            capacity_blocks: worker.capacity,
+            ..worker.numbers
+        })
+    }
+
+    fn store(&mut self, id: WorkerId, stored: &Stored<'_>, applied: &mut Applied) {
+        let is_placeholder = stored.tokens.is_empty() || stored.block_tokens == 0;
+        if is_placeholder || !self.learn(id, stored) {
+            if let Some(mut scene) = self.scene(id, applied) {
+                scene.store_known(stored.names, stored.tier);
+            }
+            return;
+        }
+        self.store_pieces(id, stored, applied);
+        while let Some(waiting) = self.ready.pop() {
+            let stored = Stored {
+                names: &waiting.names,
+                parent: Some(waiting.parent),
+                root: stored.root,
+                tokens: &waiting.tokens,
+                block_tokens: waiting.block_tokens,
+                extras: &waiting.extras,
+                tier: waiting.tier,
+            };
+            self.store_pieces(id, &stored, applied);
+        }
+    }
+
+    fn store_pieces(&mut self, id: WorkerId, stored: &Stored<'_>, applied: &mut Applied) {
+        let (mut names, mut tokens, mut extras) = (stored.names, stored.tokens, stored.extras);
+        let mut parent = stored.parent;
+        while !names.is_empty() {
+            let count = names.len().min(PIECE);
+            if self.room(id.index(), count) < count {
+                applied.dropped += names.len() as u32;
+                return;
+            }
+            let Some(mut scene) = self.scene(id, applied) else { return };
+            let (first, rest) = names.split_at(count);
+            let (first_tokens, rest_tokens) =
+                tokens.split_at((count * stored.block_tokens as usize).min(tokens.len()));
+            let (first_extras, rest_extras) = extras.split_at(count.min(extras.len()));
+            scene.store(&Stored {
+                names: first,
+                parent,
+                tokens: first_tokens,
+                extras: first_extras,
+                ..*stored
+            });
+            self.account(id.index());
+            (names, tokens, extras, parent) = (rest, rest_tokens, rest_extras, first.last().copied());
+        }
+    }
+
+    /// Learns how the engine cuts its blocks. False if these are cut in another way than those on its GPU.
+    fn learn(&mut self, id: WorkerId, stored: &Stored<'_>) -> bool {
+        let Some(Some(worker)) = self.workers.get_mut(id.index()) else { return false };
+        if worker.page_tokens == Some(stored.block_tokens) {
+            return true;
+        }
+        if stored.tier != Tier::Gpu {
+            return false;
+        }
+        if worker.page_tokens.replace(stored.block_tokens).is_some() {
+            self.clear(id);
+        }
+        true
+    }
+
+    fn scene<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<Scene<'a>> {
+        let clock = self.clock();
+        let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
+        Some(Scene { table: &mut self.table, worker, clock, applied, ready: &mut self.ready })
+    }
+
+    fn bed(&mut self, id: WorkerId, clock: u32) -> Option<Bed<'_>> {
+        let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
+        Some(Bed { table: &mut self.table, worker, path: &mut self.path, clock })
+    }
+
+    /// Brings the sum of bytes up to date with a worker that may have changed.
+    pub(crate) fn account(&mut self, worker: usize) {
+        if let Some(Some(worker)) = self.workers.get_mut(worker) {
+            self.workers_bytes -= worker.accounted;
+            worker.accounted = worker.bytes();
+            self.workers_bytes += worker.accounted;
+        }
+    }
+
+    fn clock(&mut self) -> u32 {
+        self.uses += 1;
+        u32::try_from(self.uses >> CLOCK_SHIFT).unwrap_or(u32::MAX)
+    }
+
+    fn moment(&mut self, now: Instant) -> Moment {
+        self.stamp += 1;
+        Moment { now, stamp: self.stamp }
+    }
+}
+
+#[cfg(test)]
+mod tests;

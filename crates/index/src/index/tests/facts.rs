@@ -1,0 +1,475 @@
+//! The index's facts, one by one.
+
+use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens};
+use crate::prefix::PrefixHash;
+use crate::report::{Report, Stored, Tier};
+use crate::{Applied, BUDGET_MIN, Chain, GRAIN, Holding, Holdings, Index, Planted, Settings, Source};
+use maitre_base::{Instant, Rng, WorkerId};
+
+const W: WorkerId = WorkerId(0);
+
+/// One worker, and prompts as rows of letters, one a block.
+struct Stage {
+    index: Index,
+    now: Instant,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let mut index = index();
+        index.join(W);
+        Stage { index, now: Instant::from_millis(1) }
+    }
+
+    fn store_in(&mut self, prompt: &str, from: usize, tier: Tier) -> Applied {
+        store(&mut self.index, W, prompt.as_bytes(), from, tier)
+    }
+
+    fn store(&mut self, prompt: &str, from: usize) -> Applied {
+        self.store_in(prompt, from, Tier::Gpu)
+    }
+
+    fn remove_in(&mut self, prompt: &str, tier: Tier) -> Applied {
+        let names = [name_of(prompt.as_bytes(), 0)];
+        self.index.report(W, &Report::Removed { names: &names, tier })
+    }
+
+    fn remove(&mut self, prompt: &str) -> Applied {
+        self.remove_in(prompt, Tier::Gpu)
+    }
+
+    fn predict(&mut self, prompt: &str) -> Planted {
+        self.index.predict(self.now, W, chain(&chain_of(prompt.as_bytes())))
+    }
+
+    fn prefilled(&mut self, prompt: &str) {
+        self.index.prefilled(self.now, W, chain(&chain_of(prompt.as_bytes())));
+    }
+
+    #[track_caller]
+    fn check(&mut self, prompt: &str, blocks: u32, lower: u32) {
+        let actual = look_up(&mut self.index, W, prompt.as_bytes());
+        assert_eq!(actual, Holding { blocks, lower }, "of {prompt}");
+    }
+}
+
+fn store(index: &mut Index, worker: WorkerId, prompt: &[u8], from: usize, tier: Tier) -> Applied {
+    let names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], 0)).collect();
+    let stored = Stored {
+        names: &names,
+        parent: (from > 0).then(|| name_of(&prompt[..from], 0)),
+        root: root(),
+        tokens: &tokens(&prompt[from..]),
+        block_tokens: BLOCK_TOKENS,
+        extras: &[],
+        tier,
+    };
+    index.report(worker, &Report::Stored(stored))
+}
+
+fn look_up(index: &mut Index, worker: WorkerId, prompt: &[u8]) -> Holding {
+    let mut out = Holdings::new();
+    index.look_up(chain(&chain_of(prompt)), &mut out);
+    out.of(worker)
+}
+
+#[test]
+fn a_hole_ends_the_prefix_until_it_is_filled() {
+    let mut stage = Stage::new();
+    stage.store("abcdef", 0);
+    stage.remove("abcd");
+    stage.check("abcdef", 3, 0);
+    let names = [name_of(b"abcd", 0)];
+    assert_eq!(names.len(), 1);
+    store(&mut stage.index, W, b"abcd", 3, Tier::Gpu);
+    stage.check("abcdef", 6, 0);
+}
+
+#[test]
+fn two_copies_need_two_removals() {
+    let mut stage = Stage::new();
+    stage.store("ab", 0);
+    stage.store("ab", 0);
+    stage.remove("ab");
+    stage.check("ab", 2, 0);
+    stage.remove("ab");
+    stage.check("ab", 1, 0);
+    assert_eq!(stage.remove("ab").unknown, 1);
+}
+
+#[test]
+fn more_copies_than_we_count_do_no_harm() {
+    let mut stage = Stage::new();
+    for _ in 0..300 {
+        stage.store("a", 0);
+    }
+    for _ in 0..255 {
+        stage.check("a", 1, 0);
+        stage.remove("a");
+    }
+    stage.check("a", 0, 0);
+    assert_eq!(stage.index.blocks(), 0);
+}
+
+#[test]
+fn an_unknown_parent_is_waited_for() {
+    let mut stage = Stage::new();
+    stage.store("x", 0);
+    assert_eq!(stage.store("abcd", 2), Applied { parked: 2, ..Applied::default() });
+    stage.check("cd", 0, 0);
+    assert_eq!(stage.store("ab", 0).stored, 4);
+    stage.check("abcd", 4, 0);
+    assert_eq!(stage.index.numbers(W).unwrap().parked_blocks, 0);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let mut stage = Stage::new();
+    for number in 0..2_000u32 {
+        let prompt: Vec<u8> = [number.to_le_bytes().as_slice(), b"x"].concat();
+        store(&mut stage.index, W, &prompt, 4, Tier::Gpu);
+    }
+    let numbers = stage.index.numbers(W).unwrap();
+    assert!(numbers.parked_blocks <= 256 && numbers.dropped >= 1_700, "{numbers:?}");
+}
+
+#[test]
+fn tiers_are_kept_apart() {
+    let mut stage = Stage::new();
+    stage.store("abcd", 0);
+    stage.store_in("abc", 0, Tier::Cpu);
+    stage.store_in("abc", 0, Tier::Disk);
+    stage.remove("abc");
+    stage.remove("ab");
+    stage.check("abcd", 1, 3);
+    stage.remove_in("abc", Tier::Cpu);
+    stage.check("abcd", 1, 3);
+    stage.remove_in("abc", Tier::Disk);
+    stage.check("abcd", 1, 1);
+    stage.remove("abcd");
+    stage.check("abcd", 1, 1);
+}
+
+#[test]
+fn placeholders_say_where_known_blocks_are() {
+    let mut stage = Stage::new();
+    stage.store("ab", 0);
+    let names = [name_of(b"ab", 0), name_of(b"zz", 0)];
+    let placeholder = Stored {
+        names: &names,
+        parent: None,
+        root: root(),
+        tokens: &[],
+        block_tokens: 0,
+        extras: &[],
+        tier: Tier::Cpu,
+    };
+    let applied = stage.index.report(W, &Report::Stored(placeholder));
+    assert_eq!((applied.stored, applied.ignored), (1, 1));
+    stage.remove("ab");
+    stage.check("ab", 1, 1);
+}
+
+#[test]
+fn blocks_without_all_their_tokens_are_ignored() {
+    let mut stage = Stage::new();
+    let names = [name_of(b"a", 0), name_of(b"ab", 0)];
+    let tokens = &tokens(b"ab")[..20];
+    let (root, block_tokens) = (root(), BLOCK_TOKENS);
+    let stored =
+        Stored { names: &names, parent: None, root, tokens, block_tokens, extras: &[], tier: Tier::Gpu };
+    assert_eq!(stage.index.report(W, &Report::Stored(stored)).ignored, 1);
+    stage.check("ab", 1, 0);
+}
+
+#[test]
+fn extras_are_in_the_hash_from_their_block_on() {
+    let mut stage = Stage::new();
+    let names = [1, 2, 3];
+    let tokens = tokens(b"abc");
+    let stored = Stored {
+        names: &names,
+        parent: None,
+        root: root(),
+        tokens: &tokens,
+        block_tokens: BLOCK_TOKENS,
+        extras: &[0, 9, 0],
+        tier: Tier::Gpu,
+    };
+    stage.index.report(W, &Report::Stored(stored));
+    stage.check("abc", 1, 0);
+    let first = root().start().then_all(&tokens[..16]);
+    let second = first.with(9).then_all(&tokens[16..32]);
+    let prefixes = [first, second, second.then_all(&tokens[32..])];
+    let mut out = Holdings::new();
+    stage.index.look_up(chain(&prefixes), &mut out);
+    assert_eq!(out.of(W).blocks, 3);
+}
+
+#[test]
+fn another_block_size_is_another_cache() {
+    let mut stage = Stage::new();
+    stage.store("abcd", 0);
+    assert_eq!(stage.index.block_tokens(W), Some(16));
+    let tokens = tokens(b"abcd");
+    let stored = Stored {
+        names: &[1, 2],
+        parent: None,
+        root: root(),
+        tokens: &tokens,
+        block_tokens: 32,
+        extras: &[],
+        tier: Tier::Gpu,
+    };
+    stage.index.report(W, &Report::Stored(stored));
+    assert_eq!(stage.index.block_tokens(W), Some(32));
+    stage.check("abcd", 0, 0);
+    let mut prefixes = Vec::new();
+    crate::prefix::chain(root(), &tokens, 32, &mut prefixes);
+    let mut out = Holdings::new();
+    stage.index.look_up(Chain { block_tokens: 32, prefixes: &prefixes }, &mut out);
+    assert_eq!(out.of(W).blocks, 2);
+}
+
+#[test]
+fn chains_of_two_block_sizes_do_not_mix() {
+    let mut index = index();
+    let (small, large) = (WorkerId(0), WorkerId(1));
+    index.join(small);
+    index.join(large);
+    store(&mut index, small, b"abcd", 0, Tier::Gpu);
+    let tokens = tokens(b"abcd");
+    let stored = Stored {
+        names: &[1, 2],
+        parent: None,
+        root: root(),
+        tokens: &tokens,
+        block_tokens: 32,
+        extras: &[],
+        tier: Tier::Gpu,
+    };
+    index.report(large, &Report::Stored(stored));
+    // A fork after "ab" makes a run that begins where one of the large blocks does.
+    store(&mut index, small, b"abxy", 2, Tier::Gpu);
+    assert_eq!(look_up(&mut index, small, b"abcd").blocks, 4);
+    assert_eq!(look_up(&mut index, large, b"abcd").blocks, 0);
+}
+
+/// Pages of so many tokens of the prompt, which is a row of tokens here.
+fn store_pages(index: &mut Index, tokens: &[u32], from: usize, page: usize) -> Applied {
+    let name = |end: usize| root().start().then_all(&tokens[..end]).0 ^ 1;
+    let names: Vec<u64> = (from / page + 1..=tokens.len() / page).map(|it| name(it * page)).collect();
+    let stored = Stored {
+        names: &names,
+        parent: (from > 0).then(|| name(from)),
+        root: root(),
+        tokens: &tokens[from..],
+        block_tokens: page as u32,
+        extras: &[],
+        tier: Tier::Gpu,
+    };
+    index.report(W, &Report::Stored(stored))
+}
+
+fn held_tokens(index: &mut Index, tokens: &[u32]) -> u32 {
+    let mut prefixes: Vec<PrefixHash> = Vec::new();
+    crate::prefix::chain(root(), tokens, GRAIN as usize, &mut prefixes);
+    let mut out = Holdings::new();
+    index.look_up(Chain { block_tokens: GRAIN, prefixes: &prefixes }, &mut out);
+    out.of(W).blocks * GRAIN
+}
+
+#[test]
+fn small_pages_are_grouped_however_they_come() {
+    for page in [1, 2, 4, 8] {
+        let mut rng = Rng::new(page as u64);
+        let mut index = index();
+        index.join(W);
+        let trunk: Vec<u32> = (0..160).collect();
+        let mut stored = 0;
+        while stored < trunk.len() {
+            let to = (stored + page * (1 + rng.below(9))).min(trunk.len());
+            store_pages(&mut index, &trunk[..to], stored, page);
+            stored = to;
+            assert_eq!(
+                held_tokens(&mut index, &trunk) as usize,
+                to / 16 * 16,
+                "{to} tokens in pages of {page}"
+            );
+        }
+        assert_eq!(index.block_tokens(W), Some(GRAIN));
+        // A branch from the middle of a group.
+        let mut branch = trunk[..88].to_vec();
+        branch.extend(1_000..1_040);
+        store_pages(&mut index, &branch, 88, page);
+        assert_eq!(held_tokens(&mut index, &branch), 128);
+        // Leaves first: a group is gone when its last page is.
+        for end in (1..=trunk.len() / page).rev().map(|it| it * page) {
+            let names = [root().start().then_all(&trunk[..end]).0 ^ 1];
+            let applied = index.report(W, &Report::Removed { names: &names, tier: Tier::Gpu });
+            assert_eq!(applied.removed, 1);
+            assert_eq!(held_tokens(&mut index, &trunk) as usize, (end - page) / 16 * 16);
+        }
+    }
+}
+
+#[test]
+fn a_report_carries_a_prediction_on_and_overrules_it() {
+    let mut stage = Stage::new();
+    stage.predict("abcd");
+    stage.store("abcd", 0);
+    assert_eq!(stage.index.numbers(W).unwrap().predicted_blocks, 0);
+    stage.remove("ab");
+    stage.check("abcd", 1, 0);
+}
+
+#[test]
+fn fresh_reports_let_the_unconfirmed_fade() {
+    let mut stage = Stage::new();
+    stage.predict("abcd");
+    let later = Instant::from_millis(3_001);
+    stage.index.tick(later);
+    stage.check("abcd", 4, 0);
+    stage.index.set_source(W, Source::Reported);
+    stage.index.tick(Instant::from_millis(3_000));
+    stage.check("abcd", 4, 0);
+    stage.index.tick(later);
+    stage.check("abcd", 0, 0);
+}
+
+#[test]
+fn predictions_go_oldest_first_and_tails_before_heads() {
+    let mut stage = Stage::new();
+    stage.index.set_capacity(W, 6);
+    stage.predict("abcd");
+    stage.predict("xyz");
+    stage.check("abcd", 3, 0);
+    stage.predict("abc");
+    stage.predict("abcpq");
+    stage.check("xyz", 1, 0);
+    stage.check("abcpq", 5, 0);
+}
+
+#[test]
+fn a_failed_request_takes_back_what_nobody_else_used() {
+    let mut stage = Stage::new();
+    stage.predict("ab");
+    let failed = stage.predict("abcdef");
+    assert_eq!(failed.from, 2);
+    stage.predict("abcd");
+    stage.index.forget(W, chain(&chain_of(b"abcdef")), failed);
+    stage.check("abcdef", 4, 0);
+}
+
+#[test]
+fn a_miss_tells_what_else_was_evicted() {
+    let mut stage = Stage::new();
+    stage.index.set_capacity(W, 100);
+    stage.predict("old");
+    stage.predict("abcdef");
+    stage.predict("new");
+    stage.prefilled("abcdef");
+    let planted = stage.predict("abcdefg");
+    // One block less than believed is what flooring does; nothing follows.
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 5);
+    stage.check("old", 3, 0);
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 2);
+    stage.check("old", 0, 0);
+    stage.check("new", 3, 0);
+    stage.check("abcdefg", 7, 0);
+    assert_eq!(stage.index.numbers(W).unwrap().capacity_blocks, 75);
+}
+
+#[test]
+fn a_miss_on_what_was_not_computed_yet_proves_nothing() {
+    let mut stage = Stage::new();
+    stage.predict("old");
+    stage.predict("abcdef");
+    let planted = stage.predict("abcdefg");
+    stage.prefilled("abcdef");
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 0);
+    stage.check("old", 3, 0);
+}
+
+#[test]
+fn slots_are_used_again_and_numbers_are_not() {
+    let mut index = index();
+    for worker in 0..500 {
+        index.join(WorkerId(worker));
+        store(&mut index, WorkerId(worker), b"abc", 0, Tier::Gpu);
+        assert_eq!(look_up(&mut index, WorkerId(worker), b"abc").blocks, 3);
+        if worker > 0 {
+            assert_eq!(look_up(&mut index, WorkerId(worker - 1), b"abc").blocks, 0);
+        }
+        index.leave(WorkerId(worker));
+    }
+    assert_eq!((index.slots.len(), index.blocks()), (1, 0));
+}
+
+#[test]
+fn the_unknown_are_ignored() {
+    let mut index = index();
+    assert_eq!(store(&mut index, W, b"abc", 0, Tier::Gpu), Applied::default());
+    assert_eq!(index.predict(Instant::ZERO, W, chain(&chain_of(b"abc"))), Planted::NOTHING);
+    index.leave(W);
+    index.clear(W);
+    assert_eq!((index.blocks(), index.numbers(W), index.block_tokens(W)), (0, None, None));
+}
+
+#[test]
+fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
+    let mut stage = Stage::new();
+    let mut store = |tokens: &[u32], parent: Option<u64>| {
+        let root = root();
+        let names = [7];
+        let block_tokens = BLOCK_TOKENS;
+        let stored =
+            Stored { names: &names, parent, root, tokens, block_tokens, extras: &[], tier: Tier::Gpu };
+        stage.index.report(W, &Report::Stored(stored));
+    };
+    store(&tokens(b"a"), None);
+    store(&tokens(b"b"), None);
+    // Even if it becomes its own parent.
+    store(&tokens(b"c"), Some(7));
+    stage.check("a", 0, 0);
+    stage.check("b", 0, 0);
+    assert_eq!(stage.index.numbers(W).unwrap().reported_blocks, 1);
+    stage.index.clear(W);
+    assert_eq!(stage.index.blocks(), 0);
+}
+
+/// Work without end in little room.
+#[test]
+fn the_budget_is_never_passed_and_the_recent_stays() {
+    for budget_bytes in [BUDGET_MIN, 1 << 20, 3 << 20] {
+        let mut index = Index::new(Settings { budget_bytes, seed: 1 });
+        let mut rng = Rng::new(budget_bytes as u64);
+        (0..4).for_each(|it| index.join(WorkerId(it)));
+        let (mut recent, mut hits) = (0, 0);
+        for number in 0..8_000u32 {
+            let worker = WorkerId(number % 4);
+            let prompt: Vec<u8> = (0..20)
+                .map(|at| if at < 4 { number.to_le_bytes()[at] } else { rng.below(250) as u8 })
+                .collect();
+            if number % 3 == 0 {
+                index.predict(Instant::from_millis(u64::from(number)), worker, chain(&chain_of(&prompt)));
+            } else {
+                store(&mut index, worker, &prompt, 0, Tier::Gpu);
+            }
+            assert!(index.bytes() <= budget_bytes, "{} of {budget_bytes} bytes", index.bytes());
+            if number > 7_000 {
+                recent += 1;
+                hits += u32::from(look_up(&mut index, worker, &prompt).blocks == 20);
+            }
+        }
+        assert!(hits * 10 >= recent * 9, "{hits} of {recent} just stored are there, {budget_bytes} bytes");
+        assert!((0..4).any(|it| index.numbers(WorkerId(it)).unwrap().evicted > 0));
+        (0..4).for_each(|it| index.leave(WorkerId(it)));
+        assert_eq!(index.blocks(), 0);
+    }
+}
+
+#[test]
+fn hashes_of_the_tests_are_those_of_the_chain() {
+    assert_eq!(chain_of(b"abc")[2].0, hash_of(b"abc"));
+}

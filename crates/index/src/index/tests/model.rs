@@ -1,0 +1,281 @@
+//! The index, said plainly: one entry a block, maps all the way, no runs, no bits. The oracle of the tests.
+
+use super::{BLOCK_TOKENS, hash_of, tokens_of};
+use crate::Holding;
+use crate::predicted::FADE;
+use crate::report::Tier;
+use crate::worker::{CAPACITY_DEFAULT, Source};
+use maitre_base::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug)]
+pub(super) struct Belief {
+    used: u64,
+    used_at: Instant,
+    depth: usize,
+    planter: u64,
+    settled: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    parent: u64,
+    names: Vec<u64>,
+    /// The prompt up to the end of each named block.
+    blocks: Vec<Vec<u8>>,
+    tier: Tier,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    /// Name to block and copies.
+    names: BTreeMap<u64, (u64, [u32; 3])>,
+    predicted: BTreeMap<u64, Belief>,
+    parked: Vec<Waiting>,
+    pub(super) source: Source,
+    capacity: u32,
+    capacity_reported: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planted {
+    stamp: u64,
+    pub(super) from: usize,
+    before: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) workers: BTreeMap<u32, Worker>,
+    stamp: u64,
+}
+
+impl Model {
+    pub(super) fn join(&mut self, worker: u32) {
+        self.workers.entry(worker).or_insert(Worker {
+            names: BTreeMap::new(),
+            predicted: BTreeMap::new(),
+            parked: Vec::new(),
+            source: Source::Predicted,
+            capacity: CAPACITY_DEFAULT,
+            capacity_reported: CAPACITY_DEFAULT,
+        });
+    }
+
+    pub(super) fn look_up(&self, worker: u32, prompt: &[u8]) -> Holding {
+        let Some(worker) = self.workers.get(&worker) else { return Holding::default() };
+        let hashes: Vec<u64> = (1..=prompt.len()).map(|end| hash_of(&prompt[..end])).collect();
+        let near = hashes.iter().take_while(|&&it| worker.is_near(it)).count();
+        let any = hashes.iter().take_while(|&&it| worker.is_anywhere(it)).count();
+        Holding { blocks: near as u32, lower: (any - near) as u32 }
+    }
+
+    pub(super) fn predict(&mut self, now: Instant, worker: u32, prompt: &[u8]) -> Option<Planted> {
+        self.stamp += 1;
+        let (stamp, from) = (self.stamp, self.look_up(worker, prompt).blocks as usize);
+        let worker = self.workers.get_mut(&worker)?;
+        let last = from.checked_sub(1).and_then(|it| worker.predicted.get(&hash_of(&prompt[..=it])));
+        let before = last.map_or(0, |it| it.used);
+        for at in 0..prompt.len() {
+            let hash = hash_of(&prompt[..=at]);
+            if at >= from && !worker.is_on_gpu(hash) {
+                let belief = Belief { used: 0, used_at: now, depth: at, planter: stamp, settled: None };
+                worker.predicted.insert(hash, belief);
+            }
+            if let Some(belief) = worker.predicted.get_mut(&hash) {
+                belief.used = stamp;
+                belief.used_at = now;
+            }
+        }
+        worker.trim();
+        Some(Planted { stamp, from, before })
+    }
+
+    pub(super) fn forget(&mut self, worker: u32, prompt: &[u8], planted: Planted) {
+        let Some(worker) = self.workers.get_mut(&worker) else { return };
+        for end in 1..=prompt.len() {
+            let hash = hash_of(&prompt[..end]);
+            let is_own = |it: &Belief| it.planter == planted.stamp && it.used == planted.stamp;
+            if worker.predicted.get(&hash).is_some_and(is_own) {
+                worker.predicted.remove(&hash);
+            }
+        }
+    }
+
+    pub(super) fn prefilled(&mut self, worker: u32, prompt: &[u8]) {
+        self.stamp += 1;
+        let Some(worker) = self.workers.get_mut(&worker) else { return };
+        for end in 1..=prompt.len() {
+            if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end])) {
+                belief.settled = belief.settled.or(Some(self.stamp));
+            }
+        }
+    }
+
+    pub(super) fn correct(&mut self, worker: u32, prompt: &[u8], planted: Planted, found: usize) {
+        let Some(worker) = self.workers.get_mut(&worker) else { return };
+        if worker.source == Source::Reported {
+            return;
+        }
+        if found > planted.from {
+            let grown = worker.capacity + worker.capacity / 8 + (found - planted.from) as u32;
+            worker.capacity = grown.min(worker.capacity_reported.max(worker.capacity));
+        } else if found + 1 < planted.from {
+            let belief = worker.predicted.get(&hash_of(&prompt[..=found]));
+            if belief.and_then(|it| it.settled).is_some_and(|settled| settled < planted.stamp) {
+                worker.predicted.retain(|_, it| it.used > planted.before);
+                let left = worker.predicted.len() as u32;
+                let gentle = worker.capacity - worker.capacity / 4;
+                let floor = worker.capacity_reported / 8;
+                worker.capacity = worker.capacity.min(left.max(gentle).max(floor).max(1));
+            }
+        }
+    }
+
+    pub(super) fn set_capacity(&mut self, worker: u32, blocks: u32) {
+        if let Some(worker) = self.workers.get_mut(&worker)
+            && worker.capacity_reported != blocks
+        {
+            (worker.capacity_reported, worker.capacity) = (blocks, blocks);
+            worker.trim();
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        for worker in self.workers.values_mut().filter(|it| it.source == Source::Reported) {
+            worker.predicted.retain(|_, it| now.since(it.used_at) < FADE);
+        }
+    }
+
+    pub(super) fn clear(&mut self, worker: u32) {
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.predicted.clear();
+            worker.names.clear();
+            worker.parked.clear();
+        }
+    }
+
+    pub(super) fn clear_reported(&mut self, worker: u32) {
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.names.clear();
+            worker.parked.clear();
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn store(&mut self, names: &[u64], parent: Option<u64>, blocks: &[Vec<u8>], tier: Tier) {
+        let mut parent = parent;
+        let mut waiting = Vec::new();
+        for (names, blocks) in names.chunks(64).zip(blocks.chunks(64)) {
+            waiting.push(Waiting {
+                parent: parent.unwrap_or(0),
+                names: names.to_vec(),
+                blocks: blocks.to_vec(),
+                tier,
+            });
+            if parent.is_none_or(|it| self.names.contains_key(&it)) {
+                self.apply(waiting.pop().unwrap());
+            }
+            parent = names.last().copied();
+        }
+        self.parked.extend(waiting);
+    }
+
+    fn apply(&mut self, waiting: Waiting) {
+        for (&name, block) in waiting.names.iter().zip(&waiting.blocks) {
+            let hash = hash_of(block);
+            let entry = self.names.entry(name).or_insert((hash, [0; 3]));
+            if entry.0 != hash {
+                *entry = (hash, [0; 3]);
+            }
+            entry.1[waiting.tier as usize] += 1;
+            if waiting.tier == Tier::Gpu {
+                self.predicted.remove(&hash);
+            }
+        }
+        while let Some(at) = self.parked.iter().position(|it| self.names.contains_key(&it.parent)) {
+            let next = self.parked.remove(at);
+            self.apply(next);
+        }
+    }
+
+    pub(super) fn store_known(&mut self, names: &[u64], tier: Tier) {
+        for name in names {
+            if let Some(entry) = self.names.get_mut(name) {
+                entry.1[tier as usize] += 1;
+                if tier == Tier::Gpu {
+                    self.predicted.remove(&entry.0);
+                }
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: u64, tier: Tier) {
+        match self.names.get_mut(&name) {
+            Some((hash, copies)) => {
+                let hash = *hash;
+                copies[tier as usize] = copies[tier as usize].saturating_sub(1);
+                if *copies == [0; 3] {
+                    self.names.remove(&name);
+                }
+                if tier == Tier::Gpu && !self.is_on_gpu(hash) {
+                    self.predicted.remove(&hash);
+                }
+            }
+            None => {
+                if let Some(at) = self.parked.iter().position(|it| it.names.contains(&name)) {
+                    let waiting = &mut self.parked[at];
+                    let cut = waiting.names.iter().position(|&it| it == name).unwrap();
+                    waiting.names.truncate(cut);
+                    waiting.blocks.truncate(cut);
+                    if cut == 0 {
+                        self.parked.remove(at);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn reported_blocks(&self) -> usize {
+        let on_gpu = self.names.values().filter(|it| it.1[0] > 0);
+        on_gpu.map(|it| it.0).collect::<BTreeSet<u64>>().len()
+    }
+
+    pub(super) fn predicted_blocks(&self) -> usize {
+        self.predicted.len()
+    }
+
+    pub(super) fn parked_blocks(&self) -> usize {
+        self.parked.iter().map(|it| it.names.len()).sum()
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn is_on_gpu(&self, hash: u64) -> bool {
+        self.names.values().any(|it| it.0 == hash && it.1[0] > 0)
+    }
+
+    fn is_near(&self, hash: u64) -> bool {
+        self.predicted.contains_key(&hash) || self.is_on_gpu(hash)
+    }
+
+    fn is_anywhere(&self, hash: u64) -> bool {
+        self.predicted.contains_key(&hash) || self.names.values().any(|it| it.0 == hash)
+    }
+
+    fn trim(&mut self) {
+        while self.predicted.len() > self.capacity as usize {
+            let oldest = self.predicted.iter().min_by_key(|(_, it)| (it.used, usize::MAX - it.depth));
+            let hash = *oldest.unwrap().0;
+            self.predicted.remove(&hash);
+        }
+    }
+}
+
+/// The tokens of some blocks, one after the other.
+pub(super) fn tokens(blocks: &[u8]) -> Vec<u32> {
+    blocks.iter().flat_map(|&block| tokens_of(block, BLOCK_TOKENS)).collect()
+}

@@ -1,0 +1,227 @@
+//! One worker's own names for its blocks: where each is in our table, and how many copies there are.
+//!
+//! Sixteen bytes an entry, open addressing, growth by half: the names are the larger half of the index, and
+//! doubling would leave more than half of that half empty. A place is the name scaled to the capacity, so
+//! entries keep their order when the table grows and growing is one pass over both.
+
+use crate::report::Tier;
+
+/// The worst case is a miss at full load: about five neighbours, in two cache lines.
+const LOAD: (usize, usize) = (2, 3);
+const CAPACITY_MIN: usize = 16;
+const ENTRY_BYTES: usize = size_of::<[u64; 2]>();
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) name: u64,
+    /// The run it was stored in. The run may have been split since: `Table::resolve` follows.
+    pub(crate) run: u32,
+    pub(crate) offset: u8,
+    /// By tier, up to 255: beyond that a block may be forgotten too early, never too late. None in any
+    /// tier is an empty place.
+    pub(crate) copies: [u8; 3],
+}
+
+impl Name {
+    #[inline]
+    fn pack(self) -> [u64; 2] {
+        let [gpu, cpu, disk] = self.copies.map(u64::from);
+        let copies = gpu | cpu << 8 | disk << 16;
+        [self.name, copies << 40 | u64::from(self.offset) << 32 | u64::from(self.run)]
+    }
+
+    #[inline]
+    fn unpack([name, rest]: [u64; 2]) -> Name {
+        let copies = [rest >> 40, rest >> 48, rest >> 56].map(|it| it as u8);
+        Name { name, run: rest as u32, offset: (rest >> 32) as u8, copies }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.copies == [0; 3]
+    }
+
+    /// In any tier but the GPU.
+    pub(crate) fn is_lower(&self) -> bool {
+        self.copies[Tier::Cpu as usize] > 0 || self.copies[Tier::Disk as usize] > 0
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// Packed: zero in the second word is an empty place, and zeroed memory comes for free.
+    entries: Vec<[u64; 2]>,
+    len: usize,
+    seed: u64,
+}
+
+impl Names {
+    pub(crate) fn new(seed: u64) -> Names {
+        Names { entries: Vec::new(), len: 0, seed }
+    }
+
+    /// How many places there are, full or empty.
+    pub(crate) fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, name: u64) -> Option<usize> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let mut at = self.home(name);
+        loop {
+            let entry = &self.entries[at];
+            if is_empty(entry) {
+                return None;
+            }
+            if entry[0] == name {
+                return Some(at);
+            }
+            at = if at + 1 == self.entries.len() { 0 } else { at + 1 };
+        }
+    }
+
+    /// Fetches what `find` will need, without waiting for it: see `Scene::hash`.
+    #[inline]
+    pub(crate) fn touch(&self, name: u64) -> u64 {
+        self.entries.get(self.home(name)).map_or(0, |it| it[0])
+    }
+
+    /// None for an empty place.
+    #[inline]
+    pub(crate) fn at(&self, place: usize) -> Option<Name> {
+        self.entries.get(place).filter(|it| !is_empty(it)).map(|&it| Name::unpack(it))
+    }
+
+    /// Changes the entry at a place that `find` gave. If no copies are left that frees the place: the next
+    /// entry may then stand there.
+    pub(crate) fn set(&mut self, place: usize, entry: Name) {
+        if entry.is_gone() {
+            self.close(place);
+        } else {
+            self.entries[place] = entry.pack();
+        }
+    }
+
+    /// The name must not be there, and `entry` must have a copy.
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: Name) {
+        debug_assert!(!entry.is_gone(), "an entry without copies is an empty place");
+        if (self.len + 1) * LOAD.1 > self.entries.len() * LOAD.0 {
+            self.resize(self.capacity_for(self.len + 1));
+        }
+        self.put(entry.pack());
+        self.len += 1;
+    }
+
+    /// Gives back what a shrunken population no longer needs.
+    pub(crate) fn shrink(&mut self) {
+        if self.len * 4 < self.entries.len() && self.entries.len() > CAPACITY_MIN {
+            self.resize(CAPACITY_MIN.max(self.len * 2));
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * ENTRY_BYTES
+    }
+
+    /// What inserting so many takes at its peak, while old and new stand side by side.
+    pub(crate) fn bytes_to_insert(&self, count: usize) -> usize {
+        let capacity = self.capacity_for(self.len + count);
+        if capacity == self.entries.len() { 0 } else { capacity * ENTRY_BYTES }
+    }
+
+    fn capacity_for(&self, len: usize) -> usize {
+        let mut capacity = self.entries.len();
+        while len * LOAD.1 > capacity * LOAD.0 {
+            capacity = CAPACITY_MIN.max(capacity + capacity / 2);
+        }
+        capacity
+    }
+
+    #[inline(never)]
+    fn resize(&mut self, capacity: usize) {
+        let old = std::mem::replace(&mut self.entries, vec![[0; 2]; capacity]);
+        old.into_iter().filter(|it| !is_empty(it)).for_each(|it| self.put(it));
+    }
+
+    #[inline]
+    fn put(&mut self, entry: [u64; 2]) {
+        let mut at = self.home(entry[0]);
+        while !is_empty(&self.entries[at]) {
+            at = if at + 1 == self.entries.len() { 0 } else { at + 1 };
+        }
+        self.entries[at] = entry;
+    }
+
+    fn close(&mut self, mut gap: usize) {
+        self.len -= 1;
+        let capacity = self.entries.len();
+        let mut next = gap;
+        loop {
+            next = if next + 1 == capacity { 0 } else { next + 1 };
+            if is_empty(&self.entries[next]) {
+                break;
+            }
+            // What stands behind the gap may fill it unless its own place lies after the gap.
+            let home = self.home(self.entries[next][0]);
+            if distance(home, next, capacity) >= distance(gap, next, capacity) {
+                self.entries[gap] = self.entries[next];
+                gap = next;
+            }
+        }
+        self.entries[gap] = [0; 2];
+    }
+
+    #[inline]
+    fn home(&self, name: u64) -> usize {
+        let scrambled = (name ^ self.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(scrambled) * self.entries.len() as u128) >> 64) as usize
+    }
+}
+
+/// Without copies in any tier.
+#[inline]
+fn is_empty(entry: &[u64; 2]) -> bool {
+    entry[1] >> 40 == 0
+}
+
+fn distance(from: usize, to: usize, capacity: usize) -> usize {
+    if to >= from { to - from } else { to + capacity - from }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_base::Rng;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn agrees_with_a_plain_map() {
+        let (mut names, mut plain, mut rng) = (Names::new(9), BTreeMap::new(), Rng::new(2));
+        for step in 0..40_000u32 {
+            let name = rng.next_u64() % 900;
+            match (names.find(name), plain.remove(&name)) {
+                (Some(place), Some(run)) => {
+                    assert_eq!(names.at(place).map(|it| it.run), Some(run));
+                    names.set(place, Name::default());
+                }
+                (None, None) => {
+                    names.insert(Name { name, run: step, offset: 1, copies: [1, 0, 0] });
+                    plain.insert(name, step);
+                }
+                (place, run) => panic!("step {step}: {place:?} but {run:?}"),
+            }
+            assert_eq!(names.len, plain.len());
+        }
+        names.shrink();
+        assert!(plain.keys().all(|&name| names.find(name).is_some()));
+    }
+
+    #[test]
+    fn packing_loses_nothing() {
+        let entry = Name { name: u64::MAX - 1, run: u32::MAX - 2, offset: 63, copies: [1, 0, 255] };
+        assert_eq!(Name::unpack(entry.pack()), entry);
+    }
+}

@@ -1,0 +1,164 @@
+//! Stores that follow a block we do not know, kept until it shows up.
+//!
+//! Reports may cross, and a subscriber may join late. A block without its place is worth nothing, and at
+//! the wrong place worse than nothing, so it waits here: a bounded time, in that the oldest make way.
+//!
+//! When an engine removes a block of a store that waits, the store loses that block and what follows it.
+
+use crate::report::{Stored, Tier};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Chosen: a scheduler step stores for some tens of requests, and a crossing lasts a step or two.
+pub(crate) const STORES_MAX: usize = 256;
+
+/// Chosen: a page of SGLang's default size costs 44 of these bytes.
+pub(crate) const BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) parent: u64,
+    pub(crate) names: Vec<u64>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) extras: Vec<u64>,
+    pub(crate) block_tokens: u32,
+    pub(crate) tier: Tier,
+}
+
+impl Waiting {
+    pub(crate) fn new(parent: u64, stored: &Stored<'_>) -> Waiting {
+        Waiting {
+            parent,
+            names: stored.names.to_vec(),
+            tokens: stored.tokens.to_vec(),
+            extras: stored.extras.to_vec(),
+            block_tokens: stored.block_tokens,
+            tier: stored.tier,
+        }
+    }
+
+    /// With the two indices, at about what a tree spends on an entry of two words.
+    fn bytes(&self) -> usize {
+        256 + self.names.capacity() * 40 + self.tokens.capacity() * 4 + self.extras.capacity() * 8
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parked {
+    /// In the order they came.
+    stores: BTreeMap<u64, Waiting>,
+    by_parent: BTreeSet<(u64, u64)>,
+    by_name: BTreeSet<(u64, u64)>,
+    next: u64,
+    bytes: usize,
+}
+
+impl Parked {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stores.is_empty()
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps a store. Returns how many blocks had to go for it.
+    pub(crate) fn park(&mut self, waiting: Waiting) -> usize {
+        if waiting.bytes() > BYTES_MAX {
+            return waiting.names.len();
+        }
+        let number = self.next;
+        self.next += 1;
+        self.bytes += waiting.bytes();
+        self.by_parent.insert((waiting.parent, number));
+        self.by_name.extend(waiting.names.iter().map(|&name| (name, number)));
+        self.stores.insert(number, waiting);
+        let mut dropped = 0;
+        while (self.stores.len() > STORES_MAX || self.bytes > BYTES_MAX)
+            && let Some((&oldest, _)) = self.stores.first_key_value()
+        {
+            dropped += self.take(oldest).map_or(0, |it| it.names.len());
+        }
+        dropped
+    }
+
+    /// The oldest store that waits for this block.
+    pub(crate) fn take_child(&mut self, parent: u64) -> Option<Waiting> {
+        let &(_, number) = self.by_parent.range((parent, 0)..=(parent, u64::MAX)).next()?;
+        self.take(number)
+    }
+
+    /// Drops one copy of a block that waits, with what follows it. False if none does.
+    pub(crate) fn remove(&mut self, name: u64) -> bool {
+        let Some(&(_, number)) = self.by_name.range((name, 0)..=(name, u64::MAX)).next() else {
+            return false;
+        };
+        let Some(mut waiting) = self.take(number) else { return false };
+        let at = waiting.names.iter().position(|&it| it == name).unwrap_or(0);
+        waiting.names.truncate(at);
+        if at > 0 {
+            self.bytes += waiting.bytes();
+            self.by_parent.insert((waiting.parent, number));
+            self.by_name.extend(waiting.names.iter().map(|&name| (name, number)));
+            self.stores.insert(number, waiting);
+        }
+        true
+    }
+
+    fn take(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.stores.remove(&number)?;
+        self.bytes -= waiting.bytes();
+        self.by_parent.remove(&(waiting.parent, number));
+        for &name in &waiting.names {
+            self.by_name.remove(&(name, number));
+        }
+        Some(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(parent: u64, names: &[u64]) -> Waiting {
+        Waiting {
+            parent,
+            names: names.to_vec(),
+            tokens: Vec::new(),
+            extras: Vec::new(),
+            block_tokens: 16,
+            tier: Tier::Gpu,
+        }
+    }
+
+    #[test]
+    fn the_oldest_make_way() {
+        let mut parked = Parked::default();
+        let dropped: usize =
+            (0..STORES_MAX as u64 + 3).map(|it| parked.park(waiting(it, &[1_000 + it]))).sum();
+        assert_eq!(dropped, 3);
+        assert!(parked.take_child(2).is_none());
+        assert_eq!(parked.take_child(3).map(|it| it.names), Some(vec![1_003]));
+        assert!(parked.bytes() <= BYTES_MAX);
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_kept() {
+        let mut parked = Parked::default();
+        assert_eq!(parked.park(waiting(1, &vec![7; BYTES_MAX / 8])), BYTES_MAX / 8);
+        assert!(parked.is_empty() && parked.bytes() == 0);
+    }
+
+    #[test]
+    fn a_removed_block_takes_along_what_follows_it() {
+        let mut parked = Parked::default();
+        parked.park(waiting(1, &[2, 3, 4]));
+        assert!(parked.remove(3));
+        assert!(!parked.remove(4));
+        assert_eq!(parked.take_child(1).map(|it| it.names), Some(vec![2]));
+        assert!(parked.is_empty() && parked.bytes() == 0 && parked.blocks() == 0);
+    }
+}

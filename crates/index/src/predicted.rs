@@ -1,0 +1,260 @@
+//! What we believe because we routed it: a prompt that was sent to a worker will be in its cache.
+//!
+//! The engine evicts what was used least recently, of one prompt the tail first, and so do we, at the size
+//! its cache is believed to have. From the first block that was not believed held, the engine computes all
+//! anew, whatever it has beyond; so all of the prompt from there on is *planted* by that request.
+//!
+//! A belief is *settled* when the first token of a request that uses it is out: only then can a miss on it
+//! teach anything. If a settled block is missing, the engine evicted it, and with it all that was used no
+//! later: its cache is smaller than we thought.
+
+use crate::believed::Stamp;
+use crate::table::{Chain, Placing, Segment, Table};
+use crate::worker::Worker;
+use maitre_base::Instant;
+use std::time::Duration;
+
+/// How long a prediction is believed that fresh reports do not confirm. Chosen: longer than most queues
+/// and prefills, shorter than the silence after which reports count as stale.
+pub const FADE: Duration = Duration::from_secs(3);
+
+/// A cache is never believed smaller than this part of what its engine said. Chosen: misses have other
+/// reasons too, such as a cache that was reset.
+const CAPACITY_FLOOR: u32 = 8;
+
+/// What one request planted where it was sent. Give it back to `forget`, `prefilled` and `correct`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planted {
+    stamp: Stamp,
+    /// How many leading blocks were believed held before: the first planted one.
+    pub from: u32,
+    /// When the last of those was used before.
+    before: Stamp,
+}
+
+impl Planted {
+    /// By nobody, nowhere: nothing follows from it.
+    pub const NOTHING: Planted = Planted { stamp: 0, from: 0, before: 0 };
+}
+
+/// One worker's predictions, while a request is noted.
+pub(crate) struct Bed<'a> {
+    pub(crate) table: &'a mut Table,
+    pub(crate) worker: &'a mut Worker,
+    pub(crate) path: &'a mut Vec<Segment>,
+    pub(crate) clock: u32,
+}
+
+/// A request, or its first token: when, on the wall and in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) now: Instant,
+    pub(crate) stamp: Stamp,
+}
+
+impl Bed<'_> {
+    /// Plants what is not believed held of the first `blocks_max` blocks, and uses the rest.
+    pub(crate) fn plant(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> Planted {
+        let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
+        let (from, before) = self.believed(chain);
+        self.part();
+        if let Some(&segment) = self.path.iter().rfind(|it| it.start < from) {
+            self.table.fence(segment, from, self.worker.slot);
+        }
+        self.place(moment, chain, from);
+        self.touch(moment, chain, from);
+        self.trim();
+        Planted { stamp: moment.stamp, from: from as u32, before }
+    }
+
+    /// Drops what this request planted and nobody has used since.
+    pub(crate) fn uproot(&mut self, chain: Chain<'_>, planted: Planted) {
+        self.table.trace(chain, self.path);
+        for &Segment { run, .. } in self.path.iter() {
+            let Some(share) = self.table.share(run, self.worker.slot) else { continue };
+            if self
+                .table
+                .beliefs
+                .get(share.belief)
+                .is_some_and(|it| it.planter == planted.stamp && it.used == planted.stamp)
+            {
+                self.table.change(run, self.worker.slot, |share| share.predicted = 0);
+            }
+        }
+    }
+
+    /// All of the chain that is believed held is really there.
+    pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>) {
+        self.table.trace(chain, self.path);
+        self.part();
+        for &Segment { run, blocks, .. } in self.path.iter() {
+            let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
+            if share.predicted & crate::holders::low(blocks) != 0
+                && let Some(belief) = self.table.beliefs.get_mut(share.belief)
+            {
+                belief.settled = belief.settled.or(Some(moment.stamp));
+            }
+        }
+    }
+
+    /// The engine found so many blocks of a request in its cache.
+    pub(crate) fn correct(&mut self, chain: Chain<'_>, planted: Planted, found: u32) {
+        // A hit is floored to a block and leaves one token to compute: one block less says nothing.
+        if found > planted.from {
+            let more = self.worker.capacity / 8 + (found - planted.from);
+            let most = self.worker.capacity_reported.max(self.worker.capacity);
+            self.worker.capacity = self.worker.capacity.saturating_add(more).min(most);
+        } else if found + 1 < planted.from && self.is_proof(chain, planted, found as usize) {
+            self.evict_used_until(planted.before);
+            self.shrink();
+        }
+    }
+
+    /// Clears what was used longest ago, tails first, until it fits the cache.
+    pub(crate) fn trim(&mut self) {
+        let slot = self.worker.slot;
+        while let Some(excess) =
+            self.table.beliefs.blocks(slot).checked_sub(self.worker.capacity).filter(|&it| it > 0)
+            && let Some(&oldest) = self.table.beliefs.oldest(slot)
+        {
+            self.table.change(oldest.run, slot, |share| {
+                for _ in 0..excess.min(share.predicted.count_ones()) {
+                    share.predicted &= !(1 << share.predicted.ilog2());
+                }
+            });
+        }
+    }
+
+    /// Drops the oldest prediction if it has not been used since. False if there is none so old.
+    pub(crate) fn fade(&mut self, since: Instant) -> bool {
+        let slot = self.worker.slot;
+        match self.table.beliefs.oldest(slot).copied().filter(|it| it.used_at <= since) {
+            None => false,
+            Some(oldest) => {
+                self.table.change(oldest.run, slot, |share| share.predicted = 0);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let slot = self.worker.slot;
+        while let Some(&oldest) = self.table.beliefs.oldest(slot) {
+            self.table.change(oldest.run, slot, |share| share.predicted = 0);
+        }
+    }
+
+    /// How many leading blocks this worker is believed to hold, and when the last was used. Leaves the path.
+    fn believed(&mut self, chain: Chain<'_>) -> (usize, Stamp) {
+        self.table.trace(chain, self.path);
+        let (mut believed, mut before) = (0, 0);
+        for segment in self.path.iter() {
+            let Some(share) = self.table.share(segment.run, self.worker.slot) else { break };
+            let held = Table::leading(share.near(), segment.blocks);
+            if segment.start != believed || held == 0 {
+                break;
+            }
+            let is_predicted = share.predicted >> (held - 1) & 1 == 1;
+            let belief = self.table.beliefs.get(share.belief).filter(|_| is_predicted);
+            before = belief.map_or(0, |it| it.used);
+            believed += held;
+            if held < segment.blocks {
+                break;
+            }
+        }
+        (believed, before)
+    }
+
+    /// What the path covers of a run and what it does not, because the chain ends or turns off, have
+    /// different histories from now on.
+    fn part(&mut self) {
+        for &segment in self.path.iter() {
+            self.table.fence(segment, segment.start + segment.blocks, self.worker.slot);
+        }
+    }
+
+    fn place(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
+        self.table.trace(Chain { prefixes: &chain.prefixes[..from], ..chain }, self.path);
+        let mut at = self.path.last().map(|it| (it.run, (it.blocks - 1) as u8));
+        let mut placing = Placing {
+            slot: self.worker.slot,
+            block_tokens: chain.block_tokens,
+            planter: Some(moment.stamp),
+            left: chain.prefixes.len() - from,
+            clock: self.clock,
+        };
+        for prefix in &chain.prefixes[from..] {
+            let (run, offset) = self.table.extend(at, prefix.0, placing);
+            let mut belief = crate::slab::NONE;
+            self.table.change(run, self.worker.slot, |share| {
+                share.predicted |= !share.gpu & 1 << offset;
+                belief = share.belief;
+            });
+            if belief == crate::slab::NONE
+                && let Some(share) = self.table.share(run, self.worker.slot)
+                && let Some(belief) = self.table.beliefs.get_mut(share.belief)
+            {
+                belief.planter = moment.stamp;
+            }
+            placing.left -= 1;
+            at = Some((run, offset));
+        }
+    }
+
+    /// Makes the whole path the most recently used, its head last.
+    fn touch(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
+        self.table.trace(chain, self.path);
+        for &Segment { run, start, blocks } in self.path.iter().rev() {
+            self.table.runs[run].used = self.clock;
+            let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
+            if share.predicted & crate::holders::low(blocks) == 0 {
+                continue;
+            }
+            let is_planted = start + share.predicted.trailing_zeros() as usize >= from;
+            self.table.beliefs.renew(share.belief);
+            if let Some(belief) = self.table.beliefs.get_mut(share.belief) {
+                belief.used = moment.stamp;
+                belief.used_at = moment.now;
+                if is_planted {
+                    belief.planter = moment.stamp;
+                    belief.settled = None;
+                }
+            }
+        }
+    }
+
+    /// Whether this block was known to exist before the request was sent.
+    fn is_proof(&mut self, chain: Chain<'_>, planted: Planted, block: usize) -> bool {
+        self.table.trace(chain, self.path);
+        let Some(segment) = self.path.iter().find(|it| (it.start..it.start + it.blocks).contains(&block))
+        else {
+            return false;
+        };
+        let share = self.table.share(segment.run, self.worker.slot);
+        share.is_some_and(|share| {
+            share.predicted >> (block - segment.start) & 1 == 1
+                && self
+                    .table
+                    .beliefs
+                    .get(share.belief)
+                    .and_then(|it| it.settled)
+                    .is_some_and(|settled| settled < planted.stamp)
+        })
+    }
+
+    fn evict_used_until(&mut self, stamp: Stamp) {
+        let slot = self.worker.slot;
+        while let Some(&oldest) = self.table.beliefs.oldest(slot).filter(|it| it.used <= stamp) {
+            self.table.change(oldest.run, slot, |share| share.predicted = 0);
+        }
+    }
+
+    /// What was used since fits no more than just so: a quarter at a time, for one miss may have other reasons.
+    fn shrink(&mut self) {
+        let floor = self.worker.capacity_reported / CAPACITY_FLOOR;
+        let gentle = self.worker.capacity - self.worker.capacity / 4;
+        let left = self.table.beliefs.blocks(self.worker.slot);
+        let smaller = left.max(gentle).max(floor).max(1);
+        self.worker.capacity = self.worker.capacity.min(smaller);
+    }
+}

@@ -1,0 +1,432 @@
+//! Applies what one engine reports: names to places, copies counted, lost parents waited for.
+//!
+//! Engines do not de-duplicate (two requests with one prefix store it twice, and evicting one copy says
+//! "removed" while the other stays), so copies are counted a name and tier.
+//!
+//! Pages smaller than our grain are grouped. A group counts as held as long as its last page is: engines
+//! with such pages (SGLang) keep them in a tree and evict leaves first, so while the last page of a group is
+//! there, so are the others; and once it is gone, the group is no longer whole.
+
+use crate::names::{Name, Names};
+use crate::parked::Waiting;
+use crate::prefix::PrefixHash;
+use crate::report::{Stored, Tier};
+use crate::table::{Placing, Position, Table};
+use crate::worker::{Alias, GRAIN, Page, Worker};
+use std::hint::black_box;
+
+/// How many names of a report are applied at once, between two looks at the budget.
+pub(crate) const PIECE: usize = 64;
+
+/// What came of a report, in blocks (or pages, where they are smaller).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    pub stored: u32,
+    pub removed: u32,
+    /// Removals of names we do not know.
+    pub unknown: u32,
+    /// Stores that wait for their parent.
+    pub parked: u32,
+    /// Too short, of a strange size, or placeholders of nothing we know.
+    pub ignored: u32,
+    /// No room: in the budget, or among the parked.
+    pub dropped: u32,
+}
+
+/// One worker's part of the index, while a report is applied.
+pub(crate) struct Scene<'a> {
+    pub(crate) table: &'a mut Table,
+    pub(crate) worker: &'a mut Worker,
+    pub(crate) clock: u32,
+    pub(crate) applied: &'a mut Applied,
+    /// Parked stores whose parent has come.
+    pub(crate) ready: &'a mut Vec<Waiting>,
+}
+
+/// Where a store goes on from.
+#[derive(Clone, Copy)]
+struct Start {
+    prefix: PrefixHash,
+    /// Of the group that is not full yet.
+    filled_tokens: u32,
+    /// The last full block, and its name.
+    at: Option<Position>,
+    previous: Option<u64>,
+}
+
+enum Parent {
+    Known(Start),
+    /// It may yet show up.
+    Unknown(u64),
+    /// We knew it, but not any more what stands before it.
+    Lost,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Near,
+    Lower,
+}
+
+impl From<Tier> for Class {
+    fn from(tier: Tier) -> Class {
+        if tier == Tier::Gpu { Class::Near } else { Class::Lower }
+    }
+}
+
+impl Scene<'_> {
+    /// Stores blocks that are of this worker's block size, `PIECE` at most. There must be room.
+    pub(crate) fn store(&mut self, stored: &Stored<'_>) {
+        let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {
+            return;
+        };
+        let start = match self.parent(stored) {
+            Parent::Known(start) => start,
+            Parent::Lost => return self.applied.dropped += stored.names.len() as u32,
+            Parent::Unknown(parent) => return self.park(parent, stored),
+        };
+        let mut prefixes = [PrefixHash(0); PIECE];
+        let count = self.hash(stored, start.prefix, &mut prefixes);
+        self.applied.ignored += (stored.names.len() - count) as u32;
+        self.applied.stored += count as u32;
+        let placing = Placing {
+            slot: self.worker.slot,
+            block_tokens,
+            planter: None,
+            left: count * page_tokens as usize / block_tokens as usize,
+            clock: self.clock,
+        };
+        self.place(stored, &prefixes[..count], start, placing);
+        if !self.worker.parked.is_empty() {
+            self.wake(&stored.names[..count]);
+        }
+    }
+
+    /// Names the pages, as many as have all their tokens, and fetches the places they will go to. One after
+    /// the other, each block would wait for memory twice; asked for together, in loops short enough to have
+    /// many in flight, the waits overlap.
+    fn hash(&self, stored: &Stored<'_>, mut prefix: PrefixHash, prefixes: &mut [PrefixHash; PIECE]) -> usize {
+        black_box(stored.names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
+        let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
+        let mut count = 0;
+        for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(prefixes.iter_mut()) {
+            if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
+                prefix = prefix.with(extra);
+            }
+            prefix = prefix.then_all(tokens);
+            *slot = prefix;
+            count += 1;
+        }
+        black_box(prefixes[..count].iter().fold(0, |sum, prefix| sum ^ self.table.touch(prefix.0)));
+        count
+    }
+
+    fn place(&mut self, stored: &Stored<'_>, prefixes: &[PrefixHash], start: Start, mut placing: Placing) {
+        let mut at = start;
+        for (&name, &prefix) in stored.names.iter().zip(prefixes) {
+            at.prefix = prefix;
+            at.filled_tokens += stored.block_tokens;
+            if at.filled_tokens == placing.block_tokens {
+                let place = self.table.extend(at.at, prefix.0, placing);
+                self.bind(name, place, stored.tier);
+                placing.left = placing.left.saturating_sub(1);
+                at = Start { at: Some(place), previous: Some(name), filled_tokens: 0, prefix };
+            } else {
+                self.note_page(name, at, stored.tier);
+            }
+        }
+    }
+
+    /// Those who waited for one of these need wait no longer.
+    fn wake(&mut self, names: &[u64]) {
+        for &name in names {
+            while let Some(waiting) = self.worker.parked.take_child(name) {
+                self.ready.push(waiting);
+            }
+        }
+    }
+
+    /// Blocks without content: those that we know by name are now also in this tier.
+    pub(crate) fn store_known(&mut self, names: &[u64], tier: Tier) {
+        for &name in names {
+            match (self.worker.names.find(name), self.worker.pages.get_mut(&name)) {
+                (Some(place), _) => self.copy(place, tier),
+                (None, Some(page)) => increment(&mut page.copies, tier),
+                (None, None) => {
+                    self.applied.ignored += 1;
+                    continue;
+                }
+            }
+            self.applied.stored += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, names: &[u64], tier: Tier) {
+        for &name in names {
+            let is_known = match self.worker.names.find(name) {
+                Some(place) => self.uncopy(place, tier),
+                None => self.remove_page(name, tier) || self.worker.parked.remove(name),
+            };
+            if is_known {
+                self.applied.removed += 1;
+            } else {
+                self.applied.unknown += 1;
+            }
+        }
+    }
+
+    /// Forgets the name at this place, in all tiers.
+    pub(crate) fn forget(&mut self, place: usize) {
+        let Some(entry) = self.worker.names.at(place) else { return };
+        self.worker.names.set(place, Name::default());
+        self.unbind(entry);
+    }
+
+    /// Forgets all that this worker reported.
+    pub(crate) fn clear(&mut self, seed: u64) {
+        let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
+        for place in 0..names.places() {
+            if let Some(entry) = names.at(place) {
+                self.unbind(entry);
+            }
+        }
+        self.worker.pages = Default::default();
+        self.worker.parked = Default::default();
+        debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
+    }
+
+    fn parent(&self, stored: &Stored<'_>) -> Parent {
+        let Some(parent) = stored.parent else {
+            return Parent::Known(Start {
+                prefix: stored.root.start(),
+                filled_tokens: 0,
+                at: None,
+                previous: None,
+            });
+        };
+        if let Some(at) = self.position(parent) {
+            let prefix = PrefixHash(self.table.hash(at));
+            return Parent::Known(Start { prefix, filled_tokens: 0, at: Some(at), previous: Some(parent) });
+        }
+        let Some(page) = self.worker.pages.get(&parent) else { return Parent::Unknown(parent) };
+        let at = page.previous.map(|it| self.position(it));
+        match at {
+            Some(None) => Parent::Lost,
+            at => Parent::Known(Start {
+                prefix: PrefixHash(page.prefix),
+                filled_tokens: u32::from(page.filled_tokens),
+                at: at.flatten(),
+                previous: page.previous,
+            }),
+        }
+    }
+
+    fn position(&self, name: u64) -> Option<Position> {
+        let entry = self.worker.names.find(name).and_then(|place| self.worker.names.at(place))?;
+        Some(self.table.resolve((entry.run, entry.offset)))
+    }
+
+    fn park(&mut self, parent: u64, stored: &Stored<'_>) {
+        self.applied.parked += stored.names.len() as u32;
+        self.applied.dropped += self.worker.parked.park(Waiting::new(parent, stored)) as u32;
+    }
+
+    /// This name means the block at this place, and there is one copy more of it.
+    fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
+        let Some(place) = self.worker.names.find(name) else {
+            let mut copies = [0; 3];
+            copies[tier as usize] = 1;
+            self.hold_new((run, offset), tier.into());
+            return self.worker.names.insert(Name { name, run, offset, copies });
+        };
+        let Some(entry) = self.worker.names.at(place) else { return };
+        let known = (entry.run, entry.offset);
+        if known != (run, offset) {
+            if self.table.resolve(known) != (run, offset) {
+                return self.rebind(entry, (run, offset), tier);
+            }
+            self.worker.names.set(place, Name { run, offset, ..entry });
+        }
+        self.copy(place, tier);
+    }
+
+    /// The engine uses an old name for another block: what it meant before must be gone.
+    fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
+        // The new one first: letting go of the old might take the run with it.
+        self.hold_new((run, offset), tier.into());
+        self.unbind(old);
+        if let Some(place) = self.worker.names.find(old.name) {
+            let mut copies = [0; 3];
+            copies[tier as usize] = 1;
+            self.worker.names.set(place, Name { run, offset, copies, ..old });
+        }
+    }
+
+    /// One copy more of a name we know.
+    fn copy(&mut self, place: usize, tier: Tier) {
+        let Some(entry) = self.worker.names.at(place) else { return };
+        let class = Class::from(tier);
+        let is_there = if class == Class::Near { entry.copies[0] > 0 } else { entry.is_lower() };
+        let mut more = entry;
+        increment(&mut more.copies, tier);
+        self.worker.names.set(place, more);
+        if !is_there {
+            let position = self.table.resolve((entry.run, entry.offset));
+            self.count_alias(position, class, |count| *count += 1);
+            self.hold(position, class);
+        }
+    }
+
+    /// One copy less. False if there was none in this tier.
+    fn uncopy(&mut self, place: usize, tier: Tier) -> bool {
+        let Some(entry) = self.worker.names.at(place) else { return false };
+        let mut after = entry;
+        let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
+            if tier == Tier::Gpu {
+                // No copy that we know of; but a prediction is overruled all the same.
+                let (run, offset) = self.table.resolve((entry.run, entry.offset));
+                self.table.change(run, self.worker.slot, |share| share.predicted &= !(1 << offset));
+            }
+            return false;
+        };
+        after.copies[tier as usize] = fewer;
+        self.worker.names.set(place, after);
+        let position = self.table.resolve((entry.run, entry.offset));
+        if tier == Tier::Gpu && fewer == 0 {
+            self.let_go(position, Class::Near, after.is_gone());
+        }
+        if tier != Tier::Gpu && !after.is_lower() {
+            self.let_go(position, Class::Lower, after.is_gone());
+        }
+        true
+    }
+
+    /// Lets go of all that a name stands for.
+    fn unbind(&mut self, entry: Name) {
+        let position = self.table.resolve((entry.run, entry.offset));
+        let (near, lower) = (entry.copies[0] > 0, entry.is_lower());
+        if lower {
+            self.let_go(position, Class::Lower, !near);
+        }
+        if near {
+            self.let_go(position, Class::Near, true);
+        }
+    }
+
+    /// A name that is new to us has this block: if another has it as well, they are counted from now on.
+    fn hold_new(&mut self, position: Position, class: Class) {
+        let (run, offset) = position;
+        let bit = 1u64 << offset;
+        if let Some(share) = self.table.share(run, self.worker.slot)
+            && (share.gpu | share.lower) & bit != 0
+        {
+            let only = Alias {
+                names: 1,
+                near: u32::from(share.gpu & bit != 0),
+                lower: u32::from(share.lower & bit != 0),
+            };
+            let alias = self.worker.aliases.entry(self.table.hash(position)).or_insert(only);
+            alias.names += 1;
+            *count(alias, class) += 1;
+        }
+        self.hold(position, class);
+    }
+
+    fn hold(&mut self, (run, offset): Position, class: Class) {
+        let bit = 1u64 << offset;
+        if class == Class::Near && self.table.hold_alone(run, self.worker.slot, bit) {
+            self.worker.numbers.reported_blocks += 1;
+            return;
+        }
+        let mut gained = 0;
+        self.table.change(run, self.worker.slot, |share| match class {
+            Class::Lower => share.lower |= bit,
+            Class::Near => {
+                gained = u32::from(share.gpu & bit == 0);
+                share.gpu |= bit;
+                // The report carries it from here on.
+                share.predicted &= !bit;
+            }
+        });
+        self.table.runs[run].used = self.clock;
+        self.worker.numbers.reported_blocks += gained;
+    }
+
+    fn let_go(&mut self, (run, offset): Position, class: Class, name_is_gone: bool) {
+        let is_last = self.count_alias((run, offset), class, |count| *count -= 1) == 0;
+        if name_is_gone && !self.worker.aliases.is_empty() {
+            self.drop_alias((run, offset));
+        }
+        if !is_last {
+            return;
+        }
+        let bit = 1u64 << offset;
+        if class == Class::Near {
+            self.worker.numbers.reported_blocks -= 1;
+        }
+        self.table.change(run, self.worker.slot, |share| match class {
+            Class::Lower => share.lower &= !bit,
+            Class::Near => {
+                share.gpu &= !bit;
+                share.predicted &= !bit;
+            }
+        });
+    }
+
+    /// Changes how many names have this block, if more than one does. Zero if only one did.
+    fn count_alias(&mut self, position: Position, class: Class, change: impl FnOnce(&mut u32)) -> u32 {
+        if self.worker.aliases.is_empty() {
+            return 0;
+        }
+        let Some(alias) = self.worker.aliases.get_mut(&self.table.hash(position)) else { return 0 };
+        let count = count(alias, class);
+        change(count);
+        *count
+    }
+
+    fn drop_alias(&mut self, position: Position) {
+        let hash = self.table.hash(position);
+        if let Some(alias) = self.worker.aliases.get_mut(&hash) {
+            alias.names -= 1;
+            if alias.names == 1 {
+                self.worker.aliases.remove(&hash);
+            }
+        }
+    }
+
+    fn note_page(&mut self, name: u64, start: Start, tier: Tier) {
+        let page = self.worker.pages.entry(name).or_insert(Page {
+            prefix: start.prefix.0,
+            previous: start.previous,
+            filled_tokens: 0,
+            copies: [0; 3],
+        });
+        debug_assert!(start.filled_tokens < GRAIN, "a full group is a block");
+        page.prefix = start.prefix.0;
+        page.previous = start.previous;
+        page.filled_tokens = start.filled_tokens as u8;
+        increment(&mut page.copies, tier);
+    }
+
+    fn remove_page(&mut self, name: u64, tier: Tier) -> bool {
+        let Some(page) = self.worker.pages.get_mut(&name) else { return false };
+        let Some(fewer) = page.copies[tier as usize].checked_sub(1) else { return false };
+        page.copies[tier as usize] = fewer;
+        if page.copies == [0; 3] {
+            self.worker.pages.remove(&name);
+        }
+        true
+    }
+}
+
+fn count(alias: &mut Alias, class: Class) -> &mut u32 {
+    match class {
+        Class::Near => &mut alias.near,
+        Class::Lower => &mut alias.lower,
+    }
+}
+
+fn increment(copies: &mut [u8; 3], tier: Tier) {
+    let count = &mut copies[tier as usize];
+    *count = count.saturating_add(1);
+}
