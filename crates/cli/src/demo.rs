@@ -11,7 +11,7 @@ mod stage;
 mod tally;
 
 use std::io::{IsTerminal as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Instant;
 use maitre_policy::Name;
 use maitre_proxy::{NotStarted, Router, Settings};
+use maitre_sim::events;
 use maitre_sim::profile::Profile;
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix, Workload};
 use parking_lot::Mutex;
@@ -30,6 +31,9 @@ use tokio::task::JoinSet;
 use crate::demo::clock::Stopwatch;
 use crate::demo::stage::Engines;
 use crate::demo::tally::Tally;
+
+/// A port of the kernel's choice.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// How long one strategy runs where nobody watches.
 const SECONDS: u32 = 20;
@@ -47,12 +51,16 @@ pub fn command() -> Command {
             .value_name("NAME,…")
             .value_delimiter(',')
             .value_parser(|text: &str| text.parse::<Name>().map_err(|it| it.to_string()))
-            .help("Strategies to run, one after the other [default: least-work]"),
+            .help("Strategies to run, one after the other [default: least-delay]"),
         Arg::new("seconds")
             .long("seconds")
             .value_name("N")
             .value_parser(value_parser!(u32).range(1..=86_400))
             .help("How long each runs [default: 20; one strategy in a terminal: until Ctrl-C]"),
+        Arg::new("no-events")
+            .long("no-events")
+            .action(ArgAction::SetTrue)
+            .help("Engines do not tell what they cache; the router goes by what it routed"),
         Arg::new("headless").long("headless").action(ArgAction::SetTrue).help("No live table"),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one JSON object"),
         Arg::new("engines")
@@ -82,6 +90,7 @@ struct Plan {
     live: bool,
     json: bool,
     engines: usize,
+    events: Option<events::Settings>,
     mix: Mix,
     seed: u64,
 }
@@ -106,6 +115,8 @@ impl Plan {
             live,
             json: matches.get_flag("json"),
             engines: *matches.get_one::<u32>("engines").context("engines")? as usize,
+            events: (!matches.get_flag("no-events"))
+                .then(|| events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) }),
             mix: Mix { sessions_per_second: rate, ..mix },
             seed: *matches.get_one("seed").context("seed")?,
         })
@@ -134,7 +145,12 @@ fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<
     let mut out = std::io::stdout().lock();
     if plan.json {
         let strategies: Vec<Value> = runs.iter().map(|(name, tally)| tally.report(name, seconds)).collect();
-        let report = json!({"seconds": seconds.round(), "seed": plan.seed, "strategies": strategies});
+        let report = json!({
+            "seconds": seconds.round(),
+            "seed": plan.seed,
+            "events": plan.events.is_some(),
+            "strategies": strategies,
+        });
         writeln!(out, "{report}")?;
     } else {
         write!(out, "\n{}", screen::compare(runs, seconds))?;
@@ -145,7 +161,9 @@ fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<
 /// Runs the traffic under one strategy, on fresh engines; what was seen, and for how long.
 async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
     let profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..maitre_sim::profile::H200_8B };
-    let engines = Engines::start(plan.engines, maitre_sim::http::Settings::new(profile)).await?;
+    let mut settings = maitre_sim::http::Settings::new(profile);
+    settings.events.clone_from(&plan.events);
+    let engines = Engines::start(plan.engines, settings).await?;
     let router = start_router(plan, strategy, &engines).await?;
     router.until_all_ready().await;
     let tally = Arc::new(Mutex::new(Tally::default()));
@@ -169,7 +187,6 @@ async fn start_router(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow:
     settings.brain.strategy = strategy;
     settings.brain.seed = plan.seed;
     settings.timeouts.drain = Duration::from_secs(1);
-    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     if plan.live {
         // The usual ports, for a visitor's own curl; if somebody sits there, any others.
         match Router::start(settings.clone()).await {
@@ -177,7 +194,7 @@ async fn start_router(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow:
             started => return Ok(started?),
         }
     }
-    (settings.listen, settings.admin) = (anywhere, anywhere);
+    (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
     Ok(Router::start(settings).await?)
 }
 

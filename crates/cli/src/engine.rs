@@ -1,10 +1,11 @@
 //! `maitre engine`: simulated engines on consecutive ports, each speaking vLLM.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_sim::events;
 use maitre_sim::http::{Host, Settings};
 use maitre_sim::profile::{self, Profile};
 
@@ -14,6 +15,9 @@ pub fn command() -> Command {
     let profiles = profile::ALL.map(|it| it.name);
     let number = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..)).help(help)
+    };
+    let port = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("PORT").value_parser(value_parser!(u16).range(1..)).help(help)
     };
     Command::new("engine").about("Run simulated engines that speak vLLM").args([
         Arg::new("listen")
@@ -47,27 +51,86 @@ pub fn command() -> Command {
             .value_name("NAME")
             .action(ArgAction::Append)
             .help("A LoRA adapter's name; may be repeated"),
+        port("events", "Port of the first engine's KV events; the others take the ports after it"),
+        port("events-replay", "Port of the first engine's replay of KV events").requires("events"),
     ])
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let settings = settings(matches)?;
-    let first: SocketAddr = *matches.get_one("listen").context("listen")?;
-    let count: u32 = *matches.get_one("count").context("count")?;
+    let ports = Ports::new(matches)?;
+    let count = ports.count;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut hosts = Vec::new();
         for number in 0..count {
-            let port = u32::from(first.port()) + number;
-            let port = u16::try_from(port).with_context(|| format!("port {port} of engine {number}"))?;
-            let host = Host::bind(SocketAddr::new(first.ip(), port), settings.clone()).await?;
-            eprintln!("engine {number}: http://{}", host.addr());
+            let settings = Settings { events: ports.events(number), ..settings.clone() };
+            let host = Host::bind(ports.at(ports.listen, number), settings).await?;
+            announce(number, &host);
             hosts.push(host);
         }
         signals.wait().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Where each engine listens: every kind of socket has a first port, and further engines take the ones after.
+struct Ports {
+    ip: IpAddr,
+    listen: u16,
+    events: Option<u16>,
+    replay: Option<u16>,
+    count: u16,
+}
+
+impl Ports {
+    /// Checks that all ports exist and no two sockets want the same.
+    fn new(matches: &ArgMatches) -> anyhow::Result<Ports> {
+        let first: SocketAddr = *matches.get_one("listen").context("listen")?;
+        let count: u32 = *matches.get_one("count").context("count")?;
+        let port = |name| matches.get_one::<u16>(name).copied();
+        let ports = Ports {
+            ip: first.ip(),
+            listen: first.port(),
+            events: port("events"),
+            replay: port("events-replay"),
+            count: u16::try_from(count).with_context(|| format!("--count {count}: there are 65535 ports"))?,
+        };
+        let named =
+            [("--listen", Some(ports.listen)), ("--events", ports.events), ("--events-replay", ports.replay)];
+        let used: Vec<(&str, u16)> = named.into_iter().filter_map(|(name, it)| Some((name, it?))).collect();
+        for (index, &(name, first)) in used.iter().enumerate() {
+            if u32::from(first) + count > 1 << 16 {
+                bail!("{name}: {count} ports from {first} on go beyond 65535");
+            }
+            let near = used[..index].iter().find(|it| u32::from(it.1.abs_diff(first)) < count);
+            if let Some((other, port)) = near {
+                bail!("{name}: {count} ports from {first} on overlap those of {other}, from {port} on");
+            }
+        }
+        Ok(ports)
+    }
+
+    fn at(&self, first: u16, number: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, first + number)
+    }
+
+    fn events(&self, number: u16) -> Option<events::Settings> {
+        let stream = self.at(self.events?, number);
+        let replay = self.replay.map(|first| self.at(first, number));
+        Some(events::Settings { replay, ..events::Settings::new(stream) })
+    }
+}
+
+/// Says where an engine is to be found.
+fn announce(number: u16, host: &Host) {
+    eprintln!("engine {number}: http://{}", host.addr());
+    let Some(events) = host.events() else { return };
+    match events.replay {
+        Some(replay) => eprintln!("engine {number} events: tcp://{}, replay tcp://{replay}", events.stream),
+        None => eprintln!("engine {number} events: tcp://{}", events.stream),
+    }
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
@@ -91,5 +154,40 @@ pub(crate) fn parse_speedup(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if (0.001..=100_000.0).contains(&times) => Ok(times),
         _ => Err("write a number between 0.001 and 100000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(flags: &[&str], expected: Result<Option<(u16, Option<u16>)>, &str>) {
+        let matches = command().get_matches_from([&["engine"], flags].concat());
+        let events =
+            |ports: Ports| ports.events(1).map(|it| (it.stream.port(), it.replay.map(|it| it.port())));
+        match (Ports::new(&matches).map(events), expected) {
+            (Ok(actual), Ok(expected)) => assert_eq!(actual, expected, "{flags:?}"),
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (actual, expected) => panic!("{flags:?}: {actual:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn every_engine_has_ports_of_its_own() {
+        check(&["--count", "2"], Ok(None));
+        check(&["--count", "2", "--events", "9101"], Ok(Some((9102, None))));
+        check(&["--count", "2", "--events", "9101", "--events-replay", "9201"], Ok(Some((9102, Some(9202)))));
+    }
+
+    #[test]
+    fn ports_that_collide_are_refused_before_any_is_taken() {
+        check(
+            &["--count", "2", "--events", "9101", "--events-replay", "9102"],
+            Err("overlap those of --events"),
+        );
+        check(&["--count", "2", "--events", "9000"], Err("overlap those of --listen"));
+        check(&["--count", "2", "--events", "65535"], Err("beyond 65535"));
+        check(&["--count", "70000"], Err("65535 ports"));
     }
 }

@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("index", &["base"], &[]),
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
-    ("dispatch", &["base", "fleet", "index", "policy"], &[]),
+    ("dispatch", &["base", "fleet", "index", "policy"], &["dialect"]),
     ("sim", &["base", "dispatch", "fleet", "index", "policy", "zmtp"], &[]),
     ("proxy", &["base", "dialect", "dispatch", "fleet", "index", "policy", "tokens", "zmtp"], &["sim"]),
     ("cli", &["base", "dialect", "dispatch", "fleet", "index", "policy", "proxy", "sim", "tokens"], &[]),

@@ -153,18 +153,18 @@ pub fn detect(answers: &[Answer<'_>]) -> Kind {
     signature().or_else(metrics).or_else(own).unwrap_or(Kind::Generic)
 }
 
-/// Reads a load from the body of one of `metrics_paths`.
-pub fn parse_metrics(kind: Kind, body: &[u8]) -> Result<Load, Unreadable> {
+/// Reads a load from the body of one of `metrics_paths`: of the whole engine, or of one of its ranks.
+pub fn parse_metrics(kind: Kind, only: Option<u32>, body: &[u8]) -> Result<Load, Unreadable> {
     match kind {
-        Kind::Vllm => vllm::load(body),
-        Kind::Sglang if is_json(body) => sglang::load_of_json(body),
-        Kind::Sglang => sglang::load(body),
+        Kind::Vllm => vllm::load(only, body),
+        Kind::Sglang if is_json(body) => sglang::load_of_json(only, body),
+        Kind::Sglang => sglang::load(only, body),
         Kind::TensorRt if is_json(body) => tensorrt::load_of_json(body),
-        Kind::TensorRt => tensorrt::load(body),
-        Kind::LlamaCpp => llamacpp::load(body),
+        Kind::TensorRt => tensorrt::load(only, body),
+        Kind::LlamaCpp => llamacpp::load(only, body),
         // An engine may begin to answer, or be replaced, after we failed to name it.
         Kind::Generic => match kind_of_metrics(body) {
-            Some(kind) => parse_metrics(kind, body),
+            Some(kind) => parse_metrics(kind, only, body),
             None => {
                 Err(Unreadable::NoMetrics { kind: kind.name(), samples: exposition::samples(body).count() })
             }

@@ -1,15 +1,21 @@
-//! Fleet and policy at one table: every event changes what we believe, and some ask for a decision.
+//! Fleet, index and policy at one table: every event changes what we believe, and some ask for a decision.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, Rng, WorkerId};
+use maitre_base::{Instant, RequestId, Rng, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Evidence, Fleet, ModelId, Promise, Standing, State, Wanted, health};
-use maitre_policy::{Ask, Candidate, Knobs, Name, Needs, Strategy};
+use maitre_fleet::fleet::Hold;
+use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Slot, Standing, State, Wanted, health};
+use maitre_index::prefix::Unit;
+use maitre_index::{self as index, Planted, Report, Root, Stored};
+use maitre_policy::{Adapter, Ask, Candidate, Knobs, Name, Needs, Pace, Room, Strategy};
 
 use crate::budget::{self, Budget};
-use crate::event::{Arrival, Effect, Event, Failure, Refusal, Seat};
+use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
+use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -22,18 +28,20 @@ pub struct Settings {
     /// Second attempts a request may have after a worker has seen it. With one, a request that kills
     /// its worker takes two down at the most.
     pub failovers_max: u32,
+    pub index: index::Settings,
     pub seed: u64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            strategy: Name::LeastWork,
+            strategy: Name::LeastDelay,
             strategies: BTreeMap::new(),
             knobs: Knobs::default(),
             health: health::Settings::default(),
             budget: budget::Settings::default(),
             failovers_max: 1,
+            index: index::Settings::default(),
             seed: 0,
         }
     }
@@ -46,6 +54,7 @@ impl Settings {
         all.fold(Needs::default(), |sum, it| Needs {
             session: sum.session | it.session,
             head: sum.head | it.head,
+            cache: sum.cache | it.cache,
         })
     }
 }
@@ -60,17 +69,46 @@ struct Open {
     ask: Ask,
     size: Size,
     decodes: Decodes,
+    form: Form,
+    prompt: Option<Prompt>,
     /// Where it is seated now; none between a failed attempt and the refusal.
-    seat: Option<(WorkerId, Promise)>,
+    seat: Option<Place>,
     tried: Vec<WorkerId>,
     /// Attempts that reached a worker and failed.
     failovers: u32,
+}
+
+/// A seat, and what we will want to know of it later.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    worker: WorkerId,
+    promise: Promise,
+    at: Instant,
+    /// Tokens to prefill there before its first token: those ahead of it and its own.
+    prefill_ahead: u64,
+    planted: Option<Planted>,
+    /// Requests there when it was seated, and when its first token came.
+    company: u32,
+    first: Option<(Instant, u32)>,
+}
+
+/// What must be known of a prompt before it can be looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The model that will compute it, whatever name or adapter was asked for; none if nobody lists it.
+    pub model: Option<Arc<str>>,
+    pub adapter: Option<Arc<str>>,
+    /// Units in a block.
+    pub block: u32,
 }
 
 #[derive(Debug)]
 pub struct Brain {
     settings: Settings,
     fleet: Fleet,
+    cache: Cache,
+    /// Blocks that the blocks of all workers of a model are multiples of, by the model's number.
+    grains: NumberMap<u32>,
     /// One a model, since turns and pins of different models must not mix.
     strategies: NumberMap<Strategy>,
     /// For requests whose model nobody lists, or that name none.
@@ -80,6 +118,7 @@ pub struct Brain {
     rng: Rng,
     // Scratch, so that a decision allocates nothing per worker.
     standings: Vec<Standing>,
+    held: Vec<Held>,
     candidates: Vec<Candidate>,
 }
 
@@ -87,12 +126,15 @@ impl Brain {
     pub fn new(settings: Settings) -> Brain {
         Brain {
             fleet: Fleet::new(settings.health),
+            cache: Cache::new(settings.index),
+            grains: NumberMap::default(),
             strategies: NumberMap::default(),
             unlisted: Strategy::new(settings.strategy, settings.knobs),
             open: NumberMap::default(),
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
             standings: Vec::new(),
+            held: Vec::new(),
             candidates: Vec::new(),
             settings,
         }
@@ -102,6 +144,31 @@ impl Brain {
         &self.fleet
     }
 
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// How to name the prompt of a request for this model; none if its strategy does not go by caches.
+    pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
+        let known = model.and_then(|name| self.fleet.model(name));
+        let strategy = known.and_then(|it| self.strategies.get(&u64::from(it.0))).unwrap_or(&self.unlisted);
+        if !strategy.name().needs().cache {
+            return None;
+        }
+        let anyone = || self.fleet.workers().find_map(|it| self.fleet.base_of(it.id));
+        let base = match model {
+            Some(_) => known.map(|it| self.fleet.base(it)),
+            None => anyone(),
+        };
+        let name = base.and_then(|it| self.fleet.name(it)).cloned();
+        let adapter = known.filter(|&it| self.fleet.is_adapter(it)).and_then(|it| self.fleet.name(it));
+        Some(Plan {
+            model: name,
+            adapter: adapter.cloned(),
+            block: base.and_then(|it| self.grains.get(&u64::from(it.0))).copied().unwrap_or(BLOCK_TOKENS),
+        })
+    }
+
     /// Requests that have arrived and not ended.
     pub fn open(&self) -> usize {
         self.open.len()
@@ -109,20 +176,40 @@ impl Brain {
 
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         match event {
-            Event::WorkerJoined { url } => effects.push(Effect::Watch { worker: self.fleet.add(url) }),
+            Event::WorkerJoined { url } => {
+                let worker = self.fleet.add(url);
+                self.cache.join(worker);
+                effects.push(Effect::Watch { worker });
+            }
             Event::WorkerGone { worker } => {
                 self.fleet.remove(worker);
+                self.cache.leave(worker);
                 effects.push(Effect::Forget { worker });
             }
             Event::WorkerDrained { worker, draining } => self.fleet.drain(worker, draining),
             Event::Probed { worker, evidence } => self.see(now, worker, evidence, effects),
-            Event::ModelsReported { worker, names } => self.learn_models(worker, names),
-            Event::LoadReported { worker, load } => self.fleet.report(now, worker, load),
+            Event::ModelsReported { worker, cards } => self.learn_models(worker, cards),
+            Event::LoadReported { worker, load } => {
+                self.fleet.report(now, worker, load);
+                let capacity = self.fleet.worker(worker).and_then(maitre_fleet::Worker::capacity);
+                self.cache.size(worker, load.block_size, capacity);
+                self.cut_alike(worker);
+            }
+            Event::AdaptersReported { worker, slots, loaded } => {
+                self.fleet.report_adapters(worker, slots, loaded);
+            }
+            Event::BlocksStored { worker, blocks } => self.stored(worker, &blocks),
+            Event::BlocksRemoved { worker, names, tier } => {
+                self.cache.report(worker, &Report::Removed { names, tier });
+            }
+            Event::BlocksCleared { worker } => self.cache.clear(worker),
+            Event::TrustChanged { worker, trust } => self.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, failure } => self.failed(now, request, failure, effects),
             Event::FirstToken { request } => self.first_token(now, request, effects),
-            Event::Finished { request, counted } => self.finished(request, counted),
-            Event::BrokeOff { request } => self.broke_off(now, request, effects),
+            Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
+            Event::Declined { request } => self.close_with(now, request, Evidence::Answered, effects),
+            Event::BrokeOff { request } => self.close_with(now, request, Evidence::Broke, effects),
             Event::Left { request } => drop(self.close(request)),
             Event::Tick => self.tick(now, effects),
         }
@@ -130,6 +217,10 @@ impl Brain {
 
     fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence, effects: &mut Vec<Effect>) {
         let change = self.fleet.see(now, worker, evidence);
+        if evidence == Evidence::Refused {
+            // Nobody listens there: whoever will is another process, and its cache is empty.
+            self.cache.clear(worker);
+        }
         effects.extend(change.map(Effect::Changed));
         // A doubt raised by traffic is settled by a probe, at once.
         if change.is_some_and(|it| matches!(it.to, State::Suspect { .. })) {
@@ -140,17 +231,48 @@ impl Brain {
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let mut changes = Vec::new();
         self.fleet.settle(now, &mut changes);
+        self.cache.tick(now);
+        self.presume_prefilled(now);
         effects.extend(changes.into_iter().map(Effect::Changed));
     }
 
-    fn learn_models(&mut self, worker: WorkerId, names: &[&str]) {
-        self.fleet.learn_models(worker, names.iter().copied());
-        for name in names {
-            let Some(model) = self.fleet.model(name) else { continue };
+    fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
+        self.fleet.learn_models(worker, cards);
+        for card in cards {
+            let Some(model) = self.fleet.model(card.name) else { continue };
             self.strategies.entry(u64::from(model.0)).or_insert_with(|| {
-                let own = self.settings.strategies.get(*name).copied();
+                let own = self.settings.strategies.get(card.name).copied();
                 Strategy::new(own.unwrap_or(self.settings.strategy), self.settings.knobs)
             });
+        }
+        self.cut_alike(worker);
+    }
+
+    /// Finds the block that suits all workers of this one's model.
+    fn cut_alike(&mut self, worker: WorkerId) {
+        let Some(base) = self.fleet.base_of(worker) else { return };
+        let same = self.fleet.workers().filter(|it| it.models != Models::Unknown);
+        let same = same.filter(|it| self.fleet.base_of(it.id) == Some(base));
+        let grain = same.fold(0, |sum, it| common(sum, self.cache.block(it.id)));
+        self.grains.insert(u64::from(base.0), grain.max(1));
+    }
+
+    fn stored(&mut self, worker: WorkerId, blocks: &Blocks<'_>) {
+        let model = self.fleet.base_of(worker).and_then(|it| self.fleet.name(it));
+        let model = model.map_or("", |it| it);
+        let stored = Stored {
+            names: blocks.names,
+            parent: blocks.parent,
+            root: Root::new(Unit::Tokens, model, blocks.adapter, blocks.salt),
+            tokens: blocks.tokens,
+            block_tokens: blocks.block_tokens,
+            extras: blocks.extras,
+            tier: blocks.tier,
+        };
+        let before = self.cache.block(worker);
+        self.cache.report(worker, &Report::Stored(stored));
+        if self.cache.block(worker) != before {
+            self.cut_alike(worker);
         }
     }
 
@@ -162,16 +284,25 @@ impl Brain {
             Err(refusal) => return effects.push(Effect::Refuse { request, refusal }),
         };
         let estimate = self.fleet.estimate(model_of(wanted));
-        let promise = estimate.promise(arrival.size, arrival.answer_max, arrival.decodes);
+        let work = estimate.work(arrival.size, arrival.answer_max, arrival.decodes);
         let ask = Ask {
-            prefill: promise.prefill,
-            decode: promise.decode,
+            prefill: work.prompt,
+            decode: work.answer,
             session: arrival.session,
             head: arrival.head,
             attempt: 0,
         };
-        let (size, decodes) = (arrival.size, arrival.decodes);
-        let open = Open { wanted, ask, size, decodes, seat: None, tried: Vec::new(), failovers: 0 };
+        let open = Open {
+            wanted,
+            ask,
+            size: arrival.size,
+            decodes: arrival.decodes,
+            form: arrival.form,
+            prompt: arrival.prompt.cloned(),
+            seat: None,
+            tried: Vec::new(),
+            failovers: 0,
+        };
         self.open.insert(request.0, open);
         self.seat(now, request, Refusal::NoWorker, effects);
     }
@@ -195,31 +326,72 @@ impl Brain {
         let Some(open) = self.open.get_mut(&request.0) else { return };
         open.ask.attempt = open.tried.len() as u32;
         self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
-        self.candidates.clear();
-        self.candidates.extend(self.standings.iter().map(candidate));
         let known = model_of(open.wanted).and_then(|it| self.strategies.get_mut(&u64::from(it.0)));
         let strategy = known.unwrap_or(&mut self.unlisted);
+        if !strategy.name().needs().cache {
+            // Whoever cannot price an adapter goes where it is, then where it fits.
+            let best = self.standings.iter().map(|it| it.slot).min();
+            self.standings.retain(|it| Some(it.slot) == best);
+        }
+        match &open.prompt {
+            Some(prompt) => self.cache.look_up(prompt, open.ask.prefill, &self.standings, &mut self.held),
+            None => self.held.clear(),
+        }
+        self.candidates.clear();
+        for (place, standing) in self.standings.iter().enumerate() {
+            let held = self.held.get(place).copied().unwrap_or_default();
+            let holds = self.cache.holds(standing.worker);
+            self.candidates.push(candidate(standing, held, holds));
+        }
         let Some(pick) = strategy.pick(&open.ask, &self.candidates, &mut self.rng) else {
             effects.push(Effect::Refuse { request, refusal: otherwise });
             self.close(request);
             return;
         };
-        let worker = self.candidates[pick.index].worker;
-        let promise = Promise { prefill: open.ask.prefill, decode: open.ask.decode };
-        open.seat = Some((worker, promise));
-        let attempt = open.ask.attempt;
-        self.fleet.promise(worker, promise);
-        effects.push(Effect::Seat(Seat { request, worker, why: pick.why, attempt }));
+        let (standing, held) = (self.standings[pick.index], self.held.get(pick.index).copied());
+        let worker = standing.worker;
+        let promise = promise(&open.ask, held.unwrap_or_default());
+        let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
+        let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
+        let prefill_ahead = ahead.saturating_add(promise.prefill.0);
+        let company = standing.promised.requests;
+        open.seat = Some(Place { worker, promise, at: now, prefill_ahead, planted, company, first: None });
+        let (attempt, wanted) = (open.ask.attempt, open.wanted);
+        self.fleet.promise(now, worker, promise);
+        self.hold_adapter(worker, wanted, Hold::Begins);
+        let held = held.map(|it| it.tokens);
+        effects.push(Effect::Seat(Seat { request, worker, why: pick.why, held, attempt }));
+    }
+
+    fn hold_adapter(&mut self, worker: WorkerId, wanted: Wanted, hold: Hold) {
+        if let Wanted::Model(model) = wanted
+            && self.fleet.is_adapter(model)
+        {
+            self.fleet.hold_adapter(worker, model, hold);
+        }
+    }
+
+    /// Takes a request from its seat: what was promised for it there is promised no more, and what we hoped
+    /// its prefill would leave in the cache is not there unless it was done.
+    fn unseat(&mut self, request: RequestId) -> Option<Place> {
+        let open = self.open.get_mut(&request.0)?;
+        let place = open.seat.take()?;
+        if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
+            self.cache.failed(place.worker, prompt, planted);
+        }
+        let wanted = open.wanted;
+        self.fleet.release(place.worker, place.promise);
+        self.hold_adapter(place.worker, wanted, Hold::Ends);
+        Some(place)
     }
 
     fn failed(&mut self, now: Instant, request: RequestId, failure: Failure, effects: &mut Vec<Effect>) {
+        let Some(Place { worker, .. }) = self.unseat(request) else { return };
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let Some((worker, promise)) = open.seat.take() else { return };
         open.tried.push(worker);
         open.failovers += u32::from(failure.was_sent());
         let attempts_left = (open.tried.len() as u32) < ATTEMPTS_MAX;
         let failovers_left = open.failovers <= self.settings.failovers_max;
-        self.fleet.release(worker, promise);
         if let Some(evidence) = failure.evidence() {
             self.see(now, worker, evidence, effects);
         }
@@ -237,34 +409,117 @@ impl Brain {
 
     fn first_token(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let Some((worker, promise)) = open.seat.as_mut() else { return };
-        self.fleet.prefilled(*worker, promise);
-        let worker = *worker;
+        let Some(place) = open.seat.as_mut() else { return };
+        let worker = place.worker;
+        self.fleet.prefilled(now, worker, &mut place.promise);
+        if let Some(prompt) = &open.prompt {
+            self.cache.prefilled(now, worker, prompt);
+        }
+        // An answer in one piece tells when it ended, not when it began.
+        if open.form == Form::Stream {
+            let requests = self.fleet.worker(worker).map_or(0, |it| it.promised.requests);
+            place.first = Some((now, requests));
+            let (ahead, took) = (place.prefill_ahead, now.since(place.at));
+            self.fleet.learn_first_token(worker, ahead, took);
+        }
         self.see(now, worker, Evidence::Answered, effects);
     }
 
-    fn finished(&mut self, request: RequestId, counted: Option<Counted>) {
-        let Some(open) = self.close(request) else { return };
+    /// Answers in one piece do not say when their prefill is done: it is when it should be.
+    fn presume_prefilled(&mut self, now: Instant) {
+        for open in self.open.values_mut().filter(|it| it.form == Form::Whole) {
+            let Some(place) = open.seat.as_mut().filter(|it| !it.promise.prefilled) else { continue };
+            let Some(worker) = self.fleet.worker(place.worker) else { continue };
+            if now.since(place.at).as_secs_f64() >= worker.rates.prefill.at(place.prefill_ahead as f64) {
+                self.fleet.prefilled(now, place.worker, &mut place.promise);
+            }
+        }
+    }
+
+    fn finished(&mut self, now: Instant, request: RequestId, counted: Option<Counted>, pieces: u32) {
+        let Some((open, place)) = self.close(request) else { return };
+        if let Some(place) = place {
+            let answer = counted.and_then(|it| it.answer).unwrap_or(u64::from(pieces));
+            let steps = u32::try_from(answer.saturating_sub(1)).unwrap_or(u32::MAX);
+            self.learn_pace(now, open.form, &place, steps);
+            self.learn_cache(&open, &place, counted);
+        }
         let model = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it));
         if let (Some(estimate), Some(counted)) = (model, counted) {
             estimate.learn(open.size, counted, open.decodes);
         }
     }
 
-    fn broke_off(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
-        let seat = self.close(request).and_then(|it| it.seat);
-        if let Some((worker, _)) = seat {
-            self.see(now, worker, Evidence::Broke, effects);
+    /// What a finished answer tells of the worker's cache.
+    fn learn_cache(&mut self, open: &Open, place: &Place, counted: Option<Counted>) {
+        let (Some(prompt), Some(planted), Some(counted)) = (&open.prompt, place.planted, counted) else {
+            return;
+        };
+        if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
+            let part = (cached as f64 / all as f64).min(1.0);
+            self.cache.counted(place.worker, prompt, planted, part);
         }
     }
 
-    /// Ends a request, whatever became of it: what was promised for it is promised no more.
-    fn close(&mut self, request: RequestId) -> Option<Open> {
-        let open = self.open.remove(&request.0)?;
-        if let Some((worker, promise)) = open.seat {
-            self.fleet.release(worker, promise);
+    /// What it tells of its speed.
+    fn learn_pace(&mut self, now: Instant, form: Form, place: &Place, steps: u32) {
+        let Some(worker) = self.fleet.worker(place.worker) else { return };
+        let (rates, requests) = (worker.rates, worker.promised.requests);
+        // Others on the worker besides this one, over its life: about the mean of its ends.
+        let others = |then: u32| f64::from(then + requests) / 2.0;
+        match (form, place.first) {
+            (Form::Stream, Some((first, then))) if steps > 0 => {
+                let others = others(then.saturating_sub(1));
+                self.fleet.learn_step(place.worker, others, now.since(first) / steps);
+            }
+            (Form::Whole, _) => {
+                // One number for both: each gets its part of the surprise.
+                let others = others(place.company);
+                let (prefill, step) = (rates.prefill.at(place.prefill_ahead as f64), rates.decode.at(others));
+                let surprise = now.since(place.at).as_secs_f64() / (prefill + step * f64::from(steps));
+                let seconds =
+                    |expected: f64| Duration::try_from_secs_f64(expected * surprise).unwrap_or_default();
+                self.fleet.learn_first_token(place.worker, place.prefill_ahead, seconds(prefill));
+                if steps > 0 {
+                    self.fleet.learn_step(place.worker, others, seconds(step));
+                }
+            }
+            (Form::Stream, _) => {}
         }
-        Some(open)
+    }
+
+    fn close_with(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        evidence: Evidence,
+        effects: &mut Vec<Effect>,
+    ) {
+        let place = self.close(request).and_then(|it| it.1);
+        if let Some(Place { worker, .. }) = place {
+            self.see(now, worker, evidence, effects);
+        }
+    }
+
+    /// Ends a request, whatever became of it, and tells where it sat.
+    fn close(&mut self, request: RequestId) -> Option<(Open, Option<Place>)> {
+        let place = self.unseat(request);
+        let open = self.open.remove(&request.0)?;
+        Some((open, place))
+    }
+}
+
+/// What a request will cost a worker that holds so much of it.
+fn promise(ask: &Ask, held: Held) -> Promise {
+    let prefill = ask.prefill - held.tokens;
+    Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
+}
+
+/// The greatest common divisor.
+fn common(one: u32, other: u32) -> u32 {
+    match other {
+        0 => one,
+        _ => common(other, one % other),
     }
 }
 
@@ -275,14 +530,30 @@ fn model_of(wanted: Wanted) -> Option<ModelId> {
     }
 }
 
-fn candidate(standing: &Standing) -> Candidate {
+fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
     Candidate {
         worker: standing.worker,
         key: standing.key,
-        requests: standing.promised.requests,
+        requests: standing.requests,
         prefill: standing.promised.prefill,
         decode: standing.promised.decode,
         share: standing.share,
+        held: held.tokens,
+        held_below: held.below,
+        holds,
+        pace: Pace {
+            floor: standing.prefill.base,
+            prefill_token: standing.prefill.slope,
+            step: standing.decode.base,
+            step_request: standing.decode.slope,
+        },
+        wait_seconds: standing.wait_seconds,
+        room: standing.room.map(|(capacity, pinned)| Room { capacity, pinned }),
+        adapter: match standing.slot {
+            Slot::Ready => Adapter::Ready,
+            Slot::Loads => Adapter::Loads,
+            Slot::Waits => Adapter::Waits,
+        },
     }
 }
 

@@ -1,9 +1,14 @@
 //! All that can happen to us, and all we can want done about it. Both lists are closed.
 
+use maitre_base::Tokens;
 use maitre_base::{RequestId, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Change, Evidence, Load};
+use maitre_fleet::{Card, Change, Evidence, Load};
+use maitre_index::Tier;
+use maitre_index::feed::Trust;
 use maitre_policy::Why;
+
+use crate::cache::Prompt;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -24,26 +29,61 @@ pub enum Event<'a> {
     },
     ModelsReported {
         worker: WorkerId,
-        names: &'a [&'a str],
+        cards: &'a [Card<'a>],
     },
     LoadReported {
         worker: WorkerId,
         load: Load,
     },
-    // Requests. Each arrives once and ends once: `Finished`, `BrokeOff` or `Left`, or refused by us.
+    /// How many adapters fit, and which are loaded.
+    AdaptersReported {
+        worker: WorkerId,
+        slots: u32,
+        loaded: &'a [&'a str],
+    },
+
+    // Caches, by what engines report of them.
+    BlocksStored {
+        worker: WorkerId,
+        blocks: Blocks<'a>,
+    },
+    /// One copy of each of these is gone.
+    BlocksRemoved {
+        worker: WorkerId,
+        names: &'a [u64],
+        tier: Tier,
+    },
+    /// All that was reported of the worker's cache holds no longer: it says so, it was restarted, or we
+    /// lost the thread.
+    BlocksCleared {
+        worker: WorkerId,
+    },
+    /// How far reports of the worker's cache can be trusted from now on.
+    TrustChanged {
+        worker: WorkerId,
+        trust: Trust,
+    },
+    // Requests. Each arrives once and ends once: `Finished`, `Declined`, `BrokeOff` or `Left`, or refused by
+    // us.
     Arrived(Arrival<'a>),
     /// The attempt at the worker it was seated at failed before the first byte of an answer.
     Failed {
         request: RequestId,
         failure: Failure,
     },
+    /// The answer begins.
     FirstToken {
         request: RequestId,
     },
-    /// The answer is complete; what it counted, if it said so.
+    /// The answer is complete; what it counted, if it said so, and in how many pieces it came.
     Finished {
         request: RequestId,
         counted: Option<Counted>,
+        pieces: u32,
+    },
+    /// The worker said no, and its answer was passed on: it is well, and has computed nothing.
+    Declined {
+        request: RequestId,
     },
     /// The worker failed in the middle of its answer.
     BrokeOff {
@@ -56,6 +96,28 @@ pub enum Event<'a> {
     Tick,
 }
 
+/// Blocks that follow each other in an engine's cache, in its own words.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    pub names: &'a [u64],
+    pub parent: Option<u64>,
+    pub tokens: &'a [u32],
+    pub block_tokens: u32,
+    pub adapter: Option<&'a str>,
+    pub salt: Option<&'a str>,
+    pub extras: &'a [u64],
+    pub tier: Tier,
+}
+
+/// How an answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Token by token: its first piece is the first token.
+    Stream,
+    /// In one piece, when it is complete.
+    Whole,
+}
+
 /// A request at the door.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
@@ -64,8 +126,11 @@ pub struct Arrival<'a> {
     pub size: Size,
     pub answer_max: Option<u64>,
     pub decodes: Decodes,
+    pub form: Form,
     pub session: Option<u64>,
     pub head: Option<u64>,
+    /// By its prefixes, where the strategy goes by caches.
+    pub prompt: Option<&'a Prompt>,
 }
 
 /// How an attempt failed before the first byte.
@@ -160,6 +225,8 @@ pub struct Seat {
     pub request: RequestId,
     pub worker: WorkerId,
     pub why: Why,
+    /// How much of the prompt we believe is cached there; none where nobody looked.
+    pub held: Option<Tokens>,
     /// Attempts before this one.
     pub attempt: u32,
 }

@@ -1,11 +1,13 @@
-//! The brain: `on(now, event, &mut effects)`. The only crate that knows both the fleet and the policies.
+//! The brain: `on(now, event, &mut effects)`. The only crate that knows fleet, index and policies.
 //!
 //! It is driven: by sockets in production, by virtual time in replay. It opens nothing, waits for
 //! nothing and reads no clock, so what it does in one it does in the other.
 
 pub mod brain;
 pub mod budget;
+pub mod cache;
 pub mod event;
 
-pub use brain::{Brain, Settings};
-pub use event::{Arrival, Effect, Event, Failure, Refusal, Seat};
+pub use brain::{Brain, Plan, Settings};
+pub use cache::Prompt;
+pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat};

@@ -3,8 +3,6 @@
 
 use maitre_base::Tokens;
 
-use crate::promise::Promise;
-
 /// Weight of the newest answer: half of the memory is the last thirteen.
 const NEWEST: f64 = 0.05;
 
@@ -37,21 +35,30 @@ pub enum Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     pub prompt: Option<u64>,
+    /// How much of the prompt the engine found in its cache.
+    pub cached: Option<u64>,
     pub answer: Option<u64>,
+}
+
+/// What a request comes to, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub prompt: Tokens,
+    pub answer: Tokens,
 }
 
 impl Estimate {
     /// What the request will cost. An answer is never expected to pass the limit its client set.
-    pub fn promise(&self, size: Size, answer_max: Option<u64>, decodes: Decodes) -> Promise {
-        let prefill = match size {
+    pub fn work(&self, size: Size, answer_max: Option<u64>, decodes: Decodes) -> Work {
+        let prompt = match size {
             Size::Tokens(tokens) => tokens,
             Size::Bytes(bytes) => (bytes as f64 / self.bytes_per_token).ceil() as u64,
         };
-        let decode = match decodes {
+        let answer = match decodes {
             Decodes::Yes => (self.answer_tokens.round() as u64).min(answer_max.unwrap_or(u64::MAX)),
             Decodes::No => 0,
         };
-        Promise { prefill: Tokens(prefill), decode: Tokens(decode) }
+        Work { prompt: Tokens(prompt), answer: Tokens(answer) }
     }
 
     pub fn learn(&mut self, size: Size, counted: Counted, decodes: Decodes) {
@@ -81,17 +88,17 @@ mod tests {
     fn the_ratio_and_the_answer_length_are_learned() {
         let mut estimate = Estimate::default();
         for _ in 0..200 {
-            let counted = Counted { prompt: Some(1_000), answer: Some(40) };
+            let counted = Counted { prompt: Some(1_000), cached: None, answer: Some(40) };
             estimate.learn(Size::Bytes(2_500), counted, Decodes::Yes);
         }
-        let promise = estimate.promise(Size::Bytes(5_000), None, Decodes::Yes);
-        assert_eq!(promise, Promise { prefill: Tokens(2_000), decode: Tokens(40) });
+        let work = estimate.work(Size::Bytes(5_000), None, Decodes::Yes);
+        assert_eq!(work, Work { prompt: Tokens(2_000), answer: Tokens(40) });
     }
 
     #[test]
     fn a_limit_caps_the_answer_and_an_embedding_has_none() {
         let estimate = Estimate::default();
-        assert_eq!(estimate.promise(Size::Tokens(9), Some(3), Decodes::Yes).decode, Tokens(3));
-        assert_eq!(estimate.promise(Size::Tokens(9), Some(3), Decodes::No).decode, Tokens(0));
+        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Decodes::Yes).answer, Tokens(3));
+        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Decodes::No).answer, Tokens(0));
     }
 }

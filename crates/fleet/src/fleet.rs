@@ -1,13 +1,17 @@
 //! The workers together: who is in, who serves what, who is fit for a new request now.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::{Instant, Tokens, WorkerId};
 
+use crate::adapters::Slot;
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, Spare, State};
-use crate::load::{Load, Report};
+use crate::load::Load;
 use crate::promise::{Promise, Promised};
+use crate::rates::{Fit, Rates};
 use crate::worker::{Models, Worker};
 
 /// Most model names a fleet remembers; a worker that lists more is heard up to here.
@@ -17,13 +21,40 @@ pub const MODELS_MAX: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u32);
 
+/// A model as a worker lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card<'a> {
+    pub name: &'a str,
+    /// The model that this one, an adapter, is laid over.
+    pub parent: Option<&'a str>,
+}
+
+/// A name that the fleet has seen.
+#[derive(Clone, Debug)]
+struct Known {
+    name: Arc<str>,
+    /// What it is, if not itself: the model under an adapter, the first name of a model with several.
+    base: ModelId,
+    is_adapter: bool,
+    estimate: Estimate,
+}
+
 /// A worker that could take a request, as it stands now.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     pub worker: WorkerId,
     pub key: u64,
     pub promised: Promised,
+    /// Requests there, whoever sent them.
+    pub requests: u32,
     pub share: f64,
+    /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
+    pub prefill: Fit,
+    pub decode: Fit,
+    pub wait_seconds: f64,
+    /// What its cache has room for, and what the requests there hold of it.
+    pub room: Option<(Tokens, Tokens)>,
+    pub slot: Slot,
 }
 
 /// A worker's state moved.
@@ -38,8 +69,10 @@ pub struct Change {
 pub struct Fleet {
     /// By number; a slot is emptied when its worker leaves and never filled again.
     workers: Vec<Option<Worker>>,
-    names: BTreeMap<String, ModelId>,
-    estimates: Vec<Estimate>,
+    names: BTreeMap<Arc<str>, ModelId>,
+    /// By number.
+    models: Vec<Known>,
+    rates: Rates,
     settings: health::Settings,
 }
 
@@ -74,10 +107,54 @@ impl Fleet {
 
     // What it serves.
 
-    pub fn learn_models<'a>(&mut self, worker: WorkerId, names: impl Iterator<Item = &'a str>) {
-        let models: Vec<ModelId> = names.filter_map(|name| self.intern(name)).collect();
+    pub fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
+        // A worker has one model; whatever has no parent is a name of it. The one we heard first stands for all,
+        // in whatever order others list them.
+        let first = cards.iter().filter(|it| it.parent.is_none()).filter_map(|it| self.intern(it.name)).min();
+        let first = first.map(|it| self.base(it));
+        let mut models = Vec::with_capacity(cards.len());
+        for card in cards {
+            let Some(model) = self.intern(card.name) else { continue };
+            let parent = card.parent.and_then(|it| self.intern(it));
+            let known = &mut self.models[model.0 as usize];
+            known.is_adapter = parent.is_some();
+            known.base = parent.or(first).unwrap_or(model);
+            models.push(model);
+        }
+        let models = self.share(models);
         if let Some(worker) = self.worker_mut(worker) {
             worker.models = Models::Known(models);
+        }
+    }
+
+    /// The list that others have, if any has the same: a decision asks every worker for its list, and one
+    /// that all share stays near.
+    fn share(&self, models: Vec<ModelId>) -> Arc<[ModelId]> {
+        let same = self.workers().find_map(|it| match &it.models {
+            Models::Known(list) if **list == *models => Some(list.clone()),
+            _ => None,
+        });
+        same.unwrap_or_else(|| models.into())
+    }
+
+    pub fn name(&self, model: ModelId) -> Option<&Arc<str>> {
+        self.models.get(model.0 as usize).map(|it| &it.name)
+    }
+
+    /// The model that this name stands for: itself, or the one under an adapter.
+    pub fn base(&self, model: ModelId) -> ModelId {
+        self.models.get(model.0 as usize).map_or(model, |it| it.base)
+    }
+
+    pub fn is_adapter(&self, model: ModelId) -> bool {
+        self.models.get(model.0 as usize).is_some_and(|it| it.is_adapter)
+    }
+
+    /// The model a worker runs, under all its names and adapters.
+    pub fn base_of(&self, worker: WorkerId) -> Option<ModelId> {
+        match &self.worker(worker)?.models {
+            Models::Known(models) => models.first().map(|&it| self.base(it)),
+            Models::Unknown => None,
         }
     }
 
@@ -87,7 +164,7 @@ impl Fleet {
     }
 
     pub fn model_names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().filter(|(_, model)| self.anyone_lists(**model)).map(|(name, _)| name.as_str())
+        self.names.iter().filter(|(_, model)| self.anyone_lists(**model)).map(|(name, _)| &**name)
     }
 
     fn anyone_lists(&self, model: ModelId) -> bool {
@@ -117,20 +194,21 @@ impl Fleet {
         if self.names.len() >= MODELS_MAX {
             return None;
         }
-        let model = ModelId(self.estimates.len() as u32);
-        self.names.insert(name.to_owned(), model);
-        self.estimates.push(Estimate::default());
+        let model = ModelId(self.models.len() as u32);
+        let name: Arc<str> = name.into();
+        self.names.insert(name.clone(), model);
+        self.models.push(Known { name, base: model, is_adapter: false, estimate: Estimate::default() });
         Some(model)
     }
 
     /// What is known of the sizes of a model's prompts and answers.
     pub fn estimate(&self, model: Option<ModelId>) -> Estimate {
-        let known = model.and_then(|it| self.estimates.get(it.0 as usize));
-        known.copied().unwrap_or_default()
+        let known = model.and_then(|it| self.models.get(it.0 as usize));
+        known.map(|it| it.estimate).unwrap_or_default()
     }
 
     pub fn estimate_mut(&mut self, model: ModelId) -> Option<&mut Estimate> {
-        self.estimates.get_mut(model.0 as usize)
+        self.models.get_mut(model.0 as usize).map(|it| &mut it.estimate)
     }
 
     // How it is.
@@ -143,10 +221,20 @@ impl Fleet {
         change(worker, from, it.health.state())
     }
 
-    /// Ends ramps that are over.
+    /// Which adapters an engine says are loaded, and how many it can hold.
+    pub fn report_adapters(&mut self, worker: WorkerId, slots: u32, loaded: &[&str]) {
+        let loaded: Vec<ModelId> = loaded.iter().filter_map(|name| self.names.get(*name).copied()).collect();
+        if let Some(it) = self.worker_mut(worker) {
+            it.adapters.hear(slots, loaded);
+        }
+    }
+
+    /// Ends ramps that are over, and looks again at the rates of those that have been idle.
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<Change>) {
         let settings = self.settings;
+        let fleet = self.rates;
         for it in self.workers.iter_mut().flatten() {
+            it.rates.lean(&fleet);
             let from = it.health.state();
             it.health.settle(now, &settings);
             changes.extend(change(it.id, from, it.health.state()));
@@ -155,7 +243,7 @@ impl Fleet {
 
     pub fn report(&mut self, now: Instant, worker: WorkerId, load: Load) {
         if let Some(it) = self.worker_mut(worker) {
-            it.report = Some(Report { load, at: now });
+            it.hear(now, load);
         }
     }
 
@@ -174,24 +262,54 @@ impl Fleet {
         }
     }
 
-    // What is promised.
+    // What is promised, and how fast it was kept.
 
-    pub fn promise(&mut self, worker: WorkerId, promise: Promise) {
+    pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
-            it.promised.make(promise);
+            it.promised.make(now, promise);
         }
     }
 
-    pub fn prefilled(&mut self, worker: WorkerId, promise: &mut Promise) {
+    pub fn prefilled(&mut self, now: Instant, worker: WorkerId, promise: &mut Promise) {
         match self.worker_mut(worker) {
-            Some(it) => it.promised.prefilled(promise),
-            None => promise.prefill = Tokens::ZERO,
+            Some(it) if !promise.prefilled => it.promised.prefilled(now, promise),
+            _ => promise.prefill = Tokens::ZERO,
         }
     }
 
     pub fn release(&mut self, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
             it.promised.release(promise);
+        }
+    }
+
+    /// A request for an adapter was seated there, or ended.
+    pub fn hold_adapter(&mut self, worker: WorkerId, model: ModelId, held: Hold) {
+        if let Some(it) = self.worker_mut(worker) {
+            match held {
+                Hold::Begins => it.adapters.begin(model),
+                Hold::Ends => it.adapters.end(model),
+            }
+        }
+    }
+
+    /// A first token came so long after its request was seated, with so many tokens to prefill before it.
+    pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
+        let (usual, _) = Rates::usual();
+        self.rates.first_token(tokens, took, usual);
+        let (lean, _) = self.rates.leans();
+        if let Some(it) = self.worker_mut(worker) {
+            it.rates.first_token(tokens, took, lean);
+        }
+    }
+
+    /// An answer's tokens came so far apart, among so many requests.
+    pub fn learn_step(&mut self, worker: WorkerId, requests: f64, gap: Duration) {
+        let (_, usual) = Rates::usual();
+        self.rates.step(requests, gap, usual);
+        let (_, lean) = self.rates.leans();
+        if let Some(it) = self.worker_mut(worker) {
+            it.rates.step(requests, gap, lean);
         }
     }
 
@@ -203,23 +321,51 @@ impl Fleet {
     /// The fit come first. Suspects join when less than half of the workers are fit (the fault may be
     /// ours, and the few left would drown), those known to refuse only when there is nobody else.
     pub fn standings(&self, now: Instant, wanted: Wanted, tried: &[WorkerId], seats: &mut Vec<Standing>) {
-        let open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
+        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
+        // One pass over the workers, not one a question: to fetch a thousand of them from memory twice was
+        // a fifth of a decision.
         let mut collect = |worst: Tier| {
-            let fit = self.workers().filter(open).filter(|it| tier(it).is_some_and(|tier| tier <= worst));
+            let mut open = 0;
             seats.clear();
-            seats.extend(fit.map(|it| self.standing(now, it)));
-            seats.len()
+            for it in self.workers().filter(is_open) {
+                open += 1;
+                if tier(it).is_some_and(|tier| tier <= worst) {
+                    seats.push(self.standing(now, wanted, it));
+                }
+            }
+            (seats.len(), open)
         };
-        let fit = collect(Tier::Fit);
-        if fit * 2 < self.workers().filter(open).count() && collect(Tier::Doubtful) == 0 {
+        let (fit, open) = collect(Tier::Fit);
+        if fit * 2 < open && collect(Tier::Doubtful).0 == 0 {
             collect(Tier::Last);
         }
     }
 
-    fn standing(&self, now: Instant, worker: &Worker) -> Standing {
-        let share = worker.health.share(now, &self.settings);
-        Standing { worker: worker.id, key: worker.key, promised: worker.promised, share }
+    fn standing(&self, now: Instant, wanted: Wanted, worker: &Worker) -> Standing {
+        let slot = match wanted {
+            Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
+            _ => Slot::Ready,
+        };
+        Standing {
+            worker: worker.id,
+            key: worker.key,
+            promised: worker.promised,
+            requests: worker.requests(now),
+            share: worker.health.share(now, &self.settings),
+            prefill: worker.rates.prefill,
+            decode: worker.rates.decode,
+            wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),
+            room: worker.capacity().map(|it| (it, worker.pinned(now, it))),
+            slot,
+        }
     }
+}
+
+/// Whether a request that holds an adapter comes or goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Begins,
+    Ends,
 }
 
 /// What a request needs of a worker.

@@ -1,14 +1,17 @@
 //! What we believe about workers: who they are, how they are, what they serve and what is promised to
 //! them. Beliefs change only through events that carry their own time; nothing here asks anybody.
 
+pub mod adapters;
 pub mod estimate;
 pub mod fleet;
 pub mod health;
 pub mod load;
 pub mod promise;
+pub mod rates;
 pub mod worker;
 
-pub use fleet::{Change, Fleet, ModelId, Standing, Wanted};
+pub use adapters::Slot;
+pub use fleet::{Card, Change, Fleet, ModelId, Standing, Wanted};
 pub use health::{Evidence, State};
 pub use load::Load;
 pub use promise::Promise;

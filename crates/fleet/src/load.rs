@@ -15,6 +15,8 @@ pub struct Load {
     pub block_size: Option<u64>,
     /// KV blocks the engine has.
     pub blocks: Option<u64>,
+    /// Tokens the KV cache has room for.
+    pub kv_tokens: Option<u64>,
 }
 
 /// A report, aged. Scrapes come every second; three missed ones make it stale.

@@ -1,18 +1,22 @@
 //! One worker: what it is, what it serves, how it is.
 
-use maitre_base::{WorkerId, hash};
+use std::sync::Arc;
 
+use maitre_base::{Instant, Tokens, WorkerId, hash};
+
+use crate::adapters::Adapters;
 use crate::fleet::{ModelId, Wanted};
 use crate::health::Health;
-use crate::load::Report;
+use crate::load::{Load, Report};
 use crate::promise::Promised;
+use crate::rates::Rates;
 
 /// The models a worker answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Models {
     /// It was not asked yet, or lists nothing: it may serve anything that nobody else lists.
     Unknown,
-    Known(Vec<ModelId>),
+    Known(Arc<[ModelId]>),
 }
 
 #[derive(Clone, Debug)]
@@ -26,6 +30,10 @@ pub struct Worker {
     pub health: Health,
     pub promised: Promised,
     pub report: Option<Report>,
+    /// Requests there that are not ours, as far as its last two reports agree.
+    foreign: [u32; 2],
+    pub rates: Rates,
+    pub adapters: Adapters,
     /// Takes no new work, finishes the old.
     pub draining: bool,
 }
@@ -40,6 +48,9 @@ impl Worker {
             health: Health::default(),
             promised: Promised::default(),
             report: None,
+            foreign: [0; 2],
+            rates: Rates::default(),
+            adapters: Adapters::default(),
             draining: false,
         }
     }
@@ -51,5 +62,42 @@ impl Worker {
             (Models::Unknown, Wanted::Unlisted) => true,
             (Models::Unknown, Wanted::Model(_)) | (Models::Known(_), Wanted::Unlisted) => false,
         }
+    }
+
+    pub(crate) fn hear(&mut self, now: Instant, load: Load) {
+        let there = load.running.unwrap_or(0) + load.waiting.unwrap_or(0);
+        let foreign = there.saturating_sub(u64::from(self.promised.requests));
+        // One report may count a request that ended on its way here; two in a row will not.
+        self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
+        self.report = Some(Report { load, at: now });
+    }
+
+    /// What it said of itself, if that is not too long ago.
+    pub fn fresh(&self, now: Instant) -> Option<Load> {
+        self.report.filter(|it| !it.is_stale(now)).map(|it| it.load)
+    }
+
+    /// Requests there, whoever sent them.
+    pub fn requests(&self, now: Instant) -> u32 {
+        let foreign = self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]));
+        self.promised.requests.saturating_add(foreign)
+    }
+
+    /// Tokens its cache has room for, if it ever said so: that does not change while it lives.
+    pub fn capacity(&self) -> Option<Tokens> {
+        let load = self.report?.load;
+        let product = || Some(load.blocks?.saturating_mul(load.block_size?));
+        load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens)
+    }
+
+    /// What the requests there hold of it, by our account or by its own, whichever is more.
+    pub fn pinned(&self, now: Instant, capacity: Tokens) -> Tokens {
+        let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return self.promised.context };
+        // What it says is held by those it has let in; the others stand in line for theirs.
+        let promised = &self.promised;
+        let answers =
+            promised.decode.0 * u64::from(promised.prefilling) / u64::from(promised.requests.max(1));
+        let in_line = promised.prefill + Tokens(answers);
+        promised.context.max(Tokens((usage * capacity.0 as f64) as u64) + in_line)
     }
 }

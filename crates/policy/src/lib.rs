@@ -4,7 +4,9 @@
 //! (`Candidate`), all taken at one instant, and returns an index and a `Why`. It knows no names, no
 //! sockets, no clock; dice come in as a parameter. One file holds one strategy.
 
+pub mod cache_aware;
 pub mod choose;
+pub mod least_delay;
 pub mod least_request;
 pub mod least_work;
 pub mod pins;
@@ -47,6 +49,47 @@ pub struct Candidate {
     pub decode: Tokens,
     /// How much of its fair part it should take, in (0, 1]: below one while it warms up.
     pub share: f64,
+    /// Leading tokens of this prompt that it holds, and those after them that it holds in slower memory.
+    pub held: Tokens,
+    pub held_below: Tokens,
+    /// What it holds of anything.
+    pub holds: Tokens,
+    pub pace: Pace,
+    /// Seconds until the prefill promised before is done.
+    pub wait_seconds: f64,
+    pub room: Option<Room>,
+    pub adapter: Adapter,
+}
+
+/// How fast a worker is, in seconds; learned, or what we expect of one we know nothing about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// To the first token, however short the prompt.
+    pub floor: f64,
+    pub prefill_token: f64,
+    /// Between two tokens of an answer that has the worker to itself.
+    pub step: f64,
+    /// What each further request adds to that.
+    pub step_request: f64,
+}
+
+/// The KV cache as a place to sit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub capacity: Tokens,
+    /// What the requests there hold, and will hold, until they end.
+    pub pinned: Tokens,
+}
+
+/// What taking a request means for the adapter it asks for. Best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Adapter {
+    /// It is there, or none is asked for.
+    Ready,
+    /// There is a slot to load it into.
+    Loads,
+    /// Another one must leave first.
+    Waits,
 }
 
 impl Candidate {
@@ -85,10 +128,18 @@ pub enum Why {
     Home,
     /// The head of the prompt belongs to a worker that has more than its part of the work.
     Spilled,
+    /// Nobody holds more of the prompt, and it is not too busy.
+    Cached,
+    /// Another worker holds more of the prompt, but to wait for it costs more than it saves.
+    CacheTooBusy,
+    /// Nobody holds any of it; it delays everyone least here.
+    LeastDelay,
+    /// Nobody holds enough of it; this cache has the most room.
+    MostRoom,
 }
 
 impl Why {
-    pub const ALL: [Why; 10] = [
+    pub const ALL: [Why; 14] = [
         Why::Only,
         Why::Turn,
         Why::Dice,
@@ -99,6 +150,10 @@ impl Why {
         Why::SessionMoved,
         Why::Home,
         Why::Spilled,
+        Why::Cached,
+        Why::CacheTooBusy,
+        Why::LeastDelay,
+        Why::MostRoom,
     ];
 
     /// The word in headers, labels and logs.
@@ -114,6 +169,10 @@ impl Why {
             Why::SessionMoved => "session-moved",
             Why::Home => "home",
             Why::Spilled => "spilled",
+            Why::Cached => "cached",
+            Why::CacheTooBusy => "cache-too-busy",
+            Why::LeastDelay => "least-delay",
+            Why::MostRoom => "most-room",
         }
     }
 }

@@ -8,7 +8,7 @@ use maitre_base::Rng;
 use crate::round_robin::RoundRobin;
 use crate::sticky_session::StickySession;
 use crate::{Ask, Candidate, Pick, Why};
-use crate::{least_request, least_work, power_of_two, prefix_hash, random};
+use crate::{cache_aware, least_delay, least_request, least_work, power_of_two, prefix_hash, random};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Name {
@@ -19,10 +19,12 @@ pub enum Name {
     PowerOfTwo,
     StickySession,
     PrefixHash,
+    CacheAware,
+    LeastDelay,
 }
 
 impl Name {
-    pub const ALL: [Name; 7] = [
+    pub const ALL: [Name; 9] = [
         Name::RoundRobin,
         Name::Random,
         Name::LeastRequest,
@@ -30,6 +32,8 @@ impl Name {
         Name::PowerOfTwo,
         Name::StickySession,
         Name::PrefixHash,
+        Name::CacheAware,
+        Name::LeastDelay,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -41,20 +45,29 @@ impl Name {
             Name::PowerOfTwo => "power-of-two",
             Name::StickySession => "sticky-session",
             Name::PrefixHash => "prefix-hash",
+            Name::CacheAware => "cache-aware",
+            Name::LeastDelay => "least-delay",
         }
     }
 }
 
 /// What a strategy goes by besides load; what nobody goes by need not be worked out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "three questions that have nothing to do with each other")]
 pub struct Needs {
     pub session: bool,
     pub head: bool,
+    /// What each worker's cache holds of the prompt.
+    pub cache: bool,
 }
 
 impl Name {
     pub const fn needs(self) -> Needs {
-        Needs { session: matches!(self, Name::StickySession), head: matches!(self, Name::PrefixHash) }
+        Needs {
+            session: matches!(self, Name::StickySession),
+            head: matches!(self, Name::PrefixHash),
+            cache: matches!(self, Name::CacheAware | Name::LeastDelay),
+        }
     }
 }
 
@@ -82,12 +95,13 @@ impl FromStr for Name {
 pub struct Knobs {
     /// `prefix-hash`: how far above the mean a home may be loaded. At least one.
     pub load_factor: f64,
+    pub cache_aware: cache_aware::Knobs,
 }
 
 impl Default for Knobs {
     fn default() -> Knobs {
         // 1.25 is the bound the paper on consistent hashing with bounded loads recommends.
-        Knobs { load_factor: 1.25 }
+        Knobs { load_factor: 1.25, cache_aware: cache_aware::Knobs::default() }
     }
 }
 
@@ -98,12 +112,14 @@ pub struct Strategy {
     knobs: Knobs,
     round_robin: RoundRobin,
     sticky_session: StickySession,
+    /// Scratch, so that a pick allocates nothing.
+    prices: Vec<f64>,
 }
 
 impl Strategy {
     pub fn new(name: Name, knobs: Knobs) -> Strategy {
         let (round_robin, sticky_session) = (RoundRobin::default(), StickySession::default());
-        Strategy { name, knobs, round_robin, sticky_session }
+        Strategy { name, knobs, round_robin, sticky_session, prices: Vec::new() }
     }
 
     pub fn name(&self) -> Name {
@@ -125,6 +141,8 @@ impl Strategy {
             (Name::PowerOfTwo, _) => power_of_two::pick(candidates, rng),
             (Name::PrefixHash, _) => prefix_hash::pick(ask, candidates, self.knobs.load_factor)
                 .or_else(|| least_work::pick(candidates, rng)),
+            (Name::CacheAware, _) => cache_aware::pick(ask, candidates, &self.knobs.cache_aware, rng),
+            (Name::LeastDelay, _) => least_delay::pick(ask, candidates, &mut self.prices, rng),
         }
     }
 }
@@ -132,8 +150,12 @@ impl Strategy {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::{Adapter, Pace};
     use maitre_base::{Tokens, WorkerId, hash};
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+    /// 10,000 tokens of prefill a second, a hundred steps.
+    pub(crate) const PACE: Pace = Pace { floor: 0.01, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 };
 
     /// Each row is `(requests, promised prefill tokens)`.
     pub(crate) fn fleet(rows: &[(u32, u64)]) -> Vec<Candidate> {
@@ -144,6 +166,13 @@ pub(crate) mod tests {
             prefill: Tokens(prefill),
             decode: Tokens::ZERO,
             share: 1.0,
+            held: Tokens::ZERO,
+            held_below: Tokens::ZERO,
+            holds: Tokens::ZERO,
+            pace: PACE,
+            wait_seconds: prefill as f64 * PACE.prefill_token,
+            room: None,
+            adapter: Adapter::Ready,
         };
         rows.iter().enumerate().map(candidate).collect()
     }
@@ -183,7 +212,7 @@ pub(crate) mod tests {
         fn no_strategy_prefers_the_busier_of_two_by_much_when_nothing_ties_it(seed: u64) {
             let candidates = fleet(&[(0, 0), (40, 400_000)]);
             let mut rng = Rng::new(seed);
-            for name in [Name::LeastRequest, Name::LeastWork, Name::PowerOfTwo, Name::PrefixHash] {
+            for name in [Name::LeastRequest, Name::LeastWork, Name::PowerOfTwo, Name::PrefixHash, Name::LeastDelay] {
                 let ask = Ask { head: Some(seed), ..Ask::default() };
                 let pick = Strategy::new(name, Knobs::default()).pick(&ask, &candidates, &mut rng);
                 prop_assert_eq!(pick.map(|it| it.index), Some(0), "{}", name);

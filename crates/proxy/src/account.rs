@@ -62,6 +62,9 @@ pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
     if visit.lane.house.settings.explain {
         extra.insert(headers::WORKER, link.name.clone());
         extra.insert(headers::WHY, HeaderValue::from_static(seat.why.name()));
+        if let Some(held) = seat.held {
+            extra.insert(headers::HELD, HeaderValue::from(held.0));
+        }
     }
     let events = visit.route.filter(|_| streams(extra)).map(Tracker::new);
     let usage = visit.route.map(Finder::new);
@@ -89,7 +92,7 @@ impl Answer {
         }
         // Comments keep a connection alive; they are no tokens.
         if self.events.as_mut().is_none_or(|it| it.feed(data)) {
-            self.visit.piece(now);
+            self.visit.piece(now, self.outcome);
         }
         // One that was cut short is left for the next poll, which says so.
         if self.line.as_mut().is_some_and(Line::is_complete) && !self.is_cut() {

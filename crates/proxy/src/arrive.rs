@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use maitre_base::{Instant, RequestId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
-use maitre_dispatch::Arrival;
+use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
@@ -20,6 +20,7 @@ use crate::headers;
 use crate::house::{Held, House};
 use crate::line::Outgoing;
 use crate::link::Link;
+use crate::reading::Reading;
 use crate::refuse::{Refused, echo};
 use crate::settings::{Session, Settings};
 
@@ -99,13 +100,9 @@ impl Arrived {
         &self,
         settings: &Settings,
         request: RequestId,
-        parsed: Option<&'a openai::Request<'_>>,
+        read: Option<(&'a openai::Request<'_>, &'a Reading)>,
     ) -> Arrival<'a> {
-        let Some(parsed) = parsed else { return stranger(request, self.body.len()) };
-        let size = match parsed.prompt.token_ids() {
-            Some(count) => Size::Tokens(count as u64),
-            None => Size::Bytes(parsed.prompt.bytes() as u64),
-        };
+        let Some((parsed, reading)) = read else { return stranger(request, self.body.len()) };
         let needs = settings.brain.needs();
         let decodes = match self.route.is_some_and(Route::decodes) {
             true => Decodes::Yes,
@@ -114,11 +111,13 @@ impl Arrived {
         Arrival {
             request,
             model: parsed.model.as_deref(),
-            size,
+            size: reading.size,
             answer_max: parsed.max_tokens,
             decodes,
+            form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: needs.session.then(|| self.session(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
+            prompt: reading.prompt.as_ref(),
         }
     }
 
@@ -133,7 +132,13 @@ impl Arrived {
     /// The request as this worker gets it: the client's own bytes.
     pub(crate) fn toward(&self, link: &Link) -> Outgoing {
         let host = link.address.header();
-        Outgoing::new(&self.method, &self.target, host, &self.headers, self.body.clone())
+        let Some(rank) = link.rank else {
+            return Outgoing::new(&self.method, &self.target, host, &self.headers, self.body.clone());
+        };
+        // The seat is at one rank, whatever the client would have asked for.
+        let mut headers = self.headers.clone();
+        headers.insert(headers::RANK, HeaderValue::from(rank));
+        Outgoing::new(&self.method, &self.target, host, &headers, self.body.clone())
     }
 }
 
@@ -146,8 +151,17 @@ fn needs_model(route: Route) -> bool {
 /// A request nobody has parsed.
 fn stranger<'a>(request: RequestId, bytes: usize) -> Arrival<'a> {
     let size = Size::Bytes(bytes as u64);
-    let decodes = Decodes::No;
-    Arrival { request, model: None, size, answer_max: None, decodes, session: None, head: None }
+    Arrival {
+        request,
+        model: None,
+        size,
+        answer_max: None,
+        decodes: Decodes::No,
+        form: Form::Whole,
+        session: None,
+        head: None,
+        prompt: None,
+    }
 }
 
 fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {

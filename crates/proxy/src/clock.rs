@@ -1,5 +1,7 @@
 //! The one clock of production: monotonic time since the process began to serve.
 
+use std::time::Duration;
+
 use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +13,16 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn start() -> Clock {
         Clock { start: std::time::Instant::now() }
+    }
+
+    /// Wall time, for what engines stamp and templates print.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub(crate) fn unix(&self) -> Duration {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+    }
+
+    pub(crate) fn unix_seconds(&self) -> i64 {
+        i64::try_from(self.unix().as_secs()).unwrap_or(0)
     }
 
     pub(crate) fn now(&self) -> Instant {

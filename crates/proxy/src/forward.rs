@@ -90,7 +90,7 @@ async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Sea
 
 async fn open(lane: &Lane, link: &Link) -> Result<Line, Failure> {
     Line::open(&link.address, lane.house.settings.timeouts.connect).await.map_err(|error| {
-        debug!(worker = %link.address, %error, "no connection");
+        debug!(worker = link.url, %error, "no connection");
         match error {
             Unopened::Refused(_) => Failure::Refused,
             Unopened::TimedOut(_) => Failure::Unreachable,
@@ -126,7 +126,7 @@ async fn exchange(
 }
 
 fn broke(link: &Link, error: &Broken) -> Failure {
-    debug!(worker = %link.address, %error, "broke before its first byte");
+    debug!(worker = link.url, %error, "broke before its first byte");
     Failure::Broke
 }
 

@@ -6,6 +6,10 @@ use maitre_base::{RequestId, hash};
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
 pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
+/// Which data-parallel rank of an engine is to take a request; vLLM and SGLang agree on it.
+pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+/// Prompt tokens that we believe the worker held.
+pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-held-tokens");
 
 /// Longest `x-request-id` we pass on; longer ones are replaced by our own.
 const REQUEST_ID_MAX: usize = 128;

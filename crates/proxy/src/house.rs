@@ -17,16 +17,19 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::address::Address;
 use crate::clock::Clock;
-use crate::link::Link;
+use crate::link::{self, Link};
 use crate::metrics::Metrics;
+use crate::reading::{Asks, Tokenizers};
 use crate::settings::Settings;
+use crate::worker::Worker;
 
 pub(crate) struct House {
     pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
+    pub(crate) tokenizers: Tokenizers,
+    pub(crate) asks: Asks,
     brain: Mutex<(Brain, Vec<Effect>)>,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
@@ -44,8 +47,10 @@ pub(crate) struct House {
 }
 
 impl House {
-    pub(crate) fn new(settings: Settings) -> House {
+    pub(crate) fn new(settings: Settings, tokenizers: Tokenizers) -> House {
         House {
+            tokenizers,
+            asks: Asks::default(),
             clock: Clock::start(),
             metrics: Metrics::new(),
             brain: Mutex::new((Brain::new(settings.brain.clone()), Vec::new())),
@@ -77,17 +82,17 @@ impl House {
     }
 
     /// Takes a worker in, and makes the link to it; the caller watches it.
-    pub(crate) fn join(&self, address: &Address) -> Option<Arc<Link>> {
+    pub(crate) fn join(&self, worker: &Worker, rank: Option<u32>) -> Option<Arc<Link>> {
         // Locked around both, so that no request is seated where there is no link yet.
         let mut links = self.links.write();
         let (brain, effects) = &mut *self.brain.lock();
-        brain.on(self.now(), Event::WorkerJoined { url: &address.to_string() }, effects);
+        brain.on(self.now(), Event::WorkerJoined { url: &link::url(worker, rank) }, effects);
         for effect in effects.drain(..) {
-            if let Effect::Watch { worker } = effect {
-                let link = Arc::new(Link::new(worker, address.clone()));
-                let places = links.len().max(worker.index() + 1);
+            if let Effect::Watch { worker: id } = effect {
+                let link = Arc::new(Link::new(id, worker, rank));
+                let places = links.len().max(id.index() + 1);
                 links.resize(places, None);
-                links[worker.index()] = Some(link.clone());
+                links[id.index()] = Some(link.clone());
                 return Some(link);
             }
         }
@@ -139,6 +144,22 @@ impl House {
         }
     }
 
+    /// Tells the brain of several things at once, none of which asks for anything; how many there were.
+    pub(crate) fn on_some<'a>(&self, events: impl Iterator<Item = Event<'a>>) -> usize {
+        let now = self.now();
+        let mut guard = self.brain.lock();
+        let (brain, effects) = &mut *guard;
+        let mut count = 0;
+        for event in events {
+            brain.on(now, event, effects);
+            count += 1;
+        }
+        debug_assert!(effects.is_empty(), "an effect nobody carries out");
+        drop(guard);
+        self.changed.notify_waiters();
+        count
+    }
+
     fn carry_out(&self, mut guard: MutexGuard<'_, (Brain, Vec<Effect>)>) -> Option<Result<Seat, Refusal>> {
         let effects = std::mem::take(&mut guard.1);
         drop(guard);
@@ -166,7 +187,7 @@ impl House {
 
     fn announce(&self, change: Change) {
         let Some(link) = self.link(change.worker) else { return };
-        let (worker, from, to) = (&link.address, change.from.name(), change.to.name());
+        let (worker, from, to) = (&link.url, change.from.name(), change.to.name());
         if change.to.is_out() {
             link.take_out();
         }

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod router;
 pub mod settings;
+pub mod worker;
 
 mod account;
 mod admin;
@@ -19,12 +20,15 @@ mod link;
 mod metrics;
 mod models;
 mod pool;
+mod reading;
 mod refuse;
 mod serve;
 mod server;
+mod subscribe;
 mod visit;
 mod watch;
 
 pub use address::Address;
 pub use router::{NotStarted, Router, Stopped};
 pub use settings::Settings;
+pub use worker::Worker;

@@ -12,11 +12,18 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Address;
+use crate::worker::{Endpoint, Events, Worker};
 
 pub(crate) struct Link {
     pub(crate) worker: WorkerId,
     pub(crate) address: Address,
-    /// Its address as a response header.
+    /// Which of the engine's data-parallel ranks it is, if each is a worker of its own.
+    pub(crate) rank: Option<u32>,
+    pub(crate) events: Events,
+    pub(crate) replay: Option<Endpoint>,
+    /// What people and metrics call it.
+    pub(crate) url: String,
+    /// The same as a response header.
     pub(crate) name: HeaderValue,
     /// Asks the watcher for a probe now.
     pub(crate) probe: Notify,
@@ -36,11 +43,25 @@ pub(crate) struct About {
     pub(crate) models: Option<Bytes>,
 }
 
+/// The name of a worker: its address, and the rank where there are several.
+pub(crate) fn url(worker: &Worker, rank: Option<u32>) -> String {
+    match rank {
+        None => worker.address.to_string(),
+        Some(rank) => format!("{}#{rank}", worker.address),
+    }
+}
+
 impl Link {
-    pub(crate) fn new(worker: WorkerId, address: Address) -> Link {
-        let name = HeaderValue::from_str(&address.to_string());
+    pub(crate) fn new(id: WorkerId, worker: &Worker, rank: Option<u32>) -> Link {
+        let address = worker.address.clone();
+        let url = url(worker, rank);
+        let name = HeaderValue::from_str(&url);
         Link {
-            worker,
+            worker: id,
+            rank,
+            events: worker.events.clone(),
+            replay: worker.replay.clone(),
+            url,
             // A host that made a `host` header makes this one too.
             name: name.unwrap_or_else(|_| address.header().clone()),
             address,

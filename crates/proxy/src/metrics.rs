@@ -1,8 +1,11 @@
 //! What Prometheus sees. Counters and histograms live here; what the brain knows (workers, promises) is
 //! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
 
+mod caches;
+
 use maitre_base::Instant;
 use maitre_dialect::route::Route;
+use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
 use maitre_fleet::{State, Worker};
 use maitre_policy::Why;
@@ -13,6 +16,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use caches::Caches;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,10 +65,20 @@ fn labels(route: Option<Route>, outcome: Outcome) -> [Label; 3] {
     [("route", route.map_or("other", Route::name)), ("outcome", outcome.name()), ("code", outcome.code())]
 }
 
+type Float = Gauge<f64, std::sync::atomic::AtomicU64>;
+type ByWorker = [(&'static str, String); 1];
+
 /// One number a worker, read from the brain at each scrape.
 struct WorkerGauge {
-    gauge: Family<[(&'static str, String); 1], Gauge<f64, std::sync::atomic::AtomicU64>>,
-    read: fn(&Worker, Instant) -> Option<f64>,
+    gauge: Family<ByWorker, Float>,
+    read: fn(&Look<'_>) -> Option<f64>,
+}
+
+/// A worker, as the brain sees it now.
+struct Look<'a> {
+    worker: &'a Worker,
+    cache: &'a Cache,
+    now: Instant,
 }
 
 pub(crate) struct Metrics {
@@ -75,6 +90,7 @@ pub(crate) struct Metrics {
     failures: Family<[Label; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
+    pub(crate) caches: Caches,
     pub(crate) open: Gauge,
     pub(crate) connections: Gauge,
     pub(crate) first: Histogram,
@@ -83,30 +99,55 @@ pub(crate) struct Metrics {
 }
 
 /// Name, sentence and source of what is known of each worker.
-type Row = (&'static str, &'static str, fn(&Worker, Instant) -> Option<f64>);
-const WORKER_ROWS: [Row; 9] = [
-    ("worker_requests", "Requests seated at the worker and not finished", |it, _| {
-        Some(f64::from(it.promised.requests))
+type Row = (&'static str, &'static str, fn(&Look<'_>) -> Option<f64>);
+const WORKER_ROWS: [Row; 16] = [
+    ("worker_requests", "Requests seated at the worker and not finished", |it| {
+        Some(f64::from(it.worker.promised.requests))
     }),
-    ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it, _| {
-        Some(it.promised.prefill.0 as f64)
+    ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it| {
+        Some(it.worker.promised.prefill.0 as f64)
     }),
-    ("worker_promised_decode_tokens", "Answer tokens promised to the worker and not yet done", |it, _| {
-        Some(it.promised.decode.0 as f64)
+    ("worker_promised_decode_tokens", "Answer tokens promised to the worker and not yet done", |it| {
+        Some(it.worker.promised.decode.0 as f64)
     }),
-    ("worker_engine_running", "Requests running, by the engine's own account", |it, _| {
-        Some(it.report?.load.running? as f64)
+    ("worker_engine_running", "Requests running, by the engine's own account", |it| {
+        Some(it.worker.report?.load.running? as f64)
     }),
-    ("worker_engine_waiting", "Requests waiting, by the engine's own account", |it, _| {
-        Some(it.report?.load.waiting? as f64)
+    ("worker_engine_waiting", "Requests waiting, by the engine's own account", |it| {
+        Some(it.worker.report?.load.waiting? as f64)
     }),
-    ("worker_engine_kv_usage_ratio", "Part of the KV cache in use, by the engine's own account", |it, _| {
-        it.report?.load.kv_usage
+    ("worker_engine_kv_usage_ratio", "Part of the KV cache in use, by the engine's own account", |it| {
+        it.worker.report?.load.kv_usage
     }),
-    ("worker_engine_block_tokens", "Tokens in a KV block", |it, _| Some(it.report?.load.block_size? as f64)),
-    ("worker_engine_blocks", "KV blocks the engine has", |it, _| Some(it.report?.load.blocks? as f64)),
-    ("worker_report_stale", "1 if the engine's last account of itself is old", |it, now| {
-        Some(f64::from(u8::from(it.report?.is_stale(now))))
+    ("worker_engine_block_tokens", "Tokens in a KV block", |it| {
+        Some(it.worker.report?.load.block_size? as f64)
+    }),
+    ("worker_engine_blocks", "KV blocks the engine has", |it| Some(it.worker.report?.load.blocks? as f64)),
+    ("worker_report_stale", "1 if the engine's last account of itself is old", |it| {
+        Some(f64::from(u8::from(it.worker.report?.is_stale(it.now))))
+    }),
+    ("worker_block_tokens", "Tokens in a block as we count them for this worker", |it| {
+        Some(f64::from(it.cache.block(it.worker.id)))
+    }),
+    ("worker_held_blocks", "Blocks we believe the worker's cache holds", |it| {
+        let numbers = it.cache.numbers(it.worker.id)?;
+        Some(f64::from(numbers.reported_blocks.max(numbers.predicted_blocks)))
+    }),
+    ("worker_wait_seconds", "Learned: seconds until the prefill promised to the worker is done", |it| {
+        let worker = it.worker;
+        Some(worker.promised.wait_seconds(it.now, worker.rates.prefill.slope))
+    }),
+    ("worker_first_token_floor_seconds", "Learned: seconds to the first token of an empty prompt", |it| {
+        Some(it.worker.rates.prefill.base)
+    }),
+    ("worker_prefill_token_seconds", "Learned: seconds for each token to prefill", |it| {
+        Some(it.worker.rates.prefill.slope)
+    }),
+    ("worker_step_seconds", "Learned: seconds between two tokens of an answer that is alone", |it| {
+        Some(it.worker.rates.decode.base)
+    }),
+    ("worker_step_request_seconds", "Learned: seconds that each further request adds to that", |it| {
+        Some(it.worker.rates.decode.slope)
     }),
 ];
 
@@ -125,6 +166,7 @@ impl Metrics {
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
+        let caches = Caches::new(&mut registry);
         let open = Gauge::default();
         registry.register("open_requests", "Requests arrived and not ended", open.clone());
         let connections = Gauge::default();
@@ -153,6 +195,7 @@ impl Metrics {
             failures,
             states,
             workers,
+            caches,
             open,
             connections,
             first,
@@ -181,14 +224,16 @@ impl Metrics {
         // Held throughout, so that two scrapers do not see half of each other's workers.
         let registry = self.registry.lock();
         self.states.clear();
+        self.caches.look(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in State::NAMES {
                 let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
                 self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
             }
+            let look = Look { worker, cache: brain.cache(), now };
             for row in &self.workers {
-                if let Some(value) = (row.read)(worker, now) {
+                if let Some(value) = (row.read)(&look) {
                     row.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);
                 }
             }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use maitre_dispatch::Brain;
-use maitre_fleet::{Models, State, Worker};
+use maitre_fleet::{self as fleet, Models, State};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle as Task;
 use tracing::info;
 
-use crate::address::Address;
 use crate::house::House;
+use crate::reading::{NotLoaded, Tokenizers};
 use crate::settings::Settings;
+use crate::worker::Worker;
 use crate::{admin, lane, server, watch};
 
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,8 @@ pub enum NotStarted {
     Listen { address: SocketAddr, error: io::Error },
     #[error("start a thread: {0}")]
     Thread(io::Error),
+    #[error(transparent)]
+    Tokenizer(#[from] NotLoaded),
 }
 
 /// A running router. Dropped without `stop`, it leaves its clients where they are.
@@ -51,10 +54,14 @@ impl Router {
         let admin_listener = bind(settings.admin).await?;
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
-        let house = Arc::new(House::new(settings));
+        let tokenizers = Tokenizers::load(&settings.tokenizers)?;
+        let house = Arc::new(House::new(settings, tokenizers));
         let mut router = Router { house: house.clone(), listen, admin, tasks: Vec::new(), lanes: Vec::new() };
-        for address in &house.settings.workers {
-            router.add(address);
+        for worker in &house.settings.workers {
+            match worker.ranks {
+                0 | 1 => router.add(worker, None),
+                ranks => (0..ranks).for_each(|rank| router.add(worker, Some(rank))),
+            }
         }
         let mut queues = Vec::new();
         for number in 0..threads(&house.settings) {
@@ -88,7 +95,7 @@ impl Router {
 
     /// Waits until every worker has told what it serves and is fit to serve it.
     pub async fn until_all_ready(&self) {
-        let fit = |it: &Worker| it.health.state() == State::Ready && it.models != Models::Unknown;
+        let fit = |it: &fleet::Worker| it.health.state() == State::Ready && it.models != Models::Unknown;
         self.until(|brain| brain.fleet().workers().all(fit)).await;
     }
 
@@ -98,8 +105,8 @@ impl Router {
     }
 
     /// Takes a worker in. It gets requests once it has answered a probe.
-    fn add(&mut self, address: &Address) {
-        if let Some(link) = self.house.join(address) {
+    fn add(&mut self, worker: &Worker, rank: Option<u32>) {
+        if let Some(link) = self.house.join(worker, rank) {
             self.run(watch::watch(self.house.clone(), link));
         }
     }

@@ -12,6 +12,7 @@ use crate::forward::{Begun, forward};
 use crate::headers;
 use crate::metrics::Outcome;
 use crate::models;
+use crate::reading;
 use crate::refuse::Refused;
 use crate::visit::Visit;
 
@@ -40,16 +41,20 @@ async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Ans
         Asked::Passed => None,
     };
     let arrived = Arrived::read(&house, visit.arrived, visit.route, request).await?;
-    let seat = seat(visit, &arrived)?;
+    let seat = seat(visit, &arrived).await?;
     let begun = forward(&arrived, visit, seat).await?;
     Ok(Answer::Workers(Box::new(begun)))
 }
 
-/// Parses the body, once, and asks the brain for a seat.
-fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
+/// Parses the body, once, reads its prompt, and asks the brain for a seat.
+async fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
     let house = &visit.lane.house;
-    let parsed = arrived.parse()?;
-    let arrival = arrived.arrival(&house.settings, visit.request, parsed.as_ref());
+    let read = match arrived.parse()? {
+        Some(parsed) => Some((reading::read(&visit.lane, visit.route, &parsed).await, parsed)),
+        None => None,
+    };
+    let read = read.as_ref().map(|(reading, parsed)| (parsed, reading));
+    let arrival = arrived.arrival(&house.settings, visit.request, read);
     match house.on(Event::Arrived(arrival)) {
         Some(Ok(seat)) => Ok(seat),
         Some(Err(refusal)) => Err(Refused::by_brain(refusal, arrival.model, models::names(house))),

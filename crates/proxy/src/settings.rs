@@ -1,18 +1,20 @@
 //! Everything an operator can set, with its default. Plain values, checked once where they are read.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
 use maitre_dispatch as dispatch;
 
-use crate::address::Address;
+use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    pub workers: Vec<Address>,
+    pub workers: Vec<Worker>,
     /// Threads that carry traffic; zero means one for each core.
     pub threads: usize,
     pub brain: dispatch::Settings,
@@ -20,8 +22,13 @@ pub struct Settings {
     pub timeouts: Timeouts,
     pub probes: Probes,
     pub session: Session,
+    pub events: Events,
     /// How much of a prompt's beginning `prefix-hash` goes by.
     pub head_bytes: usize,
+    /// Folders with the tokenizers of models, by model.
+    pub tokenizers: BTreeMap<String, PathBuf>,
+    /// How long a request may be held up while an engine is asked for its tokens.
+    pub ask_patience: Duration,
     /// Say in response headers who answered and why.
     pub explain: bool,
     /// Paths outside the API that are passed on to a worker; one that ends in `*` stands for all that
@@ -41,9 +48,13 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             probes: Probes::default(),
             session: Session::default(),
+            events: Events::default(),
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
             // conversation keeps its place.
             head_bytes: 1_024,
+            tokenizers: BTreeMap::new(),
+            // What a prefix hit of a few hundred tokens saves on a small GPU.
+            ask_patience: Duration::from_millis(50),
             explain: true,
             pass: Vec::new(),
         }
@@ -140,6 +151,24 @@ impl Default for Probes {
             timeout: Duration::from_secs(1),
             models_interval: Duration::from_secs(10),
         }
+    }
+}
+
+/// What engines publish of their caches (KV events).
+#[derive(Clone, Debug)]
+pub struct Events {
+    /// Subscribe to workers that publish any.
+    pub enabled: bool,
+    /// Where to look at a worker that does not say where it publishes; zero for nowhere.
+    pub port: usize,
+    pub replay_port: usize,
+    /// Topics that begin with this; all of them if empty.
+    pub topic: String,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events { enabled: true, port: 0, replay_port: 0, topic: String::new() }
     }
 }
 

@@ -63,12 +63,15 @@ impl Visit {
         self.seat = Some(seat);
     }
 
-    /// A piece of the answer arrived. The first one means that the prefill is done.
-    pub(crate) fn piece(&mut self, now: Instant) {
+    /// A piece of the answer arrived. The first one means that the prefill is done, unless it is a no.
+    pub(crate) fn piece(&mut self, now: Instant, outcome: Outcome) {
         self.pace.last = now;
         self.pace.pieces += 1;
         if self.pace.first.is_none() {
             self.pace.first = Some(now);
+            if matches!(outcome, Outcome::Declined(_)) {
+                return;
+            }
             self.lane.house.on(Event::FirstToken { request: self.request });
         }
     }
@@ -79,7 +82,7 @@ impl Visit {
 
     fn worker(&self) -> Option<String> {
         let link = self.lane.house.link(self.seat?.worker)?;
-        Some(link.address.to_string())
+        Some(link.url.clone())
     }
 
     /// When an event was last received, or the request arrived.
@@ -92,13 +95,24 @@ impl Drop for Visit {
     fn drop(&mut self) {
         let house = &self.lane.house;
         let request = self.request;
-        let counted = self.usage.map(|it| Counted { prompt: it.prompt_tokens, answer: it.completion_tokens });
+        let counted = self.usage.map(|it| Counted {
+            prompt: it.prompt_tokens,
+            cached: it.cached_tokens,
+            answer: it.completion_tokens,
+        });
+        let pieces = self.pace.pieces;
         if self.seat.is_some() {
             house.on(match self.outcome {
-                Outcome::Answered | Outcome::Declined(_) => Event::Finished { request, counted },
+                Outcome::Answered => Event::Finished { request, counted, pieces },
+                Outcome::Declined(_) => Event::Declined { request },
                 Outcome::Broke | Outcome::Stalled => Event::BrokeOff { request },
                 _ => Event::Left { request },
             });
+        }
+        if let Some(usage) = self.usage
+            && let (Some(prompt), Some(cached)) = (usage.prompt_tokens, usage.cached_tokens)
+        {
+            house.metrics.caches.counted(prompt, cached, self.seat.and_then(|it| it.held));
         }
         let now = house.now();
         let ttft = self.pace.first.map(|first| first.since(self.arrived));
@@ -120,6 +134,7 @@ impl Drop for Visit {
             code = self.outcome.code(),
             worker = self.worker(),
             why = self.seat.map(|it| it.why.name()),
+            held_tokens = self.seat.and_then(|it| it.held).map(|it| it.0),
             attempt = self.seat.map(|it| it.attempt),
             first_ms = ttft.map(|it| it.as_millis() as u64),
             total_ms = total.as_millis() as u64,

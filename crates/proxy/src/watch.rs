@@ -4,6 +4,7 @@
 //! doubts that traffic raises: a probe that times out counts only if nothing else was heard meanwhile,
 //! for a busy engine may be slow to answer its health check while it streams to a hundred clients.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,17 +12,20 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::SERVER;
 use maitre_base::{Instant, Rng, hash};
-use maitre_dialect::engine::{self, Kind};
+use maitre_dialect::engine::{self, Kind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
-use maitre_fleet::{Evidence, Load};
+use maitre_fleet::{Card, Evidence, Load};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::house::House;
 use crate::line::{Line, Outgoing, Unopened};
 use crate::link::Link;
 use crate::refuse::is_fit;
+use crate::subscribe::{self, Source};
+use crate::worker::{Endpoint, Events};
 
 /// Largest page read from a worker: metrics of a large model are tens of kilobytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -39,8 +43,17 @@ pub(crate) async fn tick(house: Arc<House>) {
 
 /// Watches until the worker is gone from the fleet.
 pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
-    let seed = hash::bytes(house.salt, link.address.to_string().as_bytes());
-    let mut watch = Watch { house, link, line: None, models_at: None, rng: Rng::new(seed) };
+    let seed = hash::bytes(house.salt, link.url.as_bytes());
+    let mut watch = Watch {
+        house,
+        link,
+        line: None,
+        models_at: None,
+        source: None,
+        sources_at: None,
+        following: JoinSet::new(),
+        rng: Rng::new(seed),
+    };
     let gone = watch.link.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
@@ -54,6 +67,11 @@ struct Watch {
     line: Option<Line>,
     /// When the list of models was last read.
     models_at: Option<Instant>,
+    /// Where it publishes, and when it was last asked.
+    source: Option<Source>,
+    sources_at: Option<Instant>,
+    /// The one who listens there.
+    following: JoinSet<()>,
     rng: Rng,
 }
 
@@ -93,7 +111,90 @@ impl Watch {
 
     async fn look(&mut self) -> Result<(), Unanswered> {
         self.ask_about().await?;
-        self.read_load().await
+        self.read_load().await?;
+        self.follow_events().await
+    }
+
+    /// Subscribes to what the worker publishes of its cache, once it is known where.
+    async fn follow_events(&mut self) -> Result<(), Unanswered> {
+        let now = self.house.now();
+        let pause = self.house.settings.probes.models_interval;
+        if self.sources_at.is_some_and(|at| now.since(at) < pause) {
+            return Ok(());
+        }
+        let source = self.find_source().await?;
+        self.sources_at = Some(now);
+        if source != self.source {
+            self.following.shutdown().await;
+            if let Some(source) = source.clone() {
+                self.following.spawn(subscribe::follow(self.house.clone(), self.link.clone(), source));
+            }
+            self.source = source;
+        }
+        Ok(())
+    }
+
+    /// Where the worker publishes: as configured for it, as configured for all, as it says itself.
+    async fn find_source(&mut self) -> Result<Option<Source>, Unanswered> {
+        let (link, settings) = (self.link.clone(), self.house.settings.events.clone());
+        let rank = u16::try_from(link.rank.unwrap_or(0)).unwrap_or(u16::MAX);
+        let place = |endpoint: &Endpoint| {
+            let host = endpoint.host.as_deref().unwrap_or(link.address.host());
+            (host.to_owned(), endpoint.port.saturating_add(rank))
+        };
+        let at = |events: &Endpoint, replay: Option<&Endpoint>| Source {
+            events: place(events),
+            replay: replay.map(place),
+            topic: settings.topic.clone(),
+        };
+        let port = |port: usize| u16::try_from(port).ok().filter(|&it| it > 0);
+        let usual = |port| Endpoint { host: None, port };
+        match (&link.events, port(settings.port)) {
+            _ if !settings.enabled => Ok(None),
+            (Events::Off, _) => Ok(None),
+            (Events::At(events), _) => Ok(Some(at(events, link.replay.as_ref()))),
+            (Events::Found, Some(events)) => {
+                let replay = port(settings.replay_port).map(usual);
+                Ok(Some(at(&usual(events), link.replay.as_ref().or(replay.as_ref()))))
+            }
+            (Events::Found, None) => self.ask_for_source().await,
+        }
+    }
+
+    async fn ask_for_source(&mut self) -> Result<Option<Source>, Unanswered> {
+        let kind = self.link.about().kind.unwrap_or(Kind::Generic);
+        let Some(path) = kind.sources_path() else { return Ok(None) };
+        let page = self.get(path).await?;
+        if !page.status.is_success() {
+            return Ok(None);
+        }
+        let sources = match sources::parse(kind, &page.body) {
+            Ok(sources) => sources.sources,
+            Err(error) => {
+                debug!(worker = self.link.url, path, %error, "no sources of KV events");
+                return Ok(None);
+            }
+        };
+        if self.link.rank.is_none() && sources.len() > 1 {
+            let ranks = sources.len();
+            warn!(
+                worker = self.link.url,
+                ranks, "an engine with several ranks; write ?ranks=N after its URL"
+            );
+        }
+        let rank = self.link.rank.unwrap_or(0);
+        let own = self.link.address.host();
+        let place = |it: &sources::Address| {
+            // The engine's own loopback is its machine's, not ours.
+            let host = it.host.as_deref().filter(|it| !is_loopback(it));
+            (host.unwrap_or(own).to_owned(), it.port)
+        };
+        let source = sources.iter().find(|it| it.rank == rank).map(|it| Source {
+            events: place(&it.events),
+            replay: it.replay.as_ref().map(place),
+            topic: it.topic.clone(),
+        });
+        Ok(source)
     }
 
     /// Asks for the worker's health and tells the brain; whether it is fit.
@@ -116,6 +217,7 @@ impl Watch {
         if evidence != Evidence::ProbeAnswered {
             // Whoever returns there may be somebody else.
             self.models_at = None;
+            self.sources_at = None;
             self.link.learn(|about| about.kind = None);
         }
         evidence == Evidence::ProbeAnswered
@@ -140,7 +242,7 @@ impl Watch {
             })
             .collect();
         let kind = engine::detect(&answers);
-        info!(worker = %self.link.address, engine = kind.name(), "worker found");
+        info!(worker = self.link.url, engine = kind.name(), "worker found");
         self.link.learn(|about| about.kind = Some(kind));
         Ok(())
     }
@@ -155,12 +257,12 @@ impl Watch {
         self.models_at = Some(now);
         match models::parse(&page.body) {
             Ok(models) if page.status.is_success() => {
-                let names: Vec<&str> = models.iter().map(|it| it.id.as_str()).collect();
-                self.house.on(Event::ModelsReported { worker: self.link.worker, names: &names });
+                let cards: Vec<Card<'_>> = models.iter().map(card).collect();
+                self.house.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
                 self.link.learn(|about| about.models = Some(page.body.clone()));
             }
             // It lists no models: it may serve any.
-            _ => debug!(worker = %self.link.address, status = page.status.as_u16(), "lists no models"),
+            _ => debug!(worker = self.link.url, status = page.status.as_u16(), "lists no models"),
         }
         Ok(())
     }
@@ -172,7 +274,13 @@ impl Watch {
             if !page.status.is_success() {
                 continue;
             }
-            match engine::parse_metrics(kind, &page.body) {
+            if let Some(adapters) = engine::adapters(kind, &page.body) {
+                let loaded: Vec<&str> =
+                    adapters.running.iter().chain(&adapters.waiting).map(String::as_str).collect();
+                let (worker, slots) = (self.link.worker, adapters.max);
+                self.house.on(Event::AdaptersReported { worker, slots, loaded: &loaded });
+            }
+            match engine::parse_metrics(kind, self.link.rank, &page.body) {
                 // Nothing new, from an engine that tells everything once.
                 Ok(load) if load == engine::Load::default() => break,
                 Ok(load) => {
@@ -180,7 +288,7 @@ impl Watch {
                     self.house.on(Event::LoadReported { worker: self.link.worker, load });
                     break;
                 }
-                Err(error) => debug!(worker = %self.link.address, path, %error, "no load"),
+                Err(error) => debug!(worker = self.link.url, path, %error, "no load"),
             }
         }
         Ok(())
@@ -231,6 +339,10 @@ async fn ask(link: &Link, mut line: Line, path: &str) -> Result<(Page, Line), Un
     Ok((Page { status: head.status, server, body }, line))
 }
 
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
+}
+
 fn translate(load: &engine::Load) -> Load {
     Load {
         running: load.running,
@@ -238,5 +350,10 @@ fn translate(load: &engine::Load) -> Load {
         kv_usage: load.kv_usage,
         block_size: load.block_size,
         blocks: load.blocks,
+        kv_tokens: load.kv_tokens,
     }
+}
+
+fn card(model: &models::Model) -> Card<'_> {
+    Card { name: &model.id, parent: model.parent.as_deref() }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use maitre_base::{Instant, Rng};
 use maitre_sim::engine::{Engine, Finish, Job, Settings};
+use maitre_sim::kv::{Names, Root};
 use maitre_sim::profile::H200_8B;
 
 const WORKERS: usize = 8;
@@ -17,7 +18,13 @@ fn job(request: u64, rng: &mut Rng) -> Job {
     let (session, turn) = (request / 4 % 500, request % 4);
     let prompt_tokens = 6_000 + 3_000 * turn as u32 + rng.below(1_000) as u32;
     let prompt = (0..prompt_tokens).map(|index| session as u32 * 100_000 + index).collect();
-    Job { prompt, root: 1, seed: request, answer_tokens: 100 + rng.below(500) as u32, finish: Finish::Stop }
+    Job {
+        prompt,
+        root: Root::new(Names { model: "bench", adapter: None, salt: "" }),
+        seed: request,
+        answer_tokens: 100 + rng.below(500) as u32,
+        finish: Finish::Stop,
+    }
 }
 
 struct Worker {

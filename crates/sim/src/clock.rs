@@ -2,7 +2,7 @@
 //!
 //! It is tokio's clock, so that a test which pauses time pauses the engine too.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use maitre_base::Instant;
 
@@ -28,7 +28,12 @@ impl Clock {
 }
 
 /// Seconds since 1970, for the `created` field of answers.
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |span| span.as_secs())
+    since_1970().as_secs()
+}
+
+/// The time since 1970; none on a clock that was never set.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -11,13 +11,13 @@
 //!
 //! Left out: asynchronous scheduling (tokens one step late), priorities, speculative decoding.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use maitre_base::{Instant, hash};
+use maitre_base::Instant;
 
 use crate::histogram::{FIRST_TOKEN_SECONDS, Histogram, INTER_TOKEN_SECONDS};
-use crate::kv::{self, BlockId, Change, Full, Pool};
+use crate::kv::{self, BlockId, Change, Full, Pool, Root};
 use crate::profile::{Profile, Work};
 use crate::text;
 
@@ -32,18 +32,12 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct Job {
     pub prompt: Vec<u32>,
-    /// Which caches may be shared: see `root`.
-    pub root: u64,
+    pub root: Root,
     /// Names the answer: token `i` is `text::answer_token(seed, i)`.
     pub seed: u64,
     /// At least one comes out, even if none was asked for.
     pub answer_tokens: u32,
     pub finish: Finish,
-}
-
-/// The root of a prefix chain: blocks are shared only by requests that agree on both.
-pub fn root(model: &str, salt: &str) -> u64 {
-    hash::pair(hash::bytes(1, model.as_bytes()), hash::bytes(2, salt.as_bytes()))
 }
 
 /// Names a job for as long as the engine lives. `slot` is small and reused: good for tables beside ours.
@@ -141,13 +135,13 @@ struct Sequence {
     last_token_at: Instant,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct JobPlan {
     prompt_tokens: usize,
     answer_tokens: u32,
     finish: Finish,
     seed: u64,
-    root: u64,
+    root: Root,
 }
 
 /// Why the head of the line did not fit. It cannot fit now either unless a block was released, or the next
@@ -197,6 +191,18 @@ impl Engine {
             first_token: Histogram::new(FIRST_TOKEN_SECONDS),
             inter_token: Histogram::new(INTER_TOKEN_SECONDS),
         }
+    }
+
+    /// Begins anew, as after a crash: no jobs, nothing cached, counters at zero, and no step under way. Names
+    /// of jobs from before stay unknown for ever.
+    pub fn restart(&mut self) {
+        let settings = Settings { profile: self.profile, changes_max: self.pool.changes_max() };
+        *self = Engine { next_serial: self.next_serial, ..Engine::new(settings) };
+    }
+
+    /// Whether a step has begun and not ended.
+    pub fn is_stepping(&self) -> bool {
+        self.stepping
     }
 
     /// Queues a job. `arrived` is when its first-token time starts to run. The queue has no bound, as in
@@ -292,6 +298,28 @@ impl Engine {
 
     pub fn inter_token(&self) -> &Histogram {
         &self.inter_token
+    }
+
+    /// Forgets the cache, unless a sequence holds blocks; whether it did.
+    pub fn clear_cache(&mut self) -> bool {
+        self.pool.clear()
+    }
+
+    /// Every block in the cache by its name, and how many copies of it there are.
+    pub fn resident(&self) -> BTreeMap<u64, u32> {
+        self.pool.resident()
+    }
+
+    /// How many leading blocks of these tokens are in the cache. A job hits at most that many, and never
+    /// its whole prompt.
+    pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
+        let mut parent = root.hash();
+        let blocks = tokens.chunks_exact(self.profile.block_tokens as usize);
+        let is_held = |block: &[u32]| {
+            parent = kv::chain(parent, block);
+            self.pool.find(parent).is_some()
+        };
+        blocks.map(is_held).take_while(|&it| it).count()
     }
 
     /// What was stored and removed since the last call, and how many changes the limit lost.
@@ -449,7 +477,9 @@ impl Engine {
         for index in sequence.stored_blocks..full_blocks {
             let tokens = &sequence.tokens[index * block_tokens..(index + 1) * block_tokens];
             let parent = index.checked_sub(1).map(|before| sequence.hashes[before]);
-            self.pool.store(sequence.blocks[index], Full { hash: sequence.hashes[index], parent, tokens });
+            let root = &sequence.job.root;
+            self.pool
+                .store(sequence.blocks[index], Full { hash: sequence.hashes[index], parent, tokens, root });
         }
         sequence.stored_blocks = sequence.stored_blocks.max(full_blocks);
     }
@@ -516,7 +546,7 @@ impl Sequence {
         let total = tokens.len() + job.answer_tokens as usize;
         tokens.reserve_exact(job.answer_tokens as usize);
         let mut hashes = Vec::with_capacity(total / block_tokens);
-        let mut parent = job.root;
+        let mut parent = plan.root.hash();
         for block in tokens.chunks_exact(block_tokens) {
             parent = kv::chain(parent, block);
             hashes.push(parent);
@@ -549,7 +579,7 @@ impl Sequence {
         let token = text::answer_token(self.job.seed, index);
         self.tokens.push(token);
         if self.tokens.len().is_multiple_of(block_tokens) {
-            let parent = self.hashes.last().copied().unwrap_or(self.job.root);
+            let parent = self.hashes.last().copied().unwrap_or(self.job.root.hash());
             let block = &self.tokens[self.tokens.len() - block_tokens..];
             self.hashes.push(kv::chain(parent, block));
         }

@@ -21,7 +21,7 @@ mod responses;
 mod route;
 mod tool;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,10 +32,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::engine;
+use crate::events::disturbance::Disturbance;
+use crate::events::socket::{self, Service};
+use crate::events::{self, Publisher};
+use crate::kv::Root;
 use crate::profile::Profile;
 use desk::Desk;
 use fault::{Faults, Injection};
@@ -51,6 +55,8 @@ pub struct Settings {
     pub speedup: f64,
     /// How many request bodies to keep for `Handle::bodies`, the latest ones.
     pub bodies_max: usize,
+    /// Where the cache's changes are told; without it nobody is.
+    pub events: Option<events::Settings>,
 }
 
 impl Settings {
@@ -61,6 +67,7 @@ impl Settings {
             adapters: Vec::new(),
             speedup: 1.0,
             bodies_max: 0,
+            events: None,
         }
     }
 }
@@ -77,7 +84,7 @@ pub struct BindError {
 pub struct Host {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    /// The listener (which owns the connections) and the desk.
+    /// The listeners (which own the connections) and the desk.
     tasks: JoinSet<()>,
 }
 
@@ -92,6 +99,7 @@ pub struct Stats {
     pub requests_open: u64,
     pub requests_received: u64,
     pub engine: engine::Stats,
+    pub events: events::Stats,
 }
 
 /// A request as it came in, byte for byte.
@@ -105,6 +113,9 @@ struct Shared {
     settings: Settings,
     addr: SocketAddr,
     desk: Desk,
+    publisher: Option<Arc<Publisher>>,
+    /// Changes when every connection is to be dropped.
+    crash: watch::Sender<u64>,
     faults: Faults,
     connections: Gauge,
     requests: Gauge,
@@ -116,13 +127,15 @@ struct Shared {
 impl Host {
     /// Listens on `addr` (port 0 picks one) and serves on the runtime of the caller.
     pub async fn bind(addr: SocketAddr, settings: Settings) -> Result<Host, BindError> {
-        let fail = |cause| BindError { addr, cause };
-        let listener = TcpListener::bind(addr).await.map_err(fail)?;
-        let addr = listener.local_addr().map_err(fail)?;
+        let (listener, addr) = bind(addr).await?;
         let changed = Arc::new(Notify::new());
+        let mut tasks = JoinSet::new();
+        let publisher = publish(&settings, &changed, &mut tasks).await?;
         let shared = Arc::new(Shared {
             addr,
-            desk: Desk::new(&settings, Arc::clone(&changed)),
+            desk: Desk::new(&settings, publisher.clone(), Arc::clone(&changed)),
+            publisher,
+            crash: watch::Sender::new(0),
             settings,
             faults: Faults::default(),
             connections: Gauge::new(Arc::clone(&changed)),
@@ -130,7 +143,6 @@ impl Host {
             bodies: Mutex::default(),
             changed,
         });
-        let mut tasks = JoinSet::new();
         let driven = Arc::clone(&shared);
         tasks.spawn(async move { driven.desk.run(&driven.faults).await });
         tasks.spawn(accept(listener, Arc::clone(&shared)));
@@ -139,6 +151,11 @@ impl Host {
 
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where events are published, if they are.
+    pub fn events(&self) -> Option<events::Addrs> {
+        self.shared.publisher.as_ref().map(|it| it.addrs())
     }
 
     pub fn handle(&self) -> Handle {
@@ -150,7 +167,7 @@ impl Host {
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
         let handle = self.handle();
-        handle.until(|stats| stats.connections_open == 0).await;
+        handle.until(|stats| stats.connections_open == 0 && stats.events.connections == 0).await;
     }
 }
 
@@ -161,6 +178,7 @@ impl Handle {
             requests_open: self.0.requests.open.load(Ordering::Relaxed),
             requests_received: self.0.requests.total.load(Ordering::Relaxed),
             engine: self.0.desk.stats(),
+            events: self.0.publisher.as_ref().map(|it| it.stats()).unwrap_or_default(),
         }
     }
 
@@ -193,13 +211,53 @@ impl Handle {
         self.0.bodies.lock().iter().cloned().collect()
     }
 
+    /// Disturbs the event stream, if there is one.
+    pub fn disturb(&self, disturbance: Disturbance) {
+        self.0.publisher.iter().for_each(|it| it.disturb(disturbance));
+    }
+
+    /// Ends the disturbances that last. What a swap holds back is sent.
+    pub fn clear_disturbances(&self) {
+        self.0.publisher.iter().for_each(|it| it.clear_disturbances());
+    }
+
+    /// Dies and comes back at once: every connection is dropped, of clients and of subscribers, jobs and
+    /// cache are gone, counters and event numbers begin anew. For a process that stays away, stop the host
+    /// and bind another.
+    pub fn restart_engine(&self) {
+        self.0.restart();
+    }
+
+    /// Forgets the cache unless a job holds blocks; whether it did. Subscribers hear of it with the next step,
+    /// as from vLLM.
+    pub fn clear_cache(&self) -> bool {
+        self.0.desk.clear_cache()
+    }
+
+    /// The truth an index is to be compared with: every cached block by its name, which is also its name in
+    /// events, and how many copies there are.
+    pub fn resident(&self) -> BTreeMap<u64, u32> {
+        self.0.desk.resident()
+    }
+
+    /// The same truth, asked by prompt: how many leading blocks of it are cached.
+    pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
+        self.0.desk.holds(tokens, root)
+    }
+
     /// What the engine stored and removed since the last call, if `engine::Settings::changes_max` allows.
+    /// With events on there is nothing here: the publisher takes it.
     pub fn take_changes(&self) -> (Vec<crate::kv::Change>, u64) {
         self.0.desk.take_changes()
     }
 }
 
 impl Shared {
+    fn restart(&self) {
+        self.desk.restart();
+        self.crash.send_modify(|times| *times += 1);
+    }
+
     fn record(&self, path: &str, body: &Bytes) {
         let limit = self.settings.bodies_max;
         if limit == 0 {
@@ -211,6 +269,38 @@ impl Shared {
         }
         bodies.push_back(Recorded { path: path.to_owned(), body: body.clone() });
     }
+}
+
+async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+    let fail = |cause| BindError { addr, cause };
+    let listener = TcpListener::bind(addr).await.map_err(fail)?;
+    let addr = listener.local_addr().map_err(fail)?;
+    Ok((listener, addr))
+}
+
+/// Opens the event sockets, if there are to be any.
+async fn publish(
+    settings: &Settings,
+    changed: &Arc<Notify>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Option<Arc<Publisher>>, BindError> {
+    let Some(events) = settings.events.clone() else { return Ok(None) };
+    let (stream, stream_addr) = bind(events.stream).await?;
+    let replay = match events.replay {
+        Some(addr) => Some(bind(addr).await?),
+        None => None,
+    };
+    let addrs = events::Addrs { stream: stream_addr, replay: replay.as_ref().map(|it| it.1) };
+    let model = events::Model {
+        block_tokens: settings.engine.profile.block_tokens.max(1),
+        adapters: settings.adapters.clone(),
+    };
+    let publisher = Arc::new(Publisher::new(events, addrs, model, Arc::clone(changed)));
+    tasks.spawn(socket::listen(stream, Service::Stream, Arc::clone(&publisher)));
+    if let Some((replay, _)) = replay {
+        tasks.spawn(socket::listen(replay, Service::Replay, Arc::clone(&publisher)));
+    }
+    Ok(Some(publisher))
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
@@ -232,6 +322,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let _open = shared.connections.enter();
+    let mut crash = shared.crash.subscribe();
     if shared.faults.take_connection() {
         // A reset, the nearest to a refusal that a listening socket can give.
         let _ = stream.set_zero_linger();
@@ -243,8 +334,13 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     // Chunks are a few hundred bytes: copying them into one buffer costs less than a vector of three
     // slices for each.
     let served = http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service);
-    // A client that leaves and a fault that cuts both end here as errors; both are counted elsewhere.
-    let _ = served.await;
+    tokio::select! {
+        // In this order, so that who asked for the crash over HTTP still hears that it was done.
+        biased;
+        // A client that leaves and a fault that cuts both end here as errors; both are counted elsewhere.
+        _ = served => {}
+        _ = crash.changed() => {}
+    }
 }
 
 /// How many of something are open, and how many there ever were.

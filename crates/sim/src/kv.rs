@@ -12,7 +12,10 @@
 //! are not merged: two sequences that prefill the same prefix side by side hold a block each, and either
 //! may be evicted while the other stays.
 
-use maitre_base::hash::Hasher;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use maitre_base::hash::{self, Hasher};
 
 /// Place of a block in the pool. Zero is the null block: never handed out.
 pub type BlockId = u32;
@@ -23,6 +26,40 @@ const NULL: BlockId = 0;
 
 /// A block without a name. `chain` never returns it.
 const UNNAMED: u64 = 0;
+
+/// Where a prefix chain begins: blocks are shared only by requests that agree on it. Carries the names it is
+/// made of, since KV events tell them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    hash: u64,
+    adapter: Option<Arc<str>>,
+    salt: Option<Arc<str>>,
+}
+
+/// What a root is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    pub model: &'a str,
+    pub adapter: Option<&'a str>,
+    /// Empty for none.
+    pub salt: &'a str,
+}
+
+impl Root {
+    pub fn new(names: Names<'_>) -> Root {
+        let weights = hash::bytes(1, names.adapter.unwrap_or(names.model).as_bytes());
+        Root {
+            hash: hash::pair(weights, hash::bytes(2, names.salt.as_bytes())),
+            adapter: names.adapter.map(Arc::from),
+            salt: (!names.salt.is_empty()).then(|| Arc::from(names.salt)),
+        }
+    }
+
+    /// The parent of a first block, for `chain`.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
 
 /// Names a full block: a hash of the block and, through `parent`, of all before it. The parent of a first
 /// block is its root, which stands for the model, the adapter and the cache salt.
@@ -41,8 +78,23 @@ pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
 /// A change of what can be hit, in the words a KV event needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    Stored { hash: u64, parent: Option<u64>, tokens: Box<[u32]> },
-    Removed { hash: u64 },
+    Stored(Stored),
+    Removed {
+        hash: u64,
+    },
+    /// Everything was forgotten at once.
+    Cleared,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub hash: u64,
+    /// None for the first block of a sequence.
+    pub parent: Option<u64>,
+    pub tokens: Box<[u32]>,
+    pub adapter: Option<Arc<str>>,
+    /// Of the first block of a sequence; the others have it through their parent.
+    pub salt: Option<Arc<str>>,
 }
 
 /// A full block on its way into the cache.
@@ -52,6 +104,7 @@ pub struct Full<'a> {
     /// None for the first block of a sequence.
     pub parent: Option<u64>,
     pub tokens: &'a [u32],
+    pub root: &'a Root,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +175,11 @@ impl Pool {
         self.capacity() - self.free_blocks
     }
 
+    /// How many changes are kept until they are taken.
+    pub fn changes_max(&self) -> usize {
+        self.changes.limit
+    }
+
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -177,10 +235,14 @@ impl Pool {
         debug_assert_eq!(self.blocks[id as usize].hash, UNNAMED, "block {id} already has a name");
         self.blocks[id as usize].hash = full.hash;
         self.link_named(id);
-        self.changes.push(|| Change::Stored {
-            hash: full.hash,
-            parent: full.parent,
-            tokens: full.tokens.into(),
+        self.changes.push(|| {
+            Change::Stored(Stored {
+                hash: full.hash,
+                parent: full.parent,
+                tokens: full.tokens.into(),
+                adapter: full.root.adapter.clone(),
+                salt: full.root.salt.clone().filter(|_| full.parent.is_none()),
+            })
         });
     }
 
@@ -200,6 +262,28 @@ impl Pool {
             }
             self.releases += 1;
         }
+    }
+
+    /// Forgets every name, unless a block is in use; whether it did. The order of the free queue stays.
+    pub fn clear(&mut self) -> bool {
+        if self.used() > 0 {
+            return false;
+        }
+        for block in &mut self.blocks {
+            block.hash = UNNAMED;
+        }
+        self.buckets.fill(NULL);
+        self.changes.push(|| Change::Cleared);
+        true
+    }
+
+    /// Every name that can be hit, and how many blocks have it.
+    pub fn resident(&self) -> BTreeMap<u64, u32> {
+        let mut copies = BTreeMap::new();
+        for block in self.blocks.iter().filter(|it| it.hash != UNNAMED) {
+            *copies.entry(block.hash).or_insert(0) += 1;
+        }
+        copies
     }
 
     /// The changes since the last call, in order, and how many were lost to the limit.

@@ -2,12 +2,15 @@
 //!
 //! `engine` and what it stands on (`kv`, `profile`, `histogram`) are pure: time comes in as a value, so
 //! the same model runs in virtual time and behind sockets. `http` is the wall-clock driver that speaks
-//! vLLM; `workload` is the traffic a demo sends to it.
+//! vLLM, `events` tells routers what it caches; `workload` is the traffic a demo sends to it. `lab` is a
+//! whole fleet in virtual time, with the router's own brain in front.
 
 pub mod engine;
+pub mod events;
 pub mod histogram;
 pub mod http;
 pub mod kv;
+pub mod lab;
 pub mod profile;
 pub mod text;
 pub mod workload;

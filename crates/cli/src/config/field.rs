@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
 use maitre_policy::Name;
-use maitre_proxy::Address;
+use maitre_proxy::Worker;
 
 use super::{Config, Format, form};
 
@@ -19,14 +20,16 @@ type At<T> = fn(&mut Config) -> &mut T;
 #[derive(Debug)]
 pub(super) enum Field {
     Socket(At<SocketAddr>),
-    Workers(At<Vec<Address>>),
+    Workers(At<Vec<Worker>>),
     Strategy(At<Name>),
     Strategies(At<BTreeMap<String, Name>>),
+    Folders(At<BTreeMap<String, PathBuf>>),
     Switch(At<bool>),
     Paths(At<Vec<String>>),
     Path(At<String>),
     Header(At<HeaderName>),
     Cookie(At<String>),
+    Text(At<String>),
     Size(At<usize>, RangeInclusive<usize>),
     Count(At<usize>, RangeInclusive<usize>),
     Count32(At<u32>, RangeInclusive<u32>),
@@ -44,9 +47,11 @@ impl Field {
             Field::Workers(_) => "URL",
             Field::Strategy(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
+            Field::Folders(_) => "MODEL=FOLDER",
             Field::Switch(_) => "BOOL",
             Field::Paths(_) | Field::Path(_) => "PATH",
             Field::Header(_) | Field::Cookie(_) => "NAME",
+            Field::Text(_) => "TEXT",
             Field::Size(..) => "SIZE",
             Field::Count(..) | Field::Count32(..) | Field::Seed(_) => "COUNT",
             Field::Ratio(..) => "NUMBER",
@@ -57,7 +62,7 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        matches!(self, Field::Workers(_) | Field::Strategies(_) | Field::Paths(_))
+        matches!(self, Field::Workers(_) | Field::Strategies(_) | Field::Folders(_) | Field::Paths(_))
     }
 
     /// Empties a list, before its items are set one by one; leaves any other field alone.
@@ -65,6 +70,7 @@ impl Field {
         match self {
             Field::Workers(at) => at(config).clear(),
             Field::Strategies(at) => at(config).clear(),
+            Field::Folders(at) => at(config).clear(),
             Field::Paths(at) => at(config).clear(),
             _ => {}
         }
@@ -76,20 +82,27 @@ impl Field {
         match self {
             Field::Socket(at) => *at(config) = form::socket(text)?,
             Field::Workers(at) => {
-                let address = text.parse::<Address>().map_err(|error| error.to_string())?;
+                let worker = text.parse::<Worker>().map_err(|error| error.to_string())?;
                 // Not by how it was written: `http://a` and `http://a:80` are one worker.
-                let is_same = |it: &Address| {
-                    it.port() == address.port() && it.host().eq_ignore_ascii_case(address.host())
+                let is_same = |it: &Worker| {
+                    let (one, other) = (&it.address, &worker.address);
+                    one.port() == other.port() && one.host().eq_ignore_ascii_case(other.host())
                 };
                 if at(config).iter().any(is_same) {
                     return Err(twice(text));
                 }
-                at(config).push(address);
+                at(config).push(worker);
             }
             Field::Strategy(at) => *at(config) = form::strategy(text)?,
             Field::Strategies(at) => {
                 let (model, name) = form::model_strategy(text)?;
                 if at(config).insert(model.clone(), name).is_some() {
+                    return Err(twice(&model));
+                }
+            }
+            Field::Folders(at) => {
+                let (model, folder) = form::model_folder(text)?;
+                if at(config).insert(model.clone(), folder).is_some() {
                     return Err(twice(&model));
                 }
             }
@@ -104,6 +117,7 @@ impl Field {
             Field::Path(at) => *at(config) = form::path(text)?,
             Field::Header(at) => *at(config) = form::header(text)?,
             Field::Cookie(at) => *at(config) = form::cookie(text)?,
+            Field::Text(at) => *at(config) = form::text(text)?,
             Field::Size(at, range) => *at(config) = form::size(text, range)?,
             Field::Count(at, range) => *at(config) = form::count(text, range)?,
             Field::Count32(at, range) => *at(config) = form::count(text, range)?,
@@ -121,15 +135,19 @@ impl Field {
         // Fields are reached for writing; reading makes do with a copy rather than a second way in.
         let config = &mut config.clone();
         let text = match self {
-            Field::Workers(at) => return at(config).iter().map(Address::to_string).collect(),
+            Field::Workers(at) => return at(config).iter().map(Worker::to_string).collect(),
             Field::Strategies(at) => {
                 return at(config).iter().map(|(model, name)| format!("{model}={name}")).collect();
+            }
+            Field::Folders(at) => {
+                let pair = |(model, folder): (&String, &PathBuf)| format!("{model}={}", folder.display());
+                return at(config).iter().map(pair).collect();
             }
             Field::Paths(at) => return at(config).clone(),
             Field::Socket(at) => at(config).to_string(),
             Field::Strategy(at) => at(config).to_string(),
             Field::Switch(at) => at(config).to_string(),
-            Field::Path(at) | Field::Cookie(at) | Field::Level(at) => at(config).clone(),
+            Field::Path(at) | Field::Cookie(at) | Field::Text(at) | Field::Level(at) => at(config).clone(),
             Field::Header(at) => at(config).to_string(),
             Field::Size(at, _) => form::show_size(*at(config)),
             Field::Count(at, _) => at(config).to_string(),
@@ -149,8 +167,11 @@ impl Field {
             Field::Switch(_) | Field::Count(..) | Field::Count32(..) | Field::Seed(_) | Field::Ratio(..) => {
                 texts.concat()
             }
-            Field::Strategies(_) => {
-                let pairs = texts.iter().filter_map(|text| text.rsplit_once('='));
+            Field::Strategies(_) | Field::Folders(_) => {
+                let pairs = texts.iter().filter_map(|text| match self {
+                    Field::Folders(_) => text.split_once('='),
+                    _ => text.rsplit_once('='),
+                });
                 let pairs = pairs.map(|(model, name)| format!("{} = {}", quoted(model), quoted(name)));
                 format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
             }

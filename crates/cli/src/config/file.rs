@@ -148,7 +148,9 @@ impl Reader {
         }
         let written = match (value, &knob.field) {
             (Value::List(items), _) => Written::List(self.items(knob, items)),
-            (Value::Table(entries), Field::Strategies(_)) => Written::List(self.pairs(knob, entries)),
+            (Value::Table(entries), Field::Strategies(_) | Field::Folders(_)) => {
+                Written::List(self.pairs(knob, entries))
+            }
             (Value::Text(text), _) => Written::One(text),
             (Value::Table(_) | Value::Nothing, _) => {
                 return self.fail(line, knob.key, "takes a value, not a table".to_owned());
@@ -169,17 +171,22 @@ impl Reader {
         texts
     }
 
-    /// A worker as a table, which leaves room for what else there may be to say about one.
-    fn url(&mut self, knob: &Knob, line: usize, mut entries: Vec<Entry>) -> Option<(String, Place)> {
-        match (entries.pop(), entries.is_empty()) {
-            (Some(Entry { name, line, value: Value::Text(text) }), true) if name == "url" => {
-                Some((text, Place::Line(self.file.clone(), line)))
-            }
-            _ => {
-                self.fail(line, knob.key, "a worker has a url and nothing else".to_owned());
-                None
+    /// A worker as a table: its url, and as further entries what would follow the question mark.
+    fn url(&mut self, knob: &Knob, line: usize, entries: Vec<Entry>) -> Option<(String, Place)> {
+        let (mut url, mut options) = (None, Vec::new());
+        for Entry { name, line, value } in entries {
+            match value {
+                Value::Text(text) if name == "url" => url = Some(text),
+                Value::Text(text) => options.push(format!("{name}={text}")),
+                _ => self.fail(line, knob.key, format!("{name} of a worker takes one value")),
             }
         }
+        let Some(url) = url else {
+            self.fail(line, knob.key, "a worker has a url".to_owned());
+            return None;
+        };
+        let text = if options.is_empty() { url } else { format!("{url}?{}", options.join("&")) };
+        Some((text, Place::Line(self.file.clone(), line)))
     }
 
     fn pairs(&mut self, knob: &Knob, entries: Vec<Entry>) -> Vec<(String, Place)> {
@@ -189,7 +196,7 @@ impl Reader {
                 Value::Text(text) => {
                     texts.push((format!("{name}={text}"), Place::Line(self.file.clone(), line)));
                 }
-                _ => self.fail(line, knob.key, format!("{name}: takes the name of a strategy")),
+                _ => self.fail(line, knob.key, format!("{name}: takes {}", value_of(knob))),
             }
         }
         texts
@@ -198,6 +205,14 @@ impl Reader {
     fn fail(&mut self, line: usize, key: &str, what: String) {
         let place = Place::Line(self.file.clone(), line);
         self.found.errors.push(Error { place, key: Some(key.to_owned()), what });
+    }
+}
+
+/// What a table's entries are set to.
+fn value_of(knob: &Knob) -> &'static str {
+    match knob.field {
+        Field::Folders(_) => "the path of a folder",
+        _ => "the name of a strategy",
     }
 }
 

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -124,6 +125,15 @@ pub(super) fn model_strategy(text: &str) -> Result<(String, Name), String> {
     }
 }
 
+pub(super) fn model_folder(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=').map(|(model, folder)| (model.trim(), folder.trim())) {
+        Some((model, folder)) if !model.is_empty() && !folder.is_empty() => {
+            Ok((model.to_owned(), PathBuf::from(folder)))
+        }
+        _ => Err(format!("{text:?} names no model and folder; write \"llama-3=/models/llama-3\"")),
+    }
+}
+
 pub(super) fn path(text: &str) -> Result<String, String> {
     let is_path = text.starts_with('/') && text.parse::<PathAndQuery>().is_ok_and(|it| it.as_str() == text);
     match is_path {
@@ -150,6 +160,16 @@ pub(super) fn cookie(text: &str) -> Result<String, String> {
     match HeaderName::try_from(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(format!("{text:?} is not the name of a cookie; write it as in \"maitre_session\"")),
+    }
+}
+
+/// The longest free text. Chosen: no topic is a tenth of it.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+pub(super) fn text(text: &str) -> Result<String, String> {
+    match text.len() <= TEXT_BYTES_MAX && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text:?} is too long or not printable; write at most {TEXT_BYTES_MAX} bytes")),
     }
 }
 

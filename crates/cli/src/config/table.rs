@@ -34,6 +34,9 @@ const fn knob(key: &'static str, field: Field, help: &'static str) -> Knob {
 
 pub(super) static SECTIONS: &[Section] = &[
     Section { title: None, knobs: MAIN },
+    Section { title: Some("Caches"), knobs: CACHES },
+    Section { title: Some("KV events"), knobs: EVENTS },
+    Section { title: Some("Cache aware"), knobs: CACHE_AWARE },
     Section { title: Some("Prefix hash"), knobs: PREFIX_HASH },
     Section { title: Some("Sessions"), knobs: SESSION },
     Section { title: Some("Limits"), knobs: LIMITS },
@@ -50,13 +53,15 @@ static MAIN: &[Knob] = &[
     knob(
         "workers",
         Field::Workers(|it| &mut it.settings.workers),
-        "The engines that take requests; as a flag, one at a time.",
+        "The engines that take requests; as a flag, one at a time. After the URL may follow \
+         ?events=PORT&replay=PORT&ranks=N: where it publishes KV events (or events=off), and its \
+         data-parallel ranks.",
     ),
     knob(
         "strategy",
         Field::Strategy(|it| &mut it.settings.brain.strategy),
-        "How a worker is picked: round-robin, random, least-request, least-work, power-of-two, \
-         sticky-session or prefix-hash.",
+        "How a worker is picked: least-delay, cache-aware, prefix-hash, sticky-session, least-work, \
+         least-request, power-of-two, round-robin or random.",
     ),
     knob(
         "strategies",
@@ -87,6 +92,66 @@ static MAIN: &[Knob] = &[
         "seed",
         Field::Seed(|it| &mut it.settings.brain.seed),
         "Where the dice start; the same seed and the same events give the same picks.",
+    ),
+];
+
+static CACHES: &[Knob] = &[
+    knob(
+        "tokenizers",
+        Field::Folders(|it| &mut it.settings.tokenizers),
+        "Folders with tokenizer.json and the chat template of models; as a flag, one at a time. Where there \
+         is none, an engine is asked, or bytes stand for tokens.",
+    ),
+    knob(
+        "ask_patience",
+        Field::Time(|it| &mut it.settings.ask_patience, FROM_ZERO),
+        "How long a request may be held up while an engine is asked for its tokens; 0s asks nobody.",
+    ),
+    knob(
+        "index.budget",
+        Field::Size(|it| &mut it.settings.brain.index.budget_bytes, 4_096..=BODIES_BYTES_MAX),
+        "Memory for what is known of the workers' caches.",
+    ),
+];
+
+static EVENTS: &[Knob] = &[
+    knob(
+        "events.enabled",
+        Field::Switch(|it| &mut it.settings.events.enabled),
+        "Subscribe to workers that publish what their caches hold.",
+    ),
+    knob(
+        "events.at",
+        Field::Count(|it| &mut it.settings.events.port, 0..=65_535),
+        "Where to subscribe at a worker that does not say where it publishes; 0 for nowhere.",
+    ),
+    knob(
+        "events.replay_at",
+        Field::Count(|it| &mut it.settings.events.replay_port, 0..=65_535),
+        "Where to ask such a worker for events that were missed; 0 for nowhere.",
+    ),
+    knob(
+        "events.topic",
+        Field::Text(|it| &mut it.settings.events.topic),
+        "Only events whose topic begins so; all of them if empty.",
+    ),
+];
+
+static CACHE_AWARE: &[Knob] = &[
+    knob(
+        "cache_aware.cache_threshold",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.cache_aware.cache_threshold, 0.0..=1.0),
+        "The part of a prompt that must be cached somewhere for it to be sent there.",
+    ),
+    knob(
+        "cache_aware.balance_abs_threshold",
+        Field::Count32(|it| &mut it.settings.brain.knobs.cache_aware.balance_abs_threshold, 0..=1_000_000),
+        "Requests that the busiest worker must be ahead for the fleet to be out of balance,",
+    ),
+    knob(
+        "cache_aware.balance_rel_threshold",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.cache_aware.balance_rel_threshold, 1.0..=1_000.0),
+        "and how many times as many as the least busy one it must have.",
     ),
 ];
 

@@ -102,9 +102,12 @@ fn shapes_are_checked() {
     );
     check_toml("workers = [[1]]", &["m.toml:1: workers: an item of this list is one text"]);
     check_toml(
-        "workers = [{ url = 1, weight = 2 }]",
-        &["m.toml:1: workers: a worker has a url and nothing else"],
+        "workers = [{ url = \"http://a:1\", weight = 2 }]",
+        &[
+            "m.toml:1: workers: \"http://a:1?weight=2\": no option is called \"weight\"; known: events, replay and ranks",
+        ],
     );
+    check_toml("workers = [{ events = 5557 }]", &["m.toml:1: workers: a worker has a url"]);
     check_toml("[strategies]\nm = []", &["m.toml:2: strategies: m: takes the name of a strategy"]);
     check_yaml("- listen", &["m.yaml:1: is not a mapping; write \"key: value\""]);
     check_yaml("pass:\n- /a\n-", &["m.yaml:3: pass: an item of this list is one text"]);
@@ -142,7 +145,7 @@ fn workers_are_texts_or_tables_and_each_has_its_line() {
 
 #[test]
 fn strategies_are_checked_by_model() {
-    let known = "round-robin, random, least-request, least-work, power-of-two, sticky-session, prefix-hash";
+    let known = "round-robin, random, least-request, least-work, power-of-two, sticky-session, prefix-hash, cache-aware, least-delay";
     let unknown = |it: &str| format!("no strategy is called \"{it}\"; known: {known}");
     check_toml("strategy = \"x\"", &[&format!("m.toml:1: strategy: {}", unknown("x"))]);
     check_toml(

@@ -36,7 +36,7 @@ fn a_demo_prints_one_object_with_every_field() {
     assert_eq!((&report["seed"], &report["seconds"]), (&7.into(), &3.0.into()));
     let rows = report["strategies"].as_array().unwrap();
     assert_eq!(rows.len(), 1);
-    check_row(&rows[0], "least-work", 2);
+    check_row(&rows[0], "least-delay", 2);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::engine::ranks::Gauges;
 use crate::engine::{Load, Unreadable};
 
-pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
-    Gauges::read("llamacpp", scrape, |gauges, sample| {
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("llamacpp", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "llamacpp:requests_processing" => &mut gauges.running,
             "llamacpp:requests_deferred" => &mut gauges.waiting,

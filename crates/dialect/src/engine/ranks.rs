@@ -44,6 +44,14 @@ impl<'a> Ranks<'a> {
         self.values.first().map(|it| it.1 as u64)
     }
 
+    /// Leaves this rank's value; all of them, if it is not told apart here.
+    fn keep(&mut self, rank: u32) {
+        let rank = rank.to_string();
+        if self.values.iter().any(|it| it.0 == rank) {
+            self.values.retain(|it| it.0 == rank);
+        }
+    }
+
     fn total(&self) -> f64 {
         self.values.iter().map(|it| it.1).sum()
     }
@@ -66,6 +74,7 @@ impl<'a> Gauges<'a> {
     /// Reads a scrape. `take` puts a sample where it belongs and says whether the brand knows it.
     pub(crate) fn read(
         kind: &'static str,
+        only: Option<u32>,
         scrape: &'a [u8],
         mut take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
     ) -> Result<Load, Unreadable> {
@@ -75,10 +84,24 @@ impl<'a> Gauges<'a> {
             samples += 1;
             known |= take(&mut gauges, &sample);
         }
-        if known { Ok(gauges.load()) } else { Err(Unreadable::NoMetrics { kind, samples }) }
+        if known { Ok(gauges.load(only)) } else { Err(Unreadable::NoMetrics { kind, samples }) }
     }
 
-    pub(crate) fn load(&self) -> Load {
+    /// What was read of all ranks together, or of one.
+    pub(crate) fn load(mut self, only: Option<u32>) -> Load {
+        if let Some(rank) = only {
+            let all = [
+                &mut self.running,
+                &mut self.waiting,
+                &mut self.kv_usage,
+                &mut self.block_size,
+                &mut self.blocks,
+                &mut self.kv_tokens,
+                &mut self.queried_tokens,
+                &mut self.hit_tokens,
+            ];
+            all.into_iter().for_each(|it| it.keep(rank));
+        }
         let (block_size, blocks) = (self.block_size.any(), self.blocks.sum());
         let product = block_size.zip(blocks).map(|(size, count)| size.saturating_mul(count));
         Load {

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use crate::engine::ranks::Gauges;
 use crate::engine::{Load, Unreadable};
 
-pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
-    Gauges::read("sglang", scrape, |gauges, sample| {
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("sglang", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "sglang:num_running_reqs" => &mut gauges.running,
             "sglang:num_queue_reqs" => &mut gauges.waiting,
@@ -31,7 +31,7 @@ fn with_blocks(load: Load) -> Load {
     Load { blocks: load.blocks.or_else(derived), ..load }
 }
 
-pub(crate) fn load_of_json(body: &[u8]) -> Result<Load, Unreadable> {
+pub(crate) fn load_of_json(only: Option<u32>, body: &[u8]) -> Result<Load, Unreadable> {
     let report: Report =
         serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "sglang", source })?;
     let mut gauges = Gauges::default();
@@ -48,7 +48,7 @@ pub(crate) fn load_of_json(body: &[u8]) -> Result<Load, Unreadable> {
             }
         }
     }
-    Ok(gauges.load())
+    Ok(gauges.load(only))
 }
 
 #[derive(Deserialize)]

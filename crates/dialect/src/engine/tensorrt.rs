@@ -8,8 +8,8 @@ use serde::Deserialize;
 use crate::engine::ranks::Gauges;
 use crate::engine::{Load, Unreadable};
 
-pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
-    Gauges::read("tensorrt", scrape, |gauges, sample| {
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("tensorrt", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "trtllm_num_requests_running" => &mut gauges.running,
             "trtllm_num_requests_waiting" => &mut gauges.waiting,

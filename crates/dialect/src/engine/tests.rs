@@ -9,7 +9,7 @@ type Numbers = (Option<u64>, Option<u64>, Option<f64>, Option<u64>, Option<u64>,
 
 #[track_caller]
 fn check(kind: Kind, body: &str, expected: Numbers) {
-    let load = parse_metrics(kind, body.as_bytes()).unwrap();
+    let load = parse_metrics(kind, None, body.as_bytes()).unwrap();
     let actual = (load.running, load.waiting, load.kv_usage, load.block_size, load.blocks, load.kv_tokens);
     assert_eq!(actual, expected, "{kind:?}: {body}");
 }
@@ -38,7 +38,7 @@ fn counters_are_read_under_old_and_new_names() {
         "vllm:prefix_cache_queries 5569\nvllm:prefix_cache_hits 2688",
         "vllm:gpu_prefix_cache_queries_total 5569\nvllm:gpu_prefix_cache_hits_total 2688",
     ] {
-        let load = parse_metrics(Kind::Vllm, scrape.as_bytes()).unwrap();
+        let load = parse_metrics(Kind::Vllm, None, scrape.as_bytes()).unwrap();
         assert_eq!((load.queried_tokens, load.hit_tokens), (Some(5569), Some(2688)), "{scrape}");
     }
 }
@@ -158,7 +158,7 @@ fn the_newest_word_on_adapters_counts() {
 
 #[test]
 fn a_scrape_without_the_brand_says_so() {
-    let message = |kind, body: &str| parse_metrics(kind, body.as_bytes()).unwrap_err().to_string();
+    let message = |kind, body: &str| parse_metrics(kind, None, body.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         message(Kind::Vllm, "up 1\nsglang:token_usage 1"),
         "read the load of vllm: none of the 2 samples is of its own"
@@ -222,7 +222,7 @@ fn a_scrape_with_changed_bytes_never_panics() {
 
 fn exercise(body: &[u8]) {
     for kind in Kind::ALL {
-        let _ = parse_metrics(kind, body);
+        let _ = parse_metrics(kind, None, body);
         let _ = adapters(kind, body);
         let _ = sources::parse(kind, body);
     }
@@ -242,4 +242,13 @@ proptest! {
         exercise(format!("{{\"loads\":[{{\"dp_rank\":{rank},\"token_usage\":{value}}}]}}").as_bytes());
         exercise(format!("[{{\"numActiveRequests\":{value},\"kvCacheStats\":{{\"maxNumBlocks\":{value}}}}}]").as_bytes());
     }
+}
+
+#[test]
+fn one_rank_can_be_read_alone() {
+    let scrape = b"vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
+        vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"1\"} 1\n";
+    let running = |only| parse_metrics(Kind::Vllm, only, scrape).unwrap().running;
+    assert_eq!((running(None), running(Some(0)), running(Some(1))), (Some(7), Some(3), Some(4)));
+    assert_eq!(running(Some(9)), Some(7), "an engine that does not tell its ranks apart");
 }

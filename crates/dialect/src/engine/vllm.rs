@@ -8,8 +8,8 @@ use crate::engine::{Adapters, Load, Unreadable};
 use crate::exposition::{self, Sample};
 use crate::models::CARDS_MAX;
 
-pub(crate) fn load(scrape: &[u8]) -> Result<Load, Unreadable> {
-    Gauges::read("vllm", scrape, |gauges, sample| {
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+    Gauges::read("vllm", only, scrape, |gauges, sample| {
         let ranks = match sample.base_name() {
             "vllm:num_requests_running" => &mut gauges.running,
             "vllm:num_requests_waiting" => &mut gauges.waiting,

@@ -5,6 +5,8 @@ use maitre_base::Tokens;
 use maitre_fleet::promise::Promised;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 
+mod cache;
+
 struct Table {
     brain: Brain,
     now: Instant,
@@ -22,7 +24,7 @@ impl Table {
             let worker = WorkerId(number);
             table.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{number}") });
             table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
-            table.on(Event::ModelsReported { worker, names: &["llama"] });
+            table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
         }
         table
     }
@@ -53,8 +55,10 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         size: Size::Bytes(4_000),
         answer_max: Some(100),
         decodes: Decodes::Yes,
+        form: Form::Stream,
         session: None,
         head: None,
+        prompt: None,
     }
 }
 
@@ -72,11 +76,18 @@ fn outcome(effects: &[Effect]) -> Result<u32, Refusal> {
 fn a_request_is_promised_while_it_is_open_and_only_then() {
     let mut table = Table::of(1);
     assert_eq!(table.arrive(1, Some("llama")), Ok(0));
-    let full = Promised { requests: 1, prefill: Tokens(1_000), decode: Tokens(100) };
+    let full = Promised {
+        requests: 1,
+        prefilling: 1,
+        prefill: Tokens(1_000),
+        decode: Tokens(100),
+        context: Tokens(1_100),
+        progress: table.now,
+    };
     assert_eq!(table.promised(), [full]);
     table.on(Event::FirstToken { request: RequestId(1) });
-    assert_eq!(table.promised(), [Promised { prefill: Tokens(0), ..full }]);
-    table.on(Event::Finished { request: RequestId(1), counted: None });
+    assert_eq!(table.promised(), [Promised { prefill: Tokens(0), prefilling: 0, ..full }]);
+    table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default()], 0));
 }
 
@@ -85,7 +96,7 @@ fn unknown_missing_and_unserved_models_are_told_apart() {
     let mut table = Table::of(2);
     assert_eq!(table.arrive(1, Some("gpt")), Err(Refusal::UnknownModel));
     assert_eq!(table.arrive(2, None), Ok(0), "all workers serve the same: no need to name it");
-    table.on(Event::ModelsReported { worker: WorkerId(1), names: &["qwen"] });
+    table.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
     assert_eq!(table.arrive(3, None), Err(Refusal::ModelRequired));
     assert_eq!(table.arrive(4, Some("qwen")), Ok(1));
     assert_eq!(Table::of(0).arrive(5, Some("llama")), Err(Refusal::NoWorker));
@@ -170,8 +181,8 @@ fn the_answers_teach_the_sizes() {
     let mut table = Table::of(1);
     for request in 0..200 {
         table.arrive(request, Some("llama")).unwrap();
-        let counted = Counted { prompt: Some(2_000), answer: Some(10) };
-        table.on(Event::Finished { request: RequestId(request), counted: Some(counted) });
+        let counted = Counted { prompt: Some(2_000), cached: None, answer: Some(10) };
+        table.on(Event::Finished { request: RequestId(request), counted: Some(counted), pieces: 1 });
     }
     table.arrive(999, Some("llama")).unwrap();
     let promised = table.promised()[0];
@@ -191,7 +202,7 @@ proptest! {
                     table.on(Event::Arrived(arrival(request, Some("llama"))));
                 }
                 3 => drop(table.on(Event::FirstToken { request: id })),
-                4 => drop(table.on(Event::Finished { request: id, counted: None })),
+                4 => drop(table.on(Event::Finished { request: id, counted: None, pieces: 1 })),
                 5 => drop(table.on(Event::Left { request: id })),
                 6 => drop(table.on(Event::BrokeOff { request: id })),
                 _ => {

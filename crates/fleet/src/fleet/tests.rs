@@ -12,6 +12,10 @@ fn ready(count: usize) -> Fleet {
     fleet
 }
 
+fn cards<'a>(names: &[&'a str]) -> Vec<Card<'a>> {
+    names.iter().map(|&name| Card { name, parent: None }).collect()
+}
+
 fn seated(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
     let mut seats = Vec::new();
     fleet.standings(Instant::ZERO, wanted, tried, &mut seats);
@@ -29,13 +33,13 @@ fn tried_draining_and_unprobed_workers_are_left_out() {
 #[test]
 fn a_model_is_served_by_those_who_list_it_and_an_unlisted_one_by_those_who_list_nothing() {
     let mut fleet = ready(3);
-    fleet.learn_models(WorkerId(0), ["llama"].into_iter());
-    fleet.learn_models(WorkerId(1), ["qwen", "qwen-sql"].into_iter());
+    fleet.learn_models(WorkerId(0), &cards(&["llama"]));
+    fleet.learn_models(WorkerId(1), &cards(&["qwen", "qwen-sql"]));
     assert_eq!(seated(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1]);
     assert_eq!(seated(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0]);
     assert_eq!(fleet.model("gpt"), None);
     assert_eq!(seated(&fleet, Wanted::Unlisted, &[]), [2]);
-    fleet.learn_models(WorkerId(0), ["mistral"].into_iter());
+    fleet.learn_models(WorkerId(0), &cards(&["mistral"]));
     assert_eq!(fleet.model("llama"), None, "nobody lists it any more");
     assert!(!fleet.model_names().any(|it| it == "llama"));
 }
@@ -67,7 +71,7 @@ fn a_returning_worker_gets_one_request_until_it_has_answered() {
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::ProbeAnswered);
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
-    fleet.promise(WorkerId(0), Promise::default());
+    fleet.promise(Instant::ZERO, WorkerId(0), Promise::default());
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Answered);
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
@@ -109,5 +113,70 @@ proptest! {
             prop_assert!(fleet.workers().filter(ejected).count() * 2 <= count);
             prop_assert!(!seated(&fleet, Wanted::Anything, &[]).is_empty());
         }
+    }
+}
+
+#[test]
+fn aliases_and_adapters_stand_for_the_model_under_them() {
+    let mut fleet = ready(1);
+    let adapter = Card { name: "llama-sql", parent: Some("llama") };
+    fleet.learn_models(WorkerId(0), &[&cards(&["llama", "llama-8b"])[..], &[adapter]].concat());
+    let model = |name| fleet.model(name).unwrap();
+    let base = model("llama");
+    assert_eq!([model("llama-8b"), model("llama-sql"), base].map(|it| fleet.base(it)), [base; 3]);
+    assert!(fleet.is_adapter(model("llama-sql")) && !fleet.is_adapter(model("llama-8b")));
+    assert_eq!(fleet.base_of(WorkerId(0)), Some(base));
+}
+
+#[test]
+fn requests_of_others_count_once_two_reports_agree() {
+    let mut fleet = ready(1);
+    let load = |running| Load { running: Some(running), ..Load::default() };
+    let requests = |fleet: &Fleet, now| fleet.worker(WorkerId(0)).unwrap().requests(now);
+    fleet.report(Instant::ZERO, WorkerId(0), load(9));
+    assert_eq!(requests(&fleet, Instant::ZERO), 0);
+    fleet.report(Instant::ZERO, WorkerId(0), load(7));
+    assert_eq!(requests(&fleet, Instant::ZERO), 7);
+    assert_eq!(requests(&fleet, Instant::from_millis(10_000)), 0, "too long ago");
+}
+
+#[test]
+fn room_is_what_either_account_says_is_taken() {
+    let mut fleet = ready(1);
+    let load = Load { kv_usage: Some(0.5), block_size: Some(16), blocks: Some(100), ..Load::default() };
+    fleet.report(Instant::ZERO, WorkerId(0), load);
+    let room = |fleet: &Fleet, now| {
+        let mut seats = Vec::new();
+        fleet.standings(now, Wanted::Anything, &[], &mut seats);
+        seats[0].room.unwrap()
+    };
+    assert_eq!(room(&fleet, Instant::ZERO), (Tokens(1_600), Tokens(800)));
+    fleet.promise(Instant::ZERO, WorkerId(0), Promise { context: Tokens(900), ..Promise::default() });
+    assert_eq!(room(&fleet, Instant::ZERO), (Tokens(1_600), Tokens(900)));
+}
+
+#[test]
+fn a_name_too_many_is_not_heard_and_spoils_no_other() {
+    let mut fleet = Fleet::default();
+    let worker = fleet.add("http://a");
+    let names: Vec<String> = (0..MODELS_MAX).map(|number| format!("model-{number}")).collect();
+    let cards: Vec<Card<'_>> = names.iter().map(|name| Card { name, parent: None }).collect();
+    fleet.learn_models(worker, &cards);
+    let late = Card { name: "late", parent: Some("model-0") };
+    fleet.learn_models(worker, &[late, Card { name: "model-0", parent: None }]);
+    let model = fleet.model("model-0").unwrap();
+    assert_eq!((fleet.model("late"), fleet.is_adapter(model), fleet.base(model)), (None, false, model));
+}
+
+#[test]
+fn the_order_of_aliases_makes_no_difference() {
+    let mut fleet = ready(3);
+    for (worker, names) in [(0, &["a", "b"][..]), (1, &["b", "a"]), (2, &["b"])] {
+        fleet.learn_models(WorkerId(worker), &cards(names));
+        let base = fleet.model("a");
+        assert_eq!(
+            (0..=worker).map(|it| fleet.base_of(WorkerId(it))).collect::<Vec<_>>(),
+            vec![base; worker as usize + 1]
+        );
     }
 }

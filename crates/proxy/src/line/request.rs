@@ -1,7 +1,7 @@
 //! A request on its way to a worker: its head as bytes, its body as the client sent it.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderName, Method};
 
@@ -20,6 +20,16 @@ impl Outgoing {
         begin(&mut head, &Method::GET, path, host);
         head.put_slice(b"\r\n");
         Outgoing { method: Method::GET, head: head.freeze(), body: Bytes::new() }
+    }
+
+    /// JSON of our own.
+    pub(crate) fn post(path: &str, host: &HeaderValue, body: Bytes) -> Outgoing {
+        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        begin(&mut head, &Method::POST, path, host);
+        line(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
+        line(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
+        head.put_slice(b"\r\n");
+        Outgoing { method: Method::POST, head: head.freeze(), body }
     }
 
     /// The client's own headers and body; the host and the length are ours to say.

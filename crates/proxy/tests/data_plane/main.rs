@@ -5,6 +5,7 @@ mod abort;
 mod bytes;
 mod deadline;
 mod disorder;
+mod events;
 mod failure;
 mod protocol;
 mod refusal;

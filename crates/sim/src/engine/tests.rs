@@ -2,6 +2,7 @@
 
 use super::*;
 
+use crate::kv::{Names, Stored};
 use crate::profile::{INSTANT, StepModel};
 use proptest::prelude::*;
 
@@ -21,11 +22,15 @@ fn engine(profile: Profile) -> Engine {
     Engine::new(Settings { profile, changes_max: 0 })
 }
 
+fn root(salt: &str) -> Root {
+    Root::new(Names { model: "tiny", adapter: None, salt })
+}
+
 /// A prompt of its own family: prompts of one family share their prefix, others share nothing.
 fn job(family: u32, prompt_tokens: u32, answer_tokens: u32) -> Job {
     Job {
         prompt: (0..prompt_tokens).map(|index| family * 10_000 + index).collect(),
-        root: 1,
+        root: root(""),
         seed: u64::from(family),
         answer_tokens,
         finish: Finish::Length,
@@ -154,9 +159,9 @@ fn the_last_token_of_a_prompt_is_always_computed() {
 
 #[test]
 fn nothing_is_hit_under_another_root() {
-    check_hit(&[job(0, 12, 1)], Job { root: 2, ..job(0, 12, 1) }, 0);
-    assert_ne!(root("model", ""), root("model", "salt"));
-    assert_ne!(root("model", ""), root("adapter", ""));
+    check_hit(&[job(0, 12, 1)], Job { root: root("salt"), ..job(0, 12, 1) }, 0);
+    let adapted = Root::new(Names { model: "tiny", adapter: Some("tiny-sql"), salt: "" });
+    check_hit(&[job(0, 12, 1)], Job { root: adapted, ..job(0, 12, 1) }, 0);
 }
 
 #[test]
@@ -236,18 +241,60 @@ fn changes_tell_what_is_stored_and_removed() {
     let mut engine = Engine::new(Settings { profile: Profile { kv_blocks: 4, ..TINY }, changes_max: 100 });
     submit(&mut engine, job(0, 9, 1));
     run(&mut engine);
-    let (stored, _) = engine.take_changes();
-    let names = [kv::chain(1, &[0, 1, 2, 3]), kv::chain(kv::chain(1, &[0, 1, 2, 3]), &[4, 5, 6, 7])];
-    assert_eq!(
-        stored,
-        [
-            Change::Stored { hash: names[0], parent: None, tokens: Box::new([0, 1, 2, 3]) },
-            Change::Stored { hash: names[1], parent: Some(names[0]), tokens: Box::new([4, 5, 6, 7]) },
-        ]
-    );
+    let (changes, _) = engine.take_changes();
+    let first = kv::chain(root("").hash(), &[0, 1, 2, 3]);
+    let second = kv::chain(first, &[4, 5, 6, 7]);
+    let stored = |hash, parent, tokens: [u32; 4]| {
+        Change::Stored(Stored { hash, parent, tokens: Box::new(tokens), adapter: None, salt: None })
+    };
+    assert_eq!(changes, [stored(first, None, [0, 1, 2, 3]), stored(second, Some(first), [4, 5, 6, 7])]);
     submit(&mut engine, job(1, 8, 1));
     run(&mut engine);
-    assert_eq!(engine.take_changes().0[0], Change::Removed { hash: names[1] });
+    assert_eq!(engine.take_changes().0[0], Change::Removed { hash: second });
+}
+
+#[test]
+fn changes_carry_the_adapter_on_every_block_and_the_salt_on_the_first() {
+    let mut engine = Engine::new(Settings { profile: TINY, changes_max: 100 });
+    let root = Root::new(Names { model: "tiny", adapter: Some("tiny-sql"), salt: "pepper" });
+    submit(&mut engine, Job { root, ..job(0, 9, 1) });
+    run(&mut engine);
+    let names = engine.take_changes().0.into_iter().map(|it| match it {
+        Change::Stored(stored) => (stored.adapter, stored.salt),
+        other => panic!("{other:?}"),
+    });
+    let (adapter, salt) = (Some("tiny-sql".into()), Some("pepper".into()));
+    assert_eq!(names.collect::<Vec<_>>(), [(adapter.clone(), salt), (adapter, None)]);
+}
+
+#[test]
+fn the_cache_is_cleared_only_while_nobody_holds_a_block() {
+    let mut engine = Engine::new(Settings { profile: TINY, changes_max: 100 });
+    submit(&mut engine, job(0, 9, 2));
+    step(&mut engine);
+    assert!(!engine.clear_cache());
+    run(&mut engine);
+    assert_eq!((engine.holds(&job(0, 9, 1).prompt, &root("")), engine.resident().len()), (2, 2));
+    assert_eq!(engine.holds(&job(0, 9, 1).prompt, &root("salt")), 0);
+    assert!(engine.clear_cache());
+    assert_eq!((engine.holds(&job(0, 9, 1).prompt, &root("")), engine.resident().len()), (0, 0));
+    assert_eq!(engine.take_changes().0.last(), Some(&Change::Cleared));
+    submit(&mut engine, job(0, 9, 1));
+    assert_eq!(run(&mut engine)[0].cached_tokens, 0);
+}
+
+#[test]
+fn a_restart_forgets_all_and_old_names_stay_strangers() {
+    let mut engine = engine(TINY);
+    let old = submit(&mut engine, job(0, 9, 5));
+    engine.begin_step();
+    engine.restart();
+    assert!(!engine.is_stepping() && engine.resident().is_empty());
+    assert_eq!(engine.stats().counters, Counters::default());
+    let new = submit(&mut engine, job(0, 9, 1));
+    assert_eq!(old.slot, new.slot);
+    engine.abort(old);
+    assert_eq!(run(&mut engine).len(), 1);
 }
 
 #[test]

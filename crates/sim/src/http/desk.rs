@@ -6,6 +6,7 @@
 //!
 //! When nothing is to do the desk sleeps on a notification, not on a timer.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,10 +18,11 @@ use tokio::sync::Notify;
 
 use super::Settings;
 use super::fault::Faults;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::engine::{self, Engine, Job, JobId, Output, Reject};
+use crate::events::Publisher;
 use crate::histogram::Histogram;
-use crate::kv::Change;
+use crate::kv::{Change, Root};
 
 /// Steps of no duration that are played before connections get a turn. Chosen: enough that the tokens of a
 /// short answer leave in one write, few enough that a long one can be abandoned.
@@ -31,11 +33,17 @@ const STEPS_PER_TURN: u32 = 32;
 /// what it missed, though.
 const LAG_MAX: Duration = Duration::from_millis(100);
 
+/// Changes of the cache between two steps, for the publisher. A step makes at most two for each block it
+/// computes: tens of thousands, with the largest budgets in use.
+const STEP_CHANGES_MAX: usize = 1 << 20;
+
 pub(super) struct Desk {
     core: Arc<Mutex<Core>>,
     clock: Clock,
     speedup: f64,
     work: Notify,
+    /// Gets the changes of every step, if anybody does.
+    publisher: Option<Arc<Publisher>>,
     changed: Arc<Notify>,
 }
 
@@ -75,13 +83,19 @@ pub(super) struct Ticket {
 }
 
 impl Desk {
-    pub(super) fn new(settings: &Settings, changed: Arc<Notify>) -> Desk {
-        let core = Core { engine: Engine::new(settings.engine), progress: Vec::new() };
+    pub(super) fn new(settings: &Settings, publisher: Option<Arc<Publisher>>, changed: Arc<Notify>) -> Desk {
+        let changes_max = match publisher {
+            Some(_) => settings.engine.changes_max.max(STEP_CHANGES_MAX),
+            None => settings.engine.changes_max,
+        };
+        let engine = Engine::new(engine::Settings { changes_max, ..settings.engine });
+        let core = Core { engine, progress: Vec::new() };
         Desk {
             core: Arc::new(Mutex::new(core)),
             clock: Clock::start(),
             speedup: settings.speedup,
             work: Notify::new(),
+            publisher,
             changed,
         }
     }
@@ -150,13 +164,47 @@ impl Desk {
         self.core.lock().engine.take_changes()
     }
 
+    /// Forgets the cache, if nobody uses it; whether it did. As in vLLM, subscribers hear of it with the next
+    /// step.
+    pub(super) fn clear_cache(&self) -> bool {
+        self.core.lock().engine.clear_cache()
+    }
+
+    pub(super) fn resident(&self) -> BTreeMap<u64, u32> {
+        self.core.lock().engine.resident()
+    }
+
+    pub(super) fn holds(&self, tokens: &[u32], root: &Root) -> usize {
+        self.core.lock().engine.holds(tokens, root)
+    }
+
+    /// As after a crash: no jobs, no cache, no subscribers. Those who wait for an answer are for the caller
+    /// to get rid of.
+    pub(super) fn restart(&self) {
+        let mut core = self.core.lock();
+        core.engine.restart();
+        core.progress.clear();
+        // Under the lock: no batch of the old life may follow the beginning of the new one.
+        self.publisher.iter().for_each(|it| it.restart());
+        drop(core);
+        self.changed.notify_waiters();
+    }
+
     fn begin_step(&self) -> Option<Duration> {
         self.core.lock().engine.begin_step()
     }
 
     fn finish_step(&self, now: Instant, outputs: &mut Vec<Output>) {
         let mut core = self.core.lock();
+        if !core.engine.is_stepping() {
+            // Restarted in the middle of it.
+            return;
+        }
         core.engine.finish_step(now, outputs);
+        if let Some(publisher) = &self.publisher {
+            let (changes, lost) = core.engine.take_changes();
+            publisher.publish(clock::since_1970().as_secs_f64(), &changes, lost);
+        }
         for output in outputs.drain(..) {
             core.deliver(&output);
         }
@@ -231,9 +279,12 @@ impl Drop for Ticket {
             return;
         }
         let mut core = self.core.lock();
-        // The step may have ended between the two locks; then the slot may be another's by now.
-        let place = &mut core.progress[self.job.slot as usize];
-        if place.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.progress)) {
+        // The step may have ended between the two locks, or the engine restarted; then the slot may be
+        // another's by now, or nobody's.
+        let place = core.progress.get_mut(self.job.slot as usize);
+        if let Some(place) = place
+            && place.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.progress))
+        {
             *place = None;
         }
         core.engine.abort(self.job);

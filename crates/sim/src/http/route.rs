@@ -20,6 +20,8 @@ use super::pooling;
 use super::{Open, Shared, metrics};
 use crate::clock;
 use crate::engine::{self, Job};
+use crate::events::disturbance::Disturbance;
+use crate::kv::{Names, Root};
 use crate::text;
 
 /// The largest body we read. Chosen: the default of the router in front, so that it is never ours that
@@ -58,8 +60,8 @@ pub(super) async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Re
         let refusal = Refusal::plain(StatusCode::PAYLOAD_TOO_LARGE);
         return Ok(respond(Err(refusal), None, open));
     };
-    if path == "/sim/fault" {
-        return Ok(respond(set_fault(&shared, &parts.method, &body), None, open));
+    if let Some(command) = path.strip_prefix("/sim/") {
+        return Ok(respond(command_sim(&shared, command, &parts.method, &body), None, open));
     }
     if !body.is_empty() {
         shared.record(path, &body);
@@ -91,7 +93,7 @@ struct Posted<'a> {
     body: &'a [u8],
 }
 
-const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/metrics"];
+const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/metrics", "/kv_event_sources"];
 
 fn get(shared: &Shared, path: &str) -> Result<Reply, Refusal> {
     match path {
@@ -100,6 +102,7 @@ fn get(shared: &Shared, path: &str) -> Result<Reply, Refusal> {
         "/version" => Ok(Reply::json(&json!({"version": concat!("maitre-sim-", env!("CARGO_PKG_VERSION"))}))),
         "/v1/models" => Ok(Reply::json(&models(shared))),
         "/metrics" => Ok(Reply::Whole { content_type: METRICS, content: metrics::render(shared).into() }),
+        "/kv_event_sources" => Ok(Reply::json(&event_sources(shared))),
         _ if POST_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
         _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
     }
@@ -120,6 +123,7 @@ const POST_PATHS: &[&str] = &[
     "/classify",
     "/tokenize",
     "/detokenize",
+    "/reset_prefix_cache",
 ];
 
 async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
@@ -135,6 +139,7 @@ async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
         "/classify" => pooling::classify(shared, posted.body).await.map(Reply::text),
         "/tokenize" => tokenize(shared, posted.body),
         "/detokenize" => detokenize(posted.body),
+        "/reset_prefix_cache" => Ok(Reply::json(&json!({"success": shared.desk.clear_cache()}))),
         "/v1/messages/count_tokens" => {
             Ok(Reply::json(&json!({"input_tokens": ask::parse_prompt(posted.body)?.len()})))
         }
@@ -151,6 +156,7 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         return Err(Refusal::bad_request("stream: not simulated on this route"));
     }
     let model = shared.model(ask.model.as_deref())?;
+    let root = shared.root(model, &ask.salt);
     let seed = text::seed(model, &ask.prompt);
     let words = Words::new(ask.call.as_ref(), seed);
     let profile = &shared.settings.engine.profile;
@@ -166,13 +172,7 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         words,
         delivery: ask.delivery,
     };
-    let job = Job {
-        root: engine::root(model, &ask.salt),
-        prompt: ask.prompt,
-        seed,
-        answer_tokens: length.tokens,
-        finish: length.finish,
-    };
+    let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
     shared.desk.pay_overhead(arrived, profile.overhead).await;
     let ticket = shared.desk.submit(arrived, job)?;
     match ask.delivery {
@@ -193,10 +193,16 @@ impl Shared {
         known.map(String::as_str).ok_or_else(|| Refusal::unknown_model(name))
     }
 
+    /// Where the cache of this model or adapter begins.
+    fn root(&self, name: &str, salt: &str) -> Root {
+        let model = &self.settings.model;
+        Root::new(Names { model, adapter: (name != model).then_some(name), salt })
+    }
+
     /// Hands in a job that is only prefilled. It costs one token of answer, which nobody sees.
     pub(super) fn submit_prefill(&self, model: &str, prompt: Vec<u32>) -> Result<Ticket, Refusal> {
         let job = Job {
-            root: engine::root(model, ""),
+            root: self.root(model, ""),
             seed: text::seed(model, &prompt),
             prompt,
             answer_tokens: 1,
@@ -251,6 +257,39 @@ fn detokenize(body: &[u8]) -> Result<Reply, Refusal> {
     }
     let fields: Fields = serde_json::from_slice(body)?;
     Ok(Reply::json(&json!({"prompt": text::decode(&fields.tokens)})))
+}
+
+/// By data-parallel rank, of which there is one, as vLLM answers. Empty when nothing is published.
+fn event_sources(shared: &Shared) -> Value {
+    match &shared.publisher {
+        Some(publisher) => json!({"0": publisher.source()}),
+        None => json!({}),
+    }
+}
+
+fn command_sim(shared: &Shared, command: &str, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
+    match command {
+        "fault" => set_fault(shared, method, body),
+        "events" => disturb(shared, method, body),
+        "restart" if *method == Method::POST => {
+            shared.restart();
+            Ok(Reply::Empty)
+        }
+        "restart" => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+    }
+}
+
+fn disturb(shared: &Shared, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
+    let Some(publisher) = &shared.publisher else {
+        return Err(Refusal::bad_request("this engine publishes no events"));
+    };
+    match *method {
+        Method::POST => publisher.disturb(serde_json::from_slice::<Disturbance>(body)?),
+        Method::DELETE => publisher.clear_disturbances(),
+        _ => return Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+    }
+    Ok(Reply::Empty)
 }
 
 fn set_fault(shared: &Shared, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {

@@ -1,5 +1,7 @@
 //! The HTTP face over loopback sockets: routes, framing, faults, and clients that leave.
 
+mod events;
+
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};

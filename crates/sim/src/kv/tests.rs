@@ -2,10 +2,14 @@
 
 use super::*;
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
+static ROOT: LazyLock<Root> = LazyLock::new(|| Root::new(Names { model: "tiny", adapter: None, salt: "" }));
+
 fn full(hash: u64) -> Full<'static> {
-    Full { hash, parent: None, tokens: &[] }
+    Full { hash, parent: None, tokens: &[], root: &ROOT }
 }
 
 /// A pool whose sequence `hashes` was stored and released again.
@@ -98,11 +102,11 @@ fn changes_beyond_the_limit_are_counted_and_order_is_kept() {
     let mut held = Vec::new();
     for (round, hash) in [7, 8, 9].into_iter().enumerate() {
         assert!(pool.grow(&mut held, 1), "round {round}");
-        pool.store(held[0], Full { hash, parent: Some(6), tokens: &[1, 2] });
+        pool.store(held[0], Full { parent: Some(6), tokens: &[1, 2], ..full(hash) });
         pool.release(&mut held);
     }
-    let stored = Change::Stored { hash: 7, parent: Some(6), tokens: Box::new([1, 2]) };
-    assert_eq!(pool.take_changes(), (vec![stored, Change::Removed { hash: 7 }], 3));
+    let stored = Stored { hash: 7, parent: Some(6), tokens: Box::new([1, 2]), adapter: None, salt: None };
+    assert_eq!(pool.take_changes(), (vec![Change::Stored(stored), Change::Removed { hash: 7 }], 3));
     assert_eq!(pool.take_changes(), (vec![], 0));
 }
 
@@ -176,6 +180,25 @@ impl Naive {
     }
 }
 
+impl Naive {
+    fn clear(&mut self) -> bool {
+        let is_unused = self.blocks.iter().all(|it| it.1 == 0);
+        if is_unused {
+            self.blocks.fill((None, 0));
+            self.named.clear();
+        }
+        is_unused
+    }
+
+    fn resident(&self) -> BTreeMap<u64, u32> {
+        let mut copies = BTreeMap::new();
+        for hash in self.blocks.iter().filter_map(|it| it.0) {
+            *copies.entry(hash).or_default() += 1;
+        }
+        copies
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     /// Hits what it can of a sequence of a family, unless it came too early for that, then grows to its
@@ -188,6 +211,7 @@ enum Op {
     End {
         index: usize,
     },
+    Clear,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -195,6 +219,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (0..4u64, 1..9usize, any::<bool>())
             .prop_map(|(family, blocks, early)| Op::Begin { family, blocks, early }),
         2 => (0..8usize).prop_map(|index| Op::End { index }),
+        1 => Just(Op::Clear),
     ];
     proptest::collection::vec(op, 0..80)
 }
@@ -233,9 +258,11 @@ proptest! {
                     naive.release(&mut theirs);
                 }
                 Op::End { .. } => {}
+                Op::Clear => prop_assert_eq!(pool.clear(), naive.clear()),
             }
             prop_assert_eq!(pool.free() as usize, naive.free.len());
             prop_assert!(pool.used() <= pool.capacity());
+            prop_assert_eq!(pool.resident(), naive.resident());
         }
         for (mut ours, _) in live {
             pool.release(&mut ours);

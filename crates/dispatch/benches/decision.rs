@@ -1,0 +1,229 @@
+//! What a decision costs: from the arrival of a prompt of 512 blocks to its seat, among 64 workers and among
+//! 1,000.
+//!
+//! All of it is timed that stands between a client and its worker: the prompt is looked up, every worker
+//! priced, one picked, and what the prompt will leave in its cache noted. What follows an arrival is played,
+//! in virtual time, but not timed. The bars are 20 µs at 64 workers and 150 µs at 1,000, for 99 of a hundred.
+//! A turn of a conversation keeps them. A prompt that is new from its 65th block on does not keep the first:
+//! noting 448 blocks in the index takes some 28 µs, whatever the number of workers.
+//!
+//! Neighbours on the machine only ever add, so of many short rounds the one with the least p99 counts.
+//!
+//! Nothing is allocated a worker: standings, holdings and candidates are filled into vectors that the brain
+//! keeps, and what a seat allocates (its place among the open, runs of new blocks in the index) does not
+//! know how many workers there are. To count that here would take an allocator of our own, and so unsafe
+//! code, which we have forbidden ourselves.
+//!
+//! `cargo bench -p maitre-dispatch --bench decision` measures; `cargo test` runs it once, small.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant as Clock};
+
+use maitre_base::{Instant, RequestId, Rng, WorkerId};
+use maitre_dispatch::{Arrival, Blocks, Brain, Effect, Event, Form, Prompt, Settings};
+use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::{Card, Evidence, Load};
+use maitre_index::feed::Trust;
+use maitre_index::prefix::{self, Unit};
+use maitre_index::{Root, Tier};
+use maitre_policy::Name;
+
+const BLOCK: usize = 16;
+const PROMPT_BLOCKS: usize = 512;
+/// Of a prompt: what all workers hold, and what an eighth of them hold. The rest is one worker's, or nobody's.
+const SHARED_BLOCKS: usize = 64;
+const GROUP_BLOCKS: usize = 192;
+/// Of a turn: new with this arrival.
+const NEW_BLOCKS: usize = 16;
+const GROUPS: u32 = 8;
+/// Requests that are open at any time, a worker.
+const OPEN: u32 = 4;
+/// The pace of every worker: what is expected of one that nobody knows.
+const FLOOR: Duration = Duration::from_millis(20);
+const PREFILL_TOKEN: Duration = Duration::from_micros(50);
+const STEP: Duration = Duration::from_millis(10);
+const ANSWER: u32 = 200;
+const TICK: Duration = Duration::from_millis(500);
+
+fn main() {
+    let measuring = std::env::args().any(|it| it == "--bench");
+    let (rounds, arrivals) = if measuring { (40, 2_500) } else { (1, 20) };
+    for (workers, blocks) in [(64, 20_000), (1_000, 2_000)] {
+        let blocks = if measuring { blocks } else { PROMPT_BLOCKS };
+        let mut fleet = Fleet::new(workers, blocks);
+        for (kind, share) in [("a turn of a conversation", 1.0), ("cold after the system prompt", 0.0)] {
+            let best = (0..rounds).map(|_| fleet.round(arrivals, share)).min_by_key(|it| it.p99);
+            let Spread { p50, p99 } = best.unwrap_or_default();
+            let micros = |it: Duration| it.as_nanos() as f64 / 1e3;
+            println!(
+                "{workers:>5} workers, {kind:<28}: p50 {:6.1} µs, p99 {:6.1} µs",
+                micros(p50),
+                micros(p99)
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Spread {
+    p50: Duration,
+    p99: Duration,
+}
+
+/// A fleet whose engines report their caches.
+struct Fleet {
+    brain: Brain,
+    /// Conversations that are held somewhere.
+    texts: Vec<Vec<u32>>,
+    rng: Rng,
+    now: Instant,
+    /// First tokens and ends to come, by their time.
+    script: BinaryHeap<Reverse<(Instant, Step)>>,
+    next: u64,
+    workers: u32,
+    effects: Vec<Effect>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    FirstToken(RequestId),
+    Finished(RequestId),
+    Tick,
+}
+
+impl Fleet {
+    /// Every worker reports so many blocks, in conversations of the group it is in.
+    fn new(workers: u32, blocks: usize) -> Fleet {
+        let mut fleet = Fleet {
+            brain: Brain::new(Settings { strategy: Name::LeastDelay, ..Settings::default() }),
+            texts: Vec::new(),
+            rng: Rng::new(1),
+            now: Instant::from_millis(1),
+            script: BinaryHeap::from([Reverse((Instant::from_millis(500), Step::Tick))]),
+            next: 0,
+            workers,
+            effects: Vec::new(),
+        };
+        for number in 0..workers {
+            fleet.join(number);
+            for _ in 0..(blocks / (PROMPT_BLOCKS - NEW_BLOCKS)).max(1) {
+                let text = fleet.text(number % GROUPS, PROMPT_BLOCKS - NEW_BLOCKS);
+                fleet.store(WorkerId(number), &text);
+                fleet.texts.push(text);
+            }
+        }
+        fleet
+    }
+
+    fn join(&mut self, number: u32) {
+        let worker = WorkerId(number);
+        self.on(Event::WorkerJoined { url: &format!("http://10.0.0.1:{number}") });
+        self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        self.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
+        self.on(Event::TrustChanged { worker, trust: Trust::Fresh });
+        let load = Load { blocks: Some(40_000), block_size: Some(BLOCK as u64), ..Load::default() };
+        self.on(Event::LoadReported { worker, load });
+    }
+
+    fn on(&mut self, event: Event<'_>) {
+        self.effects.clear();
+        self.brain.on(self.now, event, &mut self.effects);
+    }
+
+    /// A conversation of this group, so many blocks long.
+    fn text(&mut self, group: u32, blocks: usize) -> Vec<u32> {
+        let token = |at: usize| match at / BLOCK {
+            0..SHARED_BLOCKS => at as u32,
+            SHARED_BLOCKS..GROUP_BLOCKS => at as u32 ^ (group + 1) << 20,
+            _ => self.rng.next_u64() as u32,
+        };
+        (0..blocks * BLOCK).map(token).collect()
+    }
+
+    fn store(&mut self, worker: WorkerId, tokens: &[u32]) {
+        let names: Vec<u64> = chain(tokens).iter().map(|it| it.0).collect();
+        let blocks = Blocks {
+            names: &names,
+            parent: None,
+            tokens,
+            block_tokens: BLOCK as u32,
+            adapter: None,
+            salt: None,
+            extras: &[],
+            tier: Tier::Gpu,
+        };
+        self.on(Event::BlocksStored { worker, blocks });
+    }
+
+    /// So many arrivals; of those who go on with a conversation that somebody holds, this share.
+    fn round(&mut self, arrivals: usize, held: f64) -> Spread {
+        let mut took: Vec<Duration> = (0..arrivals).map(|_| self.arrival(held)).collect();
+        took.sort_unstable();
+        Spread { p50: took[took.len() / 2], p99: took[took.len() * 99 / 100] }
+    }
+
+    fn arrival(&mut self, held: f64) -> Duration {
+        let mut tokens = match self.rng.unit() < held {
+            true => self.texts[self.rng.below(self.texts.len())].clone(),
+            false => self.text(0, SHARED_BLOCKS),
+        };
+        while tokens.len() < PROMPT_BLOCKS * BLOCK {
+            tokens.push(self.rng.next_u64() as u32);
+        }
+        let prompt = Prompt {
+            unit: Unit::Tokens,
+            units: tokens.len() as u64,
+            block: BLOCK as u32,
+            chain: chain(&tokens).into(),
+        };
+        let event = Event::Arrived(Arrival {
+            request: RequestId(self.next),
+            model: Some("llama"),
+            size: Size::Tokens(tokens.len() as u64),
+            answer_max: Some(u64::from(ANSWER)),
+            decodes: Decodes::Yes,
+            form: Form::Stream,
+            session: None,
+            head: None,
+            prompt: Some(&prompt),
+        });
+        self.effects.clear();
+        let start = Clock::now();
+        self.brain.on(self.now, event, &mut self.effects);
+        let took = start.elapsed();
+        let [Effect::Seat(seat)] = self.effects[..] else { panic!("not seated: {:?}", self.effects) };
+        let computed = tokens.len() as u64 - seat.held.map_or(0, |it| it.0);
+        let first = self.now + FLOOR + PREFILL_TOKEN * computed as u32;
+        self.script.push(Reverse((first, Step::FirstToken(seat.request))));
+        self.script.push(Reverse((first + STEP * ANSWER, Step::Finished(seat.request))));
+        self.next += 1;
+        self.play_until(self.now + STEP * ANSWER / (OPEN * self.workers));
+        took
+    }
+
+    fn play_until(&mut self, end: Instant) {
+        while let Some(&Reverse((at, step))) = self.script.peek().filter(|it| it.0.0 <= end) {
+            self.script.pop();
+            self.now = at;
+            match step {
+                Step::FirstToken(request) => self.on(Event::FirstToken { request }),
+                Step::Finished(request) => {
+                    self.on(Event::Finished { request, counted: None, pieces: ANSWER })
+                }
+                Step::Tick => {
+                    self.script.push(Reverse((at + TICK, Step::Tick)));
+                    self.on(Event::Tick);
+                }
+            }
+        }
+        self.now = end;
+    }
+}
+
+fn chain(tokens: &[u32]) -> Vec<maitre_index::PrefixHash> {
+    let mut chain = Vec::new();
+    prefix::chain(Root::new(Unit::Tokens, "llama", None, None), tokens, BLOCK, &mut chain);
+    chain
+}

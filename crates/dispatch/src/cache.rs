@@ -1,0 +1,276 @@
+//! The index at the brain's table: what each worker holds of a prompt, in tokens, and what we learn of it.
+//!
+//! The index counts blocks, and workers may cut the same prompt into blocks of different sizes. A prompt
+//! comes in as one chain at the greatest common divisor of those sizes; each size then takes every so manyth
+//! link of it. Where only bytes are known, a block is as many words of four bytes, and what is held is the
+//! same part of the prompt's estimated tokens.
+
+use std::sync::Arc;
+
+use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_fleet::Standing;
+use maitre_index::feed::Trust;
+use maitre_index::prefix::Unit;
+use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Report, Settings, Source};
+
+/// Tokens in a block of an engine that has not said, and the least that we count in.
+pub const BLOCK_TOKENS: u32 = 16;
+
+/// A prompt, named block by block.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub unit: Unit,
+    /// How many tokens or words it has, the tail that fills no block included.
+    pub units: u64,
+    /// Units in a block of the chain.
+    pub block: u32,
+    pub chain: Arc<[PrefixHash]>,
+}
+
+/// What one worker holds of the prompt at hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub tokens: Tokens,
+    /// In slower memory, after those.
+    pub below: Tokens,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Tokens in one of its blocks.
+    block: u32,
+    trust: Trust,
+    /// Blocks it holds of anything, by the last event that was about it.
+    holds: u32,
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    index: Index,
+    /// By worker number.
+    known: Vec<Known>,
+    // Scratch.
+    holdings: Holdings,
+    links: Vec<PrefixHash>,
+    sizes: Vec<u32>,
+}
+
+impl Cache {
+    pub(crate) fn new(settings: Settings) -> Cache {
+        Cache {
+            index: Index::new(settings),
+            known: Vec::new(),
+            holdings: Holdings::new(),
+            links: Vec::new(),
+            sizes: Vec::new(),
+        }
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub fn trust(&self, worker: WorkerId) -> Trust {
+        self.known.get(worker.index()).map_or(Trust::None, |it| it.trust)
+    }
+
+    /// Tokens in a block of this worker.
+    pub fn block(&self, worker: WorkerId) -> u32 {
+        self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block)
+    }
+
+    pub fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
+        self.index.numbers(worker)
+    }
+
+    /// How much it holds of anything: what it reports, or else what we sent it.
+    ///
+    /// Asked of every worker in every decision, so it is noted when it changes: to ask the index each time
+    /// was a tenth of a decision among a thousand workers. What the index drops of other workers for want
+    /// of room shows at the next tick.
+    pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
+        let known = self.known.get(worker.index());
+        Tokens(known.map_or(0, |it| u64::from(it.holds) * u64::from(it.block)))
+    }
+
+    fn note(&mut self, worker: WorkerId) {
+        let numbers = self.index.numbers(worker);
+        if let Some(known) = self.known.get_mut(worker.index()) {
+            known.holds = numbers.map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
+        }
+    }
+
+    pub(crate) fn join(&mut self, worker: WorkerId) {
+        let places = self.known.len().max(worker.index() + 1);
+        self.known.resize(places, Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 });
+        self.index.join(worker);
+    }
+
+    pub(crate) fn leave(&mut self, worker: WorkerId) {
+        self.index.leave(worker);
+    }
+
+    /// What the worker's own report says of its cache.
+    pub(crate) fn size(&mut self, worker: WorkerId, block: Option<u64>, capacity: Option<Tokens>) {
+        // Events know better: the block of the group that is indexed.
+        let seen = self.index.block_tokens(worker);
+        let told = block.and_then(|it| u32::try_from(it).ok()).filter(|&it| it > 0);
+        let block = seen.or(told.map(grain)).unwrap_or_else(|| self.block(worker));
+        if let Some(known) = self.known.get_mut(worker.index()) {
+            known.block = block;
+        }
+        if let Some(capacity) = capacity {
+            let blocks = u32::try_from(capacity.0 / u64::from(block)).unwrap_or(u32::MAX);
+            self.index.set_capacity(worker, blocks);
+        }
+        self.note(worker);
+    }
+
+    // What engines say.
+
+    pub(crate) fn report(&mut self, worker: WorkerId, report: &Report<'_>) {
+        self.index.report(worker, report);
+        if let (Some(block), Some(known)) =
+            (self.index.block_tokens(worker), self.known.get_mut(worker.index()))
+        {
+            known.block = block;
+        }
+        self.note(worker);
+    }
+
+    pub(crate) fn trust_changed(&mut self, worker: WorkerId, trust: Trust) {
+        if let Some(known) = self.known.get_mut(worker.index()) {
+            known.trust = trust;
+        }
+        self.index.set_source(
+            worker,
+            match trust {
+                Trust::Fresh => Source::Reported,
+                Trust::None | Trust::Cold | Trust::Suspect => Source::Predicted,
+            },
+        );
+    }
+
+    /// Nothing that was known of its cache holds any more.
+    pub(crate) fn clear(&mut self, worker: WorkerId) {
+        self.index.clear(worker);
+        self.note(worker);
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.index.tick(now);
+        (0..self.known.len()).for_each(|it| self.note(WorkerId(it as u32)));
+    }
+
+    // Requests.
+
+    /// Fills `held`, one for each of the standings.
+    pub(crate) fn look_up(
+        &mut self,
+        prompt: &Prompt,
+        prompt_tokens: Tokens,
+        standings: &[Standing],
+        held: &mut Vec<Held>,
+    ) {
+        held.clear();
+        held.resize(standings.len(), Held::default());
+        self.sizes.clear();
+        for standing in standings {
+            let size = self.known.get(standing.worker.index()).map_or(BLOCK_TOKENS, |it| it.block);
+            if !self.sizes.contains(&size) {
+                self.sizes.push(size);
+            }
+        }
+        for place in 0..self.sizes.len() {
+            let size = self.sizes[place];
+            let Some(chain) = chain(prompt, size, &mut self.links) else { continue };
+            self.index.look_up(chain, &mut self.holdings);
+            for (standing, held) in standings.iter().zip(held.iter_mut()) {
+                let worker = standing.worker;
+                if self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block) == size {
+                    *held = in_tokens(prompt, prompt_tokens, size, self.holdings.of(worker));
+                }
+            }
+        }
+    }
+
+    /// The prompt was sent there.
+    pub(crate) fn seated(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) -> Option<Planted> {
+        let size = self.block(worker);
+        let chain = chain(prompt, size, &mut self.links)?;
+        let planted = self.index.predict(now, worker, chain);
+        self.note(worker);
+        Some(planted)
+    }
+
+    pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) {
+        let size = self.block(worker);
+        if let Some(chain) = chain(prompt, size, &mut self.links) {
+            self.index.prefilled(now, worker, chain);
+        }
+    }
+
+    /// It failed before it was prefilled.
+    pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted) {
+        let size = self.block(worker);
+        if let Some(chain) = chain(prompt, size, &mut self.links) {
+            self.index.forget(worker, chain, planted);
+            self.note(worker);
+        }
+    }
+
+    /// The engine found this part of the prompt in its cache. Where it reports its cache, that is known.
+    pub(crate) fn counted(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted, part: f64) {
+        let size = self.block(worker);
+        let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
+        let found = match prompt.unit {
+            // Code has twice the tokens that prose has in as many bytes: a part of the tokens is about the
+            // same part of the words, no more. Without this a held half that was prose passed for a miss,
+            // and a miss costs the belief in all that is older.
+            Unit::Words if (planted.from / 2..=planted.from * 2).contains(&found) => planted.from,
+            Unit::Words | Unit::Tokens => found,
+        };
+        if let Some(chain) = chain(prompt, size, &mut self.links) {
+            self.index.correct(worker, chain, planted, found);
+            self.note(worker);
+        }
+    }
+}
+
+/// Pages smaller than our least block are counted together.
+fn grain(block: u32) -> u32 {
+    match block {
+        0 => BLOCK_TOKENS,
+        small if small < BLOCK_TOKENS && BLOCK_TOKENS.is_multiple_of(small) => BLOCK_TOKENS,
+        other => other,
+    }
+}
+
+/// The prompt in blocks of `size`; none if it cannot be cut so.
+fn chain<'a>(prompt: &'a Prompt, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
+    if size == prompt.block {
+        return Some(Chain { block_tokens: size, prefixes: &prompt.chain });
+    }
+    if prompt.block == 0 || !size.is_multiple_of(prompt.block) {
+        return None;
+    }
+    let step = (size / prompt.block) as usize;
+    scratch.clear();
+    scratch.extend(prompt.chain.iter().skip(step - 1).step_by(step));
+    Some(Chain { block_tokens: size, prefixes: scratch })
+}
+
+fn in_tokens(prompt: &Prompt, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
+    // Engines compute at least one token, and whole blocks: a prompt that is cached to its end loses one.
+    let most = u32::try_from(prompt.units.saturating_sub(1) / u64::from(size)).unwrap_or(u32::MAX);
+    let blocks = holding.blocks.min(most);
+    let below = (holding.lower).min(most - blocks);
+    let tokens = |blocks: u32| {
+        let units = u64::from(blocks) * u64::from(size);
+        match prompt.unit {
+            Unit::Tokens => Tokens(units),
+            Unit::Words => Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64),
+        }
+    };
+    Held { tokens: tokens(blocks), below: tokens(below) }
+}

@@ -1,0 +1,93 @@
+//! The LoRA adapters of one worker: which are loaded, and whether there is a slot for another.
+//!
+//! An engine lists every adapter it could serve and keeps a few of them on the GPU. What it last said is
+//! loaded may be a second old, so what we have seated there since counts too.
+
+use crate::fleet::ModelId;
+
+/// What taking a request for an adapter means here. Best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Slot {
+    /// It is loaded, or none is asked for.
+    Ready,
+    /// There is a slot to load it into, as far as we know.
+    Loads,
+    /// Another one must leave first.
+    Waits,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Adapters {
+    /// How many fit, if the engine says.
+    slots: Option<u32>,
+    /// What it says is loaded.
+    loaded: Vec<ModelId>,
+    /// What our own open requests there ask for, and how many do.
+    held: Vec<(ModelId, u32)>,
+}
+
+impl Adapters {
+    pub(crate) fn hear(&mut self, slots: u32, loaded: Vec<ModelId>) {
+        self.slots = Some(slots);
+        self.loaded = loaded;
+    }
+
+    pub(crate) fn begin(&mut self, model: ModelId) {
+        match self.held.iter_mut().find(|it| it.0 == model) {
+            Some((_, requests)) => *requests += 1,
+            None => self.held.push((model, 1)),
+        }
+    }
+
+    pub(crate) fn end(&mut self, model: ModelId) {
+        if let Some(place) = self.held.iter().position(|it| it.0 == model) {
+            self.held[place].1 -= 1;
+            if self.held[place].1 == 0 {
+                self.held.swap_remove(place);
+            }
+        }
+    }
+
+    pub fn slot(&self, model: ModelId) -> Slot {
+        if self.loaded.contains(&model) || self.held.iter().any(|it| it.0 == model) {
+            return Slot::Ready;
+        }
+        let ours = self.held.iter().filter(|it| !self.loaded.contains(&it.0)).count();
+        match self.slots {
+            Some(slots) if self.loaded.len() + ours >= slots as usize => Slot::Waits,
+            _ => Slot::Loads,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ModelId = ModelId(1);
+    const B: ModelId = ModelId(2);
+    const C: ModelId = ModelId(3);
+
+    #[test]
+    fn loaded_by_its_own_account_or_by_ours() {
+        let mut adapters = Adapters::default();
+        assert_eq!(adapters.slot(A), Slot::Loads);
+        adapters.begin(A);
+        assert_eq!(adapters.slot(A), Slot::Ready);
+        adapters.end(A);
+        assert_eq!(adapters.slot(A), Slot::Loads);
+        adapters.hear(2, vec![A]);
+        assert_eq!((adapters.slot(A), adapters.slot(B)), (Slot::Ready, Slot::Loads));
+    }
+
+    #[test]
+    fn slots_run_out() {
+        let mut adapters = Adapters::default();
+        adapters.hear(2, vec![A]);
+        adapters.begin(A);
+        adapters.begin(B);
+        assert_eq!(adapters.slot(C), Slot::Waits);
+        adapters.end(B);
+        assert_eq!(adapters.slot(C), Slot::Loads);
+    }
+}

@@ -1,0 +1,257 @@
+//! How fast a worker is, learned from what it did: when first tokens came and how fast tokens followed.
+//!
+//! Both are straight lines. A first token takes a floor plus so much for each token to prefill before it,
+//! ours and those promised earlier; a step takes a base plus so much for each request that shares it. So a
+//! rate is a line through weighted points, kept as five sums that forget: half of the memory is the last
+//! few dozen observations. Each worker's line leans on the line of the whole fleet, and that one on what
+//! engines usually do, so that a new worker is priced like its neighbours and an idle one stays sane.
+//!
+//! One observation in hundreds is wild (a paused process, a client that did not read): what is seen counts
+//! as at most four times, at least a quarter of what was expected. A worker that really became ten times
+//! slower is still learned in a handful of answers, for the expectation moves with every one.
+//!
+//! Left out: that prefill grows a little faster than its length, and that other people's prefills stretch
+//! the steps they share. Both end up in the slopes, at the mix of prompts there is.
+
+use std::time::Duration;
+
+/// Weight left of an observation after the next one: half after 34.
+const MEMORY: f64 = 0.98;
+/// How many observations the line one leans on is worth: to a worker, that of the fleet; to the fleet, what
+/// engines usually do, which is soon forgotten. If it were not, a worker nobody has tried would look slow in
+/// a fleet that is faster than usual, and would not be tried.
+const LEAN: f64 = 4.0;
+const LEAN_OF_FLEET: f64 = 0.5;
+/// How far one observation may be from what was expected, as a factor.
+const WILD: f64 = 4.0;
+
+/// An intercept and a slope, in seconds and seconds per unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fit {
+    pub base: f64,
+    pub slope: f64,
+}
+
+impl Fit {
+    pub fn at(&self, x: f64) -> f64 {
+        self.base + self.slope * x
+    }
+}
+
+/// What a line leans on, and how heavily.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lean {
+    fit: Fit,
+    weight: f64,
+}
+
+/// Points seen of late, as sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Line {
+    weight: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+}
+
+impl Line {
+    fn learn(&mut self, x: f64, y: f64) {
+        *self = self.times(MEMORY).plus(1.0, x, y);
+    }
+
+    fn times(self, factor: f64) -> Line {
+        Line {
+            weight: self.weight * factor,
+            x: self.x * factor,
+            y: self.y * factor,
+            xx: self.xx * factor,
+            xy: self.xy * factor,
+        }
+    }
+
+    fn plus(self, weight: f64, x: f64, y: f64) -> Line {
+        Line {
+            weight: self.weight + weight,
+            x: self.x + weight * x,
+            y: self.y + weight * y,
+            xx: self.xx + weight * x * x,
+            xy: self.xy + weight * x * y,
+        }
+    }
+
+    /// The line through the points and through two more of `lean`, one at zero and one at `span`.
+    ///
+    /// Never below zero, and never flat: a slope of nothing would make work free.
+    fn fit(&self, lean: Lean, span: f64) -> Fit {
+        let Lean { fit: lean, weight } = lean;
+        let half = weight / 2.0;
+        let all = self.plus(half, 0.0, lean.at(0.0)).plus(half, span, lean.at(span));
+        let variance = all.weight * all.xx - all.x * all.x;
+        let slope = (all.weight * all.xy - all.x * all.y) / variance;
+        let base = (all.y - slope * all.x) / all.weight;
+        if base < 0.0 {
+            // Through the origin, then.
+            return Fit { base: 0.0, slope: all.xy / all.xx };
+        }
+        if slope < lean.slope / SLOPE_RANGE {
+            let slope = lean.slope / SLOPE_RANGE;
+            return Fit { base: ((all.y - slope * all.x) / all.weight).max(0.0), slope };
+        }
+        Fit { base, slope }
+    }
+}
+
+/// A slope this many times flatter than the one it leans on is noise.
+const SLOPE_RANGE: f64 = 50.0;
+
+/// What engines usually do, until somebody has seen one: 20,000 prompt tokens a second, a floor of 20 ms,
+/// steps of 10 ms and a tenth of a millisecond for each further request. An 8B model on one large GPU; a
+/// 70B one on four is twice as slow.
+const FIRST_TOKEN: Fit = Fit { base: 0.020, slope: 50e-6 };
+const STEP: Fit = Fit { base: 0.010, slope: 100e-6 };
+
+/// Where the second point of a lean lies: an ordinary prompt, an ordinary crowd.
+const FIRST_TOKEN_SPAN: f64 = 4_000.0;
+const STEP_SPAN: f64 = 32.0;
+
+/// The rates of one worker, or of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    first_token: Line,
+    step: Line,
+    /// Seconds to the first token, by tokens to prefill.
+    pub prefill: Fit,
+    /// Seconds between tokens, by requests that share the step.
+    pub decode: Fit,
+}
+
+impl Default for Rates {
+    fn default() -> Rates {
+        Rates { first_token: Line::default(), step: Line::default(), prefill: FIRST_TOKEN, decode: STEP }
+    }
+}
+
+impl Rates {
+    /// A first token came after `seconds`, with so many tokens to prefill before it.
+    pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
+        let tokens = tokens as f64;
+        self.first_token.learn(tokens, tame(took.as_secs_f64(), self.prefill.at(tokens)));
+        self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN);
+    }
+
+    /// An answer's tokens followed each other this far apart, among so many requests.
+    pub fn step(&mut self, requests: f64, gap: Duration, lean: Lean) {
+        self.step.learn(requests, tame(gap.as_secs_f64(), self.decode.at(requests)));
+        self.decode = self.step.fit(lean, STEP_SPAN);
+    }
+
+    /// Looks again at what it leans on, which moves while this worker is idle.
+    pub fn lean(&mut self, fleet: &Rates) {
+        let (prefill, decode) = fleet.leans();
+        self.prefill = self.first_token.fit(prefill, FIRST_TOKEN_SPAN);
+        self.decode = self.step.fit(decode, STEP_SPAN);
+    }
+
+    /// What the rates of workers lean on, if these are the fleet's.
+    pub fn leans(&self) -> (Lean, Lean) {
+        (Lean { fit: self.prefill, weight: LEAN }, Lean { fit: self.decode, weight: LEAN })
+    }
+
+    /// What the fleet's own rates lean on.
+    pub const fn usual() -> (Lean, Lean) {
+        let weight = LEAN_OF_FLEET;
+        (Lean { fit: FIRST_TOKEN, weight }, Lean { fit: STEP, weight })
+    }
+}
+
+fn tame(seen: f64, expected: f64) -> f64 {
+    seen.clamp(expected / WILD, expected * WILD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_base::Rng;
+
+    fn seconds(value: f64) -> Duration {
+        Duration::from_secs_f64(value)
+    }
+
+    /// Feeds a worker that takes `truth`, with noise, and returns what was learned.
+    fn learn(truth: Fit, observations: usize, wild: usize) -> Rates {
+        let mut rng = Rng::new(7);
+        let mut rates = Rates::default();
+        for number in 0..observations {
+            let tokens = 200 + rng.below(8_000) as u64;
+            let noise = 0.9 + 0.2 * rng.unit();
+            let mut took = truth.at(tokens as f64) * noise;
+            if wild > 0 && number % wild == 0 {
+                took *= 100.0;
+            }
+            rates.first_token(tokens, seconds(took), Rates::usual().0);
+        }
+        rates
+    }
+
+    #[track_caller]
+    fn check_near(actual: f64, expected: f64, within: f64) {
+        let off = (actual / expected - 1.0).abs();
+        assert!(off < within, "{actual} should be near {expected}");
+    }
+
+    #[test]
+    fn a_line_is_learned_from_noise() {
+        for truth in [Fit { base: 0.05, slope: 15e-6 }, Fit { base: 0.2, slope: 400e-6 }] {
+            let rates = learn(truth, 100, 0);
+            check_near(rates.prefill.slope, truth.slope, 0.15);
+            check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.1);
+        }
+    }
+
+    #[test]
+    fn one_wild_observation_in_fifty_does_little() {
+        let truth = Fit { base: 0.05, slope: 100e-6 };
+        let rates = learn(truth, 300, 50);
+        check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.35);
+    }
+
+    #[test]
+    fn a_tenfold_slowdown_is_learned_in_a_few_dozen_answers() {
+        let mut rates = learn(Fit { base: 0.02, slope: 50e-6 }, 200, 0);
+        for _ in 0..60 {
+            rates.first_token(4_000, seconds(10.0 * (0.02 + 0.2)), Rates::usual().0);
+        }
+        assert!(rates.prefill.at(4_000.0) > 1.2, "{:?}", rates.prefill);
+    }
+
+    #[test]
+    fn before_data_the_fleet_is_the_best_guess() {
+        let fleet = learn(Fit { base: 0.1, slope: 500e-6 }, 200, 0);
+        let mut new = Rates::default();
+        new.lean(&fleet);
+        check_near(new.prefill.at(4_000.0), fleet.prefill.at(4_000.0), 0.01);
+    }
+
+    #[test]
+    fn prompts_of_one_size_leave_a_slope() {
+        let mut rates = Rates::default();
+        for _ in 0..500 {
+            rates.first_token(1_000, seconds(0.3), Rates::usual().0);
+        }
+        check_near(rates.prefill.at(1_000.0), 0.3, 0.1);
+        assert!(rates.prefill.slope > 0.0 && rates.prefill.base >= 0.0);
+    }
+
+    #[test]
+    fn steps_are_learned_by_the_crowd_they_serve() {
+        let mut rates = Rates::default();
+        let mut rng = Rng::new(3);
+        for _ in 0..200 {
+            let requests = rng.below(100) as f64;
+            rates.step(requests, seconds(0.02 + 0.000_5 * requests), Rates::usual().1);
+        }
+        check_near(rates.decode.at(80.0), 0.06, 0.1);
+        check_near(rates.decode.slope, 0.000_5, 0.15);
+    }
+}

@@ -1,0 +1,219 @@
+//! Reads a prompt: which tokens it is, as well as anybody here can tell, and the prefixes they make.
+//!
+//! Four ways, the best there is for each prompt. The client may have sent token ids. The model's own
+//! tokenizer and template may be known (`exact`). An engine that serves the model may be asked what it
+//! would make of the prompt (`ask`), if it answers fast enough. Else the text itself is cut into words of
+//! four bytes: no engine's events will match those, but what we routed ourselves does, and that is most of
+//! what there is to know.
+//!
+//! A prompt is read only if its strategy goes by caches. Reading never refuses a request: what cannot be
+//! rendered here is the engine's to judge, and goes as words.
+
+mod ask;
+mod exact;
+
+use std::sync::Arc;
+
+use maitre_dialect::openai;
+use maitre_dialect::route::Route;
+use maitre_dispatch::{Plan, Prompt};
+use maitre_fleet::estimate::Size;
+use maitre_index::prefix::{self, PrefixHash, Root, Unit};
+
+pub(crate) use ask::Asks;
+pub(crate) use exact::NotLoaded;
+pub(crate) use exact::Tokenizers;
+
+use crate::lane::Lane;
+
+/// How a prompt was read. Best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The client sent token ids.
+    Given,
+    /// By the model's own tokenizer and template.
+    Exact,
+    /// By an engine that serves the model.
+    Engine,
+    /// As bytes.
+    Words,
+}
+
+impl Level {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Level::Given => "given",
+            Level::Exact => "exact",
+            Level::Engine => "engine",
+            Level::Words => "words",
+        }
+    }
+}
+
+/// A prompt, read.
+pub(crate) struct Reading {
+    /// None where nobody goes by caches.
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) size: Size,
+}
+
+/// Token ids, and how many of them are sure: what follows an image depends on the engine.
+pub(crate) struct Ids {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) sure: usize,
+}
+
+/// Most blocks of one prompt that are named: a million tokens in blocks of 16. Beyond it nothing is looked
+/// up, and nothing remembered.
+const BLOCKS_MAX: usize = 65_536;
+
+/// What a prompt is rooted in, and how it is cut.
+pub(crate) struct Cut {
+    /// Empty if no worker lists it: what such workers report is rooted in nothing, too.
+    model: Arc<str>,
+    adapter: Option<String>,
+    salt: Option<String>,
+    block: u32,
+}
+
+impl Cut {
+    fn new(plan: Plan, parsed: &openai::Request<'_>) -> Cut {
+        // vLLM names adapters by model, SGLang beside it.
+        let adapter = plan.adapter.as_deref().or(parsed.lora.as_deref());
+        Cut {
+            adapter: adapter.map(str::to_owned),
+            salt: parsed.cache_salt.as_deref().map(str::to_owned),
+            model: plan.model.unwrap_or_default(),
+            block: plan.block,
+        }
+    }
+
+    fn root(&self, unit: Unit) -> Root {
+        Root::new(unit, &self.model, self.adapter.as_deref(), self.salt.as_deref())
+    }
+
+    fn of_ids(&self, ids: &Ids) -> Prompt {
+        let mut chain = Vec::new();
+        let block = self.block as usize;
+        let sure = ids.sure.min(BLOCKS_MAX * block);
+        prefix::chain(self.root(Unit::Tokens), &ids.tokens[..sure], block, &mut chain);
+        Prompt { unit: Unit::Tokens, units: ids.tokens.len() as u64, block: self.block, chain: chain.into() }
+    }
+
+    fn of_text(&self, prompt: &openai::Prompt<'_>) -> Prompt {
+        let mut words = Words::new(self.root(Unit::Words), self.block);
+        prompt.text(|bytes| words.feed(bytes));
+        let (units, chain) = (words.bytes / 4, words.chain);
+        Prompt { unit: Unit::Words, units, block: self.block, chain: chain.into() }
+    }
+}
+
+pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Request<'_>) -> Reading {
+    let house = &lane.house;
+    let plan = house.look(|brain| brain.plan(parsed.model.as_deref()));
+    let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
+        return Reading { prompt: None, size: size(parsed) };
+    };
+    let cut = Cut::new(plan, parsed);
+    let (level, ids) = match ids(lane, route, parsed, &cut).await {
+        Some((level, ids)) => (level, Some(ids)),
+        None => (Level::Words, None),
+    };
+    // Names that nobody lists are the client's own, and there is no end of them.
+    house.metrics.caches.read(if cut.model.is_empty() { "other" } else { &cut.model }, level);
+    match ids {
+        Some(Named::Ids(ids)) => {
+            Reading { prompt: Some(cut.of_ids(&ids)), size: Size::Tokens(ids.tokens.len() as u64) }
+        }
+        Some(Named::Prompt(prompt)) => Reading { size: Size::Tokens(prompt.units), prompt: Some(prompt) },
+        None => Reading { prompt: Some(cut.of_text(&parsed.prompt)), size: size(parsed) },
+    }
+}
+
+/// Ids, or what an engine's were turned into when it was last asked.
+enum Named {
+    Ids(Ids),
+    Prompt(Prompt),
+}
+
+async fn ids(
+    lane: &Lane,
+    route: Option<Route>,
+    parsed: &openai::Request<'_>,
+    cut: &Cut,
+) -> Option<(Level, Named)> {
+    if let Some(tokens) = parsed.prompt.ids() {
+        let sure = tokens.len();
+        return Some((Level::Given, Named::Ids(Ids { tokens, sure })));
+    }
+    if !matches!(route, Some(Route::Chat | Route::Completions)) {
+        return None;
+    }
+    let house = &lane.house;
+    let named = || parsed.model.as_deref().and_then(|it| house.tokenizers.get(it));
+    if let Some(model) = house.tokenizers.get(&cut.model).or_else(named) {
+        // What this model's template refuses, its engine will refuse: no need to ask.
+        return Some((Level::Exact, Named::Ids(exact::ids(house, model, parsed).await?)));
+    }
+    Some((Level::Engine, Named::Prompt(ask::prompt(lane, parsed, cut).await?)))
+}
+
+fn size(parsed: &openai::Request<'_>) -> Size {
+    match parsed.prompt.token_ids() {
+        Some(count) => Size::Tokens(count as u64),
+        None => Size::Bytes(parsed.prompt.bytes() as u64),
+    }
+}
+
+/// Bytes as words of four, named as they come.
+struct Words {
+    prefix: PrefixHash,
+    block_bytes: u64,
+    word: [u8; 4],
+    bytes: u64,
+    chain: Vec<PrefixHash>,
+}
+
+impl Words {
+    fn new(root: Root, block: u32) -> Words {
+        let block_bytes = 4 * u64::from(block.max(1));
+        Words { prefix: root.start(), block_bytes, word: [0; 4], bytes: 0, chain: Vec::new() }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.word[(self.bytes % 4) as usize] = byte;
+            self.bytes += 1;
+            if self.bytes.is_multiple_of(4) {
+                self.prefix = self.prefix.then(u32::from_le_bytes(self.word));
+            }
+            if self.bytes.is_multiple_of(self.block_bytes) && self.chain.len() < BLOCKS_MAX {
+                self.chain.push(self.prefix);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<PrefixHash> {
+        let mut words = Words::new(Root::new(Unit::Words, "m", None, None), 2);
+        for piece in text.as_bytes().chunks(3) {
+            words.feed(piece);
+        }
+        words.chain
+    }
+
+    #[test]
+    fn words_are_the_chain_of_their_bytes_however_they_are_cut() {
+        let text = "The quick brown fox jumps over the lazy dog";
+        let ids: Vec<u32> =
+            text.as_bytes().chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
+        let mut chain = Vec::new();
+        prefix::chain(Root::new(Unit::Words, "m", None, None), &ids, 2, &mut chain);
+        assert_eq!(words(text), chain);
+        assert!(words(&format!("{text} and more of it")).starts_with(&chain));
+    }
+}

@@ -1,0 +1,183 @@
+//! Asks an engine which tokens it would make of a prompt, where we cannot tell ourselves.
+//!
+//! The answer must not cost more than it saves. A question waits for some milliseconds at the most; an
+//! engine that does not answer in time, or not at all, is asked less and less often, and meanwhile prompts
+//! go as words. Answers are remembered as chains of prefixes, which are all that is wanted of them, so that
+//! a retried or repeated prompt asks nobody.
+
+use std::mem;
+use std::time::Duration;
+
+use bytes::Bytes;
+use maitre_base::hash::{self, NumberMap};
+use maitre_base::{Instant, WorkerId};
+use maitre_dialect::engine::{self, Kind};
+use maitre_dialect::openai;
+use maitre_dispatch::Prompt;
+use maitre_fleet::State;
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use super::{Cut, Ids};
+use crate::lane::Lane;
+use crate::line::{Line, Outgoing};
+
+/// How long an engine that failed to answer is left alone; doubles each time.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// The largest answer: ids of a prompt of a few hundred thousand tokens.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// What is remembered, in prefixes: 16 MiB at eight bytes each.
+const REMEMBERED_MAX: usize = 2 << 20;
+
+#[derive(Default)]
+pub(crate) struct Asks {
+    state: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// By model: when it may be asked again, and how long it is left alone next time.
+    pauses: NumberMap<(Instant, Duration)>,
+    remembered: Remembered,
+    turn: usize,
+}
+
+/// Two generations, as in `policy::pins`: what is used moves to the young one.
+#[derive(Default)]
+struct Remembered {
+    young: NumberMap<Prompt>,
+    old: NumberMap<Prompt>,
+    /// Prefixes in the young one.
+    prefixes: usize,
+}
+
+impl Remembered {
+    fn get(&mut self, key: u64) -> Option<Prompt> {
+        if let Some(prompt) = self.young.get(&key) {
+            return Some(prompt.clone());
+        }
+        let prompt = self.old.remove(&key)?;
+        self.put(key, prompt.clone());
+        Some(prompt)
+    }
+
+    fn put(&mut self, key: u64, prompt: Prompt) {
+        // A short prompt costs more than its prefixes.
+        let weight = prompt.chain.len() + 16;
+        if self.prefixes + weight > REMEMBERED_MAX / 2 {
+            self.old = mem::take(&mut self.young);
+            self.prefixes = 0;
+        }
+        self.prefixes += weight;
+        self.young.insert(key, prompt);
+    }
+}
+
+pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut) -> Option<Prompt> {
+    let house = &lane.house;
+    if house.settings.ask_patience.is_zero() {
+        return None;
+    }
+    let question = engine::question(parsed)?;
+    let model = hash::bytes(1, cut.model.as_bytes());
+    let key = hash::pair(hash::bytes(house.salt, question.as_bytes()), cut_key(cut));
+    let now = house.now();
+    {
+        let mut state = house.asks.state.lock();
+        if let Some(prompt) = state.remembered.get(key) {
+            return Some(prompt);
+        }
+        if state.pauses.get(&model).is_some_and(|(until, _)| now < *until) {
+            return None;
+        }
+    }
+    let worker = whom(lane, parsed.model.as_deref());
+    let answer = match worker {
+        Some(worker) => {
+            timeout(house.settings.ask_patience, ask(lane, worker, question)).await.ok().flatten()
+        }
+        None => None,
+    };
+    let mut state = house.asks.state.lock();
+    let Some(tokens) = answer else {
+        let pause = state.pauses.get(&model).map_or(PAUSE, |it| it.1);
+        state.pauses.insert(model, (now + pause, (pause * 2).min(PAUSE_MAX)));
+        return None;
+    };
+    state.pauses.remove(&model);
+    let sure = tokens.len();
+    let prompt = cut.of_ids(&Ids { tokens, sure });
+    state.remembered.put(key, prompt.clone());
+    Some(prompt)
+}
+
+fn cut_key(cut: &Cut) -> u64 {
+    hash::pair(cut.root(maitre_index::prefix::Unit::Tokens).start().0, u64::from(cut.block))
+}
+
+/// An engine of a kind that answers, in turns.
+fn whom(lane: &Lane, model: Option<&str>) -> Option<WorkerId> {
+    let house = &lane.house;
+    let fit: Vec<WorkerId> = house.look(|brain| {
+        let fleet = brain.fleet();
+        let model = model.and_then(|it| fleet.model(it))?;
+        let wanted = maitre_fleet::Wanted::Model(model);
+        let ready = fleet.workers().filter(|it| it.serves(wanted) && it.health.state() == State::Ready);
+        Some(ready.map(|it| it.id).collect())
+    })?;
+    let answers = |&worker: &WorkerId| {
+        house.link(worker).is_some_and(|it| it.about().kind.is_some_and(Kind::tokenizes_chats))
+    };
+    let turn = {
+        let mut state = house.asks.state.lock();
+        state.turn = state.turn.wrapping_add(1);
+        state.turn
+    };
+    let count = fit.len().max(1);
+    (0..fit.len()).map(|step| fit[(turn + step) % count]).find(answers)
+}
+
+async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>> {
+    let house = &lane.house;
+    let link = house.link(worker)?;
+    let mut line = match lane.pool.take(worker) {
+        Some(line) => line,
+        None => Line::open(&link.address, house.settings.timeouts.connect).await.ok()?,
+    };
+    let request = Outgoing::post(engine::TOKENIZE, link.address.header(), Bytes::from(question));
+    let head = line.ask(request).await.ok()?;
+    let body = line.read_all(ANSWER_BYTES_MAX).await.ok()?;
+    lane.pool.put(house.now(), worker, line);
+    if !head.status.is_success() {
+        return None;
+    }
+    engine::answer(&body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_index::PrefixHash;
+    use maitre_index::prefix::Unit;
+
+    #[test]
+    fn memory_is_bounded_and_keeps_what_is_used() {
+        let mut remembered = Remembered::default();
+        let prompt = |blocks: usize| Prompt {
+            unit: Unit::Tokens,
+            units: 16 * blocks as u64,
+            block: 16,
+            chain: vec![PrefixHash(1); blocks].into(),
+        };
+        remembered.put(0, prompt(10));
+        for key in 1..2_000 {
+            remembered.put(key, prompt(5_000));
+            assert!(remembered.get(0).is_some(), "used after {key} others");
+            let held: usize =
+                remembered.young.values().chain(remembered.old.values()).map(|it| it.chain.len()).sum();
+            assert!(held <= REMEMBERED_MAX);
+        }
+        assert!(remembered.get(1).is_none());
+    }
+}

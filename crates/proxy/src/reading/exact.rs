@@ -1,0 +1,103 @@
+//! The models whose tokenizer and template we have: their prompts are read here, exactly.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use maitre_dialect::openai::{self, Part};
+use maitre_tokens::chat::{Chat, Ending};
+use maitre_tokens::date::Date;
+use maitre_tokens::model::LoadError;
+use maitre_tokens::model::{self, Model};
+use tracing::debug;
+
+use super::Ids;
+use crate::house::House;
+
+/// Fresh text beyond this is tokenized on a thread of its own: at some megabytes a second a lane would
+/// otherwise keep everybody on it waiting for more than a few milliseconds.
+const INLINE_BYTES_MAX: usize = 16 << 10;
+
+#[derive(Default)]
+pub(crate) struct Tokenizers {
+    models: BTreeMap<String, Arc<Model>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("load the tokenizer of {model}: {error}")]
+pub struct NotLoaded {
+    model: String,
+    #[source]
+    error: LoadError,
+}
+
+impl Tokenizers {
+    /// Reads every folder; a model whose folder cannot be read is a mistake, not a lower level.
+    pub(crate) fn load(folders: &BTreeMap<String, PathBuf>) -> Result<Tokenizers, NotLoaded> {
+        let mut models = BTreeMap::new();
+        for (name, folder) in folders {
+            let loaded = Model::load(folder, model::Settings::default());
+            let loaded = loaded.map_err(|error| NotLoaded { model: name.clone(), error })?;
+            models.insert(name.clone(), Arc::new(loaded));
+        }
+        Ok(Tokenizers { models })
+    }
+
+    pub(crate) fn get(&self, model: &str) -> Option<&Arc<Model>> {
+        self.models.get(model)
+    }
+}
+
+/// The prompt's ids; none if it cannot be rendered.
+pub(super) async fn ids(house: &House, model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<Ids> {
+    if parsed.template.is_own {
+        return None;
+    }
+    let ids = match parsed.prompt.raw(Part::Messages) {
+        Some(messages) => chat(house, model, parsed, messages).await,
+        None => text(model, parsed).await,
+    }?;
+    let sure = ids.media.unwrap_or(ids.tokens.len());
+    Some(Ids { tokens: ids.tokens, sure })
+}
+
+async fn chat(
+    house: &House,
+    model: &Arc<Model>,
+    parsed: &openai::Request<'_>,
+    messages: &str,
+) -> Option<maitre_tokens::chat::Ids> {
+    let template = &parsed.template;
+    let ending = match (template.continue_final_message, template.add_generation_prompt) {
+        (Some(true), _) => Ending::Continue,
+        (_, Some(false)) => Ending::Nothing,
+        _ => Ending::Answer,
+    };
+    let chat = Chat {
+        tools: parsed.prompt.raw(Part::Tools),
+        documents: parsed.prompt.raw(Part::Documents),
+        arguments: template.kwargs,
+        reasoning_effort: template.reasoning_effort,
+        ending,
+        ..Chat::new(messages, Date::of_unix_seconds(house.clock.unix_seconds()))
+    };
+    let prompt = model.render(&chat).map_err(|error| debug!(%error, "cannot render a chat")).ok()?;
+    if model.fresh_bytes(&prompt) <= INLINE_BYTES_MAX {
+        return model.encode(&prompt).ok();
+    }
+    let model = model.clone();
+    tokio::task::spawn_blocking(move || model.encode(&prompt).ok()).await.ok()?
+}
+
+async fn text(model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<maitre_tokens::chat::Ids> {
+    // A list of prompts is several; each goes its own way in the engine.
+    let text: String = serde_json::from_str(parsed.prompt.raw(Part::Prompt)?).ok()?;
+    if parsed.template.add_special_tokens == Some(false) {
+        return None;
+    }
+    if text.len() <= INLINE_BYTES_MAX {
+        return model.text(&text).ok();
+    }
+    let model = model.clone();
+    tokio::task::spawn_blocking(move || model.text(&text).ok()).await.ok()?
+}

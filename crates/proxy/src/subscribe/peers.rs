@@ -1,0 +1,54 @@
+//! What tests of more than one socket need: engines that publish, and the beginnings of hand-made peers.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use maitre_sim::events;
+use maitre_sim::http::{Host, Settings};
+use maitre_sim::profile::INSTANT;
+use maitre_zmtp::{Limits, Next, Peer, Role, greeting};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::socket::Place;
+
+/// Any port.
+pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+pub(super) fn place(addr: SocketAddr) -> Place<'static> {
+    Place { host: "127.0.0.1", port: addr.port() }
+}
+
+/// An engine that publishes and replays.
+pub(super) async fn publisher(change: impl FnOnce(&mut events::Settings)) -> Host {
+    let mut events = events::Settings { replay: Some(LOOPBACK), ..events::Settings::new(LOOPBACK) };
+    change(&mut events);
+    Host::bind(LOOPBACK, Settings { events: Some(events), ..Settings::new(INSTANT) }).await.unwrap()
+}
+
+/// Has the engine answer a prompt like no other, which takes one step and so one batch.
+pub(super) async fn prompt(host: &Host, number: u64) {
+    let text = format!("{number} ").repeat(100);
+    let body = format!(r#"{{"prompt":"{text}","max_tokens":1}}"#);
+    let length = body.len();
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    let mut stream = TcpStream::connect(host.addr()).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// All that a peer of this kind says before its first message.
+pub(super) fn opening(role: Role) -> Vec<u8> {
+    let mut peer = Peer::new(role, Limits { message_bytes_max: 0, frames_max: 0 });
+    let mut said = greeting::OPENING.to_vec();
+    let mut at = 0;
+    // It says the next thing when it has heard the last: let it hear itself.
+    while let Ok(Next::Handled { bytes, reply }) = peer.next(&said[at..]) {
+        at += bytes;
+        said.extend(reply);
+    }
+    said
+}

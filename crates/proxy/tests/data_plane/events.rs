@@ -1,0 +1,278 @@
+//! What the router knows of the engines' caches, against what they hold: by events that arrive as they
+//! should, and by events that are lost, doubled, swapped, cut and forgotten by a restart.
+
+use std::time::Duration;
+
+use maitre_base::{Rng, WorkerId};
+use maitre_index::feed::Trust;
+use maitre_policy::Name;
+use maitre_proxy::{Settings, Worker};
+use maitre_sim::events::disturbance::Disturbance;
+use maitre_sim::events::{self, Form, ReplayShape};
+use maitre_sim::http::Host;
+use maitre_sim::profile::{INSTANT, Profile};
+use serde_json::json;
+
+use crate::table::{ANYWHERE, Answer, Client, PATIENCE, Table, metric, settings, table_with, within};
+
+/// Small enough that a few dozen prompts evict each other.
+const KV_BLOCKS: u32 = 400;
+
+fn publisher(change: impl FnOnce(&mut events::Settings)) -> maitre_sim::http::Settings {
+    let mut events = events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) };
+    change(&mut events);
+    let profile = Profile { kv_blocks: KV_BLOCKS, ..INSTANT };
+    maitre_sim::http::Settings { events: Some(events), ..maitre_sim::http::Settings::new(profile) }
+}
+
+fn by_delay() -> Settings {
+    let mut settings = settings();
+    settings.brain.strategy = Name::LeastDelay;
+    // However slow this machine is: who is read by whom must not depend on it.
+    settings.ask_patience = PATIENCE;
+    settings
+}
+
+/// A prompt of a group: they begin alike, and each ends in its own way.
+fn prompt(group: usize, number: usize) -> String {
+    let shared = format!("This is the handbook of group {group}. ").repeat(20);
+    let own = format!("Question {number} of group {group}. ").repeat(1 + number % 5);
+    json!({
+        "model": "maitre-sim",
+        "messages": [{"role": "system", "content": shared}, {"role": "user", "content": own}],
+        "max_tokens": 1 + number % 30,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    })
+    .to_string()
+}
+
+/// What we believed was cached, and what the engine found.
+fn believed_and_found(answer: &Answer) -> (u64, u64) {
+    let text = answer.text();
+    let usage =
+        text.lines().rev().find_map(|it| it.strip_prefix("data: ").filter(|it| it.contains("\"usage\":{")));
+    let usage: serde_json::Value = serde_json::from_str(usage.unwrap_or_else(|| panic!("{text}"))).unwrap();
+    let found = usage["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+    (answer.header("x-maitre-held-tokens").parse().unwrap(), found)
+}
+
+impl Table {
+    /// Waits until what is known of every cache is what is there.
+    async fn until_all_is_known(&self) {
+        for (number, engine) in self.engines.iter().enumerate() {
+            let (worker, handle) = (WorkerId(number as u32), engine.handle());
+            let settled = self.router.until(|brain| {
+                let there = handle.resident().len() as u32;
+                let known = brain.cache().numbers(worker).map(|it| it.reported_blocks);
+                brain.cache().trust(worker) == Trust::Fresh && known == Some(there)
+            });
+            if tokio::time::timeout(Duration::from_secs(10), settled).await.is_err() {
+                let there = handle.resident().len();
+                let numbers = self.router.look(|brain| brain.cache().numbers(worker));
+                panic!("{worker} holds {there} blocks, and we know {numbers:?}\n{}", self.router.metrics());
+            }
+        }
+    }
+}
+
+async fn check_exact(engine: maitre_sim::http::Settings) {
+    let table = table_with(3, engine, by_delay()).await;
+    table.until_all_is_known().await;
+    let mut client = table.client().await;
+    for number in 0..120 {
+        let answer = client.post("/v1/chat/completions", prompt(number % 7, number)).await;
+        let (believed, found) = believed_and_found(&answer);
+        assert_eq!(believed, found, "request {number} at {}", answer.header("x-maitre-worker"));
+        // What this one left is known before the next one asks.
+        table.until_all_is_known().await;
+    }
+    let page = table.router.metrics();
+    let read = metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"engine\"}");
+    assert_eq!(read, 120.0, "every prompt was read by an engine");
+    assert_eq!(
+        metric(&page, "maitre_held_tokens_total"),
+        metric(&page, "maitre_cached_tokens_total"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_believed_is_what_is_found() {
+    check_exact(publisher(|_| {})).await;
+}
+
+#[tokio::test]
+async fn older_engines_are_understood_as_well() {
+    check_exact(publisher(|it| {
+        it.form = Form::Arrays;
+        it.replay_shape = ReplayShape::WithoutTopic;
+        it.topic = "kv@here@model".to_owned();
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_router_that_comes_late_learns_what_was_there_before() {
+    let engine = publisher(|_| {});
+    let first = table_with(2, engine, by_delay()).await;
+    let mut client = first.client().await;
+    for number in 0..20 {
+        client.post("/v1/chat/completions", prompt(number % 3, number)).await;
+    }
+    let mut settings = by_delay();
+    settings.workers = first.engines.iter().map(worker).collect();
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    let Table { engines, .. } = first;
+    let second = Table { router, engines };
+    second.until_all_is_known().await;
+    let mut client = second.client().await;
+    let (believed, found) = believed_and_found(&client.post("/v1/chat/completions", prompt(1, 1)).await);
+    assert!(believed > 0 && believed == found, "{believed} believed, {found} found");
+}
+
+fn worker(engine: &Host) -> Worker {
+    format!("http://{}", engine.addr()).parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_ports_can_be_told_instead_of_found() {
+    let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
+    let addrs = engine.events().unwrap();
+    let mut settings = by_delay();
+    let (events, replay) = (addrs.stream.port(), addrs.replay.unwrap().port());
+    let text = format!("http://{}?events={events}&replay=tcp://127.0.0.1:{replay}", engine.addr());
+    settings.workers = vec![text.parse().unwrap()];
+    let router = maitre_proxy::Router::start(settings).await.unwrap();
+    within(router.until_all_ready()).await;
+    Table { router, engines: vec![engine] }.until_all_is_known().await;
+}
+
+#[tokio::test]
+async fn without_events_answers_mend_what_is_believed() {
+    let mut engine = publisher(|_| {});
+    engine.events = None;
+    let table = table_with(2, engine, by_delay()).await;
+    let mut client = table.client().await;
+    let (mut exact, mut asked) = (0, 0);
+    for round in 0..4 {
+        for number in 0..60 {
+            let answer = client.post("/v1/chat/completions", prompt(number % 6, number)).await;
+            let (believed, found) = believed_and_found(&answer);
+            // The caches have begun to evict after the first round.
+            if round > 0 {
+                asked += 1;
+                exact += u32::from(believed == found);
+            }
+        }
+    }
+    assert!(f64::from(exact) > 0.8 * f64::from(asked), "{exact} of {asked}");
+}
+
+/// One thing that may go wrong.
+fn disturbance(rng: &mut Rng) -> Disturbance {
+    match rng.below(7) {
+        0 => Disturbance::Drop { batches: 1 + rng.below(5) as u32 },
+        1 => Disturbance::Double { batches: 1 + rng.below(5) as u32 },
+        2 => Disturbance::Swap { pairs: 1 + rng.below(3) as u32 },
+        3 => Disturbance::Truncate { batches: 1 },
+        4 => Disturbance::CutReplay { messages: rng.below(4) as u32 },
+        5 => Disturbance::MuteReplay,
+        _ => Disturbance::CloseConnections,
+    }
+}
+
+/// Traffic on several connections at once; every answer must be whole.
+async fn wave(table: &Table, rng: &mut Rng) {
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(Client::connect(table.router.listen()).await);
+    }
+    let mut asks = tokio::task::JoinSet::new();
+    for mut client in clients {
+        let prompts: Vec<String> = (0..6).map(|_| prompt(rng.below(9), rng.below(200))).collect();
+        asks.spawn(async move {
+            for prompt in prompts {
+                let answer = client.post("/v1/chat/completions", prompt).await;
+                assert!(answer.status.is_success() && !answer.broke, "{}", answer.text());
+                assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+            }
+        });
+    }
+    within(asks.join_all()).await;
+}
+
+async fn check_disturbed(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let table = table_with(3, publisher(|it| it.buffer_steps = 300), by_delay()).await;
+    table.until_all_is_known().await;
+    for _ in 0..12 {
+        for engine in &table.engines {
+            if rng.below(2) == 0 {
+                engine.handle().disturb(disturbance(&mut rng));
+            }
+        }
+        wave(&table, &mut rng).await;
+        if rng.below(3) == 0 {
+            table.engines[rng.below(3)].handle().restart_engine();
+        }
+    }
+    // Then quiet.
+    table.engines.iter().for_each(|it| it.handle().clear_disturbances());
+    wave(&table, &mut rng).await;
+    table.until_all_is_known_or_partly().await;
+    table.until_nothing_is_open().await;
+}
+
+impl Table {
+    /// Nothing is believed that is not there; and all that is there is known, unless events were lost for
+    /// good, and then the router says so.
+    async fn until_all_is_known_or_partly(&self) {
+        for (number, engine) in self.engines.iter().enumerate() {
+            let (worker, handle) = (WorkerId(number as u32), engine.handle());
+            let settled = self.router.until(|brain| {
+                let there = handle.resident().len() as u32;
+                let known = brain.cache().numbers(worker).map_or(0, |it| it.reported_blocks);
+                match brain.cache().trust(worker) {
+                    Trust::Fresh => known == there,
+                    Trust::Cold => known <= there,
+                    Trust::Suspect | Trust::None => false,
+                }
+            });
+            if tokio::time::timeout(Duration::from_secs(20), settled).await.is_err() {
+                let there = handle.resident().len();
+                let numbers = self.router.look(|brain| brain.cache().numbers(worker));
+                panic!("{worker} holds {there} blocks, and we know {numbers:?}\n{}", self.router.metrics());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn whatever_happens_to_events_the_index_comes_back_to_the_truth() {
+    for seed in 0..4 {
+        check_disturbed(seed).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_a_process_is_believed_a_second_after_another_took_its_place() {
+    let table = table_with(2, publisher(|_| {}), by_delay()).await;
+    let mut client = table.client().await;
+    for number in 0..20 {
+        client.post("/v1/chat/completions", prompt(number % 3, number)).await;
+    }
+    table.until_all_is_known().await;
+    for engine in &table.engines {
+        engine.handle().restart_engine();
+    }
+    let forgotten = table.router.until(|brain| {
+        let held = |worker| {
+            brain.cache().numbers(WorkerId(worker)).map_or(0, |it| it.reported_blocks + it.predicted_blocks)
+        };
+        held(0) + held(1) == 0
+    });
+    let in_time = tokio::time::timeout(Duration::from_secs(1), forgotten).await;
+    assert!(in_time.is_ok(), "phantoms:\n{}", table.router.metrics());
+}
