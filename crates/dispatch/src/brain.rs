@@ -100,6 +100,8 @@ pub struct Plan {
     pub adapter: Option<Arc<str>>,
     /// Units in a block.
     pub block: u32,
+    /// Whether any worker that may take it reports its cache: only then do its very tokens matter.
+    pub reported: bool,
 }
 
 #[derive(Debug)]
@@ -166,6 +168,7 @@ impl Brain {
             model: name,
             adapter: adapter.cloned(),
             block: base.and_then(|it| self.grains.get(&u64::from(it.0))).copied().unwrap_or(BLOCK_TOKENS),
+            reported: self.cache.anyone_reports(),
         })
     }
 

@@ -49,6 +49,8 @@ pub struct Cache {
     index: Index,
     /// By worker number.
     known: Vec<Known>,
+    /// How many of them report their caches.
+    reporting: usize,
     // Scratch.
     holdings: Holdings,
     links: Vec<PrefixHash>,
@@ -60,6 +62,7 @@ impl Cache {
         Cache {
             index: Index::new(settings),
             known: Vec::new(),
+            reporting: 0,
             holdings: Holdings::new(),
             links: Vec::new(),
             sizes: Vec::new(),
@@ -72,6 +75,10 @@ impl Cache {
 
     pub fn trust(&self, worker: WorkerId) -> Trust {
         self.known.get(worker.index()).map_or(Trust::None, |it| it.trust)
+    }
+
+    pub(crate) fn anyone_reports(&self) -> bool {
+        self.reporting > 0
     }
 
     /// Tokens in a block of this worker.
@@ -142,6 +149,7 @@ impl Cache {
         if let Some(known) = self.known.get_mut(worker.index()) {
             known.trust = trust;
         }
+        self.reporting = self.known.iter().filter(|it| it.trust != Trust::None).count();
         self.index.set_source(
             worker,
             match trust {

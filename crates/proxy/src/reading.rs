@@ -2,7 +2,7 @@
 //!
 //! Four ways, the best there is for each prompt. The client may have sent token ids. The model's own
 //! tokenizer and template may be known (`exact`). An engine that serves the model may be asked what it
-//! would make of the prompt (`ask`), if it answers fast enough. Else the text itself is cut into words of
+//! would make of the prompt (`ask`), if there are events to match and it answers fast enough. Else the text itself is cut into words of
 //! four bytes: no engine's events will match those, but what we routed ourselves does, and that is most of
 //! what there is to know.
 //!
@@ -74,6 +74,8 @@ pub(crate) struct Cut {
     adapter: Option<String>,
     salt: Option<String>,
     block: u32,
+    /// Whether events are there to be matched.
+    reported: bool,
 }
 
 impl Cut {
@@ -85,6 +87,7 @@ impl Cut {
             salt: parsed.cache_salt.as_deref().map(str::to_owned),
             model: plan.model.unwrap_or_default(),
             block: plan.block,
+            reported: plan.reported,
         }
     }
 
@@ -155,6 +158,10 @@ async fn ids(
         // What this model's template refuses, its engine will refuse: no need to ask.
         return Some((Level::Exact, Named::Ids(exact::ids(house, model, parsed).await?)));
     }
+    // Bytes do as well as tokens to recognise what we routed ourselves.
+    if !cut.reported {
+        return None;
+    }
     Some((Level::Engine, Named::Prompt(ask::prompt(lane, parsed, cut).await?)))
 }
 
@@ -165,31 +172,55 @@ fn size(parsed: &openai::Request<'_>) -> Size {
     }
 }
 
-/// Bytes as words of four, named as they come.
+/// Bytes as words of four, named block by block as they come.
 struct Words {
     prefix: PrefixHash,
-    block_bytes: u64,
-    word: [u8; 4],
+    /// The words of a block, and how many bytes of them are here.
+    block: Vec<u32>,
+    filled: usize,
     bytes: u64,
     chain: Vec<PrefixHash>,
 }
 
 impl Words {
     fn new(root: Root, block: u32) -> Words {
-        let block_bytes = 4 * u64::from(block.max(1));
-        Words { prefix: root.start(), block_bytes, word: [0; 4], bytes: 0, chain: Vec::new() }
+        let block = vec![0; block.max(1) as usize];
+        Words { prefix: root.start(), block, filled: 0, bytes: 0, chain: Vec::new() }
     }
 
-    fn feed(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.word[(self.bytes % 4) as usize] = byte;
-            self.bytes += 1;
-            if self.bytes.is_multiple_of(4) {
-                self.prefix = self.prefix.then(u32::from_le_bytes(self.word));
+    fn feed(&mut self, mut bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        while let Some((&byte, rest)) = bytes.split_first() {
+            let (words, _) = bytes.as_chunks::<4>();
+            let room = self.block.len() - self.filled / 4;
+            match self.filled.is_multiple_of(4) && !words.is_empty() {
+                true => {
+                    let taken = words.len().min(room);
+                    let place = &mut self.block[self.filled / 4..][..taken];
+                    place.iter_mut().zip(words).for_each(|(word, &it)| *word = u32::from_le_bytes(it));
+                    self.filled += 4 * taken;
+                    bytes = &bytes[4 * taken..];
+                }
+                false => {
+                    let shift = 8 * (self.filled % 4);
+                    let word = &mut self.block[self.filled / 4];
+                    // The first byte of a word clears what the last block left there.
+                    *word = if shift == 0 { u32::from(byte) } else { *word | u32::from(byte) << shift };
+                    self.filled += 1;
+                    bytes = rest;
+                }
             }
-            if self.bytes.is_multiple_of(self.block_bytes) && self.chain.len() < BLOCKS_MAX {
-                self.chain.push(self.prefix);
+            if self.filled == 4 * self.block.len() {
+                self.end_block();
             }
+        }
+    }
+
+    fn end_block(&mut self) {
+        self.filled = 0;
+        if self.chain.len() < BLOCKS_MAX {
+            self.prefix = self.prefix.then_all(&self.block);
+            self.chain.push(self.prefix);
         }
     }
 }
@@ -198,11 +229,10 @@ impl Words {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<PrefixHash> {
+    fn words(text: &str, piece: usize) -> Vec<PrefixHash> {
         let mut words = Words::new(Root::new(Unit::Words, "m", None, None), 2);
-        for piece in text.as_bytes().chunks(3) {
-            words.feed(piece);
-        }
+        text.as_bytes().chunks(piece).for_each(|it| words.feed(it));
+        assert_eq!(words.bytes, text.len() as u64);
         words.chain
     }
 
@@ -213,7 +243,9 @@ mod tests {
             text.as_bytes().chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
         let mut chain = Vec::new();
         prefix::chain(Root::new(Unit::Words, "m", None, None), &ids, 2, &mut chain);
-        assert_eq!(words(text), chain);
-        assert!(words(&format!("{text} and more of it")).starts_with(&chain));
+        for piece in 1..text.len() {
+            assert_eq!(words(text, piece), chain, "in pieces of {piece}");
+        }
+        assert!(words(&format!("{text} and more of it"), 7).starts_with(&chain));
     }
 }

@@ -155,7 +155,7 @@ async fn without_events_answers_mend_what_is_believed() {
     engine.events = None;
     let table = table_with(2, engine, by_delay()).await;
     let mut client = table.client().await;
-    let (mut exact, mut asked) = (0, 0);
+    let (mut near, mut asked) = (0, 0);
     for round in 0..4 {
         for number in 0..60 {
             let answer = client.post("/v1/chat/completions", prompt(number % 6, number)).await;
@@ -163,11 +163,15 @@ async fn without_events_answers_mend_what_is_believed() {
             // The caches have begun to evict after the first round.
             if round > 0 {
                 asked += 1;
-                exact += u32::from(believed == found);
+                // Nobody knows the tokens: a part of the prompt's bytes stands for a part of them.
+                near += u32::from(believed.abs_diff(found) <= 32);
             }
         }
     }
-    assert!(f64::from(exact) > 0.8 * f64::from(asked), "{exact} of {asked}");
+    assert!(f64::from(near) > 0.8 * f64::from(asked), "{near} of {asked}");
+    let page = table.router.metrics();
+    let read = metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"words\"}");
+    assert_eq!(read, 240.0, "no engine was asked");
 }
 
 /// One thing that may go wrong.

@@ -33,8 +33,11 @@ fn an_adapter_is_planned_under_the_model_it_is_laid_over() {
     let table = fleet(1, Name::LeastDelay, 0);
     let plan = |model| table.brain.plan(Some(model)).unwrap();
     let (llama, sql): (Arc<str>, Arc<str>) = ("llama".into(), "sql".into());
-    assert_eq!(plan("sql"), Plan { model: Some(llama.clone()), adapter: Some(sql), block: 16 });
-    assert_eq!(plan("llama"), Plan { model: Some(llama), adapter: None, block: 16 });
+    assert_eq!(
+        plan("sql"),
+        Plan { model: Some(llama.clone()), adapter: Some(sql), block: 16, reported: false }
+    );
+    assert_eq!(plan("llama"), Plan { model: Some(llama), adapter: None, block: 16, reported: false });
 }
 
 #[test]
