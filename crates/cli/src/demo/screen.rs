@@ -16,10 +16,10 @@ const BAR: usize = 16;
 /// The table as text.
 pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally) -> String {
     let mut text = format!("{title}   {:>4.0} s\n\n", elapsed.as_secs_f64());
-    text.push_str("worker                    state      now   promised  KV cache          requests  hit ratio  tokens out\n");
+    text.push_str("worker                    state    events   now   promised  cache             requests  hit ratio  tokens out\n");
     for worker in brain.fleet().workers() {
         let row = tally.workers.get(&worker.url).copied().unwrap_or_default();
-        line(&mut text, worker, &row);
+        line(&mut text, brain, worker, &row);
     }
     let (total, first) = (tally.total(), tally.first_tokens_ms());
     let rate = total.answer_tokens as f64 / elapsed.as_secs_f64().max(0.1);
@@ -36,15 +36,18 @@ pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally)
     text
 }
 
-fn line(text: &mut String, worker: &Worker, row: &Row) {
-    let usage = worker.report.and_then(|it| it.load.kv_usage).unwrap_or(0.0).clamp(0.0, 1.0);
-    let full = (usage * BAR as f64).round() as usize;
+fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &Row) {
+    let numbers = brain.cache().numbers(worker.id).unwrap_or_default();
+    let held = f64::from(numbers.reported_blocks.max(numbers.predicted_blocks));
+    let part = (held / f64::from(numbers.capacity_blocks.max(1))).clamp(0.0, 1.0);
+    let full = (part * BAR as f64).round() as usize;
     let promised = worker.promised.prefill + worker.promised.decode;
     let _ = writeln!(
         text,
-        "{:<25} {:<8} {:>5} {:>10}  {}{} {:>9} {:>10.3} {:>11}",
+        "{:<25} {:<8} {:<7} {:>4} {:>10}  {}{} {:>9} {:>10.3} {:>11}",
         worker.url,
         worker.health.state().name(),
+        brain.cache().trust(worker.id).name(),
         worker.promised.requests,
         promised.0,
         "█".repeat(full),

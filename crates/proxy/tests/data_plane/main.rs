@@ -8,5 +8,6 @@ mod disorder;
 mod events;
 mod failure;
 mod protocol;
+mod reading;
 mod refusal;
 mod table;
