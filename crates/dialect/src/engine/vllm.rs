@@ -30,6 +30,8 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable>
 /// Adapters are labels too, with the time as the value. Every combination there ever was keeps its series,
 /// so the newest is the one. With several data-parallel ranks it is that of whichever wrote last.
 pub(crate) fn adapters(scrape: &[u8]) -> Option<Adapters> {
+    // Most engines have none, and a page is read each second.
+    memchr::memmem::find(scrape, b"vllm:lora_requests_info{")?;
     let told = exposition::samples(scrape).filter(|it| it.name == "vllm:lora_requests_info");
     let newest = told.filter(|it| it.value.is_finite()).max_by(|a, b| a.value.total_cmp(&b.value))?;
     let names = |label| -> Vec<String> {
