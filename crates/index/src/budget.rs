@@ -18,7 +18,7 @@ const SAMPLE: usize = 64;
 
 /// A block in a run of another worker makes that run a crowd, its worst case: a box, four shares, a plane, and
 /// a split (a run, a head) beside it.
-const BLOCK_BYTES_MAX: usize = 512;
+const BLOCK_BYTES_MAX: usize = 1_024;
 
 /// The least a budget can be: what an empty index takes, with a page of each kind.
 pub const BUDGET_MIN: usize = 256 * 1024;

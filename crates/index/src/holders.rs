@@ -1,18 +1,19 @@
 //! Who holds which blocks of one run.
 //!
-//! A run has at most 64 blocks, so what a worker holds of it is one word a source. Most runs belong to one
+//! A run has at most 128 blocks, so what a worker holds of it is one word a source. Most runs belong to one
 //! worker alone (a conversation lives where it began) and keep that word in place. A run that several
 //! hold keeps a list sorted by slot and, for the look-up, planes of bits by slot: who is there at all, who
 //! holds every block near (on the GPU, reported or predicted), who holds every block in any tier. The planes
-//! only sum up the list; the look-up asks the list about those the planes do not settle.
+//! only sum up the list; the look-up asks the list about those the planes do not settle. The first plane is
+//! kept in the run itself, so that in a fleet of up to 64 a look-up fetches nothing but the run.
 
 use crate::slab::NONE;
 
 /// One bit a block of the run, the first block lowest.
-pub(crate) type Mask = u64;
+pub(crate) type Mask = u128;
 
 /// So that a mask is one word.
-pub(crate) const RUN_BLOCKS: usize = 64;
+pub(crate) const RUN_BLOCKS: usize = 128;
 
 /// The first so many blocks.
 #[inline]
@@ -22,14 +23,15 @@ pub(crate) const fn low(blocks: usize) -> Mask {
 
 /// What one worker holds of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct Share {
     pub(crate) slot: u32,
     /// Where the prediction stands among those of its worker; none without predicted blocks.
     pub(crate) belief: u32,
     pub(crate) gpu: Mask,
+    pub(crate) predicted: Mask,
     /// In the CPU or disk tier.
     pub(crate) lower: Mask,
-    pub(crate) predicted: Mask,
 }
 
 impl Share {
@@ -53,12 +55,19 @@ pub(crate) enum Holders {
     #[default]
     Nobody,
     One(Share),
-    Crowd(Box<Crowd>),
+    Crowd(Crowd),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
+    first: Plane,
+    rest: Box<Rest>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
     shares: Vec<Share>,
+    /// From the 64th slot on.
     planes: Vec<Plane>,
 }
 
@@ -78,7 +87,7 @@ impl Holders {
         match self {
             Holders::Nobody => &[],
             Holders::One(share) => std::slice::from_ref(share),
-            Holders::Crowd(crowd) => &crowd.shares,
+            Holders::Crowd(crowd) => &crowd.rest.shares,
         }
     }
 
@@ -116,14 +125,14 @@ impl Holders {
             Holders::One(_) if share.any() == 0 => {}
             Holders::One(one) => {
                 let one = *one;
-                let mut crowd = Box::new(Crowd::default());
+                let mut crowd = Crowd::default();
                 crowd.set(one, full);
                 crowd.set(share, full);
                 *self = Holders::Crowd(crowd);
             }
             Holders::Crowd(crowd) => {
                 crowd.set(share, full);
-                if let [one] = crowd.shares[..] {
+                if let [one] = crowd.rest.shares[..] {
                     *self = Holders::One(one);
                 }
             }
@@ -165,48 +174,67 @@ impl Holders {
 }
 
 impl Crowd {
-    pub(crate) fn planes(&self) -> &[Plane] {
-        &self.planes
+    /// How many there are.
+    pub(crate) fn planes(&self) -> usize {
+        1 + self.rest.planes.len()
+    }
+
+    /// Nobody beyond the last.
+    #[inline]
+    pub(crate) fn plane(&self, word: usize) -> Plane {
+        match word.checked_sub(1) {
+            None => self.first,
+            Some(word) => self.rest.planes.get(word).copied().unwrap_or_default(),
+        }
     }
 
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Share> {
-        let plane = self.planes.get(slot as usize / 64)?;
-        if plane.present >> (slot % 64) & 1 == 0 {
+        if self.plane(slot as usize / 64).present >> (slot % 64) & 1 == 0 {
             return None;
         }
-        self.shares.binary_search_by_key(&slot, |it| it.slot).ok().map(|at| &self.shares[at])
+        let shares = &self.rest.shares;
+        shares.binary_search_by_key(&slot, |it| it.slot).ok().map(|at| &shares[at])
     }
 
     fn set(&mut self, share: Share, full: Mask) {
-        match self.shares.binary_search_by_key(&share.slot, |it| it.slot) {
+        let shares = &mut self.rest.shares;
+        match shares.binary_search_by_key(&share.slot, |it| it.slot) {
             Ok(at) if share.any() == 0 => {
-                self.shares.remove(at);
+                shares.remove(at);
             }
-            Ok(at) => self.shares[at] = share,
+            Ok(at) => shares[at] = share,
             Err(_) if share.any() == 0 => return,
             Err(at) => {
-                if self.shares.len() == self.shares.capacity() {
-                    self.shares.reserve_exact(2 + self.shares.len() / 4);
+                if shares.len() == shares.capacity() {
+                    shares.reserve_exact(2 + shares.len() / 4);
                 }
-                self.shares.insert(at, share);
+                shares.insert(at, share);
             }
         }
-        let (word, bit) = (share.slot as usize / 64, share.slot % 64);
-        if word >= self.planes.len() {
-            self.planes.reserve_exact(word + 1 - self.planes.len());
-            self.planes.resize(word + 1, Plane::default());
-        }
-        let plane = &mut self.planes[word];
+        let bit = share.slot % 64;
+        let plane = self.plane_mut(share.slot as usize / 64);
         put(&mut plane.present, bit, share.any() != 0);
         put(&mut plane.near, bit, share.near() == full);
         put(&mut plane.any, bit, share.any() == full);
     }
 
+    fn plane_mut(&mut self, word: usize) -> &mut Plane {
+        let planes = &mut self.rest.planes;
+        if word > planes.len() {
+            planes.reserve_exact(word - planes.len());
+            planes.resize(word, Plane::default());
+        }
+        match word.checked_sub(1) {
+            None => &mut self.first,
+            Some(word) => &mut self.rest.planes[word],
+        }
+    }
+
     fn bytes(&self) -> usize {
-        size_of::<Crowd>()
-            + self.shares.capacity() * size_of::<Share>()
-            + self.planes.capacity() * size_of::<Plane>()
+        size_of::<Rest>()
+            + self.rest.shares.capacity() * size_of::<Share>()
+            + self.rest.planes.capacity() * size_of::<Plane>()
     }
 }
 

@@ -23,7 +23,7 @@ pub use budget::BUDGET_MIN;
 pub use holdings::{Holding, Holdings};
 pub use index::{Index, Settings};
 pub use predicted::{FADE, Planted};
-pub use prefix::{PrefixHash, Root};
+pub use prefix::{PrefixHash, Root, Running};
 pub use report::{Report, Stored, Tier};
 pub use reported::Applied;
 pub use table::Chain;

@@ -4,19 +4,27 @@
 //! of bits. Only who drops out is looked at one by one, to see how far into the run it got. So the cost
 //! goes with the runs along the way and the workers that hold some of it, not with the blocks.
 
-use crate::holders::{Holders, Plane, RUN_BLOCKS, Share, low};
+use crate::holders::{Holders, Mask, Plane, Share, low};
 use crate::holdings::{Alive, Holdings};
-use crate::table::{Chain, Run, TOUCHED, Table};
+use crate::table::{Chain, Run, Table};
+use std::hint::black_box;
+
+/// How many lines of the chain are fetched before anything else, all at once: it may be long since it was
+/// hashed. What many prompts begin with is mostly shorter.
+const LINES_TOUCHED: usize = 9;
+/// Prefixes in a line of the cache.
+const LINE: usize = 8;
 
 /// Fills `out`, which must be empty. `clock` is noted as the time of use.
 pub(crate) fn look_up(table: &mut Table, clock: u32, chain: Chain<'_>, out: &mut Holdings) {
-    let (mut depth, mut touched) = (0, 0);
-    while let Some((id, blocks)) = table.step(&chain.prefixes[depth..], chain.block_tokens) {
-        let next = depth + blocks;
-        if blocks == RUN_BLOCKS && next >= touched {
-            table.touch_ahead(&chain.prefixes[next..]);
-            touched = next + TOUCHED * RUN_BLOCKS;
+    let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
+    black_box(lines.fold(0, |sum, it| sum ^ it.0));
+    let (mut depth, mut touched) = (0, 1);
+    loop {
+        if depth >= touched && depth < chain.prefixes.len() {
+            touched = table.touch_ahead(chain.prefixes, depth);
         }
+        let Some((id, blocks)) = table.step(chain, depth) else { break };
         let run = &mut table.runs[id];
         if run.used != clock {
             run.used = clock;
@@ -27,7 +35,7 @@ pub(crate) fn look_up(table: &mut Table, clock: u32, chain: Chain<'_>, out: &mut
         if !(Stretch { run, start: depth, blocks }).meet(out) {
             return;
         }
-        depth = next;
+        depth += blocks;
     }
     end(depth, out);
 }
@@ -71,7 +79,7 @@ impl Stretch<'_> {
         left != 0
     }
 
-    fn held(&self, slot: usize, mask: impl Fn(&Share) -> u64) -> usize {
+    fn held(&self, slot: usize, mask: impl Fn(&Share) -> Mask) -> usize {
         let share = self.run.holders.get(slot as u32);
         share.map_or(0, |share| Table::leading(mask(share), self.blocks))
     }
@@ -86,7 +94,8 @@ fn begin(run: &Run, out: &mut Holdings) {
             out.alive[share.slot as usize / 64] = Alive { near: present, any: present };
         }
         Holders::Crowd(crowd) => {
-            out.alive.extend(crowd.planes().iter().map(|it| Alive { near: it.present, any: it.present }));
+            let present = (0..crowd.planes()).map(|word| crowd.plane(word).present);
+            out.alive.extend(present.map(|it| Alive { near: it, any: it }));
         }
     }
 }
@@ -94,7 +103,7 @@ fn begin(run: &Run, out: &mut Holdings) {
 #[inline]
 fn plane(run: &Run, word: usize) -> Plane {
     match &run.holders {
-        Holders::Crowd(crowd) => crowd.planes().get(word).copied().unwrap_or_default(),
+        Holders::Crowd(crowd) => crowd.plane(word),
         Holders::One(share) if share.slot as usize / 64 == word => {
             let (full, bit) = (low(run.len()), share.slot % 64);
             Plane {

@@ -1,9 +1,11 @@
 //! Prefix hashes: one number that names a run of tokens and all before it.
 //!
-//! The hash runs token by token, so the name of a prefix does not depend on how anybody cuts it into
-//! blocks: an engine with blocks of 128 and one with pages of 1 give the same prefix the same name, and a
-//! prompt is hashed once for all of them. It starts at a root, which stands for all that keeps caches
-//! apart though the tokens are the same: model, adapter, salt, and whether these are tokens at all.
+//! The hash takes two tokens a step, so the name of a prefix does not depend on how anybody cuts it into
+//! blocks of even length: an engine with blocks of 128 and one with pages of 1 give the same prefix the same
+//! name, and a prompt is hashed once for all of them. Two, because each step waits for the one before, and
+//! one a token was a third of what a stored block cost. A block of odd length ends with a step for one token
+//! alone, and the next begins anew: its names are its own. It starts at a root, which stands for all that keeps
+//! caches apart though the tokens are the same: model, adapter, salt, and whether these are tokens at all.
 //!
 //! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know.
 //! Those are opaque here: what an engine stores is named again from its tokens.
@@ -48,23 +50,80 @@ impl Root {
 }
 
 impl PrefixHash {
-    /// The prefix one token longer.
+    /// The prefix two tokens longer.
     #[inline]
-    pub fn then(self, token: u32) -> PrefixHash {
-        // A folded multiply; the token comes in twice, so that no state, zero included, swallows it.
-        let word = u64::from(token);
+    fn then_pair(self, first: u32, second: u32) -> PrefixHash {
+        // A folded multiply; the tokens come in twice, so that no state, zero included, swallows them.
+        let word = u64::from(first) | u64::from(second) << 32;
         let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
         PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)
     }
 
+    /// The prefix one token longer: not that of any pair.
+    #[inline]
+    fn then_lone(self, token: u32) -> PrefixHash {
+        self.with(u64::from(token) | 1 << 32)
+    }
+
+    /// The prefix one block longer.
     #[inline]
     pub fn then_all(self, tokens: &[u32]) -> PrefixHash {
-        tokens.iter().fold(self, |prefix, &token| prefix.then(token))
+        let (pairs, lone) = tokens.as_chunks::<2>();
+        let prefix = pairs.iter().fold(self, |prefix, &[first, second]| prefix.then_pair(first, second));
+        lone.iter().fold(prefix, |prefix, &token| prefix.then_lone(token))
     }
 
     /// The same prefix with something in it that its tokens do not show, such as an image.
     pub fn with(self, extra: u64) -> PrefixHash {
         PrefixHash(hash::pair(self.0, extra))
+    }
+}
+
+/// A prefix that grows token by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    prefix: PrefixHash,
+    /// The first half of a pair.
+    pending: Option<u32>,
+}
+
+impl From<PrefixHash> for Running {
+    #[inline]
+    fn from(prefix: PrefixHash) -> Running {
+        Running { prefix, pending: None }
+    }
+}
+
+impl Running {
+    #[inline]
+    pub fn push(&mut self, token: u32) {
+        match self.pending.take() {
+            None => self.pending = Some(token),
+            Some(first) => self.prefix = self.prefix.then_pair(first, token),
+        }
+    }
+
+    /// The prefix when the last tokens of a block have been pushed as well.
+    #[inline]
+    pub(crate) fn end(mut self, mut tokens: &[u32]) -> PrefixHash {
+        if let (Some(_), [second, rest @ ..]) = (self.pending, tokens) {
+            self.push(*second);
+            tokens = rest;
+        }
+        match self.pending {
+            None => self.prefix.then_all(tokens),
+            Some(_) => self.prefix(),
+        }
+    }
+
+    /// What `then_all` gives for all that was pushed since this began. To go on from an odd number of tokens
+    /// as from the end of a block, begin again with this.
+    #[inline]
+    pub fn prefix(self) -> PrefixHash {
+        match self.pending {
+            None => self.prefix,
+            Some(token) => self.prefix.then_lone(token),
+        }
     }
 }
 
@@ -106,7 +165,7 @@ mod tests {
     #[test]
     fn the_function_never_changes() {
         // Routers of different versions must agree: this value is a contract.
-        assert_eq!(root().start().then_all(&[1, 2, 3]), PrefixHash(15_074_249_451_733_100_963));
+        assert_eq!(root().start().then_all(&[1, 2, 3]), PrefixHash(14_423_388_840_887_481_033));
     }
 
     #[test]
@@ -127,6 +186,15 @@ mod tests {
             let every_third: Vec<PrefixHash> = small.iter().skip(2).step_by(3).copied().collect();
             prop_assert_eq!(large, every_third);
         }
+
+        #[test]
+        fn token_by_token_is_all_at_once(tokens in prop::collection::vec(0u32..200_000, 0..40)) {
+            let mut running = Running::from(root().start());
+            for (at, &token) in tokens.iter().enumerate() {
+                running.push(token);
+                prop_assert_eq!(running.prefix(), root().start().then_all(&tokens[..=at]));
+            }
+        }
     }
 
     #[test]
@@ -134,8 +202,9 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for first in 0..300 {
             for second in 0..300 {
-                assert!(seen.insert(root().start().then(first).then(second)), "{first}, {second}");
+                assert!(seen.insert(root().start().then_all(&[first, second])), "{first}, {second}");
             }
+            assert!(seen.insert(root().start().then_all(&[first])), "{first}");
         }
         assert!(seen.insert(root().start().with(0)));
     }

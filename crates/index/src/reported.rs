@@ -7,9 +7,10 @@
 //! with such pages (SGLang) keep them in a tree and evict leaves first, so while the last page of a group is
 //! there, so are the others; and once it is gone, the group is no longer whole.
 
+use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
-use crate::prefix::PrefixHash;
+use crate::prefix::{PrefixHash, Running};
 use crate::report::{Stored, Tier};
 use crate::table::{Placing, Position, Table};
 use crate::worker::{Alias, GRAIN, Page, Worker};
@@ -46,12 +47,20 @@ pub(crate) struct Scene<'a> {
 /// Where a store goes on from.
 #[derive(Clone, Copy)]
 struct Start {
-    prefix: PrefixHash,
+    prefix: Running,
     /// Of the group that is not full yet.
     filled_tokens: u32,
     /// The last full block, and its name.
     at: Option<Position>,
     previous: Option<u64>,
+}
+
+/// As it was reported.
+#[derive(Clone, Copy)]
+struct Block {
+    name: u64,
+    hash: u64,
+    tier: Tier,
 }
 
 enum Parent {
@@ -80,13 +89,16 @@ impl Scene<'_> {
         let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {
             return;
         };
+        self.worker.names.reserve(stored.names.len());
+        // First of all: what comes next goes on meanwhile.
+        self.touch(stored.names);
         let start = match self.parent(stored) {
             Parent::Known(start) => start,
             Parent::Lost => return self.applied.dropped += stored.names.len() as u32,
             Parent::Unknown(parent) => return self.park(parent, stored),
         };
-        let mut prefixes = [PrefixHash(0); PIECE];
-        let count = self.hash(stored, start.prefix, &mut prefixes);
+        let mut prefixes = [start.prefix; PIECE];
+        let count = self.hash(stored, start, &mut prefixes);
         self.applied.ignored += (stored.names.len() - count) as u32;
         self.applied.stored += count as u32;
         let placing = Placing {
@@ -102,39 +114,70 @@ impl Scene<'_> {
         }
     }
 
-    /// Names the pages, as many as have all their tokens, and fetches the places they will go to. One after
-    /// the other, each block would wait for memory twice; asked for together, in loops short enough to have
-    /// many in flight, the waits overlap.
-    fn hash(&self, stored: &Stored<'_>, mut prefix: PrefixHash, prefixes: &mut [PrefixHash; PIECE]) -> usize {
-        black_box(stored.names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
+    /// Fetches the places of these names. One after the other, each would wait for memory; asked for
+    /// together, in a loop short enough to have many in flight, the waits overlap.
+    fn touch(&self, names: &[u64]) {
+        black_box(names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
+    }
+
+    /// Names the pages, as many as have all their tokens, and asks for their runs.
+    fn hash(&self, stored: &Stored<'_>, start: Start, prefixes: &mut [Running; PIECE]) -> usize {
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
+        let block_tokens = self.worker.block_tokens().unwrap_or(stored.block_tokens);
+        let (mut running, mut filled) = (start.prefix, start.filled_tokens);
         let mut count = 0;
         for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(prefixes.iter_mut()) {
             if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
-                prefix = prefix.with(extra);
+                running = running.prefix().with(extra).into();
             }
-            prefix = prefix.then_all(tokens);
-            *slot = prefix;
+            filled += stored.block_tokens;
+            if filled < block_tokens {
+                tokens.iter().for_each(|&token| running.push(token));
+            } else {
+                running = running.end(tokens).into();
+                filled = 0;
+            }
+            *slot = running;
             count += 1;
         }
-        black_box(prefixes[..count].iter().fold(0, |sum, prefix| sum ^ self.table.touch(prefix.0)));
+        black_box(prefixes[..count].iter().fold(0, |sum, it| sum ^ self.table.touch(it.prefix().0)));
         count
     }
 
-    fn place(&mut self, stored: &Stored<'_>, prefixes: &[PrefixHash], start: Start, mut placing: Placing) {
+    fn place(&mut self, stored: &Stored<'_>, prefixes: &[Running], start: Start, mut placing: Placing) {
         let mut at = start;
         for (&name, &prefix) in stored.names.iter().zip(prefixes) {
             at.prefix = prefix;
             at.filled_tokens += stored.block_tokens;
             if at.filled_tokens == placing.block_tokens {
-                let place = self.table.extend(at.at, prefix.0, placing);
-                self.bind(name, place, stored.tier);
+                let place = self.place_block(
+                    Block { name, hash: prefix.prefix().0, tier: stored.tier },
+                    at.at,
+                    placing,
+                );
                 placing.left = placing.left.saturating_sub(1);
                 at = Start { at: Some(place), previous: Some(name), filled_tokens: 0, prefix };
             } else {
                 self.note_page(name, at, stored.tier);
             }
         }
+    }
+
+    #[inline]
+    fn place_block(&mut self, block: Block, at: Option<Position>, placing: Placing) -> Position {
+        let Block { name, hash, tier } = block;
+        if tier == Tier::Gpu
+            && let Some(at) = at
+            && let Err(empty) = self.worker.names.find_place(name)
+            && let Some((run, offset)) = self.table.append(at, hash, placing)
+        {
+            self.worker.numbers.reported_blocks += 1;
+            self.worker.names.fill(empty, Name { name, run, offset, copies: [1, 0, 0] });
+            return (run, offset);
+        }
+        let place = self.table.extend(at, hash, placing);
+        self.bind(name, place, tier);
+        place
     }
 
     /// Those who waited for one of these need wait no longer.
@@ -162,6 +205,13 @@ impl Scene<'_> {
     }
 
     pub(crate) fn remove(&mut self, names: &[u64], tier: Tier) {
+        for piece in names.chunks(PIECE) {
+            self.touch(piece);
+            self.remove_piece(piece, tier);
+        }
+    }
+
+    fn remove_piece(&mut self, names: &[u64], tier: Tier) {
         for &name in names {
             let is_known = match self.worker.names.find(name) {
                 Some(place) => self.uncopy(place, tier),
@@ -198,14 +248,14 @@ impl Scene<'_> {
     fn parent(&self, stored: &Stored<'_>) -> Parent {
         let Some(parent) = stored.parent else {
             return Parent::Known(Start {
-                prefix: stored.root.start(),
+                prefix: stored.root.start().into(),
                 filled_tokens: 0,
                 at: None,
                 previous: None,
             });
         };
         if let Some(at) = self.position(parent) {
-            let prefix = PrefixHash(self.table.hash(at));
+            let prefix = PrefixHash(self.table.hash(at)).into();
             return Parent::Known(Start { prefix, filled_tokens: 0, at: Some(at), previous: Some(parent) });
         }
         let Some(page) = self.worker.pages.get(&parent) else { return Parent::Unknown(parent) };
@@ -213,7 +263,7 @@ impl Scene<'_> {
         match at {
             Some(None) => Parent::Lost,
             at => Parent::Known(Start {
-                prefix: PrefixHash(page.prefix),
+                prefix: page.prefix,
                 filled_tokens: u32::from(page.filled_tokens),
                 at: at.flatten(),
                 previous: page.previous,
@@ -233,11 +283,14 @@ impl Scene<'_> {
 
     /// This name means the block at this place, and there is one copy more of it.
     fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
-        let Some(place) = self.worker.names.find(name) else {
-            let mut copies = [0; 3];
-            copies[tier as usize] = 1;
-            self.hold_new((run, offset), tier.into());
-            return self.worker.names.insert(Name { name, run, offset, copies });
+        let place = match self.worker.names.find_place(name) {
+            Ok(place) => place,
+            Err(empty) => {
+                let mut copies = [0; 3];
+                copies[tier as usize] = 1;
+                self.hold_new((run, offset), tier.into());
+                return self.worker.names.fill(empty, Name { name, run, offset, copies });
+            }
         };
         let Some(entry) = self.worker.names.at(place) else { return };
         let known = (entry.run, entry.offset);
@@ -316,7 +369,7 @@ impl Scene<'_> {
     /// A name that is new to us has this block: if another has it as well, they are counted from now on.
     fn hold_new(&mut self, position: Position, class: Class) {
         let (run, offset) = position;
-        let bit = 1u64 << offset;
+        let bit: Mask = 1 << offset;
         if let Some(share) = self.table.share(run, self.worker.slot)
             && (share.gpu | share.lower) & bit != 0
         {
@@ -333,7 +386,7 @@ impl Scene<'_> {
     }
 
     fn hold(&mut self, (run, offset): Position, class: Class) {
-        let bit = 1u64 << offset;
+        let bit: Mask = 1 << offset;
         if class == Class::Near && self.table.hold_alone(run, self.worker.slot, bit) {
             self.worker.numbers.reported_blocks += 1;
             return;
@@ -360,7 +413,7 @@ impl Scene<'_> {
         if !is_last {
             return;
         }
-        let bit = 1u64 << offset;
+        let bit: Mask = 1 << offset;
         if class == Class::Near {
             self.worker.numbers.reported_blocks -= 1;
         }
@@ -396,13 +449,13 @@ impl Scene<'_> {
 
     fn note_page(&mut self, name: u64, start: Start, tier: Tier) {
         let page = self.worker.pages.entry(name).or_insert(Page {
-            prefix: start.prefix.0,
+            prefix: start.prefix,
             previous: start.previous,
             filled_tokens: 0,
             copies: [0; 3],
         });
         debug_assert!(start.filled_tokens < GRAIN, "a full group is a block");
-        page.prefix = start.prefix.0;
+        page.prefix = start.prefix;
         page.previous = start.previous;
         page.filled_tokens = start.filled_tokens as u8;
         increment(&mut page.copies, tier);

@@ -5,7 +5,10 @@
 //! a walk takes the next hash of its own chain and asks for the run that begins with it. A block is in one
 //! run only; everybody who holds it meets there.
 //!
-//! Runs are split where chains part, so that those who share a prefix hold whole runs of it. Names point
+//! Runs end at every 128th block of their chain: so it is known beforehand where most runs along a chain
+//! begin, and a look-up can fetch many at once instead of each after the one before.
+//!
+//! They are also split where chains part, so that those who share a prefix hold whole runs of it. Names point
 //! at runs (`names.rs`) and are not rewritten then: a split run keeps its first part and leads on to the
 //! second, by `next`. Offsets add up along these links, hence the rule that a run with a `next` neither
 //! grows nor goes away, even if nobody holds it.
@@ -28,34 +31,54 @@ pub struct Chain<'a> {
 /// How many runs a look-up fetches ahead. About what a core can wait for at once.
 pub(crate) const TOUCHED: usize = 8;
 
+/// Few shards, so that few heads are in few lines.
+const FIRST_SHARD_BITS: u32 = 3;
+const SHARD_BITS: u32 = 6;
+
+/// How many blocks share a mark. So many hashes fill a line of the cache.
+const MARK_BLOCKS: usize = 8;
+
 /// A block: its run, and where in it.
 pub(crate) type Position = (u32, u8);
 
-/// Aligned so that a look-up that meets it pays for one fetch: two lines that come as a pair.
+/// Aligned and in this order so that a look-up that passes through it fetches two lines that follow each other.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(64))]
 pub(crate) struct Run {
     /// The hash of the last block, here as well to spare the look-up a step.
     last: u64,
-    hashes: Vec<u64>,
-    pub(crate) holders: Holders,
-    next: u32,
-    previous: u32,
     /// When it was last looked up or stored, on the index's own clock.
     pub(crate) used: u32,
     block_tokens: u32,
+    /// How many there are.
+    blocks: u8,
+    /// Where in its chain it begins, modulo `RUN_BLOCKS`.
+    depth: u8,
+    /// It begins a prompt.
+    is_first: bool,
+    next: u32,
+    pub(crate) holders: Holders,
+    previous: u32,
+    hashes: Vec<u64>,
+    /// Of the hash of every so manyth block a few bits, here as well to spare the look-up some fetches where
+    /// chains part.
+    marks: [u16; RUN_BLOCKS / MARK_BLOCKS],
 }
 
 impl Default for Run {
     fn default() -> Run {
         Run {
-            last: 0,
-            hashes: Vec::new(),
             holders: Holders::Nobody,
-            next: NONE,
-            previous: NONE,
+            last: 0,
             used: 0,
             block_tokens: 0,
+            blocks: 0,
+            depth: 0,
+            is_first: false,
+            next: NONE,
+            previous: NONE,
+            hashes: Vec::new(),
+            marks: Default::default(),
         }
     }
 }
@@ -63,13 +86,19 @@ impl Default for Run {
 impl Run {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.hashes.len()
+        usize::from(self.blocks)
+    }
+
+    /// How many blocks more it may get.
+    #[inline]
+    fn room(&self) -> usize {
+        RUN_BLOCKS - usize::from(self.depth) - self.len()
     }
 
     /// How many of the prefixes are this run's, from its first on.
     #[inline]
     fn matched(&self, prefixes: &[PrefixHash]) -> usize {
-        let blocks = self.hashes.len();
+        let blocks = self.len();
         match prefixes.get(blocks - 1) {
             Some(prefix) if prefix.0 == self.last => blocks,
             _ => self.matched_part(prefixes),
@@ -77,13 +106,35 @@ impl Run {
     }
 
     fn matched_part(&self, prefixes: &[PrefixHash]) -> usize {
-        let (mut same, mut end) = (0, self.hashes.len().min(prefixes.len()));
-        // What follows a difference differs, so the last block that is the same can be halved in on.
-        while same < end {
-            let middle = usize::midpoint(same, end);
-            if self.hashes[middle] == prefixes[middle].0 { same = middle + 1 } else { end = middle }
+        let end = self.hashes.len().min(prefixes.len());
+        let is_same = |at: usize| self.hashes[at] == prefixes[at].0;
+        if is_same(end - 1) {
+            return end;
         }
-        same
+        // What follows a difference differs, so the last block that is the same can be halved in on. First
+        // by the marks: of the hashes, far away, one line is then left to look at.
+        let (mut same, mut differ) = (0, end.div_ceil(MARK_BLOCKS));
+        while same < differ {
+            let middle = usize::midpoint(same, differ);
+            let at = middle * MARK_BLOCKS;
+            if self.marks[middle] == prefixes[at].0 as u16 { same = middle + 1 } else { differ = middle }
+        }
+        let Some(group) = same.checked_sub(1) else { return 0 };
+        let start = group * MARK_BLOCKS;
+        if is_same(start) {
+            let last = end.min(start + MARK_BLOCKS);
+            return start + (start..last).take_while(|&at| is_same(at)).count();
+        }
+        (0..end).take_while(|&at| is_same(at)).count()
+    }
+
+    /// Brings what sums the hashes up in line with them.
+    fn sum_up(&mut self) {
+        self.blocks = self.hashes.len() as u8;
+        self.last = self.hashes.last().copied().unwrap_or(0);
+        for (mark, hash) in self.marks.iter_mut().zip(self.hashes.iter().step_by(MARK_BLOCKS)) {
+            *mark = *hash as u16;
+        }
     }
 }
 
@@ -112,6 +163,9 @@ pub(crate) struct Placing {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) runs: Slab<Run>,
+    /// Of the runs that begin prompts: few, so that their part of a look-up is rarely out of the cache.
+    first_heads: Heads,
+    /// Of all others.
     heads: Heads,
     pub(crate) beliefs: Beliefs,
     /// Bytes of what the runs point at.
@@ -121,7 +175,14 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(seed: u64) -> Table {
-        Table { runs: Slab::new(), heads: Heads::new(seed), beliefs: Beliefs::new(), heap: 0, blocks: 0 }
+        Table {
+            runs: Slab::new(),
+            first_heads: Heads::new(seed, FIRST_SHARD_BITS),
+            heads: Heads::new(seed, SHARD_BITS),
+            beliefs: Beliefs::new(),
+            heap: 0,
+            blocks: 0,
+        }
     }
 
     /// Distinct blocks.
@@ -130,25 +191,28 @@ impl Table {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.runs.bytes() + self.heads.bytes() + self.beliefs.bytes() + self.heap
+        self.runs.bytes() + self.first_heads.bytes() + self.heads.bytes() + self.beliefs.bytes() + self.heap
     }
 
-    /// What a few blocks may add at once, however few: pages, shards, the longest list of holders.
+    /// What a few blocks may add at once, however few: pages, shards, the longest list of holders, the rest of a run.
     pub(crate) fn bytes_to_grow(&self, slots: usize) -> usize {
         self.runs.bytes_to_grow()
+            + self.first_heads.bytes_to_grow()
             + self.heads.bytes_to_grow()
             + self.beliefs.bytes_to_grow()
             + slots * size_of::<Share>()
+            + RUN_BLOCKS * size_of::<u64>()
     }
 
-    /// The run that the chain is in from here on, and how far.
+    /// The run that the chain is in from `depth` on, and how far.
     #[inline]
-    pub(crate) fn step(&self, prefixes: &[PrefixHash], block_tokens: u32) -> Option<(u32, usize)> {
+    pub(crate) fn step(&self, chain: Chain<'_>, depth: usize) -> Option<(u32, usize)> {
+        let prefixes = &chain.prefixes[depth..];
         let first = prefixes.first()?;
         let mut blocks = 0;
-        let run = self.heads.find(first.0, |run| {
+        let run = self.heads(depth == 0).find(first.0, |run| {
             let run = &self.runs[run];
-            run.block_tokens == block_tokens && {
+            run.block_tokens == chain.block_tokens && {
                 // Zero if the tag deceived.
                 blocks = run.matched(prefixes);
                 blocks > 0
@@ -157,22 +221,37 @@ impl Table {
         Some((run, blocks))
     }
 
-    /// Fetches the runs that a chain will likely meet next, all at once. A chain that has just left a run
-    /// of full length is in a long stretch, and its runs begin at every 64th block: without this a long
-    /// look-up waits for memory three times a run, one after the other.
-    pub(crate) fn touch_ahead(&self, prefixes: &[PrefixHash]) {
-        let mut guesses = [NONE; TOUCHED];
-        for (guess, prefix) in guesses.iter_mut().zip(prefixes.iter().step_by(RUN_BLOCKS)) {
-            *guess = self.heads.touch(prefix.0).unwrap_or(NONE);
-        }
-        let lengths = guesses.iter().filter(|&&it| it != NONE).map(|&it| self.runs[it].hashes.len());
-        black_box(lengths.fold(0, |sum, it| sum ^ it));
+    #[inline]
+    fn heads(&self, is_first: bool) -> &Heads {
+        if is_first { &self.first_heads } else { &self.heads }
+    }
+
+    fn heads_mut(&mut self, is_first: bool) -> &mut Heads {
+        if is_first { &mut self.first_heads } else { &mut self.heads }
     }
 
     /// Fetches what `extend` will need to know of a block.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
-        u64::from(self.heads.touch(hash).unwrap_or(NONE))
+        self.heads.touch(hash)
+    }
+
+    /// Fetches the runs that a chain will likely meet from `depth` on, all at once, and says how far that
+    /// reaches. One after the other, a long look-up would wait for memory three times a run.
+    #[inline]
+    pub(crate) fn touch_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> usize {
+        let mut guesses = [NONE; TOUCHED];
+        let next = (depth / RUN_BLOCKS + 1) * RUN_BLOCKS;
+        let later = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS);
+        for (guess, prefix) in guesses.iter_mut().zip(prefixes[depth..].iter().take(1).chain(later)) {
+            match self.heads.find(prefix.0, |_| true) {
+                Some(run) => *guess = run,
+                None => break,
+            }
+        }
+        let blocks = guesses.iter().take_while(|&&it| it != NONE).map(|&it| self.runs[it].blocks);
+        black_box(blocks.fold(0, |sum, it| sum ^ it));
+        next + (TOUCHED - 1) * RUN_BLOCKS
     }
 
     /// All runs along the chain, also those beyond blocks that nobody holds: what follows such a block can
@@ -181,7 +260,7 @@ impl Table {
         path.clear();
         let mut start = 0;
         while start < chain.prefixes.len() {
-            match self.step(&chain.prefixes[start..], chain.block_tokens) {
+            match self.step(chain, start) {
                 None => start += 1,
                 Some((run, blocks)) => {
                     path.push(Segment { run, start, blocks });
@@ -206,7 +285,9 @@ impl Table {
     }
 
     pub(crate) fn hash(&self, (run, offset): Position) -> u64 {
-        self.runs[run].hashes[usize::from(offset)]
+        let run = &self.runs[run];
+        // Most ask for the last.
+        if offset + 1 == run.blocks { run.last } else { run.hashes[usize::from(offset)] }
     }
 
     #[inline]
@@ -225,15 +306,32 @@ impl Table {
                 None => {}
             }
         }
-        let known = self.heads.find(hash, |run| {
+        let known = self.heads(at.is_none()).find(hash, |run| {
             let run = &self.runs[run];
             run.block_tokens == placing.block_tokens && run.hashes[0] == hash
         });
         match (known, at) {
             (Some(run), _) => (run, 0),
             (None, Some((run, _))) if self.may_grow(run, placing) => self.push(run, hash, placing),
-            (None, _) => self.begin(hash, placing),
+            (None, _) => self.begin(at, hash, placing),
         }
+    }
+
+    /// Adds a block that nobody has yet to those that a slot holds on its GPU, if it goes at the end of a run
+    /// that is the slot's alone: by far the most frequent change, in a tenth of the steps of the others.
+    #[inline]
+    pub(crate) fn append(&mut self, (id, offset): Position, hash: u64, placing: Placing) -> Option<Position> {
+        let run = &self.runs[id];
+        let may_grow = offset + 1 == run.blocks && run.next == NONE && run.room() > 0;
+        let is_own = matches!(&run.holders, Holders::One(share) if share.slot == placing.slot);
+        if !may_grow || !is_own || self.heads.find(hash, |_| true).is_some() {
+            return None;
+        }
+        let position = self.push(id, hash, placing);
+        if let Holders::One(share) = &mut self.runs[id].holders {
+            share.gpu |= 1 << position.1;
+        }
+        Some(position)
     }
 
     fn may_grow(&self, run: u32, placing: Placing) -> bool {
@@ -250,27 +348,37 @@ impl Table {
                     }
             }
         };
-        is_own && run.next == NONE && run.len() < RUN_BLOCKS
+        is_own && run.next == NONE && run.room() > 0
     }
 
+    #[inline]
     fn push(&mut self, id: u32, hash: u64, placing: Placing) -> Position {
         let run = &mut self.runs[id];
         if run.hashes.len() == run.hashes.capacity() {
-            let room = RUN_BLOCKS - run.len();
+            let room = run.room();
             self.heap -= run.hashes.capacity() * 8;
-            run.hashes.reserve_exact(placing.left.max(4 + run.len() / 4).min(room));
+            // What grew once will grow again.
+            let more = if run.blocks == 0 { placing.left.max(4).min(room) } else { room };
+            run.hashes.reserve_exact(more);
             self.heap += run.hashes.capacity() * 8;
+        }
+        if run.len().is_multiple_of(MARK_BLOCKS) {
+            run.marks[run.len() / MARK_BLOCKS] = hash as u16;
         }
         run.hashes.push(hash);
         run.last = hash;
+        run.blocks += 1;
         run.used = placing.clock;
         self.blocks += 1;
-        (id, (run.hashes.len() - 1) as u8)
+        (id, run.blocks - 1)
     }
 
-    fn begin(&mut self, hash: u64, placing: Placing) -> Position {
-        let id = self.runs.insert(Run { block_tokens: placing.block_tokens, ..Run::default() });
-        self.heads.insert(hash, id);
+    fn begin(&mut self, at: Option<Position>, hash: u64, placing: Placing) -> Position {
+        let before = at.map_or(0, |(run, offset)| self.runs[run].depth + offset + 1);
+        let depth = before % RUN_BLOCKS as u8;
+        let (block_tokens, is_first) = (placing.block_tokens, at.is_none());
+        let id = self.runs.insert(Run { block_tokens, depth, is_first, ..Run::default() });
+        self.heads_mut(is_first).insert(hash, id);
         self.push(id, hash, placing)
     }
 
@@ -281,7 +389,7 @@ impl Table {
         self.heap -= run.hashes.capacity() * 8 + run.holders.heap_bytes();
         let hashes = run.hashes.split_off(blocks);
         run.hashes.shrink_to_fit();
-        run.last = run.hashes[blocks - 1];
+        run.sum_up();
         let holders = run.holders.split(blocks, hashes.len());
         self.heap += run.hashes.capacity() * 8 + run.holders.heap_bytes();
         if matches!(holders, Holders::Nobody) && run.next == NONE {
@@ -290,15 +398,17 @@ impl Table {
         }
         self.heap += hashes.capacity() * 8 + holders.heap_bytes();
         let (next, first) = (run.next, hashes[0]);
-        let rest = Run {
-            last: hashes[hashes.len() - 1],
-            hashes,
+        let mut rest = Run {
             holders,
-            next,
-            previous: id,
             used: run.used,
             block_tokens: run.block_tokens,
+            depth: run.depth + blocks as u8,
+            next,
+            previous: id,
+            hashes,
+            ..Run::default()
         };
+        rest.sum_up();
         let rest = self.runs.insert(rest);
         self.heads.insert(first, rest);
         if next != NONE {
@@ -396,7 +506,8 @@ impl Table {
             if !matches!(run.holders, Holders::Nobody) || run.next != NONE {
                 return;
             }
-            self.heads.remove(run.hashes[0], id);
+            let (first, is_first) = (run.hashes[0], run.is_first);
+            self.heads_mut(is_first).remove(first, id);
             let run = self.runs.remove(id);
             self.heap -= run.hashes.capacity() * 8;
             self.blocks -= run.hashes.len();

@@ -2,6 +2,7 @@
 
 use crate::names::Names;
 use crate::parked::Parked;
+use crate::prefix::Running;
 use maitre_base::hash::NumberMap;
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ pub(crate) const CAPACITY_DEFAULT: u32 = 8_192;
 /// Of a page in the middle of a group: what is needed to go on from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    pub(crate) prefix: u64,
+    pub(crate) prefix: Running,
     /// The last page of the group before, by name; none in the first group.
     pub(crate) previous: Option<u64>,
     pub(crate) filled_tokens: u8,

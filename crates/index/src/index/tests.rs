@@ -90,7 +90,7 @@ impl Duel {
 
     /// Prompts part in few places and run on alone for long, so that runs are split, filled and overrun.
     fn prompt(&mut self) -> Vec<u8> {
-        const LENGTHS: [usize; 8] = [3, 1, 9, 40, 2, 30, 5, 1];
+        const LENGTHS: [usize; 8] = [3, 1, 9, 70, 2, 60, 5, 8];
         let mut prompt = Vec::new();
         for length in LENGTHS {
             let choice = self.rng.below(2) as u8;
