@@ -87,6 +87,8 @@ struct Place {
     /// Tokens to prefill there before its first token: those ahead of it and its own.
     prefill_ahead: u64,
     planted: Option<Planted>,
+    /// What it holds there. Noted, for what is an adapter may change while it is open.
+    adapter: Option<ModelId>,
     /// Requests there when it was seated, and when its first token came.
     company: u32,
     first: Option<(Instant, u32)>,
@@ -221,8 +223,7 @@ impl Brain {
     fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence, effects: &mut Vec<Effect>) {
         let change = self.fleet.see(now, worker, evidence);
         if evidence == Evidence::Refused {
-            // Nobody listens there: whoever will is another process, and its cache is empty.
-            self.cache.clear(worker);
+            self.cache.refused(worker);
         }
         effects.extend(change.map(Effect::Changed));
         // A doubt raised by traffic is settled by a probe, at once.
@@ -358,18 +359,18 @@ impl Brain {
         let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
         let company = standing.promised.requests;
-        open.seat = Some(Place { worker, promise, at: now, prefill_ahead, planted, company, first: None });
-        let (attempt, wanted) = (open.ask.attempt, open.wanted);
+        let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
+        let first = None;
+        open.seat = Some(Place { worker, promise, at: now, prefill_ahead, planted, adapter, company, first });
+        let attempt = open.ask.attempt;
         self.fleet.promise(now, worker, promise);
-        self.hold_adapter(worker, wanted, Hold::Begins);
+        self.hold_adapter(worker, adapter, Hold::Begins);
         let held = held.map(|it| it.tokens);
         effects.push(Effect::Seat(Seat { request, worker, why: pick.why, held, attempt }));
     }
 
-    fn hold_adapter(&mut self, worker: WorkerId, wanted: Wanted, hold: Hold) {
-        if let Wanted::Model(model) = wanted
-            && self.fleet.is_adapter(model)
-        {
+    fn hold_adapter(&mut self, worker: WorkerId, adapter: Option<ModelId>, hold: Hold) {
+        if let Some(model) = adapter {
             self.fleet.hold_adapter(worker, model, hold);
         }
     }
@@ -382,9 +383,8 @@ impl Brain {
         if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
             self.cache.failed(place.worker, prompt, planted);
         }
-        let wanted = open.wanted;
         self.fleet.release(place.worker, place.promise);
-        self.hold_adapter(place.worker, wanted, Hold::Ends);
+        self.hold_adapter(place.worker, place.adapter, Hold::Ends);
         Some(place)
     }
 
@@ -419,7 +419,7 @@ impl Brain {
             self.cache.prefilled(now, worker, prompt);
         }
         // An answer in one piece tells when it ended, not when it began.
-        if open.form == Form::Stream {
+        if open.form == Form::Stream && open.decodes == Decodes::Yes {
             let requests = self.fleet.worker(worker).map_or(0, |it| it.promised.requests);
             place.first = Some((now, requests));
             let (ahead, took) = (place.prefill_ahead, now.since(place.at));
@@ -442,9 +442,14 @@ impl Brain {
     fn finished(&mut self, now: Instant, request: RequestId, counted: Option<Counted>, pieces: u32) {
         let Some((open, place)) = self.close(request) else { return };
         if let Some(place) = place {
-            let answer = counted.and_then(|it| it.answer).unwrap_or(u64::from(pieces));
-            let steps = u32::try_from(answer.saturating_sub(1)).unwrap_or(u32::MAX);
-            self.learn_pace(now, open.form, &place, steps);
+            // The pieces of a stream are about its tokens; those of one body are nothing.
+            let pieces = (open.form == Form::Stream).then_some(u64::from(pieces));
+            let answer = counted.and_then(|it| it.answer).or(pieces);
+            // To count tokens takes no prefill, and to embed takes no steps.
+            if let (Decodes::Yes, Some(answer)) = (open.decodes, answer) {
+                let steps = u32::try_from(answer.saturating_sub(1)).unwrap_or(u32::MAX);
+                self.learn_pace(now, open.form, &place, steps);
+            }
             self.learn_cache(&open, &place, counted);
         }
         let model = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it));

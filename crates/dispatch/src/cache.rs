@@ -47,6 +47,8 @@ struct Known {
 #[derive(Debug)]
 pub struct Cache {
     index: Index,
+    /// What was read as words. No report is ever about it, so the freshest must not take it away.
+    words: Index,
     /// By worker number.
     known: Vec<Known>,
     /// How many of them report their caches.
@@ -59,8 +61,12 @@ pub struct Cache {
 
 impl Cache {
     pub(crate) fn new(settings: Settings) -> Cache {
+        // Most prompts are read as tokens, where any are.
+        let words = Settings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
+        let tokens = Settings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
         Cache {
-            index: Index::new(settings),
+            index: Index::new(tokens),
+            words: Index::new(words),
             known: Vec::new(),
             reporting: 0,
             holdings: Holdings::new(),
@@ -69,8 +75,9 @@ impl Cache {
         }
     }
 
-    pub fn index(&self) -> &Index {
-        &self.index
+    /// All that is allocated for what caches hold.
+    pub fn bytes(&self) -> usize {
+        self.index.bytes() + self.words.bytes()
     }
 
     pub fn trust(&self, worker: WorkerId) -> Trust {
@@ -87,7 +94,13 @@ impl Cache {
     }
 
     pub fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
-        self.index.numbers(worker)
+        let (tokens, words) = (self.index.numbers(worker)?, self.words.numbers(worker)?);
+        Some(Numbers {
+            predicted_blocks: tokens.predicted_blocks + words.predicted_blocks,
+            dropped: tokens.dropped + words.dropped,
+            evicted: tokens.evicted + words.evicted,
+            ..tokens
+        })
     }
 
     /// How much it holds of anything: what it reports, or else what we sent it.
@@ -101,7 +114,7 @@ impl Cache {
     }
 
     fn note(&mut self, worker: WorkerId) {
-        let numbers = self.index.numbers(worker);
+        let numbers = self.numbers(worker);
         if let Some(known) = self.known.get_mut(worker.index()) {
             known.holds = numbers.map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
         }
@@ -111,10 +124,12 @@ impl Cache {
         let places = self.known.len().max(worker.index() + 1);
         self.known.resize(places, Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 });
         self.index.join(worker);
+        self.words.join(worker);
     }
 
     pub(crate) fn leave(&mut self, worker: WorkerId) {
         self.index.leave(worker);
+        self.words.leave(worker);
     }
 
     /// What the worker's own report says of its cache.
@@ -129,6 +144,7 @@ impl Cache {
         if let Some(capacity) = capacity {
             let blocks = u32::try_from(capacity.0 / u64::from(block)).unwrap_or(u32::MAX);
             self.index.set_capacity(worker, blocks);
+            self.words.set_capacity(worker, blocks);
         }
         self.note(worker);
     }
@@ -162,6 +178,21 @@ impl Cache {
     /// Nothing that was known of its cache holds any more.
     pub(crate) fn clear(&mut self, worker: WorkerId) {
         self.index.clear(worker);
+        self.words.clear(worker);
+        self.note(worker);
+    }
+
+    /// Nobody listens there: whoever will is another process, and its cache is empty.
+    ///
+    /// Unless it still publishes: then it only says that it is unfit, and nobody would tell us again what it
+    /// holds. What it has published is its feed's to clear.
+    pub(crate) fn refused(&mut self, worker: WorkerId) {
+        match self.trust(worker) {
+            Trust::None => self.index.clear(worker),
+            Trust::Suspect => self.index.clear_predicted(worker),
+            Trust::Cold | Trust::Fresh => return,
+        }
+        self.words.clear(worker);
         self.note(worker);
     }
 
@@ -192,7 +223,7 @@ impl Cache {
         for place in 0..self.sizes.len() {
             let size = self.sizes[place];
             let Some(chain) = chain(prompt, size, &mut self.links) else { continue };
-            self.index.look_up(chain, &mut self.holdings);
+            of(prompt.unit, &mut self.index, &mut self.words).look_up(chain, &mut self.holdings);
             for (standing, held) in standings.iter().zip(held.iter_mut()) {
                 let worker = standing.worker;
                 if self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block) == size {
@@ -206,7 +237,7 @@ impl Cache {
     pub(crate) fn seated(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) -> Option<Planted> {
         let size = self.block(worker);
         let chain = chain(prompt, size, &mut self.links)?;
-        let planted = self.index.predict(now, worker, chain);
+        let planted = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
         self.note(worker);
         Some(planted)
     }
@@ -214,7 +245,7 @@ impl Cache {
     pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            self.index.prefilled(now, worker, chain);
+            of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain);
         }
     }
 
@@ -222,7 +253,7 @@ impl Cache {
     pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            self.index.forget(worker, chain, planted);
+            of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, planted);
             self.note(worker);
         }
     }
@@ -239,9 +270,17 @@ impl Cache {
             Unit::Words | Unit::Tokens => found,
         };
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            self.index.correct(worker, chain, planted, found);
+            of(prompt.unit, &mut self.index, &mut self.words).correct(worker, chain, planted, found);
             self.note(worker);
         }
+    }
+}
+
+/// The index of what was read so.
+fn of<'a>(unit: Unit, tokens: &'a mut Index, words: &'a mut Index) -> &'a mut Index {
+    match unit {
+        Unit::Tokens => tokens,
+        Unit::Words => words,
     }
 }
 

@@ -118,7 +118,8 @@ impl Fleet {
             let parent = card.parent.and_then(|it| self.intern(it));
             let known = &mut self.models[model.0 as usize];
             known.is_adapter = parent.is_some();
-            known.base = parent.or(first).unwrap_or(model);
+            // What an adapter calls its parent need not be a name that is served.
+            known.base = first.or(parent).unwrap_or(model);
             models.push(model);
         }
         let models = self.share(models);

@@ -65,7 +65,7 @@ impl Worker {
     }
 
     pub(crate) fn hear(&mut self, now: Instant, load: Load) {
-        let there = load.running.unwrap_or(0) + load.waiting.unwrap_or(0);
+        let there = load.running.unwrap_or(0).saturating_add(load.waiting.unwrap_or(0));
         let foreign = there.saturating_sub(u64::from(self.promised.requests));
         // One report may count a request that ended on its way here; two in a row will not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
@@ -95,8 +95,8 @@ impl Worker {
         let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return self.promised.context };
         // What it says is held by those it has let in; the others stand in line for theirs.
         let promised = &self.promised;
-        let answers =
-            promised.decode.0 * u64::from(promised.prefilling) / u64::from(promised.requests.max(1));
+        let answers = promised.decode.0.saturating_mul(u64::from(promised.prefilling))
+            / u64::from(promised.requests.max(1));
         let in_line = promised.prefill + Tokens(answers);
         promised.context.max(Tokens((usage * capacity.0 as f64) as u64) + in_line)
     }

@@ -78,6 +78,8 @@ pub enum Input<T> {
     /// The engine has taken our subscription, for the first time or again.
     Connected,
     Disconnected,
+    /// The process that we were connected to is gone for good.
+    Gone,
     Batch(Numbered<T>),
     /// A replay that came to its end mark, in full.
     Replayed {
@@ -280,6 +282,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         match input {
             Input::Connected => self.connect(now),
             Input::Disconnected => self.disconnect(),
+            Input::Gone => self.forget(),
             Input::Batch(batch) => self.hold(batch),
             Input::Replayed { id, batches } if self.is_asked(id) => self.take_replay(now, batches),
             Input::ReplayFailed { id } if self.is_asked(id) => self.fail_replay(now),
@@ -377,6 +380,13 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.held.clear();
         self.held_bytes = 0;
         self.commands.retain(|it| matches!(it, Command::Clear));
+    }
+
+    fn forget(&mut self) {
+        self.disconnect();
+        if matches!(self.position, Position::After(_)) {
+            self.clear();
+        }
     }
 
     fn hold(&mut self, batch: Numbered<T>) {

@@ -219,6 +219,11 @@ impl Index {
     /// Forgets all that the worker holds: its engine was restarted.
     pub fn clear(&mut self, id: WorkerId) {
         self.clear_reported(id);
+        self.clear_predicted(id);
+    }
+
+    /// Forgets all that was predicted of the worker. What it reported stays.
+    pub fn clear_predicted(&mut self, id: WorkerId) {
         if let Some(mut bed) = self.bed(id, 0) {
             bed.clear();
         }

@@ -20,6 +20,7 @@ use maitre_dialect::kv::{self, Groups, Medium};
 use maitre_dispatch::{Blocks, Event};
 use maitre_index::Tier;
 use maitre_index::feed::{Action, Counts, Feed, Input, Numbered, REPLAY_WAIT, Replay, Trust};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
@@ -33,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two attempts to connect; doubles.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A connection that lasted this long was a good one.
+const STEADY: Duration = Duration::from_secs(5);
 /// From the subscription to the first question. The publisher confirms nothing, and what it publishes before
 /// it has read the subscription we hear of only by asking later.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -68,11 +71,22 @@ pub(crate) async fn follow(house: Arc<House>, link: Arc<Link>, source: Source) {
     loop {
         match follower.connect().await {
             Ok(subscriber) => {
-                pause = PAUSE;
+                let begun = follower.house.now();
                 follower.listen(subscriber).await;
+                // One that hangs up at once, again and again, is not asked in a loop.
+                if follower.house.now().since(begun) > STEADY {
+                    pause = PAUSE;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
             }
             Err(error) => {
                 debug!(worker = follower.link.url, %error, "no KV events");
+                // Nobody listens where it published: the process is gone. One that cannot be reached may be
+                // there yet, but not for ever.
+                if error.is_refused() || pause == PAUSE_MAX {
+                    follower.on(Input::Gone).await;
+                }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -105,7 +119,7 @@ impl Follower {
     async fn listen(&mut self, mut subscriber: Subscriber) {
         info!(worker = self.link.url, port = self.source.events.1, "subscribed to KV events");
         sleep(SETTLE).await;
-        self.on(Input::Connected);
+        self.on(Input::Connected).await;
         let mut quiet = QUIET;
         loop {
             let input = tokio::select! {
@@ -128,17 +142,23 @@ impl Follower {
                     Input::Quiet
                 }
             };
-            self.on(input);
+            self.on(input).await;
         }
         self.replaying = None;
-        self.on(Input::Disconnected);
+        self.on(Input::Disconnected).await;
     }
 
-    fn on(&mut self, input: Input<Bytes>) {
+    /// Not to be cancelled, or what was handed out is lost.
+    async fn on(&mut self, input: Input<Bytes>) {
         self.feed.on(self.house.now(), input);
         while let Some(action) = self.feed.next_action(self.house.now()) {
             match action {
-                Action::Apply(batch) => self.apply(&batch),
+                Action::Apply(batch) => {
+                    self.apply(&batch);
+                    // A replay is ten thousand of them, and this thread has connections to accept and workers
+                    // to probe.
+                    yield_now().await;
+                }
                 Action::Clear => {
                     self.groups = Groups::default();
                     self.house.on(Event::BlocksCleared { worker: self.link.worker });

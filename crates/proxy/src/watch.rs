@@ -166,13 +166,14 @@ impl Watch {
         let Some(path) = kind.sources_path() else { return Ok(None) };
         let page = self.get(path).await?;
         if !page.status.is_success() {
-            return Ok(None);
+            // A busy engine may not answer; that is no reason to leave a subscription that is well.
+            return Ok(self.source.clone());
         }
         let sources = match sources::parse(kind, &page.body) {
             Ok(sources) => sources.sources,
             Err(error) => {
                 debug!(worker = self.link.url, path, %error, "no sources of KV events");
-                return Ok(None);
+                return Ok(self.source.clone());
             }
         };
         if self.link.rank.is_none() && sources.len() > 1 {

@@ -180,3 +180,17 @@ fn the_order_of_aliases_makes_no_difference() {
         );
     }
 }
+
+#[test]
+fn absurd_numbers_of_an_engine_are_only_large() {
+    let mut fleet = ready(1);
+    let load =
+        Load { running: Some(u64::MAX), waiting: Some(u64::MAX), kv_usage: Some(1.0), ..Load::default() };
+    let load = Load { blocks: Some(u64::MAX), block_size: Some(u64::MAX), ..load };
+    fleet.report(Instant::ZERO, WorkerId(0), load);
+    for _ in 0..3 {
+        let promise = Promise { decode: Tokens(u64::MAX / 2), ..Promise::default() };
+        fleet.promise(Instant::ZERO, WorkerId(0), promise);
+    }
+    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0]);
+}

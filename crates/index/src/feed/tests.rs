@@ -9,7 +9,7 @@ use super::*;
 
 /// Runs a script against a feed and returns what it did.
 ///
-/// In: `up`, `down`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` one nobody can
+/// In: `up`, `down`, `gone`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` one nobody can
 /// read; `quiet`; `replay:5,6` the answer to the last question, `stale:5` the one before; `fail`.
 /// Out: `ask5`, `clear`, `+5` for applied.
 struct Script {
@@ -33,6 +33,7 @@ impl Script {
             _ => match word {
                 "up" => Input::Connected,
                 "down" => Input::Disconnected,
+                "gone" => Input::Gone,
                 "fail" => Input::ReplayFailed { id: self.id },
                 "quiet" => Input::Quiet,
                 "tick" => {
@@ -486,4 +487,11 @@ proptest! {
             prop_assert_eq!(&subscriber.cache, &publisher.truth);
         }
     }
+}
+
+#[test]
+fn a_process_that_is_gone_leaves_nothing_and_the_next_is_heard_from_its_beginning() {
+    check("up replay:0,1 down gone", "ask0 +0 +1 clear", Trust::None);
+    check("up replay:0,1 down gone gone up replay:0,1,2", "ask0 +0 +1 clear ask0 +0 +1 +2", Trust::Fresh);
+    check("gone up replay:0", "ask0 +0", Trust::Fresh);
 }

@@ -51,7 +51,7 @@ impl Caches {
 
     /// Reads what the brain knows now.
     pub(super) fn look(&self, brain: &Brain) {
-        self.index_bytes.set(i64::try_from(brain.cache().index().bytes()).unwrap_or(i64::MAX));
+        self.index_bytes.set(i64::try_from(brain.cache().bytes()).unwrap_or(i64::MAX));
         self.trusts.clear();
         for worker in brain.fleet().workers() {
             for trust in Trust::ALL {

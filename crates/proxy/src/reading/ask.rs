@@ -92,22 +92,23 @@ pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut)
             return None;
         }
     }
-    let worker = whom(lane, parsed.model.as_deref());
-    let answer = match worker {
-        Some(worker) => {
+    let answer = match whom(lane, parsed.model.as_deref()) {
+        Whom::Worker(worker) => {
             timeout(house.settings.ask_patience, ask(lane, worker, question)).await.ok().flatten()
         }
-        None => None,
+        // That is no failure of anybody's.
+        Whom::NotYet => return None,
+        Whom::Nobody => None,
     };
+    // Named before the lock is taken, which all threads share: a long prompt takes milliseconds.
+    let prompt = answer.map(|tokens| cut.of_ids(&Ids { sure: tokens.len(), tokens }));
     let mut state = house.asks.state.lock();
-    let Some(tokens) = answer else {
+    let Some(prompt) = prompt else {
         let pause = state.pauses.get(&model).map_or(PAUSE, |it| it.1);
         state.pauses.insert(model, (now + pause, (pause * 2).min(PAUSE_MAX)));
         return None;
     };
     state.pauses.remove(&model);
-    let sure = tokens.len();
-    let prompt = cut.of_ids(&Ids { tokens, sure });
     state.remembered.put(key, prompt.clone());
     Some(prompt)
 }
@@ -116,26 +117,37 @@ fn cut_key(cut: &Cut) -> u64 {
     hash::pair(cut.root(maitre_index::prefix::Unit::Tokens).start().0, u64::from(cut.block))
 }
 
+enum Whom {
+    Worker(WorkerId),
+    /// Workers are there, and some have not been found out about.
+    NotYet,
+    Nobody,
+}
+
 /// An engine of a kind that answers, in turns.
-fn whom(lane: &Lane, model: Option<&str>) -> Option<WorkerId> {
+fn whom(lane: &Lane, model: Option<&str>) -> Whom {
     let house = &lane.house;
-    let fit: Vec<WorkerId> = house.look(|brain| {
+    let fit: Option<Vec<WorkerId>> = house.look(|brain| {
         let fleet = brain.fleet();
         let model = model.and_then(|it| fleet.model(it))?;
         let wanted = maitre_fleet::Wanted::Model(model);
         let ready = fleet.workers().filter(|it| it.serves(wanted) && it.health.state() == State::Ready);
         Some(ready.map(|it| it.id).collect())
-    })?;
-    let answers = |&worker: &WorkerId| {
-        house.link(worker).is_some_and(|it| it.about().kind.is_some_and(Kind::tokenizes_chats))
-    };
+    });
+    let fit = fit.unwrap_or_default();
+    let kind = |worker: &WorkerId| house.link(*worker).and_then(|it| it.about().kind);
+    let answers = |worker: &WorkerId| kind(worker).is_some_and(Kind::tokenizes_chats);
     let turn = {
         let mut state = house.asks.state.lock();
         state.turn = state.turn.wrapping_add(1);
         state.turn
     };
     let count = fit.len().max(1);
-    (0..fit.len()).map(|step| fit[(turn + step) % count]).find(answers)
+    match (0..fit.len()).map(|step| fit[(turn + step) % count]).find(answers) {
+        Some(worker) => Whom::Worker(worker),
+        None if fit.iter().any(|it| kind(it).is_none()) => Whom::NotYet,
+        None => Whom::Nobody,
+    }
 }
 
 async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>> {

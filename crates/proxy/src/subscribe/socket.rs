@@ -57,6 +57,13 @@ pub(super) enum Error {
     Protocol(#[from] maitre_zmtp::Error),
 }
 
+impl Error {
+    /// Whether nobody listens there.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Error::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 /// Listens to a publisher. Dropped, it is gone.
 #[derive(Debug)]
 pub(super) struct Subscriber(Connection);

@@ -1,6 +1,9 @@
 //! What the router knows of the engines' caches, against what they hold: by events that arrive as they
 //! should, and by events that are lost, doubled, swapped, cut and forgotten by a restart.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use maitre_base::{Rng, WorkerId};
@@ -12,6 +15,9 @@ use maitre_sim::events::{self, Form, ReplayShape};
 use maitre_sim::http::Host;
 use maitre_sim::profile::{INSTANT, Profile};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::table::{ANYWHERE, Answer, Client, PATIENCE, Table, metric, settings, table_with, within};
 
@@ -279,4 +285,97 @@ async fn nothing_of_a_process_is_believed_a_second_after_another_took_its_place(
     });
     let in_time = tokio::time::timeout(Duration::from_secs(1), forgotten).await;
     assert!(in_time.is_ok(), "phantoms:\n{}", table.router.metrics());
+}
+
+/// A front for an engine, which answers some paths in its own way once it is told to.
+async fn front(engine: &Host, path: &'static str, status: u16) -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
+    let is_told = Arc::new(AtomicBool::new(false));
+    let (told, mut tasks) = (is_told.clone(), JoinSet::new());
+    tasks.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 4096];
+            let bytes = stream.read(&mut head).await.unwrap_or(0);
+            if told.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
+                let no = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(no.as_bytes()).await;
+                continue;
+            }
+            // One request a connection, whole in its first packet.
+            let Ok(mut inner) = TcpStream::connect(behind).await else { continue };
+            let head =
+                String::from_utf8_lossy(&head[..bytes]).replacen("\r\n", "\r\nconnection: close\r\n", 1);
+            inner.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let _ = inner.read_to_end(&mut answer).await;
+            let _ = stream.write_all(&answer).await;
+        }
+    });
+    (addr, is_told, tasks)
+}
+
+/// Whatever the front says at this path once the cache is known, it stays known.
+async fn check_stays_known(path: &'static str, status: u16) {
+    let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
+    let (addr, told, _tasks) = front(&engine, path, status).await;
+    let mut client = Client::connect(engine.addr()).await;
+    for number in 0..6 {
+        client.post("/v1/chat/completions", prompt(number, number)).await;
+    }
+    let mut settings = by_delay();
+    settings.probes.interval = Duration::from_millis(20);
+    settings.probes.models_interval = Duration::from_millis(20);
+    settings.workers = vec![format!("http://{addr}").parse().unwrap()];
+    let router = maitre_proxy::Router::start(settings).await.unwrap();
+    within(router.until_all_ready()).await;
+    let table = Table { router, engines: vec![engine] };
+    table.until_all_is_known().await;
+    told.store(true, Ordering::Relaxed);
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let (trust, numbers) =
+            table.router.look(|it| (it.cache().trust(WorkerId(0)), it.cache().numbers(WorkerId(0))));
+        let known = numbers.map_or(0, |it| it.reported_blocks);
+        assert_eq!((trust, known > 0), (Trust::Fresh, true), "{path} {status}: {known} blocks");
+    }
+    table.until_all_is_known().await;
+}
+
+#[tokio::test]
+async fn a_subscription_survives_an_engine_too_busy_to_say_where_it_publishes() {
+    check_stays_known("/kv_event_sources", 503).await;
+}
+
+#[tokio::test]
+async fn a_health_check_that_fails_takes_nothing_from_what_is_published() {
+    check_stays_known("/health", 503).await;
+}
+
+/// The thread that reads events also accepts connections and probes workers.
+#[tokio::test]
+async fn others_get_their_turn_while_a_long_replay_is_applied() {
+    let mut engine = publisher(|_| {});
+    engine.engine.profile.kv_blocks = 100_000;
+    let engine = Host::bind(ANYWHERE, engine).await.unwrap();
+    let mut client = Client::connect(engine.addr()).await;
+    for number in 0..150 {
+        client.post("/v1/chat/completions", prompt(number, number)).await;
+    }
+    let there = engine.handle().resident().len() as u32;
+    let mut settings = by_delay();
+    settings.workers = vec![worker(&engine)];
+    let router = maitre_proxy::Router::start(settings).await.unwrap();
+    let (mut known, mut most) = (0, 0);
+    let watched = async {
+        while known < there {
+            let now = router.look(|it| it.cache().numbers(WorkerId(0))).map_or(0, |it| it.reported_blocks);
+            most = most.max(now - known);
+            known = now;
+            tokio::task::yield_now().await;
+        }
+    };
+    within(watched).await;
+    assert!(most < there / 10, "{most} of {there} blocks in one go");
 }

@@ -602,3 +602,61 @@ fn a_no_teaches_nothing_but_that_somebody_is_there() {
         check_held_by_nobody(table.ask(2, &text(1, 1_600)));
     });
 }
+
+/// A health check that answers 503 once comes from the same process, and its cache is as it was. Nobody would
+/// tell us of it a second time.
+#[test]
+fn a_worker_that_says_it_is_unfit_while_it_publishes_keeps_what_it_reported() {
+    for trust in [Trust::Fresh, Trust::Cold] {
+        let mut table = Table::cached(2, Name::LeastDelay, 0);
+        let worker = WorkerId(1);
+        table.on(Event::TrustChanged { worker, trust });
+        table.store(1, &text(1, 1_600), PLAIN);
+        table.on(Event::Probed { worker, evidence: Evidence::Refused });
+        table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        assert_eq!(table.brain.cache().numbers(worker).unwrap().reported_blocks, 100, "{trust:?}");
+    }
+}
+
+/// What was reported is the feed's to clear, whose account of it would be wrong otherwise.
+#[test]
+fn a_worker_where_nobody_listens_any_more_loses_what_we_presumed() {
+    for (trust, reported) in [(Trust::None, 0), (Trust::Suspect, 100)] {
+        let mut table = Table::cached(1, Name::LeastDelay, 0);
+        let worker = WorkerId(0);
+        table.store(0, &text(1, 1_600), PLAIN);
+        table.serve(1, &text(2, 1_600));
+        assert_eq!(table.predicted(), 100);
+        table.on(Event::TrustChanged { worker, trust });
+        table.on(Event::Probed { worker, evidence: Evidence::Refused });
+        assert_eq!(table.predicted(), 0, "{trust:?}");
+        assert_eq!(table.brain.cache().numbers(worker).unwrap().reported_blocks, reported, "{trust:?}");
+    }
+}
+
+/// What was read as bytes no report can confirm: it must not be given up for want of one.
+#[test]
+fn what_was_read_as_words_is_believed_while_reports_are_fresh() {
+    for trust in [Trust::None, Trust::Fresh] {
+        for seed in 0..6 {
+            let mut table = Table::cached(4, Name::LeastDelay, seed);
+            for worker in 0..4 {
+                table.on(Event::TrustChanged { worker: WorkerId(worker), trust });
+            }
+            let words = named(Root::new(Unit::Words, "llama", None, None), &text(1, 1_600), 16);
+            let words = Prompt { unit: Unit::Words, ..words };
+            let home = table.seat(of_prompt(1, &words)).worker;
+            table.answer(1, None);
+            for _ in 0..60 {
+                table.now = table.now + Duration::from_millis(500);
+                table.on(Event::Tick);
+            }
+            let seat = table.seat(of_prompt(2, &words));
+            assert_eq!((seat.worker, seat.held), (home, Some(Tokens(1_584))), "{trust:?}");
+            // The engine was restarted.
+            table.on(Event::Left { request: RequestId(2) });
+            table.on(Event::BlocksCleared { worker: home });
+            assert_eq!(table.predicted(), 0);
+        }
+    }
+}

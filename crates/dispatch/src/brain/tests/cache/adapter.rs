@@ -101,3 +101,31 @@ fn requests_for_the_model_itself_do_not_care_for_adapters() {
         check_seat(ask(&mut table, 1, "llama"), 3, 1_600);
     }
 }
+
+/// One worker has it as an adapter, another merged into a model of its own: each list that is read changes
+/// what the name is.
+#[test]
+fn an_adapter_that_becomes_a_model_meanwhile_is_let_go_all_the_same() {
+    let mut table = fleet(2, Name::LeastDelay, 0);
+    hear(&mut table, 0, 1, &[]);
+    table.on(Event::WorkerDrained { worker: WorkerId(1), draining: true });
+    assert_eq!(table.arrive(1, Some("sql")), Ok(0));
+    let merged = [Card { name: "sql", parent: None }];
+    table.on(Event::ModelsReported { worker: WorkerId(1), cards: &merged });
+    table.on(Event::Left { request: RequestId(1) });
+    let sql = table.brain.fleet().model("sql").unwrap();
+    assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().adapters.slot(sql), Slot::Loads);
+}
+
+/// vLLM lets an operator write where an adapter comes from, which need not be a name that is served.
+#[test]
+fn an_adapter_is_found_whatever_its_parent_is_called() {
+    let cards =
+        [Card { name: "llama", parent: None }, Card { name: "sql", parent: Some("meta-llama/Llama-3") }];
+    for seed in 0..6 {
+        let mut table = fleet(4, Name::LeastDelay, seed);
+        (0..4).for_each(|it| drop(table.on(Event::ModelsReported { worker: WorkerId(it), cards: &cards })));
+        table.store(2, &text(1, 1_600), Store { adapter: Some("sql"), ..PLAIN });
+        check_seat(ask(&mut table, 5, "sql"), 2, 1_600);
+    }
+}

@@ -97,3 +97,33 @@ fn one_piece_waits_for_those_before_it() {
         assert_eq!(table.promised()[0].prefilling, prefilling, "after {millis} ms");
     }
 }
+
+/// An embedding's body comes in many pieces, none of them a token; and to count tokens takes no prefill.
+#[test]
+fn what_writes_no_answer_tells_nothing_of_the_pace() {
+    let mut table = Table::cached(1, Name::LeastDelay, 0);
+    let before = table.brain.fleet().worker(WorkerId(0)).unwrap().rates;
+    for request in 0..50 {
+        let size = Size::Tokens(20_000);
+        let arrival =
+            Arrival { size, decodes: Decodes::No, form: Form::Whole, ..arrival(request, Some("llama")) };
+        table.seat(arrival);
+        table.now = table.now + Duration::from_millis(3);
+        table.on(Event::FirstToken { request: RequestId(request) });
+        table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 30 });
+    }
+    assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().rates, before);
+}
+
+#[test]
+fn pieces_of_an_answer_in_one_piece_are_not_its_tokens() {
+    let mut table = Table::cached(1, Name::LeastDelay, 0);
+    let before = table.brain.fleet().worker(WorkerId(0)).unwrap().rates;
+    for request in 0..50 {
+        table.seat(Arrival { form: Form::Whole, ..arrival(request, Some("llama")) });
+        table.now = table.now + Duration::from_secs(5);
+        table.on(Event::FirstToken { request: RequestId(request) });
+        table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 2 });
+    }
+    assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().rates, before);
+}
