@@ -15,6 +15,7 @@ use maitre_base::{Instant, Rng, hash};
 use maitre_dialect::engine::{self, Kind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
+use maitre_fleet::load::Report;
 use maitre_fleet::{Card, Evidence, Load};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -32,6 +33,9 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Between two ticks of the brain.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How long the page of a worker at rest is believed: every other probe reads it.
+const AT_REST: Duration = Duration::from_millis(1_500);
 
 pub(crate) async fn tick(house: Arc<House>) {
     let mut ticks = tokio::time::interval(TICK);
@@ -269,6 +273,9 @@ impl Watch {
     }
 
     async fn read_load(&mut self) -> Result<(), Unanswered> {
+        if self.is_at_rest() {
+            return Ok(());
+        }
         let kind = self.link.about().kind.unwrap_or(Kind::Generic);
         for path in kind.metrics_paths() {
             let page = self.get(path).await?;
@@ -293,6 +300,19 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Whether the worker had nothing to do a moment ago and was sent nothing since: its page would say the
+    /// same again, and reading it is most of what an idle fleet costs.
+    fn is_at_rest(&self) -> bool {
+        let now = self.house.now();
+        self.house.look(|brain| {
+            let Some(worker) = brain.fleet().worker(self.link.worker) else { return true };
+            let idle = |it: &Report| {
+                it.load.running == Some(0) && it.load.waiting == Some(0) && now.since(it.at) < AT_REST
+            };
+            worker.promised.requests == 0 && worker.report.as_ref().is_some_and(idle)
+        })
     }
 
     /// One page of the worker, on a connection that is kept for the next.
