@@ -128,6 +128,7 @@ impl Cache {
     }
 
     pub(crate) fn leave(&mut self, worker: WorkerId) {
+        self.trust_changed(worker, Trust::None);
         self.index.leave(worker);
         self.words.leave(worker);
     }
