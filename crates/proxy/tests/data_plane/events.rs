@@ -277,6 +277,9 @@ async fn nothing_of_a_process_is_believed_a_second_after_another_took_its_place(
     for engine in &table.engines {
         engine.handle().restart_engine();
     }
+    for engine in &table.engines {
+        within(engine.handle().until(|it| it.events.subscribers > 0)).await;
+    }
     let forgotten = table.router.until(|brain| {
         let held = |worker| {
             brain.cache().numbers(WorkerId(worker)).map_or(0, |it| it.reported_blocks + it.predicted_blocks)
