@@ -183,21 +183,34 @@ impl Bed<'_> {
             left: chain.prefixes.len() - from,
             clock: self.clock,
         };
+        // The bits of one run are set together: for each block it would cost as much as finding its place.
+        let (mut pending, mut bits) = (None, 0);
         for prefix in &chain.prefixes[from..] {
             let (run, offset) = self.table.extend(at, prefix.0, placing);
-            let mut belief = crate::slab::NONE;
-            self.table.change(run, self.worker.slot, |share| {
-                share.predicted |= !share.gpu & 1 << offset;
-                belief = share.belief;
-            });
-            if belief == crate::slab::NONE
-                && let Some(share) = self.table.share(run, self.worker.slot)
-                && let Some(belief) = self.table.beliefs.get_mut(share.belief)
-            {
-                belief.planter = moment.stamp;
+            if pending != Some(run) {
+                self.believe(pending, bits, moment);
+                (pending, bits) = (Some(run), 0);
             }
+            bits |= 1 << offset;
             placing.left -= 1;
             at = Some((run, offset));
+        }
+        self.believe(pending, bits, moment);
+    }
+
+    /// Predicts these blocks of a run, unless they are reported already.
+    fn believe(&mut self, run: Option<u32>, bits: crate::holders::Mask, moment: Moment) {
+        let Some(run) = run else { return };
+        let mut belief = crate::slab::NONE;
+        self.table.change(run, self.worker.slot, |share| {
+            share.predicted |= !share.gpu & bits;
+            belief = share.belief;
+        });
+        if belief == crate::slab::NONE
+            && let Some(share) = self.table.share(run, self.worker.slot)
+            && let Some(belief) = self.table.beliefs.get_mut(share.belief)
+        {
+            belief.planter = moment.stamp;
         }
     }
 
