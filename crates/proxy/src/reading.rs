@@ -2,9 +2,9 @@
 //!
 //! Four ways, the best there is for each prompt. The client may have sent token ids. The model's own
 //! tokenizer and template may be known (`exact`). An engine that serves the model may be asked what it
-//! would make of the prompt (`ask`), if there are events to match and it answers fast enough. Else the text itself is cut into words of
-//! four bytes: no engine's events will match those, but what we routed ourselves does, and that is most of
-//! what there is to know.
+//! would make of the prompt (`ask`), if there are events to match and it answers fast enough. Else the text
+//! itself is cut into words of four bytes: no engine's events will match those, but what we routed ourselves
+//! does, and that is most of what there is to know.
 //!
 //! A prompt is read only if its strategy goes by caches. Reading never refuses a request: what cannot be
 //! rendered here is the engine's to judge, and goes as words.
@@ -21,8 +21,7 @@ use maitre_fleet::estimate::Size;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
 pub(crate) use ask::Asks;
-pub(crate) use exact::NotLoaded;
-pub(crate) use exact::Tokenizers;
+pub(crate) use exact::{NotLoaded, Tokenizers};
 
 use crate::lane::Lane;
 

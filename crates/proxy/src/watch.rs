@@ -15,7 +15,6 @@ use maitre_base::{Instant, Rng, hash};
 use maitre_dialect::engine::{self, Kind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
-use maitre_fleet::load::Report;
 use maitre_fleet::{Card, Evidence, Load};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -34,9 +33,6 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Between two ticks of the brain.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long the page of a worker at rest is believed: every other probe reads it.
-const AT_REST: Duration = Duration::from_millis(1_500);
-
 pub(crate) async fn tick(house: Arc<House>) {
     let mut ticks = tokio::time::interval(TICK);
     loop {
@@ -52,6 +48,7 @@ pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
         house,
         link,
         line: None,
+        is_probed: false,
         models_at: None,
         source: None,
         sources_at: None,
@@ -69,6 +66,7 @@ struct Watch {
     house: Arc<House>,
     link: Arc<Link>,
     line: Option<Line>,
+    is_probed: bool,
     /// When the list of models was last read.
     models_at: Option<Instant>,
     /// Where it publishes, and when it was last asked.
@@ -218,6 +216,14 @@ impl Watch {
         if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() && !known {
             return false;
         }
+        // Its state does not change by this, so nobody else would say it: a slip in its address, most likely.
+        let is_first = !std::mem::replace(&mut self.is_probed, true);
+        if is_first && evidence != Evidence::ProbeAnswered {
+            warn!(
+                worker = self.link.url,
+                "does not answer its first probe; it gets no requests until it does"
+            );
+        }
         self.house.on(Event::Probed { worker: self.link.worker, evidence });
         if evidence != Evidence::ProbeAnswered {
             // Whoever returns there may be somebody else.
@@ -273,9 +279,6 @@ impl Watch {
     }
 
     async fn read_load(&mut self) -> Result<(), Unanswered> {
-        if self.is_at_rest() {
-            return Ok(());
-        }
         let kind = self.link.about().kind.unwrap_or(Kind::Generic);
         for path in kind.metrics_paths() {
             let page = self.get(path).await?;
@@ -300,19 +303,6 @@ impl Watch {
             }
         }
         Ok(())
-    }
-
-    /// Whether the worker had nothing to do a moment ago and was sent nothing since: its page would say the
-    /// same again, and reading it is most of what an idle fleet costs.
-    fn is_at_rest(&self) -> bool {
-        let now = self.house.now();
-        self.house.look(|brain| {
-            let Some(worker) = brain.fleet().worker(self.link.worker) else { return true };
-            let idle = |it: &Report| {
-                it.load.running == Some(0) && it.load.waiting == Some(0) && now.since(it.at) < AT_REST
-            };
-            worker.promised.requests == 0 && worker.report.as_ref().is_some_and(idle)
-        })
     }
 
     /// One page of the worker, on a connection that is kept for the next.

@@ -27,7 +27,7 @@ pub(crate) struct Tokenizers {
 #[error("load the tokenizer of {model}: {error}")]
 pub struct NotLoaded {
     model: String,
-    #[source]
+    /// In the message, so not also its source: a chain of causes would say it twice.
     error: LoadError,
 }
 

@@ -17,6 +17,7 @@ use maitre_sim::profile::{INSTANT, Profile};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::table::{ANYWHERE, Answer, Client, PATIENCE, Table, metric, settings, table_with, within};
@@ -290,12 +291,20 @@ async fn nothing_of_a_process_is_believed_a_second_after_another_took_its_place(
     assert!(in_time.is_ok(), "phantoms:\n{}", table.router.metrics());
 }
 
-/// A front for an engine, which answers some paths in its own way once it is told to.
-async fn front(engine: &Host, path: &'static str, status: u16) -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
+/// A front for an engine, which says no to one path once it is told to, and tells each time that it did.
+struct Front {
+    addr: SocketAddr,
+    is_told: Arc<AtomicBool>,
+    noes: mpsc::UnboundedReceiver<()>,
+    _tasks: JoinSet<()>,
+}
+
+async fn front(engine: &Host, path: &'static str, status: u16) -> Front {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
     let is_told = Arc::new(AtomicBool::new(false));
     let (told, mut tasks) = (is_told.clone(), JoinSet::new());
+    let (said_no, noes) = mpsc::unbounded_channel();
     tasks.spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -304,6 +313,7 @@ async fn front(engine: &Host, path: &'static str, status: u16) -> (SocketAddr, A
             if told.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
                 let no = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 let _ = stream.write_all(no.as_bytes()).await;
+                let _ = said_no.send(());
                 continue;
             }
             // One request a connection, whole in its first packet.
@@ -316,13 +326,13 @@ async fn front(engine: &Host, path: &'static str, status: u16) -> (SocketAddr, A
             let _ = stream.write_all(&answer).await;
         }
     });
-    (addr, is_told, tasks)
+    Front { addr, is_told, noes, _tasks: tasks }
 }
 
 /// Whatever the front says at this path once the cache is known, it stays known.
 async fn check_stays_known(path: &'static str, status: u16) {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
-    let (addr, told, _tasks) = front(&engine, path, status).await;
+    let mut front = front(&engine, path, status).await;
     let mut client = Client::connect(engine.addr()).await;
     for number in 0..6 {
         client.post("/v1/chat/completions", prompt(number, number)).await;
@@ -330,14 +340,15 @@ async fn check_stays_known(path: &'static str, status: u16) {
     let mut settings = by_delay();
     settings.probes.interval = Duration::from_millis(20);
     settings.probes.models_interval = Duration::from_millis(20);
-    settings.workers = vec![format!("http://{addr}").parse().unwrap()];
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
     let router = maitre_proxy::Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
     let table = Table { router, engines: vec![engine] };
     table.until_all_is_known().await;
-    told.store(true, Ordering::Relaxed);
-    for _ in 0..50 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    front.is_told.store(true, Ordering::Relaxed);
+    // Asked again, it has made of the last no what it will make of it.
+    for _ in 0..20 {
+        within(front.noes.recv()).await.unwrap();
         let (trust, numbers) =
             table.router.look(|it| (it.cache().trust(WorkerId(0)), it.cache().numbers(WorkerId(0))));
         let known = numbers.map_or(0, |it| it.reported_blocks);

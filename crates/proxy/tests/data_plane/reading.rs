@@ -64,6 +64,7 @@ async fn a_long_text_and_an_odd_one_are_answered_too() {
 async fn a_folder_that_is_not_there_is_told_at_the_start() {
     let error = Router::start(with_tokenizer("nobody")).await.err().expect("no such folder").to_string();
     assert!(error.contains("maitre-sim") && error.contains("nobody"), "{error}");
+    assert_eq!(error.matches("no such file").count(), 1, "{error}");
 }
 
 /// An engine that tells what it was asked, and answers everything alike.
