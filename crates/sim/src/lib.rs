@@ -13,6 +13,7 @@ pub mod kv;
 pub mod lab;
 pub mod profile;
 pub mod text;
+pub mod trace;
 pub mod workload;
 
 mod clock;

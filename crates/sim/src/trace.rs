@@ -1,0 +1,172 @@
+//! Traffic on paper: who came when, with a prompt made of which pieces, and how long the answer was.
+//!
+//! A prompt is a list of pieces, each so many tokens of a text that a number names. Equal numbers are equal
+//! texts, so two prompts share as much as their lists do, and nobody needs the words. The answer has a name
+//! too: a later prompt that contains it is the next turn of the conversation.
+//!
+//! A file has one JSON object a line. Two kinds are read, mixed as they come:
+//!
+//! ```text
+//! {"timestamp":27482,"input_length":6955,"output_length":52,"hash_ids":[46,47,2353,…]}
+//! {"timestamp":12.5,"output_length":52,"prompt":[[7,2000],[31,155]],"answer":32}
+//! ```
+//!
+//! The first is Mooncake's: each number names a block of 512 tokens (`block_size` says otherwise) and all
+//! before it. It is also what `maitre serve --record` writes. The second is our own, for texts of any length.
+//! Milliseconds in both. A file that was compressed with gzip is read as well.
+
+mod row;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::time::Duration;
+
+use maitre_base::{Instant, hash};
+
+use crate::text;
+
+pub use row::Wrong;
+
+/// Some tokens of a text, from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub text: u64,
+    pub tokens: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub at: Instant,
+    pub prompt: Box<[Piece]>,
+    pub answer_tokens: u32,
+    /// Names the text of the answer.
+    pub answer: u64,
+    pub session: Option<u64>,
+}
+
+impl Request {
+    pub fn prompt_tokens(&self) -> u64 {
+        self.prompt.iter().map(|it| u64::from(it.tokens)).sum()
+    }
+
+    /// Writes out the tokens of the prompt.
+    pub fn write_tokens(&self, tokens: &mut Vec<u32>) {
+        tokens.clear();
+        for piece in &self.prompt {
+            tokens.extend((0..piece.tokens).map(|index| text::answer_token(piece.text, index)));
+        }
+    }
+
+    /// The prompt as text of the simulated tokenizer, which reads it as the same tokens.
+    pub fn prompt_text(&self) -> String {
+        self.prompt.iter().map(|it| text::answer_text(it.text, it.tokens)).collect()
+    }
+}
+
+/// Requests in the order of their arrival; the first comes at zero or later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    pub requests: Vec<Request>,
+}
+
+/// A bound on what is read; more is somebody's mistake.
+pub const REQUESTS_MAX: usize = 10_000_000;
+/// The longest line that is read: a prompt of two million tokens in blocks of 64.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NotRead {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error("line {line}: {wrong}")]
+    Line { line: usize, wrong: Wrong },
+    #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
+    LongLine { line: usize },
+    #[error("there is no request in it")]
+    Empty,
+    #[error("it has more than {REQUESTS_MAX} requests")]
+    TooMany,
+}
+
+impl Trace {
+    /// Reads a trace, compressed or not. Requests stamped alike are spread over the time until the next stamp:
+    /// a service that logs every three seconds did not get its requests every three seconds.
+    pub fn read(source: impl Read) -> Result<Trace, NotRead> {
+        let mut source = BufReader::new(source);
+        let compressed = source.fill_buf()?.starts_with(&[0x1F, 0x8B]);
+        let mut requests = match compressed {
+            true => read_lines(BufReader::new(flate2::bufread::MultiGzDecoder::new(source)))?,
+            false => read_lines(source)?,
+        };
+        if requests.is_empty() {
+            return Err(NotRead::Empty);
+        }
+        requests.sort_by_key(|it| it.at);
+        spread(&mut requests);
+        Ok(Trace { requests })
+    }
+
+    /// Writes it in our own form.
+    pub fn write(&self, mut sink: impl Write) -> std::io::Result<()> {
+        for request in &self.requests {
+            row::write(request, &mut sink)?;
+        }
+        sink.flush()
+    }
+
+    /// The same requests, so many times as fast.
+    pub fn hasten(&mut self, speed: f64) {
+        for request in &mut self.requests {
+            request.at = Instant::ZERO + request.at.since(Instant::ZERO).div_f64(speed);
+        }
+    }
+
+    /// From zero to the last arrival.
+    pub fn span(&self) -> Duration {
+        self.requests.last().map_or(Duration::ZERO, |it| it.at.since(Instant::ZERO))
+    }
+}
+
+fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, NotRead> {
+    let mut requests = Vec::new();
+    let mut bytes = Vec::new();
+    for line in 1.. {
+        bytes.clear();
+        if source.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes)? == 0 {
+            break;
+        }
+        if bytes.len() as u64 == LINE_BYTES_MAX && bytes.last() != Some(&b'\n') {
+            return Err(NotRead::LongLine { line });
+        }
+        if bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        if requests.len() == REQUESTS_MAX {
+            return Err(NotRead::TooMany);
+        }
+        // What a row does not name is its own, and nobody else's.
+        let own = hash::pair(0x6F77_6E20_7465_7874, line as u64);
+        let request = row::read(&bytes, own).map_err(|wrong| NotRead::Line { line, wrong })?;
+        requests.push(request);
+    }
+    Ok(requests)
+}
+
+fn spread(requests: &mut [Request]) {
+    let mut begin = 0;
+    // The last batch has nothing after it; it takes as long as the one before.
+    let mut gap = Duration::ZERO;
+    while begin < requests.len() {
+        let at = requests[begin].at;
+        let count = requests[begin..].iter().take_while(|it| it.at == at).count();
+        if let Some(next) = requests.get(begin + count) {
+            gap = next.at.since(at);
+        }
+        for (place, request) in requests[begin..begin + count].iter_mut().enumerate() {
+            request.at = at + gap.mul_f64(place as f64 / count as f64);
+        }
+        begin += count;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! One line of a trace.
+
+use std::io::Write;
+use std::time::Duration;
+
+use maitre_base::{Instant, hash};
+use serde::{Deserialize, Serialize};
+
+use super::{Piece, Request};
+
+/// Tokens in a block that Mooncake's numbers name.
+const MOONCAKE_BLOCK: u32 = 512;
+/// A year: a stamp beyond it was meant for something else, such as the time of day.
+const MILLIS_MAX: f64 = 366.0 * 86_400_000.0;
+/// Longer than any context, and small enough to write out.
+const PROMPT_TOKENS_MAX: u64 = 16 << 20;
+const ANSWER_TOKENS_MAX: u32 = 1 << 20;
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum Wrong {
+    #[error("not a request: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("`timestamp` is {0}; milliseconds from the beginning of the trace are wanted, up to a year")]
+    Timestamp(f64),
+    #[error("a prompt of {0} tokens; 1 to {PROMPT_TOKENS_MAX} are wanted")]
+    PromptTokens(u64),
+    #[error("an answer of {0} tokens; at most {ANSWER_TOKENS_MAX} are wanted")]
+    AnswerTokens(u32),
+    #[error("`block_size` is zero")]
+    BlockSize,
+    #[error("`hash_ids` names {ids} blocks of {block} tokens, but `input_length` is {tokens}")]
+    Blocks { ids: usize, block: u32, tokens: u64 },
+    #[error("`input_length` is {told}, but the pieces of `prompt` have {found} tokens")]
+    Length { told: u64, found: u64 },
+    #[error("neither `input_length` nor `prompt`")]
+    NoPrompt,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Row {
+    timestamp: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_length: Option<u64>,
+    output_length: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash_ids: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_size: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<Vec<(u64, u32)>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<u64>,
+}
+
+/// `own` names what the line leaves unnamed.
+pub(super) fn read(line: &[u8], own: u64) -> Result<Request, Wrong> {
+    let row: Row = serde_json::from_slice(line)?;
+    if !(0.0..=MILLIS_MAX).contains(&row.timestamp) {
+        return Err(Wrong::Timestamp(row.timestamp));
+    }
+    if row.output_length > ANSWER_TOKENS_MAX {
+        return Err(Wrong::AnswerTokens(row.output_length));
+    }
+    let prompt = match (&row.prompt, row.input_length) {
+        (Some(pieces), told) => {
+            let pieces: Vec<Piece> = pieces.iter().map(|&(text, tokens)| Piece { text, tokens }).collect();
+            let found = pieces.iter().map(|it| u64::from(it.tokens)).sum();
+            match told {
+                Some(told) if told != found => return Err(Wrong::Length { told, found }),
+                _ => pieces,
+            }
+        }
+        (None, Some(tokens)) => blocks(&row, tokens, own)?,
+        (None, None) => return Err(Wrong::NoPrompt),
+    };
+    match prompt.iter().map(|it| u64::from(it.tokens)).sum() {
+        1..=PROMPT_TOKENS_MAX => {}
+        other => return Err(Wrong::PromptTokens(other)),
+    }
+    Ok(Request {
+        at: Instant::ZERO + Duration::from_secs_f64(row.timestamp / 1e3),
+        prompt: prompt.into(),
+        answer_tokens: row.output_length.max(1),
+        answer: row.answer.unwrap_or_else(|| hash::pair(own, 1)),
+        session: row.session,
+    })
+}
+
+/// The blocks of a prompt as pieces. What no number names, at the tail, is the request's own.
+fn blocks(row: &Row, tokens: u64, own: u64) -> Result<Vec<Piece>, Wrong> {
+    let ids = row.hash_ids.as_deref().unwrap_or_default();
+    let block = row.block_size.unwrap_or(MOONCAKE_BLOCK);
+    if block == 0 {
+        return Err(Wrong::BlockSize);
+    }
+    if tokens > PROMPT_TOKENS_MAX {
+        return Err(Wrong::PromptTokens(tokens));
+    }
+    if ids.len() as u64 > tokens.div_ceil(u64::from(block)) {
+        return Err(Wrong::Blocks { ids: ids.len(), block, tokens });
+    }
+    let mut pieces = Vec::with_capacity(ids.len() + 1);
+    let mut left = tokens as u32;
+    for &text in ids {
+        let tokens = left.min(block);
+        pieces.push(Piece { text, tokens });
+        left -= tokens;
+    }
+    if left > 0 {
+        pieces.push(Piece { text: own, tokens: left });
+    }
+    Ok(pieces)
+}
+
+pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result<()> {
+    let row = Row {
+        // To the microsecond: more digits say nothing.
+        timestamp: (request.at.as_secs_f64() * 1e6).round() / 1e3,
+        input_length: Some(request.prompt_tokens()),
+        output_length: request.answer_tokens,
+        hash_ids: None,
+        block_size: None,
+        prompt: Some(request.prompt.iter().map(|it| (it.text, it.tokens)).collect()),
+        answer: Some(request.answer),
+        session: request.session,
+    };
+    serde_json::to_writer(&mut *sink, &row)?;
+    sink.write_all(b"\n")
+}

@@ -1,0 +1,100 @@
+//! Lines in, requests out, and what a bad line says.
+
+use super::*;
+
+fn read(text: &str) -> Result<Trace, String> {
+    Trace::read(text.as_bytes()).map_err(|it| it.to_string())
+}
+
+fn seconds(trace: &Trace) -> Vec<f64> {
+    trace.requests.iter().map(|it| it.at.as_secs_f64()).collect()
+}
+
+#[test]
+fn mooncake_blocks_become_pieces() {
+    let trace =
+        read(r#"{"timestamp": 0, "input_length": 700, "output_length": 0, "hash_ids": [4, 9]}"#).unwrap();
+    let request = &trace.requests[0];
+    assert_eq!(*request.prompt, [Piece { text: 4, tokens: 512 }, Piece { text: 9, tokens: 188 }]);
+    assert_eq!((request.prompt_tokens(), request.answer_tokens), (700, 1));
+}
+
+#[test]
+fn what_is_not_named_is_nobody_elses() {
+    let line = r#"{"timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1],"block_size":64}"#;
+    let trace = read(&format!("{line}\n{line}\n")).unwrap();
+    let [one, other] = &trace.requests[..] else { panic!("two requests") };
+    assert_eq!(one.prompt[0], other.prompt[0]);
+    assert_eq!(one.prompt[1].tokens, 36);
+    assert_ne!(one.prompt[1].text, other.prompt[1].text);
+    assert_ne!(one.answer, other.answer);
+}
+
+#[test]
+fn requests_stamped_alike_are_spread() {
+    let row = |at: u32| format!(r#"{{"timestamp":{at},"input_length":9,"output_length":5}}"#);
+    let trace = read(&[row(3_000), row(0), row(0), row(0), row(3_000)].join("\n")).unwrap();
+    assert_eq!(seconds(&trace), [0.0, 1.0, 2.0, 3.0, 4.5]);
+    let alone = read(&row(700)).unwrap();
+    assert_eq!(seconds(&alone), [0.7]);
+}
+
+#[test]
+fn our_own_form_comes_back_as_it_was() {
+    let text = concat!(
+        r#"{"timestamp":0.25,"output_length":52,"prompt":[[7,2000],[31,155]],"answer":32,"session":5}"#,
+        "\n",
+        r#"{"timestamp":12.5,"output_length":9,"prompt":[[7,2000],[31,155],[32,52],[33,9]],"answer":34}"#,
+    );
+    let trace = read(text).unwrap();
+    let mut written = Vec::new();
+    trace.write(&mut written).unwrap();
+    assert_eq!(Trace::read(&written[..]).unwrap(), trace);
+    assert_eq!(trace.requests[1].prompt_tokens(), 2_216);
+}
+
+#[test]
+fn gzip_is_read_as_well() {
+    let line = br#"{"timestamp":0,"input_length":9,"output_length":5}"#;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(line).unwrap();
+    assert_eq!(Trace::read(&packed.finish().unwrap()[..]).unwrap(), Trace::read(&line[..]).unwrap());
+}
+
+#[test]
+fn a_bad_line_is_named() {
+    for (line, expected) in [
+        ("{", "line 2: not a request"),
+        (r#"{"timestamp":-1,"input_length":9,"output_length":5}"#, "`timestamp` is -1"),
+        (r#"{"timestamp":1.7e12,"input_length":9,"output_length":5}"#, "up to a year"),
+        (r#"{"timestamp":0,"input_length":0,"output_length":5}"#, "a prompt of 0 tokens"),
+        (r#"{"timestamp":0,"input_length":99000000000,"output_length":5}"#, "a prompt of 99000000000 tokens"),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2000000}"#, "an answer of 2000000 tokens"),
+        (r#"{"timestamp":0,"output_length":2}"#, "neither"),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2,"block_size":0}"#, "`block_size` is zero"),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"hash_ids":[1,2]}"#,
+            "`hash_ids` names 2 blocks of 512 tokens, but `input_length` is 9",
+        ),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"prompt":[[1,8]]}"#,
+            "`input_length` is 9, but the pieces of `prompt` have 8 tokens",
+        ),
+    ] {
+        let good = r#"{"timestamp":0,"input_length":9,"output_length":5}"#;
+        let error = read(&format!("{good}\n{line}\n")).unwrap_err();
+        assert!(error.starts_with("line 2: ") && error.contains(expected), "{line}: {error}");
+    }
+    assert_eq!(read("\n\n").unwrap_err(), "there is no request in it");
+    assert!(read(&"x".repeat(LINE_BYTES_MAX as usize + 1)).unwrap_err().contains("line 1 is longer"));
+}
+
+#[test]
+fn text_is_read_as_the_same_tokens() {
+    let trace = read(r#"{"timestamp":0,"output_length":5,"prompt":[[7,20],[31,3]]}"#).unwrap();
+    let (mut tokens, mut prompt) = (Vec::new(), text::Prompt::default());
+    trace.requests[0].write_tokens(&mut tokens);
+    prompt.text(&trace.requests[0].prompt_text());
+    assert_eq!(tokens, prompt.into_tokens());
+    assert_eq!(tokens.len(), 23);
+}
