@@ -41,6 +41,8 @@ pub struct Request {
     /// Names the text of the answer.
     pub answer: u64,
     pub session: Option<u64>,
+    /// Parts of a trace, such as stages of rising load, are also summed up apart.
+    pub part: u32,
 }
 
 impl Request {

@@ -53,6 +53,13 @@ struct Row {
     answer: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    part: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(part: &u32) -> bool {
+    *part == 0
 }
 
 /// `own` names what the line leaves unnamed.
@@ -86,6 +93,7 @@ pub(super) fn read(line: &[u8], own: u64) -> Result<Request, Wrong> {
         answer_tokens: row.output_length.max(1),
         answer: row.answer.unwrap_or_else(|| hash::pair(own, 1)),
         session: row.session,
+        part: row.part,
     })
 }
 
@@ -126,6 +134,7 @@ pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result
         prompt: Some(request.prompt.iter().map(|it| (it.text, it.tokens)).collect()),
         answer: Some(request.answer),
         session: request.session,
+        part: request.part,
     };
     serde_json::to_writer(&mut *sink, &row)?;
     sink.write_all(b"\n")

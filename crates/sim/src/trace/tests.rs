@@ -44,7 +44,7 @@ fn our_own_form_comes_back_as_it_was() {
     let text = concat!(
         r#"{"timestamp":0.25,"output_length":52,"prompt":[[7,2000],[31,155]],"answer":32,"session":5}"#,
         "\n",
-        r#"{"timestamp":12.5,"output_length":9,"prompt":[[7,2000],[31,155],[32,52],[33,9]],"answer":34}"#,
+        r#"{"timestamp":12.5,"output_length":9,"prompt":[[7,2000],[31,155],[32,52],[33,9]],"answer":34,"part":2}"#,
     );
     let trace = read(text).unwrap();
     let mut written = Vec::new();
