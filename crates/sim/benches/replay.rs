@@ -41,7 +41,7 @@ impl Worker {
 
 fn play(requests: u64) -> Vec<Worker> {
     let mut rng = Rng::new(1);
-    let engine = || Engine::new(Settings { profile: H200_8B, changes_max: 0 });
+    let engine = || Engine::new(Settings::new(H200_8B));
     let mut workers: Vec<Worker> = (0..WORKERS).map(|_| Worker { engine: engine(), ends: None }).collect();
     let mut outputs = Vec::new();
     let (mut sent, mut arrival) = (0, Instant::ZERO);

@@ -15,17 +15,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use maitre_base::Instant;
+use maitre_index::prefix::PrefixHash;
 
 use crate::histogram::{FIRST_TOKEN_SECONDS, Histogram, INTER_TOKEN_SECONDS};
-use crate::kv::{self, BlockId, Change, Full, Pool, Root};
+use crate::kv::{self, Change, Full, Pool, Root};
 use crate::profile::{Profile, Work};
 use crate::text;
+
+mod sequence;
+
+use sequence::{Sequence, State, Step};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub profile: Profile,
     /// How many cache changes to keep until they are taken; zero, nobody wants them.
     pub changes_max: usize,
+    /// Token `i` of the answer that `seed` names.
+    pub words: fn(seed: u64, index: u32) -> u32,
+}
+
+impl Settings {
+    /// Answers in syllables, and nobody listens.
+    pub fn new(profile: Profile) -> Settings {
+        Settings { profile, changes_max: 0, words: text::answer_token }
+    }
 }
 
 /// A request as the engine sees it. How long the answer is, and why it ends there, is decided before.
@@ -33,11 +47,31 @@ pub struct Settings {
 pub struct Job {
     pub prompt: Vec<u32>,
     pub root: Root,
-    /// Names the answer: token `i` is `text::answer_token(seed, i)`.
+    /// Names the answer: token `i` is `words(seed, i)`.
     pub seed: u64,
     /// At least one comes out, even if none was asked for.
     pub answer_tokens: u32,
     pub finish: Finish,
+}
+
+/// What is known of a prompt before it comes; nothing, by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// The names of its full blocks; empty, they are worked out.
+    pub names: &'a [PrefixHash],
+    /// Leading tokens that need not be computed, wherever they come from: a cache without limits.
+    pub given_tokens: u32,
+}
+
+/// What is left to do for one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Prompt tokens to compute, as far as is known before it is admitted.
+    pub prefill: u32,
+    pub answer: u32,
+    /// Tokens in its context now.
+    pub context: u32,
+    pub running: bool,
 }
 
 /// Names a job for as long as the engine lives. `slot` is small and reused: good for tables beside ours.
@@ -105,45 +139,6 @@ pub struct Counters {
     pub rejected: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Waiting,
-    Running,
-    /// Its client left in the middle of a step; the step still writes to its blocks.
-    Leaving,
-    Ended,
-}
-
-#[derive(Debug)]
-struct Sequence {
-    id: JobId,
-    state: State,
-    job: JobPlan,
-    /// The prompt, then the answer so far.
-    tokens: Vec<u32>,
-    /// The name of each full block of `tokens`.
-    hashes: Vec<u64>,
-    blocks: Vec<BlockId>,
-    /// Leading blocks that have their name in the pool.
-    stored_blocks: usize,
-    /// Leading tokens whose KV is in `blocks`.
-    computed: usize,
-    /// Tokens the present step computes.
-    scheduled: usize,
-    cached_tokens: u32,
-    preempted: bool,
-    last_token_at: Instant,
-}
-
-#[derive(Debug)]
-struct JobPlan {
-    prompt_tokens: usize,
-    answer_tokens: u32,
-    finish: Finish,
-    seed: u64,
-    root: Root,
-}
-
 /// Why the head of the line did not fit. It cannot fit now either unless a block was released, or the next
 /// block it misses was stored: two comparisons instead of a look-up of the whole prompt at every step.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +151,7 @@ struct Blocked {
 #[derive(Debug)]
 pub struct Engine {
     profile: Profile,
+    words: fn(u64, u32) -> u32,
     pool: Pool,
     sequences: Vec<Sequence>,
     free_slots: Vec<u32>,
@@ -179,6 +175,7 @@ impl Engine {
         profile.running_max = profile.running_max.max(1);
         Engine {
             profile,
+            words: settings.words,
             pool: Pool::new(profile.kv_blocks, settings.changes_max),
             sequences: Vec::new(),
             free_slots: Vec::new(),
@@ -196,7 +193,8 @@ impl Engine {
     /// Begins anew, as after a crash: no jobs, nothing cached, counters at zero, and no step under way. Names
     /// of jobs from before stay unknown for ever.
     pub fn restart(&mut self) {
-        let settings = Settings { profile: self.profile, changes_max: self.pool.changes_max() };
+        let changes_max = self.pool.changes_max();
+        let settings = Settings { profile: self.profile, changes_max, words: self.words };
         *self = Engine { next_serial: self.next_serial, ..Engine::new(settings) };
     }
 
@@ -208,11 +206,16 @@ impl Engine {
     /// Queues a job. `arrived` is when its first-token time starts to run. The queue has no bound, as in
     /// vLLM: whoever submits bounds it.
     pub fn submit(&mut self, arrived: Instant, job: Job) -> Result<JobId, Reject> {
+        self.submit_known(arrived, job, Known::default())
+    }
+
+    /// Queues a job of which something is known.
+    pub fn submit_known(&mut self, arrived: Instant, job: Job, known: Known<'_>) -> Result<JobId, Reject> {
         if let Err(reject) = self.check(&job) {
             self.counters.rejected += 1;
             return Err(reject);
         }
-        let id = self.seat(arrived, job);
+        let id = self.seat(arrived, job, known);
         self.waiting.push_back(id.slot);
         Ok(id)
     }
@@ -291,6 +294,18 @@ impl Engine {
         }
     }
 
+    /// Everybody there, those who run first, each group in its order. Looks up all that wait: for bounds, not
+    /// for every day.
+    pub fn rests(&self) -> impl Iterator<Item = Rest> {
+        let hits = |it: &Sequence| it.hashes.iter().take_while(|&&it| self.pool.find(it).is_some()).count();
+        self.running.iter().chain(&self.waiting).map(move |&slot| {
+            let sequence = &self.sequences[slot as usize];
+            let is_waiting = sequence.state == State::Waiting;
+            let found = if is_waiting { hits(sequence) * self.profile.block_tokens as usize } else { 0 };
+            sequence.rest(found)
+        })
+    }
+
     /// Arrival to first token.
     pub fn first_token(&self) -> &Histogram {
         &self.first_token
@@ -322,6 +337,11 @@ impl Engine {
         blocks.map(is_held).take_while(|&it| it).count()
     }
 
+    /// The same for blocks that have their names already.
+    pub fn holds_named(&self, names: &[PrefixHash]) -> u32 {
+        names.iter().take_while(|it| self.pool.find(it.0.max(1)).is_some()).count() as u32
+    }
+
     /// What was stored and removed since the last call, and how many changes the limit lost.
     pub fn take_changes(&mut self) -> (Vec<Change>, u64) {
         self.pool.take_changes()
@@ -341,11 +361,11 @@ impl Engine {
         }
     }
 
-    fn seat(&mut self, arrived: Instant, job: Job) -> JobId {
+    fn seat(&mut self, arrived: Instant, job: Job, known: Known<'_>) -> JobId {
         let slot = self.free_slots.pop().unwrap_or(self.sequences.len() as u32);
         let id = JobId { slot, serial: self.next_serial };
         self.next_serial += 1;
-        let sequence = Sequence::new(id, arrived, job, self.profile.block_tokens as usize);
+        let sequence = Sequence::new(id, arrived, job, known, self.profile.block_tokens as usize);
         match self.sequences.get_mut(slot as usize) {
             Some(place) => *place = sequence,
             None => self.sequences.push(sequence),
@@ -432,7 +452,7 @@ impl Engine {
             self.pool.share(id);
         }
         sequence.stored_blocks = hits;
-        sequence.computed = hits * block_tokens;
+        sequence.computed = (hits * block_tokens).max(sequence.job.given_tokens);
         true
     }
 
@@ -502,7 +522,8 @@ impl Engine {
             _ => self.inter_token.observe(since_last),
         }
         self.counters.answer_tokens += 1;
-        let token = sequence.push_answer(index, self.profile.block_tokens as usize);
+        let token = (self.words)(sequence.job.seed, index);
+        sequence.push_answer(token, self.profile.block_tokens as usize);
         let is_last = index + 1 >= sequence.job.answer_tokens;
         Some(Output {
             job: sequence.id,
@@ -511,79 +532,6 @@ impl Engine {
             cached_tokens: sequence.cached_tokens,
             finish: is_last.then_some(sequence.job.finish),
         })
-    }
-}
-
-/// A step being put together.
-struct Step {
-    budget: usize,
-    work: Work,
-}
-
-impl Step {
-    fn add(&mut self, sequence: &Sequence, count: usize) {
-        self.budget -= count;
-        if sequence.is_decoding() {
-            self.work.decode_sequences += 1;
-            self.work.context_tokens += sequence.tokens.len() as u64;
-        } else {
-            self.work.prefill_tokens += count as u64;
-            self.work.attended_tokens += count as f64 * (sequence.computed as f64 + count as f64 / 2.0);
-        }
-    }
-}
-
-impl Sequence {
-    fn new(id: JobId, arrived: Instant, job: Job, block_tokens: usize) -> Sequence {
-        let mut tokens = job.prompt;
-        let plan = JobPlan {
-            prompt_tokens: tokens.len(),
-            answer_tokens: job.answer_tokens,
-            finish: job.finish,
-            seed: job.seed,
-            root: job.root,
-        };
-        let total = tokens.len() + job.answer_tokens as usize;
-        tokens.reserve_exact(job.answer_tokens as usize);
-        let mut hashes = Vec::with_capacity(total / block_tokens);
-        let mut parent = plan.root.hash();
-        for block in tokens.chunks_exact(block_tokens) {
-            parent = kv::chain(parent, block);
-            hashes.push(parent);
-        }
-        Sequence {
-            id,
-            state: State::Waiting,
-            job: plan,
-            tokens,
-            hashes,
-            blocks: Vec::with_capacity(total.div_ceil(block_tokens)),
-            stored_blocks: 0,
-            computed: 0,
-            scheduled: 0,
-            cached_tokens: 0,
-            preempted: false,
-            last_token_at: arrived,
-        }
-    }
-
-    fn remaining(&self) -> usize {
-        self.tokens.len() - self.computed
-    }
-
-    fn is_decoding(&self) -> bool {
-        self.remaining() == 1 && self.tokens.len() > self.job.prompt_tokens
-    }
-
-    fn push_answer(&mut self, index: u32, block_tokens: usize) -> u32 {
-        let token = text::answer_token(self.job.seed, index);
-        self.tokens.push(token);
-        if self.tokens.len().is_multiple_of(block_tokens) {
-            let parent = self.hashes.last().copied().unwrap_or(self.job.root.hash());
-            let block = &self.tokens[self.tokens.len() - block_tokens..];
-            self.hashes.push(kv::chain(parent, block));
-        }
-        token
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Settings {
 impl Settings {
     pub fn new(profile: Profile) -> Settings {
         Settings {
-            engine: engine::Settings { profile, changes_max: 0 },
+            engine: engine::Settings::new(profile),
             model: "maitre-sim".to_owned(),
             adapters: Vec::new(),
             speedup: 1.0,

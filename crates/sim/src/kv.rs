@@ -15,7 +15,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use maitre_base::hash::{self, Hasher};
+use maitre_base::hash;
+use maitre_index::prefix::PrefixHash;
 
 /// Place of a block in the pool. Zero is the null block: never handed out.
 pub type BlockId = u32;
@@ -55,6 +56,11 @@ impl Root {
         }
     }
 
+    /// Begins where somebody else's chain begins.
+    pub fn of_chain(start: PrefixHash) -> Root {
+        Root { hash: start.0, adapter: None, salt: None }
+    }
+
     /// The parent of a first block, for `chain`.
     pub fn hash(&self) -> u64 {
         self.hash
@@ -64,15 +70,7 @@ impl Root {
 /// Names a full block: a hash of the block and, through `parent`, of all before it. The parent of a first
 /// block is its root, which stands for the model, the adapter and the cache salt.
 pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
-    let mut hasher = Hasher::new(parent);
-    let (pairs, rest) = tokens.as_chunks::<2>();
-    for [first, second] in pairs {
-        hasher.write(&(u64::from(*first) | u64::from(*second) << 32).to_le_bytes());
-    }
-    for token in rest {
-        hasher.write(&token.to_le_bytes());
-    }
-    hasher.finish().max(1)
+    PrefixHash(parent).then_all(tokens).0.max(1)
 }
 
 /// A change of what can be hit, in the words a KV event needs.

@@ -4,369 +4,560 @@
 //! The brain is the one that serves, byte for byte; only the sockets are missing. So a strategy can be
 //! judged on an hour of traffic in seconds, and twice the same.
 //!
-//! Left out: the time a request spends in the router and on the wire, and failures.
+//! Left out: the time a request spends in the router and on the wire.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+mod bounds;
+mod deck;
+mod desk;
+mod outcome;
+pub mod script;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, WorkerId};
-use maitre_dispatch::{Arrival, Blocks, Brain, Effect, Event, Form, Prompt, Seat};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Evidence, Load};
-use maitre_index::Tier;
+use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
-use maitre_index::prefix::{self, Root, Unit};
+use maitre_index::prefix::Unit;
 
-use crate::engine::{self, Engine, Finish, Job, JobId};
-use crate::kv::{self, Change};
+pub use deck::{Deck, block_tokens};
+pub use outcome::{Answer, Outcome, Sample, Worked};
+pub use script::Script;
+
+use crate::engine::{Finish, Job, Known, Rest};
 use crate::profile::Profile;
-
-/// One request of a run.
-#[derive(Clone, Debug)]
-pub struct Guest {
-    pub at: Instant,
-    pub prompt: Arc<[u32]>,
-    pub answer_tokens: u32,
-}
+use crate::report::Seen;
+use deck::MODEL;
+use desk::Desk;
+use script::Act;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// One engine each.
-    pub profiles: Vec<Profile>,
+    /// One engine each. All have the block of the deck.
+    pub fleet: Vec<Profile>,
     pub brain: maitre_dispatch::Settings,
-    /// Engines tell the router what they store and evict.
-    pub events: bool,
+    pub judge: Judge,
+    pub knowledge: Knowledge,
+    /// From a change in a cache to its arrival at the router.
+    pub event_delay: Duration,
+    /// Between two scrapes, and from a scrape to its arrival.
+    pub scrape_every: Duration,
+    pub scrape_delay: Duration,
+    /// Requests go to routers in turn, and none knows what the others promised.
+    pub routers: usize,
+    pub script: Script,
 }
 
-/// What became of one request.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    pub worker: WorkerId,
-    pub first_token: Duration,
-    pub total: Duration,
-    pub prompt_tokens: u32,
-    pub cached_tokens: u32,
-    /// What the router believed was cached, if it looked.
-    pub believed_tokens: Option<u64>,
-}
-
-/// A run, summed up.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// In the order in which they ended.
-    pub seen: Vec<Seen>,
-    pub refused: u64,
-}
-
-impl Outcome {
-    pub fn hit_ratio(&self) -> f64 {
-        let cached: u64 = self.seen.iter().map(|it| u64::from(it.cached_tokens)).sum();
-        let prompts: u64 = self.seen.iter().map(|it| u64::from(it.prompt_tokens)).sum();
-        cached as f64 / prompts.max(1) as f64
-    }
-
-    pub fn mean_first_token(&self) -> Duration {
-        let sum: Duration = self.seen.iter().map(|it| it.first_token).sum();
-        sum / u32::try_from(self.seen.len()).unwrap_or(u32::MAX).max(1)
-    }
-
-    pub fn mean_total(&self) -> Duration {
-        let sum: Duration = self.seen.iter().map(|it| it.total).sum();
-        sum / u32::try_from(self.seen.len()).unwrap_or(u32::MAX).max(1)
-    }
-
-    /// The first-token time that this part of the requests stay under.
-    pub fn first_token_quantile(&self, part: f64) -> Duration {
-        let mut times: Vec<Duration> = self.seen.iter().map(|it| it.first_token).collect();
-        times.sort_unstable();
-        let place = (part * times.len().saturating_sub(1) as f64).round() as usize;
-        times.get(place).copied().unwrap_or_default()
-    }
-
-    /// The part of all prompt and answer tokens that each worker had to compute.
-    pub fn shares(&self, workers: usize) -> Vec<f64> {
-        let mut work = vec![0.0; workers];
-        for it in &self.seen {
-            work[it.worker.index()] += f64::from(it.prompt_tokens - it.cached_tokens);
+impl Settings {
+    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::Settings) -> Settings {
+        Settings {
+            fleet,
+            brain,
+            judge: Judge::Brain,
+            knowledge: Knowledge::Reported,
+            event_delay: Duration::ZERO,
+            // As in the router.
+            scrape_every: Duration::from_secs(1),
+            scrape_delay: Duration::ZERO,
+            routers: 1,
+            script: Script::default(),
         }
-        let all: f64 = work.iter().sum();
-        work.iter().map(|it| it / all).collect()
     }
 }
 
-/// The model everybody asks for.
-const MODEL: &str = "maitre-sim";
-/// Between two scrapes, as in the router.
-const SCRAPE: Duration = Duration::from_secs(1);
-/// Cache changes kept between two steps: more than a step can make.
-const CHANGES_MAX: usize = 1 << 20;
+/// Who seats requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// The router's brain, by its strategy.
+    Brain,
+    /// One that knows all there is to know now.
+    Oracle,
+    /// The same, and all workers share one cache without limits.
+    IdealCache,
+}
 
-#[derive(Clone, Copy, Debug)]
+/// What the router is told of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Engines report what they store and evict.
+    Reported,
+    /// It knows what it sent where, and what answers say of cached tokens.
+    Predicted,
+    /// It looks at no prompt.
+    None,
+}
+
+/// Watches a run from outside.
+pub trait Witness {
+    /// So many of the requests have arrived.
+    fn arrived(&mut self, _requests: usize) {}
+    /// The time of day, to tell how long decisions take; zero if nobody wants to know.
+    fn wall(&mut self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl Witness for () {}
+
+/// Samples of load over a run.
+const SAMPLES: u32 = 240;
+const SAMPLE_MIN: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Arrival(usize),
-    Submission { request: u64 },
-    StepEnds { worker: usize },
+    Submission {
+        request: u64,
+    },
+    StepEnds {
+        worker: usize,
+        life: u32,
+    },
+    /// Changes of a cache, or a scrape, reach the router.
+    Events {
+        worker: usize,
+    },
+    Load {
+        worker: usize,
+    },
     Scrape,
+    Sample,
+    Act(usize),
 }
 
 /// A request on its way.
 struct Open {
-    guest: usize,
-    seat: Seat,
+    number: usize,
+    router: usize,
+    worker: WorkerId,
+    believed: Option<u64>,
+    /// Until it is submitted.
+    tokens: Vec<u32>,
     first: Option<Instant>,
 }
 
-struct Desk {
-    engine: Engine,
-    stepping: bool,
-    /// The request behind each job, by slot.
-    jobs: HashMap<JobId, u64>,
-}
-
 struct Lab<'a> {
-    guests: &'a [Guest],
+    deck: &'a Deck<'a>,
     settings: &'a Settings,
-    brain: Brain,
+    routers: Vec<Brain>,
     effects: Vec<Effect>,
     desks: Vec<Desk>,
-    queue: BTreeMap<(Instant, u64), Happens>,
+    queue: BinaryHeap<Reverse<(Instant, u64, Happens)>>,
     /// Keeps what happens at one instant in the order in which it was foreseen.
     serial: u64,
-    open: HashMap<u64, Open>,
+    open: NumberMap<Open>,
+    /// Requests that have not arrived yet.
+    to_come: usize,
+    /// By request, what an ideal cache holds.
+    given: Vec<u32>,
+    sample_every: Duration,
     outcome: Outcome,
-    chain: Vec<prefix::PrefixHash>,
-    root: kv::Root,
+    outputs: Vec<crate::engine::Output>,
+    rests: Vec<Rest>,
+    deciding: Duration,
 }
 
-/// Plays all guests to the end.
-pub fn play(settings: &Settings, guests: &[Guest]) -> Outcome {
-    let engine = |profile: &Profile| {
-        let changes_max = if settings.events { CHANGES_MAX } else { 0 };
-        let engine = Engine::new(engine::Settings { profile: *profile, changes_max });
-        Desk { engine, stepping: false, jobs: HashMap::new() }
-    };
+/// What the router said.
+enum Verdict {
+    Seat(Seat),
+    Refused,
+    Nothing,
+}
+
+/// Plays all requests to the end.
+pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> Outcome {
+    let span = deck.requests.last().map_or(Duration::ZERO, |it| it.at.since(Instant::ZERO));
     let mut lab = Lab {
-        guests,
+        deck,
         settings,
-        brain: Brain::new(settings.brain.clone()),
+        routers: (0..settings.routers.max(1)).map(|it| router(settings, it)).collect(),
         effects: Vec::new(),
-        desks: settings.profiles.iter().map(engine).collect(),
-        queue: BTreeMap::new(),
+        desks: Vec::new(),
+        queue: BinaryHeap::new(),
         serial: 0,
-        open: HashMap::new(),
+        open: NumberMap::default(),
+        to_come: deck.requests.len(),
+        given: if settings.judge == Judge::IdealCache { deck.given() } else { Vec::new() },
+        sample_every: (span / SAMPLES).max(SAMPLE_MIN),
         outcome: Outcome::default(),
-        chain: Vec::new(),
-        root: kv::Root::new(kv::Names { model: MODEL, adapter: None, salt: "" }),
+        outputs: Vec::new(),
+        rests: Vec::new(),
+        deciding: Duration::ZERO,
     };
-    lab.join_all();
-    for (number, guest) in guests.iter().enumerate() {
-        lab.foresee(guest.at, Happens::Arrival(number));
+    for profile in &settings.fleet {
+        lab.join(Instant::ZERO, *profile);
+    }
+    if let Some(first) = deck.requests.first() {
+        lab.foresee(first.at, Happens::Arrival(0));
+    }
+    for (number, (at, _)) in settings.script.acts.iter().enumerate() {
+        lab.foresee(*at, Happens::Act(number));
     }
     lab.foresee(Instant::ZERO, Happens::Scrape);
-    while let Some(((now, _), happens)) = lab.queue.pop_first() {
-        lab.happen(now, happens);
+    lab.foresee(Instant::ZERO, Happens::Sample);
+    while let Some(Reverse((now, _, happens))) = lab.queue.pop() {
+        lab.happen(now, happens, witness);
     }
+    lab.outcome.deciding = lab.deciding;
+    lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
     lab.outcome
 }
 
+/// Each router has dice of its own.
+fn router(settings: &Settings, number: usize) -> Brain {
+    let seed = settings.brain.seed.wrapping_add(number as u64);
+    Brain::new(maitre_dispatch::Settings { seed, ..settings.brain.clone() })
+}
+
 impl Lab<'_> {
-    fn join_all(&mut self) {
-        let card = Card { name: MODEL, parent: None };
-        for number in 0..self.desks.len() {
-            let worker = WorkerId(number as u32);
-            self.tell(Instant::ZERO, Event::WorkerJoined { url: &format!("http://sim:{number}") });
-            self.tell(Instant::ZERO, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
-            self.tell(Instant::ZERO, Event::ModelsReported { worker, cards: &[card] });
-            if self.settings.events {
-                self.tell(Instant::ZERO, Event::TrustChanged { worker, trust: Trust::Fresh });
+    fn foresee(&mut self, at: Instant, happens: Happens) {
+        self.serial += 1;
+        self.queue.push(Reverse((at, self.serial, happens)));
+    }
+
+    fn happen(&mut self, now: Instant, happens: Happens, witness: &mut dyn Witness) {
+        match happens {
+            Happens::Arrival(number) => {
+                self.to_come -= 1;
+                if let Some(next) = self.deck.requests.get(number + 1) {
+                    self.foresee(next.at, Happens::Arrival(number + 1));
+                }
+                witness.arrived(number + 1);
+                self.arrive(now, number, witness);
             }
+            Happens::Submission { request } => self.submit(now, request),
+            Happens::StepEnds { worker, life } if self.desks[worker].life == life => {
+                self.end_step(now, worker);
+            }
+            Happens::StepEnds { .. } => {}
+            Happens::Events { worker } => self.tell_events(now, worker),
+            Happens::Load { worker } => self.tell_load(now, worker),
+            Happens::Scrape => self.scrape(now),
+            Happens::Sample => self.sample(now),
+            Happens::Act(number) => self.act(now, number),
         }
     }
 
-    fn tell(&mut self, now: Instant, event: Event<'_>) -> Option<Seat> {
-        self.brain.on(now, event, &mut self.effects);
-        self.effects.drain(..).find_map(|it| match it {
-            Effect::Seat(seat) => Some(seat),
-            _ => None,
+    fn is_over(&self) -> bool {
+        self.to_come == 0 && self.open.is_empty()
+    }
+
+    /// Whom caches do not concern is not told of them.
+    fn has_events(&self) -> bool {
+        let asks = self.settings.judge == Judge::Brain && self.settings.brain.needs().cache;
+        asks && self.settings.knowledge == Knowledge::Reported
+    }
+
+    fn join(&mut self, now: Instant, profile: Profile) {
+        let number = self.desks.len();
+        let profile = Profile { block_tokens: self.deck.block_tokens, ..profile };
+        self.desks.push(Desk::new(profile, self.has_events()));
+        let worker = WorkerId(number as u32);
+        let url = format!("http://sim:{number}");
+        let cards = [Card { name: MODEL, parent: None }];
+        self.tell_all(now, Event::WorkerJoined { url: &url });
+        self.tell_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        self.tell_all(now, Event::ModelsReported { worker, cards: &cards });
+        if self.has_events() {
+            self.tell_all(now, Event::TrustChanged { worker, trust: Trust::Fresh });
+        }
+    }
+
+    fn tell(&mut self, router: usize, now: Instant, event: Event<'_>) -> Verdict {
+        self.routers[router].on(now, event, &mut self.effects);
+        self.effects.drain(..).fold(Verdict::Nothing, |verdict, it| match it {
+            Effect::Seat(seat) => Verdict::Seat(seat),
+            Effect::Refuse { .. } => Verdict::Refused,
+            _ => verdict,
         })
     }
 
-    fn foresee(&mut self, at: Instant, happens: Happens) {
-        self.serial += 1;
-        self.queue.insert((at, self.serial), happens);
-    }
-
-    fn happen(&mut self, now: Instant, happens: Happens) {
-        match happens {
-            Happens::Arrival(guest) => self.arrive(now, guest),
-            Happens::Submission { request } => self.submit(now, request),
-            Happens::StepEnds { worker } => self.end_step(now, worker),
-            Happens::Scrape => self.scrape(now),
+    fn tell_all(&mut self, now: Instant, event: Event<'_>) {
+        for router in &mut self.routers {
+            router.on(now, event, &mut self.effects);
         }
+        self.effects.clear();
     }
 
-    fn arrive(&mut self, now: Instant, number: usize) {
-        let guest = &self.guests[number];
-        let request = number as u64;
-        let block = self.brain.plan(Some(MODEL)).map(|it| it.block);
-        let prompt = block.map(|block| {
-            let root = Root::new(Unit::Tokens, MODEL, None, None);
-            prefix::chain(root, &guest.prompt, block as usize, &mut self.chain);
-            Prompt {
-                unit: Unit::Tokens,
-                units: guest.prompt.len() as u64,
-                block,
-                chain: self.chain.as_slice().into(),
-            }
+    fn arrive(&mut self, now: Instant, number: usize, witness: &mut dyn Witness) {
+        let (request, router) = (number as u64, number % self.routers.len());
+        let mut tokens = Vec::new();
+        deck::write_tokens(&self.deck.requests[number], &mut tokens);
+        let open = Open { number, router, worker: WorkerId(0), believed: None, tokens, first: None };
+        self.open.insert(request, open);
+        if self.settings.judge != Judge::Brain {
+            return match self.foreknow(number) {
+                Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
+                None => self.refuse(request),
+            };
+        }
+        let asked = &self.deck.requests[number];
+        let looks = self.settings.knowledge != Knowledge::None;
+        let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
+        let prompt = plan.map(|_| Prompt {
+            unit: Unit::Tokens,
+            units: asked.prompt_tokens(),
+            block: self.deck.block_tokens,
+            chain: self.deck.chains[number].clone(),
         });
         let arrival = Arrival {
             request: RequestId(request),
             model: Some(MODEL),
-            size: Size::Tokens(guest.prompt.len() as u64),
+            size: Size::Tokens(asked.prompt_tokens()),
             answer_max: None,
             decodes: Decodes::Yes,
             form: Form::Stream,
-            session: None,
-            // What a prompt of text would begin with.
-            head: guest
-                .prompt
-                .get(..256)
-                .map(|it| prefix::Root::new(Unit::Tokens, "", None, None).start().then_all(it).0),
+            session: asked.session,
+            head: Some(self.deck.heads[number]),
             prompt: prompt.as_ref(),
         };
-        match self.tell(now, Event::Arrived(arrival)) {
-            Some(seat) => {
-                self.open.insert(request, Open { guest: number, seat, first: None });
-                let overhead = self.settings.profiles[seat.worker.index()].overhead;
-                self.foresee(now + overhead, Happens::Submission { request });
-            }
-            None => self.outcome.refused += 1,
+        let begun = witness.wall();
+        let verdict = self.tell(router, now, Event::Arrived(arrival));
+        self.deciding += witness.wall() - begun;
+        self.obey(now, request, verdict);
+    }
+
+    fn obey(&mut self, now: Instant, request: u64, verdict: Verdict) {
+        match verdict {
+            Verdict::Seat(seat) => self.seat(now, request, seat.worker, seat.held.map(|it| it.0)),
+            Verdict::Refused => self.refuse(request),
+            Verdict::Nothing => {}
         }
     }
 
+    fn seat(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
+        if let Some(open) = self.open.get_mut(&request) {
+            (open.worker, open.believed) = (worker, believed);
+            let overhead = self.desks[worker.index()].profile.overhead;
+            self.foresee(now + overhead, Happens::Submission { request });
+        }
+    }
+
+    fn refuse(&mut self, request: u64) {
+        self.open.remove(&request);
+        self.outcome.refused += 1;
+    }
+
+    /// Where it adds least to everybody's delay, knowing all.
+    fn foreknow(&mut self, number: usize) -> Option<usize> {
+        let request = &self.deck.requests[number];
+        let prompt = request.prompt_tokens() as u32;
+        let mut best: Option<(f64, usize)> = None;
+        for (worker, desk) in self.desks.iter().enumerate().filter(|it| it.1.takes()) {
+            let held = match self.given.get(number) {
+                Some(&given) => given,
+                None => desk.engine.holds_named(&self.deck.chains[number]) * self.deck.block_tokens,
+            };
+            let new = Rest {
+                prefill: (prompt - held.min(prompt - 1)).max(1),
+                answer: request.answer_tokens,
+                context: prompt,
+                running: false,
+            };
+            self.rests.clear();
+            self.rests.extend(desk.engine.rests());
+            let without = bounds::delay_sum(&desk.profile, desk.slowness, &self.rests);
+            self.rests.push(new);
+            let added = bounds::delay_sum(&desk.profile, desk.slowness, &self.rests) - without;
+            if best.is_none_or(|it| added < it.0) {
+                best = Some((added, worker));
+            }
+        }
+        best.map(|it| it.1)
+    }
+
     fn submit(&mut self, now: Instant, request: u64) {
-        let Some(open) = self.open.get(&request) else { return };
-        let (guest, worker) = (&self.guests[open.guest], open.seat.worker.index());
+        let Some(open) = self.open.get_mut(&request) else { return };
+        let (number, router, worker) = (open.number, open.router, open.worker.index());
+        let asked = &self.deck.requests[number];
+        if !self.desks[worker].up {
+            let failed = Event::Failed { request: RequestId(request), failure: Failure::Refused };
+            let verdict = self.tell(router, now, failed);
+            return self.obey(now, request, verdict);
+        }
+        let mut tokens = std::mem::take(&mut open.tokens);
+        if tokens.is_empty() {
+            deck::write_tokens(asked, &mut tokens);
+        }
         let job = Job {
-            prompt: guest.prompt.to_vec(),
-            root: self.root.clone(),
-            seed: request,
-            answer_tokens: guest.answer_tokens,
+            prompt: tokens,
+            root: crate::kv::Root::of_chain(deck::root().start()),
+            seed: asked.answer,
+            answer_tokens: asked.answer_tokens,
             finish: Finish::Stop,
         };
-        match self.desks[worker].engine.submit(guest.at, job) {
-            Ok(job) => {
-                self.desks[worker].jobs.insert(job, request);
-                self.begin_step(now, worker);
-            }
-            Err(_) => {
-                self.open.remove(&request);
-                self.outcome.refused += 1;
-                self.tell(now, Event::Left { request: RequestId(request) });
-            }
+        let given_tokens = self.given.get(number).copied().unwrap_or(0);
+        let known = Known { names: &self.deck.chains[number], given_tokens };
+        if self.desks[worker].submit(request, asked.at, job, known) {
+            self.begin_step(now, worker);
+        } else {
+            self.refuse(request);
+            self.tell(router, now, Event::Declined { request: RequestId(request) });
         }
     }
 
     fn begin_step(&mut self, now: Instant, worker: usize) {
-        let desk = &mut self.desks[worker];
-        if desk.stepping {
-            return;
-        }
-        if let Some(span) = desk.engine.begin_step() {
-            desk.stepping = true;
-            self.foresee(now + span, Happens::StepEnds { worker });
+        if let Some(span) = self.desks[worker].begin_step() {
+            let life = self.desks[worker].life;
+            self.foresee(now + span, Happens::StepEnds { worker, life });
         }
     }
 
     fn end_step(&mut self, now: Instant, worker: usize) {
-        let mut outputs = Vec::new();
-        let desk = &mut self.desks[worker];
-        desk.stepping = false;
-        desk.engine.finish_step(now, &mut outputs);
-        if self.settings.events {
-            self.report_changes(now, worker);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.clear();
+        self.desks[worker].finish_step(now, &mut outputs);
+        if self.has_events() && self.desks[worker].post_events() {
+            match self.settings.event_delay {
+                Duration::ZERO => self.tell_events(now, worker),
+                delay => self.foresee(now + delay, Happens::Events { worker }),
+            }
         }
-        for output in outputs {
-            let Some(&request) = self.desks[worker].jobs.get(&output.job) else { continue };
+        for output in &outputs {
+            if output.index > 0 && output.finish.is_none() {
+                continue;
+            }
+            let request = self.desks[worker].request(output.job);
             if output.index == 0 {
-                if let Some(open) = self.open.get_mut(&request) {
-                    open.first = Some(now);
-                }
-                self.tell(now, Event::FirstToken { request: RequestId(request) });
+                self.begin_answer(now, request);
             }
             if output.finish.is_some() {
-                self.desks[worker].jobs.remove(&output.job);
                 self.finish(now, request, output.cached_tokens);
             }
         }
+        self.outputs = outputs;
         self.begin_step(now, worker);
+    }
+
+    fn begin_answer(&mut self, now: Instant, request: u64) {
+        let Some(open) = self.open.get_mut(&request) else { return };
+        open.first = Some(now);
+        let router = open.router;
+        self.tell(router, now, Event::FirstToken { request: RequestId(request) });
     }
 
     fn finish(&mut self, now: Instant, request: u64, cached_tokens: u32) {
         let Some(open) = self.open.remove(&request) else { return };
-        let guest = &self.guests[open.guest];
-        let prompt_tokens = guest.prompt.len() as u32;
-        self.outcome.seen.push(Seen {
-            worker: open.seat.worker,
-            first_token: open.first.unwrap_or(now).since(guest.at),
-            total: now.since(guest.at),
-            prompt_tokens,
-            cached_tokens,
-            believed_tokens: open.seat.held.map(|it| it.0),
+        let asked = &self.deck.requests[open.number];
+        let prompt_tokens = asked.prompt_tokens() as u32;
+        self.desks[open.worker.index()].answered += 1;
+        self.outcome.answers.push(Answer {
+            worker: open.worker,
+            believed_tokens: open.believed,
+            seen: Seen {
+                at: asked.at,
+                first_token: open.first.unwrap_or(now).since(asked.at),
+                total: now.since(asked.at),
+                prompt_tokens,
+                cached_tokens,
+                answer_tokens: asked.answer_tokens,
+                part: asked.part,
+            },
         });
         let counted = Counted {
             prompt: Some(u64::from(prompt_tokens)),
             cached: Some(u64::from(cached_tokens)),
-            answer: Some(u64::from(guest.answer_tokens)),
+            answer: Some(u64::from(asked.answer_tokens)),
         };
-        let pieces = guest.answer_tokens;
-        self.tell(now, Event::Finished { request: RequestId(request), counted: Some(counted), pieces });
+        let (request, counted) = (RequestId(request), Some(counted));
+        self.tell(open.router, now, Event::Finished { request, counted, pieces: asked.answer_tokens });
     }
 
-    fn report_changes(&mut self, now: Instant, worker: usize) {
-        let (changes, lost) = self.desks[worker].engine.take_changes();
-        debug_assert_eq!(lost, 0, "a step makes fewer changes");
-        let worker = WorkerId(worker as u32);
-        for change in changes {
-            match change {
-                Change::Stored(stored) => {
-                    let blocks = Blocks {
-                        names: &[stored.hash],
-                        parent: stored.parent,
-                        tokens: &stored.tokens,
-                        block_tokens: stored.tokens.len() as u32,
-                        adapter: None,
-                        salt: None,
-                        extras: &[],
-                        tier: Tier::Gpu,
-                    };
-                    self.tell(now, Event::BlocksStored { worker, blocks });
+    fn tell_events(&mut self, now: Instant, worker: usize) {
+        let mut batch = self.desks[worker].next_events();
+        for event in batch.events(WorkerId(worker as u32), self.deck.block_tokens) {
+            for router in &mut self.routers {
+                router.on(now, event, &mut self.effects);
+            }
+            self.effects.clear();
+        }
+        self.desks[worker].keep_scratch(batch);
+    }
+
+    fn scrape(&mut self, now: Instant) {
+        for worker in 0..self.desks.len() {
+            if self.desks[worker].is_gone {
+                continue;
+            }
+            if !self.settings.script.is_empty() {
+                let up = self.desks[worker].up;
+                let evidence = if up { Evidence::ProbeAnswered } else { Evidence::Refused };
+                self.tell_all(now, Event::Probed { worker: WorkerId(worker as u32), evidence });
+            }
+            if self.desks[worker].post_load() {
+                match self.settings.scrape_delay {
+                    Duration::ZERO => self.tell_load(now, worker),
+                    delay => self.foresee(now + delay, Happens::Load { worker }),
                 }
-                Change::Cleared => drop(self.tell(now, Event::BlocksCleared { worker })),
-                Change::Removed { hash } => {
-                    self.tell(now, Event::BlocksRemoved { worker, names: &[hash], tier: Tier::Gpu });
-                }
+            }
+        }
+        self.tell_all(now, Event::Tick);
+        if !self.is_over() {
+            self.foresee(now + self.settings.scrape_every, Happens::Scrape);
+        }
+    }
+
+    fn tell_load(&mut self, now: Instant, worker: usize) {
+        if let Some(load) = self.desks[worker].next_load() {
+            self.tell_all(now, Event::LoadReported { worker: WorkerId(worker as u32), load });
+        }
+    }
+
+    fn sample(&mut self, now: Instant) {
+        let loads = self.desks.iter().map(Desk::requests).collect();
+        self.outcome.samples.push(Sample { at: now, loads });
+        if !self.is_over() {
+            self.foresee(now + self.sample_every, Happens::Sample);
+        }
+    }
+
+    fn act(&mut self, now: Instant, number: usize) {
+        let act = self.settings.script.acts[number].1;
+        match act {
+            Act::Join { profile, count } => (0..count).for_each(|_| self.join(now, profile)),
+            Act::Leave(worker) => {
+                self.desks[worker as usize].is_gone = true;
+                self.tell_all(now, Event::WorkerGone { worker: WorkerId(worker) });
+            }
+            Act::Drain(worker) | Act::Resume(worker) => {
+                let draining = matches!(act, Act::Drain(_));
+                self.desks[worker as usize].is_draining = draining;
+                self.tell_all(now, Event::WorkerDrained { worker: WorkerId(worker), draining });
+            }
+            Act::Slow { worker, factor } => self.desks[worker as usize].slowness = factor,
+            Act::Crash(worker) => self.crash(now, worker as usize),
+            Act::Start(worker) => self.desks[worker as usize].up = true,
+            Act::Restart(worker) => {
+                self.crash(now, worker as usize);
+                self.desks[worker as usize].up = true;
             }
         }
     }
 
-    fn scrape(&mut self, now: Instant) {
-        for (number, profile) in self.settings.profiles.iter().enumerate() {
-            let stats = self.desks[number].engine.stats();
-            let load = Load {
-                running: Some(stats.running as u64),
-                waiting: Some(stats.waiting as u64),
-                kv_usage: Some(f64::from(stats.used_blocks) / f64::from(stats.capacity_blocks)),
-                block_size: Some(u64::from(profile.block_tokens)),
-                blocks: Some(u64::from(stats.capacity_blocks)),
-                kv_tokens: None,
-            };
-            self.tell(now, Event::LoadReported { worker: WorkerId(number as u32), load });
+    /// The process is gone, with all it had.
+    fn crash(&mut self, now: Instant, worker: usize) {
+        if self.has_events() {
+            self.tell_all(now, Event::BlocksCleared { worker: WorkerId(worker as u32) });
         }
-        self.tell(now, Event::Tick);
-        if !self.queue.is_empty() {
-            self.foresee(now + SCRAPE, Happens::Scrape);
+        let mut lost = self.desks[worker].crash();
+        lost.sort_unstable();
+        for request in lost {
+            let Some(open) = self.open.get(&request) else { continue };
+            let (router, began) = (open.router, open.first.is_some());
+            let id = RequestId(request);
+            if began {
+                self.open.remove(&request);
+                self.outcome.failed += 1;
+                self.tell(router, now, Event::BrokeOff { request: id });
+            } else {
+                let failed = Event::Failed { request: id, failure: Failure::Broke };
+                let verdict = self.tell(router, now, failed);
+                self.obey(now, request, verdict);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod http;
 pub mod kv;
 pub mod lab;
 pub mod profile;
+pub mod report;
 pub mod text;
 pub mod trace;
 pub mod workload;

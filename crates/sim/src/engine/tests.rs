@@ -19,7 +19,7 @@ const TINY: Profile = Profile {
 };
 
 fn engine(profile: Profile) -> Engine {
-    Engine::new(Settings { profile, changes_max: 0 })
+    Engine::new(Settings::new(profile))
 }
 
 fn root(salt: &str) -> Root {
@@ -238,7 +238,8 @@ fn an_old_id_does_not_abort_the_next_job_in_its_slot() {
 
 #[test]
 fn changes_tell_what_is_stored_and_removed() {
-    let mut engine = Engine::new(Settings { profile: Profile { kv_blocks: 4, ..TINY }, changes_max: 100 });
+    let mut engine =
+        Engine::new(Settings { changes_max: 100, ..Settings::new(Profile { kv_blocks: 4, ..TINY }) });
     submit(&mut engine, job(0, 9, 1));
     run(&mut engine);
     let (changes, _) = engine.take_changes();
@@ -255,7 +256,7 @@ fn changes_tell_what_is_stored_and_removed() {
 
 #[test]
 fn changes_carry_the_adapter_on_every_block_and_the_salt_on_the_first() {
-    let mut engine = Engine::new(Settings { profile: TINY, changes_max: 100 });
+    let mut engine = Engine::new(Settings { changes_max: 100, ..Settings::new(TINY) });
     let root = Root::new(Names { model: "tiny", adapter: Some("tiny-sql"), salt: "pepper" });
     submit(&mut engine, Job { root, ..job(0, 9, 1) });
     run(&mut engine);
@@ -269,7 +270,7 @@ fn changes_carry_the_adapter_on_every_block_and_the_salt_on_the_first() {
 
 #[test]
 fn the_cache_is_cleared_only_while_nobody_holds_a_block() {
-    let mut engine = Engine::new(Settings { profile: TINY, changes_max: 100 });
+    let mut engine = Engine::new(Settings { changes_max: 100, ..Settings::new(TINY) });
     submit(&mut engine, job(0, 9, 2));
     step(&mut engine);
     assert!(!engine.clear_cache());

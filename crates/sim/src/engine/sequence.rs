@@ -1,0 +1,142 @@
+//! One request inside the engine, and the step it takes part in.
+
+use maitre_base::Instant;
+
+use super::{Finish, Job, JobId, Known, Rest};
+use crate::kv::{self, BlockId, Root};
+use crate::profile::Work;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    Running,
+    /// Its client left in the middle of a step; the step still writes to its blocks.
+    Leaving,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: JobId,
+    pub(super) state: State,
+    pub(super) job: JobPlan,
+    /// The prompt, then the answer so far.
+    pub(super) tokens: Vec<u32>,
+    /// The name of each full block of `tokens`.
+    pub(super) hashes: Vec<u64>,
+    pub(super) blocks: Vec<BlockId>,
+    /// Leading blocks that have their name in the pool.
+    pub(super) stored_blocks: usize,
+    /// Leading tokens whose KV is in `blocks`.
+    pub(super) computed: usize,
+    /// Tokens the present step computes.
+    pub(super) scheduled: usize,
+    pub(super) cached_tokens: u32,
+    pub(super) preempted: bool,
+    pub(super) last_token_at: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct JobPlan {
+    pub(super) prompt_tokens: usize,
+    pub(super) answer_tokens: u32,
+    pub(super) finish: Finish,
+    pub(super) seed: u64,
+    pub(super) root: Root,
+    /// Leading tokens that are never computed.
+    pub(super) given_tokens: usize,
+}
+
+/// A step being put together.
+pub(super) struct Step {
+    pub(super) budget: usize,
+    pub(super) work: Work,
+}
+
+impl Step {
+    pub(super) fn add(&mut self, sequence: &Sequence, count: usize) {
+        self.budget -= count;
+        if sequence.is_decoding() {
+            self.work.decode_sequences += 1;
+            self.work.context_tokens += sequence.tokens.len() as u64;
+        } else {
+            self.work.prefill_tokens += count as u64;
+            self.work.attended_tokens += count as f64 * (sequence.computed as f64 + count as f64 / 2.0);
+        }
+    }
+}
+
+impl Sequence {
+    pub(super) fn new(
+        id: JobId,
+        arrived: Instant,
+        job: Job,
+        known: Known<'_>,
+        block_tokens: usize,
+    ) -> Sequence {
+        let mut tokens = job.prompt;
+        let plan = JobPlan {
+            prompt_tokens: tokens.len(),
+            answer_tokens: job.answer_tokens,
+            finish: job.finish,
+            seed: job.seed,
+            root: job.root,
+            // The last token of a prompt is always computed.
+            given_tokens: (known.given_tokens as usize).min(tokens.len().saturating_sub(1)),
+        };
+        let total = tokens.len() + job.answer_tokens as usize;
+        tokens.reserve_exact(job.answer_tokens as usize);
+        let mut hashes = Vec::with_capacity(total / block_tokens);
+        hashes.extend(known.names.iter().map(|it| it.0.max(1)));
+        if known.names.is_empty() {
+            let mut parent = plan.root.hash();
+            for block in tokens.chunks_exact(block_tokens) {
+                parent = kv::chain(parent, block);
+                hashes.push(parent);
+            }
+        }
+        Sequence {
+            id,
+            state: State::Waiting,
+            job: plan,
+            tokens,
+            hashes,
+            blocks: Vec::with_capacity(total.div_ceil(block_tokens)),
+            stored_blocks: 0,
+            computed: 0,
+            scheduled: 0,
+            cached_tokens: 0,
+            preempted: false,
+            last_token_at: arrived,
+        }
+    }
+
+    pub(super) fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    pub(super) fn is_decoding(&self) -> bool {
+        self.remaining() == 1 && self.tokens.len() > self.job.prompt_tokens
+    }
+
+    /// `found` is what the cache holds of it, if it has not been admitted.
+    pub(super) fn rest(&self, found: usize) -> Rest {
+        let answered = self.tokens.len() - self.job.prompt_tokens;
+        let computed = self.computed.max(self.job.given_tokens).max(found.min(self.tokens.len() - 1));
+        Rest {
+            prefill: if self.is_decoding() { 0 } else { (self.tokens.len() - computed) as u32 },
+            answer: self.job.answer_tokens.saturating_sub(answered as u32),
+            context: self.tokens.len() as u32,
+            running: self.state == State::Running,
+        }
+    }
+
+    pub(super) fn push_answer(&mut self, token: u32, block_tokens: usize) {
+        self.tokens.push(token);
+        if self.tokens.len().is_multiple_of(block_tokens) {
+            let parent = self.hashes.last().copied().unwrap_or(self.job.root.hash());
+            let block = &self.tokens[self.tokens.len() - block_tokens..];
+            self.hashes.push(kv::chain(parent, block));
+        }
+    }
+}

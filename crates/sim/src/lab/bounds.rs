@@ -1,0 +1,159 @@
+//! Two rules nobody can serve with, for they know what nobody knows: they bound what a strategy can do.
+//!
+//! Both seat a request where it adds least to the sum of everybody's first-token and finishing times, found by
+//! playing each worker to its end with the request and without it: true caches, true lengths of answers,
+//! true speeds. `oracle` does that with the caches there are. `ideal-cache` besides pretends that all workers
+//! share one cache without limits.
+//!
+//! Neither is the optimum: they look at one request at a time, and not at what the next ones will want.
+//!
+//! The play is a sketch. Prefills follow each other at full speed, decoding sequences get a token for each
+//! step's worth of prefill, and step times are means over the stretch until the next sequence ends.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::engine::Rest;
+use crate::profile::Profile;
+
+/// The sum over all of when their first tokens come and when they end, in seconds from now.
+pub(super) fn delay_sum(profile: &Profile, slowness: f64, rests: &[Rest]) -> f64 {
+    let mut play = Play { profile, slowness, ..Play::begin(profile) };
+    for rest in rests.iter().filter(|it| it.prefill == 0) {
+        play.seat(rest);
+    }
+    for rest in rests.iter().filter(|it| it.prefill > 0) {
+        if !rest.running {
+            play.make_room(f64::from(rest.context));
+        }
+        play.prefill(rest);
+        play.sum += play.seconds;
+        play.seat(rest);
+    }
+    while play.end_next().is_some() {}
+    play.sum
+}
+
+struct Play<'a> {
+    profile: &'a Profile,
+    slowness: f64,
+    seconds: f64,
+    /// Tokens every decoding sequence has got since the play began.
+    steps: f64,
+    /// Decoding sequences: at which step each ends, and the tokens it holds then.
+    decoding: BinaryHeap<Reverse<(u64, u32)>>,
+    /// KV tokens they hold.
+    held: f64,
+    sum: f64,
+}
+
+impl Play<'_> {
+    fn begin(profile: &Profile) -> Play<'_> {
+        let decoding = BinaryHeap::new();
+        Play { profile, slowness: 1.0, seconds: 0.0, steps: 0.0, decoding, held: 0.0, sum: 0.0 }
+    }
+
+    fn seat(&mut self, rest: &Rest) {
+        let end = self.steps as u64 + u64::from(rest.answer.max(1));
+        self.decoding.push(Reverse((end, rest.context + rest.answer)));
+        self.held += f64::from(rest.context);
+    }
+
+    /// Seconds of one step without prefill.
+    fn step(&self) -> f64 {
+        let step = &self.profile.step;
+        let count = self.decoding.len() as f64;
+        let millis = step.floor_ms + step.context_token_ms * self.held + step.decode_sequence_ms * count;
+        millis * self.slowness / 1e3
+    }
+
+    fn advance(&mut self, steps: f64) {
+        self.seconds += steps * self.step();
+        self.steps += steps;
+        self.held += steps * self.decoding.len() as f64;
+    }
+
+    /// Decodes until the next sequence ends.
+    fn end_next(&mut self) -> Option<()> {
+        let Reverse((end, context)) = *self.decoding.peek()?;
+        self.advance((end as f64 - self.steps).max(0.0));
+        self.decoding.pop();
+        self.held = (self.held - f64::from(context)).max(0.0);
+        self.sum += self.seconds;
+        Some(())
+    }
+
+    /// Decodes until so many tokens fit.
+    fn make_room(&mut self, tokens: f64) {
+        let capacity = f64::from(self.profile.kv_blocks - 1) * f64::from(self.profile.block_tokens);
+        while self.held + tokens > capacity && self.end_next().is_some() {}
+    }
+
+    /// Computes a prompt; those who decode get their tokens meanwhile.
+    fn prefill(&mut self, rest: &Rest) {
+        let tokens = f64::from(rest.prefill);
+        let before = f64::from(rest.context) - tokens;
+        let step = &self.profile.step;
+        let millis =
+            step.prefill_token_ms * tokens + step.attended_token_ms * tokens * (before + tokens / 2.0);
+        self.seconds += millis * self.slowness / 1e3;
+        let mut steps = tokens / f64::from(self.profile.batch_tokens_max);
+        while let Some(&Reverse((end, _))) = self.decoding.peek() {
+            let left = (end as f64 - self.steps).max(0.0);
+            if left > steps {
+                break;
+            }
+            steps -= left;
+            self.end_next();
+        }
+        self.advance(steps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{H200_8B, INSTANT, StepModel};
+
+    /// A millisecond a prompt token, and ten for each step.
+    const PLAIN: Profile = Profile {
+        step: StepModel { floor_ms: 10.0, prefill_token_ms: 1.0, ..INSTANT.step },
+        batch_tokens_max: 1_000_000,
+        kv_blocks: 101,
+        block_tokens: 10,
+        ..INSTANT
+    };
+
+    fn rest(prefill: u32, answer: u32) -> Rest {
+        Rest { prefill, answer, context: 100, running: prefill == 0 }
+    }
+
+    #[track_caller]
+    fn check(rests: &[Rest], expected_millis: f64) {
+        let millis = delay_sum(&PLAIN, 1.0, rests) * 1e3;
+        assert!((millis - expected_millis).abs() < 0.5, "{millis} and not {expected_millis}");
+    }
+
+    #[test]
+    fn sums_of_first_and_last_tokens() {
+        check(&[], 0.0);
+        check(&[rest(0, 5)], 50.0);
+        check(&[rest(100, 5)], 100.0 + 150.0);
+        check(&[rest(0, 5), rest(0, 7)], 50.0 + 70.0);
+        check(&[rest(100, 5), rest(100, 5)], 100.0 + 200.0 + 2.0 * 250.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_waits_for_an_end() {
+        let (large, small) = (Rest { context: 950, ..rest(0, 50) }, rest(100, 1));
+        // 500 ms until the large one ends, then 100 to compute and 10 for the answer.
+        check(&[large, small], 500.0 + 600.0 + 610.0);
+    }
+
+    #[test]
+    fn a_slower_engine_takes_longer() {
+        let rests = [rest(100, 30), rest(5_000, 10)];
+        let (one, three) = (delay_sum(&H200_8B, 1.0, &rests), delay_sum(&H200_8B, 3.0, &rests));
+        assert!((three / one - 3.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,123 @@
+//! The requests of a run, with all that every strategy would otherwise work out again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use maitre_base::hash;
+use maitre_index::prefix::{self, PrefixHash, Root, Unit};
+
+use crate::trace::{Request, Trace};
+
+/// The model everybody asks for.
+pub(super) const MODEL: &str = "maitre-sim";
+
+/// Tokens of a prompt that name its head: a kilobyte of text, as in the router.
+const HEAD_TOKENS: usize = 256;
+
+/// The largest block a replay takes: coarse enough to be fast, fine enough beside any prompt that matters.
+const BLOCK_TOKENS_MAX: u32 = 128;
+/// vLLM's.
+const BLOCK_TOKENS_MIN: u32 = 16;
+
+/// Requests in order of arrival, cut into blocks.
+#[derive(Debug)]
+pub struct Deck<'a> {
+    pub(super) requests: &'a [Request],
+    pub(super) block_tokens: u32,
+    /// The prefix at the end of each full block, one list a request.
+    pub(super) chains: Vec<Arc<[PrefixHash]>>,
+    pub(super) heads: Vec<u64>,
+}
+
+impl<'a> Deck<'a> {
+    pub fn new(trace: &'a Trace, block_tokens: u32) -> Deck<'a> {
+        let block_tokens = block_tokens.max(1);
+        let (mut tokens, mut chain) = (Vec::new(), Vec::new());
+        let (mut chains, mut heads) = (Vec::new(), Vec::new());
+        for request in &trace.requests {
+            write_tokens(request, &mut tokens);
+            prefix::chain(root(), &tokens, block_tokens as usize, &mut chain);
+            chains.push(chain.as_slice().into());
+            let head = &tokens[..tokens.len().min(HEAD_TOKENS)];
+            heads.push(PrefixHash(0).then_all(head).0);
+        }
+        Deck { requests: &trace.requests, block_tokens, chains, heads }
+    }
+
+    pub fn requests(&self) -> &'a [Request] {
+        self.requests
+    }
+
+    /// For each request, the leading tokens that one cache without limits would hold of it.
+    pub(super) fn given(&self) -> Vec<u32> {
+        let mut known: HashSet<PrefixHash> = HashSet::new();
+        let (mut tokens, mut chain) = (Vec::new(), Vec::new());
+        let mut given = Vec::with_capacity(self.requests.len());
+        for (request, names) in self.requests.iter().zip(&self.chains) {
+            let held = names.iter().take_while(|it| known.contains(it)).count();
+            given.push(held as u32 * self.block_tokens);
+            write_tokens(request, &mut tokens);
+            tokens.extend((0..request.answer_tokens).map(|index| token(request.answer, index)));
+            prefix::chain(root(), &tokens, self.block_tokens as usize, &mut chain);
+            known.extend(&chain);
+        }
+        given
+    }
+}
+
+/// The block in which a trace is best replayed: as coarse as the texts in it allow.
+pub fn block_tokens(trace: &Trace) -> u32 {
+    let inner = trace.requests.iter().flat_map(|it| it.prompt.split_last().map_or(&[][..], |it| it.1));
+    let lengths = inner.fold(BLOCK_TOKENS_MAX, |all, it| all | it.tokens);
+    (1 << lengths.trailing_zeros()).clamp(BLOCK_TOKENS_MIN, BLOCK_TOKENS_MAX)
+}
+
+/// Where all chains begin.
+pub(super) fn root() -> Root {
+    Root::new(Unit::Tokens, MODEL, None, None)
+}
+
+/// Token `index` of a text, prompts and answers alike. Numbers in a row do as well as syllables and are
+/// written ten times as fast; two texts that meet somewhere still differ in all that came before.
+pub(super) fn token(text: u64, index: u32) -> u32 {
+    (hash::mix(text) as u32).wrapping_add(index)
+}
+
+pub(super) fn write_tokens(request: &Request, tokens: &mut Vec<u32>) {
+    tokens.clear();
+    for piece in &request.prompt {
+        let first = token(piece.text, 0);
+        tokens.extend((0..piece.tokens).map(|index| first.wrapping_add(index)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(text: &str) -> Trace {
+        Trace::read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_as_coarse_as_the_texts() {
+        let rows = |length: u32| {
+            trace(&format!(r#"{{"timestamp":0,"output_length":1,"prompt":[[1,{length}],[2,7]]}}"#))
+        };
+        for (length, expected) in [(512, 128), (64, 64), (6_000, 16), (96, 32), (7, 16)] {
+            assert_eq!(block_tokens(&rows(length)), expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_cache_without_limits_holds_prompts_and_answers() {
+        let trace = trace(concat!(
+            r#"{"timestamp":0,"output_length":32,"prompt":[[1,64]],"answer":9}"#,
+            "\n",
+            r#"{"timestamp":1,"output_length":1,"prompt":[[1,64],[9,32],[3,20]],"answer":10}"#,
+            "\n",
+            r#"{"timestamp":2,"output_length":1,"prompt":[[1,40],[4,64]]}"#,
+        ));
+        assert_eq!(Deck::new(&trace, 16).given(), [0, 96, 32]);
+    }
+}

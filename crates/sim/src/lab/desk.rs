@@ -1,0 +1,253 @@
+//! One engine of the laboratory, and what is on its way from it to the routers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use maitre_base::{Instant, WorkerId};
+use maitre_dispatch::{Blocks, Event};
+use maitre_fleet::Load;
+use maitre_index::Tier;
+
+use super::deck;
+use super::outcome::Worked;
+use crate::engine::{self, Engine, Job, JobId, Known, Output};
+use crate::kv::Change;
+use crate::profile::Profile;
+
+/// Cache changes kept between two steps: more than a step can make.
+const CHANGES_MAX: usize = 1 << 20;
+/// No request.
+const NOBODY: u64 = u64::MAX;
+
+#[expect(clippy::struct_excessive_bools, reason = "a script turns each of them by itself")]
+pub(super) struct Desk {
+    pub(super) engine: Engine,
+    pub(super) profile: Profile,
+    /// How many times as long everything takes.
+    pub(super) slowness: f64,
+    pub(super) up: bool,
+    pub(super) is_draining: bool,
+    pub(super) is_gone: bool,
+    /// Counts crashes: a step of an earlier life never ends.
+    pub(super) life: u32,
+    pub(super) answered: u64,
+    stepping: bool,
+    busy: Duration,
+    /// What was evicted and thrown out in earlier lives.
+    evictions: u64,
+    preemptions: u64,
+    /// The request behind each job, by slot.
+    jobs: Vec<u64>,
+    events: VecDeque<Vec<Change>>,
+    loads: VecDeque<Load>,
+    scratch: Batch,
+}
+
+impl Desk {
+    pub(super) fn new(profile: Profile, has_events: bool) -> Desk {
+        let changes_max = if has_events { CHANGES_MAX } else { 0 };
+        let settings = engine::Settings { changes_max, words: deck::token, ..engine::Settings::new(profile) };
+        Desk {
+            engine: Engine::new(settings),
+            profile,
+            slowness: 1.0,
+            up: true,
+            is_draining: false,
+            is_gone: false,
+            life: 0,
+            answered: 0,
+            stepping: false,
+            busy: Duration::ZERO,
+            evictions: 0,
+            preemptions: 0,
+            jobs: Vec::new(),
+            events: VecDeque::new(),
+            loads: VecDeque::new(),
+            scratch: Batch::default(),
+        }
+    }
+
+    pub(super) fn takes(&self) -> bool {
+        self.up && !self.is_draining && !self.is_gone
+    }
+
+    /// Whether the engine took it.
+    pub(super) fn submit(&mut self, request: u64, arrived: Instant, job: Job, known: Known<'_>) -> bool {
+        let Ok(job) = self.engine.submit_known(arrived, job, known) else { return false };
+        let slot = job.slot as usize;
+        if slot >= self.jobs.len() {
+            self.jobs.resize(slot + 1, NOBODY);
+        }
+        self.jobs[slot] = request;
+        true
+    }
+
+    pub(super) fn request(&self, job: JobId) -> u64 {
+        self.jobs[job.slot as usize]
+    }
+
+    /// Begins a step, unless one is under way or there is nothing to do.
+    pub(super) fn begin_step(&mut self) -> Option<Duration> {
+        if self.stepping {
+            return None;
+        }
+        let span = self.engine.begin_step()?;
+        let span = if self.slowness == 1.0 { span } else { span.mul_f64(self.slowness) };
+        self.stepping = true;
+        self.busy += span;
+        Some(span)
+    }
+
+    pub(super) fn finish_step(&mut self, now: Instant, outputs: &mut Vec<Output>) {
+        self.stepping = false;
+        self.engine.finish_step(now, outputs);
+    }
+
+    /// Forgets everything; returns the requests that were there.
+    pub(super) fn crash(&mut self) -> Vec<u64> {
+        let counters = self.engine.stats().counters;
+        self.evictions += counters.evictions;
+        self.preemptions += counters.preemptions;
+        self.engine.restart();
+        self.life += 1;
+        (self.stepping, self.up) = (false, false);
+        self.events.clear();
+        self.loads.clear();
+        let mut lost = std::mem::take(&mut self.jobs);
+        lost.retain(|&it| it != NOBODY);
+        lost
+    }
+
+    /// Running and waiting.
+    pub(super) fn requests(&self) -> u32 {
+        let stats = self.engine.stats();
+        (stats.running + stats.waiting) as u32
+    }
+
+    pub(super) fn worked(&self) -> Worked {
+        let counters = self.engine.stats().counters;
+        Worked {
+            profile: self.profile.name,
+            answered: self.answered,
+            busy: self.busy,
+            evictions: self.evictions + counters.evictions,
+            preemptions: self.preemptions + counters.preemptions,
+        }
+    }
+
+    /// Posts what changed in the cache; whether there was anything.
+    pub(super) fn post_events(&mut self) -> bool {
+        let (changes, lost) = self.engine.take_changes();
+        debug_assert_eq!(lost, 0, "a step makes fewer changes");
+        let any = !changes.is_empty();
+        if any {
+            self.events.push_back(changes);
+        }
+        any
+    }
+
+    /// The changes that arrive now.
+    pub(super) fn next_events(&mut self) -> Batch {
+        let mut batch = std::mem::take(&mut self.scratch);
+        batch.changes = self.events.pop_front().unwrap_or_default();
+        batch
+    }
+
+    pub(super) fn keep_scratch(&mut self, batch: Batch) {
+        self.scratch = batch;
+    }
+
+    /// Posts a scrape; a worker that is down has none.
+    pub(super) fn post_load(&mut self) -> bool {
+        if !self.up {
+            return false;
+        }
+        let stats = self.engine.stats();
+        self.loads.push_back(Load {
+            running: Some(stats.running as u64),
+            waiting: Some(stats.waiting as u64),
+            kv_usage: Some(f64::from(stats.used_blocks) / f64::from(stats.capacity_blocks)),
+            block_size: Some(u64::from(self.profile.block_tokens)),
+            blocks: Some(u64::from(stats.capacity_blocks)),
+            kv_tokens: None,
+        });
+        true
+    }
+
+    pub(super) fn next_load(&mut self) -> Option<Load> {
+        self.loads.pop_front()
+    }
+}
+
+/// The changes of one step as events: blocks that follow each other are told together, as vLLM does.
+#[derive(Default)]
+pub(super) struct Batch {
+    changes: Vec<Change>,
+    names: Vec<u64>,
+    tokens: Vec<u32>,
+    runs: Vec<Run>,
+}
+
+enum Run {
+    Stored { parent: Option<u64>, count: usize },
+    Removed { count: usize },
+    Cleared,
+}
+
+impl Batch {
+    pub(super) fn events(&mut self, worker: WorkerId, block_tokens: u32) -> impl Iterator<Item = Event<'_>> {
+        self.join_up();
+        let (mut names, mut tokens) = (&self.names[..], &self.tokens[..]);
+        self.runs.iter().map(move |run| match *run {
+            Run::Cleared => Event::BlocksCleared { worker },
+            Run::Removed { count } => {
+                let (these, rest) = names.split_at(count);
+                names = rest;
+                Event::BlocksRemoved { worker, names: these, tier: Tier::Gpu }
+            }
+            Run::Stored { parent, count } => {
+                let (these, rest) = names.split_at(count);
+                let (text, later) = tokens.split_at(count * block_tokens as usize);
+                (names, tokens) = (rest, later);
+                let blocks = Blocks {
+                    names: these,
+                    parent,
+                    tokens: text,
+                    block_tokens,
+                    adapter: None,
+                    salt: None,
+                    extras: &[],
+                    tier: Tier::Gpu,
+                };
+                Event::BlocksStored { worker, blocks }
+            }
+        })
+    }
+
+    fn join_up(&mut self) {
+        self.names.clear();
+        self.tokens.clear();
+        self.runs.clear();
+        for change in self.changes.drain(..) {
+            match change {
+                Change::Cleared => self.runs.push(Run::Cleared),
+                Change::Removed { hash } => {
+                    self.names.push(hash);
+                    match self.runs.last_mut() {
+                        Some(Run::Removed { count }) => *count += 1,
+                        _ => self.runs.push(Run::Removed { count: 1 }),
+                    }
+                }
+                Change::Stored(stored) => {
+                    let before = self.names.last().copied();
+                    self.names.push(stored.hash);
+                    self.tokens.extend_from_slice(&stored.tokens);
+                    match self.runs.last_mut() {
+                        Some(Run::Stored { count, .. }) if stored.parent == before => *count += 1,
+                        _ => self.runs.push(Run::Stored { parent: stored.parent, count: 1 }),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a run left behind.
+
+use std::time::Duration;
+
+use maitre_base::{Instant, WorkerId};
+
+use crate::report::{Row, Seen, Targets};
+
+/// What became of one request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    pub seen: Seen,
+    pub worker: WorkerId,
+    /// What the router believed was cached, if it looked.
+    pub believed_tokens: Option<u64>,
+}
+
+/// What one worker did.
+#[derive(Clone, Copy, Debug)]
+pub struct Worked {
+    pub profile: &'static str,
+    pub answered: u64,
+    /// How long it computed.
+    pub busy: Duration,
+    pub evictions: u64,
+    pub preemptions: u64,
+}
+
+/// Requests at each worker, running and waiting, at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub at: Instant,
+    pub loads: Box<[u32]>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// In the order in which they ended.
+    pub answers: Vec<Answer>,
+    pub refused: u64,
+    /// Begun, and broken off by a crash.
+    pub failed: u64,
+    pub workers: Vec<Worked>,
+    pub samples: Vec<Sample>,
+    /// How long the router took to decide, if somebody held a watch.
+    pub deciding: Duration,
+}
+
+impl Outcome {
+    pub fn seen(&self) -> Vec<Seen> {
+        self.answers.iter().map(|it| it.seen).collect()
+    }
+
+    pub fn row(&self, strategy: &str, targets: &Targets) -> Row {
+        let count = |count: fn(&Worked) -> u64| Some(self.workers.iter().map(count).sum());
+        Row {
+            refused: self.refused,
+            failed: self.failed,
+            imbalance: Some(self.imbalance()),
+            evictions: count(|it| it.evictions),
+            preemptions: count(|it| it.preemptions),
+            ..Row::of(strategy, &self.seen(), self.refused + self.failed, targets)
+        }
+    }
+
+    /// How long the busiest worker computed, beside the mean.
+    pub fn imbalance(&self) -> f64 {
+        let busy: Vec<f64> = self.workers.iter().map(|it| it.busy.as_secs_f64()).collect();
+        let most = busy.iter().copied().fold(0.0, f64::max);
+        let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
+        if mean > 0.0 { (most / mean * 1e6).round() / 1e6 } else { 1.0 }
+    }
+
+    /// The part of all prompt tokens that each worker had to compute.
+    pub fn shares(&self) -> Vec<f64> {
+        let mut work = vec![0.0; self.workers.len()];
+        for it in &self.answers {
+            work[it.worker.index()] += f64::from(it.seen.prompt_tokens - it.seen.cached_tokens);
+        }
+        let all: f64 = work.iter().sum();
+        work.iter().map(|it| it / all).collect()
+    }
+}
