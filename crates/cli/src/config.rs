@@ -88,6 +88,21 @@ pub fn load<T: Into<OsString>>(
     draft.finish()
 }
 
+/// Sets one knob by its key.
+pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
+    let knob = knob::all().find(|it| it.key == key).ok_or_else(|| format!("no knob is called \"{key}\""))?;
+    let given = Given { knob, written: knob::Written::One(text.to_owned()), place: Place::Flag(knob.flag()) };
+    knob.set(config, &given).map_err(|errors| {
+        let errors: Vec<String> = errors.into_iter().map(|it| it.what).collect();
+        errors.join("; ")
+    })
+}
+
+/// A time as knobs take it: `90s`, `150ms`, `2m`.
+pub fn duration(text: &str) -> Result<std::time::Duration, String> {
+    form::duration(text, &(std::time::Duration::ZERO..=std::time::Duration::from_hours(24)))
+}
+
 /// The settings of one file, with nothing around it.
 pub fn check_file(path: &Path) -> Result<Config, Errors> {
     let mut draft = Draft::default();

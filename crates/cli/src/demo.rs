@@ -4,7 +4,7 @@
 //! `maitre serve` runs, to engines that schedule, cache and evict as vLLM does. Several strategies are run
 //! one after the other on fresh engines, with the same arrivals and the same questions.
 
-mod clock;
+pub(crate) mod clock;
 mod guest;
 mod screen;
 mod stage;

@@ -4,6 +4,8 @@ pub mod check;
 pub mod config;
 pub mod demo;
 pub mod engine;
+pub mod replay;
 pub mod serve;
+pub mod trace;
 
 mod signals;

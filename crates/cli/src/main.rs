@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_cli::{check, demo, engine, serve};
+use maitre_cli::{check, demo, engine, replay, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,7 +12,9 @@ Examples:
   maitre serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
   maitre serve --config maitre.toml
   maitre check maitre.toml                      every mistake in a config file at once
-  maitre engine --count 4 --profile h200-8b     engines that speak vLLM, without a GPU";
+  maitre engine --count 4 --profile h200-8b     engines that speak vLLM, without a GPU
+  maitre replay --trace traces/conversation.jsonl.gz --strategy all
+                                                every strategy on the same hour of traffic, in virtual time";
 
 fn command() -> Command {
     Command::new("maitre")
@@ -25,6 +27,7 @@ fn command() -> Command {
         .subcommand(demo::command())
         .subcommand(engine::command())
         .subcommand(check::command())
+        .subcommand(replay::command())
 }
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -33,6 +36,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("demo", matches)) => demo::run(matches),
         Some(("engine", matches)) => engine::run(matches),
         Some(("check", matches)) => check::run(matches),
+        Some(("replay", matches)) => replay::run(matches),
         _ => anyhow::bail!("no such command"),
     }
 }

@@ -44,6 +44,13 @@ impl<'a> Deck<'a> {
         Deck { requests: &trace.requests, block_tokens, chains, heads }
     }
 
+    /// The same prompts, at other times.
+    pub fn at_times_of<'b>(&self, trace: &'b Trace) -> Deck<'b> {
+        debug_assert_eq!(trace.requests.len(), self.requests.len(), "the same requests");
+        let (chains, heads) = (self.chains.clone(), self.heads.clone());
+        Deck { requests: &trace.requests, block_tokens: self.block_tokens, chains, heads }
+    }
+
     pub fn requests(&self) -> &'a [Request] {
         self.requests
     }

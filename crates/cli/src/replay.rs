@@ -1,0 +1,194 @@
+//! `maitre replay`: every strategy on the same traffic, in virtual time.
+//!
+//! The router's brain is the one that serves; engines, sockets and time are simulated. The same command gives
+//! the same bytes, whatever the machine and however many strategies run side by side.
+
+pub mod study;
+
+mod progress;
+mod table;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_sim::lab::{Deck, Knowledge, Outcome};
+use maitre_sim::report::Row;
+use maitre_sim::trace::Trace;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use progress::Progress;
+use study::{Choice, Study};
+
+/// One strategy at one speed.
+#[derive(Debug)]
+pub struct Run {
+    pub row: Row,
+    pub parts: Vec<Row>,
+    pub outcome: Outcome,
+}
+
+pub fn command() -> Command {
+    let own = [
+        Arg::new("workers")
+            .long("workers")
+            .value_name("N|LIST")
+            .default_value("8")
+            .help("How many, or a mixed fleet: 4xh100x2-32b,4xa10g-8b"),
+        Arg::new("strategy")
+            .long("strategy")
+            .value_name("NAME,…")
+            .default_value("round-robin,cache-aware,least-delay")
+            .value_delimiter(',')
+            .help("Strategies to compare; `all` for every one, with the two bounds oracle and ideal-cache"),
+        Arg::new("speed")
+            .long("speed")
+            .value_name("X,…")
+            .default_value("1")
+            .value_delimiter(',')
+            .value_parser(value_parser!(f64))
+            .help("Plays the trace so many times as fast; several make a sweep"),
+        Arg::new("jobs")
+            .long("jobs")
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=256))
+            .help("Runs side by side [default: one a core]"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
+    ];
+    Command::new("replay")
+        .about("Every strategy on the same traffic, in virtual time")
+        .args(study::args())
+        .args(own)
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let workers: &String = matches.get_one("workers").context("workers")?;
+    let study = Study::read(matches, workers)?;
+    let choices = choices(matches)?;
+    let speeds: Vec<f64> = matches.get_many("speed").unwrap_or_default().copied().collect();
+    for speed in &speeds {
+        anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
+    }
+    let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
+    let runs = play_all(&study, &choices, &speeds, jobs);
+    let mut out = std::io::stdout().lock();
+    match matches.get_flag("json") {
+        true => writeln!(out, "{}", report(&study, &runs))?,
+        false => write!(out, "{}", table::draw(&study, &runs))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<Choice>> {
+    let names: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
+    if names.iter().any(|it| it.as_str() == "all") {
+        return Ok(Choice::all());
+    }
+    let choice = |name: &&String| name.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}"));
+    names.iter().map(choice).collect()
+}
+
+/// All strategies at all speeds, several at a time; the runs come back in the order in which they were asked for.
+fn play_all(study: &Study, choices: &[Choice], speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
+    let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
+    let decks = decks(study, &traces);
+    let todo: Vec<(usize, Choice)> =
+        (0..speeds.len()).flat_map(|speed| choices.iter().map(move |&it| (speed, it))).collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let progress = Progress::begin(todo.len() * study.trace.requests.len());
+    let work = || {
+        while let Some(&(speed, choice)) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let run = play_one(study, choice, (&decks[speed], speeds[speed]), &progress);
+            done.lock().push(((speed, choice), run));
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.unwrap_or(cores).min(todo.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    progress.end();
+    let mut done = done.into_inner();
+    let place = |key: &(usize, Choice)| todo.iter().position(|it| it == key);
+    done.sort_by_key(|(key, _)| place(key));
+    done.into_iter().map(|(_, run)| run).collect()
+}
+
+/// Times differ between speeds, prompts do not.
+fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<Deck<'a>> {
+    let mut decks: Vec<Deck<'a>> = Vec::with_capacity(traces.len());
+    for trace in traces {
+        let deck = match decks.first() {
+            Some(first) => first.at_times_of(trace),
+            None => Deck::new(trace, study.block_tokens),
+        };
+        decks.push(deck);
+    }
+    decks
+}
+
+fn play_one(study: &Study, choice: Choice, (deck, speed): (&Deck<'_>, f64), progress: &Progress) -> Run {
+    let mut told = 0;
+    let mut step = |arrived: usize| {
+        // A bell for every request would cost more than some requests do.
+        if arrived - told >= 64 || arrived == deck.requests().len() {
+            progress.add(arrived - told);
+            told = arrived;
+        }
+    };
+    let outcome = study.play(choice, deck, &mut step);
+    let row = Row { speed, ..outcome.row(choice.as_str(), &study.targets) };
+    let mut parts = Row::parts(choice.as_str(), &outcome.seen(), &study.targets);
+    parts.iter_mut().for_each(|it| it.speed = speed);
+    Run { row, parts, outcome }
+}
+
+pub(crate) fn knowledge_word(knowledge: Knowledge) -> &'static str {
+    match knowledge {
+        Knowledge::Reported => "reported",
+        Knowledge::Predicted => "predicted",
+        Knowledge::None => "none",
+    }
+}
+
+fn report(study: &Study, runs: &[Run]) -> Value {
+    let trace = &study.trace;
+    let count = trace.requests.len() as f64;
+    let prompts: u64 = trace.requests.iter().map(maitre_sim::trace::Request::prompt_tokens).sum();
+    let answers: u64 = trace.requests.iter().map(|it| u64::from(it.answer_tokens)).sum();
+    let mut fleet: Vec<(&str, u32)> = Vec::new();
+    for profile in &study.fleet {
+        match fleet.last_mut() {
+            Some((name, count)) if *name == profile.name => *count += 1,
+            _ => fleet.push((profile.name, 1)),
+        }
+    }
+    let parts: Vec<&Row> = runs.iter().flat_map(|it| &it.parts).collect();
+    json!({
+        "trace": {
+            "source": study.source,
+            "requests": trace.requests.len(),
+            "seconds": trace.span().as_secs_f64(),
+            "prompt_tokens_mean": (prompts as f64 / count * 10.0).round() / 10.0,
+            "answer_tokens_mean": (answers as f64 / count * 10.0).round() / 10.0,
+        },
+        "fleet": fleet.iter().map(|(name, count)| json!({"profile": name, "workers": count})).collect::<Vec<_>>(),
+        "kv_tokens": study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min(),
+        "block_tokens": study.block_tokens,
+        "knowledge": knowledge_word(study.knowledge),
+        "routers": study.routers,
+        "shared": study.shared,
+        "seed": study.seed,
+        "targets": {
+            "ttft_s": study.targets.first_token.as_secs_f64(),
+            "tpot_s": study.targets.per_token.as_secs_f64(),
+        },
+        "rows": runs.iter().map(|it| &it.row).collect::<Vec<_>>(),
+        "parts": parts,
+    })
+}
