@@ -11,11 +11,12 @@ use maitre_fleet::fleet::Hold;
 use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Slot, Standing, State, Wanted, health};
 use maitre_index::prefix::Unit;
 use maitre_index::{self as index, Planted, Report, Root, Stored};
-use maitre_policy::{Adapter, Ask, Candidate, Knobs, Name, Needs, Pace, Room, Strategy};
+use maitre_policy::{Adapter, Ask, Candidate, Knobs, Name, Needs, Pace, Reported, Room, Strategy};
 
 use crate::budget::{self, Budget};
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
 use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat};
+use crate::in_use::{InUse, Used};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -55,6 +56,7 @@ impl Settings {
             session: sum.session | it.session,
             head: sum.head | it.head,
             cache: sum.cache | it.cache,
+            in_use: sum.in_use | it.in_use,
         })
     }
 }
@@ -111,6 +113,8 @@ pub struct Brain {
     settings: Settings,
     fleet: Fleet,
     cache: Cache,
+    /// Only where a strategy needs it.
+    in_use: Option<InUse>,
     /// Blocks that the blocks of all workers of a model are multiples of, by the model's number.
     grains: NumberMap<u32>,
     /// One a model, since turns and pins of different models must not mix.
@@ -131,6 +135,7 @@ impl Brain {
         Brain {
             fleet: Fleet::new(settings.health),
             cache: Cache::new(settings.index),
+            in_use: settings.needs().in_use.then(InUse::default),
             grains: NumberMap::default(),
             strategies: NumberMap::default(),
             unlisted: Strategy::new(settings.strategy, settings.knobs),
@@ -332,7 +337,7 @@ impl Brain {
         self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
         let known = model_of(open.wanted).and_then(|it| self.strategies.get_mut(&u64::from(it.0)));
         let strategy = known.unwrap_or(&mut self.unlisted);
-        if !strategy.name().needs().cache {
+        if !strategy.name().prices_adapters() {
             // Whoever cannot price an adapter goes where it is, then where it fits.
             let best = self.standings.iter().map(|it| it.slot).min();
             self.standings.retain(|it| Some(it.slot) == best);
@@ -344,8 +349,12 @@ impl Brain {
         self.candidates.clear();
         for (place, standing) in self.standings.iter().enumerate() {
             let held = self.held.get(place).copied().unwrap_or_default();
-            let holds = self.cache.holds(standing.worker);
-            self.candidates.push(candidate(standing, held, holds));
+            let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
+            if let Some(in_use) = &self.in_use {
+                let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
+                (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
+            }
+            self.candidates.push(candidate);
         }
         let Some(pick) = strategy.pick(&open.ask, &self.candidates, &mut self.rng) else {
             effects.push(Effect::Refuse { request, refusal: otherwise });
@@ -357,6 +366,9 @@ impl Brain {
         let promise = promise(&open.ask, held.unwrap_or_default());
         let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
         let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
+        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+            in_use.begin(worker, prompt);
+        }
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
         let company = standing.promised.requests;
         let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
@@ -382,6 +394,9 @@ impl Brain {
         let place = open.seat.take()?;
         if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
             self.cache.failed(place.worker, prompt, planted);
+        }
+        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+            in_use.end(place.worker, prompt);
         }
         self.fleet.release(place.worker, place.promise);
         self.hold_adapter(place.worker, place.adapter, Hold::Ends);
@@ -549,6 +564,8 @@ fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
         held: held.tokens,
         held_below: held.below,
         holds,
+        in_use: Tokens::ZERO,
+        held_in_use: Tokens::ZERO,
         pace: Pace {
             floor: standing.prefill.base,
             prefill_token: standing.prefill.slope,
@@ -557,6 +574,10 @@ fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
         },
         wait_seconds: standing.wait_seconds,
         room: standing.room.map(|(capacity, pinned)| Room { capacity, pinned }),
+        reported: Reported {
+            waiting: standing.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
+            kv_usage: standing.kv_usage,
+        },
         adapter: match standing.slot {
             Slot::Ready => Adapter::Ready,
             Slot::Loads => Adapter::Loads,

@@ -7,6 +7,7 @@ pub mod brain;
 pub mod budget;
 pub mod cache;
 pub mod event;
+pub mod in_use;
 
 pub use brain::{Brain, Plan, Settings};
 pub use cache::Prompt;

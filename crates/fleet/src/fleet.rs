@@ -54,6 +54,10 @@ pub struct Standing {
     pub wait_seconds: f64,
     /// What its cache has room for, and what the requests there hold of it.
     pub room: Option<(Tokens, Tokens)>,
+    /// What it says itself, if that is not too long ago: requests it has not begun, and the part of its cache in
+    /// use.
+    pub waiting: Option<u64>,
+    pub kv_usage: Option<f64>,
     pub slot: Slot,
 }
 
@@ -347,6 +351,7 @@ impl Fleet {
             Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
             _ => Slot::Ready,
         };
+        let fresh = worker.fresh(now);
         Standing {
             worker: worker.id,
             key: worker.key,
@@ -357,6 +362,8 @@ impl Fleet {
             decode: worker.rates.decode,
             wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),
             room: worker.capacity().map(|it| (it, worker.pinned(now, it))),
+            waiting: fresh.and_then(|it| it.waiting),
+            kv_usage: fresh.and_then(|it| it.kv_usage),
             slot,
         }
     }

@@ -7,9 +7,19 @@ use crate::Candidate;
 /// The candidate with the smallest cost. Equals share by dice: the first of an idle fleet would
 /// otherwise take everything until it is no longer idle.
 pub fn least(candidates: &[Candidate], rng: &mut Rng, cost: impl Fn(&Candidate) -> f64) -> Option<usize> {
+    least_of(candidates, rng, |_| true, cost)
+}
+
+/// The same among those that pass; none if nobody does.
+pub fn least_of(
+    candidates: &[Candidate],
+    rng: &mut Rng,
+    passes: impl Fn(&Candidate) -> bool,
+    cost: impl Fn(&Candidate) -> f64,
+) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     let mut equals = 0;
-    for (index, candidate) in candidates.iter().enumerate() {
+    for (index, candidate) in candidates.iter().enumerate().filter(|(_, it)| passes(it)) {
         let cost = cost(candidate);
         match best {
             Some((_, least)) if cost > least => continue,

@@ -69,14 +69,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
             }
         }
     }
-    let index = chosen?;
-    let most = candidates.iter().map(|it| it.held).max()?;
-    let why = match candidates[index].held {
-        _ if most.0 == 0 => Why::LeastDelay,
-        held if held == most => Why::Cached,
-        _ => Why::CacheTooBusy,
-    };
-    Some(Pick { index, why })
+    Some(Pick::priced(candidates, chosen?, Why::LeastDelay))
 }
 
 /// What it costs everyone, in seconds, to seat the request there.
@@ -106,7 +99,7 @@ fn price(ask: &Ask, candidate: &Candidate) -> f64 {
 }
 
 /// The part of a cache that holds something. What is computed there takes the place of something else.
-fn full(room: Room, holds: Tokens) -> f64 {
+pub(crate) fn full(room: Room, holds: Tokens) -> f64 {
     (holds.0 as f64 / room.capacity.0.max(1) as f64).min(1.0)
 }
 

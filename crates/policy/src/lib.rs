@@ -6,16 +6,22 @@
 
 pub mod cache_aware;
 pub mod choose;
+pub mod dualmap;
+pub mod dynamo_cost;
 pub mod least_delay;
 pub mod least_request;
 pub mod least_work;
+pub mod lmetric;
 pub mod pins;
 pub mod power_of_two;
+pub mod preble;
 pub mod prefix_hash;
 pub mod random;
 pub mod round_robin;
 pub mod sticky_session;
+pub mod sticky_until_saturated;
 pub mod strategy;
+pub mod weighted;
 
 use maitre_base::{Tokens, WorkerId};
 
@@ -54,10 +60,15 @@ pub struct Candidate {
     pub held_below: Tokens,
     /// What it holds of anything.
     pub holds: Tokens,
+    /// What the prompts of our requests there hold, what they share counted once; and how much of that is the
+    /// beginning of this prompt. Zero unless the strategy needs it.
+    pub in_use: Tokens,
+    pub held_in_use: Tokens,
     pub pace: Pace,
     /// Seconds until the prefill promised before is done.
     pub wait_seconds: f64,
     pub room: Option<Room>,
+    pub reported: Reported,
     pub adapter: Adapter,
 }
 
@@ -81,6 +92,15 @@ pub struct Room {
     pub pinned: Tokens,
 }
 
+/// What the engine said of itself last, if that is not too long ago. Absent where it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reported {
+    /// Requests it has not begun.
+    pub waiting: Option<u32>,
+    /// Part of the KV cache that running requests hold, in [0, 1].
+    pub kv_usage: Option<f64>,
+}
+
 /// What taking a request means for the adapter it asks for. Best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Adapter {
@@ -97,6 +117,12 @@ impl Candidate {
     fn work(&self) -> f64 {
         (self.prefill + self.decode).0 as f64 / self.share
     }
+
+    /// What it would compute of the prompt. Never below zero, though the index may know more than this prompt
+    /// has (a longer sibling).
+    fn uncached(&self, ask: &Ask) -> Tokens {
+        ask.prefill - self.held
+    }
 }
 
 /// The choice, and why: the same value feeds the log line, the metric label and the response header.
@@ -104,6 +130,19 @@ impl Candidate {
 pub struct Pick {
     pub index: usize,
     pub why: Why,
+}
+
+impl Pick {
+    /// A pick by a price that caches enter: whether the best one won, and what to say if there is none.
+    fn priced(candidates: &[Candidate], index: usize, nobody_holds: Why) -> Pick {
+        let most = candidates.iter().map(|it| it.held).max().unwrap_or_default();
+        let why = match candidates[index].held {
+            _ if most == Tokens::ZERO => nobody_holds,
+            held if held == most => Why::Cached,
+            _ => Why::CacheTooBusy,
+        };
+        Pick { index, why }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,10 +175,12 @@ pub enum Why {
     LeastDelay,
     /// Nobody holds enough of it; this cache has the most room.
     MostRoom,
+    /// Nobody holds any of it; it costs least here, in whatever unit the rule counts.
+    LeastCost,
 }
 
 impl Why {
-    pub const ALL: [Why; 14] = [
+    pub const ALL: [Why; 15] = [
         Why::Only,
         Why::Turn,
         Why::Dice,
@@ -154,6 +195,7 @@ impl Why {
         Why::CacheTooBusy,
         Why::LeastDelay,
         Why::MostRoom,
+        Why::LeastCost,
     ];
 
     /// The word in headers, labels and logs.
@@ -173,6 +215,7 @@ impl Why {
             Why::CacheTooBusy => "cache-too-busy",
             Why::LeastDelay => "least-delay",
             Why::MostRoom => "most-room",
+            Why::LeastCost => "least-cost",
         }
     }
 }

@@ -8,7 +8,8 @@ use maitre_base::Rng;
 use crate::round_robin::RoundRobin;
 use crate::sticky_session::StickySession;
 use crate::{Ask, Candidate, Pick, Why};
-use crate::{cache_aware, least_delay, least_request, least_work, power_of_two, prefix_hash, random};
+use crate::{cache_aware, dualmap, dynamo_cost, preble, sticky_until_saturated, weighted};
+use crate::{least_delay, least_request, least_work, lmetric, power_of_two, prefix_hash, random};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Name {
@@ -21,10 +22,16 @@ pub enum Name {
     PrefixHash,
     CacheAware,
     LeastDelay,
+    DynamoCost,
+    Weighted,
+    StickyUntilSaturated,
+    Preble,
+    Lmetric,
+    Dualmap,
 }
 
 impl Name {
-    pub const ALL: [Name; 9] = [
+    pub const ALL: [Name; 15] = [
         Name::RoundRobin,
         Name::Random,
         Name::LeastRequest,
@@ -34,6 +41,12 @@ impl Name {
         Name::PrefixHash,
         Name::CacheAware,
         Name::LeastDelay,
+        Name::DynamoCost,
+        Name::Weighted,
+        Name::StickyUntilSaturated,
+        Name::Preble,
+        Name::Lmetric,
+        Name::Dualmap,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -47,27 +60,48 @@ impl Name {
             Name::PrefixHash => "prefix-hash",
             Name::CacheAware => "cache-aware",
             Name::LeastDelay => "least-delay",
+            Name::DynamoCost => "dynamo-cost",
+            Name::Weighted => "weighted",
+            Name::StickyUntilSaturated => "sticky-until-saturated",
+            Name::Preble => "preble",
+            Name::Lmetric => "lmetric",
+            Name::Dualmap => "dualmap",
         }
     }
 }
 
 /// What a strategy goes by besides load; what nobody goes by need not be worked out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "three questions that have nothing to do with each other")]
+#[expect(clippy::struct_excessive_bools, reason = "four questions that have nothing to do with each other")]
 pub struct Needs {
     pub session: bool,
     pub head: bool,
     /// What each worker's cache holds of the prompt.
     pub cache: bool,
+    /// What of that the requests there use: to keep it costs a look-up for each block of each prompt.
+    pub in_use: bool,
 }
 
 impl Name {
     pub const fn needs(self) -> Needs {
         Needs {
             session: matches!(self, Name::StickySession),
-            head: matches!(self, Name::PrefixHash),
-            cache: matches!(self, Name::CacheAware | Name::LeastDelay),
+            head: matches!(self, Name::PrefixHash | Name::Dualmap),
+            cache: match self {
+                Name::CacheAware | Name::LeastDelay => true,
+                Name::DynamoCost | Name::Weighted | Name::StickyUntilSaturated => true,
+                Name::Preble | Name::Lmetric | Name::Dualmap => true,
+                Name::RoundRobin | Name::Random | Name::LeastRequest | Name::LeastWork => false,
+                Name::PowerOfTwo | Name::StickySession | Name::PrefixHash => false,
+            },
+            in_use: matches!(self, Name::DynamoCost),
         }
+    }
+
+    /// Whether it knows what it costs to load an adapter. Whoever does not must be shown only the workers
+    /// where the adapter fits best.
+    pub const fn prices_adapters(self) -> bool {
+        matches!(self, Name::LeastDelay)
     }
 }
 
@@ -96,12 +130,25 @@ pub struct Knobs {
     /// `prefix-hash`: how far above the mean a home may be loaded. At least one.
     pub load_factor: f64,
     pub cache_aware: cache_aware::Knobs,
+    pub dynamo_cost: dynamo_cost::Knobs,
+    pub weighted: weighted::Knobs,
+    pub sticky_until_saturated: sticky_until_saturated::Knobs,
+    pub preble: preble::Knobs,
+    pub dualmap: dualmap::Knobs,
 }
 
 impl Default for Knobs {
     fn default() -> Knobs {
-        // 1.25 is the bound the paper on consistent hashing with bounded loads recommends.
-        Knobs { load_factor: 1.25, cache_aware: cache_aware::Knobs::default() }
+        Knobs {
+            // The bound that the paper on consistent hashing with bounded loads recommends.
+            load_factor: 1.25,
+            cache_aware: cache_aware::Knobs::default(),
+            dynamo_cost: dynamo_cost::Knobs::default(),
+            weighted: weighted::Knobs::default(),
+            sticky_until_saturated: sticky_until_saturated::Knobs::default(),
+            preble: preble::Knobs::default(),
+            dualmap: dualmap::Knobs::default(),
+        }
     }
 }
 
@@ -143,6 +190,15 @@ impl Strategy {
                 .or_else(|| least_work::pick(candidates, rng)),
             (Name::CacheAware, _) => cache_aware::pick(ask, candidates, &self.knobs.cache_aware, rng),
             (Name::LeastDelay, _) => least_delay::pick(ask, candidates, &mut self.prices, rng),
+            (Name::DynamoCost, _) => dynamo_cost::pick(ask, candidates, &self.knobs.dynamo_cost, rng),
+            (Name::Weighted, _) => weighted::pick(ask, candidates, &self.knobs.weighted, rng),
+            (Name::StickyUntilSaturated, _) => {
+                sticky_until_saturated::pick(ask, candidates, &self.knobs.sticky_until_saturated, rng)
+            }
+            (Name::Preble, _) => preble::pick(ask, candidates, &self.knobs.preble, rng),
+            (Name::Lmetric, _) => lmetric::pick(ask, candidates, rng),
+            (Name::Dualmap, _) => dualmap::pick(ask, candidates, &self.knobs.dualmap, rng)
+                .or_else(|| least_work::pick(candidates, rng)),
         }
     }
 }
@@ -150,7 +206,7 @@ impl Strategy {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Adapter, Pace};
+    use crate::{Adapter, Pace, Reported, Room};
     use maitre_base::{Tokens, WorkerId, hash};
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -169,9 +225,12 @@ pub(crate) mod tests {
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
             holds: Tokens::ZERO,
+            in_use: Tokens::ZERO,
+            held_in_use: Tokens::ZERO,
             pace: PACE,
             wait_seconds: prefill as f64 * PACE.prefill_token,
             room: None,
+            reported: Reported::default(),
             adapter: Adapter::Ready,
         };
         rows.iter().enumerate().map(candidate).collect()
@@ -186,20 +245,25 @@ pub(crate) mod tests {
         assert!(Name::ALL.iter().all(|name| error.contains(name.as_str())), "{error}");
     }
 
-    fn rows() -> impl proptest::strategy::Strategy<Value = Vec<(u32, u64, f64)>> {
-        prop::collection::vec((0u32..50, 0u64..200_000, 0.05f64..=1.0), 0..20)
+    /// Requests, promised prefill, share, held.
+    fn rows() -> impl proptest::strategy::Strategy<Value = Vec<(u32, u64, f64, u64)>> {
+        prop::collection::vec((0u32..50, 0u64..200_000, 0.05f64..=1.0, 0u64..20_000), 0..20)
     }
 
     proptest! {
         #[test]
         fn every_strategy_picks_somebody_if_there_is_anybody(
-            rows in rows(), session in any::<Option<u64>>(), head in any::<Option<u64>>(), seed: u64,
+            rows in rows(), prefill in 0u64..10_000, session in any::<Option<u64>>(), head in any::<Option<u64>>(), seed: u64,
         ) {
             let mut candidates = fleet(&rows.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>());
             for (candidate, row) in candidates.iter_mut().zip(&rows) {
-                candidate.share = row.2;
+                (candidate.share, candidate.held) = (row.2, Tokens(row.3));
+                // Those with even numbers report, some of them with nothing in a cache of no size.
+                candidate.reported.waiting = (row.0 % 2 == 0).then_some(row.0);
+                candidate.room = (row.0 % 2 == 0)
+                    .then_some(Room { capacity: Tokens(row.3 / 2), pinned: Tokens(row.1) });
             }
-            let ask = Ask { session, head, ..Ask::default() };
+            let ask = Ask { prefill: Tokens(prefill), session, head, ..Ask::default() };
             for name in Name::ALL {
                 let mut strategy = Strategy::new(name, Knobs::default());
                 let pick = strategy.pick(&ask, &candidates, &mut Rng::new(seed));
@@ -212,7 +276,9 @@ pub(crate) mod tests {
         fn no_strategy_prefers_the_busier_of_two_by_much_when_nothing_ties_it(seed: u64) {
             let candidates = fleet(&[(0, 0), (40, 400_000)]);
             let mut rng = Rng::new(seed);
-            for name in [Name::LeastRequest, Name::LeastWork, Name::PowerOfTwo, Name::PrefixHash, Name::LeastDelay] {
+            // Turns, dice, sessions and cache-aware's free room go by no load, or by a threshold of it.
+            let blind = [Name::RoundRobin, Name::Random, Name::StickySession, Name::CacheAware];
+            for name in Name::ALL.into_iter().filter(|it| !blind.contains(it)) {
                 let ask = Ask { head: Some(seed), ..Ask::default() };
                 let pick = Strategy::new(name, Knobs::default()).pick(&ask, &candidates, &mut rng);
                 prop_assert_eq!(pick.map(|it| it.index), Some(0), "{}", name);

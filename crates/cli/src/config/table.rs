@@ -17,6 +17,11 @@ const FROM_ZERO: RangeInclusive<Duration> = Duration::ZERO..=DAY;
 /// The same for what would never succeed, or never rest, with no time at all.
 const ABOVE_ZERO: RangeInclusive<Duration> = Duration::from_millis(1)..=DAY;
 
+/// The same as a bare number, for rules that are known by one.
+const SECONDS: RangeInclusive<f64> = 0.0..=86_400.0;
+/// Chosen: beyond it the rest is nothing.
+const WEIGHTS: RangeInclusive<f64> = 0.0..=1_000.0;
+
 /// Chosen: more than any machine we know has cores, so beyond it is a slip of the finger.
 const THREADS_MAX: usize = 1_024;
 /// Chosen: two hundred times a prompt of a million tokens as text. Each request may hold this much memory.
@@ -39,6 +44,11 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: Some("Cache aware"), knobs: CACHE_AWARE },
     Section { title: Some("Prefix hash"), knobs: PREFIX_HASH },
     Section { title: Some("Sessions"), knobs: SESSION },
+    Section { title: Some("Dynamo cost"), knobs: DYNAMO_COST },
+    Section { title: Some("Weighted"), knobs: WEIGHTED },
+    Section { title: Some("Sticky until saturated"), knobs: STICKY_UNTIL_SATURATED },
+    Section { title: Some("Preble"), knobs: PREBLE },
+    Section { title: Some("DualMap"), knobs: DUALMAP },
     Section { title: Some("Limits"), knobs: LIMITS },
     Section { title: Some("Timeouts"), knobs: TIMEOUTS },
     Section { title: Some("Probes"), knobs: PROBES },
@@ -61,7 +71,8 @@ static MAIN: &[Knob] = &[
         "strategy",
         Field::Strategy(|it| &mut it.settings.brain.strategy),
         "How a worker is picked: least-delay, cache-aware, prefix-hash, sticky-session, least-work, \
-         least-request, power-of-two, round-robin or random.",
+         least-request, power-of-two, round-robin or random; or a rule as others published it: dynamo-cost, \
+         weighted, sticky-until-saturated, preble, lmetric or dualmap.",
     ),
     knob(
         "strategies",
@@ -180,6 +191,55 @@ static SESSION: &[Knob] = &[
         "The cookie that names a session, if the header does not.",
     ),
 ];
+
+static DYNAMO_COST: &[Knob] = &[knob(
+    "dynamo_cost.prefill_weight",
+    Field::Ratio(|it| &mut it.settings.brain.knobs.dynamo_cost.prefill_weight, WEIGHTS),
+    "What a block to prefill costs beside a block to keep.",
+)];
+
+static WEIGHTED: &[Knob] = &[
+    knob(
+        "weighted.prefix",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.prefix, WEIGHTS),
+        "What the cached part of a prompt weighs,",
+    ),
+    knob(
+        "weighted.queue",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.queue, WEIGHTS),
+        "what a short line of waiting requests weighs,",
+    ),
+    knob(
+        "weighted.kv",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.kv, WEIGHTS),
+        "and what a free KV cache weighs.",
+    ),
+];
+
+static STICKY_UNTIL_SATURATED: &[Knob] = &[
+    knob(
+        "sticky_until_saturated.threshold",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.sticky_until_saturated.threshold, 0.0..=1.0),
+        "The part of a prompt that must be cached somewhere for it to stay there; 0 for none ever.",
+    ),
+    knob(
+        "sticky_until_saturated.seconds",
+        Field::Ratio(|it| &mut it.settings.brain.knobs.sticky_until_saturated.seconds, SECONDS),
+        "How many seconds more prefill may be waiting there than elsewhere; 0 for any.",
+    ),
+];
+
+static PREBLE: &[Knob] = &[knob(
+    "preble.balance",
+    Field::Ratio(|it| &mut it.settings.brain.knobs.preble.balance, 1.0..=1_000.0),
+    "How many times the least load the most may be before cached prompts leave it.",
+)];
+
+static DUALMAP: &[Knob] = &[knob(
+    "dualmap.slo_seconds",
+    Field::Ratio(|it| &mut it.settings.brain.knobs.dualmap.slo_seconds, SECONDS),
+    "How late, in seconds, a first token may be expected before the cache is left for the other home.",
+)];
 
 static LIMITS: &[Knob] = &[
     knob(

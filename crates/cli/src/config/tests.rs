@@ -145,7 +145,7 @@ fn workers_are_texts_or_tables_and_each_has_its_line() {
 
 #[test]
 fn strategies_are_checked_by_model() {
-    let known = "round-robin, random, least-request, least-work, power-of-two, sticky-session, prefix-hash, cache-aware, least-delay";
+    let known = "round-robin, random, least-request, least-work, power-of-two, sticky-session, prefix-hash, cache-aware, least-delay, dynamo-cost, weighted, sticky-until-saturated, preble, lmetric, dualmap";
     let unknown = |it: &str| format!("no strategy is called \"{it}\"; known: {known}");
     check_toml("strategy = \"x\"", &[&format!("m.toml:1: strategy: {}", unknown("x"))]);
     check_toml(

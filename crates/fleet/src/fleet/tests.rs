@@ -156,6 +156,21 @@ fn room_is_what_either_account_says_is_taken() {
 }
 
 #[test]
+fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
+    let mut fleet = ready(1);
+    let said = |fleet: &Fleet, now| {
+        let mut seats = Vec::new();
+        fleet.standings(now, Wanted::Anything, &[], &mut seats);
+        (seats[0].waiting, seats[0].kv_usage)
+    };
+    assert_eq!(said(&fleet, Instant::ZERO), (None, None));
+    let load = Load { waiting: Some(3), kv_usage: Some(0.5), ..Load::default() };
+    fleet.report(Instant::ZERO, WorkerId(0), load);
+    assert_eq!(said(&fleet, Instant::from_millis(3_500)), (Some(3), Some(0.5)));
+    assert_eq!(said(&fleet, Instant::from_millis(3_501)), (None, None));
+}
+
+#[test]
 fn a_name_too_many_is_not_heard_and_spoils_no_other() {
     let mut fleet = Fleet::default();
     let worker = fleet.add("http://a");

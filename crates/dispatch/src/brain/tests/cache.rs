@@ -12,6 +12,7 @@ use maitre_policy::Why;
 
 mod adapter;
 mod pace;
+mod rules;
 
 /// What the usual rates expect of a prompt of 1,600 tokens, so that answers teach nothing by chance.
 const FIRST_TOKEN: Duration = Duration::from_millis(100);

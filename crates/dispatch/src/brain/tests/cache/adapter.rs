@@ -58,10 +58,10 @@ fn adapters_share_no_prefix_with_their_model_nor_with_each_other() {
     }
 }
 
-/// Whoever goes by no cache goes where it is loaded too.
+/// Whoever cannot price the loading goes where it is loaded too.
 #[test]
 fn an_adapter_goes_where_it_is_loaded_then_to_a_free_slot_then_anywhere() {
-    for strategy in [Name::LeastDelay, Name::RoundRobin, Name::LeastRequest] {
+    for strategy in Name::ALL {
         for seed in 0..6 {
             let mut table = fleet(3, strategy, seed);
             hear(&mut table, 0, 1, &["poet"]);

@@ -1,0 +1,138 @@
+//! The blocks that the prompts of open requests hold at each worker, what several hold counted once.
+//!
+//! The index knows what a cache holds, whoever is still reading it; a promise knows what a request adds, but not
+//! whose prefix it shares. Only a count of readers by block says how much memory the open requests pin together.
+//! It costs a look-up a block when a prompt is seated and another when it ends, 6,250 each for 100,000 tokens, so
+//! it is kept only where a strategy asks for it.
+//!
+//! What it leaves out: answers, prompts that are not known block by block, and the tail that fills no block. It
+//! is bounded by the requests that are open, each of which holds its own names anyway.
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{Tokens, WorkerId};
+
+use crate::cache::Prompt;
+
+/// What is in use at one worker, and how much of it is the beginning of one prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    pub all: Tokens,
+    pub of_prompt: Tokens,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    requests: u32,
+    /// As it was cut by whoever came first: what is added is what is taken away, however it is cut meanwhile.
+    units: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Worker {
+    blocks: NumberMap<Block>,
+    units: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct InUse {
+    /// By worker number; grows when one is first sat at.
+    workers: Vec<Worker>,
+}
+
+impl InUse {
+    /// A word of four bytes, where tokens are not known, stands for one.
+    pub fn at(&self, worker: WorkerId, prompt: Option<&Prompt>) -> Used {
+        let Some(worker) = self.workers.get(worker.index()) else { return Used::default() };
+        // Who holds a block holds all before it, so those in use are a beginning of the chain.
+        let blocks =
+            prompt.map_or(0, |it| it.chain.partition_point(|name| worker.blocks.contains_key(&name.0)));
+        let units = prompt.map_or(0, |it| u64::from(it.block));
+        Used { all: Tokens(worker.units), of_prompt: Tokens(blocks as u64 * units) }
+    }
+
+    pub fn begin(&mut self, worker: WorkerId, prompt: &Prompt) {
+        if self.workers.len() <= worker.index() {
+            self.workers.resize_with(worker.index() + 1, Worker::default);
+        }
+        let worker = &mut self.workers[worker.index()];
+        for name in prompt.chain.iter() {
+            let block = worker.blocks.entry(name.0).or_insert(Block { requests: 0, units: prompt.block });
+            if block.requests == 0 {
+                worker.units += u64::from(block.units);
+            }
+            block.requests += 1;
+        }
+    }
+
+    /// Ends what `begin` began there, with the same prompt.
+    pub fn end(&mut self, worker: WorkerId, prompt: &Prompt) {
+        let Some(worker) = self.workers.get_mut(worker.index()) else { return };
+        for name in prompt.chain.iter() {
+            let Some(block) = worker.blocks.get_mut(&name.0) else {
+                debug_assert!(false, "ended a prompt that never began");
+                continue;
+            };
+            block.requests -= 1;
+            if block.requests == 0 {
+                worker.units -= u64::from(block.units);
+                worker.blocks.remove(&name.0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_index::PrefixHash;
+    use maitre_index::prefix::Unit;
+
+    const WORKER: WorkerId = WorkerId(3);
+
+    /// A prompt of blocks of 16 tokens with these names.
+    fn prompt(names: &[u64]) -> Prompt {
+        let chain = names.iter().map(|&it| PrefixHash(it)).collect();
+        Prompt { unit: Unit::Tokens, units: names.len() as u64 * 16, block: 16, chain }
+    }
+
+    #[track_caller]
+    fn check(in_use: &InUse, names: &[u64], expected: (u64, u64)) {
+        let Used { all, of_prompt } = in_use.at(WORKER, Some(&prompt(names)));
+        assert_eq!((all.0, of_prompt.0), expected);
+    }
+
+    #[test]
+    fn what_is_shared_counts_once_and_until_the_last_reader_ends() {
+        let mut in_use = InUse::default();
+        let (one, two) = (prompt(&[1, 2, 3]), prompt(&[1, 2, 4, 5]));
+        check(&in_use, &[1, 2], (0, 0));
+        in_use.begin(WORKER, &one);
+        in_use.begin(WORKER, &two);
+        check(&in_use, &[1, 2, 4, 9], (80, 48));
+        check(&in_use, &[9], (80, 0));
+        in_use.end(WORKER, &one);
+        check(&in_use, &[1, 2, 3], (64, 32));
+        in_use.end(WORKER, &two);
+        check(&in_use, &[1, 2, 3], (0, 0));
+        assert!(in_use.workers[WORKER.index()].blocks.is_empty());
+    }
+
+    #[test]
+    fn workers_share_nothing_and_what_is_not_named_has_no_part() {
+        let mut in_use = InUse::default();
+        in_use.begin(WORKER, &prompt(&[1]));
+        assert_eq!(in_use.at(WorkerId(0), Some(&prompt(&[1]))), Used::default());
+        assert_eq!(in_use.at(WORKER, None), Used { all: Tokens(16), of_prompt: Tokens::ZERO });
+    }
+
+    #[test]
+    fn another_cut_takes_away_what_was_added() {
+        let mut in_use = InUse::default();
+        let (fine, coarse) = (prompt(&[1]), Prompt { block: 32, ..prompt(&[1]) });
+        in_use.begin(WORKER, &fine);
+        in_use.begin(WORKER, &coarse);
+        in_use.end(WORKER, &fine);
+        in_use.end(WORKER, &coarse);
+        check(&in_use, &[1], (0, 0));
+    }
+}

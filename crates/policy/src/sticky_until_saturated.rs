@@ -1,0 +1,126 @@
+//! llm-d's newer rule: stay with those who hold the prompt until their line is seconds longer than elsewhere.
+//!
+//! Whoever holds `threshold` of the prompt is sticky. While the shortest line among the sticky is at most
+//! `seconds` longer than the shortest among the others, only the sticky are asked; else, and where nobody is
+//! sticky, everybody. Of those asked, the one with the fewest tokens to prefill wins: promised and not yet done,
+//! and ours that are not cached there.
+//!
+//! A line's seconds are its tokens at the worker's own prefill pace, as learned. llm-d divides by one peak
+//! throughput for the whole fleet, calibrated by hand; its default is for one model on one pair of H100.
+//!
+//! What it leaves out: answers, whatever their number, and all that is below the threshold: with 0.8, the half
+//! of a long prompt that somebody holds is nothing. Its coin for exploring is off by default and is not here.
+
+use maitre_base::Rng;
+
+use crate::{Ask, Candidate, Pick, Why, choose};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knobs {
+    /// Part of the prompt that makes whoever holds it sticky; with zero, nobody is.
+    pub threshold: f64,
+    /// How much longer the line of the sticky may be; with zero, any length.
+    pub seconds: f64,
+}
+
+impl Default for Knobs {
+    fn default() -> Knobs {
+        // llm-d's defaults.
+        Knobs { threshold: 0.8, seconds: 18.0 }
+    }
+}
+
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+    let needed = knobs.threshold * ask.prefill.0 as f64;
+    let is_sticky = |it: &Candidate| needed > 0.0 && it.held.0 as f64 >= needed;
+    let shortest = |sticky: bool| {
+        let lines = candidates.iter().filter(|it| is_sticky(it) == sticky).map(line_seconds);
+        lines.min_by(f64::total_cmp)
+    };
+    let only_sticky = match (shortest(true), shortest(false)) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(sticky), Some(other)) => knobs.seconds == 0.0 || sticky - other <= knobs.seconds,
+    };
+    let asked = |it: &Candidate| !only_sticky || is_sticky(it);
+    let tokens = |it: &Candidate| (it.prefill + it.uncached(ask)).0 as f64 / it.share;
+    let index = choose::least_of(candidates, rng, asked, tokens)?;
+    Some(Pick::priced(candidates, index, Why::LeastWork))
+}
+
+fn line_seconds(candidate: &Candidate) -> f64 {
+    candidate.prefill.0 as f64 * candidate.pace.prefill_token / candidate.share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::tests::fleet;
+    use maitre_base::Tokens;
+
+    /// Each row is `(promised prefill, held of a prompt of 1,000 tokens)`; 10,000 tokens are a second.
+    #[track_caller]
+    fn check(knobs: Knobs, rows: &[(u64, u64)], expected: (usize, Why)) {
+        let mut candidates = fleet(&rows.iter().map(|it| (0, it.0)).collect::<Vec<_>>());
+        for (candidate, row) in candidates.iter_mut().zip(rows) {
+            candidate.held = Tokens(row.1);
+        }
+        let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
+        let pick = pick(&ask, &candidates, &knobs, &mut Rng::new(1)).unwrap();
+        assert_eq!((pick.index, pick.why), expected, "{rows:?}");
+    }
+
+    fn usual() -> Knobs {
+        Knobs::default()
+    }
+
+    #[test]
+    fn the_sticky_are_kept_until_their_line_is_too_long() {
+        check(usual(), &[(0, 0), (179_000, 900)], (1, Why::Cached));
+        check(usual(), &[(0, 0), (181_000, 900)], (0, Why::CacheTooBusy));
+        // It is the difference that counts.
+        check(usual(), &[(100_000, 0), (279_000, 900)], (1, Why::Cached));
+    }
+
+    #[test]
+    fn four_fifths_make_sticky_and_less_does_not() {
+        check(usual(), &[(0, 0), (5_000, 800)], (1, Why::Cached));
+        check(usual(), &[(0, 0), (5_000, 799)], (0, Why::CacheTooBusy));
+    }
+
+    #[test]
+    fn one_sticky_with_a_short_line_keeps_the_others_out() {
+        check(usual(), &[(0, 0), (500_000, 1_000), (1_000, 800)], (2, Why::CacheTooBusy));
+    }
+
+    #[test]
+    fn among_the_sticky_the_fewest_tokens_win_and_own_ones_count() {
+        check(usual(), &[(0, 0), (300, 1_000), (150, 800)], (1, Why::Cached));
+        check(usual(), &[(0, 0), (300, 1_000), (50, 800)], (2, Why::CacheTooBusy));
+    }
+
+    #[test]
+    fn where_nobody_is_sticky_the_fewest_tokens_win_and_what_is_held_counts() {
+        check(usual(), &[(400, 0), (700, 500)], (1, Why::Cached));
+        check(usual(), &[(100, 0), (700, 500)], (0, Why::CacheTooBusy));
+        check(usual(), &[(100, 0), (50, 0)], (1, Why::LeastWork));
+    }
+
+    #[test]
+    fn zero_switches_either_half_off() {
+        check(Knobs { seconds: 0.0, ..usual() }, &[(0, 0), (9_000_000, 900)], (1, Why::Cached));
+        check(Knobs { threshold: 0.0, ..usual() }, &[(0, 0), (5_000, 900)], (0, Why::CacheTooBusy));
+    }
+
+    #[test]
+    fn a_slow_worker_has_a_longer_line_of_as_many_tokens() {
+        let mut candidates = fleet(&[(0, 0), (60_000, 0)].map(|it: (u64, u64)| (0, it.0)));
+        candidates[1].held = Tokens(900);
+        let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
+        let seat =
+            |candidates: &[Candidate]| pick(&ask, candidates, &usual(), &mut Rng::new(1)).unwrap().index;
+        assert_eq!(seat(&candidates), 1);
+        candidates[1].pace.prefill_token *= 4.0;
+        assert_eq!(seat(&candidates), 0);
+    }
+}
