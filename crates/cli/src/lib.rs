@@ -4,6 +4,7 @@ pub mod check;
 pub mod config;
 pub mod demo;
 pub mod engine;
+pub mod generate;
 pub mod replay;
 pub mod serve;
 pub mod trace;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_cli::{check, demo, engine, replay, serve};
+use maitre_cli::{check, demo, engine, generate, replay, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,7 +14,9 @@ Examples:
   maitre check maitre.toml                      every mistake in a config file at once
   maitre engine --count 4 --profile h200-8b     engines that speak vLLM, without a GPU
   maitre replay --trace traces/conversation.jsonl.gz --strategy all
-                                                every strategy on the same hour of traffic, in virtual time";
+                                                every strategy on the same hour of traffic, in virtual time
+  maitre generate rag:qps=20 --out rag.jsonl.gz
+                                                a trace of made traffic";
 
 fn command() -> Command {
     Command::new("maitre")
@@ -28,6 +30,7 @@ fn command() -> Command {
         .subcommand(engine::command())
         .subcommand(check::command())
         .subcommand(replay::command())
+        .subcommand(generate::command())
 }
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -37,6 +40,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("engine", matches)) => engine::run(matches),
         Some(("check", matches)) => check::run(matches),
         Some(("replay", matches)) => replay::run(matches),
+        Some(("generate", matches)) => generate::run(matches),
         _ => anyhow::bail!("no such command"),
     }
 }

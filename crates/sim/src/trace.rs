@@ -15,6 +15,7 @@
 //! before it. It is also what `maitre serve --record` writes. The second is our own, for texts of any length.
 //! Milliseconds in both. A file that was compressed with gzip is read as well.
 
+mod reuse;
 mod row;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,6 +25,7 @@ use maitre_base::{Instant, hash};
 
 use crate::text;
 
+pub(crate) use row::PROMPT_TOKENS_MAX;
 pub use row::Wrong;
 
 /// Some tokens of a text, from its beginning.
@@ -113,6 +115,13 @@ impl Trace {
             row::write(request, &mut sink)?;
         }
         sink.flush()
+    }
+
+    /// Writes it in our own form, compressed with gzip.
+    pub fn write_gzip(&self, sink: impl Write) -> std::io::Result<()> {
+        let mut packed = flate2::write::GzEncoder::new(sink, flate2::Compression::default());
+        self.write(&mut packed)?;
+        packed.finish()?.flush()
     }
 
     /// The same requests, so many times as fast.

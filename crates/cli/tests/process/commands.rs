@@ -1,7 +1,10 @@
-//! What the commands say when they are asked wrongly, and what `engine` and `check` do when not.
+//! What the commands say when they are asked wrongly, and what `engine`, `check` and `generate` do when not.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Output, Stdio};
+
+use maitre_sim::generate::Plan;
+use maitre_sim::trace::Trace;
 
 use crate::client::Client;
 use crate::program::{Engine, Program, run};
@@ -117,4 +120,48 @@ async fn an_engine_leaves_when_interrupted_or_told_to() {
         engine.program.signal(signal);
         assert_eq!(engine.program.until_ends().await.code(), Some(0), "SIG{signal}");
     }
+}
+
+#[test]
+fn generate_writes_a_trace_that_can_be_read() {
+    let path = |name: &str| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let (plain, packed) = (path("hot.jsonl"), path("hot.jsonl.gz"));
+    for path in [&plain, &packed] {
+        let out = path.to_str().unwrap();
+        check(
+            &["generate", "hot:seconds=2", "--seed", "3", "--out", out],
+            0,
+            &[out, "requests in", "infinite"],
+        );
+    }
+    let read = |path| Trace::read(std::fs::File::open(path).unwrap()).unwrap();
+    let expected = "hot:seconds=2".parse::<Plan>().unwrap().generate(3);
+    assert_eq!(read(&plain), expected);
+    assert_eq!(read(&packed), expected);
+    assert!(std::fs::metadata(&packed).unwrap().len() < std::fs::metadata(&plain).unwrap().len());
+    let output = run(&["generate", "hot:seconds=2", "--seed", "3"]);
+    assert_eq!(output.stdout, std::fs::read(&plain).unwrap());
+    assert!(output.stderr.is_empty(), "{}", said(&output));
+}
+
+#[test]
+fn generate_says_what_it_knows() {
+    check(&["generate", "crowd"], 2, &["\"crowd\"", "groups", "noreuse"]);
+    check(&["generate", "hot:speed=1"], 2, &["\"speed\"", "qps"]);
+    check(&["generate", "hot", "--out", "/nonexistent/hot.jsonl"], 1, &["write /nonexistent/hot.jsonl"]);
+    let help = String::from_utf8(run(&["generate", "--help"]).stdout).unwrap();
+    assert!(help.contains("burst_prompt=8000"), "{help}");
+}
+
+#[test]
+fn generate_stops_when_nobody_reads() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_maitre"))
+        .args(["generate", "hot"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
 }

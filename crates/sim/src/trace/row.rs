@@ -13,7 +13,7 @@ const MOONCAKE_BLOCK: u32 = 512;
 /// A year: a stamp beyond it was meant for something else, such as the time of day.
 const MILLIS_MAX: f64 = 366.0 * 86_400_000.0;
 /// Longer than any context, and small enough to write out.
-const PROMPT_TOKENS_MAX: u64 = 16 << 20;
+pub(crate) const PROMPT_TOKENS_MAX: u64 = 16 << 20;
 const ANSWER_TOKENS_MAX: u32 = 1 << 20;
 
 /// What is wrong with a line.

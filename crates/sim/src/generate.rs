@@ -1,0 +1,194 @@
+//! Traces made to order: a line such as `rag:qps=20,zipf=0.8` and a seed make the same requests everywhere.
+//!
+//! Recorded traffic says what happened once; made traffic can be turned up, grown or skewed until a strategy
+//! breaks, and the line that did it fits a report. Each workload is one shape of sharing between prompts, as
+//! the table `WORKLOADS` lists them. A line names one and the keys that differ from their defaults.
+//!
+//! A trace is an open loop: it says when requests come, however slow the engines are. So a conversation goes
+//! on after the time an answer takes at a nominal pace, not after the answer. No clock, no files.
+
+mod dice;
+mod groups;
+mod key;
+mod rag;
+mod session;
+mod single;
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use maitre_base::Instant;
+
+use crate::trace::{PROMPT_TOKENS_MAX, REQUESTS_MAX, Request, Trace};
+use dice::Dice;
+use key::Values;
+
+pub use key::{Key, Kind};
+
+/// One shape of traffic.
+#[derive(Debug)]
+pub struct Workload {
+    pub name: &'static str,
+    /// What it is for, as a sentence.
+    pub about: &'static str,
+    pub keys: &'static [Key],
+    size: fn(&Values) -> Result<Size, Wrong>,
+    requests: fn(&Values, &mut Dice) -> Vec<Request>,
+}
+
+/// All there are. Lines are parsed by this table; help and `docs/replay.md` are written from it.
+pub static WORKLOADS: [Workload; 7] =
+    [groups::GROUPS, session::CHAT, rag::RAG, session::AGENTS, single::HOT, single::NO_REUSE, single::BURSTS];
+
+/// Requests a line may ask for. Half of what a trace may have, as dice may bring more than their mean.
+const REQUESTS_MEAN_MAX: f64 = (REQUESTS_MAX / 2) as f64;
+/// Pieces of all prompts together: 800 MB. Long conversations get here before they have many requests.
+const PIECES_MEAN_MAX: f64 = 50e6;
+/// Eleven days. Up to here a stamp in a file keeps its microsecond.
+const SPAN_SECONDS_MAX: f64 = 1e6;
+
+/// A workload with its keys set: what a line says, checked.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    workload: &'static Workload,
+    values: Values,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum Wrong {
+    #[error("no workload is called {0:?}; there are {names}", names = names())]
+    Name(String),
+    #[error("{0:?} is not of the form key=value")]
+    Form(String),
+    #[error("{workload} has no key {key:?}; it has {keys}")]
+    Key { workload: &'static str, key: String, keys: String },
+    #[error("`{0}` is given twice")]
+    Twice(&'static str),
+    #[error("`{key}` is {value:?}; {wanted}")]
+    Value { key: &'static str, value: String, wanted: String },
+    #[error("`stages` take the place of `{0}`; give one of them")]
+    Stages(&'static str),
+    #[error("`per_prompt` is {per_prompt}, but there are {documents} `documents`")]
+    Documents { per_prompt: u32, documents: u32 },
+    #[error("it makes about {0:.0} requests; at most {REQUESTS_MEAN_MAX:.0} are wanted")]
+    Requests(f64),
+    #[error("its prompts have about {0:.0} pieces together; at most {PIECES_MEAN_MAX:.0} are wanted")]
+    Pieces(f64),
+    #[error("a prompt may get {0:.0} tokens long; at most {PROMPT_TOKENS_MAX} are wanted")]
+    PromptTokens(f64),
+    #[error("it takes {0:.0} s; at most {SPAN_SECONDS_MAX:.0} s are wanted")]
+    Span(f64),
+}
+
+/// What a plan will make, before any dice are rolled.
+struct Size {
+    requests_mean: f64,
+    pieces_mean: f64,
+    prompt_tokens_max: f64,
+    seconds: f64,
+}
+
+impl Plan {
+    /// The trace of this seed: at least one request, no two in the same microsecond, so that a file of it is
+    /// read back as the very same trace.
+    pub fn generate(&self, seed: u64) -> Trace {
+        let mut requests = (self.workload.requests)(&self.values, &mut Dice::new(seed));
+        settle(&mut requests);
+        Trace { requests }
+    }
+
+    pub fn workload(&self) -> &'static Workload {
+        self.workload
+    }
+
+    /// The whole plan, defaults and all, as a line that parses again.
+    pub fn describe(&self) -> String {
+        format!("{}:{}", self.workload.name, self.values.all().join(","))
+    }
+}
+
+/// The line as it was given, its keys in the order of the table.
+impl Display for Plan {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let given = self.values.given();
+        match given.is_empty() {
+            true => out.write_str(self.workload.name),
+            false => write!(out, "{}:{}", self.workload.name, given.join(",")),
+        }
+    }
+}
+
+impl FromStr for Plan {
+    type Err = Wrong;
+
+    fn from_str(line: &str) -> Result<Plan, Wrong> {
+        let (name, settings) = line.split_once(':').unwrap_or((line, ""));
+        let workload =
+            WORKLOADS.iter().find(|it| it.name == name).ok_or_else(|| Wrong::Name(name.to_owned()))?;
+        let mut values = Values::defaults(workload.keys)?;
+        for setting in settings.split(',').filter(|it| !it.is_empty()) {
+            let Some((key, value)) = setting.split_once('=') else {
+                return Err(Wrong::Form(setting.to_owned()));
+            };
+            if !workload.keys.iter().any(|it| it.name == key) {
+                let keys = list(workload.keys.iter().map(|it| it.name));
+                return Err(Wrong::Key { workload: workload.name, key: key.to_owned(), keys });
+            }
+            values.set(key, value)?;
+        }
+        check_size(&(workload.size)(&values)?)?;
+        Ok(Plan { workload, values })
+    }
+}
+
+/// Every workload with its keys and their defaults, for a terminal.
+pub fn help() -> String {
+    let mut text = String::from("A workload is NAME or NAME:key=value,key=value. These are known:\n");
+    for workload in &WORKLOADS {
+        text.push_str(&format!("\n{}: {}\n", workload.name, workload.about));
+        for key in workload.keys {
+            text.push_str(&format!("  {:<18} {}\n", format!("{}={}", key.name, key.default), key.about));
+        }
+    }
+    text
+}
+
+fn names() -> String {
+    list(WORKLOADS.iter().map(|it| it.name))
+}
+
+fn list(words: impl Iterator<Item = &'static str>) -> String {
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn check_size(size: &Size) -> Result<(), Wrong> {
+    if size.requests_mean > REQUESTS_MEAN_MAX {
+        return Err(Wrong::Requests(size.requests_mean));
+    }
+    if size.pieces_mean > PIECES_MEAN_MAX {
+        return Err(Wrong::Pieces(size.pieces_mean));
+    }
+    if size.prompt_tokens_max > PROMPT_TOKENS_MAX as f64 {
+        return Err(Wrong::PromptTokens(size.prompt_tokens_max));
+    }
+    if size.seconds > SPAN_SECONDS_MAX {
+        return Err(Wrong::Span(size.seconds));
+    }
+    Ok(())
+}
+
+/// Puts requests in order, each at a whole microsecond of its own: what is stamped alike is spread when it
+/// is read from a file.
+fn settle(requests: &mut [Request]) {
+    requests.sort_by_key(|it| it.at);
+    let mut free_micros = 0;
+    for request in requests {
+        let micros = (request.at.as_nanos() / 1_000).max(free_micros);
+        request.at = Instant::from_nanos(micros * 1_000);
+        free_micros = micros + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

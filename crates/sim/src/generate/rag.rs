@@ -1,0 +1,90 @@
+//! Questions about retrieved documents, some documents far more wanted than others.
+//!
+//! Prompts that hold the same documents in another order share nothing but the system prompt: an engine
+//! caches beginnings. So what can be found again falls quickly with `per_prompt`.
+
+use super::dice::{Dice, Popularity, Shared, instant, prompt};
+use super::key::{Key, Kind, Stage, Values};
+use super::{Size, Workload, Wrong};
+use crate::trace::{Piece, Request};
+
+/// Draws for a document that the prompt does not hold yet. With a steep Zipf one could draw for ever.
+const DRAWS_MAX: u32 = 64;
+
+/// A prompt is searched for each document it gets, so not too many.
+const PER_PROMPT: Kind = Kind::Whole { least: 1, most: 100 };
+
+pub(super) const RAG: Workload = Workload {
+    name: "rag",
+    about: "Questions about retrieved documents, some far more wanted than others.",
+    keys: &[
+        Key { name: "documents", default: "500", kind: Kind::COUNT, about: "documents there are" },
+        Key { name: "document", default: "6000", kind: Kind::TOKENS, about: "tokens of each" },
+        Key { name: "zipf", default: "1", kind: Kind::EXPONENT, about: "skew of their popularity" },
+        Key { name: "per_prompt", default: "2", kind: PER_PROMPT, about: "documents in a prompt" },
+        Key {
+            name: "system",
+            default: "500",
+            kind: Kind::TOKENS_OR_NONE,
+            about: "tokens all prompts begin with",
+        },
+        Key { name: "question", default: "100", kind: Kind::TOKENS, about: "tokens of the question" },
+        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
+        Key { name: "qps", default: "10", kind: Kind::RATE, about: "requests a second" },
+        Key { name: "seconds", default: "300", kind: Kind::SECONDS, about: "how long they come" },
+    ],
+    size,
+    requests,
+};
+
+fn size(values: &Values) -> Result<Size, Wrong> {
+    let (documents, per_prompt) = (values.whole("documents"), values.whole("per_prompt"));
+    if per_prompt > documents {
+        return Err(Wrong::Documents { per_prompt, documents });
+    }
+    let requests_mean = values.real("qps") * values.real("seconds");
+    let found_tokens = values.real("document") * values.real("per_prompt");
+    Ok(Size {
+        requests_mean,
+        pieces_mean: requests_mean * (2.0 + values.real("per_prompt")),
+        prompt_tokens_max: values.real("system") + found_tokens + values.real("question"),
+        seconds: values.real("seconds"),
+    })
+}
+
+fn requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
+    let popularity = Popularity::new(values.whole("documents"), values.real("zipf"));
+    let system = Piece { text: dice.shared(Shared::Opening, 0), tokens: values.whole("system") };
+    let stage = Stage { qps: values.real("qps"), seconds: values.real("seconds") };
+    let mut requests = Vec::new();
+    for at in dice.arrivals(0.0, stage) {
+        let mut pieces = vec![system];
+        for number in retrieve(&popularity, values.whole("per_prompt"), dice) {
+            let text = dice.shared(Shared::Document, u64::from(number));
+            pieces.push(Piece { text, tokens: values.whole("document") });
+        }
+        pieces.push(Piece { text: dice.own(), tokens: values.whole("question") });
+        requests.push(Request {
+            at: instant(at),
+            prompt: prompt(&pieces),
+            answer_tokens: values.whole("out"),
+            answer: dice.own(),
+            session: None,
+            part: 0,
+        });
+    }
+    requests
+}
+
+/// Documents by popularity, none of them twice, in the order they were drawn.
+fn retrieve(popularity: &Popularity, count: u32, dice: &mut Dice) -> Vec<u32> {
+    let mut found = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let drawn = (0..DRAWS_MAX).map(|_| popularity.draw(dice)).find(|it| !found.contains(it));
+        // The most wanted of the others is what the next lucky draw would most likely be. There are as
+        // many as a prompt holds, so one is left.
+        let next = drawn.or_else(|| (0..count).find(|it| !found.contains(it)));
+        found.extend(next);
+    }
+    found
+}

@@ -1,0 +1,134 @@
+//! Prompts that come once: behind one hot opening, with nothing shared at all, and in bursts.
+
+use super::dice::{Dice, Length, Shared, instant, prompt};
+use super::key::{Key, Kind, Stage, Values};
+use super::{Size, Workload};
+use crate::trace::{Piece, Request};
+
+pub(super) const HOT: Workload = Workload {
+    name: "hot",
+    about: "One long opening for everybody: by cache alone all would go to one worker.",
+    keys: &[
+        Key { name: "shared", default: "8000", kind: Kind::TOKENS_OR_NONE, about: "tokens all begin with" },
+        Key { name: "own", default: "200", kind: Kind::TOKENS, about: "tokens of a request's own" },
+        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
+        Key { name: "qps", default: "30", kind: Kind::RATE, about: "requests a second" },
+        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long they come" },
+    ],
+    size: |values| Ok(size(values, values.real("shared") + values.real("own"))),
+    requests: |values, dice| {
+        let prompts = Prompts {
+            shared_tokens: values.whole("shared"),
+            own: Length::Fixed(values.whole("own")),
+            answer_tokens: values.whole("out"),
+        };
+        let arrivals = dice.arrivals(0.0, stage(values));
+        arrivals.into_iter().map(|at| prompts.at(at, dice)).collect()
+    },
+};
+
+pub(super) const NO_REUSE: Workload = Workload {
+    name: "noreuse",
+    about: "Nothing shared: a cache is of no use, and what is spent on it is lost.",
+    keys: &[
+        Key { name: "prompt", default: "4000", kind: Kind::TOKENS, about: "tokens of a prompt, mean" },
+        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
+        Key { name: "qps", default: "20", kind: Kind::RATE, about: "requests a second" },
+        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long they come" },
+    ],
+    size: |values| Ok(size(values, Length::Mean(values.whole("prompt")).max())),
+    requests: |values, dice| {
+        let prompts = Prompts {
+            shared_tokens: 0,
+            own: Length::Mean(values.whole("prompt")),
+            answer_tokens: values.whole("out"),
+        };
+        let arrivals = dice.arrivals(0.0, stage(values));
+        arrivals.into_iter().map(|at| prompts.at(at, dice)).collect()
+    },
+};
+
+pub(super) const BURSTS: Workload = Workload {
+    name: "bursts",
+    about: "Short prompts, and every now and then a crowd of long ones at once, which is part 1.",
+    keys: &[
+        Key { name: "system", default: "500", kind: Kind::TOKENS_OR_NONE, about: "tokens the short share" },
+        Key { name: "prompt", default: "1000", kind: Kind::TOKENS, about: "tokens after them, of their own" },
+        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer to them" },
+        Key { name: "qps", default: "10", kind: Kind::RATE, about: "short prompts a second" },
+        Key { name: "every", default: "30", kind: Kind::SECONDS, about: "seconds from burst to burst" },
+        Key { name: "burst", default: "100", kind: Kind::COUNT, about: "prompts in a burst" },
+        Key { name: "burst_prompt", default: "8000", kind: Kind::TOKENS, about: "tokens of each" },
+        Key { name: "burst_out", default: "100", kind: Kind::ANSWER, about: "tokens of an answer to it" },
+        Key { name: "within", default: "1", kind: Kind::WAIT, about: "seconds a burst takes" },
+        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long requests come" },
+    ],
+    size: |values| {
+        let base =
+            size(values, (values.real("system") + values.real("prompt")).max(values.real("burst_prompt")));
+        let bursts = (values.real("seconds") / values.real("every")).floor() * values.real("burst");
+        Ok(Size {
+            requests_mean: base.requests_mean + bursts,
+            pieces_mean: base.pieces_mean + bursts,
+            seconds: base.seconds + values.real("within"),
+            ..base
+        })
+    },
+    requests: burst_requests,
+};
+
+/// What is alike in the prompts of a workload.
+struct Prompts {
+    shared_tokens: u32,
+    own: Length,
+    answer_tokens: u32,
+}
+
+impl Prompts {
+    fn at(&self, seconds: f64, dice: &mut Dice) -> Request {
+        Request {
+            at: instant(seconds),
+            prompt: prompt(&[
+                Piece { text: dice.shared(Shared::Opening, 0), tokens: self.shared_tokens },
+                Piece { text: dice.own(), tokens: dice.length(self.own) },
+            ]),
+            answer_tokens: self.answer_tokens,
+            answer: dice.own(),
+            session: None,
+            part: 0,
+        }
+    }
+}
+
+fn stage(values: &Values) -> Stage {
+    Stage { qps: values.real("qps"), seconds: values.real("seconds") }
+}
+
+fn size(values: &Values, prompt_tokens_max: f64) -> Size {
+    let Stage { qps, seconds } = stage(values);
+    Size { requests_mean: qps * seconds, pieces_mean: 2.0 * qps * seconds, prompt_tokens_max, seconds }
+}
+
+/// Bursts are a part of their own: what matters is how those fare who have nothing to do with them.
+fn burst_requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
+    let short = Prompts {
+        shared_tokens: values.whole("system"),
+        own: Length::Fixed(values.whole("prompt")),
+        answer_tokens: values.whole("out"),
+    };
+    let long = Prompts {
+        shared_tokens: 0,
+        own: Length::Fixed(values.whole("burst_prompt")),
+        answer_tokens: values.whole("burst_out"),
+    };
+    let arrivals = dice.arrivals(0.0, stage(values));
+    let mut requests: Vec<Request> = arrivals.into_iter().map(|at| short.at(at, dice)).collect();
+    let bursts = (1..).map(|it| f64::from(it) * values.real("every"));
+    for begin in bursts.take_while(|&it| it < values.real("seconds")) {
+        for _ in 0..values.whole("burst") {
+            let at = begin + dice.unit() * values.real("within");
+            requests.push(Request { part: 1, ..long.at(at, dice) });
+        }
+    }
+    requests
+}
