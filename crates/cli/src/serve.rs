@@ -34,8 +34,12 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let (workers, strategy) = (config.settings.workers.len(), config.settings.brain.strategy);
+    let record = config.settings.record.file.clone();
     let router = Router::start(config.settings).await?;
     info!(listen = %router.listen(), admin = %router.admin(), workers, %strategy, "serving");
+    if let Some(file) = record {
+        info!(file = %file.display(), "recording requests, as hashes");
+    }
     if workers == 0 {
         warn!("no workers; add some with --worker http://host:port");
     }

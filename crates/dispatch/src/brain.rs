@@ -30,6 +30,8 @@ pub struct Settings {
     /// its worker takes two down at the most.
     pub failovers_max: u32,
     pub index: index::Settings,
+    /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
+    pub reads_all: bool,
     pub seed: u64,
 }
 
@@ -43,6 +45,7 @@ impl Default for Settings {
             budget: budget::Settings::default(),
             failovers_max: 1,
             index: index::Settings::default(),
+            reads_all: false,
             seed: 0,
         }
     }
@@ -106,6 +109,9 @@ pub struct Plan {
     pub block: u32,
     /// Whether any worker that may take it reports its cache: only then do its very tokens matter.
     pub reported: bool,
+    /// Whether its strategy goes by caches. If not, it is read for the record alone, and must not come with
+    /// the arrival: picks are what they would be without one.
+    pub by_caches: bool,
 }
 
 #[derive(Debug)]
@@ -157,11 +163,13 @@ impl Brain {
         &self.cache
     }
 
-    /// How to name the prompt of a request for this model; none if its strategy does not go by caches.
+    /// How to name the prompt of a request for this model; none if its strategy does not go by caches and
+    /// nobody else wants it.
     pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
         let known = model.and_then(|name| self.fleet.model(name));
         let strategy = known.and_then(|it| self.strategies.get(&u64::from(it.0))).unwrap_or(&self.unlisted);
-        if !strategy.name().needs().cache {
+        let by_caches = strategy.name().needs().cache;
+        if !by_caches && !self.settings.reads_all {
             return None;
         }
         let anyone = || self.fleet.workers().find_map(|it| self.fleet.base_of(it.id));
@@ -175,7 +183,8 @@ impl Brain {
             model: name,
             adapter: adapter.cloned(),
             block: base.and_then(|it| self.grains.get(&u64::from(it.0))).copied().unwrap_or(BLOCK_TOKENS),
-            reported: self.cache.anyone_reports(),
+            reported: by_caches && self.cache.anyone_reports(),
+            by_caches,
         })
     }
 

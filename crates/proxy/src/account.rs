@@ -54,7 +54,7 @@ pub(crate) struct Answer {
 pub(crate) struct BrokeOff;
 
 /// Dresses an answer that has begun for the client.
-pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
+pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
     let Begun { seat, link, line, mut head, first } = begun;
     headers::strip_hop_by_hop(&mut head.headers);
     let extra = &mut head.headers;
@@ -66,6 +66,7 @@ pub(crate) fn answer(visit: Visit, begun: Begun) -> Response<Out> {
             extra.insert(headers::HELD, HeaderValue::from(held.0));
         }
     }
+    visit.answered(head.status);
     let events = visit.route.filter(|_| streams(extra)).map(Tracker::new);
     let usage = visit.route.map(Finder::new);
     let outcome = outcome(head.status);

@@ -104,6 +104,7 @@ impl Arrived {
     ) -> Arrival<'a> {
         let Some((parsed, reading)) = read else { return stranger(request, self.body.len()) };
         let needs = settings.brain.needs();
+        let session = needs.session || settings.record.file.is_some();
         let decodes = match self.route.is_some_and(Route::decodes) {
             true => Decodes::Yes,
             false => Decodes::No,
@@ -115,7 +116,7 @@ impl Arrived {
             answer_max: parsed.max_tokens,
             decodes,
             form: if parsed.stream { Form::Stream } else { Form::Whole },
-            session: needs.session.then(|| self.session(&settings.session, parsed)).flatten(),
+            session: session.then(|| self.session(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
             prompt: reading.prompt.as_ref(),
         }

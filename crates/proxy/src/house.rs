@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::link::{self, Link};
 use crate::metrics::Metrics;
 use crate::reading::{Asks, Tokenizers};
+use crate::record::{NotRecorded, Recorder};
 use crate::settings::Settings;
 use crate::worker::Worker;
 
@@ -30,6 +31,8 @@ pub(crate) struct House {
     pub(crate) metrics: Metrics,
     pub(crate) tokenizers: Tokenizers,
     pub(crate) asks: Asks,
+    /// None: nothing is taken down.
+    pub(crate) recorder: Option<Recorder>,
     brain: Mutex<(Brain, Vec<Effect>)>,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
@@ -47,12 +50,16 @@ pub(crate) struct House {
 }
 
 impl House {
-    pub(crate) fn new(settings: Settings, tokenizers: Tokenizers) -> House {
-        House {
+    pub(crate) fn new(mut settings: Settings, tokenizers: Tokenizers) -> Result<House, NotRecorded> {
+        let (clock, metrics) = (Clock::start(), Metrics::new());
+        let recorder = Recorder::start(&settings.record, clock, metrics.record.clone())?;
+        settings.brain.reads_all |= recorder.is_some();
+        Ok(House {
             tokenizers,
             asks: Asks::default(),
-            clock: Clock::start(),
-            metrics: Metrics::new(),
+            recorder,
+            clock,
+            metrics,
             brain: Mutex::new((Brain::new(settings.brain.clone()), Vec::new())),
             links: RwLock::new(Vec::new()),
             requests: AtomicU64::new(1),
@@ -62,7 +69,7 @@ impl House {
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
             settings,
-        }
+        })
     }
 
     pub(crate) fn now(&self) -> Instant {

@@ -21,6 +21,7 @@ mod metrics;
 mod models;
 mod pool;
 mod reading;
+mod record;
 mod refuse;
 mod serve;
 mod server;

@@ -91,11 +91,19 @@ pub(crate) struct Metrics {
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
+    pub(crate) record: Recorded,
     pub(crate) open: Gauge,
     pub(crate) connections: Gauge,
     pub(crate) first: Histogram,
     pub(crate) gap: Histogram,
     pub(crate) total: Histogram,
+}
+
+/// How the record fares.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorded {
+    pub(crate) requests: Counter,
+    pub(crate) dropped: Counter,
 }
 
 /// Name, sentence and source of what is known of each worker.
@@ -167,6 +175,9 @@ impl Metrics {
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let caches = Caches::new(&mut registry);
+        let record = Recorded::default();
+        registry.register("record_requests", "Requests that were taken down", record.requests.clone());
+        registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
         let open = Gauge::default();
         registry.register("open_requests", "Requests arrived and not ended", open.clone());
         let connections = Gauge::default();
@@ -196,6 +207,7 @@ impl Metrics {
             states,
             workers,
             caches,
+            record,
             open,
             connections,
             first,

@@ -6,8 +6,8 @@
 //! itself is cut into words of four bytes: no engine's events will match those, but what we routed ourselves
 //! does, and that is most of what there is to know.
 //!
-//! A prompt is read only if its strategy goes by caches. Reading never refuses a request: what cannot be
-//! rendered here is the engine's to judge, and goes as words.
+//! A prompt is read only if its strategy goes by caches, or if there is a record to be kept. Reading never
+//! refuses a request: what cannot be rendered here is the engine's to judge, and goes as words.
 
 mod ask;
 mod exact;
@@ -24,6 +24,7 @@ pub(crate) use ask::Asks;
 pub(crate) use exact::{NotLoaded, Tokenizers};
 
 use crate::lane::Lane;
+use crate::record::Noted;
 
 /// How a prompt was read. Best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(crate) struct Reading {
     /// None where nobody goes by caches.
     pub(crate) prompt: Option<Prompt>,
     pub(crate) size: Size,
+    /// None where no record is kept.
+    pub(crate) noted: Option<Noted>,
 }
 
 /// Token ids, and how many of them are sure: what follows an image depends on the engine.
@@ -114,22 +117,30 @@ pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Req
     let house = &lane.house;
     let plan = house.look(|brain| brain.plan(parsed.model.as_deref()));
     let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
-        return Reading { prompt: None, size: size(parsed) };
+        return Reading { prompt: None, size: size(parsed), noted: None };
     };
+    let by_caches = plan.by_caches;
     let cut = Cut::new(plan, parsed);
     let (level, ids) = match ids(lane, route, parsed, &cut).await {
         Some((level, ids)) => (level, Some(ids)),
         None => (Level::Words, None),
     };
+    let prompt = match ids {
+        Some(Named::Ids(ids)) => cut.of_ids(&ids),
+        Some(Named::Prompt(prompt)) => prompt,
+        None => cut.of_text(&parsed.prompt),
+    };
+    let noted = house.recorder.as_ref().map(|_| Noted { model: cut.model.clone(), prompt: prompt.clone() });
+    if !by_caches {
+        return Reading { prompt: None, size: size(parsed), noted };
+    }
     // Names that nobody lists are the client's own, and there is no end of them.
     house.metrics.caches.read(if cut.model.is_empty() { "other" } else { &cut.model }, level);
-    match ids {
-        Some(Named::Ids(ids)) => {
-            Reading { prompt: Some(cut.of_ids(&ids)), size: Size::Tokens(ids.tokens.len() as u64) }
-        }
-        Some(Named::Prompt(prompt)) => Reading { size: Size::Tokens(prompt.units), prompt: Some(prompt) },
-        None => Reading { prompt: Some(cut.of_text(&parsed.prompt)), size: size(parsed) },
-    }
+    let size = match prompt.unit {
+        Unit::Tokens => Size::Tokens(prompt.units),
+        Unit::Words => size(parsed),
+    };
+    Reading { prompt: Some(prompt), size, noted }
 }
 
 /// Ids, or what an engine's were turned into when it was last asked.

@@ -180,6 +180,12 @@ pub(crate) fn outcome(status: StatusCode) -> Outcome {
     }
 }
 
+/// Whether an answer with this status says that the client asked for what nobody can give. To be full or
+/// broken says something else.
+pub(crate) fn is_clients_fault(status: StatusCode) -> bool {
+    status.is_client_error() && judge(status).is_none()
+}
+
 /// Whether the answer to a health probe is that of a worker that can work. One that has no such path
 /// (404), or asks for a key (401), is there all the same.
 pub(crate) fn is_fit(status: StatusCode) -> bool {

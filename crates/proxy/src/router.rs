@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use maitre_dispatch::Brain;
 use maitre_fleet::{self as fleet, Models, State};
@@ -14,6 +15,7 @@ use tracing::info;
 
 use crate::house::House;
 use crate::reading::{NotLoaded, Tokenizers};
+use crate::record::{NotRecorded, Recorder};
 use crate::settings::Settings;
 use crate::worker::Worker;
 use crate::{admin, lane, server, watch};
@@ -26,7 +28,12 @@ pub enum NotStarted {
     Thread(io::Error),
     #[error(transparent)]
     Tokenizer(#[from] NotLoaded),
+    #[error(transparent)]
+    Record(#[from] NotRecorded),
 }
+
+/// How long a stop waits for the last lines of the record. Chosen: a healthy disk takes milliseconds.
+const RECORD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A running router. Dropped without `stop`, it leaves its clients where they are.
 pub struct Router {
@@ -55,7 +62,7 @@ impl Router {
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
         let tokenizers = Tokenizers::load(&settings.tokenizers)?;
-        let house = Arc::new(House::new(settings, tokenizers));
+        let house = Arc::new(House::new(settings, tokenizers)?);
         let mut router = Router { house: house.clone(), listen, admin, tasks: Vec::new(), lanes: Vec::new() };
         for worker in &house.settings.workers {
             match worker.ranks {
@@ -127,6 +134,10 @@ impl Router {
         let joined = tokio::task::spawn_blocking(move || lanes.into_iter().for_each(|it| drop(it.join())));
         let drained = tokio::time::timeout(timeouts.drain, joined).await.is_ok();
         self.tasks.iter().for_each(Task::abort);
+        let house = self.house.clone();
+        let taken_down = tokio::task::spawn_blocking(move || house.recorder.as_ref().map(Recorder::finish));
+        // A disk that hangs must not hold us; what it did not take is lost.
+        let _ = tokio::time::timeout(RECORD_PATIENCE, taken_down).await;
         match drained {
             true => Stopped::Drained,
             false => Stopped::Cut { open: self.house.look(|brain| brain.open()) },

@@ -13,6 +13,7 @@ use crate::headers;
 use crate::metrics::Outcome;
 use crate::models;
 use crate::reading;
+use crate::record::Note;
 use crate::refuse::Refused;
 use crate::visit::Visit;
 
@@ -47,7 +48,7 @@ async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Ans
 }
 
 /// Parses the body, once, reads its prompt, and asks the brain for a seat.
-async fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
+async fn seat(visit: &mut Visit, arrived: &Arrived) -> Result<Seat, Refused> {
     let house = &visit.lane.house;
     let read = match arrived.parse()? {
         Some(parsed) => Some((reading::read(&visit.lane, visit.route, &parsed).await, parsed)),
@@ -55,6 +56,7 @@ async fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
     };
     let read = read.as_ref().map(|(reading, parsed)| (parsed, reading));
     let arrival = arrived.arrival(&house.settings, visit.request, read);
+    visit.note = read.and_then(|(_, reading)| Note::new(reading, &arrival));
     match house.on(Event::Arrived(arrival)) {
         Some(Ok(seat)) => Ok(seat),
         Some(Err(refusal)) => Err(Refused::by_brain(refusal, arrival.model, models::names(house))),
@@ -64,6 +66,7 @@ async fn seat(visit: &Visit, arrived: &Arrived) -> Result<Seat, Refused> {
 
 fn ours(visit: &mut Visit, outcome: Outcome, mut response: Response<Bytes>) -> Response<Out> {
     visit.outcome = outcome;
+    visit.answered(response.status());
     let headers = response.headers_mut();
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     headers.insert(headers::REQUEST_ID, visit.id.clone());

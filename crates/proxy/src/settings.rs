@@ -23,6 +23,7 @@ pub struct Settings {
     pub probes: Probes,
     pub session: Session,
     pub events: Events,
+    pub record: Record,
     /// How much of a prompt's beginning `prefix-hash` goes by.
     pub head_bytes: usize,
     /// Folders with the tokenizers of models, by model.
@@ -49,6 +50,7 @@ impl Default for Settings {
             probes: Probes::default(),
             session: Session::default(),
             events: Events::default(),
+            record: Record::default(),
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
             // conversation keeps its place.
             head_bytes: 1_024,
@@ -169,6 +171,24 @@ pub struct Events {
 impl Default for Events {
     fn default() -> Events {
         Events { enabled: true, port: 0, replay_port: 0, topic: String::new() }
+    }
+}
+
+/// What came, taken down for `maitre replay`: hashes, no text.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// None: nothing is taken down.
+    pub file: Option<PathBuf>,
+    /// The largest file; then the next one begins.
+    pub bytes_max: usize,
+    /// Files kept in all, the one that is being written included.
+    pub files: usize,
+}
+
+impl Default for Record {
+    fn default() -> Record {
+        // About half a million requests a file, with prompts of two thousand tokens.
+        Record { file: None, bytes_max: 256 << 20, files: 4 }
     }
 }
 

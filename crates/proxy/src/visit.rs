@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use http::header::HeaderValue;
 use maitre_base::{Instant, RequestId};
 use maitre_dialect::route::Route;
@@ -16,6 +17,8 @@ use tracing::debug;
 use crate::client::Busy;
 use crate::lane::Lane;
 use crate::metrics::Outcome;
+use crate::record::{Ended, Note};
+use crate::refuse;
 
 pub(crate) struct Visit {
     pub(crate) lane: Arc<Lane>,
@@ -24,6 +27,8 @@ pub(crate) struct Visit {
     pub(crate) route: Option<Route>,
     pub(crate) outcome: Outcome,
     pub(crate) usage: Option<Usage>,
+    /// For the record, if one is kept.
+    pub(crate) note: Option<Box<Note>>,
     pub(crate) arrived: Instant,
     seat: Option<Seat>,
     pace: Pace,
@@ -51,6 +56,7 @@ impl Visit {
             // Until something better happens: dropped now, it means that the client left.
             outcome: Outcome::Gone,
             usage: None,
+            note: None,
             arrived,
             seat: None,
             pace: Pace::default(),
@@ -61,6 +67,13 @@ impl Visit {
     pub(crate) fn seated(&mut self, seat: Seat) {
         self.lane.house.metrics.picked(seat.why);
         self.seat = Some(seat);
+    }
+
+    /// An answer begins, a worker's or ours. What the client got wrong is not traffic: nobody computes it.
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        if refuse::is_clients_fault(status) {
+            self.note = None;
+        }
     }
 
     /// A piece of the answer arrived. The first one means that the prefill is done, unless it is a no.
@@ -126,6 +139,9 @@ impl Drop for Visit {
                 let gaps = self.pace.last.since(first).as_secs_f64();
                 house.metrics.gap.observe(gaps / f64::from(self.pace.pieces - 1));
             }
+        }
+        if let (Some(note), Some(recorder)) = (self.note.take(), &house.recorder) {
+            recorder.take(note, Ended { arrived: self.arrived, usage: self.usage, pieces });
         }
         debug!(
             id = self.id.to_str().unwrap_or("-"),

@@ -24,6 +24,8 @@ pub(super) enum Field {
     Strategy(At<Name>),
     Strategies(At<BTreeMap<String, Name>>),
     Folders(At<BTreeMap<String, PathBuf>>),
+    /// None if empty.
+    File(At<Option<PathBuf>>),
     Switch(At<bool>),
     Paths(At<Vec<String>>),
     Path(At<String>),
@@ -48,6 +50,7 @@ impl Field {
             Field::Strategy(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
             Field::Folders(_) => "MODEL=FOLDER",
+            Field::File(_) => "FILE",
             Field::Switch(_) => "BOOL",
             Field::Paths(_) | Field::Path(_) => "PATH",
             Field::Header(_) | Field::Cookie(_) => "NAME",
@@ -106,6 +109,7 @@ impl Field {
                     return Err(twice(&model));
                 }
             }
+            Field::File(at) => *at(config) = form::file(text)?,
             Field::Switch(at) => *at(config) = form::switch(text)?,
             Field::Paths(at) => {
                 let path = form::pattern(text)?;
@@ -146,6 +150,7 @@ impl Field {
             Field::Paths(at) => return at(config).clone(),
             Field::Socket(at) => at(config).to_string(),
             Field::Strategy(at) => at(config).to_string(),
+            Field::File(at) => at(config).as_ref().map_or(String::new(), |it| it.display().to_string()),
             Field::Switch(at) => at(config).to_string(),
             Field::Path(at) | Field::Cookie(at) | Field::Text(at) | Field::Level(at) => at(config).clone(),
             Field::Header(at) => at(config).to_string(),

@@ -173,6 +173,20 @@ pub(super) fn text(text: &str) -> Result<String, String> {
     }
 }
 
+/// The longest path. Linux's own limit (`PATH_MAX`).
+const FILE_BYTES_MAX: usize = 4_096;
+
+/// A file, or none if there is nothing.
+pub(super) fn file(text: &str) -> Result<Option<PathBuf>, String> {
+    match text {
+        "" => Ok(None),
+        text if text.len() > FILE_BYTES_MAX || text.contains(char::is_control) || text.ends_with('/') => {
+            Err(format!("{text:?} is not a file; write it as in \"/var/lib/maitre/trace.jsonl\""))
+        }
+        text => Ok(Some(PathBuf::from(text))),
+    }
+}
+
 /// A level, or levels by module: `info,hyper=warn`.
 ///
 /// The logging library takes a word that is no level for a module, to be logged whole. Here a module
@@ -265,6 +279,13 @@ mod tests {
     fn paths_begin_with_a_slash() {
         check(path, &["/", "/health", "/health?deep=1"], &["", "health", "/a b", "http://a/b", "/a#b"]);
         check(pattern, &["/a", "/a/*", "/*"], &["", "*", "a", "/*/b", "/a?b"]);
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        check(file, &["", "a", "/a/b.jsonl", "a b"], &["/a/"]);
+        assert_eq!(file(""), Ok(None));
+        assert!(file("a\nb").is_err());
     }
 
     #[test]

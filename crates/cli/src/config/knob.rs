@@ -38,8 +38,13 @@ pub(super) enum Written {
 impl Knob {
     /// With its dashes.
     pub fn flag(&self) -> String {
-        // The list is `workers`, but each flag names one worker.
-        let name = if self.key == "workers" { "worker" } else { self.key };
+        let name = match self.key {
+            // The list is `workers`, but each flag names one worker.
+            "workers" => "worker",
+            // To name the file is to ask for the record.
+            "record.file" => "record",
+            key => key,
+        };
         format!("--{}", name.replace(['.', '_'], "-"))
     }
 

@@ -33,6 +33,9 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Linux's limit on the open files of a process (`fs.nr_open`: 1,048,576), rounded down.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
+/// Chosen: each one more is renamed whenever one is full.
+const RECORD_FILES_MAX: usize = 1_000;
+
 const fn knob(key: &'static str, field: Field, help: &'static str) -> Knob {
     Knob { key, field, help }
 }
@@ -54,6 +57,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: Some("Probes"), knobs: PROBES },
     Section { title: Some("Health"), knobs: HEALTH },
     Section { title: Some("Retries"), knobs: RETRIES },
+    Section { title: Some("Record"), knobs: RECORD },
     Section { title: Some("Log"), knobs: LOG },
 ];
 
@@ -389,6 +393,24 @@ static RETRIES: &[Knob] = &[
         "retries.failovers_max",
         Field::Count32(|it| &mut it.settings.brain.failovers_max, 0..=ATTEMPTS_MAX),
         "Further attempts of a request that a worker has seen.",
+    ),
+];
+
+static RECORD: &[Knob] = &[
+    knob(
+        "record.file",
+        Field::File(|it| &mut it.settings.record.file),
+        "Where requests are taken down for maitre replay, as hashes without any text; nowhere if empty.",
+    ),
+    knob(
+        "record.max_bytes",
+        Field::Size(|it| &mut it.settings.record.bytes_max, 4_096..=BODIES_BYTES_MAX),
+        "The largest such file; then it is moved to FILE.1, that to FILE.2, and a new one begins.",
+    ),
+    knob(
+        "record.files",
+        Field::Count(|it| &mut it.settings.record.files, 1..=RECORD_FILES_MAX),
+        "How many are kept, the one that is being written included.",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! No prompt, answer or key leaves the process except to the worker: not in the log, not in metrics.
+//! No prompt, answer or key leaves the process except to the worker: not in the log, not in metrics, not in the record.
 
 use http::header::AUTHORIZATION;
 
@@ -9,9 +9,11 @@ const PROMPT: &str = "canary-prompt-5f1e";
 const KEY: &str = "canary-key-77ab";
 
 #[tokio::test]
-async fn neither_prompt_nor_key_is_in_the_log_or_the_metrics() {
+async fn neither_prompt_nor_key_is_in_the_log_the_metrics_or_the_record() {
+    let record = std::env::temp_dir().join(format!("maitre-secrecy-{}.jsonl", std::process::id()));
+    let file = record.to_str().unwrap();
     let mut engines = Engine::start_some(1, &["--profile", "instant"]).await;
-    let mut serve = Serve::start(&engines, &["--log-level", "trace"]).await;
+    let mut serve = Serve::start(&engines, &["--log-level", "trace", "--record", file]).await;
     let mut client = serve.client().await;
     let mut answers = Vec::new();
     let whole = with_canary(chat(20));
@@ -43,7 +45,11 @@ async fn neither_prompt_nor_key_is_in_the_log_or_the_metrics() {
     serve.program.until_ends().await;
     let log = serve.program.said();
     assert_eq!(log.matches("DEBUG").count().min(6), 6, "at least a line for each request: {log}");
+    let record =
+        std::fs::read_to_string(&record).inspect(|_| std::fs::remove_file(&record).unwrap()).unwrap();
+    assert_eq!(record.lines().count(), 3, "the answered and the failed, not the mistaken: {record}");
     for canary in [PROMPT, KEY] {
+        assert!(!record.contains(canary), "{canary} in the record:\n{record}");
         assert!(!log.contains(canary), "{canary} in the log:\n{log}");
         assert!(!page.contains(canary), "{canary} in the metrics:\n{page}");
     }

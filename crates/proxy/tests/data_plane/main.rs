@@ -9,5 +9,6 @@ mod events;
 mod failure;
 mod protocol;
 mod reading;
+mod record;
 mod refusal;
 mod table;

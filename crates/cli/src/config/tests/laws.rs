@@ -18,6 +18,7 @@ fn sample(knob: &Knob) -> &'static str {
         Field::Strategies(_) => "llama-3.1=random,qwen=round-robin",
         Field::Folders(_) => "llama-3.1=/models/a,qwen=b",
         Field::Text(_) => "kv@",
+        Field::File(_) => "a b/trace.jsonl",
         Field::Switch(_) if knob.default() == "true" => "false",
         Field::Switch(_) => "true",
         Field::Paths(_) => "/a,/b/*",

@@ -451,6 +451,15 @@ fn nobody_looked_is_not_nothing_held() {
     assert_eq!(Table::of(1).brain.plan(Some("llama")), None, "round robin goes by no cache");
 }
 
+#[test]
+fn a_record_wants_every_prompt_and_asks_no_engine_for_it() {
+    let settings = Settings { strategy: Name::RoundRobin, reads_all: true, ..Settings::default() };
+    let mut table = Table::with(1, settings);
+    table.on(Event::TrustChanged { worker: WorkerId(0), trust: Trust::Fresh });
+    let plan = table.brain.plan(Some("llama")).unwrap();
+    assert_eq!((plan.by_caches, plan.reported, plan.block), (false, false, 16));
+}
+
 // How it is cut.
 
 #[test]

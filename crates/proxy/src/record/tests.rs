@@ -1,0 +1,197 @@
+//! Lines and files by themselves. What requests leave in them is for `data_plane`.
+
+use std::fs;
+
+use maitre_index::prefix::{PrefixHash, Unit};
+
+use super::line::BEGINNING;
+use super::*;
+
+/// A folder of its own, gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("maitre-files-{}-{name}", std::process::id()));
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("trace")
+    }
+
+    fn open(&self, bytes_max: usize, files: usize) -> io::Result<Files> {
+        let settings = settings::Record { file: None, bytes_max, files };
+        Files::open(self.file(), &settings, Instant::ZERO)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap().map(Result::unwrap);
+        let mut names: Vec<String> = entries.map(|it| it.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn note(unit: Unit, units: u64, block: u32) -> Note {
+    let chain = (1..=units / u64::from(block)).map(PrefixHash).collect();
+    let prompt = Prompt { unit, units, block, chain };
+    Note { noted: Noted { model: "m".into(), prompt }, session: None, form: Form::Stream }
+}
+
+fn ended(prompt: Option<u64>, answer: Option<u64>) -> Ended {
+    let usage = Usage { prompt_tokens: prompt, completion_tokens: answer, cached_tokens: None };
+    Ended { arrived: Instant::from_millis(5), usage: Some(usage), pieces: 7 }
+}
+
+fn value(line: &str) -> serde_json::Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+/// Of one line: the lengths of prompt, answer and block, and how many blocks have numbers.
+#[track_caller]
+fn check(note: &Note, ended: Ended, expected: (u64, u64, u64, usize)) {
+    check_with(&mut Scribe::new(), note, ended, expected);
+}
+
+#[track_caller]
+fn check_with(scribe: &mut Scribe, note: &Note, ended: Ended, expected: (u64, u64, u64, usize)) {
+    let line = value(&scribe.line(note, ended, Instant::ZERO));
+    let length = |key: &str| line[key].as_u64().unwrap();
+    let numbers = line["hash_ids"].as_array().unwrap().len();
+    let found = (length("input_length"), length("output_length"), length("block_size"), numbers);
+    assert_eq!(found, expected, "{line}");
+}
+
+#[test]
+fn blocks_are_about_128_tokens() {
+    for (block, expected) in [(1, 128), (16, 128), (48, 96), (64, 128), (128, 128), (256, 256)] {
+        let numbers = 10_000 / expected as usize;
+        check(&note(Unit::Tokens, 10_000, block), ended(None, None), (10_000, 7, expected, numbers));
+    }
+}
+
+#[test]
+fn what_the_engine_counted_goes_before_what_we_did() {
+    check(&note(Unit::Tokens, 1_000, 16), ended(Some(1_010), Some(50)), (1_010, 50, 128, 7));
+    // Never more blocks than the prompt has tokens for: no reader would take the line.
+    check(&note(Unit::Tokens, 1_000, 16), ended(Some(300), Some(50)), (300, 50, 128, 3));
+    check(&note(Unit::Tokens, 0, 16), ended(Some(0), Some(0)), (1, 0, 128, 0));
+    check(&note(Unit::Tokens, 10, 16), ended(Some(u64::MAX), Some(u64::MAX)), (16 << 20, 1 << 20, 128, 0));
+}
+
+#[test]
+fn a_block_of_words_has_as_many_tokens_in_every_line() {
+    let mut scribe = Scribe::new();
+    let long = note(Unit::Words, 2_560, 16);
+    // Nobody has counted yet, and then too little to go by.
+    check_with(&mut scribe, &long, ended(None, None), (2_560, 7, 128, 20));
+    check_with(&mut scribe, &note(Unit::Words, 256, 16), ended(Some(300), None), (300, 7, 128, 2));
+    check_with(&mut scribe, &long, ended(Some(2_000), None), (2_000, 7, 100, 20));
+    // From now on it is settled: for one that nobody counts, one that is dense, and one that is not.
+    check_with(&mut scribe, &long, ended(None, None), (2_000, 7, 100, 20));
+    check_with(&mut scribe, &long, ended(Some(3_000), None), (3_000, 7, 100, 20));
+    check_with(&mut scribe, &long, ended(Some(1_500), None), (1_500, 7, 100, 15));
+}
+
+#[test]
+fn numbers_are_a_secret_of_one_run_and_fit_a_double() {
+    let (mut scribe, mut other) = (Scribe::new(), Scribe::new());
+    let mut note = note(Unit::Tokens, 1_280, 16);
+    note.session = Some(128 / 16);
+    let line = |scribe: &mut Scribe| value(&scribe.line(&note, ended(None, None), Instant::ZERO));
+    let (first, again, elsewhere) = (line(&mut scribe), line(&mut scribe), line(&mut other));
+    assert_eq!(first, again);
+    assert_ne!(first["hash_ids"], elsewhere["hash_ids"]);
+    assert_ne!(first["session"], first["hash_ids"][0], "one number for two things");
+    let numbers = first["hash_ids"].as_array().unwrap();
+    assert!(numbers.iter().chain([&first["session"]]).all(|it| it.as_u64().unwrap() < 1 << 53), "{first}");
+}
+
+#[test]
+fn stamps_have_microseconds_and_are_never_before_the_file() {
+    let stamp = |arrived: Instant, began: Instant| {
+        let ended = Ended { arrived, usage: None, pieces: 0 };
+        let line = Scribe::new().line(&note(Unit::Tokens, 10, 16), ended, began);
+        value(&line)["timestamp"].as_f64().unwrap()
+    };
+    assert_eq!(stamp(Instant::from_nanos(1_234_567_000), Instant::from_millis(1_000)), 234.567);
+    assert_eq!(stamp(Instant::from_millis(1), Instant::from_millis(2)), 0.0);
+}
+
+#[test]
+fn files_move_on_and_the_last_is_gone() {
+    let folder = Folder::new("move");
+    for round in 0..5 {
+        let mut files = folder.open(100, 3).unwrap();
+        files.write(format!("{BEGINNING}{round}}}\n").as_bytes()).unwrap();
+    }
+    assert_eq!(folder.names(), ["trace", "trace.1", "trace.2"]);
+    for (name, round) in [("trace", 4), ("trace.1", 3), ("trace.2", 2)] {
+        let text = fs::read_to_string(folder.0.join(name)).unwrap();
+        assert_eq!(text, format!("{BEGINNING}{round}}}\n"));
+    }
+    // What has nothing in it is not worth keeping, and one file in all means that none is kept.
+    drop(folder.open(100, 1).unwrap());
+    drop(folder.open(100, 3).unwrap());
+    assert_eq!(fs::read_to_string(folder.file()).unwrap(), "");
+    assert_eq!(folder.names(), ["trace", "trace.1", "trace.2"]);
+}
+
+#[test]
+fn a_file_is_full_before_it_is_too_large_and_after_a_year() {
+    let folder = Folder::new("full");
+    let mut files = folder.open(100, 2).unwrap();
+    let (soon, late) = (Instant::from_millis(1), Instant::ZERO + Duration::from_secs(366 * 86_400));
+    let batch = |bytes: usize| Batch { text: "x".repeat(bytes), lines: 1 };
+    let is_full = |files: &Files, before, line| files.is_full(&batch(before), &"x".repeat(line), soon);
+    assert!(!is_full(&files, 0, 1_000), "one line alone always fits");
+    assert_eq!([40, 41].map(|it| is_full(&files, 60, it)), [false, true]);
+    files.write(&[b'x'; 60]).unwrap();
+    assert_eq!([40, 41].map(|it| is_full(&files, 0, it)), [false, true]);
+    assert!(files.is_full(&batch(0), "x", late));
+}
+
+#[test]
+fn what_is_not_ours_or_somebody_elses_now_is_left_alone() {
+    let folder = Folder::new("foreign");
+    let error = |folder: &Folder| folder.open(100, 1).err().unwrap().to_string();
+    fs::write(folder.file(), "listen = \"127.0.0.1:80\"\n").unwrap();
+    assert_eq!(error(&folder), "it holds something else than a record");
+    assert_eq!(folder.names(), ["trace"]);
+    fs::remove_file(folder.file()).unwrap();
+    let held = folder.open(100, 1).unwrap();
+    assert_eq!(error(&folder), "another process writes it");
+    drop(held);
+    folder.open(100, 1).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn nobody_else_may_read_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new("mode");
+    folder.open(100, 1).unwrap();
+    assert_eq!(fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_queue_that_is_full_drops_and_counts() {
+    let (jobs, _nobody_reads) = sync_channel(2);
+    let (counts, prefixes) = (Recorded::default(), Arc::new(AtomicUsize::new(0)));
+    let recorder =
+        Recorder { jobs, prefixes: prefixes.clone(), counts: counts.clone(), writer: Mutex::new(None) };
+    let take = |units: u64| recorder.take(Box::new(note(Unit::Tokens, units, 1)), ended(None, None));
+    take(PREFIXES_MAX as u64 + 1);
+    assert_eq!((counts.dropped.get(), prefixes.load(Ordering::Relaxed)), (1, 0));
+    (0..5).for_each(|_| take(10));
+    assert_eq!((counts.dropped.get(), prefixes.load(Ordering::Relaxed)), (4, 20));
+}
