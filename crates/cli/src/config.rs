@@ -15,7 +15,7 @@ mod environment;
 mod field;
 mod file;
 mod flags;
-mod form;
+pub(crate) mod form;
 mod near;
 mod table;
 

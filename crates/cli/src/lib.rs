@@ -1,5 +1,6 @@
 //! The commands of the binary `maitre`, and how its settings are read.
 
+pub mod bench;
 pub mod check;
 pub mod config;
 pub mod demo;

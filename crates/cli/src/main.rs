@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_cli::{check, demo, engine, generate, replay, serve};
+use maitre_cli::{bench, check, demo, engine, generate, replay, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +16,9 @@ Examples:
   maitre replay --trace traces/conversation.jsonl.gz --strategy all
                                                 every strategy on the same hour of traffic, in virtual time
   maitre generate rag:qps=20 --out rag.jsonl.gz
-                                                a trace of made traffic";
+                                                a trace of made traffic
+  maitre bench --url http://127.0.0.1:8080 --trace trace.jsonl
+                                                the same in real time, against any OpenAI endpoint";
 
 fn command() -> Command {
     Command::new("maitre")
@@ -31,6 +33,7 @@ fn command() -> Command {
         .subcommand(check::command())
         .subcommand(replay::command())
         .subcommand(generate::command())
+        .subcommand(bench::command())
 }
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -38,6 +41,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("serve", matches)) => serve::run(matches),
         Some(("demo", matches)) => demo::run(matches),
         Some(("engine", matches)) => engine::run(matches),
+        Some(("bench", matches)) => bench::run(matches),
         Some(("check", matches)) => check::run(matches),
         Some(("replay", matches)) => replay::run(matches),
         Some(("generate", matches)) => generate::run(matches),

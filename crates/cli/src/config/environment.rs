@@ -10,9 +10,12 @@ use std::path::PathBuf;
 use super::error::{Error, Place};
 use super::knob::{self, Given, Written};
 use super::{Found, near};
+use crate::bench;
 
 const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
+/// Those of other commands, which may well be set where this one runs.
+const ELSEWHERE: [&str; 1] = [bench::KEY_VARIABLE];
 
 #[derive(Debug, Default)]
 pub(super) struct Environment {
@@ -26,7 +29,8 @@ pub(super) fn read<T: Into<OsString>>(variables: impl IntoIterator<Item = (T, T)
     for (name, value) in variables {
         // A name that is not text is not one of ours.
         let (Ok(name), value) = (name.into().into_string(), value.into()) else { continue };
-        if !name.starts_with(PREFIX) || value.is_empty() || is_service_link(&name) {
+        let is_ours = name.starts_with(PREFIX) && !ELSEWHERE.contains(&name.as_str());
+        if !is_ours || value.is_empty() || is_service_link(&name) {
             continue;
         }
         if name == CONFIG {
@@ -93,6 +97,12 @@ mod tests {
         let found = read([(odd.clone(), odd.clone()), ("PATH".into(), odd.clone()), (text, odd)]).found;
         let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         assert_eq!((errors.join("\n").as_str(), found.given.len()), ("MAITRE_THREADS: is not UTF-8", 0));
+    }
+
+    #[test]
+    fn the_key_of_the_bench_is_no_mistake() {
+        let found = read([(bench::KEY_VARIABLE, "secret")]).found;
+        assert!(found.errors.is_empty() && found.given.is_empty());
     }
 
     #[test]

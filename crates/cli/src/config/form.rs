@@ -23,7 +23,7 @@ const DURATIONS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 
-pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let milliseconds = match (split_unit(text), unit(text, &DURATIONS)) {
         (Some((number, "")), _) => return Err(format!("{text:?} has no unit; write \"{number}s\"")),
         (Some((number, _)), Some(unit)) => number.parse::<u64>().ok().and_then(|it| it.checked_mul(unit)),
@@ -93,7 +93,7 @@ where
     value.ok_or_else(|| format!("{text:?} is {wrong}; write {} to {}", range.start(), range.end()))
 }
 
-pub(super) fn ratio(text: &str, range: &RangeInclusive<f64>) -> Result<f64, String> {
+pub(crate) fn ratio(text: &str, range: &RangeInclusive<f64>) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
     // Not-a-number is in no range, and neither infinity in a range that ends.
     let wrong = if parsed.is_some() { "out of range" } else { "not a number" };

@@ -1,6 +1,7 @@
 //! The binary as its users have it: processes, signals, exit codes, on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod bench;
 mod client;
 mod commands;
 mod demo;

@@ -1,0 +1,243 @@
+//! `maitre bench`: plays a trace in real time against an OpenAI endpoint and prints the rows of a replay.
+//!
+//! The endpoint may be anything: `maitre serve`, another router, an engine by itself. The same trace in
+//! `maitre replay` gives rows of the same numbers in virtual time.
+
+mod answers;
+mod body;
+mod clock;
+mod line;
+pub mod play;
+pub mod played;
+mod show;
+mod stream;
+pub mod trouble;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use http::HeaderValue;
+use maitre_proxy::Address;
+use maitre_sim::report::Targets;
+use maitre_sim::trace::Trace;
+
+use crate::config::form;
+use crate::signals::Signals;
+use crate::trace;
+
+use played::Played;
+
+/// The endpoint's key, for those who do not want it in the list of processes.
+pub(crate) const KEY_VARIABLE: &str = "MAITRE_BENCH_KEY";
+
+/// Far beyond what one generator can do.
+const CONCURRENCY_MAX: i64 = 60_000;
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+/// How to play a trace against what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub address: Address,
+    pub model: String,
+    pub api: Api,
+    /// Only fields that OpenAI itself takes; answers may then be shorter than the trace's.
+    pub plain: bool,
+    /// The value of the `authorization` header.
+    pub key: Option<HeaderValue>,
+    /// How many times as fast as the trace.
+    pub speed: f64,
+    /// Only so many requests, the first ones.
+    pub limit: usize,
+    /// Only what is due earlier than this, in wall time.
+    pub span: Duration,
+    /// Requests open at once; more wait, and are late.
+    pub concurrency: usize,
+    /// For each request, from when it left.
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Chat,
+    /// The prompt is one text, which the simulated tokenizer reads as exactly the trace's tokens.
+    Completions,
+}
+
+impl Plan {
+    /// All of a trace at its own speed.
+    pub fn new(address: Address, model: &str) -> Plan {
+        Plan {
+            address,
+            model: model.to_owned(),
+            api: Api::Chat,
+            plain: false,
+            key: None,
+            speed: 1.0,
+            limit: usize::MAX,
+            span: Duration::MAX,
+            concurrency: 1_024,
+            timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+pub fn command() -> Command {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let switch = |name: &'static str, help: &'static str| text(name, "", help).action(ArgAction::SetTrue);
+    let duration = |name: &'static str, help: &'static str| {
+        let range = Duration::from_millis(1)..=TIMEOUT_MAX;
+        text(name, "DURATION", help).value_parser(move |it: &str| form::duration(it, &range))
+    };
+    let number = |name: &'static str, help: &'static str| {
+        text(name, "X", help).value_parser(|it: &str| form::ratio(it, &(0.001..=1e6)))
+    };
+    Command::new("bench").about("Play a trace in real time against an OpenAI endpoint").args([
+        text("url", "URL", "The endpoint, as in http://127.0.0.1:8080").required(true),
+        text("trace", "FILE", "The trace to play").required(true),
+        number("speed", "How many times as fast as the trace [default: 1]"),
+        text("limit", "N", "Only the first N requests").value_parser(value_parser!(u32).range(1..)),
+        number("seconds", "Only what arrives in the first X seconds of the run"),
+        text("model", "NAME", "The model to ask for [default: the first of /v1/models]"),
+        text("api", "NAME", "chat: as messages; completions: as one text, token for token")
+            .default_value("chat")
+            .value_parser(PossibleValuesParser::new(["chat", "completions"])),
+        switch("plain", "Send only what OpenAI itself takes; answers may end early"),
+        text("concurrency", "N", "Requests open at once; more wait and count as late [default: 1024]")
+            .value_parser(value_parser!(u32).range(1..=CONCURRENCY_MAX)),
+        duration("timeout", "How long an answer may take [default: 600s]"),
+        text("key", "KEY", "Sent as a bearer token [default: the variable MAITRE_BENCH_KEY]"),
+        duration("ttft-target", "A good answer begins within this [default: 2s]"),
+        duration("tpot-target", "And takes no longer than this a token [default: 100ms]"),
+        text("label", "NAME", "What to call the row [default: the URL's host]"),
+        switch("json", "Print the result as one JSON object"),
+        text("seed", "N", "Names the traffic of a trace that is made up")
+            .default_value("1")
+            .value_parser(value_parser!(u64)),
+    ])
+}
+
+/// What was asked for, but for the plan.
+struct Output {
+    label: String,
+    targets: Targets,
+    json: bool,
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let output = Output::read(matches)?;
+    let plan = read_plan(matches, std::env::var_os(KEY_VARIABLE))?;
+    let spec: &String = matches.get_one("trace").context("trace")?;
+    let trace = trace::load(spec, *matches.get_one("seed").context("seed")?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let played = runtime.block_on(play(plan, &trace))?;
+    output.print(&played)?;
+    if played.seen.is_empty() {
+        let why = played.main_trouble().map(|(kind, what)| format!("; {kind}: {what}"));
+        anyhow::bail!("no request was answered{}", why.unwrap_or_default());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
+    let mut signals = Signals::new()?;
+    if plan.model.is_empty() {
+        plan.model = tokio::select! {
+            found = play::first_model(&plan.address, plan.key.as_ref()) => found?,
+            () = signals.wait() => return Ok(Played::default()),
+        };
+    }
+    let watched = std::io::stderr().is_terminal();
+    let show = |elapsed, played: &Played| {
+        if watched {
+            // A terminal that went away takes the line with it, not the run.
+            let _ = write!(std::io::stderr(), "{}", show::progress(elapsed, played));
+        }
+    };
+    let played = play::play_until(&plan, trace, signals.wait(), show).await;
+    if watched {
+        eprintln!();
+    }
+    Ok(played)
+}
+
+/// The plan as asked; the model's name is empty if the endpoint is to be asked for it.
+fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Plan> {
+    let named = matches.get_one::<String>("model").cloned().unwrap_or_default();
+    let plan = Plan::new(read_address(matches)?, &named);
+    let count = |name: &str| matches.get_one::<u32>(name).map(|&it| it as usize);
+    let number = |name: &str| matches.get_one::<f64>(name).copied();
+    Ok(Plan {
+        api: match matches.get_one::<String>("api").map(String::as_str) {
+            Some("completions") => Api::Completions,
+            _ => Api::Chat,
+        },
+        plain: matches.get_flag("plain"),
+        key: read_key(matches, variable)?,
+        speed: number("speed").unwrap_or(plan.speed),
+        limit: count("limit").unwrap_or(plan.limit),
+        span: number("seconds").map_or(plan.span, Duration::from_secs_f64),
+        concurrency: count("concurrency").unwrap_or(plan.concurrency),
+        timeout: matches.get_one("timeout").copied().unwrap_or(plan.timeout),
+        ..plan
+    })
+}
+
+fn read_address(matches: &ArgMatches) -> anyhow::Result<Address> {
+    let url: &String = matches.get_one("url").context("url")?;
+    let wants_tls = url.trim_start().to_ascii_lowercase().starts_with("https://");
+    ensure!(!wants_tls, "--url {url:?} asks for TLS, which bench does not speak; write \"http://host:port\"");
+    url.parse().context("--url")
+}
+
+fn read_key(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Option<HeaderValue>> {
+    // An empty variable counts as absent, as everywhere.
+    let variable = variable.filter(|it| !it.is_empty());
+    let (key, place) = match (matches.get_one::<String>("key"), variable) {
+        (Some(key), _) => (key.clone(), "--key"),
+        (None, Some(key)) => (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE),
+        (None, None) => return Ok(None),
+    };
+    // The key itself is not repeated: it would end in somebody's log.
+    let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+        .ok()
+        .with_context(|| format!("{place}: not a key that a header can carry"))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+impl Output {
+    fn read(matches: &ArgMatches) -> anyhow::Result<Output> {
+        let usual = Targets::default();
+        let duration = |name: &str| matches.get_one::<Duration>(name).copied();
+        let address = read_address(matches)?;
+        let label = matches.get_one::<String>("label").cloned();
+        Ok(Output {
+            label: label.unwrap_or_else(|| address.to_string().trim_start_matches("http://").to_owned()),
+            targets: Targets {
+                first_token: duration("ttft-target").unwrap_or(usual.first_token),
+                per_token: duration("tpot-target").unwrap_or(usual.per_token),
+            },
+            json: matches.get_flag("json"),
+        })
+    }
+
+    fn print(&self, played: &Played) -> anyhow::Result<()> {
+        let rows = played.rows(&self.label, &self.targets);
+        let mut out = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{}", show::json(played, &rows))?,
+            false => write!(out, "{}", show::table(played, &rows, &self.targets))?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Connections to the endpoint, kept open between requests. HTTP/1.1 without TLS.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request, Response, request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use maitre_base::Instant;
+use maitre_proxy::Address;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::trouble::{Kind, Trouble};
+
+/// How long a connection may have been idle and still be used. Uvicorn, and with it vLLM, closes one after
+/// five seconds; a request that meets the closing is lost for no fault of the endpoint.
+const IDLE_MAX: Duration = Duration::from_secs(3);
+
+/// One connection; it ends with this value, and what is open on it is cut off.
+pub(super) struct Line {
+    sender: SendRequest<Full<Bytes>>,
+    _driver: JoinSet<()>,
+}
+
+/// An endpoint and the idle connections to it, the latest last. There are never more of them than requests
+/// were open at once.
+pub(super) struct Lines {
+    address: Address,
+    key: Option<HeaderValue>,
+    idle: Mutex<Vec<(Line, Instant)>>,
+}
+
+impl Lines {
+    pub(super) fn new(address: Address, key: Option<HeaderValue>) -> Lines {
+        Lines { address, key, idle: Mutex::default() }
+    }
+
+    pub(super) fn get(&self, path: &str) -> request::Builder {
+        self.head(Request::get(path))
+    }
+
+    pub(super) fn post(&self, path: &str) -> request::Builder {
+        self.head(Request::post(path)).header(CONTENT_TYPE, "application/json")
+    }
+
+    fn head(&self, builder: request::Builder) -> request::Builder {
+        let shown = self.address.to_string();
+        let builder = builder.header(HOST, shown.trim_start_matches("http://"));
+        match &self.key {
+            Some(key) => builder.header(AUTHORIZATION, key),
+            None => builder,
+        }
+    }
+
+    /// Sends on an idle connection if there is one. A request that could not be sent on it, because the other
+    /// side had hung up, is sent on a new one.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        now: Instant,
+    ) -> Result<(Response<Incoming>, Line), Trouble> {
+        while let Some(mut line) = self.idle_line(now) {
+            if line.sender.ready().await.is_err() {
+                continue;
+            }
+            match line.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, line)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(broke_off(&error.into_error())),
+                },
+            }
+        }
+        let mut line = self.open().await?;
+        let response = line.sender.send_request(request).await.map_err(|it| broke_off(&it))?;
+        Ok((response, line))
+    }
+
+    /// Takes back a connection whose answer was read to the end.
+    pub(super) fn put(&self, line: Line, now: Instant) {
+        self.idle.lock().push((line, now));
+    }
+
+    fn idle_line(&self, now: Instant) -> Option<Line> {
+        let mut idle = self.idle.lock();
+        let (line, since) = idle.pop()?;
+        if now.since(since) <= IDLE_MAX {
+            return Some(line);
+        }
+        // All others are older still.
+        idle.clear();
+        None
+    }
+
+    async fn open(&self) -> Result<Line, Trouble> {
+        let failed = |what: String| Trouble { kind: Kind::Connect, what };
+        let stream = TcpStream::connect((self.address.host(), self.address.port()));
+        let stream = stream.await.map_err(|it| failed(format!("connect to {}: {it}", self.address)))?;
+        stream.set_nodelay(true).map_err(|it| failed(it.to_string()))?;
+        let opened = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = opened.map_err(|it| failed(it.to_string()))?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move { drop(connection.await) });
+        Ok(Line { sender, _driver: driver })
+    }
+}
+
+/// What hyper says, and what lies under it.
+pub(super) fn broke_off(error: &hyper::Error) -> Trouble {
+    let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();
+    Trouble { kind: Kind::BrokeOff, what: format!("{error}{cause}") }
+}

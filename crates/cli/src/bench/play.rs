@@ -1,0 +1,284 @@
+//! Plays a trace in real time, in an open loop: a request leaves when it is due, whatever became of others.
+//!
+//! All times count from when a request was due, not from when it left. A generator that waits for a slow
+//! endpoint before it sends the next request, and starts the watch only then, measures the endpoint at its
+//! best; the visitors of the trace would not have waited with coming.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::USER_AGENT;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use maitre_base::Instant;
+use maitre_proxy::Address;
+use maitre_sim::report::Seen;
+use maitre_sim::trace::{Request, Trace};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::answers::Answers;
+use super::body;
+use super::clock::Clock;
+use super::line::{Lines, broke_off};
+use super::played::Played;
+use super::stream::Listener;
+use super::trouble::{Kind, Trouble};
+use super::{Api, Plan};
+
+/// Between two calls of those who watch.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long an endpoint may take to name its models.
+const MODELS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much is read of an answer that is not a stream.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
+
+const AGENT: &str = concat!("maitre-bench/", env!("CARGO_PKG_VERSION"));
+
+/// Plays it to the end.
+pub async fn play(plan: &Plan, trace: &Trace) -> Played {
+    play_until(plan, trace, std::future::pending(), |_, _| {}).await
+}
+
+/// Plays until `ended`, when open requests are cut off. Now and then `show` sees how long it has run and what
+/// came of it so far.
+pub async fn play_until(
+    plan: &Plan,
+    trace: &Trace,
+    ended: impl Future<Output = ()>,
+    show: impl Fn(Duration, &Played),
+) -> Played {
+    let requests = selected(plan, &trace.requests);
+    let run = Arc::new(Run {
+        plan: plan.clone(),
+        lines: Lines::new(plan.address.clone(), plan.key.clone()),
+        first: requests.first().map_or(Instant::ZERO, |it| it.at),
+        answers: Mutex::new(Answers::of(requests)),
+        played: Mutex::new(Played { planned: requests.len() as u64, speed: plan.speed, ..Played::default() }),
+        clock: Clock::start(),
+    });
+    let watch = async {
+        let mut looks = tokio::time::interval(LOOK_AGAIN);
+        loop {
+            looks.tick().await;
+            show(run.clock.now().since(Instant::ZERO), &run.played.lock());
+        }
+    };
+    tokio::select! {
+        () = send_all(&run, requests) => {}
+        () = watch => {}
+        () = ended => {}
+    }
+    let mut played = std::mem::take(&mut *run.played.lock());
+    played.seen.sort_by_key(|it| it.at);
+    played
+}
+
+/// Those that the plan's limits leave.
+fn selected<'a>(plan: &Plan, requests: &'a [Request]) -> &'a [Request] {
+    let requests = &requests[..requests.len().min(plan.limit)];
+    let first = requests.first().map_or(Instant::ZERO, |it| it.at);
+    let count = requests.partition_point(|it| due(plan, first, it).since(Instant::ZERO) < plan.span);
+    &requests[..count]
+}
+
+/// The first request is due at once: nobody wants to wait for a trace that begins at noon.
+fn due(plan: &Plan, first: Instant, request: &Request) -> Instant {
+    Instant::ZERO + request.at.since(first).div_f64(plan.speed)
+}
+
+/// What all requests of a run share.
+struct Run {
+    plan: Plan,
+    clock: Clock,
+    lines: Lines,
+    /// When the trace's first request came.
+    first: Instant,
+    answers: Mutex<Answers>,
+    played: Mutex<Played>,
+}
+
+/// A request that is ready to leave.
+struct Order {
+    due: Instant,
+    part: u32,
+    session: Option<u64>,
+    /// As the trace has it.
+    prompt_tokens: u32,
+    answer: u64,
+    answer_tokens: u32,
+    keeps_text: bool,
+    body: Bytes,
+}
+
+/// An answer that came to its end.
+struct Answer {
+    listener: Listener,
+    done: Instant,
+}
+
+async fn send_all(run: &Arc<Run>, requests: &[Request]) {
+    let places = Arc::new(Semaphore::new(run.plan.concurrency));
+    let mut open = JoinSet::new();
+    for request in requests {
+        let due = due(&run.plan, run.first, request);
+        run.clock.until(due).await;
+        let Some(place) = run.take_place(&places).await else { return };
+        match run.order(request, due) {
+            Ok(order) => drop(open.spawn(run.clone().serve(order, place))),
+            Err(trouble) => run.played.lock().lose(request.part, &trouble),
+        }
+        while open.try_join_next().is_some() {}
+        // When several are due at once, each leaves before the next is made.
+        tokio::task::yield_now().await;
+    }
+    while open.join_next().await.is_some() {}
+}
+
+impl Run {
+    async fn take_place(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        match places.clone().try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) => {
+                self.played.lock().late.capped += 1;
+                places.clone().acquire_owned().await.ok()
+            }
+        }
+    }
+
+    fn order(&self, request: &Request, due: Instant) -> Result<Order, Trouble> {
+        let mut answers = self.answers.lock();
+        let composed = body::compose(&self.plan, request, &mut answers);
+        let mut played = self.played.lock();
+        played.left(self.clock.now().since(due));
+        let body = composed.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
+        played.missing_answers += body.missing;
+        Ok(Order {
+            due,
+            part: request.part,
+            session: request.session,
+            prompt_tokens: u32::try_from(request.prompt_tokens()).unwrap_or(u32::MAX),
+            answer: request.answer,
+            answer_tokens: request.answer_tokens,
+            keeps_text: answers.wants(request.answer),
+            body: body.bytes,
+        })
+    }
+
+    async fn serve(self: Arc<Run>, mut order: Order, _place: OwnedSemaphorePermit) {
+        let body = std::mem::take(&mut order.body);
+        let timeout = self.plan.timeout;
+        let asked = tokio::time::timeout(timeout, self.ask(&order, body)).await;
+        let asked = asked.unwrap_or_else(|_| {
+            Err(Trouble { kind: Kind::Timeout, what: format!("no end of the answer after {timeout:?}") })
+        });
+        match asked {
+            Ok(answer) => self.note(&order, answer),
+            Err(trouble) => self.played.lock().lose(order.part, &trouble),
+        }
+    }
+
+    async fn ask(&self, order: &Order, body: Bytes) -> Result<Answer, Trouble> {
+        let mut request = self.lines.post(self.plan.api.path()).header(USER_AGENT, AGENT);
+        if let Some(session) = order.session {
+            request = request.header("x-session-id", session);
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
+        let (response, line) = self.lines.send(request, self.clock.now()).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let what = read_whole(response.into_body()).await.unwrap_or_else(|it| it.what);
+            self.lines.put(line, self.clock.now());
+            return Err(Trouble { kind: Kind::Status(status.as_u16()), what });
+        }
+        let answer = self.listen(response.into_body(), order.keeps_text).await?;
+        self.lines.put(line, self.clock.now());
+        Ok(answer)
+    }
+
+    async fn listen(&self, mut body: Incoming, keeps_text: bool) -> Result<Answer, Trouble> {
+        let mut listener = Listener::new(keeps_text);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|it| broke_off(&it))?;
+            let Some(data) = frame.data_ref() else { continue };
+            let fed = listener.feed(data, self.clock.now());
+            fed.map_err(|what| Trouble { kind: Kind::BrokeOff, what })?;
+        }
+        let done = listener.done.ok_or_else(|| {
+            let what = "the stream ended without [DONE]".to_owned();
+            Trouble { kind: Kind::BrokeOff, what }
+        })?;
+        Ok(Answer { listener, done })
+    }
+
+    fn note(&self, order: &Order, answer: Answer) {
+        let Answer { mut listener, done } = answer;
+        if let Some(text) = listener.take_text() {
+            self.answers.lock().keep(order.answer, text, order.answer_tokens);
+        }
+        let usage = listener.usage;
+        let cached_tokens = usage.and_then(|it| it.cached_tokens());
+        let mut played = self.played.lock();
+        played.told_usage += u64::from(usage.is_some());
+        played.told_cached += u64::from(cached_tokens.is_some());
+        played.seen.push(Seen {
+            at: order.due,
+            first_token: listener.first_token.unwrap_or(done).since(order.due),
+            total: done.since(order.due),
+            prompt_tokens: usage.map_or(order.prompt_tokens, |it| it.prompt_tokens),
+            cached_tokens: cached_tokens.unwrap_or(0),
+            answer_tokens: usage.map_or(listener.events, |it| it.completion_tokens),
+            part: order.part,
+        });
+    }
+}
+
+impl Api {
+    fn path(self) -> &'static str {
+        match self {
+            Api::Chat => "/v1/chat/completions",
+            Api::Completions => "/v1/completions",
+        }
+    }
+}
+
+async fn read_whole(body: Incoming) -> Result<String, Trouble> {
+    let body = Limited::new(body, WHOLE_BYTES_MAX).collect().await;
+    let body = body.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
+    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+/// The name of the first model that the endpoint serves.
+pub async fn first_model(address: &Address, key: Option<&http::HeaderValue>) -> anyhow::Result<String> {
+    let lines = Lines::new(address.clone(), key.cloned());
+    let ask = async {
+        let request = lines.get("/v1/models").header(USER_AGENT, AGENT).body(Full::default())?;
+        let (response, _line) = lines.send(request, Instant::ZERO).await?;
+        let status = response.status();
+        let text = read_whole(response.into_body()).await?;
+        if status != StatusCode::OK {
+            bail!("{status}: {}", text.trim());
+        }
+        let models: Models = serde_json::from_str(&text).context("read the list")?;
+        models.data.into_iter().next().map(|it| it.id).context("it has none")
+    };
+    let asked = tokio::time::timeout(MODELS_TIMEOUT, ask).await;
+    let asked = asked.unwrap_or_else(|_| bail!("no answer after {MODELS_TIMEOUT:?}"));
+    asked.with_context(|| format!("ask {address} for its models (--model NAME does without)"))
+}

@@ -1,0 +1,206 @@
+//! What came of playing a trace, and its rows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use maitre_sim::report::{Row, Seen, Targets};
+use serde::Serialize;
+
+use super::trouble::{Kind, Trouble, Troubles};
+
+/// A request that leaves later than this after it was due is late. Chosen: well above the timer's grain.
+pub const LATE: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Debug, Default)]
+pub struct Played {
+    /// Answers, in the order in which the requests were due. All times are from when a request was due.
+    pub seen: Vec<Seen>,
+    /// Answered with a status of 400 or above.
+    pub refused: u64,
+    /// Not answered to the end for any other reason.
+    pub failed: u64,
+    pub troubles: Troubles,
+    pub late: Late,
+    pub sent: u64,
+    /// How many were to be sent; more than `sent` if the run was ended early.
+    pub planned: u64,
+    /// How many times as fast as the trace.
+    pub speed: f64,
+    /// Answers that told their cost, and that told how much of the prompt was cached.
+    pub told_usage: u64,
+    pub told_cached: u64,
+    /// Times a prompt named an answer that was not there, and got made-up text instead.
+    pub missing_answers: u64,
+    /// Refused and failed, by part of the trace.
+    pub(super) lost: BTreeMap<u32, Lost>,
+}
+
+/// Requests that left late, because the generator was busy or too many were open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Late {
+    pub requests: u64,
+    /// Those that waited because as many as allowed were open; late or not.
+    pub capped: u64,
+    pub mean_s: f64,
+    pub max_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lost {
+    refused: u64,
+    failed: u64,
+}
+
+impl Played {
+    pub(super) fn left(&mut self, late: Duration) {
+        self.sent += 1;
+        if late <= LATE {
+            return;
+        }
+        let (late, all) = (late.as_secs_f64(), &mut self.late);
+        all.requests += 1;
+        all.mean_s += (late - all.mean_s) / all.requests as f64;
+        all.max_s = all.max_s.max(late);
+    }
+
+    pub(super) fn lose(&mut self, part: u32, trouble: &Trouble) {
+        let lost = self.lost.entry(part).or_default();
+        match trouble.kind.is_refusal() {
+            true => (self.refused, lost.refused) = (self.refused + 1, lost.refused + 1),
+            false => (self.failed, lost.failed) = (self.failed + 1, lost.failed + 1),
+        }
+        self.troubles.add(trouble);
+    }
+
+    /// Sent, and neither answered nor lost when the run was ended.
+    pub fn unfinished(&self) -> u64 {
+        self.sent - self.finished()
+    }
+
+    pub fn finished(&self) -> u64 {
+        self.seen.len() as u64 + self.refused + self.failed
+    }
+
+    /// Whether the hit ratio means anything. One answer is enough: vLLM is silent where nothing was cached.
+    pub fn hit_ratio_known(&self) -> bool {
+        self.told_cached > 0
+    }
+
+    /// A row for the whole and, if the trace has parts, one for each.
+    pub fn rows(&self, label: &str, targets: &Targets) -> Vec<Row> {
+        let whole = Lost { refused: self.refused, failed: self.failed };
+        let mut rows = vec![self.row(label, &self.seen, whole, targets)];
+        let mut parts: BTreeMap<u32, Vec<Seen>> = self.lost.keys().map(|&part| (part, Vec::new())).collect();
+        self.seen.iter().for_each(|it| parts.entry(it.part).or_default().push(*it));
+        if parts.len() > 1 {
+            rows.extend(parts.iter().map(|(part, seen)| {
+                let lost = self.lost.get(part).copied().unwrap_or_default();
+                Row { part: Some(*part), ..self.row(label, seen, lost, targets) }
+            }));
+        }
+        rows
+    }
+
+    fn row(&self, label: &str, seen: &[Seen], lost: Lost, targets: &Targets) -> Row {
+        Row {
+            speed: self.speed,
+            refused: lost.refused,
+            failed: lost.failed,
+            ..Row::of(label, seen, lost.refused + lost.failed, targets)
+        }
+    }
+
+    /// What a reader of the numbers must know beside them, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let answered = self.seen.len() as u64;
+        if self.sent < self.planned || self.unfinished() > 0 {
+            notes.push(format!(
+                "ended early: {} of {} requests were sent, {} of them were still open",
+                self.sent,
+                self.planned,
+                self.unfinished()
+            ));
+        }
+        if self.late.requests > 0 {
+            notes.push(format!(
+                "could not keep up: {} of {} requests left more than {LATE:?} after they were due, {:.3} s on average, {:.3} s at worst; {} waited for --concurrency",
+                self.late.requests, self.sent, self.late.mean_s, self.late.max_s, self.late.capped
+            ));
+        }
+        if answered > 0 && !self.hit_ratio_known() {
+            notes.push("hit ratio unknown: no answer told usage.prompt_tokens_details.cached_tokens (vLLM wants --enable-prompt-tokens-details)".to_owned());
+        }
+        if self.told_usage < answered {
+            notes.push(format!(
+                "{} answers told no usage: their tokens are events counted, and the trace's prompt",
+                answered - self.told_usage
+            ));
+        }
+        if self.missing_answers > 0 {
+            notes.push(format!(
+                "{} times a prompt went on from an answer that was not there yet; made-up text stood in for it",
+                self.missing_answers
+            ));
+        }
+        notes
+    }
+
+    /// The first of the most frequent kind of trouble.
+    pub fn main_trouble(&self) -> Option<(Kind, &str)> {
+        let most = self.troubles.iter().max_by_key(|it| it.1.count)?;
+        Some((most.0, &most.1.first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use maitre_base::Instant;
+
+    use super::*;
+
+    fn seen(part: u32) -> Seen {
+        Seen {
+            at: Instant::ZERO,
+            first_token: Duration::from_millis(10),
+            total: Duration::from_millis(20),
+            prompt_tokens: 8,
+            cached_tokens: 0,
+            answer_tokens: 2,
+            part,
+        }
+    }
+
+    fn lose(played: &mut Played, part: u32, kind: Kind) {
+        played.lose(part, &Trouble { kind, what: String::new() });
+    }
+
+    #[test]
+    fn a_part_that_lost_everything_has_a_row_too() {
+        let mut played = Played { seen: vec![seen(0), seen(0)], sent: 4, speed: 2.0, ..Played::default() };
+        lose(&mut played, 1, Kind::Status(503));
+        lose(&mut played, 1, Kind::Timeout);
+        let rows = played.rows("x", &Targets::default());
+        let counts: Vec<_> = rows.iter().map(|it| (it.part, it.requests, it.refused, it.failed)).collect();
+        assert_eq!(counts, [(None, 2, 1, 1), (Some(0), 2, 0, 0), (Some(1), 0, 1, 1)]);
+        assert_eq!(rows.iter().map(|it| it.goodput_ratio).collect::<Vec<_>>(), [0.5, 1.0, 0.0]);
+        assert_eq!((rows[0].speed, played.unfinished()), (2.0, 0));
+    }
+
+    #[test]
+    fn one_part_is_the_whole() {
+        let played = Played { seen: vec![seen(3)], sent: 1, ..Played::default() };
+        assert_eq!(played.rows("x", &Targets::default()).len(), 1);
+    }
+
+    #[test]
+    fn what_left_late_is_told() {
+        let mut played = Played { planned: 3, ..Played::default() };
+        for millis in [1, 100, 300] {
+            played.left(Duration::from_millis(millis));
+        }
+        assert_eq!(played.late, Late { requests: 2, capped: 0, mean_s: 0.2, max_s: 0.3 });
+        let notes = played.notes().join("\n");
+        assert!(notes.contains("2 of 3 requests left more than 10ms after they were due"), "{notes}");
+    }
+}

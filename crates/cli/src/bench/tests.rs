@@ -1,0 +1,211 @@
+//! The bench against simulated engines in this process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use maitre_base::Instant;
+use maitre_sim::http::fault::{Fault, Injection};
+use maitre_sim::http::{Host, Settings};
+use maitre_sim::profile::{INSTANT, Profile, StepModel};
+use maitre_sim::report::Targets;
+use maitre_sim::trace::{Piece, Request, Trace};
+
+use super::play::{first_model, play, play_until};
+use super::played::Played;
+use super::{Api, Plan, command, read_address, read_key, read_plan};
+
+/// Nothing here may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One millisecond a token, so that answers overlap.
+const SLOW: Profile = Profile { step: StepModel { floor_ms: 1.0, ..INSTANT.step }, ..INSTANT };
+
+async fn host(profile: Profile) -> Host {
+    Host::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Settings::new(profile)).await.unwrap()
+}
+
+fn plan(host: &Host) -> Plan {
+    let address = format!("http://{}", host.addr()).parse().unwrap();
+    Plan { api: Api::Completions, ..Plan::new(address, "maitre-sim") }
+}
+
+/// Between two turns: an engine that takes no time has answered long before, on a busy machine too.
+const TURN_MS: u64 = 200;
+
+/// Conversations of four turns after one beginning that all share.
+fn conversations(count: u64) -> Trace {
+    let mut requests = Vec::new();
+    for turn in 0..4 {
+        for session in 0..count {
+            let name = |what: u64, turn: u64| 1_000 * session + 10 * turn + what;
+            let mut prompt = vec![Piece { text: 1, tokens: 100 }];
+            for before in 0..turn {
+                prompt.push(Piece { text: name(2, before), tokens: 40 });
+                prompt.push(Piece { text: name(3, before), tokens: 24 });
+            }
+            prompt.push(Piece { text: name(2, turn), tokens: 40 });
+            requests.push(Request {
+                at: Instant::from_millis(90_000 + TURN_MS * turn + TURN_MS * session / count),
+                prompt: prompt.into(),
+                answer_tokens: 24,
+                answer: name(3, turn),
+                session: Some(session),
+                part: turn as u32 / 2,
+            });
+        }
+    }
+    Trace { requests }
+}
+
+async fn played(plan: &Plan, trace: &Trace) -> Played {
+    tokio::time::timeout(PATIENCE, play(plan, trace)).await.expect("the bench hangs")
+}
+
+#[tokio::test]
+async fn an_engine_sees_the_tokens_of_the_trace_and_its_own_answers_again() {
+    let (host, trace) = (host(INSTANT).await, conversations(10));
+    let played = played(&plan(&host), &trace).await;
+    assert_eq!((played.troubles.count(), played.sent, played.unfinished()), (0, 40, 0), "{played:?}");
+    let lengths: Vec<_> =
+        played.seen.iter().map(|it| (u64::from(it.prompt_tokens), it.answer_tokens)).collect();
+    let expected: Vec<_> = trace.requests.iter().map(|it| (it.prompt_tokens(), it.answer_tokens)).collect();
+    assert_eq!(lengths, expected);
+    // The third turn begins with 228 tokens that the engine read or wrote; the last of them it did not cache.
+    for (seen, request) in played.seen.iter().zip(&trace.requests).skip(10) {
+        let before = u32::try_from(request.prompt_tokens()).unwrap() - 40;
+        assert_eq!(seen.cached_tokens, (before - 1) / 16 * 16, "{request:?}");
+    }
+    let rows = played.rows("x", &Targets::default());
+    let counts: Vec<_> = rows.iter().map(|it| (it.part, it.requests, it.hit_ratio > 0.0)).collect();
+    assert_eq!(counts, [(None, 40, true), (Some(0), 20, true), (Some(1), 20, true)]);
+    assert!(played.hit_ratio_known() && played.missing_answers == 0);
+    assert!(host.handle().stats().connections_open < 20, "connections are used again");
+}
+
+#[tokio::test]
+async fn a_chat_continues_with_the_assistants_words() {
+    let (host, trace) = (host(INSTANT).await, conversations(1));
+    let played = played(&Plan { api: Api::Chat, ..plan(&host) }, &trace).await;
+    assert_eq!(played.seen.len(), 4, "{played:?}");
+    for pair in played.seen.windows(2) {
+        let before = pair[0].prompt_tokens + pair[0].answer_tokens;
+        assert_eq!(pair[1].cached_tokens, (before - 1) / 16 * 16, "{pair:?}");
+    }
+}
+
+#[tokio::test]
+async fn limits_cut_the_trace_and_speed_draws_it_together() {
+    let (host, trace) = (host(INSTANT).await, conversations(10));
+    let few = played(&Plan { limit: 7, ..plan(&host) }, &trace).await;
+    assert_eq!((few.seen.len(), few.planned), (7, 7));
+    // Ten milliseconds apart at twice the speed: eight are due before the eightieth.
+    let short = Plan { speed: 2.0, span: Duration::from_millis(80), ..plan(&host) };
+    let short = played(&short, &trace).await;
+    assert_eq!(short.seen.len(), 8);
+    assert_eq!(short.seen[7].at, Instant::from_millis(70));
+}
+
+#[tokio::test]
+async fn beyond_the_cap_requests_wait_and_are_late_by_the_watch_of_their_due_time() {
+    let (host, trace) = (host(SLOW).await, conversations(5));
+    let played = played(&Plan { concurrency: 1, speed: 100.0, ..plan(&host) }, &trace).await;
+    assert_eq!((played.seen.len(), played.troubles.count()), (20, 0), "{played:?}");
+    // Each answer takes 24 milliseconds or more, one after the other.
+    assert!(played.late.capped > 10 && played.late.requests > 10, "{:?}", played.late);
+    let last = played.seen.last().unwrap();
+    assert!(last.at + last.first_token > Instant::from_millis(19 * 24), "the wait is part of it: {last:?}");
+    assert!(played.notes().iter().any(|it| it.contains("could not keep up")));
+}
+
+#[tokio::test]
+async fn what_is_not_answered_is_counted_by_its_kind() {
+    let (host, trace) = (host(INSTANT).await, conversations(1));
+    for (fault, kind, refused) in [
+        (Fault::Status { status: 503 }, "status 503", 4),
+        (Fault::CloseBeforeHeaders, "broke off", 0),
+        (Fault::CloseAfterChunks { chunks: 3 }, "broke off", 0),
+        (Fault::Stall, "timeout", 0),
+    ] {
+        host.handle().inject(Injection::always(fault));
+        // Only what never ends may run into the timeout, however busy the machine.
+        let timeout = Duration::from_millis(if fault == Fault::Stall { 50 } else { 30_000 });
+        let played = played(&Plan { timeout, speed: 50.0, ..plan(&host) }, &trace).await;
+        assert_eq!((played.seen.len(), played.refused, played.failed), (0, refused, 4 - refused));
+        let kinds: Vec<_> = played.troubles.iter().map(|(kind, it)| (kind.to_string(), it.count)).collect();
+        assert_eq!(kinds, [(kind.to_owned(), 4)], "{:?}", played.troubles);
+    }
+    host.handle().clear_fault();
+    let address = plan(&host).address;
+    host.stop().await;
+    let played = played(&Plan::new(address.clone(), "m"), &trace).await;
+    assert_eq!(
+        (played.failed, played.main_trouble().map(|it| it.0.to_string())),
+        (4, Some("connect".into()))
+    );
+    let error = first_model(&address, None).await.unwrap_err();
+    assert!(format!("{error:#}").contains(&address.to_string()), "{error:#}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_ended_early_says_so() {
+    let (host, trace) = (host(INSTANT).await, conversations(10));
+    host.handle().inject(Injection::always(Fault::Stall));
+    let handle = host.handle();
+    let ended = async {
+        handle.until(|it| it.requests_open == 5).await;
+    };
+    let plan = plan(&host);
+    let played = play_until(&plan, &trace, ended, |_, _| {});
+    let played = tokio::time::timeout(PATIENCE, played).await.unwrap();
+    assert!(played.seen.is_empty() && played.unfinished() >= 5 && played.sent < 40, "{played:?}");
+    assert!(played.notes()[0].starts_with("ended early"));
+    handle.until(|it| it.requests_open == 0).await;
+}
+
+#[tokio::test]
+async fn the_first_model_is_asked_for() {
+    let host = host(INSTANT).await;
+    assert_eq!(first_model(&plan(&host).address, None).await.unwrap(), "maitre-sim");
+}
+
+fn matches(args: &[&str]) -> clap::ArgMatches {
+    let base = ["bench", "--trace", "t", "--url"];
+    command().try_get_matches_from(base.iter().chain(args)).unwrap()
+}
+
+#[test]
+fn addresses_are_plain_http() {
+    for (url, expected) in [
+        ("https://host", "asks for TLS, which bench does not speak"),
+        ("host:8000", "has no scheme"),
+        ("http://host/v1", "has a path"),
+        ("", "is not a URL"),
+    ] {
+        let error = format!("{:#}", read_address(&matches(&[url])).unwrap_err());
+        assert!(error.contains(expected) && error.contains("--url"), "{error}");
+    }
+}
+
+#[test]
+fn a_key_is_never_shown() {
+    let url = "http://host";
+    let key = |args: &[&str], variable: Option<&str>| {
+        read_key(&matches(&[&[url], args].concat()), variable.map(Into::into))
+    };
+    assert_eq!(key(&[], Some("")).unwrap(), None);
+    assert_eq!(key(&[], Some("a")).unwrap().unwrap(), "Bearer a");
+    assert_eq!(key(&["--key", "b"], Some("a")).unwrap().unwrap(), "Bearer b");
+    let error = format!("{:#}", key(&["--key", "canary\n"], None).unwrap_err());
+    assert!(error.contains("--key") && !error.contains("canary"), "{error}");
+    let plan = read_plan(&matches(&[url, "--key", "canary"]), None).unwrap();
+    assert!(!format!("{plan:?}").contains("canary"));
+}
+
+#[test]
+fn flags_become_the_plan() {
+    let args = "http://host --speed 2.5 --limit 9 --seconds 3 --api completions --plain --concurrency 7 --timeout 5s";
+    let plan = read_plan(&matches(&args.split(' ').collect::<Vec<_>>()), None).unwrap();
+    assert_eq!((plan.speed, plan.limit, plan.span), (2.5, 9, Duration::from_secs(3)));
+    assert_eq!((plan.api, plan.plain, plan.concurrency), (Api::Completions, true, 7));
+    assert_eq!((plan.timeout, plan.model.as_str()), (Duration::from_secs(5), ""));
+}
