@@ -5,10 +5,14 @@
 
 pub mod study;
 
+mod page;
+mod place;
 mod progress;
+mod series;
 mod table;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,6 +24,7 @@ use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use place::Place;
 use progress::Progress;
 use study::{Choice, Study};
 
@@ -57,6 +62,11 @@ pub fn command() -> Command {
             .value_parser(value_parser!(u32).range(1..=256))
             .help("Runs side by side [default: one a core]"),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
+        Arg::new("html")
+            .long("html")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("Also write a page with a finding, tables and charts; it opens without a network"),
     ];
     Command::new("replay")
         .about("Every strategy on the same traffic, in virtual time")
@@ -72,8 +82,13 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     for speed in &speeds {
         anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
     }
+    let place = matches.get_one::<PathBuf>("html").map(|it| Place::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
     let runs = play_all(&study, &choices, &speeds, jobs);
+    if let Some(place) = place {
+        let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
+        place.put(&page::draw(&study, &runs, &command))?;
+    }
     let mut out = std::io::stdout().lock();
     match matches.get_flag("json") {
         true => writeln!(out, "{}", report(&study, &runs))?,

@@ -7,25 +7,70 @@ use maitre_sim::report::Row;
 use super::{Run, Study, knowledge_word};
 
 /// Title and the number under it.
-type Column = (&'static str, fn(&Row) -> String);
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) text: fn(&Row) -> String,
+    pub(super) value: fn(&Row) -> Option<f64>,
+    pub(super) better: Better,
+}
 
-const COLUMNS: &[Column] = &[
-    ("hit", |it| format!("{:.3}", it.hit_ratio)),
-    ("TTFT mean", |it| seconds(it.ttft_mean_s)),
-    ("p50", |it| seconds(it.ttft_p50_s)),
-    ("p90", |it| seconds(it.ttft_p90_s)),
-    ("p99", |it| seconds(it.ttft_p99_s)),
-    ("TPOT", |it| format!("{:.1} ms", it.tpot_mean_s * 1e3)),
-    ("E2E", |it| seconds(it.e2e_mean_s)),
-    ("tok/s", |it| format!("{:.0}", it.output_tokens_per_s)),
-    ("good", |it| format!("{:.1} %", it.goodput_ratio * 100.0)),
-    ("imbalance", |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}"))),
-    ("evicted", |it| it.evictions.map_or_else(String::new, |it| it.to_string())),
-    ("refused", |it| (it.refused + it.failed).to_string()),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Better {
+    Lower,
+    Higher,
+}
+
+const fn column(
+    title: &'static str,
+    better: Better,
+    value: fn(&Row) -> Option<f64>,
+    text: fn(&Row) -> String,
+) -> Column {
+    Column { title, text, value, better }
+}
+
+pub(super) const COLUMNS: &[Column] = &[
+    column("hit", Better::Higher, |it| Some(it.hit_ratio), |it| format!("{:.3}", it.hit_ratio)),
+    column("TTFT mean", Better::Lower, |it| Some(it.ttft_mean_s), |it| seconds(it.ttft_mean_s)),
+    column("p50", Better::Lower, |it| Some(it.ttft_p50_s), |it| seconds(it.ttft_p50_s)),
+    column("p90", Better::Lower, |it| Some(it.ttft_p90_s), |it| seconds(it.ttft_p90_s)),
+    column("p99", Better::Lower, |it| Some(it.ttft_p99_s), |it| seconds(it.ttft_p99_s)),
+    column("TPOT", Better::Lower, |it| Some(it.tpot_mean_s), |it| format!("{:.1} ms", it.tpot_mean_s * 1e3)),
+    column("E2E", Better::Lower, |it| Some(it.e2e_mean_s), |it| seconds(it.e2e_mean_s)),
+    column(
+        "tok/s",
+        Better::Higher,
+        |it| Some(it.output_tokens_per_s),
+        |it| format!("{:.0}", it.output_tokens_per_s),
+    ),
+    column(
+        "good",
+        Better::Higher,
+        |it| Some(it.goodput_ratio),
+        |it| format!("{:.1} %", it.goodput_ratio * 100.0),
+    ),
+    column(
+        "imbalance",
+        Better::Lower,
+        |it| it.imbalance,
+        |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}")),
+    ),
+    column(
+        "evicted",
+        Better::Lower,
+        |it| it.evictions.map(|it| it as f64),
+        |it| it.evictions.map_or_else(String::new, |it| it.to_string()),
+    ),
+    column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
 ];
 
+/// Turned away or broken off.
+pub(super) fn lost(row: &Row) -> u64 {
+    row.refused + row.failed
+}
+
 /// Three digits that matter.
-fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     match value {
         _ if value >= 99.95 => format!("{value:.0} s"),
         _ if value >= 9.995 => format!("{value:.1} s"),
@@ -87,13 +132,13 @@ fn title(study: &Study) -> String {
 
 fn header(sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| "speed".to_owned());
-    let titles = COLUMNS.iter().map(|it| it.0.to_owned());
+    let titles = COLUMNS.iter().map(|it| it.title.to_owned());
     ["strategy".to_owned()].into_iter().chain(speed).chain(titles).chain(["decisions/s".to_owned()]).collect()
 }
 
 fn cells(row: &Row, sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| format!("{}×", row.speed));
-    let numbers = COLUMNS.iter().map(|it| (it.1)(row));
+    let numbers = COLUMNS.iter().map(|it| (it.text)(row));
     [row.strategy.clone()].into_iter().chain(speed).chain(numbers).collect()
 }
 

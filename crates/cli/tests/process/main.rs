@@ -7,6 +7,7 @@ mod commands;
 mod demo;
 mod drain;
 mod health;
+mod page;
 mod program;
 mod secrecy;
 mod serve;

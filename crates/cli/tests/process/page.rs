@@ -1,0 +1,140 @@
+//! `maitre replay --html`: a page that is whole, needs nobody, and is the same every time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::program::run;
+
+/// Three prompts that share their beginning, in two parts.
+const TRACE: &str = r#"{"timestamp":0,"output_length":20,"prompt":[[7,2000],[31,155]],"answer":1,"part":0}
+{"timestamp":4000,"output_length":30,"prompt":[[7,2000],[32,90]],"answer":2,"part":0}
+{"timestamp":9000,"output_length":10,"prompt":[[7,2000],[33,64]],"answer":3,"part":1}
+"#;
+
+/// Tags that have no end.
+const VOID: &[&str] = &["!DOCTYPE", "meta", "link"];
+
+/// A folder of its own for each test, and a trace in it by this name.
+fn trace(folder: &str, name: &str) -> (PathBuf, String) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    fs::create_dir_all(&folder).unwrap();
+    let trace = folder.join(name);
+    fs::write(&trace, TRACE).unwrap();
+    (folder, trace.to_str().unwrap().to_owned())
+}
+
+fn replay(trace: &str, page: &Path, more: &[&str]) -> Output {
+    run(&[&["replay", "--trace", trace, "--workers", "2", "--html", page.to_str().unwrap()], more].concat())
+}
+
+#[track_caller]
+fn page(trace: &str, path: &Path, more: &[&str]) -> String {
+    let output = replay(trace, path, more);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read_to_string(path).unwrap()
+}
+
+/// Every tag that begins ends, in order, and attributes have their quotes.
+#[track_caller]
+fn check_tags(html: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = html;
+    while let Some(begin) = rest.find('<') {
+        let end = begin + rest[begin..].find('>').expect("a tag without end");
+        let tag = &rest[begin + 1..end];
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "quotes of <{tag}>");
+        assert!(!tag.contains('<'), "<{tag}>");
+        match tag {
+            _ if tag.starts_with('/') => assert_eq!(
+                open.pop(),
+                Some(name),
+                "before: {}",
+                &html[html.len() - rest.len()..][..begin.min(200)]
+            ),
+            _ if tag.ends_with('/') || VOID.contains(&name) => {}
+            _ => open.push(name),
+        }
+        rest = &rest[end + 1..];
+        // What a script says is no markup.
+        if name == "script" && !tag.starts_with('/') {
+            rest = &rest[rest.find("</script>").expect("a script without end")..];
+        }
+    }
+    assert!(open.is_empty(), "never ended: {open:?}");
+}
+
+#[test]
+fn a_page_is_whole_and_loads_nothing() {
+    let (folder, trace) = trace("page-whole", "trace.jsonl");
+    let path = folder.join("page.html");
+    let output = replay(&trace, &path, &["--strategy", "all", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let html = fs::read_to_string(&path).unwrap();
+    check_tags(&html);
+    for absent in ["http://", "https://", "src=", "@import", "url("] {
+        assert!(!html.contains(absent), "{absent}");
+    }
+    for row in report["rows"].as_array().unwrap() {
+        let name = row["strategy"].as_str().unwrap();
+        assert!(html.contains(&format!("<th scope=\"row\">{name}")), "{name} is not in the table");
+        assert!(html.contains(&format!("Load of the workers under {name}")), "{name} has no chart");
+    }
+    assert!(html.contains("Parts of the trace"));
+    assert!(html.contains("has the lowest mean TTFT"));
+    let drawn = html.split("<script>").next().unwrap();
+    assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "a number is none");
+}
+
+#[test]
+fn a_sweep_has_charts_over_speeds() {
+    let (folder, trace) = trace("page-sweep", "trace.jsonl");
+    let html = page(&trace, &folder.join("page.html"), &["--speed", "4,1"]);
+    check_tags(&html);
+    assert!(html.contains("Mean time to the first token, by load"));
+    assert!(html.contains("1× and 4×"));
+}
+
+#[test]
+fn the_same_replay_makes_the_same_bytes() {
+    let (folder, trace) = trace("page-same", "trace.jsonl");
+    let one = page(&trace, &folder.join("one.html"), &["--jobs", "1"]);
+    let other = page(&trace, &folder.join("other.html"), &["--jobs", "3"]);
+    assert_eq!(one, other);
+    // Written over, and nothing is left beside it.
+    assert_eq!(page(&trace, &folder.join("one.html"), &[]), one);
+    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["one.html", "other.html", "trace.jsonl"]);
+}
+
+#[test]
+fn a_name_from_outside_is_text() {
+    let (folder, trace) = trace("page-name", "<script>alert('1')&\"x.jsonl");
+    let html = page(&trace, &folder.join("page.html"), &[]);
+    check_tags(&html);
+    assert_eq!(html.matches("<script>").count(), 1, "only our own");
+    assert!(html.contains("&lt;script&gt;alert(&#39;1&#39;)&amp;&quot;x.jsonl"));
+}
+
+#[test]
+fn json_and_the_page_come_together() {
+    let (folder, trace) = trace("page-json", "trace.jsonl");
+    let path = folder.join("page.html");
+    let output = replay(&trace, &path, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3);
+    assert!(path.exists());
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let (folder, trace) = trace("page-place", "trace.jsonl");
+    for (place, expected) in [("absent/page.html", "its folder does not exist"), (".", "not a file")] {
+        let output = replay(&trace, &folder.join(place), &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--html") && said.contains(place) && said.contains(expected), "{said}");
+    }
+}
