@@ -98,6 +98,11 @@ pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
     })
 }
 
+/// The value of one knob as TOML; none if there is no such key.
+pub fn value(config: &Config, key: &str) -> Option<String> {
+    knob::all().find(|it| it.key == key).map(|it| it.toml(config))
+}
+
 /// A time as knobs take it: `90s`, `150ms`, `2m`.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     form::duration(text, &(std::time::Duration::ZERO..=std::time::Duration::from_hours(24)))

@@ -9,5 +9,6 @@ pub mod generate;
 pub mod replay;
 pub mod serve;
 pub mod trace;
+pub mod tune;
 
 mod signals;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_cli::{bench, check, demo, engine, generate, replay, serve};
+use maitre_cli::{bench, check, demo, engine, generate, replay, serve, tune};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +15,8 @@ Examples:
   maitre engine --count 4 --profile h200-8b     engines that speak vLLM, without a GPU
   maitre replay --trace traces/conversation.jsonl.gz --strategy all
                                                 every strategy on the same hour of traffic, in virtual time
+  maitre tune --trace traces/conversation.jsonl.gz --target 'ttft_mean<2s'
+                                                the smallest fleet that keeps a target, and its config
   maitre generate rag:qps=20 --out rag.jsonl.gz
                                                 a trace of made traffic
   maitre bench --url http://127.0.0.1:8080 --trace trace.jsonl
@@ -32,6 +34,7 @@ fn command() -> Command {
         .subcommand(engine::command())
         .subcommand(check::command())
         .subcommand(replay::command())
+        .subcommand(tune::command())
         .subcommand(generate::command())
         .subcommand(bench::command())
 }
@@ -44,6 +47,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("bench", matches)) => bench::run(matches),
         Some(("check", matches)) => check::run(matches),
         Some(("replay", matches)) => replay::run(matches),
+        Some(("tune", matches)) => tune::run(matches),
         Some(("generate", matches)) => generate::run(matches),
         _ => anyhow::bail!("no such command"),
     }

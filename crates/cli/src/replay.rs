@@ -106,31 +106,49 @@ fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<Choice>> {
     names.iter().map(choice).collect()
 }
 
-/// All strategies at all speeds, several at a time; the runs come back in the order in which they were asked for.
+/// A run to come.
+pub(crate) struct Task<'a> {
+    pub(crate) study: &'a Study,
+    pub(crate) choice: Choice,
+    pub(crate) deck: &'a Deck<'a>,
+    /// Of the deck, for the row.
+    pub(crate) speed: f64,
+}
+
+/// All strategies at all speeds.
 fn play_all(study: &Study, choices: &[Choice], speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
     let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
     let decks = decks(study, &traces);
-    let todo: Vec<(usize, Choice)> =
-        (0..speeds.len()).flat_map(|speed| choices.iter().map(move |&it| (speed, it))).collect();
+    let tasks: Vec<Task<'_>> = decks
+        .iter()
+        .zip(speeds)
+        .flat_map(|(deck, &speed)| choices.iter().map(move |&choice| Task { study, choice, deck, speed }))
+        .collect();
+    play_tasks(&tasks, jobs)
+}
+
+/// Several at a time; the runs come back in the order in which they were asked for.
+pub(crate) fn play_tasks(tasks: &[Task<'_>], jobs: Option<usize>) -> Vec<Run> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let progress = Progress::begin(todo.len() * study.trace.requests.len());
+    let progress = Progress::begin(tasks.iter().map(|it| it.deck.requests().len()).sum());
     let work = || {
-        while let Some(&(speed, choice)) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let run = play_one(study, choice, (&decks[speed], speeds[speed]), &progress);
-            done.lock().push(((speed, choice), run));
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(task) = tasks.get(place) else { break };
+            let run = play_one(task, &progress);
+            done.lock().push((place, run));
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 1..jobs.unwrap_or(cores).min(todo.len()) {
+        for _ in 1..jobs.unwrap_or(cores).min(tasks.len()) {
             scope.spawn(work);
         }
         work();
     });
     progress.end();
     let mut done = done.into_inner();
-    let place = |key: &(usize, Choice)| todo.iter().position(|it| it == key);
-    done.sort_by_key(|(key, _)| place(key));
+    done.sort_by_key(|it| it.0);
     done.into_iter().map(|(_, run)| run).collect()
 }
 
@@ -147,7 +165,7 @@ fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<Deck<'a>> {
     decks
 }
 
-fn play_one(study: &Study, choice: Choice, (deck, speed): (&Deck<'_>, f64), progress: &Progress) -> Run {
+fn play_one(&Task { study, choice, deck, speed }: &Task<'_>, progress: &Progress) -> Run {
     let mut told = 0;
     let mut step = |arrived: usize| {
         // A bell for every request would cost more than some requests do.

@@ -350,6 +350,6 @@ mod tests {
         for choice in Choice::all() {
             assert_eq!(choice.as_str().parse(), Ok(choice));
         }
-        assert!("best".parse::<Choice>().unwrap_err().contains("least-delay, oracle"));
+        assert!("best".parse::<Choice>().unwrap_err().contains("dualmap, oracle"));
     }
 }
