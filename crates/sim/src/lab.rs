@@ -11,13 +11,14 @@ mod deck;
 mod desk;
 mod outcome;
 pub mod script;
+mod settings;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
@@ -27,6 +28,7 @@ use maitre_index::prefix::Unit;
 pub use deck::{Deck, block_tokens};
 pub use outcome::{Answer, Outcome, Sample, Worked};
 pub use script::Script;
+pub use settings::{Judge, Knowledge, Limits, Settings};
 
 use crate::engine::{Finish, Job, Known, Rest};
 use crate::profile::Profile;
@@ -34,62 +36,6 @@ use crate::report::Seen;
 use deck::MODEL;
 use desk::Desk;
 use script::Act;
-
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// One engine each. All have the block of the deck.
-    pub fleet: Vec<Profile>,
-    pub brain: maitre_dispatch::Settings,
-    pub judge: Judge,
-    pub knowledge: Knowledge,
-    /// From a change in a cache to its arrival at the router.
-    pub event_delay: Duration,
-    /// Between two scrapes, and from a scrape to its arrival.
-    pub scrape_every: Duration,
-    pub scrape_delay: Duration,
-    /// Requests go to routers in turn, and none knows what the others promised.
-    pub routers: usize,
-    pub script: Script,
-}
-
-impl Settings {
-    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::Settings) -> Settings {
-        Settings {
-            fleet,
-            brain,
-            judge: Judge::Brain,
-            knowledge: Knowledge::Reported,
-            event_delay: Duration::ZERO,
-            // As in the router.
-            scrape_every: Duration::from_secs(1),
-            scrape_delay: Duration::ZERO,
-            routers: 1,
-            script: Script::default(),
-        }
-    }
-}
-
-/// Who seats requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judge {
-    /// The router's brain, by its strategy.
-    Brain,
-    /// One that knows all there is to know now.
-    Oracle,
-    /// The same, and all workers share one cache without limits.
-    IdealCache,
-}
-
-/// What the router is told of caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knowledge {
-    /// Engines report what they store and evict.
-    Reported,
-    /// It knows what it sent where, and what answers say of cached tokens.
-    Predicted,
-    /// It looks at no prompt.
-    None,
-}
 
 /// Watches a run from outside.
 pub trait Witness {
@@ -106,6 +52,9 @@ impl Witness for () {}
 /// Samples of load over a run.
 const SAMPLES: u32 = 240;
 const SAMPLE_MIN: Duration = Duration::from_secs(1);
+/// Between two ticks of the brain, as in the router. What is believed of a worker that nobody has tried changes at
+/// ticks: with one at every scrape only, it would seem as fast as engines usually are for twice as long.
+const TICK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
@@ -120,11 +69,14 @@ enum Happens {
     /// Changes of a cache, or a scrape, reach the router.
     Events {
         worker: usize,
+        life: u32,
     },
     Load {
         worker: usize,
+        life: u32,
     },
     Scrape,
+    Tick,
     Sample,
     Act(usize),
 }
@@ -198,10 +150,12 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
         lab.foresee(*at, Happens::Act(number));
     }
     lab.foresee(Instant::ZERO, Happens::Scrape);
+    lab.foresee(Instant::ZERO, Happens::Tick);
     lab.foresee(Instant::ZERO, Happens::Sample);
     while let Some(Reverse((now, _, happens))) = lab.queue.pop() {
         lab.happen(now, happens, witness);
     }
+    debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
     lab.outcome.deciding = lab.deciding;
     lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
     lab.outcome
@@ -230,13 +184,16 @@ impl Lab<'_> {
                 self.arrive(now, number, witness);
             }
             Happens::Submission { request } => self.submit(now, request),
-            Happens::StepEnds { worker, life } if self.desks[worker].life == life => {
-                self.end_step(now, worker);
-            }
-            Happens::StepEnds { .. } => {}
-            Happens::Events { worker } => self.tell_events(now, worker),
-            Happens::Load { worker } => self.tell_load(now, worker),
+            // What an earlier life of a worker began, or sent, ended with it.
+            Happens::StepEnds { worker, life }
+            | Happens::Events { worker, life }
+            | Happens::Load { worker, life }
+                if self.desks[worker].life != life => {}
+            Happens::StepEnds { worker, .. } => self.end_step(now, worker),
+            Happens::Events { worker, .. } => self.tell_events(now, worker),
+            Happens::Load { worker, .. } => self.tell_load(now, worker),
             Happens::Scrape => self.scrape(now),
+            Happens::Tick => self.tick(now),
             Happens::Sample => self.sample(now),
             Happens::Act(number) => self.act(now, number),
         }
@@ -244,6 +201,16 @@ impl Lab<'_> {
 
     fn is_over(&self) -> bool {
         self.to_come == 0 && self.open.is_empty()
+    }
+
+    /// Whether nothing is left of any request, here and in the routers.
+    fn has_kept_its_promises(&self) -> bool {
+        let owes = |it: &maitre_fleet::Worker| {
+            let all = [it.promised.prefill, it.promised.decode, it.promised.context];
+            it.promised.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
+        };
+        let keeps = |it: &Brain| it.open() == 0 && !it.fleet().workers().any(owes);
+        self.is_over() && self.routers.iter().all(keeps)
     }
 
     /// Whom caches do not concern is not told of them.
@@ -264,6 +231,11 @@ impl Lab<'_> {
         self.tell_all(now, Event::ModelsReported { worker, cards: &cards });
         if self.has_events() {
             self.tell_all(now, Event::TrustChanged { worker, trust: Trust::Fresh });
+        }
+        // A router asks a new worker about itself at once: until it knows the block, nothing it sends there is
+        // remembered.
+        if self.desks[number].post_load() {
+            self.tell_load(now, number);
         }
     }
 
@@ -290,10 +262,7 @@ impl Lab<'_> {
         let open = Open { number, router, worker: WorkerId(0), believed: None, tokens, first: None };
         self.open.insert(request, open);
         if self.settings.judge != Judge::Brain {
-            return match self.foreknow(number) {
-                Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
-                None => self.refuse(request),
-            };
+            return self.seat_by_foreknowledge(now, request, number);
         }
         let asked = &self.deck.requests[number];
         let looks = self.settings.knowledge != Knowledge::None;
@@ -308,7 +277,7 @@ impl Lab<'_> {
             request: RequestId(request),
             model: Some(MODEL),
             size: Size::Tokens(asked.prompt_tokens()),
-            answer_max: None,
+            answer_max: (self.settings.limits == Limits::Told).then_some(asked.answer_tokens.max(1).into()),
             decodes: Decodes::Yes,
             form: Form::Stream,
             session: asked.session,
@@ -340,6 +309,13 @@ impl Lab<'_> {
     fn refuse(&mut self, request: u64) {
         self.open.remove(&request);
         self.outcome.refused += 1;
+    }
+
+    fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
+        match self.foreknow(number) {
+            Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
+            None => self.refuse(request),
+        }
     }
 
     /// Where it adds least to everybody's delay, knowing all.
@@ -375,9 +351,7 @@ impl Lab<'_> {
         let (number, router, worker) = (open.number, open.router, open.worker.index());
         let asked = &self.deck.requests[number];
         if !self.desks[worker].up {
-            let failed = Event::Failed { request: RequestId(request), failure: Failure::Refused };
-            let verdict = self.tell(router, now, failed);
-            return self.obey(now, request, verdict);
+            return self.fail(now, request, Failure::Refused);
         }
         let mut tokens = std::mem::take(&mut open.tokens);
         if tokens.is_empty() {
@@ -414,7 +388,10 @@ impl Lab<'_> {
         if self.has_events() && self.desks[worker].post_events() {
             match self.settings.event_delay {
                 Duration::ZERO => self.tell_events(now, worker),
-                delay => self.foresee(now + delay, Happens::Events { worker }),
+                delay => {
+                    let life = self.desks[worker].life;
+                    self.foresee(now + delay, Happens::Events { worker, life });
+                }
             }
         }
         for output in &outputs {
@@ -491,13 +468,22 @@ impl Lab<'_> {
             if self.desks[worker].post_load() {
                 match self.settings.scrape_delay {
                     Duration::ZERO => self.tell_load(now, worker),
-                    delay => self.foresee(now + delay, Happens::Load { worker }),
+                    delay => {
+                        let life = self.desks[worker].life;
+                        self.foresee(now + delay, Happens::Load { worker, life });
+                    }
                 }
             }
         }
-        self.tell_all(now, Event::Tick);
         if !self.is_over() {
             self.foresee(now + self.settings.scrape_every, Happens::Scrape);
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.tell_all(now, Event::Tick);
+        if !self.is_over() {
+            self.foresee(now + TICK, Happens::Tick);
         }
     }
 
@@ -548,16 +534,27 @@ impl Lab<'_> {
         for request in lost {
             let Some(open) = self.open.get(&request) else { continue };
             let (router, began) = (open.router, open.first.is_some());
-            let id = RequestId(request);
             if began {
                 self.open.remove(&request);
                 self.outcome.failed += 1;
-                self.tell(router, now, Event::BrokeOff { request: id });
+                self.tell(router, now, Event::BrokeOff { request: RequestId(request) });
             } else {
-                let failed = Event::Failed { request: id, failure: Failure::Broke };
-                let verdict = self.tell(router, now, failed);
-                self.obey(now, request, verdict);
+                self.fail(now, request, Failure::Broke);
             }
         }
     }
+
+    /// An attempt failed before its first token: whoever seated the request seats it again, or gives it up.
+    fn fail(&mut self, now: Instant, request: u64, failure: Failure) {
+        let Some(open) = self.open.get(&request) else { return };
+        let (number, router) = (open.number, open.router);
+        if self.settings.judge != Judge::Brain {
+            return self.seat_by_foreknowledge(now, request, number);
+        }
+        let verdict = self.tell(router, now, Event::Failed { request: RequestId(request), failure });
+        self.obey(now, request, verdict);
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,7 +85,7 @@ async fn what_cannot_be_played_is_told_at_once() {
         ("https://host", trace.as_str(), 1, "asks for TLS"),
         ("nonsense", &trace, 1, "--url"),
         (&nobody, &trace, 1, &format!("ask {nobody} for its models")),
-        (&nobody, "/nonexistent/trace", 1, "read the trace /nonexistent/trace"),
+        (&nobody, "/nonexistent/trace", 1, "--trace /nonexistent/trace"),
     ] {
         let ran = bench(&["--url", url, "--trace", trace]).await;
         assert_eq!(ran.code, Some(code), "{}", ran.said);

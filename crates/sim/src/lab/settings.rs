@@ -1,0 +1,72 @@
+//! What is played, before whom, and who knows what.
+
+use std::time::Duration;
+
+use super::script::Script;
+use crate::profile::Profile;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// One engine each. All have the block of the deck.
+    pub fleet: Vec<Profile>,
+    pub brain: maitre_dispatch::Settings,
+    pub judge: Judge,
+    pub knowledge: Knowledge,
+    /// From a change in a cache to its arrival at the router.
+    pub event_delay: Duration,
+    /// Between two scrapes, and from a scrape to its arrival.
+    pub scrape_every: Duration,
+    pub scrape_delay: Duration,
+    /// Requests go to routers in turn, and none knows what the others promised.
+    pub routers: usize,
+    pub limits: Limits,
+    pub script: Script,
+}
+
+impl Settings {
+    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::Settings) -> Settings {
+        Settings {
+            fleet,
+            brain,
+            judge: Judge::Brain,
+            knowledge: Knowledge::Reported,
+            event_delay: Duration::ZERO,
+            // As in the router.
+            scrape_every: Duration::from_secs(1),
+            scrape_delay: Duration::ZERO,
+            routers: 1,
+            limits: Limits::Untold,
+            script: Script::default(),
+        }
+    }
+}
+
+/// Who seats requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// The router's brain, by its strategy.
+    Brain,
+    /// One that knows all there is to know now.
+    Oracle,
+    /// The same, and all workers share one cache without limits.
+    IdealCache,
+}
+
+/// What the router is told of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Engines report what they store and evict.
+    Reported,
+    /// It knows what it sent where, and what answers say of cached tokens.
+    Predicted,
+    /// It looks at no prompt.
+    None,
+}
+
+/// Whether clients say how long an answer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limits {
+    Untold,
+    /// Exactly as long as it will be: so does `maitre bench`, which has no other way to get the trace's answers.
+    Told,
+}
