@@ -226,6 +226,7 @@ impl Brain {
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, failure } => self.failed(now, request, failure, effects),
             Event::FirstToken { request } => self.first_token(now, request, effects),
+            Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
             Event::Declined { request } => self.close_with(now, request, Evidence::Answered, effects),
             Event::BrokeOff { request } => self.close_with(now, request, Evidence::Broke, effects),
@@ -450,6 +451,19 @@ impl Brain {
             self.fleet.learn_first_token(worker, ahead, took);
         }
         self.see(now, worker, Evidence::Answered, effects);
+    }
+
+    /// Until enough answers have ended, those under way are all there is to learn from: with answers of a
+    /// minute each, a fleet was full before the first one had ended.
+    fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
+        let Some(open) = self.open.get(&request.0) else { return };
+        let Some(place) = open.seat.filter(|_| open.form == Form::Stream) else { return };
+        let Some(estimate) = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it)) else { return };
+        if !estimate.is_new() {
+            return;
+        }
+        estimate.learn_at_least(u64::from(pieces));
+        self.learn_pace(now, Form::Stream, &place, pieces.saturating_sub(1));
     }
 
     /// Answers in one piece do not say when their prefill is done: it is when it should be.

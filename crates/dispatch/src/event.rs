@@ -75,6 +75,11 @@ pub enum Event<'a> {
     FirstToken {
         request: RequestId,
     },
+    /// It goes on: so many pieces have come. Told at a few of them, far apart.
+    Streamed {
+        request: RequestId,
+        pieces: u32,
+    },
     /// The answer is complete; what it counted, if it said so, and in how many pieces it came.
     Finished {
         request: RequestId,
@@ -94,6 +99,12 @@ pub enum Event<'a> {
         request: RequestId,
     },
     Tick,
+}
+
+/// Whether this piece of a stream is one that `Streamed` is told of: the 32nd, and whenever their number has
+/// doubled. Fewer tell little of a pace; more would cost and tell nothing.
+pub const fn is_told(pieces: u32) -> bool {
+    pieces >= 32 && pieces.is_power_of_two()
 }
 
 /// Blocks that follow each other in an engine's cache, in its own words.

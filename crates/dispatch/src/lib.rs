@@ -11,4 +11,4 @@ pub mod in_use;
 
 pub use brain::{Brain, Plan, Settings};
 pub use cache::Prompt;
-pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat};
+pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat, is_told};

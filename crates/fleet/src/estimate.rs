@@ -6,6 +6,13 @@ use maitre_base::Tokens;
 /// Weight of the newest answer: half of the memory is the last thirteen.
 const NEWEST: f64 = 0.05;
 
+/// As many answers as that weight remembers: before, each weighs as much as those before it.
+const FEW: u32 = 20;
+
+/// What an answer that has come this far will come to, as a factor: we look when its length has doubled, so
+/// it ends somewhere before the next look, or after.
+const STILL_GOING: f64 = 1.5;
+
 /// Bytes per token before any answer was seen: what English text gives with the vocabularies of today.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
@@ -16,11 +23,13 @@ const ANSWER_TOKENS: f64 = 256.0;
 pub struct Estimate {
     pub bytes_per_token: f64,
     pub answer_tokens: f64,
+    /// Answers that have ended.
+    answers: u32,
 }
 
 impl Default for Estimate {
     fn default() -> Estimate {
-        Estimate { bytes_per_token: BYTES_PER_TOKEN, answer_tokens: ANSWER_TOKENS }
+        Estimate { bytes_per_token: BYTES_PER_TOKEN, answer_tokens: ANSWER_TOKENS, answers: 0 }
     }
 }
 
@@ -68,7 +77,22 @@ impl Estimate {
             self.bytes_per_token += NEWEST * (seen - self.bytes_per_token);
         }
         if let (Decodes::Yes, Some(answer)) = (decodes, counted.answer) {
-            self.answer_tokens += NEWEST * (answer as f64 - self.answer_tokens);
+            self.answers = self.answers.saturating_add(1);
+            let weight = NEWEST.max(1.0 / f64::from(self.answers + 1));
+            self.answer_tokens += weight * (answer as f64 - self.answer_tokens);
+        }
+    }
+
+    /// Whether too few answers have ended to tell how long they are.
+    pub fn is_new(&self) -> bool {
+        self.answers < FEW
+    }
+
+    /// An answer has come this far, and goes on.
+    pub fn learn_at_least(&mut self, tokens: u64) {
+        let expected = STILL_GOING * tokens as f64;
+        if expected > self.answer_tokens {
+            self.answer_tokens += NEWEST * (expected - self.answer_tokens);
         }
     }
 }
@@ -93,6 +117,25 @@ mod tests {
         }
         let work = estimate.work(Size::Bytes(5_000), None, Decodes::Yes);
         assert_eq!(work, Work { prompt: Tokens(2_000), answer: Tokens(40) });
+    }
+
+    #[test]
+    fn the_first_answers_teach_at_once() {
+        let mut estimate = Estimate::default();
+        let counted = Counted { prompt: None, cached: None, answer: Some(1_000) };
+        estimate.learn(Size::Tokens(9), counted, Decodes::Yes);
+        assert!(estimate.is_new() && (620.0..640.0).contains(&estimate.answer_tokens), "{estimate:?}");
+        (0..20).for_each(|_| estimate.learn(Size::Tokens(9), counted, Decodes::Yes));
+        assert!(!estimate.is_new() && estimate.answer_tokens > 950.0, "{estimate:?}");
+    }
+
+    #[test]
+    fn answers_under_way_teach_that_they_are_long_and_never_that_they_are_short() {
+        let mut estimate = Estimate::default();
+        estimate.learn_at_least(100);
+        assert_eq!(estimate, Estimate::default());
+        (0..200).for_each(|_| estimate.learn_at_least(512));
+        assert!((760.0..=768.0).contains(&estimate.answer_tokens), "{estimate:?}");
     }
 
     #[test]

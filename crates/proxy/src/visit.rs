@@ -10,7 +10,7 @@ use http::header::HeaderValue;
 use maitre_base::{Instant, RequestId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Event, Seat};
+use maitre_dispatch::{Event, Seat, is_told};
 use maitre_fleet::estimate::Counted;
 use tracing::debug;
 
@@ -86,6 +86,8 @@ impl Visit {
                 return;
             }
             self.lane.house.on(Event::FirstToken { request: self.request });
+        } else if is_told(self.pace.pieces) {
+            self.lane.house.on(Event::Streamed { request: self.request, pieces: self.pace.pieces });
         }
     }
 

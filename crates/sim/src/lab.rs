@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat, is_told};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
@@ -395,10 +395,14 @@ impl Lab<'_> {
             }
         }
         for output in &outputs {
-            if output.index > 0 && output.finish.is_none() {
+            let looks = is_told(output.index + 1);
+            if output.index > 0 && output.finish.is_none() && !looks {
                 continue;
             }
             let request = self.desks[worker].request(output.job);
+            if looks {
+                self.stream(now, request, output.index + 1);
+            }
             if output.index == 0 {
                 self.begin_answer(now, request);
             }
@@ -408,6 +412,11 @@ impl Lab<'_> {
         }
         self.outputs = outputs;
         self.begin_step(now, worker);
+    }
+
+    fn stream(&mut self, now: Instant, request: u64, pieces: u32) {
+        let Some(open) = self.open.get(&request) else { return };
+        self.tell(open.router, now, Event::Streamed { request: RequestId(request), pieces });
     }
 
     fn begin_answer(&mut self, now: Instant, request: u64) {
