@@ -581,6 +581,7 @@ fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
         worker: standing.worker,
         key: standing.key,
         requests: standing.requests,
+        prefilling: standing.promised.prefilling,
         prefill: standing.promised.prefill,
         decode: standing.promised.decode,
         share: standing.share,

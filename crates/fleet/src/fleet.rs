@@ -302,7 +302,7 @@ impl Fleet {
     pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
         let (usual, _) = Rates::usual();
         self.rates.first_token(tokens, took, usual);
-        let (lean, _) = self.rates.leans();
+        let lean = self.rates.as_lean();
         if let Some(it) = self.worker_mut(worker) {
             it.rates.first_token(tokens, took, lean);
         }
@@ -312,9 +312,9 @@ impl Fleet {
     pub fn learn_step(&mut self, worker: WorkerId, requests: f64, gap: Duration) {
         let (_, usual) = Rates::usual();
         self.rates.step(requests, gap, usual);
-        let (_, lean) = self.rates.leans();
+        let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
-            it.rates.step(requests, gap, lean);
+            it.rates.step_beside(&fleet, requests, gap);
         }
     }
 

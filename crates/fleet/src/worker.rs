@@ -90,14 +90,18 @@ impl Worker {
         load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens)
     }
 
-    /// What the requests there hold of it, by our account or by its own, whichever is more.
+    /// What the requests there hold of it, and what those in line there will: by its own account, where it
+    /// gives one, and ours of what it has not let in.
     pub fn pinned(&self, now: Instant, capacity: Tokens) -> Tokens {
-        let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return self.promised.context };
-        // What it says is held by those it has let in; the others stand in line for theirs.
         let promised = &self.promised;
+        let Some(load) = self.fresh(now) else { return promised.context };
+        let Some(usage) = load.kv_usage else { return promised.context };
+        let used = usage * capacity.0 as f64;
         let answers = promised.decode.0.saturating_mul(u64::from(promised.prefilling))
             / u64::from(promised.requests.max(1));
-        let in_line = promised.prefill + Tokens(answers);
-        promised.context.max(Tokens((usage * capacity.0 as f64) as u64) + in_line)
+        // Those who wait though their first token is out were thrown out for want of room, and go first.
+        let thrown_out = load.waiting.unwrap_or(0).saturating_sub(u64::from(promised.prefilling));
+        let each = used / load.running.unwrap_or(0).max(1) as f64;
+        promised.prefill + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
     }
 }

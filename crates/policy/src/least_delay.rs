@@ -7,19 +7,20 @@
 //! There is no threshold to tune.
 //!
 //! ```text
-//! price =            wait + floor + prefill      until the first token: what was promised before, then ours
-//!       +            prefill · full              what it pushes out of a full cache, to be computed again
-//!       + OTHERS ·   prefill · requests          what our prefill takes from those who stream there
-//!       + OTHERS ·   steps · step_request · requests     and our place in every step they share with us
-//!       + ANSWER ·   steps · step                our own answer, at the pace of that crowd
-//!       +            room                        the wait for KV blocks, when nearly all are taken
-//!       +            adapter                     the wait for the adapter, if it must be loaded
+//! price =             wait + floor + prefill     until the first token: what was promised before, then ours
+//!       + BEHIND ·    prefill · prefilling       those who come while we stand in line: as many as stood before us
+//!       + PUSHED ·    prefill · full             what it pushes out of a full cache, to be computed again
+//!       + OTHERS ·    prefill · √requests        what our prefill takes from those who stream there
+//!       + OTHERS ·    steps · step_request · √requests    and our place in every step they share with us
+//!       + ANSWER ·    steps · step               our own answer, at the pace of that crowd
+//!       +             room                       memory: the wait for KV blocks, and what ours keep from others
+//!       +             adapter                    the wait for the adapter, if it must be loaded
 //! ```
 //!
-//! The weights are from a laboratory model of sixteen workloads. Greed for the own first token alone (no
-//! OTHERS) was 40 % worse in mean first-token time; without room one workload was four times worse. What is
-//! pushed out was added on shared-prefix groups at the edge of KV room: mean first token 5.2 s without, 3.5
-//! with, and no other workload worse.
+//! The weights were found on fifteen workloads in virtual time, and are the same for all (decision 012). Greed for
+//! the own first token alone is worse for everybody's, because what is computed twice is queued for, and held,
+//! twice. Seconds that a crowd loses count by its root: a pause matters less to an answer that the crowd makes
+//! long anyway, and with the whole crowd one weight could not suit both six long contexts and forty short ones.
 //!
 //! What it does not see: what other routers have promised meanwhile, except through what engines report.
 //! Where a signal is missing its term is the same for everybody, and least work is what remains.
@@ -28,17 +29,23 @@ use maitre_base::{Rng, Tokens};
 
 use crate::{Adapter, Ask, Candidate, Pick, Room, Why};
 
-/// What a second of everybody else's time weighs against our own first token.
-const OTHERS: f64 = 0.4;
-/// What a second of our own answer weighs: it is read as it comes.
-const ANSWER: f64 = 0.3;
+/// What a second before the first token of somebody who will come weighs against one before our own.
+const BEHIND: f64 = 0.35;
+/// What a token that is pushed out of a cache costs: to be asked for again, on average, several times.
+const PUSHED: f64 = 4.0;
+/// What a second of answers that already stream weighs, everybody else's and our own.
+const OTHERS: f64 = 0.55;
+const ANSWER: f64 = 0.05;
 /// Loading a token's KV from slower memory, beside computing it: 128 KiB over PCIe take 5 to 10 µs, a
 /// token's prefill 15 to 100.
 const LOAD: f64 = 0.25;
 /// From here on a cache is pressed: preemptions begin before the last block is taken.
 const PRESSED: f64 = 0.8;
-/// What the last block costs, in mean answers. Chosen.
-const PRESS: f64 = 0.25;
+/// What the last block costs, and what waiting for the whole cache to turn over costs, in our answers' time.
+const PRESS: f64 = 0.2;
+const MISSING: f64 = 0.3;
+/// What a part of the cache that we hold for the time of our answer costs each request there once it is full.
+const CROWD: f64 = 0.3;
 /// Loading an adapter from host memory; public measurements give 0.05 to 0.5 s for ranks of 8 to 64.
 const ADAPTER_SECONDS: f64 = 0.2;
 /// Prices this near to the best are equal: no rate is known better, and nobody feels two milliseconds.
@@ -85,17 +92,19 @@ fn price(ask: &Ask, candidate: &Candidate) -> f64 {
     let prefill = pace.prefill_token * (computed as f64 + LOAD * below as f64);
 
     let own = candidate.wait_seconds + pace.floor + prefill;
-    let pushed_out = prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds));
-    let others = requests * (prefill + steps * pace.step_request);
+    let behind = prefill * f64::from(candidate.prefilling);
+    let pushed = prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds));
+    let others = requests.sqrt() * (prefill + steps * pace.step_request);
     let answer = steps * step;
-    let needed = Tokens(computed + below) + ask.decode;
-    let room = candidate.room.map_or(0.0, |it| room(it, needed, answer));
+    let held = Hold { computed: Tokens(computed + below), answer: ask.decode, seconds: answer };
+    let room = candidate.room.map_or(0.0, |it| room(it, held, requests));
     let adapter = match candidate.adapter {
         Adapter::Ready => 0.0,
         Adapter::Loads => ADAPTER_SECONDS,
         Adapter::Waits => ADAPTER_SECONDS + answer,
     };
-    (own + pushed_out + OTHERS * others + ANSWER * answer + room + adapter) / candidate.share
+    let weighed = BEHIND * behind + PUSHED * pushed + OTHERS * others + ANSWER * answer;
+    (own + weighed + room + adapter) / candidate.share
 }
 
 /// The part of a cache that holds something. What is computed there takes the place of something else.
@@ -103,14 +112,25 @@ pub(crate) fn full(room: Room, holds: Tokens) -> f64 {
     (holds.0 as f64 / room.capacity.0.max(1) as f64).min(1.0)
 }
 
-/// The wait until enough answers have ended for `needed` more tokens. A worker whose cache is full of running requests frees it at
-/// the pace at which they end: all of it in about the time of one answer.
-fn room(room: Room, needed: Tokens, answer_seconds: f64) -> f64 {
+/// What a request will hold of a cache, and for how long.
+#[derive(Clone, Copy)]
+struct Hold {
+    computed: Tokens,
+    answer: Tokens,
+    seconds: f64,
+}
+
+/// What memory costs. A worker whose cache is full of running requests frees it at the pace at which they end, all
+/// of it in about the time of one answer: so long we wait for the part that is missing. And what we compute
+/// there is held until our answer ends, which shortens what all others have; what is held there already
+/// costs nothing more. So a new prefix goes where there is memory, and an old one stays where it is.
+fn room(room: Room, held: Hold, requests: f64) -> f64 {
     let capacity = room.capacity.0.max(1) as f64;
-    let filled = (room.pinned + needed).0 as f64 / capacity;
+    let filled = (room.pinned + held.computed + held.answer).0 as f64 / capacity;
     let pressed = ((filled - PRESSED) / (1.0 - PRESSED)).clamp(0.0, 1.0);
     let missing = (filled - 1.0).max(0.0);
-    answer_seconds * (PRESS * pressed * pressed + missing)
+    let taken = held.computed.0 as f64 / capacity * (room.pinned.0 as f64 / capacity);
+    held.seconds * (PRESS * pressed + MISSING * missing + CROWD * taken * requests)
 }
 
 #[cfg(test)]

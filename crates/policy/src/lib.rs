@@ -50,6 +50,8 @@ pub struct Candidate {
     pub key: u64,
     /// Requests we seated there that have not finished.
     pub requests: u32,
+    /// Those of them whose first token is not out.
+    pub prefilling: u32,
     /// Work promised there and not yet done.
     pub prefill: Tokens,
     pub decode: Tokens,

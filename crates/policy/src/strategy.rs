@@ -219,6 +219,7 @@ pub(crate) mod tests {
             worker: WorkerId(number as u32),
             key: hash::mix(number as u64),
             requests,
+            prefilling: 0,
             prefill: Tokens(prefill),
             decode: Tokens::ZERO,
             share: 1.0,

@@ -59,8 +59,8 @@ pub struct Job {
 pub struct Known<'a> {
     /// The names of its full blocks; empty, they are worked out.
     pub names: &'a [PrefixHash],
-    /// Leading tokens that need not be computed, wherever they come from: a cache without limits.
-    pub given_tokens: u32,
+    /// Tokens before the prompt that are computed and kept elsewhere: they are read here, and take no room.
+    pub elsewhere_tokens: u32,
 }
 
 /// What is left to do for one job.
@@ -69,8 +69,9 @@ pub struct Rest {
     /// Prompt tokens to compute, as far as is known before it is admitted.
     pub prefill: u32,
     pub answer: u32,
-    /// Tokens in its context now.
+    /// Tokens in its context now, and those it reads besides, which are elsewhere.
     pub context: u32,
+    pub elsewhere: u32,
     pub running: bool,
 }
 
@@ -452,7 +453,7 @@ impl Engine {
             self.pool.share(id);
         }
         sequence.stored_blocks = hits;
-        sequence.computed = (hits * block_tokens).max(sequence.job.given_tokens);
+        sequence.computed = hits * block_tokens;
         true
     }
 
@@ -462,9 +463,10 @@ impl Engine {
         if sequence.preempted {
             return;
         }
-        sequence.cached_tokens = sequence.computed as u32;
-        self.counters.queried_tokens += sequence.job.prompt_tokens as u64;
-        self.counters.hit_tokens += sequence.computed as u64;
+        let elsewhere = sequence.job.elsewhere_tokens;
+        sequence.cached_tokens = (sequence.computed + elsewhere) as u32;
+        self.counters.queried_tokens += (sequence.job.prompt_tokens + elsewhere) as u64;
+        self.counters.hit_tokens += (sequence.computed + elsewhere) as u64;
     }
 
     fn give_room(&mut self, slot: u32, count: usize) -> bool {

@@ -324,14 +324,18 @@ impl Lab<'_> {
         let prompt = request.prompt_tokens() as u32;
         let mut best: Option<(f64, usize)> = None;
         for (worker, desk) in self.desks.iter().enumerate().filter(|it| it.1.takes()) {
-            let held = match self.given.get(number) {
-                Some(&given) => given,
-                None => desk.engine.holds_named(&self.deck.chains[number]) * self.deck.block_tokens,
+            let given = self.given.get(number).copied();
+            let elsewhere = given.unwrap_or(0).min(prompt - 1);
+            let names = &self.deck.chains[number];
+            let held = match given {
+                Some(_) => 0,
+                None => (desk.engine.holds_named(names) * self.deck.block_tokens).min(prompt - 1),
             };
             let new = Rest {
-                prefill: (prompt - held.min(prompt - 1)).max(1),
+                prefill: prompt - elsewhere - held,
                 answer: request.answer_tokens,
-                context: prompt,
+                context: prompt - elsewhere,
+                elsewhere,
                 running: false,
             };
             self.rests.clear();
@@ -357,15 +361,22 @@ impl Lab<'_> {
         if tokens.is_empty() {
             deck::write_tokens(asked, &mut tokens);
         }
+        let mut known = Known { names: &self.deck.chains[number], elsewhere_tokens: 0 };
+        let mut root = deck::root().start();
+        if let Some(&given) = self.given.get(number) {
+            // The rest of the prompt is this request's own; the cache here has nothing to add.
+            let given = given.min(tokens.len() as u32 - 1);
+            tokens.drain(..given as usize);
+            known = Known { names: &[], elsewhere_tokens: given };
+            root = root.with(request);
+        }
         let job = Job {
             prompt: tokens,
-            root: crate::kv::Root::of_chain(deck::root().start()),
+            root: crate::kv::Root::of_chain(root),
             seed: asked.answer,
             answer_tokens: asked.answer_tokens,
             finish: Finish::Stop,
         };
-        let given_tokens = self.given.get(number).copied().unwrap_or(0);
-        let known = Known { names: &self.deck.chains[number], given_tokens };
         if self.desks[worker].submit(request, asked.at, job, known) {
             self.begin_step(now, worker);
         } else {

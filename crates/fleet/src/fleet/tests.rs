@@ -141,18 +141,27 @@ fn requests_of_others_count_once_two_reports_agree() {
 }
 
 #[test]
-fn room_is_what_either_account_says_is_taken() {
+fn room_is_taken_by_those_inside_and_those_in_line() {
     let mut fleet = ready(1);
     let load = Load { kv_usage: Some(0.5), block_size: Some(16), blocks: Some(100), ..Load::default() };
     fleet.report(Instant::ZERO, WorkerId(0), load);
-    let room = |fleet: &Fleet, now| {
+    let pinned = |fleet: &Fleet, now| {
         let mut seats = Vec::new();
         fleet.standings(now, Wanted::Anything, &[], &mut seats);
-        seats[0].room.unwrap()
+        let (capacity, pinned) = seats[0].room.unwrap();
+        assert_eq!(capacity, Tokens(1_600));
+        pinned
     };
-    assert_eq!(room(&fleet, Instant::ZERO), (Tokens(1_600), Tokens(800)));
-    fleet.promise(Instant::ZERO, WorkerId(0), Promise { context: Tokens(900), ..Promise::default() });
-    assert_eq!(room(&fleet, Instant::ZERO), (Tokens(1_600), Tokens(900)));
+    assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800));
+    let promise =
+        Promise { prefill: Tokens(300), decode: Tokens(100), context: Tokens(400), prefilled: false };
+    fleet.promise(Instant::ZERO, WorkerId(0), promise);
+    assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 300 + 100));
+    // One of the three that wait is ours; the others were inside before, and held what those inside hold now.
+    fleet.report(Instant::ZERO, WorkerId(0), Load { running: Some(4), waiting: Some(3), ..load });
+    assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 400 + 2 * 200));
+    // Of an engine that fell silent only what we promised is known.
+    assert_eq!(pinned(&fleet, Instant::from_millis(9_000)), Tokens(400));
 }
 
 #[test]

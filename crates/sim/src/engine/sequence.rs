@@ -43,8 +43,7 @@ pub(super) struct JobPlan {
     pub(super) finish: Finish,
     pub(super) seed: u64,
     pub(super) root: Root,
-    /// Leading tokens that are never computed.
-    pub(super) given_tokens: usize,
+    pub(super) elsewhere_tokens: usize,
 }
 
 /// A step being put together.
@@ -56,12 +55,14 @@ pub(super) struct Step {
 impl Step {
     pub(super) fn add(&mut self, sequence: &Sequence, count: usize) {
         self.budget -= count;
+        let elsewhere = sequence.job.elsewhere_tokens;
         if sequence.is_decoding() {
             self.work.decode_sequences += 1;
-            self.work.context_tokens += sequence.tokens.len() as u64;
+            self.work.context_tokens += (sequence.tokens.len() + elsewhere) as u64;
         } else {
             self.work.prefill_tokens += count as u64;
-            self.work.attended_tokens += count as f64 * (sequence.computed as f64 + count as f64 / 2.0);
+            let before = (sequence.computed + elsewhere) as f64;
+            self.work.attended_tokens += count as f64 * (before + count as f64 / 2.0);
         }
     }
 }
@@ -81,8 +82,7 @@ impl Sequence {
             finish: job.finish,
             seed: job.seed,
             root: job.root,
-            // The last token of a prompt is always computed.
-            given_tokens: (known.given_tokens as usize).min(tokens.len().saturating_sub(1)),
+            elsewhere_tokens: known.elsewhere_tokens as usize,
         };
         let total = tokens.len() + job.answer_tokens as usize;
         tokens.reserve_exact(job.answer_tokens as usize);
@@ -122,11 +122,12 @@ impl Sequence {
     /// `found` is what the cache holds of it, if it has not been admitted.
     pub(super) fn rest(&self, found: usize) -> Rest {
         let answered = self.tokens.len() - self.job.prompt_tokens;
-        let computed = self.computed.max(self.job.given_tokens).max(found.min(self.tokens.len() - 1));
+        let computed = self.computed.max(found.min(self.tokens.len() - 1));
         Rest {
             prefill: if self.is_decoding() { 0 } else { (self.tokens.len() - computed) as u32 },
             answer: self.job.answer_tokens.saturating_sub(answered as u32),
             context: self.tokens.len() as u32,
+            elsewhere: self.job.elsewhere_tokens as u32,
             running: self.state == State::Running,
         }
     }

@@ -40,30 +40,43 @@ struct Play<'a> {
     seconds: f64,
     /// Tokens every decoding sequence has got since the play began.
     steps: f64,
-    /// Decoding sequences: at which step each ends, and the tokens it holds then.
-    decoding: BinaryHeap<Reverse<(u64, u32)>>,
-    /// KV tokens they hold.
+    /// Decoding sequences: at which step each ends, the tokens it holds then, and those it reads besides.
+    decoding: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// KV tokens they hold, and those they read elsewhere.
     held: f64,
+    elsewhere: f64,
     sum: f64,
 }
 
 impl Play<'_> {
     fn begin(profile: &Profile) -> Play<'_> {
         let decoding = BinaryHeap::new();
-        Play { profile, slowness: 1.0, seconds: 0.0, steps: 0.0, decoding, held: 0.0, sum: 0.0 }
+        Play {
+            profile,
+            slowness: 1.0,
+            seconds: 0.0,
+            steps: 0.0,
+            decoding,
+            held: 0.0,
+            elsewhere: 0.0,
+            sum: 0.0,
+        }
     }
 
     fn seat(&mut self, rest: &Rest) {
         let end = self.steps as u64 + u64::from(rest.answer.max(1));
-        self.decoding.push(Reverse((end, rest.context + rest.answer)));
+        self.decoding.push(Reverse((end, rest.context + rest.answer, rest.elsewhere)));
         self.held += f64::from(rest.context);
+        self.elsewhere += f64::from(rest.elsewhere);
     }
 
     /// Seconds of one step without prefill.
     fn step(&self) -> f64 {
         let step = &self.profile.step;
         let count = self.decoding.len() as f64;
-        let millis = step.floor_ms + step.context_token_ms * self.held + step.decode_sequence_ms * count;
+        let millis = step.floor_ms
+            + step.context_token_ms * (self.held + self.elsewhere)
+            + step.decode_sequence_ms * count;
         millis * self.slowness / 1e3
     }
 
@@ -75,10 +88,11 @@ impl Play<'_> {
 
     /// Decodes until the next sequence ends.
     fn end_next(&mut self) -> Option<()> {
-        let Reverse((end, context)) = *self.decoding.peek()?;
+        let Reverse((end, context, elsewhere)) = *self.decoding.peek()?;
         self.advance((end as f64 - self.steps).max(0.0));
         self.decoding.pop();
         self.held = (self.held - f64::from(context)).max(0.0);
+        self.elsewhere -= f64::from(elsewhere);
         self.sum += self.seconds;
         Some(())
     }
@@ -92,13 +106,13 @@ impl Play<'_> {
     /// Computes a prompt; those who decode get their tokens meanwhile.
     fn prefill(&mut self, rest: &Rest) {
         let tokens = f64::from(rest.prefill);
-        let before = f64::from(rest.context) - tokens;
+        let before = f64::from(rest.context + rest.elsewhere) - tokens;
         let step = &self.profile.step;
         let millis =
             step.prefill_token_ms * tokens + step.attended_token_ms * tokens * (before + tokens / 2.0);
         self.seconds += millis * self.slowness / 1e3;
         let mut steps = tokens / f64::from(self.profile.batch_tokens_max);
-        while let Some(&Reverse((end, _))) = self.decoding.peek() {
+        while let Some(&Reverse((end, _, _))) = self.decoding.peek() {
             let left = (end as f64 - self.steps).max(0.0);
             if left > steps {
                 break;
@@ -125,7 +139,7 @@ mod tests {
     };
 
     fn rest(prefill: u32, answer: u32) -> Rest {
-        Rest { prefill, answer, context: 100, running: prefill == 0 }
+        Rest { prefill, answer, context: 100, elsewhere: 0, running: prefill == 0 }
     }
 
     #[track_caller]
