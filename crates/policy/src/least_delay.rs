@@ -34,7 +34,7 @@ const BEHIND: f64 = 0.35;
 /// What a token that is pushed out of a cache costs: to be asked for again, on average, several times.
 const PUSHED: f64 = 4.0;
 /// What a second of answers that already stream weighs, everybody else's and our own.
-const OTHERS: f64 = 0.55;
+const OTHERS: f64 = 0.8;
 const ANSWER: f64 = 0.05;
 /// Loading a token's KV from slower memory, beside computing it: 128 KiB over PCIe take 5 to 10 µs, a
 /// token's prefill 15 to 100.
