@@ -4,6 +4,7 @@ use super::*;
 use maitre_base::Tokens;
 use maitre_fleet::promise::Promised;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+use std::time::Duration;
 
 mod cache;
 
