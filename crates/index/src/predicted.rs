@@ -10,7 +10,7 @@
 
 use crate::believed::Stamp;
 use crate::table::{Chain, Placing, Segment, Table};
-use crate::worker::Worker;
+use crate::worker::{CAPACITY_DEFAULT, Worker};
 use maitre_base::Instant;
 use std::time::Duration;
 
@@ -264,6 +264,11 @@ impl Bed<'_> {
 
     /// What was used since fits no more than just so: a quarter at a time, for one miss may have other reasons.
     fn shrink(&mut self) {
+        // An engine that told its size is believed: what was gone before its turn came was pushed out while it stood
+        // in line. To shrink for that cost a fleet past saturation a tenth of its hits.
+        if self.worker.capacity_reported != CAPACITY_DEFAULT {
+            return;
+        }
         let floor = self.worker.capacity_reported / CAPACITY_FLOOR;
         let gentle = self.worker.capacity - self.worker.capacity / 4;
         let left = self.table.beliefs.blocks(self.worker.slot);

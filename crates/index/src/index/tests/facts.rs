@@ -362,9 +362,22 @@ fn a_failed_request_takes_back_what_nobody_else_used() {
 }
 
 #[test]
-fn a_miss_tells_what_else_was_evicted() {
-    let mut stage = Stage::new();
-    stage.index.set_capacity(W, 100);
+fn a_miss_tells_what_else_was_evicted_and_of_whom_we_know_no_size_that_it_is_small() {
+    let missed = |told: Option<u32>| {
+        let mut stage = Stage::new();
+        if let Some(blocks) = told {
+            stage.index.set_capacity(W, blocks);
+        }
+        let before = stage.index.numbers(W).unwrap().capacity_blocks;
+        miss(&mut stage);
+        (before, stage.index.numbers(W).unwrap().capacity_blocks)
+    };
+    let (before, after) = missed(None);
+    assert_eq!(after, before - before / 4);
+    assert_eq!(missed(Some(100)), (100, 100));
+}
+
+fn miss(stage: &mut Stage) {
     stage.predict("old");
     stage.predict("abcdef");
     stage.predict("new");
@@ -377,7 +390,6 @@ fn a_miss_tells_what_else_was_evicted() {
     stage.check("old", 0, 0);
     stage.check("new", 3, 0);
     stage.check("abcdefg", 7, 0);
-    assert_eq!(stage.index.numbers(W).unwrap().capacity_blocks, 75);
 }
 
 #[test]

@@ -124,10 +124,12 @@ impl Model {
             let belief = worker.predicted.get(&hash_of(&prompt[..=found]));
             if belief.and_then(|it| it.settled).is_some_and(|settled| settled < planted.stamp) {
                 worker.predicted.retain(|_, it| it.used > planted.before);
-                let left = worker.predicted.len() as u32;
-                let gentle = worker.capacity - worker.capacity / 4;
-                let floor = worker.capacity_reported / 8;
-                worker.capacity = worker.capacity.min(left.max(gentle).max(floor).max(1));
+                if worker.capacity_reported == CAPACITY_DEFAULT {
+                    let left = worker.predicted.len() as u32;
+                    let gentle = worker.capacity - worker.capacity / 4;
+                    let floor = worker.capacity_reported / 8;
+                    worker.capacity = worker.capacity.min(left.max(gentle).max(floor).max(1));
+                }
             }
         }
     }
