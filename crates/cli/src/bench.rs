@@ -103,7 +103,7 @@ pub fn command() -> Command {
     };
     Command::new("bench").about("Play a trace in real time against an OpenAI endpoint").args([
         text("url", "URL", "The endpoint, as in http://127.0.0.1:8080").required(true),
-        text("trace", "FILE", "The trace to play").required(true),
+        text("trace", "FILE|WORKLOAD", "A trace, or a workload as `maitre generate` takes it").required(true),
         number("speed", "How many times as fast as the trace [default: 1]"),
         text("limit", "N", "Only the first N requests").value_parser(value_parser!(u32).range(1..)),
         number("seconds", "Only what arrives in the first X seconds of the run"),

@@ -99,11 +99,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<Choice>> {
     let names: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
-    if names.iter().any(|it| it.as_str() == "all") {
-        return Ok(Choice::all());
-    }
+    let (all, named): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|it| it.as_str() == "all");
     let choice = |name: &&String| name.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}"));
-    names.iter().map(choice).collect()
+    let named: Vec<Choice> = named.iter().map(choice).collect::<anyhow::Result<_>>()?;
+    Ok(if all.is_empty() { named } else { Choice::all() })
 }
 
 /// A run to come.
@@ -176,7 +175,7 @@ fn play_one(&Task { study, choice, deck, speed }: &Task<'_>, progress: &Progress
     };
     let outcome = study.play(choice, deck, &mut step);
     let row = Row { speed, ..outcome.row(choice.as_str(), &study.targets) };
-    let mut parts = Row::parts(choice.as_str(), &outcome.seen(), &study.targets);
+    let mut parts = outcome.parts(choice.as_str(), &study.targets);
     parts.iter_mut().for_each(|it| it.speed = speed);
     Run { row, parts, outcome }
 }

@@ -155,17 +155,15 @@ impl Asked {
 
 fn names(matches: &ArgMatches) -> anyhow::Result<Vec<Name>> {
     let texts: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
-    if texts.iter().any(|it| it.as_str() == "all") {
-        return Ok(Name::ALL.to_vec());
-    }
+    let (all, named): (Vec<&String>, Vec<&String>) = texts.into_iter().partition(|it| it.as_str() == "all");
     let mut names: Vec<Name> = Vec::new();
-    for text in texts {
+    for text in named {
         let name = text.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}, all"))?;
         if !names.contains(&name) {
             names.push(name);
         }
     }
-    Ok(names)
+    Ok(if all.is_empty() { names } else { Name::ALL.to_vec() })
 }
 
 /// `1..64`, both ends included; one number alone is both.

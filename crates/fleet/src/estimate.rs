@@ -78,7 +78,7 @@ impl Estimate {
         }
         if let (Decodes::Yes, Some(answer)) = (decodes, counted.answer) {
             self.answers = self.answers.saturating_add(1);
-            let weight = NEWEST.max(1.0 / f64::from(self.answers + 1));
+            let weight = NEWEST.max(1.0 / (f64::from(self.answers) + 1.0));
             self.answer_tokens += weight * (answer as f64 - self.answer_tokens);
         }
     }
@@ -127,6 +127,14 @@ mod tests {
         assert!(estimate.is_new() && (620.0..640.0).contains(&estimate.answer_tokens), "{estimate:?}");
         (0..20).for_each(|_| estimate.learn(Size::Tokens(9), counted, Decodes::Yes));
         assert!(!estimate.is_new() && estimate.answer_tokens > 950.0, "{estimate:?}");
+    }
+
+    #[test]
+    fn four_billion_answers_are_not_too_many() {
+        let mut estimate = Estimate { answers: u32::MAX - 1, ..Estimate::default() };
+        let counted = Counted { prompt: None, cached: None, answer: Some(1_000) };
+        (0..3).for_each(|_| estimate.learn(Size::Tokens(9), counted, Decodes::Yes));
+        assert!((300.0..400.0).contains(&estimate.answer_tokens), "{estimate:?}");
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Engine {
 
     /// Queues a job of which something is known.
     pub fn submit_known(&mut self, arrived: Instant, job: Job, known: Known<'_>) -> Result<JobId, Reject> {
-        if let Err(reject) = self.check(&job) {
+        if let Err(reject) = self.check(&job, known.elsewhere_tokens) {
             self.counters.rejected += 1;
             return Err(reject);
         }
@@ -348,14 +348,18 @@ impl Engine {
         self.pool.take_changes()
     }
 
-    fn check(&self, job: &Job) -> Result<(), Reject> {
-        let prompt = job.prompt.len() as u64;
+    /// What is kept elsewhere takes no room, but is part of the context.
+    fn check(&self, job: &Job, elsewhere_tokens: u32) -> Result<(), Reject> {
+        let here = job.prompt.len() as u64;
+        let prompt = here + u64::from(elsewhere_tokens);
         let total = prompt + u64::from(job.answer_tokens);
         let max = self.profile.context_tokens_max;
         // The last token of an answer is never fed back, so it needs no room.
-        let needed = total.saturating_sub(1).div_ceil(u64::from(self.profile.block_tokens));
+        let needed = (here + u64::from(job.answer_tokens))
+            .saturating_sub(1)
+            .div_ceil(u64::from(self.profile.block_tokens));
         match self.pool.capacity() {
-            _ if prompt == 0 => Err(Reject::Empty),
+            _ if here == 0 => Err(Reject::Empty),
             _ if total > u64::from(max) => Err(Reject::TooLong { max, prompt, answer: job.answer_tokens }),
             capacity if needed > u64::from(capacity) => Err(Reject::NeverFits { needed, capacity }),
             _ => Ok(()),

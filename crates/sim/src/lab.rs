@@ -307,8 +307,8 @@ impl Lab<'_> {
     }
 
     fn refuse(&mut self, request: u64) {
-        self.open.remove(&request);
-        self.outcome.refused += 1;
+        let Some(open) = self.open.remove(&request) else { return };
+        self.outcome.refuse(self.deck.requests[open.number].part);
     }
 
     fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
@@ -553,10 +553,10 @@ impl Lab<'_> {
         lost.sort_unstable();
         for request in lost {
             let Some(open) = self.open.get(&request) else { continue };
-            let (router, began) = (open.router, open.first.is_some());
+            let (number, router, began) = (open.number, open.router, open.first.is_some());
             if began {
                 self.open.remove(&request);
-                self.outcome.failed += 1;
+                self.outcome.break_off(self.deck.requests[number].part);
                 self.tell(router, now, Event::BrokeOff { request: RequestId(request) });
             } else {
                 self.fail(now, request, Failure::Broke);

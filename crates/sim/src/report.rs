@@ -3,6 +3,7 @@
 //! `replay` in virtual time and `bench` in real time fill the same rows, so that one can be held against
 //! the other line by line.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_base::Instant;
@@ -20,6 +21,15 @@ pub struct Seen {
     pub answer_tokens: u32,
     /// Which part of the trace it belongs to.
     pub part: u32,
+}
+
+/// Requests without a whole answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Turned away by the router or the engine.
+    pub refused: u64,
+    /// Begun and broken off.
+    pub failed: u64,
 }
 
 /// What an answer must keep to be of use.
@@ -93,7 +103,8 @@ fn round(value: f64) -> f64 {
 }
 
 fn mean(values: &[f64]) -> f64 {
-    round(values.iter().sum::<f64>() / values.len().max(1) as f64)
+    // The sum of nothing is minus zero, and would be shown as such.
+    round((values.iter().sum::<f64>() + 0.0) / values.len().max(1) as f64)
 }
 
 /// The value that this part of the others stay at or under. Sorts nothing: the caller has.
@@ -140,9 +151,9 @@ impl Row {
         }
     }
 
-    /// One row for each part of the trace, in order; empty if it has only one.
-    pub fn parts(strategy: &str, seen: &[Seen], targets: &Targets) -> Vec<Row> {
-        let mut parts: Vec<u32> = seen.iter().map(|it| it.part).collect();
+    /// One row for each part of the trace, in order, also for one that lost all; empty if it has only one.
+    pub fn parts(strategy: &str, seen: &[Seen], lost: &BTreeMap<u32, Lost>, targets: &Targets) -> Vec<Row> {
+        let mut parts: Vec<u32> = seen.iter().map(|it| it.part).chain(lost.keys().copied()).collect();
         parts.sort_unstable();
         parts.dedup();
         if parts.len() < 2 {
@@ -150,7 +161,9 @@ impl Row {
         }
         let row = |part: u32| {
             let seen: Vec<Seen> = seen.iter().copied().filter(|it| it.part == part).collect();
-            Row { part: Some(part), ..Row::of(strategy, &seen, 0, targets) }
+            let Lost { refused, failed } = lost.get(&part).copied().unwrap_or_default();
+            let row = Row::of(strategy, &seen, refused + failed, targets);
+            Row { part: Some(part), refused, failed, ..row }
         };
         parts.into_iter().map(row).collect()
     }
@@ -187,12 +200,20 @@ mod tests {
     #[test]
     fn parts_are_summed_up_apart() {
         let mut all = vec![seen(100, 200, 2), seen(500, 600, 2)];
-        assert!(Row::parts("x", &all, &Targets::default()).is_empty());
+        let mut lost = BTreeMap::new();
+        assert!(Row::parts("x", &all, &lost, &Targets::default()).is_empty());
         all[1].part = 4;
-        let parts = Row::parts("x", &all, &Targets::default());
+        let parts = Row::parts("x", &all, &lost, &Targets::default());
         assert_eq!(
             parts.iter().map(|it| (it.part, it.ttft_mean_s)).collect::<Vec<_>>(),
             [(Some(0), 0.1), (Some(4), 0.5)]
+        );
+        lost.insert(0, Lost { refused: 2, failed: 1 });
+        lost.insert(7, Lost { refused: 1, failed: 0 });
+        let parts = Row::parts("x", &all, &lost, &Targets::default());
+        assert_eq!(
+            parts.iter().map(|it| (it.part, it.refused, it.failed, it.goodput_ratio)).collect::<Vec<_>>(),
+            [(Some(0), 2, 1, 0.25), (Some(4), 0, 0, 1.0), (Some(7), 1, 0, 0.0)]
         );
     }
 
@@ -200,5 +221,6 @@ mod tests {
     fn nothing_seen_is_all_zeros() {
         let row = Row::of("x", &[], 0, &Targets::default());
         assert_eq!((row.requests, row.ttft_mean_s, row.goodput_ratio), (0, 0.0, 0.0));
+        assert!([row.ttft_mean_s, row.tpot_mean_s, row.e2e_mean_s].iter().all(|it| it.is_sign_positive()));
     }
 }

@@ -207,7 +207,7 @@ fn parts(view: &View<'_>) -> String {
         return String::new();
     }
     let lead = Lead { speed: view.sweeps(), part: true };
-    let table = tables::draw("Answered requests of each part; ★ is the best of a part", &rows, lead);
+    let table = tables::draw("Each part; ★ is the best of a part", &rows, lead);
     format!("<section>\n<h2>Parts of the trace</h2>\n{table}</section>\n")
 }
 

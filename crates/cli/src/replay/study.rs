@@ -1,5 +1,6 @@
 //! What is to be replayed: traffic, a fleet, what the router knows and when. Shared by `replay` and `tune`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -202,6 +203,7 @@ impl Study {
         let set = |it: Profile| it.with_cache(kv_tokens.unwrap_or_else(|| it.kv_tokens()), block_tokens);
         let profile: &String = matches.get_one("profile").context("profile")?;
         let fleet: Vec<Profile> = fleet(workers, profile)?.into_iter().map(set).collect();
+        check_blocks(&fleet)?;
         let mut script = match matches.get_one::<PathBuf>("script") {
             Some(path) => read_script(path)?,
             None => Script::default(),
@@ -302,6 +304,19 @@ fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
     Ok(fleet)
 }
 
+/// Blocks in all caches together: about 13 GB for each run.
+const BLOCKS_MAX: u64 = 1 << 28;
+
+fn check_blocks(fleet: &[Profile]) -> anyhow::Result<()> {
+    let blocks: u64 = fleet.iter().map(|it| u64::from(it.kv_blocks)).sum();
+    anyhow::ensure!(
+        blocks <= BLOCKS_MAX,
+        "--kv-tokens: {blocks} blocks at all workers together; at most {BLOCKS_MAX} are possible, so take larger \
+         --block-tokens or fewer workers"
+    );
+    Ok(())
+}
+
 fn read_script(path: &PathBuf) -> anyhow::Result<Script> {
     let text = std::fs::read_to_string(path).with_context(|| format!("--script {}", path.display()))?;
     text.parse().with_context(|| format!("--script {}", path.display()))
@@ -314,10 +329,26 @@ fn read_config(matches: &ArgMatches) -> anyhow::Result<Config> {
     };
     for pair in matches.get_many::<String>("set").unwrap_or_default() {
         let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write KEY=VALUE"))?;
-        config::set(&mut config, key.trim(), value.trim())
-            .map_err(|it| anyhow::anyhow!("--set {pair}: {it}"))?;
+        set(&mut config, key.trim(), value.trim()).map_err(|it| anyhow::anyhow!("--set {pair}: {it}"))?;
     }
     Ok(config)
+}
+
+/// Sets a knob that a replay goes by: one that changes nothing here would be taken for one that does not matter.
+fn set(config: &mut Config, key: &str, value: &str) -> Result<(), String> {
+    let seen = |config: &Config| {
+        let mut brain = config.settings.brain.clone();
+        // Those are given by `--strategy`.
+        (brain.strategy, brain.strategies) = (Name::LeastDelay, BTreeMap::new());
+        (format!("{brain:?}"), config::value(config, key))
+    };
+    let before = seen(config);
+    config::set(config, key, value)?;
+    let after = seen(config);
+    match before.0 == after.0 && before.1 != after.1 {
+        true => Err(format!("a replay does not go by {key}")),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -342,6 +373,26 @@ mod tests {
         ] {
             let error = fleet(text, "h200-8b").unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn caches_that_no_machine_can_hold_are_refused() {
+        let fleet = |tokens: u64| vec![maitre_sim::profile::A100X8_70B.with_cache(tokens, 1); 2];
+        assert!(check_blocks(&fleet(1 << 26)).is_ok());
+        assert!(check_blocks(&fleet(1 << 32)).unwrap_err().to_string().contains("--block-tokens"));
+    }
+
+    #[test]
+    fn a_knob_that_would_change_nothing_is_refused() {
+        for (key, value, expected) in [
+            ("preble.balance", "3", Ok(())),
+            ("preble.balance", "15", Ok(())),
+            ("prefix_hash.head_bytes", "64", Err("a replay does not go by prefix_hash.head_bytes")),
+            ("strategy", "random", Err("a replay does not go by strategy")),
+        ] {
+            let actual = set(&mut Config::default(), key, value);
+            assert_eq!(actual, expected.map_err(str::to_owned), "{key}={value}");
         }
     }
 

@@ -83,34 +83,23 @@ impl Files {
 
     fn reopen(&mut self) -> io::Result<()> {
         self.moves = fs::metadata(&self.path).map_or(true, |it| it.is_file());
-        if self.moves && self.holds_lines()? {
+        if self.moves && holds_lines(&self.path)? {
             self.move_on()?;
         }
         let file = create(&self.path)?;
         lock(&file)?;
+        if self.moves {
+            make_private(&file);
+        }
         self.bytes = 0;
         self.file = Some(file);
         Ok(())
     }
 
-    /// Whether there is anything in the file. What is not ours must not be moved, and in the end deleted.
-    fn holds_lines(&self) -> io::Result<bool> {
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        lock(&file)?;
-        let mut beginning = Vec::new();
-        file.take(BEGINNING.len() as u64).read_to_end(&mut beginning)?;
-        match beginning.as_slice() {
-            b"" => Ok(false),
-            found if found == BEGINNING.as_bytes() => Ok(true),
-            _ => Err(io::Error::new(ErrorKind::AlreadyExists, "it holds something else than a record")),
-        }
-    }
-
     fn move_on(&self) -> io::Result<()> {
+        for number in 1..self.count {
+            holds_lines(&self.numbered(number))?;
+        }
         for number in (1..self.count).rev() {
             match fs::rename(self.numbered(number - 1), self.numbered(number)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -133,6 +122,27 @@ impl Files {
     }
 }
 
+/// Whether there is anything in the file. What is not ours must not be moved, and in the end deleted.
+fn holds_lines(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    lock(&file)?;
+    let mut beginning = Vec::new();
+    file.take(BEGINNING.len() as u64).read_to_end(&mut beginning)?;
+    match beginning.as_slice() {
+        b"" => Ok(false),
+        found if found == BEGINNING.as_bytes() => Ok(true),
+        _ => {
+            let name = path.file_name().unwrap_or_default().display();
+            let what = format!("{name} holds something else than a record");
+            Err(io::Error::new(ErrorKind::AlreadyExists, what))
+        }
+    }
+}
+
 /// For our eyes only: there is no text in it, but who spoke when, and how much.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -140,6 +150,12 @@ fn create(path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
+}
+
+/// A file that was there, empty, has whatever mode it was given. Some file systems know no modes.
+fn make_private(file: &File) {
+    #[cfg(unix)]
+    drop(file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)));
 }
 
 /// Two processes that move one file from under each other would lose both records.

@@ -165,7 +165,7 @@ fn what_is_not_ours_or_somebody_elses_now_is_left_alone() {
     let folder = Folder::new("foreign");
     let error = |folder: &Folder| folder.open(100, 1).err().unwrap().to_string();
     fs::write(folder.file(), "listen = \"127.0.0.1:80\"\n").unwrap();
-    assert_eq!(error(&folder), "it holds something else than a record");
+    assert_eq!(error(&folder), "trace holds something else than a record");
     assert_eq!(folder.names(), ["trace"]);
     fs::remove_file(folder.file()).unwrap();
     let held = folder.open(100, 1).unwrap();
@@ -174,13 +174,28 @@ fn what_is_not_ours_or_somebody_elses_now_is_left_alone() {
     folder.open(100, 1).unwrap();
 }
 
+#[test]
+fn what_is_not_ours_is_not_moved_to_be_deleted_later() {
+    let folder = Folder::new("numbered");
+    fs::write(folder.file(), format!("{BEGINNING}1}}\n")).unwrap();
+    fs::write(folder.0.join("trace.1"), "mine").unwrap();
+    assert_eq!(folder.open(100, 3).err().unwrap().to_string(), "trace.1 holds something else than a record");
+    assert_eq!(folder.names(), ["trace", "trace.1"]);
+    assert_eq!(fs::read_to_string(folder.0.join("trace.1")).unwrap(), "mine");
+}
+
 #[cfg(unix)]
 #[test]
 fn nobody_else_may_read_it() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = Folder::new("mode");
+    let mode = || fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777;
     folder.open(100, 1).unwrap();
-    assert_eq!(fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(mode(), 0o600);
+    // Also if somebody made the file before.
+    fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    folder.open(100, 1).unwrap();
+    assert_eq!(mode(), 0o600);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What a run left behind.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_base::{Instant, WorkerId};
 
-use crate::report::{Row, Seen, Targets};
+use crate::report::{Lost, Row, Seen, Targets};
 
 /// What became of one request that was answered.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub refused: u64,
     /// Begun, and broken off by a crash.
     pub failed: u64,
+    /// Both, by part of the trace.
+    pub lost: BTreeMap<u32, Lost>,
     pub workers: Vec<Worked>,
     pub samples: Vec<Sample>,
     /// How long the router took to decide, if somebody held a watch.
@@ -61,6 +64,21 @@ impl Outcome {
             preemptions: count(|it| it.preemptions),
             ..Row::of(strategy, &self.seen(), self.refused + self.failed, targets)
         }
+    }
+
+    /// A row for each part of the trace, if it has several.
+    pub fn parts(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
+        Row::parts(strategy, &self.seen(), &self.lost, targets)
+    }
+
+    pub(super) fn refuse(&mut self, part: u32) {
+        self.refused += 1;
+        self.lost.entry(part).or_default().refused += 1;
+    }
+
+    pub(super) fn break_off(&mut self, part: u32) {
+        self.failed += 1;
+        self.lost.entry(part).or_default().failed += 1;
     }
 
     /// How long the busiest worker computed, beside the mean.

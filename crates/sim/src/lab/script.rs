@@ -68,7 +68,10 @@ impl Script {
         for (at, act) in &self.acts {
             let named = match *act {
                 Act::Join { count, .. } => {
-                    workers += count;
+                    workers = workers.saturating_add(count);
+                    if workers > WORKERS_MAX {
+                        return Err(format!("{workers} workers; at most {WORKERS_MAX} are possible"));
+                    }
                     continue;
                 }
                 Act::Slow { worker, .. } => worker,
@@ -205,5 +208,7 @@ mod tests {
         }
         let script: Script = "1s leave 4\n2s join h200-8b".parse().unwrap();
         assert!(script.check(4).unwrap_err().contains("none is number 4"));
+        let script: Script = "1s join 1000xh200-8b\n2s join 24xh200-8b\n3s join h200-8b".parse().unwrap();
+        assert_eq!(script.check(1), Err("1025 workers; at most 1024 are possible".to_owned()));
     }
 }

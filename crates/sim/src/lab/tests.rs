@@ -208,7 +208,9 @@ fn late_news_of_caches_cost_hits_and_prompt_ones_come_true() {
     let with_delay = |event_delay| {
         // So little room that much is evicted before it is asked for again.
         let engine = Profile { kv_blocks: 1_001, ..ENGINE };
-        let outcome = run_whole(&Settings { event_delay, fleet: vec![engine; 3], ..fleet(3) }, &trace);
+        // One that goes where the news say. The default weighs so much else that with late ones it hits no less.
+        let brain = maitre_dispatch::Settings { strategy: Name::Preble, ..fleet(3).brain };
+        let outcome = run_whole(&Settings { event_delay, brain, fleet: vec![engine; 3], ..fleet(3) }, &trace);
         (true_beliefs(&outcome.answers), row(&outcome))
     };
     let (prompt, late) = (with_delay(Duration::ZERO), with_delay(Duration::from_secs(4)));
@@ -276,6 +278,30 @@ fn a_bound_seats_again_what_a_crash_left() {
         assert!(outcome.refused > 0, "nobody is there any more");
         assert!(outcome.answers.len() > 70, "{judge:?}: {}", outcome.answers.len());
     }
+}
+
+/// What one cache holds of a prompt makes it no shorter for the model.
+#[test]
+fn a_prompt_that_is_too_long_is_refused_however_much_of_it_is_cached() {
+    let mut trace = written(&[(0, 0, 100, 5), (10, 0, 200_000, 5), (20, 0, 200_000, 5)]);
+    trace.requests[2].prompt = trace.requests[1].prompt.clone();
+    for judge in [Judge::Brain, Judge::Oracle, Judge::IdealCache] {
+        let outcome = run(&Settings { judge, ..fleet(2) }, &trace);
+        assert_eq!(outcome.refused, 2, "{judge:?}");
+    }
+}
+
+#[test]
+fn parts_tell_what_they_lost() {
+    let mut trace = written(&[(0, 0, 100, 5), (10, 0, 100, 5), (20, 0, 200_000, 5), (30, 0, 200_000, 5)]);
+    let parts = [1, 2, 2, 3];
+    trace.requests.iter_mut().zip(parts).for_each(|(it, part)| it.part = part);
+    let rows = run(&fleet(2), &trace).parts("it", &Targets::default());
+    let told = |it: &Row| (it.part, it.requests, it.refused, it.goodput_ratio);
+    assert_eq!(
+        rows.iter().map(told).collect::<Vec<_>>(),
+        [(Some(1), 1, 0, 1.0), (Some(2), 1, 1, 0.5), (Some(3), 0, 1, 0.0)]
+    );
 }
 
 /// An action at a worker, of those that a fleet of three has from the beginning.

@@ -39,7 +39,7 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
     );
     let speed = lead.speed.then_some("speed");
     let part = lead.part.then_some("part");
-    let columns = columns(rows, lead);
+    let columns = columns(rows);
     let titles = ["strategy"].into_iter().chain(part).chain(speed).chain(columns.iter().map(|it| it.title));
     for title in titles {
         let _ = write!(html, "<th scope=\"col\">{}</th>", escape(title));
@@ -53,10 +53,10 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
     html
 }
 
-/// Those that any row fills. Who lost how many of its requests is not known by part.
-fn columns(rows: &[&Row], lead: Lead) -> Vec<&'static Column> {
+/// Those that any row fills.
+fn columns(rows: &[&Row]) -> Vec<&'static Column> {
     let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
-    COLUMNS.iter().filter(filled).filter(|it| !(lead.part && it.title == "refused")).collect()
+    COLUMNS.iter().filter(filled).collect()
 }
 
 fn compete(one: &Row, other: &Row) -> bool {
