@@ -30,6 +30,7 @@ use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
 
 use crate::config::form;
+use crate::out;
 use crate::signals::Signals;
 use crate::trace;
 
@@ -233,11 +234,10 @@ impl Output {
 
     fn print(&self, played: &Played) -> anyhow::Result<()> {
         let rows = played.rows(&self.label, &self.targets);
-        let mut out = std::io::stdout().lock();
-        match self.json {
-            true => writeln!(out, "{}", show::json(played, &rows))?,
-            false => write!(out, "{}", show::table(played, &rows, &self.targets))?,
-        }
+        out::print(&match self.json {
+            true => format!("{}\n", show::json(played, &rows)),
+            false => show::table(played, &rows, &self.targets),
+        })?;
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_sim::generate::{self, Plan};
 use maitre_sim::trace::Trace;
 
+use crate::out;
+
 pub fn command() -> Command {
     Command::new("generate").about("Write a trace of made traffic").after_help(generate::help()).args([
         Arg::new("workload")
@@ -54,11 +56,7 @@ fn write_file(trace: &Trace, path: &Path) -> io::Result<()> {
 }
 
 fn write_out(trace: &Trace) -> io::Result<()> {
-    match trace.write(BufWriter::new(io::stdout().lock())) {
-        // Whoever reads has read enough, as `head` does.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
+    out::forgive(trace.write(BufWriter::new(io::stdout().lock())))
 }
 
 /// What there is in a trace, in a line.

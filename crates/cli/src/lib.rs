@@ -11,4 +11,5 @@ pub mod serve;
 pub mod trace;
 pub mod tune;
 
+mod out;
 mod signals;

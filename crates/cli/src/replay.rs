@@ -11,7 +11,6 @@ mod progress;
 mod series;
 mod table;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +26,8 @@ use serde_json::{Value, json};
 use place::Place;
 use progress::Progress;
 use study::{Choice, Study};
+
+use crate::out;
 
 /// One strategy at one speed.
 #[derive(Debug)]
@@ -89,11 +90,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
         place.put(&page::draw(&study, &runs, &command))?;
     }
-    let mut out = std::io::stdout().lock();
-    match matches.get_flag("json") {
-        true => writeln!(out, "{}", report(&study, &runs))?,
-        false => write!(out, "{}", table::draw(&study, &runs))?,
-    }
+    out::print(&match matches.get_flag("json") {
+        true => format!("{}\n", report(&study, &runs)),
+        false => table::draw(&study, &runs),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,7 +15,6 @@ mod traffic;
 #[cfg(test)]
 mod tests;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -25,6 +24,7 @@ use maitre_sim::lab::Deck;
 use maitre_sim::lab::script::WORKERS_MAX;
 use maitre_sim::trace::Trace;
 
+use crate::out;
 use crate::replay::study::{self, Study};
 use count::Span;
 use player::{Ground, Player};
@@ -91,7 +91,7 @@ fn own_args() -> [Arg; 8] {
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let asked = Asked::read(matches)?;
     let (text, code) = asked.answer(matches.get_flag("json"))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    out::print(&text)?;
     Ok(code)
 }
 

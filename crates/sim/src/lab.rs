@@ -56,6 +56,11 @@ const SAMPLE_MIN: Duration = Duration::from_secs(1);
 /// ticks: with one at every scrape only, it would seem as fast as engines usually are for twice as long.
 const TICK: Duration = Duration::from_millis(500);
 
+/// How long nothing must happen to be skipped, and how long before its end the fleet wakes up: enough for every
+/// clock the router keeps.
+const SILENCE: Duration = Duration::from_mins(10);
+const WAKE: Duration = Duration::from_mins(1);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Arrival(usize),
@@ -171,6 +176,22 @@ impl Lab<'_> {
     fn foresee(&mut self, at: Instant, happens: Happens) {
         self.serial += 1;
         self.queue.push(Reverse((at, self.serial, happens)));
+    }
+
+    /// What comes round until all is over. A long silence is skipped but for its end: a trace may have days of it,
+    /// and nothing changes meanwhile.
+    fn foresee_again(&mut self, now: Instant, every: Duration, happens: Happens) {
+        if self.is_over() {
+            return;
+        }
+        let mut at = now + every;
+        let next = self.deck.requests.get(self.deck.requests.len() - self.to_come);
+        if let Some(next) = next.filter(|_| self.open.is_empty() && self.settings.script.is_empty())
+            && next.at.since(now) > SILENCE
+        {
+            at = at.max(Instant::from_nanos(next.at.as_nanos() - WAKE.as_nanos() as u64));
+        }
+        self.foresee(at, happens);
     }
 
     fn happen(&mut self, now: Instant, happens: Happens, witness: &mut dyn Witness) {
@@ -495,16 +516,12 @@ impl Lab<'_> {
                 }
             }
         }
-        if !self.is_over() {
-            self.foresee(now + self.settings.scrape_every, Happens::Scrape);
-        }
+        self.foresee_again(now, self.settings.scrape_every, Happens::Scrape);
     }
 
     fn tick(&mut self, now: Instant) {
         self.tell_all(now, Event::Tick);
-        if !self.is_over() {
-            self.foresee(now + TICK, Happens::Tick);
-        }
+        self.foresee_again(now, TICK, Happens::Tick);
     }
 
     fn tell_load(&mut self, now: Instant, worker: usize) {

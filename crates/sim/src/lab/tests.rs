@@ -360,3 +360,19 @@ proptest! {
         run(&settings, &written(&rows));
     }
 }
+
+/// What is skipped must not be missed: the second request finds what the first one left.
+#[test]
+fn a_month_of_silence_changes_nothing() {
+    let mut trace = traffic(14.0);
+    trace.requests.truncate(2);
+    trace.requests[0].at = Instant::ZERO;
+    trace.requests[1].prompt = trace.requests[0].prompt.clone();
+    for days in [0, 30] {
+        trace.requests[1].at = Instant::from_millis(5_000 + days * 86_400_000);
+        let outcome = run_whole(&fleet(3), &trace);
+        let cached: Vec<u32> = outcome.answers.iter().map(|it| it.seen.cached_tokens).collect();
+        assert_eq!(cached, [0, 2_192], "after {days} days");
+        assert_eq!(true_beliefs(&outcome.answers), 1.0);
+    }
+}
