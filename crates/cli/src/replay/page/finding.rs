@@ -25,6 +25,9 @@ const BOUNDS: &[&str] = &["oracle", "ideal-cache"];
 /// What everybody knows, to hold others against.
 const PLAIN: &[&str] = &["round-robin", "least-request"];
 
+/// Who loses so much more of the requests than the one that loses least does not lead.
+const MORE_LOST: f64 = 0.01;
+
 pub(super) fn is_bound(strategy: &str) -> bool {
     BOUNDS.contains(&strategy)
 }
@@ -56,9 +59,7 @@ pub(super) struct Asked {
 
 /// The paragraph. All rows are of one speed.
 pub(super) fn write(rows: &[&Row], asked: Asked) -> String {
-    // A strategy that answered nothing has means of zero, the best there are.
-    let able: Vec<&Row> =
-        rows.iter().copied().filter(|it| it.requests > 0 && !is_bound(&it.strategy)).collect();
+    let able = able(rows);
     let Some(leader) = least(&able, &TTFT) else { return nobody(rows) };
     let mut sentences = match able.len() {
         1 => vec![alone(leader)],
@@ -71,6 +72,15 @@ pub(super) fn write(rows: &[&Row], asked: Asked) -> String {
     sentences.push(strain(leader, asked));
     sentences.extend(cautions(leader, rows));
     sentences.join(" ")
+}
+
+/// Those who may lead. Means are of answered requests, so who turns more away than others looks fast, and who
+/// answers nothing has means of zero, the best there are.
+fn able<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
+    let served = rows.iter().copied().filter(|it| it.requests > 0 && !is_bound(&it.strategy));
+    let part = |it: &Row| lost(it) as f64 / (lost(it) + it.requests) as f64;
+    let least = served.clone().map(part).fold(1.0, f64::min);
+    served.filter(|it| part(it) <= least + MORE_LOST).collect()
 }
 
 fn least<'a>(rows: &[&'a Row], measure: &Measure) -> Option<&'a Row> {
@@ -309,9 +319,7 @@ fn cautions(leader: &Row, rows: &[&Row]) -> Vec<String> {
 pub(super) fn sweep(speeds: &[(f64, Vec<&Row>)]) -> String {
     let mut leaders: Vec<(&str, Vec<String>)> = Vec::new();
     for (speed, rows) in speeds {
-        let able: Vec<&Row> =
-            rows.iter().copied().filter(|it| it.requests > 0 && !is_bound(&it.strategy)).collect();
-        let Some(leader) = least(&able, &TTFT) else { continue };
+        let Some(leader) = least(&able(rows), &TTFT) else { continue };
         match leaders.iter_mut().find(|it| it.0 == leader.strategy) {
             Some((_, at)) => at.push(format!("{speed}×")),
             None => leaders.push((&leader.strategy, vec![format!("{speed}×")])),

@@ -204,3 +204,16 @@ fn a_sweep_names_who_leads_where() {
     assert_eq!(sweep(&turns), "The lowest mean TTFT, by speed: a at 0.5× and 1×; b at 2×.");
     assert_eq!(sweep(&[]), "");
 }
+
+#[test]
+fn who_turns_requests_away_does_not_lead() {
+    let few = Row { requests: 100, refused: 900, ..row("random", 0.1, 1.0) };
+    check(
+        &[few, row("least-delay", 1.0, 20.0)],
+        &["least-delay", "random (900 of 1,000)"],
+        &["random has the lowest mean TTFT"],
+    );
+    // What everybody loses nobody is blamed for.
+    let all = |name, ttft| Row { requests: 900, refused: 100, ..row(name, ttft, 20.0) };
+    check(&[all("random", 0.5), all("least-delay", 1.0)], &["random has the lowest mean TTFT"], &[]);
+}
