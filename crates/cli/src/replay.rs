@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_sim::lab::{Deck, Knowledge, Outcome};
 use maitre_sim::report::Row;
 use maitre_sim::trace::Trace;
@@ -57,12 +57,6 @@ pub fn command() -> Command {
             .value_delimiter(',')
             .value_parser(value_parser!(f64))
             .help("Plays the trace so many times as fast; several make a sweep"),
-        Arg::new("jobs")
-            .long("jobs")
-            .value_name("N")
-            .value_parser(value_parser!(u32).range(1..=256))
-            .help("Runs side by side [default: one a core]"),
-        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
         Arg::new("html")
             .long("html")
             .value_name("FILE")
@@ -73,6 +67,7 @@ pub fn command() -> Command {
         .about("Every strategy on the same traffic, in virtual time")
         .args(study::args())
         .args(own)
+        .args(study::run_args())
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {

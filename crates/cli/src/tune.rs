@@ -38,9 +38,10 @@ pub fn command() -> Command {
         .about("The smallest fleet that keeps a target, and the knobs for it, in virtual time")
         .args(study::args())
         .args(own_args())
+        .args(study::run_args())
 }
 
-fn own_args() -> [Arg; 8] {
+fn own_args() -> [Arg; 6] {
     [
         Arg::new("target")
             .long("target")
@@ -79,12 +80,6 @@ fn own_args() -> [Arg; 8] {
             .default_value("60")
             .value_parser(value_parser!(u32).range(0..=10_000))
             .help("At most so many runs for the knobs of each strategy; 0 leaves them alone"),
-        Arg::new("jobs")
-            .long("jobs")
-            .value_name("N")
-            .value_parser(value_parser!(u32).range(1..=256))
-            .help("Runs side by side [default: one a core]"),
-        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
     ]
 }
 

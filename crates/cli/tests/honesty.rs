@@ -9,8 +9,9 @@
 //! So the engines are slow ones, and 10 % of a first token are tens of milliseconds.
 //!
 //! The router goes by caches, not by times. Under `least-delay` a few milliseconds, or the moments at which the router
-//! scrapes and ticks, decide some seat, and one seat changes those after it: two plays in real time then differ from
-//! each other by more than the laboratory from either.
+//! scrapes and ticks, decide some seat, and one seat changes those after it: played with it, this very trace was
+//! 17 % off in first-token times and 0.019 in hits, and others up to 48 %. So what this shows is that the two worlds
+//! are made alike, and not that a replay of `least-delay` foretells one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::print_stdout, reason = "how near the two worlds are is worth a look when they agree, too")]
 
@@ -49,18 +50,6 @@ const COARSE_TOKENS: u32 = 96;
 
 /// An A10G with little room and few places: requests wait in line, and what they left is soon evicted.
 const SMALL: Profile = Profile { kv_blocks: 141, running_max: 4, ..A10G_8B };
-
-const fn slower(times: f64, profile: Profile) -> Profile {
-    let step = profile.step;
-    let step = StepModel {
-        floor_ms: step.floor_ms * times,
-        prefill_token_ms: step.prefill_token_ms * times,
-        attended_token_ms: step.attended_token_ms * times,
-        context_token_ms: step.context_token_ms * times,
-        decode_sequence_ms: step.decode_sequence_ms * times,
-    };
-    Profile { step, ..profile }
-}
 
 /// Prompts of groups that begin alike.
 struct Traffic {
@@ -317,7 +306,7 @@ async fn conversations_find_their_answers_in_the_cache_in_both_worlds() {
 async fn a_router_by_turns_is_the_same_in_virtual_time() {
     let traffic =
         Traffic { requests: 54, per_second: 7.5, groups: 6, shared_tokens: 640, own_tokens: 64, seed: 12 };
-    let engine = slower(1.5, Profile { kv_blocks: 181, ..SMALL });
+    let engine = Profile { kv_blocks: 181, ..SMALL }.slower(1.5);
     Stage { fleet: vec![engine; 3], strategy: Some(Name::RoundRobin), trace: traffic.trace() }.check().await;
 }
 

@@ -194,6 +194,19 @@ impl Profile {
         ALL.into_iter().find(|it| it.name == name)
     }
 
+    /// The same engine, so many times as slow.
+    #[must_use]
+    pub const fn slower(self, times: f64) -> Profile {
+        let step = StepModel {
+            floor_ms: self.step.floor_ms * times,
+            prefill_token_ms: self.step.prefill_token_ms * times,
+            attended_token_ms: self.step.attended_token_ms * times,
+            context_token_ms: self.step.context_token_ms * times,
+            decode_sequence_ms: self.step.decode_sequence_ms * times,
+        };
+        Profile { step, ..self }
+    }
+
     pub fn kv_tokens(&self) -> u64 {
         u64::from(self.kv_blocks - 1) * u64::from(self.block_tokens)
     }

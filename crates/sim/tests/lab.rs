@@ -4,22 +4,9 @@
 use maitre_base::{Instant, Rng};
 use maitre_policy::Name;
 use maitre_sim::lab::{Deck, Knowledge, Outcome, Settings, play};
-use maitre_sim::profile::{H200_8B, Profile, StepModel};
+use maitre_sim::profile::{H200_8B, Profile};
 use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
-
-/// The same engine, so many times slower.
-fn slower(times: f64) -> Profile {
-    let step = H200_8B.step;
-    let step = StepModel {
-        floor_ms: step.floor_ms * times,
-        prefill_token_ms: step.prefill_token_ms * times,
-        attended_token_ms: step.attended_token_ms * times,
-        context_token_ms: step.context_token_ms * times,
-        decode_sequence_ms: step.decode_sequence_ms * times,
-    };
-    Profile { step, ..H200_8B }
-}
 
 /// Prompts that arrive by dice, each of one of the groups that begin alike, popular ones first.
 struct Traffic {
@@ -72,7 +59,8 @@ fn a_worker_three_times_slower_gets_its_part_and_keeps_nobody_waiting() {
     let traffic = Traffic { per_second: 29.0, seconds: 60.0, groups: 1, shared_tokens: 0, own_tokens: 2_000 };
     let trace = traffic.trace();
     // As fast together: 1 and 1/3, or twice 2/3.
-    let (uneven, even) = ([slower(1.0), slower(3.0)], [slower(1.5), slower(1.5)]);
+    let (uneven, even) =
+        ([H200_8B.slower(1.0), H200_8B.slower(3.0)], [H200_8B.slower(1.5), H200_8B.slower(1.5)]);
     let p99 = |it: &Outcome| row(it).ttft_p99_s;
 
     let reference = run(Name::LeastDelay, &even, Knowledge::Predicted, &trace);
@@ -116,7 +104,7 @@ fn a_run_is_the_same_twice() {
     let traffic =
         Traffic { per_second: 20.0, seconds: 5.0, groups: 9, shared_tokens: 1_000, own_tokens: 100 };
     let trace = traffic.trace();
-    let engines = [slower(1.0), slower(2.0), slower(1.0)];
+    let engines = [H200_8B.slower(1.0), H200_8B.slower(2.0), H200_8B.slower(1.0)];
     for strategy in Name::ALL {
         let run = || run(strategy, &engines, Knowledge::Reported, &trace);
         let seats = |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen)).collect::<Vec<_>>();

@@ -90,6 +90,18 @@ pub fn args() -> Vec<Arg> {
     args
 }
 
+/// How runs are made and told.
+pub fn run_args() -> [Arg; 2] {
+    [
+        Arg::new("jobs")
+            .long("jobs")
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=256))
+            .help("Runs side by side [default: one a core]"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
+    ]
+}
+
 fn traffic_args() -> Vec<Arg> {
     vec![
         Arg::new("trace")

@@ -250,7 +250,7 @@ async fn a_full_disk_costs_lines_and_no_request() {
     }
     let dropped = async || {
         while metric(&table.router.metrics(), "maitre_record_dropped_total") < 5.0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::task::yield_now().await;
         }
     };
     within(dropped()).await;

@@ -8,26 +8,14 @@ use maitre_policy::Name;
 use proptest::prelude::{Strategy as _, any, prop, proptest};
 
 use super::{Answer, Deck, Judge, Knowledge, Outcome, Settings, play};
-use crate::profile::{H200_8B, Profile, StepModel};
+use crate::profile::{H200_8B, Profile};
 use crate::report::{Row, Targets};
 use crate::trace::{Piece, Request, Trace};
 
 const SECONDS: f64 = 12.0;
 
 /// A third of the groups below fit into one cache.
-const ENGINE: Profile = Profile { kv_blocks: 1_501, ..slow(H200_8B, 4.0) };
-
-const fn slow(profile: Profile, times: f64) -> Profile {
-    let step = profile.step;
-    let step = StepModel {
-        floor_ms: step.floor_ms * times,
-        prefill_token_ms: step.prefill_token_ms * times,
-        attended_token_ms: step.attended_token_ms * times,
-        context_token_ms: step.context_token_ms * times,
-        decode_sequence_ms: step.decode_sequence_ms * times,
-    };
-    Profile { step, ..profile }
-}
+const ENGINE: Profile = Profile { kv_blocks: 1_501, ..H200_8B.slower(4.0) };
 
 /// Prompts of 24 groups that begin alike, by dice, for twelve seconds.
 fn traffic(per_second: f64) -> Trace {
@@ -214,11 +202,11 @@ fn late_news_of_caches_cost_hits_and_prompt_ones_come_true() {
         (true_beliefs(&outcome.answers), row(&outcome))
     };
     let (prompt, late) = (with_delay(Duration::ZERO), with_delay(Duration::from_secs(4)));
-    assert!(prompt.0 > 0.9, "{:.2} of beliefs came true", prompt.0);
+    assert!(prompt.0 > 0.95, "{:.2} of beliefs came true", prompt.0);
     assert!(late.0 < prompt.0 - 0.1, "{:.2} and {:.2}", late.0, prompt.0);
     let (late, prompt) = (late.1, prompt.1);
     assert!(late.hit_ratio < prompt.hit_ratio - 0.02, "{} {}", late.hit_ratio, prompt.hit_ratio);
-    assert!(late.ttft_mean_s > 1.03 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
+    assert!(late.ttft_mean_s > 1.1 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
 }
 
 /// Several routers know of each other's requests only what engines report.
@@ -263,8 +251,7 @@ fn bounds_are_bounds_and_the_same_twice() {
         best = best.min(row.ttft_mean_s);
     }
     assert!(oracle.hit_ratio <= ideal.hit_ratio, "{} {}", oracle.hit_ratio, ideal.hit_ratio);
-    // It weighs whole answers too, so it may lose a hair of the first tokens.
-    assert!(ideal.ttft_mean_s < 1.05 * best, "{} beside {best}", ideal.ttft_mean_s);
+    assert!(ideal.ttft_mean_s < best, "{} beside {best}", ideal.ttft_mean_s);
     assert!(oracle.ttft_mean_s < 1.15 * best, "{} beside {best}", oracle.ttft_mean_s);
 }
 
