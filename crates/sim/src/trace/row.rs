@@ -19,7 +19,7 @@ const ANSWER_TOKENS_MAX: u32 = 1 << 20;
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
-    #[error("not a request: {0}")]
+    #[error("not a request: {}", told(.0))]
     Json(#[from] serde_json::Error),
     #[error("`timestamp` is {0}; milliseconds from the beginning of the trace are wanted, up to a year")]
     Timestamp(f64),
@@ -35,6 +35,11 @@ pub enum Wrong {
     Length { told: u64, found: u64 },
     #[error("neither `input_length` nor `prompt`")]
     NoPrompt,
+}
+
+/// What is wrong, and in which column: the line that serde counts is always the first, and not that of the file.
+fn told(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column", ", column")
 }
 
 #[derive(Deserialize, Serialize)]

@@ -65,6 +65,7 @@ fn gzip_is_read_as_well() {
 fn a_bad_line_is_named() {
     for (line, expected) in [
         ("{", "line 2: not a request"),
+        (r#"{"timestamp":1}"#, "line 2: not a request: missing field `output_length`, column 15"),
         (r#"{"timestamp":-1,"input_length":9,"output_length":5}"#, "`timestamp` is -1"),
         (r#"{"timestamp":1.7e12,"input_length":9,"output_length":5}"#, "up to a year"),
         (r#"{"timestamp":0,"input_length":0,"output_length":5}"#, "a prompt of 0 tokens"),
