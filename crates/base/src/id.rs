@@ -19,6 +19,20 @@ impl fmt::Display for WorkerId {
     }
 }
 
+/// A tier of priority, by its place: the first goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassId(pub u8);
+
+impl ClassId {
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Who pays, as a hash of what it is known by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u64);
+
 /// One request, from its arrival to the last byte of its answer, over all its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);

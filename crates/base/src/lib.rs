@@ -7,7 +7,7 @@ pub mod rng;
 pub mod time;
 pub mod tokens;
 
-pub use id::{RequestId, WorkerId};
+pub use id::{ClassId, RequestId, TenantId, WorkerId};
 pub use rng::Rng;
 pub use time::Instant;
 pub use tokens::Tokens;

@@ -15,19 +15,28 @@ use std::path::{Path, PathBuf};
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("base", &[], &[]),
     ("policy", &["base"], &[]),
+    ("queue", &["base"], &[]),
     ("fleet", &["base"], &[]),
     ("dialect", &["base"], &["base"]),
     ("index", &["base"], &[]),
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
-    ("dispatch", &["base", "fleet", "index", "policy"], &["dialect"]),
-    ("sim", &["base", "dispatch", "fleet", "index", "policy", "zmtp"], &[]),
-    ("proxy", &["base", "dialect", "dispatch", "fleet", "index", "policy", "tokens", "zmtp"], &["sim"]),
-    ("cli", &["base", "dialect", "dispatch", "fleet", "index", "policy", "proxy", "sim", "tokens"], &[]),
+    ("dispatch", &["base", "fleet", "index", "policy", "queue"], &["dialect"]),
+    ("sim", &["base", "dispatch", "fleet", "index", "policy", "queue", "zmtp"], &[]),
+    (
+        "proxy",
+        &["base", "dialect", "dispatch", "fleet", "index", "policy", "queue", "tokens", "zmtp"],
+        &["sim"],
+    ),
+    (
+        "cli",
+        &["base", "dialect", "dispatch", "fleet", "index", "policy", "proxy", "queue", "sim", "tokens"],
+        &[],
+    ),
 ];
 
 /// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
-const PURE: &[&str] = &["base", "policy", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch"];
+const PURE: &[&str] = &["base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch"];
 
 /// What would let them, by the beginning of its name.
 const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];

@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant as Clock};
 
-use maitre_base::{Instant, RequestId, Rng, WorkerId};
+use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, WorkerId};
 use maitre_dispatch::{Arrival, Blocks, Brain, Effect, Event, Form, Prompt, Settings};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::{Card, Evidence, Load};
@@ -187,6 +187,9 @@ impl Fleet {
             form: Form::Stream,
             session: None,
             head: None,
+            class: ClassId(1),
+            tenant: TenantId(0),
+            deadline: None,
             prompt: Some(&prompt),
         });
         self.effects.clear();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Rng, Tokens, WorkerId};
@@ -11,6 +12,7 @@ use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Slot, Standi
 use maitre_index::prefix::Unit;
 use maitre_index::{self as index, Planted, Report, Root, Stored};
 use maitre_policy::{Adapter, Ask, Candidate, Knobs, Name, Needs, Pace, Reported, Room, Strategy};
+use maitre_queue as queue;
 
 use crate::budget::{self, Budget};
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
@@ -31,6 +33,7 @@ pub struct Settings {
     /// its worker takes two down at the most.
     pub failovers_max: u32,
     pub index: index::Settings,
+    pub queue: queue::Settings,
     /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
     pub reads_all: bool,
     pub seed: u64,
@@ -46,6 +49,7 @@ impl Default for Settings {
             budget: budget::Settings::default(),
             failovers_max: 1,
             index: index::Settings::default(),
+            queue: queue::Settings::default(),
             reads_all: false,
             seed: 0,
         }
@@ -389,7 +393,8 @@ impl Brain {
         self.fleet.promise(now, worker, promise);
         self.hold_adapter(worker, adapter, Hold::Begins);
         let held = held.map(|it| it.tokens);
-        effects.push(Effect::Seat(Seat { request, worker, why: pick.why, held, attempt }));
+        let (waited, deadline) = (Duration::ZERO, None);
+        effects.push(Effect::Seat(Seat { request, worker, why: pick.why, held, attempt, waited, deadline }));
     }
 
     fn hold_adapter(&mut self, worker: WorkerId, adapter: Option<ModelId>, hold: Hold) {

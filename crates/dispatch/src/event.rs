@@ -1,7 +1,8 @@
 //! All that can happen to us, and all we can want done about it. Both lists are closed.
 
-use maitre_base::Tokens;
-use maitre_base::{RequestId, WorkerId};
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Change, Evidence, Load};
 use maitre_index::Tier;
@@ -140,6 +141,10 @@ pub struct Arrival<'a> {
     pub form: Form,
     pub session: Option<u64>,
     pub head: Option<u64>,
+    pub class: ClassId,
+    pub tenant: TenantId,
+    /// When the first token must be out; if the request does not say, its class does.
+    pub deadline: Option<Instant>,
     /// By its prefixes, where the strategy goes by caches.
     pub prompt: Option<&'a Prompt>,
 }
@@ -163,10 +168,12 @@ pub enum Failure {
     TimedOut,
     /// We have no socket left to reach it with. No fault of its.
     NoSocket,
+    /// The request's own deadline passed before its first token. No fault of its.
+    Late,
 }
 
 impl Failure {
-    pub const ALL: [Failure; 8] = [
+    pub const ALL: [Failure; 9] = [
         Failure::Refused,
         Failure::Unreachable,
         Failure::Broke,
@@ -175,6 +182,7 @@ impl Failure {
         Failure::Busy,
         Failure::TimedOut,
         Failure::NoSocket,
+        Failure::Late,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -187,6 +195,7 @@ impl Failure {
             Failure::Busy => "busy",
             Failure::TimedOut => "timed-out",
             Failure::NoSocket => "no-socket",
+            Failure::Late => "late",
         }
     }
 
@@ -197,7 +206,7 @@ impl Failure {
             Failure::Unreachable => Some(Evidence::Silent),
             Failure::Broke => Some(Evidence::Broke),
             Failure::Failed | Failure::TimedOut => Some(Evidence::Failed),
-            Failure::Busy | Failure::Abandoned | Failure::NoSocket => None,
+            Failure::Busy | Failure::Abandoned | Failure::NoSocket | Failure::Late => None,
         }
     }
 
@@ -223,7 +232,18 @@ pub enum Effect {
     },
     /// Tell the operator.
     Changed(Change),
+    /// The request goes there. Not only the one that the event was about: any that waited.
     Seat(Seat),
+    /// It waits in line; a later `Seat` or `Refuse` tells what became of it.
+    Wait {
+        request: RequestId,
+    },
+    /// It is no longer wanted at the worker it was seated at: the attempt there is to be broken off, and the client told
+    /// nothing. It is in line again.
+    Recall {
+        request: RequestId,
+        worker: WorkerId,
+    },
     Refuse {
         request: RequestId,
         refusal: Refusal,
@@ -240,6 +260,10 @@ pub struct Seat {
     pub held: Option<Tokens>,
     /// Attempts before this one.
     pub attempt: u32,
+    /// How long it stood in line, over all attempts.
+    pub waited: Duration,
+    /// When its first token must be out, or the attempt is `Late`; none where nobody would see it come.
+    pub deadline: Option<Instant>,
 }
 
 /// Why a request is not seated.
@@ -251,6 +275,12 @@ pub enum Refusal {
     ModelRequired,
     /// Nobody is fit to take it now.
     NoWorker,
+    /// As many as are allowed wait already.
+    QueueFull { retry_after: Duration },
+    /// Its tenant has had what it may have for now.
+    RateLimited { retry_after: Duration },
+    /// Its first token would come, or came, too late.
+    Deadline { retry_after: Duration },
     /// Every attempt we allow ourselves failed.
     Failed { last: Failure },
 }

@@ -9,7 +9,7 @@ use http::{Method, Request};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use maitre_base::{Instant, RequestId, hash};
+use maitre_base::{ClassId, Instant, RequestId, TenantId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
@@ -118,6 +118,9 @@ impl Arrived {
             form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: session.then(|| self.session(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
+            class: settings.brain.queue.standard,
+            tenant: TenantId(0),
+            deadline: None,
             prompt: reading.prompt.as_ref(),
         }
     }
@@ -161,6 +164,9 @@ fn stranger<'a>(request: RequestId, bytes: usize) -> Arrival<'a> {
         form: Form::Whole,
         session: None,
         head: None,
+        class: ClassId(0),
+        tenant: TenantId(0),
+        deadline: None,
         prompt: None,
     }
 }

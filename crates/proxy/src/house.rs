@@ -180,6 +180,7 @@ impl House {
                 Effect::Forget { worker } => self.forget(worker),
                 // Whoever adds a worker makes its link and watches it.
                 Effect::Watch { .. } => {}
+                Effect::Wait { .. } | Effect::Recall { .. } => {}
             }
         }
         decision

@@ -38,6 +38,12 @@ pub(crate) enum Refused {
     UnknownModel { model: String, known: String },
     #[error("no worker is ready to take this request; try again shortly")]
     NoWorker,
+    #[error("too many requests wait already; try again in {} s", seconds(*.retry_after))]
+    QueueFull { retry_after: Duration },
+    #[error("this caller's limit is used up; try again in {} s", seconds(*.retry_after))]
+    RateLimited { retry_after: Duration },
+    #[error("the first token cannot be out before the request's deadline; try again in {} s", seconds(*.retry_after))]
+    Deadline { retry_after: Duration },
     #[error("too many large requests at once; try again shortly")]
     TooBusy,
     #[error("{}", failed(*.0))]
@@ -58,6 +64,9 @@ impl Refused {
             Refused::ModelRequired { .. } => "model_required",
             Refused::UnknownModel { .. } => "model_not_found",
             Refused::NoWorker => "no_worker",
+            Refused::QueueFull { .. } => "queue_full",
+            Refused::RateLimited { .. } => "rate_limited",
+            Refused::Deadline { .. } => "deadline",
             Refused::TooBusy => "too_busy",
             Refused::Failed(Failure::NoSocket) => "no_socket",
             Refused::Failed(Failure::TimedOut) => "timed_out",
@@ -78,7 +87,8 @@ impl Refused {
             Refused::NoWorker | Refused::TooBusy | Refused::Failed(Failure::NoSocket) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Refused::Failed(Failure::TimedOut) => StatusCode::GATEWAY_TIMEOUT,
+            Refused::QueueFull { .. } | Refused::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Refused::Deadline { .. } | Refused::Failed(Failure::TimedOut) => StatusCode::GATEWAY_TIMEOUT,
             Refused::Failed(_) => StatusCode::BAD_GATEWAY,
         }
     }
@@ -86,7 +96,7 @@ impl Refused {
     fn kind(&self) -> Kind {
         match self.status() {
             StatusCode::NOT_FOUND => Kind::NotFound,
-            StatusCode::SERVICE_UNAVAILABLE => Kind::Overloaded,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Kind::Overloaded,
             status if status.is_client_error() => Kind::Invalid,
             _ => Kind::Server,
         }
@@ -105,6 +115,9 @@ impl Refused {
         match self {
             // Whoever has waited out a whole deadline should not be asked to come right back.
             Refused::Failed(Failure::TimedOut) => None,
+            Refused::QueueFull { retry_after }
+            | Refused::RateLimited { retry_after }
+            | Refused::Deadline { retry_after } => Some(HeaderValue::from(seconds(*retry_after))),
             Refused::NoWorker | Refused::TooBusy | Refused::Failed(_) => Some(HeaderValue::from_static("1")),
             _ => None,
         }
@@ -143,9 +156,17 @@ impl Refused {
             Refusal::UnknownModel => Refused::UnknownModel { model: echo(model.unwrap_or("")), known },
             Refusal::ModelRequired => Refused::ModelRequired { known },
             Refusal::NoWorker => Refused::NoWorker,
+            Refusal::QueueFull { retry_after } => Refused::QueueFull { retry_after },
+            Refusal::RateLimited { retry_after } => Refused::RateLimited { retry_after },
+            Refusal::Deadline { retry_after } => Refused::Deadline { retry_after },
             Refusal::Failed { last } => Refused::Failed(last),
         }
     }
+}
+
+/// As `Retry-After` says it: whole seconds, and never "at once".
+fn seconds(span: Duration) -> u64 {
+    span.as_millis().div_ceil(1_000).clamp(1, u128::from(u32::MAX)) as u64
 }
 
 fn failed(failure: Failure) -> &'static str {
@@ -158,6 +179,7 @@ fn failed(failure: Failure) -> &'static str {
         Failure::Failed => "the worker failed before it began to answer",
         Failure::Busy => "the worker is full",
         Failure::TimedOut => "the worker did not begin to answer in time",
+        Failure::Late => "the worker did not begin to answer before the request's deadline",
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat, is_told};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
@@ -303,6 +303,9 @@ impl Lab<'_> {
             form: Form::Stream,
             session: asked.session,
             head: Some(self.deck.heads[number]),
+            class: self.settings.brain.queue.standard,
+            tenant: TenantId(0),
+            deadline: None,
             prompt: prompt.as_ref(),
         };
         let begun = witness.wall();

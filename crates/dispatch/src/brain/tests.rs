@@ -1,7 +1,7 @@
 //! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
 
 use super::*;
-use maitre_base::Tokens;
+use maitre_base::{ClassId, TenantId, Tokens};
 use maitre_fleet::promise::Promised;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::time::Duration;
@@ -59,6 +59,9 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         form: Form::Stream,
         session: None,
         head: None,
+        class: ClassId(1),
+        tenant: TenantId(0),
+        deadline: None,
         prompt: None,
     }
 }
