@@ -28,6 +28,12 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
+    /// So long before; the beginning if that lies before it.
+    pub fn before(self, span: Duration) -> Instant {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_sub(nanos))
+    }
+
     /// How long ago `earlier` was; zero if it lies ahead (events from two threads may cross).
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use maitre_base::{Instant, Tokens, WorkerId};
 
 use crate::adapters::Slot;
+use crate::bend::{Bends, Scale};
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, Spare, State};
 use crate::load::Load;
@@ -51,9 +52,13 @@ pub struct Standing {
     /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
     pub prefill: Fit,
     pub decode: Fit,
+    /// The loads at which its times bend upward.
+    pub bends: Scale,
     pub wait_seconds: f64,
     /// What its cache has room for, and what the requests there hold of it.
     pub room: Option<(Tokens, Tokens)>,
+    /// What of it is taken now.
+    pub used: Tokens,
     /// What it says itself, if that is not too long ago: requests it has not begun, and the part of its cache in
     /// use.
     pub waiting: Option<u64>,
@@ -77,6 +82,8 @@ pub struct Fleet {
     /// By number.
     models: Vec<Known>,
     rates: Rates,
+    bends: Bends,
+    scale: Scale,
     settings: health::Settings,
 }
 
@@ -234,12 +241,14 @@ impl Fleet {
         }
     }
 
-    /// Ends ramps that are over, and looks again at the rates of those that have been idle.
+    /// Ends ramps that are over, and looks again at the rates of those that have been idle and at where times bend.
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<Change>) {
         let settings = self.settings;
         let fleet = self.rates;
+        self.scale = self.bends.scale(&self.bends);
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
+            it.scale = it.bends.scale(&self.bends);
             let from = it.health.state();
             it.health.settle(now, &settings);
             changes.extend(change(it.id, from, it.health.state()));
@@ -277,7 +286,10 @@ impl Fleet {
 
     pub fn prefilled(&mut self, now: Instant, worker: WorkerId, promise: &mut Promise) {
         match self.worker_mut(worker) {
-            Some(it) if !promise.prefilled => it.promised.prefilled(now, promise),
+            Some(it) if !promise.prefilled => {
+                it.prefilled += promise.prefill;
+                it.promised.prefilled(now, promise);
+            }
             _ => promise.prefill = Tokens::ZERO,
         }
     }
@@ -302,8 +314,10 @@ impl Fleet {
     pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
         let (usual, _) = Rates::usual();
         self.rates.first_token(tokens, took, usual);
+        self.bends.first_token(tokens, took);
         let lean = self.rates.as_lean();
         if let Some(it) = self.worker_mut(worker) {
+            it.bends.first_token(tokens, took);
             it.rates.first_token(tokens, took, lean);
         }
     }
@@ -316,6 +330,19 @@ impl Fleet {
         if let Some(it) = self.worker_mut(worker) {
             it.rates.step_beside(&fleet, requests, gap);
         }
+    }
+
+    /// For a while steps took so long, with so many requests in them and so much to prefill in each.
+    pub fn learn_bend(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
+        self.bends.step(requests, prefill, took);
+        if let Some(it) = self.worker_mut(worker) {
+            it.bends.step(requests, prefill, took);
+        }
+    }
+
+    /// A request had so many tokens to prefill, and so many in its answer.
+    pub fn learn_length(&mut self, prefill: Tokens, answer: u64) {
+        self.bends.answer(prefill.0 as f64, answer as f64);
     }
 
     // Who is fit.
@@ -346,6 +373,22 @@ impl Fleet {
         }
     }
 
+    /// One worker as it stands, whatever it serves; none if it may not take anything.
+    pub fn standing_of(&self, now: Instant, worker: WorkerId) -> Option<Standing> {
+        let worker = self.worker(worker).filter(|it| !it.draining && tier(it).is_some())?;
+        Some(self.standing(now, Wanted::Anything, worker))
+    }
+
+    /// What is learned of all workers together.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// Where times bend upward, in the fleet as a whole.
+    pub fn scale(&self) -> Scale {
+        self.scale
+    }
+
     fn standing(&self, now: Instant, wanted: Wanted, worker: &Worker) -> Standing {
         let slot = match wanted {
             Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
@@ -358,10 +401,12 @@ impl Fleet {
             promised: worker.promised,
             requests: worker.requests(now),
             share: worker.health.share(now, &self.settings),
+            bends: worker.scale,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
             wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),
             room: worker.capacity().map(|it| (it, worker.pinned(now, it))),
+            used: worker.capacity().map_or(Tokens::ZERO, |it| worker.used(now, it)),
             waiting: fresh.and_then(|it| it.waiting),
             kv_usage: fresh.and_then(|it| it.kv_usage),
             slot,

@@ -2,6 +2,7 @@
 //! them. Beliefs change only through events that carry their own time; nothing here asks anybody.
 
 pub mod adapters;
+pub mod bend;
 pub mod estimate;
 pub mod fleet;
 pub mod health;

@@ -153,6 +153,11 @@ impl Default for Rates {
 }
 
 impl Rates {
+    /// Whether enough first tokens were seen to go by, and not only what engines usually do.
+    pub fn is_learned(&self) -> bool {
+        self.first_token.weight >= LEAN
+    }
+
     /// A first token came after `seconds`, with so many tokens to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
         let tokens = tokens as f64;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use maitre_base::{Instant, Tokens, WorkerId, hash};
 
 use crate::adapters::Adapters;
+use crate::bend::{Bends, Scale};
 use crate::fleet::{ModelId, Wanted};
-use crate::health::Health;
+use crate::health::{Health, State};
 use crate::load::{Load, Report};
 use crate::promise::Promised;
 use crate::rates::Rates;
@@ -29,10 +30,17 @@ pub struct Worker {
     pub models: Models,
     pub health: Health,
     pub promised: Promised,
+    /// All that was ever prefilled there for us.
+    pub prefilled: Tokens,
     pub report: Option<Report>,
+    /// What was promised to it when it last reported: in all, and to prefill.
+    promised_then: (Tokens, Tokens),
     /// Requests there that are not ours, as far as its last two reports agree.
     foreign: [u32; 2],
     pub rates: Rates,
+    pub(crate) bends: Bends,
+    /// What they come to, with the fleet to lean on.
+    pub scale: Scale,
     pub adapters: Adapters,
     /// Takes no new work, finishes the old.
     pub draining: bool,
@@ -47,9 +55,13 @@ impl Worker {
             models: Models::Unknown,
             health: Health::default(),
             promised: Promised::default(),
+            prefilled: Tokens::ZERO,
             report: None,
+            promised_then: (Tokens::ZERO, Tokens::ZERO),
             foreign: [0; 2],
             rates: Rates::default(),
+            bends: Bends::default(),
+            scale: Scale::default(),
             adapters: Adapters::default(),
             draining: false,
         }
@@ -64,11 +76,17 @@ impl Worker {
         }
     }
 
+    /// Whether it may be given new work.
+    pub fn is_fit(&self) -> bool {
+        !self.draining && !matches!(self.health.state(), State::Probing | State::Ejected { .. })
+    }
+
     pub(crate) fn hear(&mut self, now: Instant, load: Load) {
         let there = load.running.unwrap_or(0).saturating_add(load.waiting.unwrap_or(0));
         let foreign = there.saturating_sub(u64::from(self.promised.requests));
         // One report may count a request that ended on its way here; two in a row will not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
+        self.promised_then = (self.promised.context, self.promised.prefill);
         self.report = Some(Report { load, at: now });
     }
 
@@ -103,5 +121,15 @@ impl Worker {
         let thrown_out = load.waiting.unwrap_or(0).saturating_sub(u64::from(promised.prefilling));
         let each = used / load.running.unwrap_or(0).max(1) as f64;
         promised.prefill + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
+    }
+
+    /// What is in use of its cache now: what it last reported, and what came and went since by our account. Answers
+    /// that are still to be written are not in it.
+    pub fn used(&self, now: Instant, capacity: Tokens) -> Tokens {
+        let context = self.promised.context - self.promised.decode;
+        let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };
+        let (then, to_prefill) = self.promised_then;
+        let reported = Tokens((usage * capacity.0 as f64) as u64) + to_prefill;
+        (reported + self.promised.context) - then
     }
 }

@@ -103,6 +103,12 @@ impl Name {
     pub const fn prices_adapters(self) -> bool {
         matches!(self, Name::LeastDelay)
     }
+
+    /// Whether it knows what it costs to wait for a busy worker. Whoever does not must be shown only those that
+    /// are not too busy.
+    pub const fn prices_waiting(self) -> bool {
+        matches!(self, Name::LeastDelay)
+    }
 }
 
 impl fmt::Display for Name {

@@ -1,8 +1,12 @@
 //! What an operator may say about who goes first: classes, and the terms of tenants.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use maitre_base::ClassId;
+use maitre_base::{ClassId, TenantId, hash};
+
+use crate::knee::Caps;
 
 /// Most classes there can be: a class is a handful of lines everywhere it is shown.
 pub const CLASSES_MAX: usize = 8;
@@ -25,8 +29,8 @@ pub struct Settings {
     /// At one worker at most, whatever was learned; zero for no such limit.
     pub prefill_tokens_max: u64,
     pub sequences_max: u32,
-    /// Those with terms of their own.
-    pub tenants: Vec<Tenant>,
+    /// Those with terms of their own, by `Tenant::id`: every request looks its own up. At most `TENANTS_MAX`.
+    pub tenants: BTreeMap<TenantId, Tenant>,
     /// Of everybody else, each by itself.
     pub others: Terms,
 }
@@ -37,7 +41,7 @@ pub struct Class {
     /// Waiting at once, at most.
     pub requests_max: u32,
     pub tokens_max: u64,
-    /// From arrival to the first token, where the request does not say; none to wait as long as it takes.
+    /// How long a request may stand in line that names no deadline of its own; none for as long as it takes.
     pub deadline: Option<Duration>,
     /// The part of the fleet that classes below never take, even while it is idle, in [0, 1).
     pub reserve: f64,
@@ -56,11 +60,40 @@ pub struct Terms {
     pub tokens_per_minute: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Tenant {
-    /// What the caller is known by: an API key, the value of a header, an adapter.
+    /// What the caller is known by: an API key, the value of a header, an adapter. It may be a secret, so it is
+    /// for no log and no message; `masked` is.
     pub name: String,
     pub terms: Terms,
+}
+
+/// The tenant that a caller known by these bytes is. Nobody is `TenantId(0)`.
+pub fn tenant(known_by: &[u8]) -> TenantId {
+    TenantId(hash::bytes(0, known_by))
+}
+
+/// As much of a name as may be shown.
+pub fn masked(name: &str) -> String {
+    /// Enough to tell a handful of tenants apart, too little to be of use as a key.
+    const SHOWN: usize = 3;
+    let mut shown: String = name.chars().take(SHOWN).collect();
+    if shown.len() < name.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+impl Tenant {
+    pub fn id(&self) -> TenantId {
+        tenant(self.name.as_bytes())
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenant").field("name", &masked(&self.name)).field("terms", &self.terms).finish()
+    }
 }
 
 impl Default for Terms {
@@ -94,18 +127,38 @@ impl Default for Settings {
             recall: false,
             prefill_tokens_max: 0,
             sequences_max: 0,
-            tenants: Vec::new(),
+            tenants: BTreeMap::new(),
             others: Terms::default(),
         }
     }
 }
 
 impl Settings {
+    /// What an operator allows at one worker.
+    pub fn caps(&self) -> Caps {
+        Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
+    }
+
     /// The class of this name, or of this number in order of precedence.
     pub fn class(&self, word: &str) -> Option<ClassId> {
         let named = self.classes.iter().position(|it| it.name.eq_ignore_ascii_case(word));
         let place = named.or_else(|| word.parse().ok().filter(|&it| it < self.classes.len()))?;
         u8::try_from(place).ok().map(ClassId)
+    }
+
+    /// The class that goes last.
+    pub fn last(&self) -> ClassId {
+        ClassId(u8::try_from(self.classes.len().saturating_sub(1)).unwrap_or(u8::MAX))
+    }
+
+    pub fn terms(&self, tenant: TenantId) -> &Terms {
+        self.tenants.get(&tenant).map_or(&self.others, |it| &it.terms)
+    }
+
+    /// The class of a tenant's request that asked for this one, or for none: never better than its terms allow.
+    pub fn allowed(&self, tenant: TenantId, asked: Option<ClassId>) -> ClassId {
+        let terms = self.terms(tenant);
+        asked.or(terms.usual).unwrap_or(self.standard).max(terms.best)
     }
 }
 
@@ -126,5 +179,37 @@ mod tests {
         ] {
             assert_eq!(settings.class(word), expected.map(ClassId), "{word}");
         }
+    }
+
+    #[test]
+    fn nobody_gets_a_better_class_than_its_terms_allow() {
+        let others = Terms { best: ClassId(1), ..Terms::default() };
+        let mut settings = Settings { others, ..Settings::default() };
+        let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
+        let team = Tenant { name: "team".to_owned(), terms };
+        settings.tenants.insert(team.id(), team);
+        for (name, asked, expected) in [
+            ("team", None, 2),
+            ("team", Some(0), 0),
+            ("team", Some(1), 1),
+            ("other", None, 1),
+            ("other", Some(0), 1),
+            ("other", Some(2), 2),
+        ] {
+            let actual = settings.allowed(tenant(name.as_bytes()), asked.map(ClassId));
+            assert_eq!(actual, ClassId(expected), "{name} {asked:?}");
+        }
+        // Nobody is one of the others.
+        assert_eq!(settings.allowed(TenantId(0), Some(ClassId(0))), ClassId(1));
+    }
+
+    #[test]
+    fn a_name_is_shown_by_its_beginning_only() {
+        for (name, expected) in [("sk-123456", "sk-…"), ("äöüß", "äöü…"), ("abc", "abc"), ("", "")]
+        {
+            assert_eq!(masked(name), expected);
+        }
+        let tenant = Tenant { name: "sk-123456".to_owned(), terms: Terms::default() };
+        assert!(!format!("{tenant:?}").contains("123"));
     }
 }

@@ -1,0 +1,237 @@
+//! Where a time bends upward: the load at which something takes twice as long as with none.
+//!
+//! A step takes so long empty, and so much more for each request in it; a first token takes so long with nothing before it,
+//! and so much more for each token. The floor says how little load leaves a worker idle, the slope how much load
+//! only makes everybody wait, and where the two are equal is the scale for both.
+//!
+//! `rates` has the same lines, but for prices: it looks at what happens now, and a fleet that is full all day shows one
+//! load only, through which many lines go. So here the means of small, middling and large loads are kept apart, each as
+//! it was last seen, and the line goes through them all: what was seen of an empty worker in the morning still tells
+//! at noon.
+
+use std::time::Duration;
+
+use crate::rates::Fit;
+
+/// Loads below two, below four, below eight, and so on.
+const SIZES: usize = 20;
+/// Weight of the newest among its like, once there are enough.
+const NEWEST: f64 = 0.02;
+/// So many of one size tell something.
+const ENOUGH: u32 = 4;
+/// How many sizes of load what is usual is worth, at no load and at twice the mean.
+const LEAN: u32 = 1;
+/// Where steps bend that prefill nothing: at 100 to 120 requests in all profiles that we have.
+const STEP: f64 = 100.0;
+/// And where first tokens do.
+const FIRST_TOKEN: f64 = 2_000.0;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    count: u32,
+    load: f64,
+    seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Curve {
+    sizes: [Mean; SIZES],
+}
+
+impl Curve {
+    /// It took so many seconds with so much load.
+    fn see(&mut self, load: f64, seconds: f64) {
+        let mean = &mut self.sizes[(load.max(1.0).log2() as usize).min(SIZES - 1)];
+        mean.count = mean.count.saturating_add(1);
+        let weight = NEWEST.max(1.0 / f64::from(mean.count));
+        mean.load += weight * (load - mean.load);
+        mean.seconds += weight * (seconds - mean.seconds);
+    }
+
+    /// The line through what was seen, leaning on one that bends where lines of its kind usually do; none until
+    /// enough was seen, or where load seems to cost nothing.
+    fn line(&self, usual: f64) -> Option<Fit> {
+        let mut sums = Sums::default();
+        self.sizes.iter().filter(|it| it.count >= ENOUGH).for_each(|it| sums.add(it.load, it.seconds));
+        if sums.weight == 0.0 {
+            return None;
+        }
+        // Loads hardly vary in a steady stream, and through one point go many lines.
+        let (load, seconds) = (sums.x / sums.weight, sums.y / sums.weight);
+        let slope = seconds / (usual + load);
+        for _ in 0..LEAN {
+            sums.add(0.0, usual * slope);
+            sums.add(2.0 * load, (usual + 2.0 * load) * slope);
+        }
+        let slope = (sums.weight * sums.xy - sums.x * sums.y) / (sums.weight * sums.xx - sums.x * sums.x);
+        let base = (sums.y - slope * sums.x) / sums.weight;
+        (slope > 0.0 && base > 0.0).then_some(Fit { base, slope }).filter(|it| it.slope.is_finite())
+    }
+}
+
+/// Weighted sums over points.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    weight: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+}
+
+impl Sums {
+    fn add(&mut self, x: f64, y: f64) {
+        // Errors are alike in proportion: what takes ten times as long is known ten times less well.
+        let weight = 1.0 / y.max(1e-6).powi(2);
+        self.weight += weight;
+        self.x += weight * x;
+        self.y += weight * y;
+        self.xx += weight * x * x;
+        self.xy += weight * x * y;
+    }
+}
+
+/// What of a worker's time, or the fleet's, bends where.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bends {
+    /// Steps without what they prefill, by the requests in them.
+    step: Curve,
+    /// First tokens, by the tokens before them.
+    first_token: Curve,
+    /// Tokens to prefill, and tokens of answers, of one request in the mean.
+    prefill: f64,
+    answer: f64,
+}
+
+/// The loads at which times are twice what they are with none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    pub requests: f64,
+    pub prefill_tokens: f64,
+}
+
+/// Until anything was seen: about what the profiles of engines that we know come to, with prompts five times as long as
+/// answers.
+impl Default for Scale {
+    fn default() -> Scale {
+        Scale { requests: 40.0, prefill_tokens: 2_000.0 }
+    }
+}
+
+impl Bends {
+    /// A first token came so long after its request was seated, with so many tokens to prefill before it.
+    pub fn first_token(&mut self, tokens: u64, took: Duration) {
+        self.first_token.see(tokens as f64, took.as_secs_f64());
+    }
+
+    /// For a while steps took so long, with so many requests in them and so much to prefill in each.
+    pub fn step(&mut self, requests: f64, prefill: f64, took: Duration) {
+        // What a step prefills is seen in first tokens, and taken off: it comes and goes, and would look like a crowd.
+        let took = took.as_secs_f64();
+        let prefill = self.first_token.line(FIRST_TOKEN).map_or(0.0, |it| it.slope * prefill);
+        self.step.see(requests, (took - prefill).max(took / 10.0));
+    }
+
+    /// An answer has ended.
+    pub fn answer(&mut self, prefill: f64, tokens: f64) {
+        self.prefill += NEWEST * (prefill - self.prefill);
+        self.answer += NEWEST * (tokens - self.answer);
+    }
+
+    /// Where both bend, half by what was seen here and half by what the whole fleet saw: one worker alone sees few loads.
+    pub fn scale(&self, fleet: &Bends) -> Scale {
+        let usual = Scale::default();
+        let (own, all) = (self.own(fleet), fleet.own(fleet));
+        let mean = |own: Option<f64>, all: Option<f64>, usual: f64| match (own, all) {
+            (Some(own), Some(all)) => (own * all).sqrt(),
+            (own, all) => own.or(all).unwrap_or(usual),
+        };
+        Scale {
+            requests: mean(own.0, all.0, usual.requests),
+            prefill_tokens: mean(own.1, all.1, usual.prefill_tokens),
+        }
+    }
+
+    fn own(&self, fleet: &Bends) -> (Option<f64>, Option<f64>) {
+        let first = self.first_token.line(FIRST_TOKEN);
+        // One more request in a steady stream brings its part of a prompt to each step, too.
+        let prompt = fleet.prefill / fleet.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
+        let requests = self.step.line(STEP).map(|it| it.base / (it.slope + prompt));
+        (requests, first.map(|it| it.base / it.slope))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen with loads of these sizes, at 5 ms and 0.1 ms more for each: it bends at 50.
+    fn seen(loads: &[u32]) -> Curve {
+        let mut curve = Curve::default();
+        for &load in loads {
+            for turn in 0..20 {
+                let noise = 1.0 + 0.1 * f64::from(turn % 3 - 1);
+                curve.see(f64::from(load), (5e-3 + 1e-4 * f64::from(load)) * noise);
+            }
+        }
+        curve
+    }
+
+    fn bend(curve: &Curve) -> Option<f64> {
+        curve.line(STEP).map(|it| it.base / it.slope)
+    }
+
+    #[test]
+    fn it_is_found_from_loads_of_several_sizes() {
+        for loads in [&[1, 400][..], &[2, 10, 50, 300], &[20, 100, 600]] {
+            let bend = bend(&seen(loads)).unwrap();
+            assert!((40.0..65.0).contains(&bend), "{loads:?}: {bend}");
+        }
+    }
+
+    #[test]
+    fn what_was_seen_of_small_loads_is_not_forgotten_among_large_ones() {
+        let mut curve = seen(&[1, 5, 20]);
+        for _ in 0..100_000 {
+            curve.see(600.0, 0.065);
+        }
+        assert!((40.0..65.0).contains(&bend(&curve).unwrap()), "{:?}", bend(&curve));
+    }
+
+    #[test]
+    fn one_load_alone_bends_where_it_usually_does() {
+        assert_eq!(bend(&seen(&[])), None);
+        for loads in [&[30][..], &[300], &[300, 500]] {
+            let bend = bend(&seen(loads)).unwrap();
+            assert!((70.0..130.0).contains(&bend), "{loads:?}: {bend}");
+        }
+    }
+
+    #[test]
+    fn who_has_seen_nothing_goes_by_the_fleet() {
+        let fleet = Bends { step: seen(&[1, 400]), ..Bends::default() };
+        let scale = Bends::default().scale(&fleet);
+        assert!((40.0..60.0).contains(&scale.requests), "{scale:?}");
+        assert_eq!(scale.prefill_tokens, Scale::default().prefill_tokens);
+    }
+
+    #[test]
+    fn prompts_that_steps_carry_are_told_from_their_crowds() {
+        let mut bends = Bends::default();
+        let spell = |crowd: u32, prefill: f64| 5e-3 + 1e-4 * f64::from(crowd) + 2e-5 * prefill;
+        for turn in 0..80 {
+            let tokens = 100 << (turn % 8);
+            bends.first_token(tokens, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
+        }
+        for turn in 0..400 {
+            // Small crowds when everybody has just come, and much is prefilled; large ones when little is.
+            let (crowd, prefill) = [(4, 2_000.0), (40, 500.0), (200, 100.0), (400, 50.0)][turn % 4];
+            bends.step(f64::from(crowd), prefill, Duration::from_secs_f64(spell(crowd, prefill)));
+            bends.answer(500.0, 100.0);
+        }
+        let scale = bends.scale(&bends);
+        // 5 ms against 0.1 for a request and 0.1 for its five tokens of prompt a step: at 25, leaning up to 100.
+        assert!((20.0..32.0).contains(&scale.requests), "{scale:?}");
+        assert!((1_350.0..1_650.0).contains(&scale.prefill_tokens), "{scale:?}");
+    }
+}

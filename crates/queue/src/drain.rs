@@ -1,0 +1,63 @@
+//! How fast a line moves: work that left it of late, a second.
+
+use maitre_base::Instant;
+
+/// The time after which what was seen weighs a third: long enough to span several large prompts.
+const MEMORY_SECONDS: f64 = 5.0;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drain {
+    /// Work a second, as if it had gone on for ever.
+    rate: f64,
+    /// How much of `rate` is seen rather than assumed to be nothing, in [0, 1).
+    known: f64,
+    at: Instant,
+}
+
+impl Drain {
+    /// Work left the line, or none did; time has passed while somebody waited.
+    pub fn see(&mut self, now: Instant, work: f64) {
+        let passed = now.since(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        let kept = (-passed / MEMORY_SECONDS).exp();
+        self.rate = self.rate * kept + work / MEMORY_SECONDS;
+        self.known = 1.0 - (1.0 - self.known) * kept;
+    }
+
+    /// Nobody has waited until now: the time before tells nothing.
+    pub fn resume(&mut self, now: Instant) {
+        self.at = self.at.max(now);
+    }
+
+    /// Work a second; none until it was watched for a while.
+    pub fn rate(&self) -> Option<f64> {
+        (self.known > 0.2).then(|| self.rate / self.known).filter(|&it| it > 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_stream_is_seen_as_it_is_and_soon() {
+        let mut drain = Drain::default();
+        assert_eq!(drain.rate(), None);
+        for step in 1..=200 {
+            drain.see(Instant::from_millis(step * 100), 50.0);
+        }
+        assert!((450.0..550.0).contains(&drain.rate().unwrap()), "{drain:?}");
+        let mut young = Drain::default();
+        (1..=15).for_each(|step| young.see(Instant::from_millis(step * 100), 50.0));
+        assert!((400.0..650.0).contains(&young.rate().unwrap()), "{young:?}");
+    }
+
+    #[test]
+    fn time_without_anybody_waiting_is_no_standstill() {
+        let mut drain = Drain::default();
+        (1..=100).for_each(|step| drain.see(Instant::from_millis(step * 100), 50.0));
+        drain.resume(Instant::from_millis(3_600_000));
+        drain.see(Instant::from_millis(3_600_100), 50.0);
+        assert!((400.0..600.0).contains(&drain.rate().unwrap()), "{drain:?}");
+    }
+}

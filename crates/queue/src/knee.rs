@@ -1,0 +1,61 @@
+//! How much work a worker takes before more of it only waits there.
+//!
+//! An engine computes prompts and answers in steps, and a step takes as long as what it carries, on top of what it
+//! takes empty. By Little's law, with `n` requests there and steps of `empty + n · each` seconds, the worker
+//! gives `n / (empty + n · each)` tokens a second: nearly `n / empty` at first, and never more than `1 / each`. Where
+//! the two meet the curve bends. Below, one more request is almost free; far above, it adds as much to everybody's
+//! time as it adds to the work done. The same holds for prompt tokens in line and the time to the first token. So a
+//! limit is so many times the point of the bend, and all it needs is what is learned anyway: the floor and the
+//! slope of two straight lines.
+//!
+//! A limit that is too low idles a worker, and one that is too high only gives away some order: where little is
+//! known the limit is high.
+//!
+//! Left out: memory. What a cache has room for is asked for each request by itself.
+
+/// Where a worker's times bend upward: the loads with which they are twice what they are with none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bends {
+    /// Steps, by requests in them.
+    pub requests: f64,
+    /// First tokens, by tokens before them.
+    pub prefill_tokens: f64,
+}
+
+/// What a worker may have before others wait here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Promised to it and not yet computed.
+    pub prefill_tokens: u64,
+    pub sequences: u32,
+}
+
+/// How many times the load at the bend. With four times, a worker gives 80 % of all the prefill there is to be had,
+/// with ten times 91 % of all tokens. With twice, chats at 80 % of what a fleet could take waited for nothing.
+const PREFILL: f64 = 4.0;
+const CROWD: f64 = 10.0;
+
+/// Never fewer tokens: an engine takes as many in one step or two (vLLM on small GPUs: 2,048), and a step less than
+/// full is a step wasted. Never more: two of the largest steps.
+const PREFILL_MIN: f64 = 4_096.0;
+const PREFILL_MAX: f64 = 16_384.0;
+/// Never fewer requests at a worker, whatever was learned from answers that came in one gulp.
+const SEQUENCES_MIN: f64 = 16.0;
+const SEQUENCES_MAX: f64 = 100_000.0;
+
+/// What an operator allows at the most; zero for anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    pub prefill_tokens: u64,
+    pub sequences: u32,
+}
+
+pub fn limits(bends: &Bends, caps: Caps) -> Limits {
+    let prefill = (PREFILL * bends.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
+    let crowd = (CROWD * bends.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
+    let or_none = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+    Limits {
+        prefill_tokens: (prefill as u64).min(or_none(caps.prefill_tokens)),
+        sequences: (crowd as u64).min(or_none(caps.sequences.into())) as u32,
+    }
+}

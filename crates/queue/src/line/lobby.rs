@@ -1,0 +1,248 @@
+//! Where those of one class wait: how many may, whose turn it is among tenants, and who leaves when it is full.
+//!
+//! Turns are by start-time fair queueing. Each tenant has a virtual time, which is what it got divided by its weight,
+//! and the one that is furthest behind goes next. So tenants that always wait get work in proportion to their weights,
+//! whatever the sizes of their requests, and one that waits alone gets everything. The class has a time too, that of
+//! the tenant furthest behind; who comes after having had nobody here starts there at the earliest, so silence saves
+//! nothing up. Once nobody waits all is forgotten, and nobody owes.
+//!
+//! Each class keeps its own times, though what a tenant gets in one class is charged in all where it is known. One
+//! time for all classes was considered, and does not work under strict precedence: while a higher class is served,
+//! its tenants' times run far ahead of those that wait below. A newcomer below would start behind the whole backlog of
+//! whoever waits there (at the time of the higher class), or one above before everybody (at that of the lower).
+//!
+//! Places are shared by another measure than turns: by what is bounded, requests and tokens, and not by cost. Ten
+//! thousand requests of cached prompts cost little, but take all the places.
+
+use std::collections::btree_map::Iter;
+use std::collections::{BTreeMap, BTreeSet};
+
+use maitre_base::{Instant, RequestId, TenantId};
+
+use super::share::{Key, Share};
+use super::work::{Work, per_weight};
+use super::{Entry, LOOK, Waiting};
+use crate::settings::Class;
+
+/// Tenants remembered, a class, that have nobody waiting but are ahead of their share. Beyond it those that are
+/// least ahead are forgiven. Chosen: to forget as many at once takes well under 100 µs.
+const DEBTORS_MAX: usize = 1_000;
+/// Of those whose time has come, so many are forgotten at a step: more than may be added, few enough not to be felt.
+const FORGOTTEN_A_STEP: usize = 2;
+/// The unit in which parts of the places are counted: all of them.
+const WHOLE: u128 = 1_000_000_000_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Lobby {
+    requests_max: u32,
+    tokens_max: u64,
+    requests: u32,
+    tokens: u64,
+    cost: Work,
+    /// Of tenants for whom somebody waits, together.
+    weights: f64,
+    /// The virtual time of the class: how far the tenant is that is furthest behind. Never goes back.
+    clock: Work,
+    shares: BTreeMap<TenantId, Share>,
+    /// Tenants for whom somebody waits, by their virtual time.
+    order: BTreeSet<(Work, TenantId)>,
+    /// Tenants for whom nobody waits, that are ahead of the class.
+    debtors: BTreeSet<(Work, TenantId)>,
+    /// Tenants for whom somebody waits, by the part of the places they hold.
+    holders: BTreeSet<(u128, TenantId)>,
+    /// All who wait, by age.
+    ages: BTreeSet<(Instant, RequestId)>,
+}
+
+impl Lobby {
+    pub(super) fn new(class: &Class) -> Lobby {
+        Lobby {
+            requests_max: class.requests_max,
+            tokens_max: class.tokens_max,
+            requests: 0,
+            tokens: 0,
+            cost: Work::ZERO,
+            weights: 0.0,
+            clock: Work::ZERO,
+            shares: BTreeMap::new(),
+            order: BTreeSet::new(),
+            debtors: BTreeSet::new(),
+            holders: BTreeSet::new(),
+            ages: BTreeSet::new(),
+        }
+    }
+
+    /// Whether there is a place for it, once this other one has left.
+    pub(super) fn fits(&self, entry: &Entry, leaving: Option<&Entry>) -> bool {
+        let requests = self.requests.saturating_sub(u32::from(leaving.is_some()));
+        let tokens = self.tokens.saturating_sub(leaving.map_or(0, |it| it.tokens));
+        requests < self.requests_max
+            && tokens.checked_add(entry.tokens).is_some_and(|it| it <= self.tokens_max)
+    }
+
+    /// Who would leave for it: the last of the tenant that holds most, if its own tenant would hold less.
+    pub(super) fn displaced_by(&self, entry: &Entry) -> Option<RequestId> {
+        let others = self.holders.iter().rev().find(|it| it.1 != entry.tenant);
+        let &(most, holder) = others?;
+        let held = self.shares.get(&entry.tenant).map_or(0, |it| it.held);
+        let is_fair = most <= held + self.size(entry);
+        if is_fair { None } else { self.shares.get(&holder)?.last() }
+    }
+
+    pub(super) fn add(&mut self, entry: &Entry) {
+        self.advance(entry.tenant);
+        let (clock, size) = (self.clock, self.size(entry));
+        self.shares.entry(entry.tenant).or_insert_with(|| Share::starting(clock));
+        self.change(entry.tenant, |it| it.add(entry, size));
+        self.ages.insert((entry.since, entry.request));
+        self.requests += 1;
+        self.tokens += entry.tokens;
+        self.cost += Work::of(entry.cost);
+    }
+
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        self.advance(entry.tenant);
+        let size = self.size(entry);
+        self.change(entry.tenant, |it| it.remove(entry, size));
+        self.ages.remove(&(entry.since, entry.request));
+        debug_assert!(self.requests > 0 && self.tokens >= entry.tokens, "removed who was not there");
+        self.requests = self.requests.saturating_sub(1);
+        self.tokens = self.tokens.saturating_sub(entry.tokens);
+        self.cost -= Work::of(entry.cost);
+        if self.is_empty() {
+            self.clock = Work::ZERO;
+            self.weights = 0.0;
+            self.shares.clear();
+            self.debtors.clear();
+        }
+    }
+
+    /// The tenant got so much, here or in another class.
+    pub(super) fn charge(&mut self, tenant: TenantId, work: Work) {
+        self.advance(tenant);
+        self.change(tenant, |it| it.charge(work));
+    }
+
+    pub(super) fn give_back(&mut self, tenant: TenantId, work: Work) {
+        self.advance(tenant);
+        self.change(tenant, |it| it.give_back(work));
+    }
+
+    /// Adds those who would go next, but for `skip`, until `found` holds `LOOK`.
+    pub(super) fn list(&self, skip: Option<RequestId>, found: &mut Vec<RequestId>) {
+        // Each tenant's turn comes at its time, and the next at what that one costs later. Of the first so many to go
+        // none is of a tenant that is not among the first so many.
+        let mut turns: [Option<Turn<'_>>; LOOK] = [const { None }; LOOK];
+        for (turn, &(at, tenant)) in turns.iter_mut().zip(&self.order) {
+            *turn = self.shares.get(&tenant).and_then(|it| Turn::first(at, tenant, it));
+        }
+        while found.len() < LOOK {
+            let first =
+                turns.iter_mut().filter(|it| it.is_some()).min_by_key(|it| it.as_ref().map(Turn::order));
+            let Some(place) = first else { return };
+            let Some(turn) = place.take() else { return };
+            if skip != Some(turn.request) {
+                found.push(turn.request);
+            }
+            *place = turn.next();
+        }
+    }
+
+    /// The work of this class that would go before a newcomer: that of its tenant, and as much of the others' as their
+    /// weights give them meanwhile, for which those that have less waiting are taken to have as much.
+    pub(super) fn before(&self, entry: &Entry) -> f64 {
+        let share = self.shares.get(&entry.tenant);
+        let own = share.map_or(Work::ZERO, |it| it.before(entry) + (it.at - self.clock));
+        let present = share.is_some_and(|it| !it.is_idle());
+        let others = self.weights - if present { share.map_or(0.0, |it| it.weight) } else { 0.0 };
+        (own.tokens() * (others.max(0.0) + entry.weight)).min(self.cost.tokens())
+    }
+
+    pub(super) fn oldest(&self) -> Option<(Instant, RequestId)> {
+        self.ages.first().copied()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting { requests: self.requests, tokens: self.tokens, cost: self.cost.tokens() }
+    }
+
+    pub(super) fn tenants(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// The part of the places that it takes, for its tenant's weight: of requests or of tokens, whichever is more.
+    fn size(&self, entry: &Entry) -> u128 {
+        let request = WHOLE / u128::from(self.requests_max.max(1));
+        let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.tokens_max.max(1));
+        per_weight(request.max(tokens), entry.weight)
+    }
+
+    /// Brings the time of the class to that of the tenant furthest behind, and forgets those it has caught up with:
+    /// a few of them, and the one at hand.
+    fn advance(&mut self, at_hand: TenantId) {
+        if let Some(&(at, _)) = self.order.first() {
+            self.clock = self.clock.max(at);
+        }
+        if let Some(share) = self.shares.get(&at_hand).filter(|it| it.is_idle() && it.at <= self.clock) {
+            self.debtors.remove(&(share.at, at_hand));
+            self.shares.remove(&at_hand);
+        }
+        for _ in 0..FORGOTTEN_A_STEP {
+            let Some(&(at, tenant)) = self.debtors.first() else { return };
+            if at > self.clock && self.debtors.len() <= DEBTORS_MAX {
+                return;
+            }
+            self.debtors.pop_first();
+            self.shares.remove(&tenant);
+        }
+    }
+
+    /// Changes a tenant's share and files it where it belongs afterwards. The only way to change one that is filed.
+    fn change(&mut self, tenant: TenantId, change: impl FnOnce(&mut Share)) {
+        let Some(share) = self.shares.get_mut(&tenant) else { return };
+        self.debtors.remove(&(share.at, tenant));
+        self.order.remove(&(share.at, tenant));
+        self.holders.remove(&(share.held, tenant));
+        self.weights -= if share.is_idle() { 0.0 } else { share.weight };
+        change(share);
+        self.weights += if share.is_idle() { 0.0 } else { share.weight };
+        if !share.is_idle() {
+            self.order.insert((share.at, tenant));
+            self.holders.insert((share.held, tenant));
+        } else if share.at > self.clock {
+            self.debtors.insert((share.at, tenant));
+        } else {
+            self.shares.remove(&tenant);
+        }
+    }
+}
+
+/// The place of one tenant in the order to come.
+struct Turn<'a> {
+    at: Work,
+    tenant: TenantId,
+    request: RequestId,
+    cost: Work,
+    rest: Iter<'a, Key, Work>,
+}
+
+impl<'a> Turn<'a> {
+    fn first(at: Work, tenant: TenantId, share: &'a Share) -> Option<Turn<'a>> {
+        let mut rest = share.entries();
+        let (key, &cost) = rest.next()?;
+        Some(Turn { at, tenant, request: key.request, cost, rest })
+    }
+
+    fn next(mut self) -> Option<Turn<'a>> {
+        let (key, &cost) = self.rest.next()?;
+        Some(Turn { at: self.at + self.cost, request: key.request, cost, ..self })
+    }
+
+    fn order(&self) -> (Work, TenantId) {
+        (self.at, self.tenant)
+    }
+}

@@ -1,0 +1,228 @@
+//! The line said plainly: a list, and rules that look at all of it each time. What the real one is held against.
+
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant, RequestId, TenantId};
+
+use crate::line::aging::AGED_PART;
+use crate::line::work::{Work, per_weight};
+use crate::line::{ClassMask, Entry, LOOK, OVERTAKEN_MAX};
+use crate::settings::Class;
+
+pub(super) struct Oracle {
+    classes: Vec<Class>,
+    aging: Duration,
+    pub(super) entries: Vec<(Entry, u32)>,
+    shares: Vec<Share>,
+    clocks: Vec<Work>,
+    credit: Work,
+}
+
+#[derive(Clone, Copy)]
+struct Share {
+    class: ClassId,
+    tenant: TenantId,
+    at: Work,
+    charged: Work,
+}
+
+type Order = (Instant, Instant, RequestId);
+
+fn order(entry: &Entry) -> Order {
+    (entry.latest.unwrap_or(Instant::from_nanos(u64::MAX)), entry.since, entry.request)
+}
+
+fn charge(entry: &Entry) -> Work {
+    Work::of(entry.cost).over(entry.weight)
+}
+
+impl Oracle {
+    pub(super) fn new(classes: &[Class], aging: Duration) -> Oracle {
+        Oracle {
+            classes: classes.to_vec(),
+            aging,
+            entries: Vec::new(),
+            shares: Vec::new(),
+            clocks: vec![Work::ZERO; classes.len()],
+            credit: Work::ZERO,
+        }
+    }
+
+    pub(super) fn of_class(&self, class: ClassId) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map(|it| &it.0).filter(move |it| it.class == class)
+    }
+
+    pub(super) fn join(&mut self, entry: Entry) -> Result<Option<RequestId>, ()> {
+        let mut leaving = None;
+        if !self.fits(&entry, None) {
+            let others = self.of_class(entry.class).filter(|it| it.tenant != entry.tenant);
+            let most = others.map(|it| (self.held(it), it.tenant)).max().ok_or(())?;
+            let own = self.of_class(entry.class).find(|it| it.tenant == entry.tenant);
+            let own = own.map_or(0, |it| self.held(it)) + self.size(&entry);
+            if most.0 <= own {
+                return Err(());
+            }
+            let last = self.of_class(entry.class).filter(|it| it.tenant == most.1).max_by_key(|it| order(it));
+            leaving = last.copied().filter(|it| self.fits(&entry, Some(it)));
+            self.leave(leaving.ok_or(())?.request);
+        }
+        self.advance(entry.class);
+        let at = self.clocks[entry.class.index()];
+        if self.share(entry.class, entry.tenant).is_none() {
+            self.shares.push(Share { class: entry.class, tenant: entry.tenant, at, charged: Work::ZERO });
+        }
+        self.entries.push((entry, 0));
+        Ok(leaving.map(|it| it.request))
+    }
+
+    pub(super) fn next(&self, now: Instant, open: ClassMask) -> Vec<RequestId> {
+        let open: Vec<ClassId> = self.classes().filter(|&it| open.has(it)).collect();
+        let waiting: Vec<ClassId> =
+            open.iter().copied().filter(|&it| self.of_class(it).count() > 0).collect();
+        let below = waiting.iter().skip(1).flat_map(|&it| self.of_class(it));
+        let oldest = below.min_by_key(|it| (it.since, it.request));
+        let by_age =
+            oldest.filter(|it| now.since(it.since) >= self.aging && self.credit >= Work::of(it.cost));
+        let mut found: Vec<RequestId> = by_age.map(|it| it.request).into_iter().collect();
+        for class in waiting {
+            let all = self.in_order(class);
+            found.extend(all.into_iter().filter(|&it| by_age.is_none_or(|aged| aged.request != it)));
+        }
+        found.truncate(LOOK);
+        let overtaken = |it: RequestId| self.entries.iter().find(|entry| entry.0.request == it).unwrap().1;
+        match found.iter().position(|&it| overtaken(it) >= OVERTAKEN_MAX) {
+            Some(place) => found[..=place].to_vec(),
+            None => found,
+        }
+    }
+
+    pub(super) fn go(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) {
+        let entry = self.entries.iter().find(|it| it.0.request == request).unwrap().0;
+        self.charge(entry.tenant, charge(&entry));
+        self.leave(request);
+        let mut overtook_above = false;
+        for it in self.entries.iter_mut().filter(|it| passed.contains(&it.0.request)) {
+            it.1 += 1;
+            overtook_above |= it.0.class < entry.class;
+        }
+        let aged = |it: &&(Entry, u32)| it.0.class.0 > 0 && now.since(it.0.since) >= self.aging;
+        let oldest = |class: ClassId| {
+            let all = self.entries.iter().filter(aged).map(|it| it.0).filter(|it| it.class == class);
+            all.min_by_key(|it| (it.since, it.request)).map(|it| Work::of(it.cost))
+        };
+        let most = self.classes().filter(|&it| it > entry.class).filter_map(oldest).max();
+        if self.entries.iter().any(|it| it.0.class < entry.class) && !overtook_above {
+            self.credit -= Work::of(entry.cost);
+        } else if let Some(most) = most {
+            self.credit = (self.credit + Work::of(entry.cost).part(AGED_PART)).min(most);
+        } else if !self.entries.iter().any(|it| aged(&it)) {
+            self.credit = Work::ZERO;
+        }
+    }
+
+    pub(super) fn leave(&mut self, request: RequestId) -> bool {
+        let Some(place) = self.entries.iter().position(|it| it.0.request == request) else { return false };
+        let class = self.entries[place].0.class;
+        self.advance(class);
+        self.entries.remove(place);
+        if self.of_class(class).count() == 0 {
+            self.shares.retain(|it| it.class != class);
+            self.clocks[class.index()] = Work::ZERO;
+        }
+        true
+    }
+
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<RequestId> {
+        let mut late: Vec<Entry> = self.entries.iter().map(|it| it.0).collect();
+        late.retain(|it| it.latest.is_some_and(|it| it < now));
+        late.sort_by_key(|it| (it.latest, it.request));
+        late.retain(|it| self.leave(it.request));
+        late.iter().map(|it| it.request).collect()
+    }
+
+    pub(super) fn charge(&mut self, tenant: TenantId, work: Work) {
+        self.each_share(tenant, |it| {
+            it.at += work;
+            it.charged += work;
+        });
+    }
+
+    pub(super) fn give_back(&mut self, tenant: TenantId, work: Work) {
+        self.each_share(tenant, |it| {
+            let work = work.min(it.charged);
+            it.at -= work;
+            it.charged -= work;
+        });
+    }
+
+    fn each_share(&mut self, tenant: TenantId, change: impl Fn(&mut Share)) {
+        for class in self.classes() {
+            self.advance(class);
+        }
+        self.shares.iter_mut().filter(|it| it.tenant == tenant).for_each(change);
+    }
+
+    fn classes(&self) -> impl Iterator<Item = ClassId> + use<> {
+        (0..self.classes.len() as u8).map(ClassId)
+    }
+
+    fn share(&self, class: ClassId, tenant: TenantId) -> Option<Share> {
+        self.shares.iter().copied().find(|it| it.class == class && it.tenant == tenant)
+    }
+
+    fn waits(&self, share: &Share) -> bool {
+        self.of_class(share.class).any(|it| it.tenant == share.tenant)
+    }
+
+    /// The time of a class is that of the tenant furthest behind; those with nobody waiting are known as long as
+    /// they are ahead of it.
+    fn advance(&mut self, class: ClassId) {
+        let waiting = self.shares.iter().filter(|it| it.class == class && self.waits(it));
+        let clock = waiting.map(|it| it.at).min().unwrap_or(Work::ZERO).max(self.clocks[class.index()]);
+        self.clocks[class.index()] = clock;
+        let kept = self.shares.iter().filter(|it| it.class != class || it.at > clock || self.waits(it));
+        self.shares = kept.copied().collect();
+    }
+
+    fn in_order(&self, class: ClassId) -> Vec<RequestId> {
+        let mut rest: Vec<Entry> = self.of_class(class).copied().collect();
+        let mut shares = self.shares.clone();
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let mut turns = shares.iter_mut().filter(|it| it.class == class);
+            let waits = |it: &&mut Share| rest.iter().any(|entry| entry.tenant == it.tenant);
+            let turn = turns.by_ref().filter(waits).min_by_key(|it| (it.at, it.tenant)).unwrap();
+            let of_tenant = rest.iter().filter(|it| it.tenant == turn.tenant);
+            let first = *of_tenant.min_by_key(|it| order(it)).unwrap();
+            turn.at += charge(&first);
+            rest.retain(|it| it.request != first.request);
+            found.push(first.request);
+        }
+        found
+    }
+
+    fn fits(&self, entry: &Entry, leaving: Option<&Entry>) -> bool {
+        let class = &self.classes[entry.class.index()];
+        let stay = || {
+            self.of_class(entry.class).filter(|it| leaving.is_none_or(|other| other.request != it.request))
+        };
+        let tokens: u64 = stay().map(|it| it.tokens).sum();
+        stay().count() < class.requests_max as usize && tokens + entry.tokens <= class.tokens_max
+    }
+
+    fn size(&self, entry: &Entry) -> u128 {
+        let class = &self.classes[entry.class.index()];
+        let whole = 1_000_000_000_000u128;
+        let requests = whole / u128::from(class.requests_max);
+        per_weight(
+            requests.max(whole * u128::from(entry.tokens) / u128::from(class.tokens_max)),
+            entry.weight,
+        )
+    }
+
+    /// What the tenant of this one holds.
+    fn held(&self, entry: &Entry) -> u128 {
+        let all = self.of_class(entry.class).filter(|it| it.tenant == entry.tenant);
+        all.map(|it| self.size(it)).sum()
+    }
+}

@@ -1,0 +1,151 @@
+//! What a tenant may take, by the minute.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ONE: TenantId = TenantId(1);
+
+fn terms(requests: Option<u32>, tokens: Option<u64>) -> Terms {
+    Terms { requests_per_minute: requests, tokens_per_minute: tokens, ..Terms::default() }
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_millis(seconds * 1_000)
+}
+
+fn seconds(wait: u64) -> Result<(), Duration> {
+    Err(Duration::from_secs(wait))
+}
+
+/// Each row is a request: when in seconds, of how many tokens, and what comes of it.
+#[track_caller]
+fn check(terms: Terms, rows: &[(u64, u64, Result<(), Duration>)]) {
+    let mut rates = Rates::new();
+    for &(now, tokens, expected) in rows {
+        assert_eq!(
+            rates.take(at(now), ONE, &terms, tokens),
+            expected,
+            "{tokens} tokens at {now} s of {rows:?}"
+        );
+    }
+}
+
+#[test]
+fn a_minutes_worth_may_come_at_once_and_then_as_it_refills() {
+    let ok = Ok(());
+    check(terms(Some(3), None), &[(0, 9, ok), (0, 9, ok), (0, 9, ok), (5, 9, seconds(15)), (20, 9, ok)]);
+    check(
+        terms(None, Some(60)),
+        &[(0, 40, ok), (0, 30, seconds(10)), (0, 20, ok), (7, 8, seconds(1)), (8, 8, ok)],
+    );
+}
+
+#[test]
+fn what_is_larger_than_the_bucket_passes_when_it_is_full_and_leaves_a_debt() {
+    let terms = terms(None, Some(60));
+    check(terms, &[(0, 180, Ok(())), (100, 1, seconds(21)), (121, 1, Ok(()))]);
+    check(terms, &[(0, 1, Ok(())), (0, 180, seconds(1)), (1, 180, Ok(()))]);
+}
+
+#[test]
+fn what_does_not_fit_one_limit_is_not_counted_by_the_other() {
+    let terms = terms(Some(2), Some(60));
+    check(terms, &[(0, 60, Ok(())), (0, 30, seconds(30)), (0, 30, seconds(30)), (0, 0, Ok(()))]);
+}
+
+#[test]
+fn a_limit_of_zero_lets_nothing_through() {
+    check(terms(Some(0), None), &[(0, 1, Err(Duration::MAX)), (1_000, 1, Err(Duration::MAX))]);
+    check(terms(None, Some(0)), &[(0, 1, Err(Duration::MAX))]);
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again() {
+    let terms = terms(Some(1), Some(100));
+    let mut rates = Rates::new();
+    for _ in 0..5 {
+        assert_eq!(rates.take(at(0), ONE, &terms, 100), Ok(()));
+        assert!(rates.take(at(0), ONE, &terms, 1).is_err());
+        rates.give_back(ONE, &terms, 100);
+    }
+    // Nothing is gained by giving back what is not known.
+    rates.give_back(TenantId(2), &terms, 1_000);
+    assert_eq!(rates.take(at(0), TenantId(2), &terms, 100), Ok(()));
+    assert!(rates.take(at(0), TenantId(2), &terms, 1).is_err());
+}
+
+#[test]
+fn those_without_limits_are_not_remembered_and_those_with_full_buckets_not_for_long() {
+    let mut rates = Rates::new();
+    assert_eq!(rates.take(at(0), ONE, &terms(None, None), u64::MAX), Ok(()));
+    assert!(rates.is_empty());
+    let limited = terms(Some(60), None);
+    for tenant in 0..100 {
+        assert_eq!(rates.take(at(tenant), TenantId(tenant), &limited, 1), Ok(()));
+        assert!(rates.len() <= 2, "{}", rates.len());
+    }
+}
+
+#[test]
+fn those_for_whom_there_is_no_room_share_a_bucket_and_the_others_do_not() {
+    let mut rates = Rates::new();
+    let terms = terms(Some(2), None);
+    let take = |rates: &mut Rates, tenant| rates.take(at(0), TenantId(tenant), &terms, 1);
+    for tenant in 0..TENANTS_HELD as u64 {
+        assert_eq!(take(&mut rates, tenant), Ok(()));
+    }
+    assert_eq!(take(&mut rates, 1_000_001), Ok(()));
+    assert_eq!(take(&mut rates, 1_000_002), Ok(()));
+    assert!(take(&mut rates, 1_000_003).is_err());
+    rates.give_back(TenantId(1_000_001), &terms, 1);
+    assert_eq!(take(&mut rates, 1_000_003), Ok(()));
+    assert_eq!(take(&mut rates, 5), Ok(()));
+    assert_eq!(rates.len(), TENANTS_HELD);
+    // Once buckets are full again there is room.
+    assert_eq!(rates.take(at(60), TenantId(1_000_004), &terms, 1), Ok(()));
+    assert_eq!(rates.len(), TENANTS_HELD - 1);
+}
+
+#[test]
+fn no_number_can_hurt() {
+    for (limit, tokens) in [(1, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0), (0, u64::MAX)] {
+        let mut rates = Rates::new();
+        let terms = terms(Some(u32::MAX), Some(limit));
+        for now in [0, 1, u64::MAX] {
+            let _ = rates.take(Instant::from_nanos(now), ONE, &terms, tokens);
+            rates.give_back(ONE, &terms, tokens);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_minute_has_more_than_twice_the_limit_and_the_time_told_is_true(
+        limits in (1u32..20, 1u64..2_000),
+        rows in prop::collection::vec((0u64..20_000, 0u64..500), 1..200),
+    ) {
+        let terms = terms(Some(limits.0), Some(limits.1));
+        let mut rates = Rates::new();
+        let mut now = Instant::ZERO;
+        let mut passed: Vec<(Instant, u64)> = Vec::new();
+        for (pause_ms, tokens) in rows {
+            now = now + Duration::from_millis(pause_ms);
+            let tokens = tokens.min(limits.1);
+            match rates.clone().take(now, ONE, &terms, tokens) {
+                Ok(()) => {
+                    prop_assert_eq!(rates.take(now, ONE, &terms, tokens), Ok(()));
+                    passed.push((now, tokens));
+                }
+                Err(wait) => {
+                    let just_before = earlier(now + wait, Duration::from_nanos(1));
+                    prop_assert!(rates.clone().take(just_before, ONE, &terms, tokens).is_err());
+                    prop_assert_eq!(rates.clone().take(now + wait, ONE, &terms, tokens), Ok(()));
+                }
+            }
+            let minute = passed.iter().filter(|it| now.since(it.0) <= MINUTE);
+            prop_assert!(minute.clone().count() <= 2 * limits.0 as usize);
+            prop_assert!(minute.map(|it| it.1).sum::<u64>() <= 2 * limits.1);
+        }
+    }
+}
