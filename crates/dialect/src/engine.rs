@@ -4,6 +4,7 @@
 //! the router falls back on its own counts; nothing here is needed for routing to work.
 
 mod llamacpp;
+mod priority;
 mod ranks;
 mod sglang;
 pub mod sources;

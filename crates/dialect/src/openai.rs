@@ -1,8 +1,8 @@
 //! What routing must know of a request body, read in one pass and borrowed from it.
 //!
 //! The name is the family's: chat, completions and responses, and their cousins from Anthropic and
-//! SGLang, which differ in field names more than in kind. The body itself goes to the worker untouched;
-//! this only looks. So it is strict about what we act on (`model`, `stream`, `max_tokens`, the prompt),
+//! SGLang, which differ in field names more than in kind. The body itself goes to the worker untouched
+//! (but for one field, where an operator asks for it: `priority.rs`); this only looks. So it is strict about what we act on (`model`, `stream`, `max_tokens`, the prompt),
 //! deaf to hints of an unknown type (a batch of `lora_path`s, a numeric `user`), and blind to the rest:
 //! a field an engine may accept is never the reason for a refusal here.
 //!
@@ -11,6 +11,7 @@
 
 mod fields;
 mod head;
+mod priority;
 mod prompt;
 mod refusal;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::borrow::Cow;
 
 use crate::json::{Cursor, Fault, Shape, place};
 use crate::openai::fields::Fields;
+pub use crate::openai::priority::with_priority;
 pub use crate::openai::prompt::{Part, Prompt};
 pub use crate::openai::refusal::BadRequest;
 use crate::route::Route;
@@ -44,10 +46,20 @@ pub struct Request<'a> {
     pub lora: Option<Cow<'a, str>>,
     /// `cache_salt`, else SGLang's `extra_key`: prompts with different salts share no cache.
     pub cache_salt: Option<Cow<'a, str>>,
-    /// As sent. vLLM serves lower first and SGLang higher first.
-    pub priority: Option<i64>,
+    pub priority: Option<Priority<'a>>,
+    /// OpenAI's word for how urgent it is.
+    pub service_tier: Option<Cow<'a, str>>,
     pub template: Template<'a>,
     pub prompt: Prompt<'a>,
+}
+
+/// How urgent a request is, as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Priority<'a> {
+    /// vLLM serves lower first and SGLang higher first.
+    Number(i64),
+    /// No engine takes one; routers do.
+    Word(Cow<'a, str>),
 }
 
 /// What a client may say about how its messages are rendered, in vLLM's words.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use crate::json::{Raw, Shape};
 use crate::openai::prompt::{Part, Prompt};
 use crate::openai::refusal::BadRequest;
-use crate::openai::{Request, Template};
+use crate::openai::{Priority, Request, Template};
 use crate::route::Route;
 
 #[derive(Default)]
@@ -31,6 +31,7 @@ pub(crate) struct Fields<'a> {
     cache_salt: Option<Raw<'a>>,
     extra_key: Option<Raw<'a>>,
     priority: Option<Raw<'a>>,
+    service_tier: Option<Raw<'a>>,
     chat_template: Option<Raw<'a>>,
     chat_template_kwargs: Option<Raw<'a>>,
     add_generation_prompt: Option<Raw<'a>>,
@@ -63,6 +64,7 @@ impl<'a> Fields<'a> {
             "cache_salt" => &mut self.cache_salt,
             "extra_key" => &mut self.extra_key,
             "priority" => &mut self.priority,
+            "service_tier" => &mut self.service_tier,
             "chat_template" => &mut self.chat_template,
             "chat_template_kwargs" => &mut self.chat_template_kwargs,
             "add_generation_prompt" => &mut self.add_generation_prompt,
@@ -92,7 +94,8 @@ impl<'a> Fields<'a> {
             previous_response_id: hint(self.previous_response_id),
             lora: hint(self.lora_path).or_else(|| hint(self.lora_name)),
             cache_salt: hint(self.cache_salt).or_else(|| hint(self.extra_key)),
-            priority: self.priority.and_then(integer),
+            priority: self.priority.and_then(priority),
+            service_tier: hint(self.service_tier),
             template: Template {
                 is_own: self.chat_template.is_some(),
                 kwargs: self.chat_template_kwargs.map(|it| it.text),
@@ -200,6 +203,13 @@ fn integer(raw: Raw<'_>) -> Option<i64> {
     }
     let number: f64 = raw.text.parse().ok()?;
     (!number.is_nan()).then_some(number as i64)
+}
+
+fn priority(raw: Raw<'_>) -> Option<Priority<'_>> {
+    match raw.string() {
+        Some(word) => Some(Priority::Word(word)),
+        None => integer(raw).map(Priority::Number),
+    }
 }
 
 /// A string we can use but do not need: anything else in its place is not ours to judge.

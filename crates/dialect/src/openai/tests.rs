@@ -60,8 +60,22 @@ fn the_fields_routing_needs_are_read() {
     check(r#","conversation":"c","user":7"#, who, r#"None Some("c")"#);
 
     let cache = |it: &Request<'_>| format!("{:?} {:?} {:?}", it.lora, it.cache_salt, it.priority);
-    check(r#","lora_path":"p","cache_salt":"s","priority":-3"#, cache, r#"Some("p") Some("s") Some(-3)"#);
+    check(
+        r#","lora_path":"p","cache_salt":"s","priority":-3"#,
+        cache,
+        r#"Some("p") Some("s") Some(Number(-3))"#,
+    );
     check(r#","lora_path":["a"],"lora_name":"n","extra_key":"x""#, cache, r#"Some("n") Some("x") None"#);
+}
+
+#[test]
+fn how_urgent_it_is_may_be_a_number_a_word_or_a_tier() {
+    let urgent = |it: &Request<'_>| format!("{:?} {:?}", it.priority, it.service_tier);
+    check(r#","priority":2.0,"service_tier":"flex""#, urgent, r#"Some(Number(2)) Some("flex")"#);
+    check(r#","priority":"batch","service_tier":1"#, urgent, r#"Some(Word("batch")) None"#);
+    check(r#","priority":[1],"service_tier":null"#, urgent, "None None");
+    check(r#","priority":true"#, urgent, "None None");
+    check(r#","priority":1,"priority":null"#, urgent, "None None");
 }
 
 #[test]
