@@ -9,6 +9,7 @@ mod clock;
 mod line;
 pub mod play;
 pub mod played;
+pub mod refusal;
 mod show;
 mod stream;
 pub mod trouble;
@@ -63,6 +64,8 @@ pub struct Plan {
     pub concurrency: usize,
     /// For each request, from when it left.
     pub timeout: Duration,
+    /// How often a request is sent at most, if it is refused and told when to come again.
+    pub tries: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,7 @@ impl Plan {
             span: Duration::MAX,
             concurrency: 1_024,
             timeout: Duration::from_secs(600),
+            tries: 1,
         }
     }
 }
@@ -116,6 +120,7 @@ pub fn command() -> Command {
         text("concurrency", "N", "Requests open at once; more wait and count as late [default: 1024]")
             .value_parser(value_parser!(u32).range(1..=CONCURRENCY_MAX)),
         duration("timeout", "How long an answer may take [default: 600s]"),
+        switch("retry", "Come again after a refusal when its Retry-After says, up to 5 times"),
         text("key", "KEY", "Sent as a bearer token [default: the variable MAITRE_BENCH_KEY]"),
         duration("ttft-target", "A good answer begins within this [default: 2s]"),
         duration("tpot-target", "And takes no longer than this a token [default: 100ms]"),
@@ -130,6 +135,8 @@ pub fn command() -> Command {
 /// What was asked for, but for the plan.
 struct Output {
     label: String,
+    /// Where the trace came from.
+    source: String,
     targets: Targets,
     json: bool,
 }
@@ -137,8 +144,7 @@ struct Output {
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let output = Output::read(matches)?;
     let plan = read_plan(matches, std::env::var_os(KEY_VARIABLE))?;
-    let spec: &String = matches.get_one("trace").context("trace")?;
-    let trace = trace::load(spec, *matches.get_one("seed").context("seed")?)?;
+    let trace = trace::load(&output.source, *matches.get_one("seed").context("seed")?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let played = runtime.block_on(play(plan, &trace))?;
     output.print(&played)?;
@@ -189,6 +195,7 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
         span: number("seconds").map_or(plan.span, Duration::from_secs_f64),
         concurrency: count("concurrency").unwrap_or(plan.concurrency),
         timeout: matches.get_one("timeout").copied().unwrap_or(plan.timeout),
+        tries: if matches.get_flag("retry") { 1 + refusal::RETRIES } else { plan.tries },
         ..plan
     })
 }
@@ -223,6 +230,7 @@ impl Output {
         let address = read_address(matches)?;
         let label = matches.get_one::<String>("label").cloned();
         Ok(Output {
+            source: matches.get_one::<String>("trace").cloned().context("trace")?,
             label: label.unwrap_or_else(|| address.to_string().trim_start_matches("http://").to_owned()),
             targets: Targets {
                 first_token: duration("ttft-target").unwrap_or(usual.first_token),
@@ -233,10 +241,11 @@ impl Output {
     }
 
     fn print(&self, played: &Played) -> anyhow::Result<()> {
-        let rows = played.rows(&self.label, &self.targets);
+        let mut rows = played.rows(&self.label, &self.targets);
+        trace::name_tenants(&self.source, rows.iter_mut());
         out::print(&match self.json {
             true => format!("{}\n", show::json(played, &rows)),
-            false => show::table(played, &rows, &self.targets),
+            false => show::draw(played, &rows, &self.targets),
         })?;
         Ok(())
     }

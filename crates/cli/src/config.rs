@@ -17,6 +17,7 @@ mod file;
 mod flags;
 pub(crate) mod form;
 mod near;
+mod queue;
 mod table;
 
 #[cfg(test)]
@@ -33,6 +34,7 @@ use maitre_proxy::Settings;
 
 use error::{Error, Place};
 use knob::Given;
+use queue::Queue;
 
 pub use error::Errors;
 pub use flags::args;
@@ -43,6 +45,8 @@ pub use knob::{Knob, Section};
 pub struct Config {
     pub settings: Settings,
     pub log: Log,
+    /// What `settings` will say of the queue once all names of classes are looked up.
+    queue: Queue,
     /// The operator accepts that others on the network can reach us, though we ask nobody who they are.
     pub insecure: bool,
 }
@@ -92,10 +96,12 @@ pub fn load<T: Into<OsString>>(
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
     let knob = knob::all().find(|it| it.key == key).ok_or_else(|| format!("no knob is called \"{key}\""))?;
     let given = Given { knob, written: knob::Written::One(text.to_owned()), place: Place::Flag(knob.flag()) };
-    knob.set(config, &given).map_err(|errors| {
-        let errors: Vec<String> = errors.into_iter().map(|it| it.what).collect();
-        errors.join("; ")
-    })
+    let set = knob.set(config, &given);
+    let errors: Vec<String> = match set {
+        Ok(()) => queue::settle(config).into_iter().map(|(_, what)| what).collect(),
+        Err(errors) => errors.into_iter().map(|it| it.what).collect(),
+    };
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
 }
 
 /// The value of one knob as TOML; none if there is no such key.
@@ -115,7 +121,8 @@ pub fn check_file(path: &Path) -> Result<Config, Errors> {
     draft.finish()
 }
 
-/// Every knob with its value, as a TOML file that gives this configuration.
+/// Every knob with its value, as a TOML file that gives this configuration. It holds the names of tenants, which may
+/// be their keys: nothing to log.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut knobs = table().iter().flat_map(|section| section.knobs);
@@ -151,7 +158,12 @@ impl Draft {
     }
 
     fn finish(mut self) -> Result<Config, Errors> {
-        for (keys, what) in conflicts(&self.config) {
+        let mut unsettled = queue::settle(&mut self.config);
+        // Of a list that was half read, nobody knows what it would have named.
+        if self.errors.iter().any(|it| matches!(it.key.as_deref(), Some("classes" | "tenants"))) {
+            unsettled.clear();
+        }
+        for (keys, what) in unsettled.into_iter().chain(conflicts(&self.config)) {
             // The defaults are in no conflict, so at least one of the keys was written somewhere.
             let written = keys.iter().find_map(|key| Some((key, self.places.get(key)?.clone())));
             if let Some((&key, place)) = written {

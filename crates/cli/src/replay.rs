@@ -9,7 +9,7 @@ mod page;
 mod place;
 mod progress;
 mod series;
-mod table;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_sim::lab::{Deck, Knowledge, Outcome};
-use maitre_sim::report::Row;
+use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -27,13 +27,16 @@ use place::Place;
 use progress::Progress;
 use study::{Choice, Study};
 
-use crate::out;
+use crate::{out, trace};
 
 /// One strategy at one speed.
 #[derive(Debug)]
 pub struct Run {
     pub row: Row,
+    /// By part, class and tenant, each empty where there is only one.
     pub parts: Vec<Row>,
+    pub classes: Vec<Row>,
+    pub tenants: Vec<Row>,
     pub outcome: Outcome,
 }
 
@@ -80,7 +83,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     let place = matches.get_one::<PathBuf>("html").map(|it| Place::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
-    let runs = play_all(&study, &choices, &speeds, jobs);
+    let mut runs = play_all(&study, &choices, &speeds, jobs);
+    trace::name_tenants(&study.source, runs.iter_mut().flat_map(|it| &mut it.tenants));
     if let Some(place) = place {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
         place.put(&page::draw(&study, &runs, &command))?;
@@ -170,9 +174,11 @@ fn play_one(&Task { study, choice, deck, speed }: &Task<'_>, progress: &Progress
     };
     let outcome = study.play(choice, deck, &mut step);
     let row = Row { speed, ..outcome.row(choice.as_str(), &study.targets) };
-    let mut parts = outcome.parts(choice.as_str(), &study.targets);
-    parts.iter_mut().for_each(|it| it.speed = speed);
-    Run { row, parts, outcome }
+    let [mut parts, mut classes, mut tenants] = [Outcome::parts, Outcome::classes, Outcome::tenants].map(
+        |rows: fn(&Outcome, &str, &Targets) -> Vec<Row>| rows(&outcome, choice.as_str(), &study.targets),
+    );
+    [&mut parts, &mut classes, &mut tenants].into_iter().flatten().for_each(|it| it.speed = speed);
+    Run { row, parts, classes, tenants, outcome }
 }
 
 pub(crate) fn knowledge_word(knowledge: Knowledge) -> &'static str {
@@ -195,7 +201,7 @@ fn report(study: &Study, runs: &[Run]) -> Value {
             _ => fleet.push((profile.name, 1)),
         }
     }
-    let parts: Vec<&Row> = runs.iter().flat_map(|it| &it.parts).collect();
+    let rows = |rows: fn(&Run) -> &Vec<Row>| runs.iter().flat_map(rows).collect::<Vec<&Row>>();
     json!({
         "trace": {
             "source": study.source,
@@ -216,6 +222,8 @@ fn report(study: &Study, runs: &[Run]) -> Value {
             "tpot_s": study.targets.per_token.as_secs_f64(),
         },
         "rows": runs.iter().map(|it| &it.row).collect::<Vec<_>>(),
-        "parts": parts,
+        "parts": rows(|it| &it.parts),
+        "classes": rows(|it| &it.classes),
+        "tenants": rows(|it| &it.tenants),
     })
 }

@@ -1,10 +1,12 @@
 //! Where traffic comes from: a file, or a workload that is made up.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
 use anyhow::Context as _;
 use maitre_sim::generate::{Plan, WORKLOADS};
+use maitre_sim::report::{self, Row};
 use maitre_sim::trace::Trace;
 
 /// Reads a trace from a file, or makes the one that `spec` describes. A file goes first: it is there.
@@ -17,8 +19,43 @@ pub fn load(spec: &str, seed: u64) -> anyhow::Result<Trace> {
     Trace::read(file).with_context(|| format!("--trace {spec}"))
 }
 
+/// Calls tenants by the names that `spec` gave them, where it is a workload: a trace has only numbers.
+pub fn name_tenants<'a>(spec: &str, rows: impl Iterator<Item = &'a mut Row>) {
+    let Some(plan) = is_workload(spec).then(|| spec.parse::<Plan>().ok()).flatten() else { return };
+    let names: HashMap<String, &str> =
+        plan.tenants().into_iter().map(|(number, name)| (report::tenant(number), name)).collect();
+    for tenant in rows.filter_map(|it| it.tenant.as_mut()) {
+        if let Some(&name) = names.get(tenant) {
+            name.clone_into(tenant);
+        }
+    }
+}
+
 /// Whether `spec` is to be made up, so that another seed makes another trace of it.
 pub fn is_workload(spec: &str) -> bool {
     let name = spec.split(':').next().unwrap_or_default();
     !Path::new(spec).exists() && WORKLOADS.iter().any(|it| it.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_of_a_workload_go_by_their_names() {
+        let spec = "hot:tenants=acme:10;b:1";
+        let plan: Plan = spec.parse().unwrap();
+        let numbers: Vec<u64> = plan.tenants().into_keys().chain([7]).collect();
+        let mut rows: Vec<Row> = numbers
+            .iter()
+            .map(|&it| Row { tenant: Some(report::tenant(it)), ..Row::default() })
+            .chain([Row::default()])
+            .collect();
+        name_tenants("no-such-file", rows.iter_mut());
+        assert_eq!(rows[2].tenant.as_deref(), Some("7"));
+        name_tenants(spec, rows.iter_mut());
+        let mut names: Vec<Option<String>> = rows.into_iter().map(|it| it.tenant).collect();
+        names.sort();
+        assert_eq!(names, [None, Some("7".to_owned()), Some("acme".to_owned()), Some("b".to_owned())]);
+    }
 }

@@ -80,8 +80,7 @@ impl Traffic {
                 prompt: [shared, own].into(),
                 answer_tokens: 8 + rng.below(9) as u32,
                 answer: 2_000 + number,
-                session: None,
-                part: 0,
+                ..Request::default()
             }
         };
         Trace { requests: (0..self.requests).map(&mut request).collect() }
@@ -106,7 +105,7 @@ fn conversations(count: u64, turns: u64, turn_ms: u64) -> Trace {
                 answer_tokens: 12,
                 answer: name(3, turn),
                 session: Some(session),
-                part: 0,
+                ..Request::default()
             });
         }
     }
@@ -181,8 +180,10 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
     router
 }
 
+/// Nobody waits in line: when it moves is a matter of milliseconds, as prices are.
 fn brain(strategy: Name) -> maitre_dispatch::Settings {
-    maitre_dispatch::Settings { strategy, seed: 1, ..maitre_dispatch::Settings::default() }
+    let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
+    maitre_dispatch::Settings { strategy, queue, seed: 1, ..maitre_dispatch::Settings::default() }
 }
 
 async fn ask(address: SocketAddr, trace: &Trace) -> Played {

@@ -2,24 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, Rng, Tokens, WorkerId};
+use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::fleet::Hold;
-use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Slot, Standing, State, Wanted, health};
+use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Standing, State, Wanted, health};
 use maitre_index::prefix::Unit;
 use maitre_index::{self as index, Planted, Report, Root, Stored};
-use maitre_policy::{Adapter, Ask, Candidate, Knobs, Name, Needs, Pace, Reported, Room, Strategy};
+use maitre_policy::{Ask, Candidate, Knobs, Name, Needs, Strategy};
 use maitre_queue as queue;
 
+use crate::awaited;
 use crate::budget::{self, Budget};
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
-use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat};
-use crate::in_use::{InUse, Used};
+use crate::event::{Arrival, Blocks, Effect, Event, Form, Refusal};
+use crate::in_use::InUse;
 
 mod learn;
+mod pool;
+mod recall;
+mod seat;
+mod wait;
+
+use pool::Pool;
+use seat::Opening;
+use wait::{Freed, InLine};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -80,6 +87,16 @@ struct Open {
     size: Size,
     decodes: Decodes,
     form: Form,
+    class: ClassId,
+    tenant: TenantId,
+    arrived: Instant,
+    /// When its first token must be out, if it said so.
+    deadline: Option<Instant>,
+    /// Until when it may stand in line: till then, or as long as its class allows.
+    patience: Option<Instant>,
+    /// The workers that may take it, by their model.
+    pool: u64,
+    line: InLine,
     prompt: Option<Prompt>,
     /// Where it is seated now; none between a failed attempt and the refusal.
     seat: Option<Place>,
@@ -102,6 +119,20 @@ struct Place {
     /// Requests there when it was seated, and when its first token came.
     company: u32,
     first: Option<(Instant, u32)>,
+    /// What it had to prefill.
+    prefill: Tokens,
+    /// Where its answer was last looked at.
+    mark: Option<Mark>,
+}
+
+/// A moment in an answer, and what its worker had then.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Instant,
+    pieces: u32,
+    requests: u32,
+    /// All that it had prefilled.
+    done: Tokens,
 }
 
 /// What must be known of a prompt before it can be looked up.
@@ -133,12 +164,26 @@ pub struct Brain {
     /// For requests whose model nobody lists, or that name none.
     unlisted: Strategy,
     open: NumberMap<Open>,
+    /// By the number of the model.
+    pools: NumberMap<Pool>,
+    /// Those in line for one worker alone.
+    awaited: awaited::All,
+    /// Requests in line, in all pools.
+    waiting: usize,
+    /// When we last looked who can go.
+    looked: Instant,
+    /// What tenants have had of what they may have.
+    limits: queue::Rates,
     budget: Budget,
     rng: Rng,
     // Scratch, so that a decision allocates nothing per worker.
     standings: Vec<Standing>,
     held: Vec<Held>,
+    openings: Vec<Opening>,
     candidates: Vec<Candidate>,
+    /// The standing behind each candidate.
+    places: Vec<usize>,
+    found: Vec<RequestId>,
 }
 
 impl Brain {
@@ -151,11 +196,19 @@ impl Brain {
             strategies: NumberMap::default(),
             unlisted: Strategy::new(settings.strategy, settings.knobs),
             open: NumberMap::default(),
+            pools: NumberMap::default(),
+            awaited: awaited::All::default(),
+            waiting: 0,
+            looked: Instant::ZERO,
+            limits: queue::Rates::new(),
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
             standings: Vec::new(),
             held: Vec::new(),
+            openings: Vec::new(),
             candidates: Vec::new(),
+            places: Vec::new(),
+            found: Vec::new(),
             settings,
         }
     }
@@ -199,6 +252,13 @@ impl Brain {
     }
 
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
+        // Most of the time nobody waits, and it does not matter who has room.
+        let freed = if self.waiting > 0 { self.frees(&event) } else { Freed::Nobody };
+        self.believe(now, event, effects);
+        self.serve_all(now, freed, effects);
+    }
+
+    fn believe(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         match event {
             Event::WorkerJoined { url } => {
                 let worker = self.fleet.add(url);
@@ -257,6 +317,7 @@ impl Brain {
         self.fleet.settle(now, &mut changes);
         self.cache.tick(now);
         self.presume_prefilled(now);
+        self.count_workers();
         effects.extend(changes.into_iter().map(Effect::Changed));
     }
 
@@ -316,7 +377,26 @@ impl Brain {
             head: arrival.head,
             attempt: 0,
         };
+        let queue = &self.settings.queue;
+        let class = ClassId(arrival.class.0.min(queue.classes.len() as u8 - 1));
+        if queue.enabled {
+            let terms = queue.terms(arrival.tenant);
+            let tokens = (work.prompt + work.answer).0;
+            if let Err(retry_after) = self.limits.take(now, arrival.tenant, terms, tokens) {
+                let refusal = Refusal::RateLimited { retry_after };
+                return effects.push(Effect::Refuse { request, refusal });
+            }
+        }
+        let deadline = arrival.deadline.filter(|_| queue.enabled);
+        let patience = deadline.or_else(|| queue.classes[class.index()].deadline.map(|it| now + it));
         let open = Open {
+            class,
+            tenant: arrival.tenant,
+            arrived: now,
+            deadline,
+            patience,
+            pool: self.pool_of(wanted),
+            line: InLine::default(),
             wanted,
             ask,
             size: arrival.size,
@@ -328,7 +408,7 @@ impl Brain {
             failovers: 0,
         };
         self.open.insert(request.0, open);
-        self.seat(now, request, Refusal::NoWorker, effects);
+        self.place(now, request, Refusal::NoWorker, effects);
     }
 
     fn wanted(&self, model: Option<&str>) -> Result<Wanted, Refusal> {
@@ -345,103 +425,9 @@ impl Brain {
         }
     }
 
-    /// Seats an open request, or refuses it with `otherwise` and closes it.
-    fn seat(&mut self, now: Instant, request: RequestId, otherwise: Refusal, effects: &mut Vec<Effect>) {
-        let Some(open) = self.open.get_mut(&request.0) else { return };
-        open.ask.attempt = open.tried.len() as u32;
-        self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
-        let known = model_of(open.wanted).and_then(|it| self.strategies.get_mut(&u64::from(it.0)));
-        let strategy = known.unwrap_or(&mut self.unlisted);
-        if !strategy.name().prices_adapters() {
-            // Whoever cannot price an adapter goes where it is, then where it fits.
-            let best = self.standings.iter().map(|it| it.slot).min();
-            self.standings.retain(|it| Some(it.slot) == best);
-        }
-        match &open.prompt {
-            Some(prompt) => self.cache.look_up(prompt, open.ask.prefill, &self.standings, &mut self.held),
-            None => self.held.clear(),
-        }
-        self.candidates.clear();
-        for (place, standing) in self.standings.iter().enumerate() {
-            let held = self.held.get(place).copied().unwrap_or_default();
-            let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
-            if let Some(in_use) = &self.in_use {
-                let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
-                (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
-            }
-            self.candidates.push(candidate);
-        }
-        let Some(pick) = strategy.pick(&open.ask, &self.candidates, &mut self.rng) else {
-            effects.push(Effect::Refuse { request, refusal: otherwise });
-            self.close(request);
-            return;
-        };
-        let (standing, held) = (self.standings[pick.index], self.held.get(pick.index).copied());
-        let worker = standing.worker;
-        let promise = promise(&open.ask, held.unwrap_or_default());
-        let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
-        let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
-        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
-            in_use.begin(worker, prompt);
-        }
-        let prefill_ahead = ahead.saturating_add(promise.prefill.0);
-        let company = standing.promised.requests;
-        let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
-        let first = None;
-        open.seat = Some(Place { worker, promise, at: now, prefill_ahead, planted, adapter, company, first });
-        let attempt = open.ask.attempt;
-        self.fleet.promise(now, worker, promise);
-        self.hold_adapter(worker, adapter, Hold::Begins);
-        let held = held.map(|it| it.tokens);
-        let (waited, deadline) = (Duration::ZERO, None);
-        effects.push(Effect::Seat(Seat { request, worker, why: pick.why, held, attempt, waited, deadline }));
-    }
-
-    fn hold_adapter(&mut self, worker: WorkerId, adapter: Option<ModelId>, hold: Hold) {
-        if let Some(model) = adapter {
-            self.fleet.hold_adapter(worker, model, hold);
-        }
-    }
-
-    /// Takes a request from its seat: what was promised for it there is promised no more, and what we hoped
-    /// its prefill would leave in the cache is not there unless it was done.
-    fn unseat(&mut self, request: RequestId) -> Option<Place> {
-        let open = self.open.get_mut(&request.0)?;
-        let place = open.seat.take()?;
-        if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
-            self.cache.failed(place.worker, prompt, planted);
-        }
-        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
-            in_use.end(place.worker, prompt);
-        }
-        self.fleet.release(place.worker, place.promise);
-        self.hold_adapter(place.worker, place.adapter, Hold::Ends);
-        Some(place)
-    }
-
-    fn failed(&mut self, now: Instant, request: RequestId, failure: Failure, effects: &mut Vec<Effect>) {
-        let Some(Place { worker, .. }) = self.unseat(request) else { return };
-        let Some(open) = self.open.get_mut(&request.0) else { return };
-        open.tried.push(worker);
-        open.failovers += u32::from(failure.was_sent());
-        let attempts_left = (open.tried.len() as u32) < ATTEMPTS_MAX;
-        let failovers_left = open.failovers <= self.settings.failovers_max;
-        if let Some(evidence) = failure.evidence() {
-            self.see(now, worker, evidence, effects);
-        }
-        // What never reached a worker costs nobody anything: only the rest is paid from the budget.
-        let free = !failure.was_sent();
-        let patience_left = !matches!(failure, Failure::TimedOut | Failure::NoSocket);
-        let refusal = Refusal::Failed { last: failure };
-        if attempts_left && failovers_left && patience_left && (free || self.budget.spend(now)) {
-            self.seat(now, request, refusal, effects);
-        } else {
-            effects.push(Effect::Refuse { request, refusal });
-            self.close(request);
-        }
-    }
-
     fn first_token(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
+        // One that was called back too late: its client has its answer, and it wants no other seat.
+        self.leave_line(request);
         let Some(open) = self.open.get_mut(&request.0) else { return };
         let Some(place) = open.seat.as_mut() else { return };
         let worker = place.worker;
@@ -451,8 +437,10 @@ impl Brain {
         }
         // An answer in one piece tells when it ended, not when it began.
         if open.form == Form::Stream && open.decodes == Decodes::Yes {
-            let requests = self.fleet.worker(worker).map_or(0, |it| it.promised.requests);
+            let there = self.fleet.worker(worker);
+            let (requests, done) = there.map_or((0, Tokens::ZERO), |it| (it.promised.requests, it.prefilled));
             place.first = Some((now, requests));
+            place.mark = Some(Mark { at: now, pieces: 1, requests, done });
             let (ahead, took) = (place.prefill_ahead, now.since(place.at));
             self.fleet.learn_first_token(worker, ahead, took);
         }
@@ -471,6 +459,7 @@ impl Brain {
     }
 
     fn finished(&mut self, now: Instant, request: RequestId, counted: Option<Counted>, pieces: u32) {
+        self.mark(now, request, pieces);
         let Some((open, place)) = self.close(request) else { return };
         if let Some(place) = place {
             // The pieces of a stream are about its tokens; those of one body are nothing.
@@ -480,6 +469,8 @@ impl Brain {
             if let (Decodes::Yes, Some(answer)) = (open.decodes, answer) {
                 let steps = u32::try_from(answer.saturating_sub(1)).unwrap_or(u32::MAX);
                 self.learn_pace(now, open.form, &place, steps);
+                self.settle_charge(&open, answer);
+                self.fleet.learn_length(place.prefill, answer);
             }
             self.learn_cache(&open, &place, counted);
         }
@@ -504,16 +495,11 @@ impl Brain {
 
     /// Ends a request, whatever became of it, and tells where it sat.
     fn close(&mut self, request: RequestId) -> Option<(Open, Option<Place>)> {
+        self.leave_line(request);
         let place = self.unseat(request);
         let open = self.open.remove(&request.0)?;
         Some((open, place))
     }
-}
-
-/// What a request will cost a worker that holds so much of it.
-fn promise(ask: &Ask, held: Held) -> Promise {
-    let prefill = ask.prefill - held.tokens;
-    Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
 }
 
 /// The greatest common divisor.
@@ -528,40 +514,6 @@ fn model_of(wanted: Wanted) -> Option<ModelId> {
     match wanted {
         Wanted::Model(model) => Some(model),
         Wanted::Anything | Wanted::Unlisted => None,
-    }
-}
-
-fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
-    Candidate {
-        worker: standing.worker,
-        key: standing.key,
-        requests: standing.requests,
-        prefilling: standing.promised.prefilling,
-        prefill: standing.promised.prefill,
-        decode: standing.promised.decode,
-        share: standing.share,
-        held: held.tokens,
-        held_below: held.below,
-        holds,
-        in_use: Tokens::ZERO,
-        held_in_use: Tokens::ZERO,
-        pace: Pace {
-            floor: standing.prefill.base,
-            prefill_token: standing.prefill.slope,
-            step: standing.decode.base,
-            step_request: standing.decode.slope,
-        },
-        wait_seconds: standing.wait_seconds,
-        room: standing.room.map(|(capacity, pinned)| Room { capacity, pinned }),
-        reported: Reported {
-            waiting: standing.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
-            kv_usage: standing.kv_usage,
-        },
-        adapter: match standing.slot {
-            Slot::Ready => Adapter::Ready,
-            Slot::Loads => Adapter::Loads,
-            Slot::Waits => Adapter::Waits,
-        },
     }
 }
 

@@ -143,7 +143,7 @@ pub struct Arrival<'a> {
     pub head: Option<u64>,
     pub class: ClassId,
     pub tenant: TenantId,
-    /// When the first token must be out; if the request does not say, its class does.
+    /// When the first token must be out, if the request says so.
     pub deadline: Option<Instant>,
     /// By its prefixes, where the strategy goes by caches.
     pub prompt: Option<&'a Prompt>,

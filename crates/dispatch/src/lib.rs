@@ -3,6 +3,7 @@
 //! It is driven: by sockets in production, by virtual time in replay. It opens nothing, waits for
 //! nothing and reads no clock, so what it does in one it does in the other.
 
+mod awaited;
 pub mod brain;
 pub mod budget;
 pub mod cache;

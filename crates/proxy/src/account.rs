@@ -59,6 +59,7 @@ pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
     headers::strip_hop_by_hop(&mut head.headers);
     let extra = &mut head.headers;
     extra.insert(headers::REQUEST_ID, visit.id.clone());
+    visit.tell_queued(extra);
     if visit.lane.house.settings.explain {
         extra.insert(headers::WORKER, link.name.clone());
         extra.insert(headers::WHY, HeaderValue::from_static(seat.why.name()));

@@ -1,6 +1,7 @@
 //! A request at the door: what it asks for, and its body in one piece.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
@@ -9,13 +10,14 @@ use http::{Method, Request};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use maitre_base::{ClassId, Instant, RequestId, TenantId, hash};
+use maitre_base::{Instant, RequestId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
+use crate::door::{self, Rules, Standing};
 use crate::headers;
 use crate::house::{Held, House};
 use crate::line::Outgoing;
@@ -33,7 +35,16 @@ pub(crate) struct Arrived {
     target: PathAndQuery,
     headers: HeaderMap,
     body: Bytes,
+    /// Known once it has been read, and kept only where engines are told.
+    urgency: OnceLock<Urgency>,
     _held: Held,
+}
+
+/// How many classes go before a request, and how many there are.
+#[derive(Clone, Copy)]
+struct Urgency {
+    place: usize,
+    classes: usize,
 }
 
 /// What a request is by its method and path.
@@ -82,7 +93,8 @@ impl Arrived {
         headers::toward_worker(&mut parts.headers);
         let target = parts.uri.into_parts().path_and_query;
         let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Ok(Arrived { route, at, method: parts.method, target, headers: parts.headers, body, _held: held })
+        let (method, headers, urgency) = (parts.method, parts.headers, OnceLock::new());
+        Ok(Arrived { route, at, method, target, headers, body, urgency, _held: held })
     }
 
     /// What routing must know of the body.
@@ -101,15 +113,21 @@ impl Arrived {
         settings: &Settings,
         request: RequestId,
         read: Option<(&'a openai::Request<'_>, &'a Reading)>,
-    ) -> Arrival<'a> {
-        let Some((parsed, reading)) = read else { return stranger(request, self.body.len()) };
+    ) -> Result<Arrival<'a>, Refused> {
+        let rules = Rules { door: &settings.door, queue: &settings.brain.queue };
+        let standing = door::standing(rules, self.at, &self.headers, read.map(|(parsed, _)| parsed))?;
+        if settings.door.forward_priority {
+            let (place, classes) = (standing.class.index(), rules.queue.classes.len());
+            self.urgency.get_or_init(|| Urgency { place, classes });
+        }
+        let Some((parsed, reading)) = read else { return Ok(stranger(request, self.body.len(), standing)) };
         let needs = settings.brain.needs();
         let session = needs.session || settings.record.file.is_some();
         let decodes = match self.route.is_some_and(Route::decodes) {
             true => Decodes::Yes,
             false => Decodes::No,
         };
-        Arrival {
+        Ok(Arrival {
             request,
             model: parsed.model.as_deref(),
             size: reading.size,
@@ -118,11 +136,11 @@ impl Arrived {
             form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: session.then(|| self.session(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
-            class: settings.brain.queue.standard,
-            tenant: TenantId(0),
-            deadline: None,
+            class: standing.class,
+            tenant: standing.tenant,
+            deadline: standing.deadline,
             prompt: reading.prompt.as_ref(),
-        }
+        })
     }
 
     fn session(&self, session: &Session, parsed: &openai::Request<'_>) -> Option<u64> {
@@ -133,16 +151,29 @@ impl Arrived {
         Some(hash::bytes(0, key))
     }
 
-    /// The request as this worker gets it: the client's own bytes.
+    /// The request as this worker gets it: the client's own bytes, but for how urgent it is where the operator wants
+    /// that said.
     pub(crate) fn toward(&self, link: &Link) -> Outgoing {
         let host = link.address.header();
+        let body = self.body_toward(link);
         let Some(rank) = link.rank else {
-            return Outgoing::new(&self.method, &self.target, host, &self.headers, self.body.clone());
+            return Outgoing::new(&self.method, &self.target, host, &self.headers, body);
         };
         // The seat is at one rank, whatever the client would have asked for.
         let mut headers = self.headers.clone();
         headers.insert(headers::RANK, HeaderValue::from(rank));
-        Outgoing::new(&self.method, &self.target, host, &headers, self.body.clone())
+        Outgoing::new(&self.method, &self.target, host, &headers, body)
+    }
+
+    fn body_toward(&self, link: &Link) -> Bytes {
+        let number = || {
+            let &Urgency { place, classes } = self.urgency.get()?;
+            link.kind()?.priority(self.route?, place, classes)
+        };
+        match number().map(|it| openai::with_priority(&self.body, it)) {
+            Some(Cow::Owned(changed)) => Bytes::from(changed),
+            Some(Cow::Borrowed(_)) | None => self.body.clone(),
+        }
     }
 }
 
@@ -153,7 +184,7 @@ fn needs_model(route: Route) -> bool {
 }
 
 /// A request nobody has parsed.
-fn stranger<'a>(request: RequestId, bytes: usize) -> Arrival<'a> {
+fn stranger<'a>(request: RequestId, bytes: usize, standing: Standing) -> Arrival<'a> {
     let size = Size::Bytes(bytes as u64);
     Arrival {
         request,
@@ -164,9 +195,9 @@ fn stranger<'a>(request: RequestId, bytes: usize) -> Arrival<'a> {
         form: Form::Whole,
         session: None,
         head: None,
-        class: ClassId(0),
-        tenant: TenantId(0),
-        deadline: None,
+        class: standing.class,
+        tenant: standing.tenant,
+        deadline: standing.deadline,
         prompt: None,
     }
 }

@@ -10,6 +10,8 @@ pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
 pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Prompt tokens that we believe the worker held.
 pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-held-tokens");
+/// Milliseconds that a request stood in line.
+pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 
 /// Longest `x-request-id` we pass on; longer ones are replaced by our own.
 const REQUEST_ID_MAX: usize = 128;

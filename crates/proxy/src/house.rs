@@ -2,15 +2,19 @@
 //!
 //! A decision takes a few microseconds and nothing waits while it holds the lock, so a mutex serves
 //! better than a task with a queue: no hop, no wake-up, and answers in order.
+//!
+//! Whatever happens may give a seat to somebody who waits. Who is to be told is found under the lock; the telling,
+//! and all else the brain wants done, comes after it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use maitre_base::{Instant, RequestId, WorkerId};
-use maitre_dispatch::{Brain, Effect, Event, Refusal, Seat};
+use maitre_dispatch::{Brain, Effect, Event};
 use maitre_fleet::{Change, State};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -18,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::decision::{Decision, Waiter, Waiters};
 use crate::link::{self, Link};
 use crate::metrics::Metrics;
 use crate::reading::{Asks, Tokenizers};
@@ -33,7 +38,9 @@ pub(crate) struct House {
     pub(crate) asks: Asks,
     /// None: nothing is taken down.
     pub(crate) recorder: Option<Recorder>,
-    brain: Mutex<(Brain, Vec<Effect>)>,
+    mind: Mutex<Mind>,
+    /// Requests that were called back and have not noticed: read without the lock, for there mostly are none.
+    recalls: AtomicUsize,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
     requests: AtomicU64,
@@ -43,6 +50,8 @@ pub(crate) struct House {
     bodies: AtomicU64,
     /// Told whenever a belief about a worker may have changed.
     changed: Notify,
+    /// Told when a tick is wanted before the one that is due.
+    pub(crate) hurry: Notify,
     /// Set when we want no new connections.
     pub(crate) closing: CancellationToken,
     /// Set when we are not to be sent new requests: earlier than `closing`, by the grace.
@@ -51,8 +60,8 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn new(mut settings: Settings, tokenizers: Tokenizers) -> Result<House, NotRecorded> {
-        let (clock, metrics) = (Clock::start(), Metrics::new());
-        let recorder = Recorder::start(&settings.record, clock, metrics.record.clone())?;
+        let (clock, metrics) = (Clock::start(), Metrics::new(&settings.brain.queue.classes));
+        let recorder = Recorder::start(&settings, clock, metrics.record.clone())?;
         settings.brain.reads_all |= recorder.is_some();
         Ok(House {
             tokenizers,
@@ -60,12 +69,14 @@ impl House {
             recorder,
             clock,
             metrics,
-            brain: Mutex::new((Brain::new(settings.brain.clone()), Vec::new())),
+            mind: Mutex::new(Mind::new(Brain::new(settings.brain.clone()))),
+            recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
             requests: AtomicU64::new(1),
             salt: RandomState::new().build_hasher().finish(),
             bodies: AtomicU64::new(0),
             changed: Notify::new(),
+            hurry: Notify::new(),
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
             settings,
@@ -92,18 +103,22 @@ impl House {
     pub(crate) fn join(&self, worker: &Worker, rank: Option<u32>) -> Option<Arc<Link>> {
         // Locked around both, so that no request is seated where there is no link yet.
         let mut links = self.links.write();
-        let (brain, effects) = &mut *self.brain.lock();
-        brain.on(self.now(), Event::WorkerJoined { url: &link::url(worker, rank) }, effects);
-        for effect in effects.drain(..) {
-            if let Effect::Watch { worker: id } = effect {
-                let link = Arc::new(Link::new(id, worker, rank));
-                let places = links.len().max(id.index() + 1);
-                links.resize(places, None);
-                links[id.index()] = Some(link.clone());
-                return Some(link);
-            }
-        }
-        None
+        let mut mind = self.mind.lock();
+        mind.on(self.now(), Event::WorkerJoined { url: &link::url(worker, rank) });
+        let joined = mind.effects.iter().find_map(|it| match it {
+            Effect::Watch { worker } => Some(*worker),
+            _ => None,
+        });
+        let link = joined.map(|id| {
+            let link = Arc::new(Link::new(id, worker, rank));
+            let places = links.len().max(id.index() + 1);
+            links.resize(places, None);
+            links[id.index()] = Some(link.clone());
+            link
+        });
+        drop(links);
+        self.carry_out(mind, None);
+        link
     }
 
     /// Takes room for a request's body; none if there is not enough.
@@ -116,7 +131,7 @@ impl House {
 
     /// Looks at the brain; for reports, not for decisions.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Brain) -> T) -> T {
-        look(&self.brain.lock().0)
+        look(&self.mind.lock().brain)
     }
 
     /// Waits until the brain is as wanted.
@@ -132,58 +147,136 @@ impl House {
         }
     }
 
-    /// Tells the brain what happened. The decision, if the event asked for one.
-    pub(crate) fn on(&self, event: Event<'_>) -> Option<Result<Seat, Refusal>> {
+    /// Tells the brain what happened. The decision, if the event asked for one; whoever else it decided about is
+    /// told of it.
+    pub(crate) fn on(&self, event: Event<'_>) -> Decision {
         let now = self.now();
-        let mut guard = self.brain.lock();
-        let (brain, effects) = &mut *guard;
-        brain.on(now, event, effects);
+        let mut mind = self.mind.lock();
+        mind.on(now, event);
         self.changed.notify_waiters();
-        match effects.as_slice() {
-            [] => None,
+        let own = asks(&event);
+        match mind.effects.as_slice() {
             // The common case: nothing but the decision, and nothing to do after unlocking.
-            [Effect::Seat(seat)] => {
+            [Effect::Seat(seat)] if own == Some(seat.request) && mind.waiters.recalls() == 0 => {
                 let seat = *seat;
-                effects.clear();
-                Some(Ok(seat))
+                mind.effects.clear();
+                self.hurry(&mut mind);
+                Decision::Seat(seat)
             }
-            _ => self.carry_out(guard),
+            [] if mind.waiters.recalls() == 0 => {
+                self.hurry(&mut mind);
+                Decision::Nothing
+            }
+            _ => self.carry_out(mind, own),
         }
     }
 
     /// Tells the brain of several things at once, none of which asks for anything; how many there were.
     pub(crate) fn on_some<'a>(&self, events: impl Iterator<Item = Event<'a>>) -> usize {
         let now = self.now();
-        let mut guard = self.brain.lock();
-        let (brain, effects) = &mut *guard;
+        let mut mind = self.mind.lock();
         let mut count = 0;
         for event in events {
-            brain.on(now, event, effects);
+            mind.on(now, event);
             count += 1;
         }
-        debug_assert!(effects.is_empty(), "an effect nobody carries out");
-        drop(guard);
+        if mind.effects.is_empty() {
+            self.hurry(&mut mind);
+            drop(mind);
+        } else {
+            self.carry_out(mind, None);
+        }
         self.changed.notify_waiters();
         count
     }
 
-    fn carry_out(&self, mut guard: MutexGuard<'_, (Brain, Vec<Effect>)>) -> Option<Result<Seat, Refusal>> {
-        let effects = std::mem::take(&mut guard.1);
-        drop(guard);
-        let mut decision = None;
-        for effect in effects {
-            match effect {
-                Effect::Seat(seat) => decision = Some(Ok(seat)),
-                Effect::Refuse { refusal, .. } => decision = Some(Err(refusal)),
-                Effect::Changed(change) => self.announce(change),
-                Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
-                Effect::Forget { worker } => self.forget(worker),
-                // Whoever adds a worker makes its link and watches it.
-                Effect::Watch { .. } => {}
-                Effect::Wait { .. } | Effect::Recall { .. } => {}
+    /// Takes notice that a seated request was called back. Its attempt is over, whatever has come of it: the brain has
+    /// it in line.
+    pub(crate) fn take_recalled(&self, request: RequestId) -> Option<Waiter> {
+        if self.recalls.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut mind = self.mind.lock();
+        let waiter = mind.waiters.take_recalled(request);
+        self.recalls.store(mind.waiters.recalls(), Ordering::Release);
+        waiter
+    }
+
+    /// How long after the `last` tick the next one is due, from now: `usual` at most, and `pause` at least, however
+    /// urgent the brain finds it.
+    pub(crate) fn tick_in(&self, last: Instant, usual: Duration, pause: Duration) -> Duration {
+        let mut mind = self.mind.lock();
+        let usual = last + usual;
+        mind.tick_at = mind.brain.due().map_or(usual, |it| it.min(usual));
+        mind.tick_at.max(last + pause).since(self.now())
+    }
+
+    /// Tells whoever ticks if the brain wants it sooner than was said.
+    fn hurry(&self, mind: &mut Mind) {
+        if let Some(due) = mind.brain.due().filter(|&it| it < mind.tick_at) {
+            mind.tick_at = due;
+            self.hurry.notify_one();
+        }
+    }
+
+    /// Does what the brain wants done; the decision about `own`, if there is one.
+    fn carry_out(&self, mut guard: MutexGuard<'_, Mind>, own: Option<RequestId>) -> Decision {
+        let mind = &mut *guard;
+        let effects = std::mem::take(&mut mind.effects);
+        let (mut decision, mut told) = (Decision::Nothing, Vec::new());
+        for effect in &effects {
+            let (request, decided) = match *effect {
+                Effect::Seat(seat) => (seat.request, Ok(seat)),
+                Effect::Refuse { request, refusal } => (request, Err(refusal)),
+                Effect::Wait { request } if own == Some(request) => {
+                    decision = Decision::Wait(mind.waiters.wait(request));
+                    continue;
+                }
+                Effect::Recall { request, .. } => {
+                    mind.waiters.recall(request);
+                    continue;
+                }
+                _ => continue,
+            };
+            if own == Some(request) {
+                mind.waiters.forget(request);
+                decision = decided.into();
+            } else {
+                // One whose client has left may not be there; the end of its visit is on its way to the brain.
+                told.extend(mind.waiters.take(request).map(|teller| (teller, decided)));
             }
         }
+        // An attempt that failed as it was called back: the brain has it in line already, and makes nothing of it.
+        if let (Decision::Nothing, Some(waiter)) =
+            (&decision, own.and_then(|it| mind.waiters.take_recalled(it)))
+        {
+            decision = Decision::Wait(waiter);
+        }
+        self.recalls.store(mind.waiters.recalls(), Ordering::Release);
+        self.hurry(mind);
+        drop(guard);
+        for (teller, decided) in told {
+            let _ = teller.send(decided);
+        }
+        effects.into_iter().for_each(|it| self.carry_out_one(it));
         decision
+    }
+
+    /// What has nothing to do with who waits.
+    fn carry_out_one(&self, effect: Effect) {
+        match effect {
+            Effect::Changed(change) => self.announce(change),
+            Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
+            Effect::Forget { worker } => self.forget(worker),
+            Effect::Recall { worker, .. } => {
+                self.metrics.queue.recalls.inc();
+                if let Some(link) = self.link(worker) {
+                    link.call_back();
+                }
+            }
+            // Whoever adds a worker makes its link and watches it; who waits has been told.
+            Effect::Watch { .. } | Effect::Seat(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
+        }
     }
 
     fn forget(&self, worker: WorkerId) {
@@ -203,6 +296,44 @@ impl House {
             State::Ejected { .. } | State::Suspect { .. } => warn!(%worker, from, to, "worker is unwell"),
             _ => info!(%worker, from, to, "worker is well"),
         }
+    }
+}
+
+/// The brain, and who waits for a word of it: behind one lock, so that nothing falls between the two.
+struct Mind {
+    brain: Brain,
+    /// Kept from event to event, so that a decision allocates nothing.
+    effects: Vec<Effect>,
+    waiters: Waiters,
+    /// When the next tick is due, as whoever ticks knows it.
+    tick_at: Instant,
+}
+
+impl Mind {
+    fn new(brain: Brain) -> Mind {
+        Mind { brain, effects: Vec::new(), waiters: Waiters::default(), tick_at: Instant::ZERO }
+    }
+
+    fn on(&mut self, now: Instant, event: Event<'_>) {
+        self.brain.on(now, event, &mut self.effects);
+        match event {
+            Event::Finished { request, .. }
+            | Event::Declined { request }
+            | Event::BrokeOff { request }
+            | Event::Left { request } => self.waiters.forget(request),
+            // Called back as its answer began: too late, the client has it.
+            Event::FirstToken { request } if self.waiters.recalls() > 0 => self.waiters.forget(request),
+            _ => {}
+        }
+    }
+}
+
+/// The request that an event asks for a decision about.
+fn asks(event: &Event<'_>) -> Option<RequestId> {
+    match event {
+        Event::Arrived(arrival) => Some(arrival.request),
+        Event::Failed { request, .. } => Some(*request),
+        _ => None,
     }
 }
 

@@ -11,6 +11,8 @@ mod arrive;
 mod bell;
 mod client;
 mod clock;
+mod decision;
+mod door;
 mod forward;
 mod headers;
 mod house;

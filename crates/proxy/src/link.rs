@@ -1,6 +1,5 @@
 //! What the sockets know of a worker: its address, when it was last heard, what it says of itself.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -9,6 +8,7 @@ use maitre_base::{Instant, WorkerId};
 use maitre_dialect::engine::Kind;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Address;
@@ -27,9 +27,10 @@ pub(crate) struct Link {
     pub(crate) name: HeaderValue,
     /// Asks the watcher for a probe now.
     pub(crate) probe: Notify,
-    /// How often the worker was taken out, and who is to be told when it happens again.
+    /// How often the worker was taken out.
     outs: AtomicU32,
-    out: Notify,
+    /// Tells requests that wait here for their first byte: the worker is out, or one of them is called back.
+    news: Notify,
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
     about: Mutex<About>,
@@ -67,7 +68,7 @@ impl Link {
             address,
             probe: Notify::new(),
             outs: AtomicU32::new(0),
-            out: Notify::new(),
+            news: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
             about: Mutex::new(About::default()),
@@ -86,25 +87,29 @@ impl Link {
     /// The worker is out: tells all requests that wait here for their first byte.
     pub(crate) fn take_out(&self) {
         self.outs.fetch_add(1, Ordering::Release);
-        self.out.notify_waiters();
+        self.news.notify_waiters();
+    }
+
+    /// Some request that waits here for its first byte is called back: the house knows which.
+    pub(crate) fn call_back(&self) {
+        self.news.notify_waiters();
     }
 
     pub(crate) fn outs(&self) -> u32 {
         self.outs.load(Ordering::Acquire)
     }
 
-    /// Waits until the worker has been taken out since it was so for the `outs`th time.
-    pub(crate) async fn until_out(&self, outs: u32) {
-        let mut told = pin!(self.out.notified());
-        // Listens before it looks, so that nothing falls between.
-        told.as_mut().enable();
-        if self.outs() == outs {
-            told.await;
-        }
+    /// Ready once there is news for those that wait here. To be enabled before one looks what it may be.
+    pub(crate) fn news(&self) -> Notified<'_> {
+        self.news.notified()
     }
 
     pub(crate) fn about(&self) -> About {
         self.about.lock().clone()
+    }
+
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.about.lock().kind
     }
 
     pub(crate) fn learn(&self, change: impl FnOnce(&mut About)) {

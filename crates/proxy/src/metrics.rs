@@ -2,6 +2,7 @@
 //! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
 
 mod caches;
+mod queue;
 
 use maitre_base::Instant;
 use maitre_dialect::route::Route;
@@ -9,6 +10,7 @@ use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
 use maitre_fleet::{State, Worker};
 use maitre_policy::Why;
+use maitre_queue::Class;
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -18,6 +20,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use caches::Caches;
+use queue::Queue;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +71,11 @@ fn labels(route: Option<Route>, outcome: Outcome) -> [Label; 3] {
 type Float = Gauge<f64, std::sync::atomic::AtomicU64>;
 type ByWorker = [(&'static str, String); 1];
 
+/// From half a millisecond to a quarter of an hour, by doubling.
+fn seconds_histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 2.0, 21))
+}
+
 /// One number a worker, read from the brain at each scrape.
 struct WorkerGauge {
     gauge: Family<ByWorker, Float>,
@@ -91,6 +99,7 @@ pub(crate) struct Metrics {
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
+    pub(crate) queue: Queue,
     pub(crate) record: Recorded,
     pub(crate) open: Gauge,
     pub(crate) connections: Gauge,
@@ -160,7 +169,7 @@ const WORKER_ROWS: [Row; 16] = [
 ];
 
 impl Metrics {
-    pub(crate) fn new() -> Metrics {
+    pub(crate) fn new(classes: &[Class]) -> Metrics {
         let mut registry = Registry::with_prefix("maitre");
         let requests = Family::<[Label; 3], Counter>::default();
         registry.register("requests", "Requests that ended, by how", requests.clone());
@@ -175,6 +184,7 @@ impl Metrics {
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let caches = Caches::new(&mut registry);
+        let queue = Queue::new(&mut registry, classes);
         let record = Recorded::default();
         registry.register("record_requests", "Requests that were taken down", record.requests.clone());
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
@@ -183,8 +193,7 @@ impl Metrics {
         let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
-            // From half a millisecond to a quarter of an hour, by doubling.
-            let histogram = Histogram::new(exponential_buckets(0.0005, 2.0, 21));
+            let histogram = seconds_histogram();
             registry.register(name, help, histogram.clone());
             histogram
         };
@@ -207,6 +216,7 @@ impl Metrics {
             states,
             workers,
             caches,
+            queue,
             record,
             open,
             connections,
@@ -237,6 +247,7 @@ impl Metrics {
         let registry = self.registry.lock();
         self.states.clear();
         self.caches.look(brain);
+        self.queue.look(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in State::NAMES {

@@ -20,7 +20,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use std::{io, thread};
 
-use maitre_base::Instant;
+use maitre_base::{ClassId, Instant, TenantId};
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Form, Prompt};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::metrics::Recorded;
 use crate::reading::Reading;
-use crate::settings;
+use crate::settings::Settings;
 use files::Files;
 use line::Scribe;
 
@@ -56,6 +56,9 @@ pub(crate) struct Noted {
 pub(crate) struct Note {
     noted: Noted,
     session: Option<u64>,
+    class: ClassId,
+    tenant: TenantId,
+    deadline: Option<Instant>,
     form: Form,
 }
 
@@ -63,7 +66,8 @@ impl Note {
     /// None where no record is kept, or nothing was read.
     pub(crate) fn new(reading: &Reading, arrival: &Arrival<'_>) -> Option<Box<Note>> {
         let noted = reading.noted.clone()?;
-        Some(Box::new(Note { noted, session: arrival.session, form: arrival.form }))
+        let &Arrival { session, class, tenant, deadline, form, .. } = arrival;
+        Some(Box::new(Note { noted, session, class, tenant, deadline, form }))
     }
 }
 
@@ -98,19 +102,19 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Opens the file and starts the thread; none if nothing is to be taken down.
     pub(crate) fn start(
-        settings: &settings::Record,
+        settings: &Settings,
         clock: Clock,
         counts: Recorded,
     ) -> Result<Option<Recorder>, NotRecorded> {
-        let Some(file) = settings.file.clone() else { return Ok(None) };
+        let Some(file) = settings.record.file.clone() else { return Ok(None) };
         let failed = |error| NotRecorded { file: file.clone(), error };
-        let files = Files::open(file.clone(), settings, clock.now()).map_err(failed)?;
+        let files = Files::open(file.clone(), &settings.record, clock.now()).map_err(failed)?;
         let (jobs, queue) = sync_channel(NOTES_MAX);
         let prefixes = Arc::new(AtomicUsize::new(0));
         let writer = Writer {
             files,
             clock,
-            scribe: Scribe::new(),
+            scribe: Scribe::new(&settings.brain.queue),
             counts: counts.clone(),
             prefixes: prefixes.clone(),
             batch: Batch::default(),

@@ -24,6 +24,8 @@ pub(crate) enum Refused {
     WrongMethod { method: String, path: String, allowed: &'static str },
     #[error("{0}")]
     BadRequest(BadRequest),
+    #[error("the header {header} is {value:?}; write {accepted}")]
+    BadHeader { header: &'static str, value: String, accepted: String },
     #[error("the request body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
     #[error("the request body did not arrive within {0:?}")]
@@ -57,6 +59,7 @@ impl Refused {
             Refused::UnknownPath { .. } => "unknown_path",
             Refused::WrongMethod { .. } => "wrong_method",
             Refused::BadRequest(bad) => bad.code(),
+            Refused::BadHeader { .. } => "bad_header",
             Refused::BodyTooLarge { .. } => "body_too_large",
             Refused::BodyTooSlow(_) => "body_too_slow",
             Refused::BodyBroken => "body_broken",
@@ -78,9 +81,10 @@ impl Refused {
         match self {
             Refused::UnknownPath { .. } | Refused::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Refused::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Refused::BadRequest(_) | Refused::ModelRequired { .. } | Refused::BodyBroken => {
-                StatusCode::BAD_REQUEST
-            }
+            Refused::BadRequest(_)
+            | Refused::BadHeader { .. }
+            | Refused::ModelRequired { .. }
+            | Refused::BodyBroken => StatusCode::BAD_REQUEST,
             Refused::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refused::BodyTooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Refused::EncodedBody(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -151,10 +155,13 @@ pub(crate) fn echo(words: &str) -> String {
 }
 
 impl Refused {
-    pub(crate) fn by_brain(refusal: Refusal, model: Option<&str>, known: String) -> Refused {
+    /// `known` lists what is served: asked only where it is told, for under overload most refusals do not.
+    pub(crate) fn by_brain(refusal: Refusal, model: Option<&str>, known: impl FnOnce() -> String) -> Refused {
         match refusal {
-            Refusal::UnknownModel => Refused::UnknownModel { model: echo(model.unwrap_or("")), known },
-            Refusal::ModelRequired => Refused::ModelRequired { known },
+            Refusal::UnknownModel => {
+                Refused::UnknownModel { model: echo(model.unwrap_or("")), known: known() }
+            }
+            Refusal::ModelRequired => Refused::ModelRequired { known: known() },
             Refusal::NoWorker => Refused::NoWorker,
             Refusal::QueueFull { retry_after } => Refused::QueueFull { retry_after },
             Refusal::RateLimited { retry_after } => Refused::RateLimited { retry_after },

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use maitre_dispatch::{Event, Seat};
+use maitre_dispatch::Seat;
 
 use crate::account::{self, Out};
 use crate::arrive::{Arrived, Asked, asked};
@@ -47,21 +47,19 @@ async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Ans
     Ok(Answer::Workers(Box::new(begun)))
 }
 
-/// Parses the body, once, reads its prompt, and asks the brain for a seat.
+/// Parses the body, once, reads its prompt, and asks the brain for a seat; waits in line for it, if need be.
 async fn seat(visit: &mut Visit, arrived: &Arrived) -> Result<Seat, Refused> {
-    let house = &visit.lane.house;
     let read = match arrived.parse()? {
         Some(parsed) => Some((reading::read(&visit.lane, visit.route, &parsed).await, parsed)),
         None => None,
     };
     let read = read.as_ref().map(|(reading, parsed)| (parsed, reading));
-    let arrival = arrived.arrival(&house.settings, visit.request, read);
+    let arrival = arrived.arrival(&visit.lane.house.settings, visit.request, read)?;
     visit.note = read.and_then(|(_, reading)| Note::new(reading, &arrival));
-    match house.on(Event::Arrived(arrival)) {
-        Some(Ok(seat)) => Ok(seat),
-        Some(Err(refusal)) => Err(Refused::by_brain(refusal, arrival.model, models::names(house))),
-        None => Err(Refused::NoWorker),
-    }
+    let decision = visit.arrive(arrival);
+    let seat = visit.decided(decision).await;
+    let known = || models::names(&visit.lane.house);
+    seat.map_err(|refusal| Refused::by_brain(refusal, arrival.model, known))
 }
 
 fn ours(visit: &mut Visit, outcome: Outcome, mut response: Response<Bytes>) -> Response<Out> {
@@ -70,5 +68,6 @@ fn ours(visit: &mut Visit, outcome: Outcome, mut response: Response<Bytes>) -> R
     let headers = response.headers_mut();
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     headers.insert(headers::REQUEST_ID, visit.id.clone());
+    visit.tell_queued(headers);
     response.map(Out::Whole)
 }

@@ -22,6 +22,7 @@ pub struct Settings {
     pub timeouts: Timeouts,
     pub probes: Probes,
     pub session: Session,
+    pub door: Door,
     pub events: Events,
     pub record: Record,
     /// How much of a prompt's beginning `prefix-hash` goes by.
@@ -49,6 +50,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             probes: Probes::default(),
             session: Session::default(),
+            door: Door::default(),
             events: Events::default(),
             record: Record::default(),
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
@@ -203,5 +205,47 @@ pub struct Session {
 impl Default for Session {
     fn default() -> Session {
         Session { header: HeaderName::from_static("x-session-id"), cookie: "maitre_session".to_owned() }
+    }
+}
+
+/// How a request says who pays for it and how urgent it is.
+#[derive(Clone, Debug)]
+pub struct Door {
+    pub tenant_by: By,
+    /// Where tenants are known by a header, which one.
+    pub tenant_header: HeaderName,
+    /// Which way a number in the body counts.
+    pub body_priority: Sense,
+    /// Tell engines that know of such a thing how urgent a request is, in its body.
+    pub forward_priority: bool,
+}
+
+/// What a tenant is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The bearer token, else `x-api-key`, else `api-key`.
+    Key,
+    Header,
+    /// The adapter, else the model, that is asked for.
+    Adapter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sense {
+    /// As vLLM has it.
+    LowerFirst,
+    /// As SGLang has it.
+    HigherFirst,
+}
+
+impl Default for Door {
+    fn default() -> Door {
+        Door {
+            tenant_by: By::Key,
+            tenant_header: HeaderName::from_static("x-maitre-tenant"),
+            body_priority: Sense::LowerFirst,
+            // Some engines refuse requests that say it.
+            forward_priority: false,
+        }
     }
 }

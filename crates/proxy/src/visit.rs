@@ -4,17 +4,21 @@
 //! dropping the visit tells the brain, the metrics and the log, once. Nothing else does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
-use http::header::HeaderValue;
-use maitre_base::{Instant, RequestId};
+use http::header::{HeaderMap, HeaderValue};
+use maitre_base::{ClassId, Instant, RequestId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Event, Seat, is_told};
+use maitre_dispatch::{Arrival, Event, Failure, Refusal, Seat, is_told};
 use maitre_fleet::estimate::Counted;
+use tokio::time::timeout;
 use tracing::debug;
 
 use crate::client::Busy;
+use crate::decision::{Decided, Decision, Waiter};
+use crate::headers;
 use crate::lane::Lane;
 use crate::metrics::Outcome;
 use crate::record::{Ended, Note};
@@ -31,9 +35,29 @@ pub(crate) struct Visit {
     pub(crate) note: Option<Box<Note>>,
     pub(crate) arrived: Instant,
     seat: Option<Seat>,
+    /// The brain was told of it and has not refused it: it must be told of its end, too.
+    is_open: bool,
+    queued: Queued,
     pace: Pace,
     /// Keeps the watchdog from the connection.
     _busy: Busy,
+}
+
+/// How it fared in line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    /// None: it never came that far.
+    class: Option<ClassId>,
+    /// Since when it stands there.
+    since: Option<Instant>,
+    /// All the times before, and now.
+    waited: Duration,
+}
+
+impl Queued {
+    fn end(&mut self, now: Instant) {
+        self.waited += self.since.take().map_or(Duration::ZERO, |since| now.since(since));
+    }
 }
 
 /// When the answer came.
@@ -59,14 +83,85 @@ impl Visit {
             note: None,
             arrived,
             seat: None,
+            is_open: false,
+            queued: Queued::default(),
             pace: Pace::default(),
             _busy: busy,
         }
     }
 
-    pub(crate) fn seated(&mut self, seat: Seat) {
-        self.lane.house.metrics.picked(seat.why);
-        self.seat = Some(seat);
+    /// Asks the brain for a seat.
+    pub(crate) fn arrive(&mut self, arrival: Arrival<'_>) -> Decision {
+        self.queued.class = Some(arrival.class);
+        self.is_open = true;
+        self.lane.house.on(Event::Arrived(arrival))
+    }
+
+    /// Tells the brain that the attempt failed, and asks for another seat.
+    pub(crate) fn failed(&self, failure: Failure) -> Decision {
+        self.lane.house.metrics.failed(failure);
+        self.lane.house.on(Event::Failed { request: self.request, failure })
+    }
+
+    /// Where it goes, or why not; while it stands in line, this waits. Dropped meanwhile, its client has left.
+    pub(crate) async fn decided(&mut self, decision: Decision) -> Decided {
+        let decided = match decision {
+            Decision::Seat(seat) => Ok(seat),
+            Decision::Refuse(refusal) => Err(refusal),
+            Decision::Nothing => Err(self.give_up(Refusal::NoWorker)),
+            Decision::Wait(waiter) => self.stand_in_line(waiter).await,
+        };
+        let metrics = &self.lane.house.metrics;
+        match decided {
+            Ok(seat) => {
+                metrics.picked(seat.why);
+                self.queued.waited = seat.waited;
+                self.seat = Some(seat);
+            }
+            Err(refusal) => {
+                self.is_open = false;
+                metrics.queue.refused(self.queued.class, refusal);
+            }
+        }
+        decided
+    }
+
+    async fn stand_in_line(&mut self, waiter: Waiter) -> Decided {
+        let house = self.lane.house.clone();
+        let begun = house.now();
+        self.queued.since = Some(begun);
+        let left = house.settings.timeouts.total.saturating_sub(begun.since(self.arrived));
+        let decided = timeout(left, waiter).await;
+        self.queued.end(house.now());
+        match decided {
+            Ok(Ok(decided)) => decided,
+            // The brain forgot it, as it never should.
+            Ok(Err(_)) => Err(self.give_up(Refusal::NoWorker)),
+            Err(_) => Err(self.give_up(Refusal::Failed { last: Failure::TimedOut })),
+        }
+    }
+
+    /// It ends here, though the brain has not said so.
+    fn give_up(&self, refusal: Refusal) -> Refusal {
+        self.lane.house.on(Event::Left { request: self.request });
+        refusal
+    }
+
+    /// Tells the client how long it stood in line; one that did not is told only where we explain ourselves.
+    pub(crate) fn tell_queued(&self, headers: &mut HeaderMap) {
+        let waited = self.queued.waited;
+        if !waited.is_zero() {
+            // Rounded up: a zero means that it did not wait at all.
+            let millis = u64::try_from(waited.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+            headers.insert(headers::QUEUED, HeaderValue::from(millis));
+        } else if self.queued.class.is_some() && self.lane.house.settings.explain {
+            headers.insert(headers::QUEUED, HeaderValue::from_static("0"));
+        }
+    }
+
+    fn class(&self) -> Option<&str> {
+        let classes = &self.lane.house.settings.brain.queue.classes;
+        classes.get(self.queued.class?.index()).map(|it| it.name.as_str())
     }
 
     /// An answer begins, a worker's or ours. What the client got wrong is not traffic: nobody computes it.
@@ -116,7 +211,7 @@ impl Drop for Visit {
             answer: it.completion_tokens,
         });
         let pieces = self.pace.pieces;
-        if self.seat.is_some() {
+        if self.is_open {
             house.on(match self.outcome {
                 Outcome::Answered => Event::Finished { request, counted, pieces },
                 Outcome::Declined(_) => Event::Declined { request },
@@ -130,6 +225,8 @@ impl Drop for Visit {
             house.metrics.caches.counted(prompt, cached, self.seat.and_then(|it| it.held));
         }
         let now = house.now();
+        self.queued.end(now);
+        house.metrics.queue.waited(self.queued.class, self.queued.waited);
         let ttft = self.pace.first.map(|first| first.since(self.arrived));
         let total = now.since(self.arrived);
         house.metrics.open.dec();
@@ -153,6 +250,8 @@ impl Drop for Visit {
             worker = self.worker(),
             why = self.seat.map(|it| it.why.name()),
             held_tokens = self.seat.and_then(|it| it.held).map(|it| it.0),
+            class = self.class(),
+            waited_ms = self.queued.waited.as_millis() as u64,
             attempt = self.seat.map(|it| it.attempt),
             first_ms = ttft.map(|it| it.as_millis() as u64),
             total_ms = total.as_millis() as u64,

@@ -33,11 +33,21 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Between two ticks of the brain.
 const TICK: Duration = Duration::from_millis(500);
 
+/// The same where the brain wants one at once: what it finds due again and again must not keep a core busy.
+const TICK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Ticks every so often, and when the brain wants it, as when somebody's deadline passes in line.
 pub(crate) async fn tick(house: Arc<House>) {
-    let mut ticks = tokio::time::interval(TICK);
     loop {
-        ticks.tick().await;
         house.on(Event::Tick);
+        let last = house.now();
+        let mut is_due = false;
+        while !is_due {
+            is_due = tokio::select! {
+                () = sleep(house.tick_in(last, TICK, TICK_PAUSE)) => true,
+                () = house.hurry.notified() => false,
+            };
+        }
     }
 }
 

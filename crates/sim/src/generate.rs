@@ -2,7 +2,8 @@
 //!
 //! Recorded traffic says what happened once; made traffic can be turned up, grown or skewed until a strategy
 //! breaks, and the line that did it fits a report. Each workload is one shape of sharing between prompts, as
-//! the table `WORKLOADS` lists them. A line names one and the keys that differ from their defaults.
+//! the table `WORKLOADS` lists them. A line names one and the keys that differ from their defaults. Who sends the
+//! requests, and how soon they must be answered, can be said of any shape: the keys of `COMMON`.
 //!
 //! A trace is an open loop: it says when requests come, however slow the engines are. So a conversation goes
 //! on after the time an answer takes at a nominal pace, not after the answer. No clock, no files.
@@ -10,10 +11,12 @@
 mod dice;
 mod groups;
 mod key;
+mod label;
 mod rag;
 mod session;
 mod single;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -24,6 +27,7 @@ use dice::Dice;
 use key::Values;
 
 pub use key::{Key, Kind};
+pub use label::COMMON;
 
 /// One shape of traffic.
 #[derive(Debug)]
@@ -31,6 +35,7 @@ pub struct Workload {
     pub name: &'static str,
     /// What it is for, as a sentence.
     pub about: &'static str,
+    /// Its own; those of `COMMON` it has as well.
     pub keys: &'static [Key],
     size: fn(&Values) -> Result<Size, Wrong>,
     requests: fn(&Values, &mut Dice) -> Vec<Request>,
@@ -95,11 +100,18 @@ impl Plan {
     pub fn generate(&self, seed: u64) -> Trace {
         let mut requests = (self.workload.requests)(&self.values, &mut Dice::new(seed));
         settle(&mut requests);
+        label::label(&mut requests, &self.values, seed);
         Trace { requests }
     }
 
     pub fn workload(&self) -> &'static Workload {
         self.workload
+    }
+
+    /// The names of the tenants among whom requests are shared out, by the number that each has in the trace.
+    pub fn tenants(&self) -> BTreeMap<u64, &str> {
+        let named = self.values.shares("tenants").iter();
+        named.map(|it| (label::tenant(&it.name), &*it.name)).collect()
     }
 
     /// The whole plan, defaults and all, as a line that parses again.
@@ -126,13 +138,14 @@ impl FromStr for Plan {
         let (name, settings) = line.split_once(':').unwrap_or((line, ""));
         let workload =
             WORKLOADS.iter().find(|it| it.name == name).ok_or_else(|| Wrong::Name(name.to_owned()))?;
-        let mut values = Values::defaults(workload.keys)?;
+        let keys = || workload.keys.iter().chain(&COMMON);
+        let mut values = Values::defaults(keys())?;
         for setting in settings.split(',').filter(|it| !it.is_empty()) {
             let Some((key, value)) = setting.split_once('=') else {
                 return Err(Wrong::Form(setting.to_owned()));
             };
-            if !workload.keys.iter().any(|it| it.name == key) {
-                let keys = list(workload.keys.iter().map(|it| it.name));
+            if !keys().any(|it| it.name == key) {
+                let keys = list(keys().map(|it| it.name));
                 return Err(Wrong::Key { workload: workload.name, key: key.to_owned(), keys });
             }
             values.set(key, value)?;
@@ -147,10 +160,10 @@ pub fn help() -> String {
     let mut text = String::from("A workload is NAME or NAME:key=value,key=value. These are known:\n");
     for workload in &WORKLOADS {
         text.push_str(&format!("\n{}: {}\n", workload.name, workload.about));
-        for key in workload.keys {
-            text.push_str(&format!("  {:<18} {}\n", format!("{}={}", key.name, key.default), key.about));
-        }
+        workload.keys.iter().for_each(|it| text.push_str(&it.help()));
     }
+    text.push_str("\nEach of them can also be told who asks, and how soon they want to be answered:\n");
+    COMMON.iter().for_each(|it| text.push_str(&it.help()));
     text
 }
 

@@ -6,10 +6,12 @@
 //!
 //! Left out: the time a request spends in the router and on the wire.
 
+mod acts;
 mod bounds;
 mod deck;
 mod desk;
 mod outcome;
+mod patience;
 pub mod script;
 mod settings;
 
@@ -30,12 +32,11 @@ pub use outcome::{Answer, Outcome, Sample, Worked};
 pub use script::Script;
 pub use settings::{Judge, Knowledge, Limits, Settings};
 
-use crate::engine::{Finish, Job, Known, Rest};
+use crate::engine::{Finish, Job, JobId, Known, Rest};
 use crate::profile::Profile;
 use crate::report::Seen;
 use deck::MODEL;
 use desk::Desk;
-use script::Act;
 
 /// Watches a run from outside.
 pub trait Witness {
@@ -64,8 +65,23 @@ const WAKE: Duration = Duration::from_mins(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Arrival(usize),
+    /// A request reaches its worker.
     Submission {
         request: u64,
+        trip: u32,
+    },
+    /// Its first token should be out.
+    Deadline {
+        request: u64,
+        trip: u32,
+    },
+    /// A client that was told to come again does.
+    Return {
+        request: u64,
+    },
+    /// A router wants to know the time.
+    Due {
+        router: usize,
     },
     StepEnds {
         worker: usize,
@@ -95,6 +111,31 @@ struct Open {
     /// Until it is submitted.
     tokens: Vec<u32>,
     first: Option<Instant>,
+    /// Counts seats: what was foreseen of an earlier one does not happen.
+    trip: u32,
+    /// Once it is submitted.
+    job: Option<JobId>,
+    /// When it came, or came again.
+    at: Instant,
+    /// Times it was sent away and came again.
+    returns: u32,
+}
+
+impl Open {
+    fn new(number: usize, router: usize, at: Instant) -> Open {
+        Open {
+            number,
+            router,
+            worker: WorkerId(0),
+            believed: None,
+            tokens: Vec::new(),
+            first: None,
+            trip: 0,
+            job: None,
+            at,
+            returns: 0,
+        }
+    }
 }
 
 struct Lab<'a> {
@@ -107,6 +148,8 @@ struct Lab<'a> {
     /// Keeps what happens at one instant in the order in which it was foreseen.
     serial: u64,
     open: NumberMap<Open>,
+    /// When each router will be told the time next, if it asked to be.
+    due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
     to_come: usize,
     /// By request, what an ideal cache holds.
@@ -116,13 +159,6 @@ struct Lab<'a> {
     outputs: Vec<crate::engine::Output>,
     rests: Vec<Rest>,
     deciding: Duration,
-}
-
-/// What the router said.
-enum Verdict {
-    Seat(Seat),
-    Refused,
-    Nothing,
 }
 
 /// Plays all requests to the end.
@@ -137,6 +173,7 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
         queue: BinaryHeap::new(),
         serial: 0,
         open: NumberMap::default(),
+        due: vec![None; settings.routers.max(1)],
         to_come: deck.requests.len(),
         given: if settings.judge == Judge::IdealCache { deck.given() } else { Vec::new() },
         sample_every: (span / SAMPLES).max(SAMPLE_MIN),
@@ -163,6 +200,9 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
     debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
     lab.outcome.deciding = lab.deciding;
     lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
+    for (number, worked) in lab.outcome.workers.iter_mut().enumerate() {
+        worked.limits = lab.routers[0].limits(WorkerId(number as u32));
+    }
     lab.outcome
 }
 
@@ -204,7 +244,12 @@ impl Lab<'_> {
                 witness.arrived(number + 1);
                 self.arrive(now, number, witness);
             }
-            Happens::Submission { request } => self.submit(now, request),
+            Happens::Submission { request, trip } | Happens::Deadline { request, trip }
+                if self.open.get(&request).is_none_or(|it| it.trip != trip) => {}
+            Happens::Submission { request, .. } => self.submit(now, request),
+            Happens::Deadline { request, .. } => self.be_late(now, request),
+            Happens::Return { request } => self.come_again(now, request),
+            Happens::Due { router } => self.be_due(now, router),
             // What an earlier life of a worker began, or sent, ended with it.
             Happens::StepEnds { worker, life }
             | Happens::Events { worker, life }
@@ -260,32 +305,47 @@ impl Lab<'_> {
         }
     }
 
-    fn tell(&mut self, router: usize, now: Instant, event: Event<'_>) -> Verdict {
-        self.routers[router].on(now, event, &mut self.effects);
-        self.effects.drain(..).fold(Verdict::Nothing, |verdict, it| match it {
-            Effect::Seat(seat) => Verdict::Seat(seat),
-            Effect::Refuse { .. } => Verdict::Refused,
-            _ => verdict,
-        })
+    fn tell(&mut self, router: usize, now: Instant, event: Event<'_>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.routers[router].on(now, event, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Seat(seat) => self.obey(now, &seat),
+                Effect::Refuse { request, refusal } => self.turn_away(now, request.0, refusal),
+                Effect::Recall { request, .. } => self.take_back(request.0),
+                _ => {}
+            }
+        }
+        self.effects = effects;
+        if let Some(due) = self.routers[router].due()
+            && self.due[router].is_none()
+        {
+            self.due[router] = Some(due);
+            self.foresee(due.max(now), Happens::Due { router });
+        }
     }
 
     fn tell_all(&mut self, now: Instant, event: Event<'_>) {
-        for router in &mut self.routers {
-            router.on(now, event, &mut self.effects);
+        for router in 0..self.routers.len() {
+            self.tell(router, now, event);
         }
-        self.effects.clear();
     }
 
     fn arrive(&mut self, now: Instant, number: usize, witness: &mut dyn Witness) {
         let (request, router) = (number as u64, number % self.routers.len());
-        let mut tokens = Vec::new();
-        deck::write_tokens(&self.deck.requests[number], &mut tokens);
-        let open = Open { number, router, worker: WorkerId(0), believed: None, tokens, first: None };
-        self.open.insert(request, open);
+        self.open.insert(request, Open::new(number, router, now));
+        let begun = witness.wall();
+        self.ask(now, request);
+        self.deciding += witness.wall() - begun;
+    }
+
+    /// Asks the router for a seat.
+    fn ask(&mut self, now: Instant, request: u64) {
+        let Some(&Open { number, router, .. }) = self.open.get(&request) else { return };
         if self.settings.judge != Judge::Brain {
             return self.seat_by_foreknowledge(now, request, number);
         }
-        let asked = &self.deck.requests[number];
+        let (asked, queue) = (&self.deck.requests[number], &self.settings.brain.queue);
         let looks = self.settings.knowledge != Knowledge::None;
         let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
         let prompt = plan.map(|_| Prompt {
@@ -303,80 +363,40 @@ impl Lab<'_> {
             form: Form::Stream,
             session: asked.session,
             head: Some(self.deck.heads[number]),
-            class: self.settings.brain.queue.standard,
-            tenant: TenantId(0),
-            deadline: None,
+            class: asked.class.as_deref().and_then(|it| queue.class(it)).unwrap_or(queue.standard),
+            tenant: TenantId(asked.tenant),
+            deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
         };
-        let begun = witness.wall();
-        let verdict = self.tell(router, now, Event::Arrived(arrival));
-        self.deciding += witness.wall() - begun;
-        self.obey(now, request, verdict);
+        self.tell(router, now, Event::Arrived(arrival));
     }
 
-    fn obey(&mut self, now: Instant, request: u64, verdict: Verdict) {
-        match verdict {
-            Verdict::Seat(seat) => self.seat(now, request, seat.worker, seat.held.map(|it| it.0)),
-            Verdict::Refused => self.refuse(request),
-            Verdict::Nothing => {}
+    fn obey(&mut self, now: Instant, seat: &Seat) {
+        let request = seat.request.0;
+        self.seat(now, request, seat.worker, seat.held.map(|it| it.0));
+        if let (Some(open), Some(deadline)) = (self.open.get(&request), seat.deadline) {
+            let trip = open.trip;
+            self.foresee(deadline, Happens::Deadline { request, trip });
         }
     }
 
     fn seat(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
         if let Some(open) = self.open.get_mut(&request) {
             (open.worker, open.believed) = (worker, believed);
-            let overhead = self.desks[worker.index()].profile.overhead;
-            self.foresee(now + overhead, Happens::Submission { request });
+            open.trip += 1;
+            let (trip, overhead) = (open.trip, self.desks[worker.index()].profile.overhead);
+            self.foresee(now + overhead, Happens::Submission { request, trip });
         }
     }
 
     fn refuse(&mut self, request: u64) {
         let Some(open) = self.open.remove(&request) else { return };
-        self.outcome.refuse(self.deck.requests[open.number].part);
-    }
-
-    fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
-        match self.foreknow(number) {
-            Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
-            None => self.refuse(request),
-        }
-    }
-
-    /// Where it adds least to everybody's delay, knowing all.
-    fn foreknow(&mut self, number: usize) -> Option<usize> {
-        let request = &self.deck.requests[number];
-        let prompt = request.prompt_tokens() as u32;
-        let mut best: Option<(f64, usize)> = None;
-        for (worker, desk) in self.desks.iter().enumerate().filter(|it| it.1.takes()) {
-            let given = self.given.get(number).copied();
-            let elsewhere = given.unwrap_or(0).min(prompt - 1);
-            let names = &self.deck.chains[number];
-            let held = match given {
-                Some(_) => 0,
-                None => (desk.engine.holds_named(names) * self.deck.block_tokens).min(prompt - 1),
-            };
-            let new = Rest {
-                prefill: prompt - elsewhere - held,
-                answer: request.answer_tokens,
-                context: prompt - elsewhere,
-                elsewhere,
-                running: false,
-            };
-            self.rests.clear();
-            self.rests.extend(desk.engine.rests());
-            let without = bounds::delay_sum(&desk.profile, desk.slowness, &self.rests);
-            self.rests.push(new);
-            let added = bounds::delay_sum(&desk.profile, desk.slowness, &self.rests) - without;
-            if best.is_none_or(|it| added < it.0) {
-                best = Some((added, worker));
-            }
-        }
-        best.map(|it| it.1)
+        self.outcome.refuse(&self.deck.requests[open.number]);
     }
 
     fn submit(&mut self, now: Instant, request: u64) {
         let Some(open) = self.open.get_mut(&request) else { return };
-        let (number, router, worker) = (open.number, open.router, open.worker.index());
+        let (number, router, worker, at) = (open.number, open.router, open.worker.index(), open.at);
         let asked = &self.deck.requests[number];
         if !self.desks[worker].up {
             return self.fail(now, request, Failure::Refused);
@@ -401,7 +421,10 @@ impl Lab<'_> {
             answer_tokens: asked.answer_tokens,
             finish: Finish::Stop,
         };
-        if self.desks[worker].submit(request, asked.at, job, known) {
+        if let Some(job) = self.desks[worker].submit(request, at, job, known) {
+            if let Some(open) = self.open.get_mut(&request) {
+                open.job = Some(job);
+            }
             self.begin_step(now, worker);
         } else {
             self.refuse(request);
@@ -470,13 +493,13 @@ impl Lab<'_> {
             worker: open.worker,
             believed_tokens: open.believed,
             seen: Seen {
-                at: asked.at,
-                first_token: open.first.unwrap_or(now).since(asked.at),
-                total: now.since(asked.at),
+                at: open.at,
+                first_token: open.first.unwrap_or(now).since(open.at),
+                total: now.since(open.at),
                 prompt_tokens,
                 cached_tokens,
                 answer_tokens: asked.answer_tokens,
-                part: asked.part,
+                label: asked.label(),
             },
         });
         let counted = Counted {
@@ -494,94 +517,9 @@ impl Lab<'_> {
             for router in &mut self.routers {
                 router.on(now, event, &mut self.effects);
             }
-            self.effects.clear();
+            debug_assert!(self.effects.is_empty(), "what a cache holds seats nobody");
         }
         self.desks[worker].keep_scratch(batch);
-    }
-
-    fn scrape(&mut self, now: Instant) {
-        for worker in 0..self.desks.len() {
-            if self.desks[worker].is_gone {
-                continue;
-            }
-            if !self.settings.script.is_empty() {
-                let up = self.desks[worker].up;
-                let evidence = if up { Evidence::ProbeAnswered } else { Evidence::Refused };
-                self.tell_all(now, Event::Probed { worker: WorkerId(worker as u32), evidence });
-            }
-            if self.desks[worker].post_load() {
-                match self.settings.scrape_delay {
-                    Duration::ZERO => self.tell_load(now, worker),
-                    delay => {
-                        let life = self.desks[worker].life;
-                        self.foresee(now + delay, Happens::Load { worker, life });
-                    }
-                }
-            }
-        }
-        self.foresee_again(now, self.settings.scrape_every, Happens::Scrape);
-    }
-
-    fn tick(&mut self, now: Instant) {
-        self.tell_all(now, Event::Tick);
-        self.foresee_again(now, TICK, Happens::Tick);
-    }
-
-    fn tell_load(&mut self, now: Instant, worker: usize) {
-        if let Some(load) = self.desks[worker].next_load() {
-            self.tell_all(now, Event::LoadReported { worker: WorkerId(worker as u32), load });
-        }
-    }
-
-    fn sample(&mut self, now: Instant) {
-        let loads = self.desks.iter().map(Desk::requests).collect();
-        self.outcome.samples.push(Sample { at: now, loads });
-        if !self.is_over() {
-            self.foresee(now + self.sample_every, Happens::Sample);
-        }
-    }
-
-    fn act(&mut self, now: Instant, number: usize) {
-        let act = self.settings.script.acts[number].1;
-        match act {
-            Act::Join { profile, count } => (0..count).for_each(|_| self.join(now, profile)),
-            Act::Leave(worker) => {
-                self.desks[worker as usize].is_gone = true;
-                self.tell_all(now, Event::WorkerGone { worker: WorkerId(worker) });
-            }
-            Act::Drain(worker) | Act::Resume(worker) => {
-                let draining = matches!(act, Act::Drain(_));
-                self.desks[worker as usize].is_draining = draining;
-                self.tell_all(now, Event::WorkerDrained { worker: WorkerId(worker), draining });
-            }
-            Act::Slow { worker, factor } => self.desks[worker as usize].slowness = factor,
-            Act::Crash(worker) => self.crash(now, worker as usize),
-            Act::Start(worker) => self.desks[worker as usize].up = true,
-            Act::Restart(worker) => {
-                self.crash(now, worker as usize);
-                self.desks[worker as usize].up = true;
-            }
-        }
-    }
-
-    /// The process is gone, with all it had.
-    fn crash(&mut self, now: Instant, worker: usize) {
-        if self.has_events() {
-            self.tell_all(now, Event::BlocksCleared { worker: WorkerId(worker as u32) });
-        }
-        let mut lost = self.desks[worker].crash();
-        lost.sort_unstable();
-        for request in lost {
-            let Some(open) = self.open.get(&request) else { continue };
-            let (number, router, began) = (open.number, open.router, open.first.is_some());
-            if began {
-                self.open.remove(&request);
-                self.outcome.break_off(self.deck.requests[number].part);
-                self.tell(router, now, Event::BrokeOff { request: RequestId(request) });
-            } else {
-                self.fail(now, request, Failure::Broke);
-            }
-        }
     }
 
     /// An attempt failed before its first token: whoever seated the request seats it again, or gives it up.
@@ -591,8 +529,7 @@ impl Lab<'_> {
         if self.settings.judge != Judge::Brain {
             return self.seat_by_foreknowledge(now, request, number);
         }
-        let verdict = self.tell(router, now, Event::Failed { request: RequestId(request), failure });
-        self.obey(now, request, verdict);
+        self.tell(router, now, Event::Failed { request: RequestId(request), failure });
     }
 }
 

@@ -3,14 +3,29 @@
 //! `replay` in virtual time and `bench` in real time fill the same rows, so that one can be held against
 //! the other line by line.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::Instant;
 use serde::Serialize;
 
+/// What rows are told apart by: whose request it was, and what was asked of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// Which part of the trace it belongs to.
+    pub part: u32,
+    /// None is the standard class.
+    pub class: Option<Arc<str>>,
+    /// Zero is nobody.
+    pub tenant: u64,
+    /// From the arrival to the first token.
+    pub deadline: Option<Duration>,
+}
+
 /// One answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// When the request came.
     pub at: Instant,
@@ -19,17 +34,22 @@ pub struct Seen {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub answer_tokens: u32,
-    /// Which part of the trace it belongs to.
-    pub part: u32,
+    pub label: Label,
 }
 
-/// Requests without a whole answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A request without a whole answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
+    pub label: Label,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
     /// Turned away by the router or the engine.
-    pub refused: u64,
+    Refused,
     /// Begun and broken off.
-    pub failed: u64,
+    Failed,
 }
 
 /// What an answer must keep to be of use.
@@ -57,7 +77,24 @@ impl Seen {
         let per_token = self.per_token().unwrap_or(0.0);
         self.first_token <= targets.first_token && per_token <= targets.per_token.as_secs_f64()
     }
+
+    /// Whether it had a deadline and began after it.
+    pub fn is_late(&self) -> bool {
+        self.label.deadline.is_some_and(|it| self.first_token > it)
+    }
+
+    /// What an engine did for it: the prompt as far as it was not cached, and the answer.
+    fn tokens(&self) -> u64 {
+        u64::from(self.prompt_tokens.saturating_sub(self.cached_tokens)) + u64::from(self.answer_tokens)
+    }
 }
+
+/// What those that name no class have.
+pub const STANDARD: &str = "standard";
+/// Tenants that get a row; the others share one. More than anybody reads, and some traces have thousands.
+pub const TENANTS_MAX: usize = 16;
+/// The name of that one.
+pub const OTHERS: &str = "others";
 
 /// A run, or a part of one, in numbers. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -67,6 +104,11 @@ pub struct Row {
     pub speed: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// As `tenant` calls it, or by its name where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Answered to the end.
     pub requests: u64,
     /// Turned away by the router or the engine.
@@ -88,6 +130,18 @@ pub struct Row {
     /// Answers within the targets, a second, and as a part of all that came.
     pub goodput_per_s: f64,
     pub goodput_ratio: f64,
+    /// Of all that had a deadline, those that began within it; what was lost did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadlines_met_ratio: Option<f64>,
+    /// Answered, but begun after the deadline. None if no request had one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_late: Option<u64>,
+    /// Of classes and tenants: prompt tokens that were not cached, and the answers'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Of a tenant: the same as a part of everybody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_share: Option<f64>,
     /// How long the busiest worker computed, beside the mean; 1 is even.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imbalance: Option<f64>,
@@ -119,21 +173,48 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-impl Row {
-    /// Sums up answers. Those that were refused or failed count in the goodput, for nothing.
-    pub fn of(strategy: &str, seen: &[Seen], lost: u64, targets: &Targets) -> Row {
+/// What falls into one row.
+#[derive(Default)]
+struct Group<'a> {
+    seen: Vec<&'a Seen>,
+    lost: Vec<&'a Lost>,
+}
+
+impl<'a> Group<'a> {
+    /// All, by what `key` says of each; in the order of the keys.
+    fn by<K: Ord>(
+        seen: &'a [Seen],
+        lost: &'a [Lost],
+        key: impl Fn(&'a Label) -> K,
+    ) -> BTreeMap<K, Group<'a>> {
+        let mut groups: BTreeMap<K, Group<'a>> = BTreeMap::new();
+        for it in seen {
+            groups.entry(key(&it.label)).or_default().seen.push(it);
+        }
+        for it in lost {
+            groups.entry(key(&it.label)).or_default().lost.push(it);
+        }
+        groups
+    }
+
+    fn row(&self, strategy: &str, targets: &Targets) -> Row {
+        let seen = &self.seen;
         let first_token = sorted(seen.iter().map(|it| it.first_token.as_secs_f64()));
         let total = sorted(seen.iter().map(|it| it.total.as_secs_f64()));
-        let per_token = sorted(seen.iter().filter_map(Seen::per_token));
+        let per_token = sorted(seen.iter().filter_map(|it| it.per_token()));
         let sum = |count: fn(&Seen) -> u32| seen.iter().map(|it| u64::from(count(it))).sum::<u64>() as f64;
         let begin = seen.iter().map(|it| it.at).min().unwrap_or_default();
         let end = seen.iter().map(|it| it.at + it.total).max().unwrap_or_default();
         let duration = end.since(begin).as_secs_f64().max(1e-9);
         let good = seen.iter().filter(|it| it.keeps(targets)).count() as f64;
+        let lost = |how: How| self.lost.iter().filter(|it| it.how == how).count() as u64;
+        let late = self.late();
         Row {
             strategy: strategy.to_owned(),
             speed: 1.0,
             requests: seen.len() as u64,
+            refused: lost(How::Refused),
+            failed: lost(How::Failed),
             hit_ratio: round(sum(|it| it.cached_tokens) / sum(|it| it.prompt_tokens).max(1.0)),
             ttft_mean_s: mean(&first_token),
             ttft_p50_s: quantile(&first_token, 0.5),
@@ -146,27 +227,87 @@ impl Row {
             duration_s: round(duration),
             output_tokens_per_s: round(sum(|it| it.answer_tokens) / duration),
             goodput_per_s: round(good / duration),
-            goodput_ratio: round(good / (seen.len() as u64 + lost).max(1) as f64),
+            goodput_ratio: round(good / self.requests().max(1) as f64),
+            deadlines_met_ratio: late.map(|(_, met_ratio)| round(met_ratio)),
+            served_late: late.map(|(late, _)| late),
             ..Row::default()
         }
     }
 
-    /// One row for each part of the trace, in order, also for one that lost all; empty if it has only one.
-    pub fn parts(strategy: &str, seen: &[Seen], lost: &BTreeMap<u32, Lost>, targets: &Targets) -> Vec<Row> {
-        let mut parts: Vec<u32> = seen.iter().map(|it| it.part).chain(lost.keys().copied()).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        if parts.len() < 2 {
-            return Vec::new();
-        }
-        let row = |part: u32| {
-            let seen: Vec<Seen> = seen.iter().copied().filter(|it| it.part == part).collect();
-            let Lost { refused, failed } = lost.get(&part).copied().unwrap_or_default();
-            let row = Row::of(strategy, &seen, refused + failed, targets);
-            Row { part: Some(part), refused, failed, ..row }
-        };
-        parts.into_iter().map(row).collect()
+    /// How many were served late, and the part that was served in time; none if nobody had a deadline.
+    fn late(&self) -> Option<(u64, f64)> {
+        let labels = self.seen.iter().map(|it| &it.label).chain(self.lost.iter().map(|it| &it.label));
+        let asked = labels.filter(|it| it.deadline.is_some()).count();
+        let served = self.seen.iter().filter(|it| it.label.deadline.is_some()).count();
+        let late = self.seen.iter().filter(|it| it.is_late()).count();
+        (asked > 0).then(|| (late as u64, (served - late) as f64 / asked as f64))
     }
+
+    /// All that came.
+    fn requests(&self) -> usize {
+        self.seen.len() + self.lost.len()
+    }
+
+    fn tokens(&self) -> u64 {
+        self.seen.iter().map(|it| it.tokens()).sum()
+    }
+}
+
+impl Row {
+    /// Sums up answers. Those that were refused or failed count in the goodput, for nothing.
+    pub fn of(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Row {
+        Group { seen: seen.iter().collect(), lost: lost.iter().collect() }.row(strategy, targets)
+    }
+
+    /// One row for each part of the trace, in order, also for one that lost all; empty if it has only one.
+    pub fn by_part(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+        let groups = Group::by(seen, lost, |it| it.part);
+        let row =
+            |(part, group): (&u32, &Group<'_>)| Row { part: Some(*part), ..group.row(strategy, targets) };
+        if groups.len() < 2 { Vec::new() } else { groups.iter().map(row).collect() }
+    }
+
+    /// The same for each class, by name.
+    pub fn by_class(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+        let groups = Group::by(seen, lost, |it| it.class.as_deref().unwrap_or(STANDARD));
+        let row = |(class, group): (&&str, &Group<'_>)| Row {
+            class: Some((*class).to_owned()),
+            tokens: Some(group.tokens()),
+            ..group.row(strategy, targets)
+        };
+        if groups.len() < 2 { Vec::new() } else { groups.iter().map(row).collect() }
+    }
+
+    /// The same for each tenant, those with the most requests first; beyond `TENANTS_MAX` in one row.
+    pub fn by_tenant(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+        let ranks = ranks(seen, lost);
+        let groups = Group::by(seen, lost, |it| match ranks[&it.tenant] {
+            rank if rank < TENANTS_MAX => (rank, Some(it.tenant)),
+            _ => (TENANTS_MAX, None),
+        });
+        let all = groups.values().map(Group::tokens).sum::<u64>().max(1) as f64;
+        let row = |(&(_, tenant), group): (&(usize, Option<u64>), &Group<'_>)| Row {
+            tenant: Some(tenant.map_or_else(|| OTHERS.to_owned(), self::tenant)),
+            tokens: Some(group.tokens()),
+            token_share: Some(round(group.tokens() as f64 / all)),
+            ..group.row(strategy, targets)
+        };
+        if groups.len() < 2 { Vec::new() } else { groups.iter().map(row).collect() }
+    }
+}
+
+/// What a row calls a tenant of which only the number is known.
+pub fn tenant(number: u64) -> String {
+    format!("{number:x}")
+}
+
+/// The place of each tenant by how many requests it sent, which is the same under every strategy.
+fn ranks(seen: &[Seen], lost: &[Lost]) -> HashMap<u64, usize> {
+    let groups = Group::by(seen, lost, |it| it.tenant);
+    let mut counts: Vec<(Reverse<usize>, u64)> =
+        groups.iter().map(|(&tenant, group)| (Reverse(group.requests()), tenant)).collect();
+    counts.sort_unstable();
+    counts.into_iter().enumerate().map(|(rank, (_, tenant))| (tenant, rank)).collect()
 }
 
 #[cfg(test)]
@@ -181,14 +322,18 @@ mod tests {
             prompt_tokens: 100,
             cached_tokens: 25,
             answer_tokens,
-            part: 0,
+            label: Label::default(),
         }
+    }
+
+    fn lost(how: How, part: u32) -> Lost {
+        Lost { label: Label { part, ..Label::default() }, how }
     }
 
     #[test]
     fn a_row_is_what_one_would_count_by_hand() {
         let all = [seen(100, 1_100, 11), seen(300, 300, 1), seen(3_000, 4_000, 5)];
-        let row = Row::of("x", &all, 1, &Targets::default());
+        let row = Row::of("x", &all, &[lost(How::Refused, 0)], &Targets::default());
         assert_eq!((row.requests, row.hit_ratio), (3, 0.25));
         assert_eq!((row.ttft_p50_s, row.ttft_p99_s, row.e2e_mean_s), (0.3, 3.0, 1.8));
         assert_eq!(row.tpot_mean_s, 0.175);
@@ -200,17 +345,16 @@ mod tests {
     #[test]
     fn parts_are_summed_up_apart() {
         let mut all = vec![seen(100, 200, 2), seen(500, 600, 2)];
-        let mut lost = BTreeMap::new();
-        assert!(Row::parts("x", &all, &lost, &Targets::default()).is_empty());
-        all[1].part = 4;
-        let parts = Row::parts("x", &all, &lost, &Targets::default());
+        assert!(Row::by_part("x", &all, &[], &Targets::default()).is_empty());
+        all[1].label.part = 4;
+        let parts = Row::by_part("x", &all, &[], &Targets::default());
         assert_eq!(
             parts.iter().map(|it| (it.part, it.ttft_mean_s)).collect::<Vec<_>>(),
             [(Some(0), 0.1), (Some(4), 0.5)]
         );
-        lost.insert(0, Lost { refused: 2, failed: 1 });
-        lost.insert(7, Lost { refused: 1, failed: 0 });
-        let parts = Row::parts("x", &all, &lost, &Targets::default());
+        let lost = [(How::Refused, 0), (How::Failed, 0), (How::Refused, 7), (How::Refused, 0)]
+            .map(|(how, part)| lost(how, part));
+        let parts = Row::by_part("x", &all, &lost, &Targets::default());
         assert_eq!(
             parts.iter().map(|it| (it.part, it.refused, it.failed, it.goodput_ratio)).collect::<Vec<_>>(),
             [(Some(0), 2, 1, 0.25), (Some(4), 0, 0, 1.0), (Some(7), 1, 0, 0.0)]
@@ -219,8 +363,64 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_all_zeros() {
-        let row = Row::of("x", &[], 0, &Targets::default());
+        let row = Row::of("x", &[], &[], &Targets::default());
         assert_eq!((row.requests, row.ttft_mean_s, row.goodput_ratio), (0, 0.0, 0.0));
         assert!([row.ttft_mean_s, row.tpot_mean_s, row.e2e_mean_s].iter().all(|it| it.is_sign_positive()));
+    }
+
+    #[test]
+    fn classes_are_summed_up_apart_and_no_name_is_standard() {
+        let mut all = vec![seen(100, 200, 2), seen(500, 600, 2), seen(300, 400, 2)];
+        all[1].label.class = Some("standard".into());
+        assert!(Row::by_class("x", &all, &[], &Targets::default()).is_empty());
+        all[2].label.class = Some("batch".into());
+        let mut refused = lost(How::Refused, 0);
+        refused.label.class = Some("interactive".into());
+        let rows = Row::by_class("x", &all, &[refused], &Targets::default());
+        let told = |it: &Row| (it.class.clone().unwrap(), it.requests, it.refused, it.ttft_mean_s, it.tokens);
+        assert_eq!(
+            rows.iter().map(told).collect::<Vec<_>>(),
+            [
+                ("batch".to_owned(), 1, 0, 0.3, Some(77)),
+                ("interactive".to_owned(), 0, 1, 0.0, Some(0)),
+                ("standard".to_owned(), 2, 0, 0.3, Some(154)),
+            ]
+        );
+    }
+
+    #[test]
+    fn tenants_have_shares_and_the_small_ones_one_row() {
+        let of = |tenant: u64| Seen { label: Label { tenant, ..Label::default() }, ..seen(100, 200, 5) };
+        let row = |it: &Row| (it.tenant.clone().unwrap(), it.requests, it.token_share.unwrap());
+        let two = [of(0), of(0xAB), of(0xAB), of(0xAB)];
+        let rows = Row::by_tenant("x", &two, &[], &Targets::default());
+        let expected = [("ab".to_owned(), 3, 0.75), ("0".to_owned(), 1, 0.25)];
+        assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), expected);
+        assert!(Row::by_tenant("x", &two[1..], &[], &Targets::default()).is_empty());
+
+        // Twenty, the last of which has two requests.
+        let many: Vec<Seen> = (1..=20).chain([20]).map(of).collect();
+        let rows = Row::by_tenant("x", &many, &[], &Targets::default());
+        assert_eq!(rows.len(), TENANTS_MAX + 1);
+        assert_eq!(row(&rows[0]), ("14".to_owned(), 2, round(2.0 / 21.0)));
+        assert_eq!(row(&rows[TENANTS_MAX]), (OTHERS.to_owned(), 4, round(4.0 / 21.0)));
+    }
+
+    #[test]
+    fn a_deadline_is_missed_by_what_begins_late_and_by_what_is_lost() {
+        let asked = |first_token_ms, deadline_ms| {
+            let deadline = Some(Duration::from_millis(deadline_ms));
+            Seen { label: Label { deadline, ..Label::default() }, ..seen(first_token_ms, 9_000, 2) }
+        };
+        let row = |seen: &[Seen], lost: &[Lost]| {
+            let row = Row::of("x", seen, lost, &Targets::default());
+            (row.deadlines_met_ratio, row.served_late)
+        };
+        assert_eq!(row(&[seen(100, 200, 2)], &[lost(How::Refused, 0)]), (None, None), "nobody had one");
+        let all = [asked(100, 100), asked(101, 100), asked(50, 100), seen(5_000, 9_000, 2)];
+        assert_eq!(row(&all, &[]), (Some(round(2.0 / 3.0)), Some(1)));
+        let gone = Lost { label: all[0].label.clone(), how: How::Failed };
+        assert_eq!(row(&all, &[gone.clone(), lost(How::Refused, 0)]), (Some(0.5), Some(1)));
+        assert_eq!(row(&[], &[gone]), (Some(0.0), Some(0)));
     }
 }

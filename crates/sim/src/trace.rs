@@ -13,20 +13,24 @@
 //!
 //! The first is Mooncake's: each number names a block of 512 tokens (`block_size` says otherwise) and all
 //! before it. It is also what `maitre serve --record` writes. The second is our own, for texts of any length.
-//! Milliseconds in both. A file that was compressed with gzip is read as well.
+//! Milliseconds in both. Either may say who asks and how soon: `"class":"batch","tenant":17,"deadline_ms":900`. A
+//! file that was compressed with gzip is read as well.
 
 mod reuse;
 mod row;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::{Instant, hash};
 
+use crate::report::Label;
 use crate::text;
 
-pub(crate) use row::PROMPT_TOKENS_MAX;
+use row::Classes;
 pub use row::Wrong;
+pub(crate) use row::{CLASSES_MAX, DEADLINE_MAX, PROMPT_TOKENS_MAX, is_name};
 
 /// Some tokens of a text, from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub struct Piece {
     pub tokens: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     pub at: Instant,
     pub prompt: Box<[Piece]>,
@@ -45,9 +49,19 @@ pub struct Request {
     pub session: Option<u64>,
     /// Parts of a trace, such as stages of rising load, are also summed up apart.
     pub part: u32,
+    /// By its name; none is the standard one. All requests of a class share the text.
+    pub class: Option<Arc<str>>,
+    /// Who pays; zero is nobody.
+    pub tenant: u64,
+    /// From the arrival to the first token. Never zero.
+    pub deadline: Option<Duration>,
 }
 
 impl Request {
+    pub fn label(&self) -> Label {
+        Label { part: self.part, class: self.class.clone(), tenant: self.tenant, deadline: self.deadline }
+    }
+
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt.iter().map(|it| u64::from(it.tokens)).sum()
     }
@@ -140,6 +154,7 @@ impl Trace {
 fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, NotRead> {
     let mut requests = Vec::new();
     let mut bytes = Vec::new();
+    let mut classes = Classes::default();
     for line in 1.. {
         bytes.clear();
         if source.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes)? == 0 {
@@ -156,7 +171,7 @@ fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, NotRead> {
         }
         // What a row does not name is its own, and nobody else's.
         let own = hash::pair(0x6F77_6E20_7465_7874, line as u64);
-        let request = row::read(&bytes, own).map_err(|wrong| NotRead::Line { line, wrong })?;
+        let request = row::read(&bytes, own, &mut classes).map_err(|wrong| NotRead::Line { line, wrong })?;
         requests.push(request);
     }
     Ok(requests)

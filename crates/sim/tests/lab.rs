@@ -3,6 +3,7 @@
 
 use maitre_base::{Instant, Rng};
 use maitre_policy::Name;
+use maitre_sim::generate::Plan;
 use maitre_sim::lab::{Deck, Knowledge, Outcome, Settings, play};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_sim::report::{Row, Targets};
@@ -33,8 +34,7 @@ impl Traffic {
                 prompt: [shared, own].into(),
                 answer_tokens: 50 + rng.below(100) as u32,
                 answer: 2_000_000 + number,
-                session: None,
-                part: 0,
+                ..Request::default()
             });
         }
         Trace { requests }
@@ -42,7 +42,10 @@ impl Traffic {
 }
 
 fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> Outcome {
-    let brain = maitre_dispatch::Settings { strategy, seed: 1, ..maitre_dispatch::Settings::default() };
+    // About where requests go, not about who waits.
+    let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
+    let brain =
+        maitre_dispatch::Settings { strategy, queue, seed: 1, ..maitre_dispatch::Settings::default() };
     let settings = Settings { knowledge, ..Settings::new(fleet.to_vec(), brain) };
     let outcome = play(&settings, &Deck::new(trace, 16), &mut ());
     assert_eq!((outcome.refused, outcome.answers.len()), (0, trace.requests.len()));
@@ -107,7 +110,30 @@ fn a_run_is_the_same_twice() {
     let engines = [H200_8B.slower(1.0), H200_8B.slower(2.0), H200_8B.slower(1.0)];
     for strategy in Name::ALL {
         let run = || run(strategy, &engines, Knowledge::Reported, &trace);
-        let seats = |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen)).collect::<Vec<_>>();
+        let seats =
+            |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen.clone())).collect::<Vec<_>>();
         assert_eq!(seats(&run()), seats(&run()), "{strategy}");
     }
+}
+
+#[test]
+fn classes_tenants_and_deadlines_of_a_trace_are_in_the_rows_of_a_run() {
+    let line = "bursts:seconds=40,burst=40,class=interactive,burst_class=batch,tenants=a:3;b:1,deadline=interactive:60";
+    let trace = line.parse::<Plan>().unwrap().generate(3);
+    let outcome = run(Name::LeastDelay, &[H200_8B, H200_8B], Knowledge::Reported, &trace);
+    let count =
+        |class: &str| trace.requests.iter().filter(|it| it.class.as_deref() == Some(class)).count() as u64;
+    let classes = outcome.classes("it", &Targets::default());
+    let told: Vec<_> = classes.iter().map(|it| (it.class.as_deref(), it.requests)).collect();
+    assert_eq!(told, [(Some("batch"), 40), (Some("interactive"), count("interactive"))]);
+    let late = |it: &Row| (it.deadlines_met_ratio.is_some(), it.served_late.is_some());
+    assert_eq!(
+        [late(&classes[0]), late(&classes[1]), late(&row(&outcome))],
+        [(false, false), (true, true), (true, true)]
+    );
+    let tenants = outcome.tenants("it", &Targets::default());
+    assert_eq!(tenants.iter().map(|it| it.requests).sum::<u64>(), trace.requests.len() as u64);
+    let shares: Vec<f64> = tenants.iter().filter_map(|it| it.token_share).collect();
+    assert!(shares.len() == 2 && shares[0] > 2.0 * shares[1], "{shares:?}");
+    assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-5, "{shares:?}");
 }

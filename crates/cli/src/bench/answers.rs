@@ -117,8 +117,7 @@ mod tests {
             prompt: texts.iter().map(|&text| Piece { text, tokens: 10 }).collect(),
             answer_tokens: 10,
             answer,
-            session: None,
-            part: 0,
+            ..Request::default()
         };
         rows.iter().map(request).collect()
     }

@@ -123,8 +123,7 @@ mod tests {
             prompt: texts.iter().map(|&text| Piece { text, tokens: 2 }).collect(),
             answer_tokens: 5,
             answer,
-            session: None,
-            part: 0,
+            ..Request::default()
         }
     }
 

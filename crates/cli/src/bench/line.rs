@@ -98,7 +98,7 @@ impl Lines {
     }
 
     async fn open(&self) -> Result<Line, Trouble> {
-        let failed = |what: String| Trouble { kind: Kind::Connect, what };
+        let failed = |what: String| Trouble::new(Kind::Connect, what);
         let stream = TcpStream::connect((self.address.host(), self.address.port()));
         let stream = stream.await.map_err(|it| failed(format!("connect to {}: {it}", self.address)))?;
         stream.set_nodelay(true).map_err(|it| failed(it.to_string()))?;
@@ -113,5 +113,5 @@ impl Lines {
 /// What hyper says, and what lies under it.
 pub(super) fn broke_off(error: &hyper::Error) -> Trouble {
     let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();
-    Trouble { kind: Kind::BrokeOff, what: format!("{error}{cause}") }
+    Trouble::new(Kind::BrokeOff, format!("{error}{cause}"))
 }

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use maitre_base::Instant;
 use maitre_proxy::Address;
-use maitre_sim::report::Seen;
+use maitre_sim::report::{Label, Seen};
 use maitre_sim::trace::{Request, Trace};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -27,6 +27,7 @@ use super::body;
 use super::clock::Clock;
 use super::line::{Lines, broke_off};
 use super::played::Played;
+use super::refusal::Refusal;
 use super::stream::Listener;
 use super::trouble::{Kind, Trouble};
 use super::{Api, Plan};
@@ -106,7 +107,7 @@ struct Run {
 /// A request that is ready to leave.
 struct Order {
     due: Instant,
-    part: u32,
+    label: Label,
     session: Option<u64>,
     /// As the trace has it.
     prompt_tokens: u32,
@@ -131,7 +132,7 @@ async fn send_all(run: &Arc<Run>, requests: &[Request]) {
         let Some(place) = run.take_place(&places).await else { return };
         match run.order(request, due) {
             Ok(order) => drop(open.spawn(run.clone().serve(order, place))),
-            Err(trouble) => run.played.lock().lose(request.part, &trouble),
+            Err(trouble) => run.played.lock().lose(&request.label(), &trouble),
         }
         while open.try_join_next().is_some() {}
         // When several are due at once, each leaves before the next is made.
@@ -156,11 +157,11 @@ impl Run {
         let composed = body::compose(&self.plan, request, &mut answers);
         let mut played = self.played.lock();
         played.left(self.clock.now().since(due));
-        let body = composed.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
+        let body = composed.map_err(|it| Trouble::new(Kind::BrokeOff, it.to_string()))?;
         played.missing_answers += body.missing;
         Ok(Order {
             due,
-            part: request.part,
+            label: request.label(),
             session: request.session,
             prompt_tokens: u32::try_from(request.prompt_tokens()).unwrap_or(u32::MAX),
             answer: request.answer,
@@ -170,32 +171,44 @@ impl Run {
         })
     }
 
+    /// Asks until there is an answer, or nothing that speaks for asking again.
     async fn serve(self: Arc<Run>, mut order: Order, _place: OwnedSemaphorePermit) {
         let body = std::mem::take(&mut order.body);
-        let timeout = self.plan.timeout;
-        let asked = tokio::time::timeout(timeout, self.ask(&order, body)).await;
-        let asked = asked.unwrap_or_else(|_| {
-            Err(Trouble { kind: Kind::Timeout, what: format!("no end of the answer after {timeout:?}") })
-        });
-        match asked {
-            Ok(answer) => self.note(&order, answer),
-            Err(trouble) => self.played.lock().lose(order.part, &trouble),
+        for tries in 1..=self.plan.tries {
+            let trouble = match self.ask_in_time(&order, body.clone()).await {
+                Ok(answer) => return self.note(&order, answer, tries),
+                Err(trouble) => trouble,
+            };
+            trouble.refusal.into_iter().for_each(|it| self.played.lock().refusals.add(it));
+            // Who waits longer than for an answer has gone.
+            let wait = trouble.refusal.and_then(Refusal::wait).filter(|&it| it <= self.plan.timeout);
+            match wait.filter(|_| tries < self.plan.tries) {
+                Some(wait) => self.clock.until(self.clock.now() + wait).await,
+                None => return self.played.lock().lose(&order.label, &trouble),
+            }
         }
     }
 
+    async fn ask_in_time(&self, order: &Order, body: Bytes) -> Result<Answer, Trouble> {
+        let timeout = self.plan.timeout;
+        let asked = tokio::time::timeout(timeout, self.ask(order, body)).await;
+        asked.unwrap_or_else(|_| {
+            Err(Trouble::new(Kind::Timeout, format!("no end of the answer after {timeout:?}")))
+        })
+    }
+
     async fn ask(&self, order: &Order, body: Bytes) -> Result<Answer, Trouble> {
-        let mut request = self.lines.post(self.plan.api.path()).header(USER_AGENT, AGENT);
-        if let Some(session) = order.session {
-            request = request.header("x-session-id", session);
-        }
+        let request = order.headed(self.lines.post(self.plan.api.path()).header(USER_AGENT, AGENT));
         let request = request.body(Full::new(body));
-        let request = request.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
-        let (response, line) = self.lines.send(request, self.clock.now()).await?;
+        let request = request.map_err(|it| Trouble::new(Kind::BrokeOff, it.to_string()))?;
+        let left = self.clock.now();
+        let (response, line) = self.lines.send(request, left).await?;
         let status = response.status();
         if !status.is_success() {
+            let refusal = Refusal::read(status, response.headers(), self.clock.now().since(left));
             let what = read_whole(response.into_body()).await.unwrap_or_else(|it| it.what);
             self.lines.put(line, self.clock.now());
-            return Err(Trouble { kind: Kind::Status(status.as_u16()), what });
+            return Err(Trouble { kind: Kind::Status(status.as_u16()), what, refusal });
         }
         let answer = self.listen(response.into_body(), order.keeps_text).await?;
         self.lines.put(line, self.clock.now());
@@ -208,16 +221,15 @@ impl Run {
             let frame = frame.map_err(|it| broke_off(&it))?;
             let Some(data) = frame.data_ref() else { continue };
             let fed = listener.feed(data, self.clock.now());
-            fed.map_err(|what| Trouble { kind: Kind::BrokeOff, what })?;
+            fed.map_err(|what| Trouble::new(Kind::BrokeOff, what))?;
         }
-        let done = listener.done.ok_or_else(|| {
-            let what = "the stream ended without [DONE]".to_owned();
-            Trouble { kind: Kind::BrokeOff, what }
-        })?;
+        let done = listener
+            .done
+            .ok_or_else(|| Trouble::new(Kind::BrokeOff, "the stream ended without [DONE]".to_owned()))?;
         Ok(Answer { listener, done })
     }
 
-    fn note(&self, order: &Order, answer: Answer) {
+    fn note(&self, order: &Order, answer: Answer, tries: u32) {
         let Answer { mut listener, done } = answer;
         if let Some(text) = listener.take_text() {
             self.answers.lock().keep(order.answer, text, order.answer_tokens);
@@ -225,6 +237,7 @@ impl Run {
         let usage = listener.usage;
         let cached_tokens = usage.and_then(|it| it.cached_tokens());
         let mut played = self.played.lock();
+        played.refusals.answered(tries);
         played.told_usage += u64::from(usage.is_some());
         played.told_cached += u64::from(cached_tokens.is_some());
         played.seen.push(Seen {
@@ -234,8 +247,28 @@ impl Run {
             prompt_tokens: usage.map_or(order.prompt_tokens, |it| it.prompt_tokens),
             cached_tokens: cached_tokens.unwrap_or(0),
             answer_tokens: usage.map_or(listener.events, |it| it.completion_tokens),
-            part: order.part,
+            label: order.label.clone(),
         });
+    }
+}
+
+impl Order {
+    /// What the trace says of who asks, for a router that goes by it.
+    fn headed(&self, mut request: http::request::Builder) -> http::request::Builder {
+        if let Some(session) = self.session {
+            request = request.header("x-session-id", session);
+        }
+        if let Some(class) = &self.label.class {
+            request = request.header("x-maitre-class", class.as_bytes());
+        }
+        if self.label.tenant != 0 {
+            request = request.header("x-maitre-tenant", format!("{:x}", self.label.tenant));
+        }
+        if let Some(deadline) = self.label.deadline {
+            // Less than one would be none at all.
+            request = request.header("x-maitre-deadline-ms", (deadline.as_millis() as u64).max(1));
+        }
+        request
     }
 }
 
@@ -250,7 +283,7 @@ impl Api {
 
 async fn read_whole(body: Incoming) -> Result<String, Trouble> {
     let body = Limited::new(body, WHOLE_BYTES_MAX).collect().await;
-    let body = body.map_err(|it| Trouble { kind: Kind::BrokeOff, what: it.to_string() })?;
+    let body = body.map_err(|it| Trouble::new(Kind::BrokeOff, it.to_string()))?;
     Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }
 

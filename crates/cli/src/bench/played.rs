@@ -1,11 +1,11 @@
 //! What came of playing a trace, and its rows.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use maitre_sim::report::{Row, Seen, Targets};
+use maitre_sim::report::{How, Label, Lost, Row, Seen, Targets};
 use serde::Serialize;
 
+use super::refusal::Refusals;
 use super::trouble::{Kind, Trouble, Troubles};
 
 /// A request that leaves later than this after it was due is late. Chosen: well above the timer's grain.
@@ -20,6 +20,7 @@ pub struct Played {
     /// Not answered to the end for any other reason.
     pub failed: u64,
     pub troubles: Troubles,
+    pub refusals: Refusals,
     pub late: Late,
     pub sent: u64,
     /// How many were to be sent; more than `sent` if the run was ended early.
@@ -31,8 +32,8 @@ pub struct Played {
     pub told_cached: u64,
     /// Times a prompt named an answer that was not there, and got made-up text instead.
     pub missing_answers: u64,
-    /// Refused and failed, by part of the trace.
-    pub(super) lost: BTreeMap<u32, Lost>,
+    /// Refused and failed, each with what it was.
+    pub(super) lost: Vec<Lost>,
 }
 
 /// Requests that left late, because the generator was busy or too many were open.
@@ -43,12 +44,6 @@ pub struct Late {
     pub capped: u64,
     pub mean_s: f64,
     pub max_s: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lost {
-    refused: u64,
-    failed: u64,
 }
 
 impl Played {
@@ -63,12 +58,16 @@ impl Played {
         all.max_s = all.max_s.max(late);
     }
 
-    pub(super) fn lose(&mut self, part: u32, trouble: &Trouble) {
-        let lost = self.lost.entry(part).or_default();
-        match trouble.kind.is_refusal() {
-            true => (self.refused, lost.refused) = (self.refused + 1, lost.refused + 1),
-            false => (self.failed, lost.failed) = (self.failed + 1, lost.failed + 1),
+    pub(super) fn lose(&mut self, label: &Label, trouble: &Trouble) {
+        let how = match trouble.kind.is_refusal() {
+            true => How::Refused,
+            false => How::Failed,
+        };
+        match how {
+            How::Refused => self.refused += 1,
+            How::Failed => self.failed += 1,
         }
+        self.lost.push(Lost { label: label.clone(), how });
         self.troubles.add(trouble);
     }
 
@@ -86,28 +85,14 @@ impl Played {
         self.told_cached > 0
     }
 
-    /// A row for the whole and, if the trace has parts, one for each.
+    /// A row for the whole and, if there are several, for each part of the trace, each class and each tenant.
     pub fn rows(&self, label: &str, targets: &Targets) -> Vec<Row> {
-        let whole = Lost { refused: self.refused, failed: self.failed };
-        let mut rows = vec![self.row(label, &self.seen, whole, targets)];
-        let mut parts: BTreeMap<u32, Vec<Seen>> = self.lost.keys().map(|&part| (part, Vec::new())).collect();
-        self.seen.iter().for_each(|it| parts.entry(it.part).or_default().push(*it));
-        if parts.len() > 1 {
-            rows.extend(parts.iter().map(|(part, seen)| {
-                let lost = self.lost.get(part).copied().unwrap_or_default();
-                Row { part: Some(*part), ..self.row(label, seen, lost, targets) }
-            }));
+        let mut rows = vec![Row::of(label, &self.seen, &self.lost, targets)];
+        for by in [Row::by_part, Row::by_class, Row::by_tenant] {
+            rows.extend(by(label, &self.seen, &self.lost, targets));
         }
+        rows.iter_mut().for_each(|it| it.speed = self.speed);
         rows
-    }
-
-    fn row(&self, label: &str, seen: &[Seen], lost: Lost, targets: &Targets) -> Row {
-        Row {
-            speed: self.speed,
-            refused: lost.refused,
-            failed: lost.failed,
-            ..Row::of(label, seen, lost.refused + lost.failed, targets)
-        }
     }
 
     /// What a reader of the numbers must know beside them, a sentence each.
@@ -143,6 +128,7 @@ impl Played {
                 self.missing_answers
             ));
         }
+        notes.extend(self.refusals.notes());
         notes
     }
 
@@ -167,12 +153,16 @@ mod tests {
             prompt_tokens: 8,
             cached_tokens: 0,
             answer_tokens: 2,
-            part,
+            label: label(part),
         }
     }
 
+    fn label(part: u32) -> Label {
+        Label { part, ..Label::default() }
+    }
+
     fn lose(played: &mut Played, part: u32, kind: Kind) {
-        played.lose(part, &Trouble { kind, what: String::new() });
+        played.lose(&label(part), &Trouble::new(kind, String::new()));
     }
 
     #[test]

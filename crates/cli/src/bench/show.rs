@@ -7,8 +7,9 @@ use maitre_sim::report::{Row, Targets};
 use serde_json::{Value, json};
 
 use super::played::{Late, Played};
+use crate::replay::table;
 
-const HEADS: [&str; 16] = [
+const HEADS: [&str; 17] = [
     "",
     "requests",
     "refused",
@@ -25,6 +26,7 @@ const HEADS: [&str; 16] = [
     "tokens/s",
     "good/s",
     "good",
+    "in time",
 ];
 
 /// The one object of `--json`.
@@ -35,6 +37,7 @@ pub(super) fn json(played: &Played, rows: &[Row]) -> Value {
     json!({
         "rows": rows,
         "errors": played.troubles,
+        "refusals": played.refusals,
         "late": late,
         "sent": played.sent,
         "unfinished": played.unfinished(),
@@ -43,7 +46,7 @@ pub(super) fn json(played: &Played, rows: &[Row]) -> Value {
     })
 }
 
-pub(super) fn table(played: &Played, rows: &[Row], targets: &Targets) -> String {
+pub(super) fn draw(played: &Played, rows: &[Row], targets: &Targets) -> String {
     let mut lines = vec![HEADS.map(str::to_owned)];
     lines.extend(rows.iter().map(|it| cells(it, played)));
     let mut text = align(&lines);
@@ -66,7 +69,7 @@ fn cells(row: &Row, played: &Played) -> [String; HEADS.len()] {
     let millis = |it: f64| format!("{:.1} ms", it * 1e3);
     let seconds = |it: f64| format!("{it:.2} s");
     [
-        row.part.map_or_else(|| row.strategy.clone(), |it| format!("  part {it}")),
+        table::name(row),
         row.requests.to_string(),
         row.refused.to_string(),
         row.failed.to_string(),
@@ -82,6 +85,7 @@ fn cells(row: &Row, played: &Played) -> [String; HEADS.len()] {
         format!("{:.0}", row.output_tokens_per_s),
         format!("{:.2}", row.goodput_per_s),
         format!("{:.0} %", row.goodput_ratio * 100.0),
+        row.deadlines_met_ratio.map_or_else(|| "-".to_owned(), |it| format!("{:.0} %", it * 100.0)),
     ]
 }
 
@@ -122,7 +126,7 @@ mod tests {
         let played = Played { told_cached: 1, ..Played::default() };
         let whole = Row { strategy: "127.0.0.1:8080".to_owned(), requests: 12, ..Row::default() };
         let rows = [Row { part: Some(1), ..whole.clone() }, whole];
-        let text = table(&played, &rows, &Targets::default());
+        let text = draw(&played, &rows, &Targets::default());
         let widths: Vec<usize> = text.lines().take(3).map(|it| it.chars().count()).collect();
         assert_eq!(widths, [widths[0]; 3], "{text}");
         assert!(text.contains("from when a request was due"), "{text}");

@@ -9,6 +9,9 @@ use maitre_sim::http::{Host, Settings};
 use maitre_sim::profile::{INSTANT, Profile, StepModel};
 use maitre_sim::report::Targets;
 use maitre_sim::trace::{Piece, Request, Trace};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use super::play::{first_model, play, play_until};
 use super::played::Played;
@@ -51,6 +54,7 @@ fn conversations(count: u64) -> Trace {
                 answer: name(3, turn),
                 session: Some(session),
                 part: turn as u32 / 2,
+                ..Request::default()
             });
         }
     }
@@ -146,6 +150,91 @@ async fn what_is_not_answered_is_counted_by_its_kind() {
     assert!(format!("{error:#}").contains(&address.to_string()), "{error:#}");
 }
 
+/// One that answers each connection's one request with the next of these, and then hands out what it was sent.
+async fn scripted(replies: &'static [&'static str]) -> (Plan, JoinSet<Vec<String>>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        let mut heads = Vec::new();
+        for reply in replies {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut bytes, mut piece) = (Vec::new(), [0; 4_096]);
+            // A body is one object, and short enough to arrive with its last brace.
+            while !bytes.ends_with(b"}") || !bytes.windows(4).any(|it| it == b"\r\n\r\n") {
+                let count = stream.read(&mut piece).await.unwrap();
+                bytes.extend(&piece[..count]);
+            }
+            let text = String::from_utf8(bytes).unwrap().to_ascii_lowercase();
+            heads.push(text.split("\r\n\r\n").next().unwrap().to_owned());
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        heads
+    });
+    (Plan { api: Api::Completions, ..Plan::new(address, "m") }, server)
+}
+
+const LATER: &str =
+    "HTTP/1.1 429 Too Many Requests\r\nretry-after: 0\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+const NEVER: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+const DONE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n\
+    data: {\"choices\":[{\"text\":\"ab\"}]}\n\ndata: [DONE]\n\n";
+
+#[tokio::test]
+async fn who_asks_and_how_soon_is_sent() {
+    let (plan, mut server) = scripted(&[DONE]).await;
+    let mut trace = conversations(1);
+    trace.requests.truncate(1);
+    let request = &mut trace.requests[0];
+    (request.class, request.tenant) = (Some("batch".into()), 0xABC);
+    request.deadline = Some(Duration::from_millis(1_500));
+    let played = played(&plan, &trace).await;
+    let heads = server.join_next().await.unwrap().unwrap();
+    for header in ["x-maitre-class: batch", "x-maitre-tenant: abc", "x-maitre-deadline-ms: 1500"] {
+        assert!(heads[0].contains(header), "{}", heads[0]);
+    }
+    assert_eq!(played.rows("x", &Targets::default())[0].deadlines_met_ratio, Some(1.0));
+}
+
+#[tokio::test]
+async fn one_that_names_nothing_sends_no_header_of_ours() {
+    let (plan, mut server) = scripted(&[DONE]).await;
+    let mut trace = conversations(1);
+    trace.requests.truncate(1);
+    played(&plan, &trace).await;
+    let heads = server.join_next().await.unwrap().unwrap();
+    assert!(!heads[0].contains("x-maitre"), "{}", heads[0]);
+}
+
+/// What one request comes to: answers, refused, refusals, those with Retry-After, and the answers after so many tries.
+async fn check_refusals(
+    replies: &'static [&'static str],
+    tries: u32,
+    expected: (usize, u64, u64, u64, &[(u32, u64)]),
+) {
+    let (plan, mut server) = scripted(replies).await;
+    let mut trace = conversations(1);
+    trace.requests.truncate(1);
+    let played = played(&Plan { tries, ..plan }, &trace).await;
+    assert_eq!(server.join_next().await.unwrap().unwrap().len(), replies.len(), "all were asked for");
+    let refusals = &played.refusals;
+    let after: Vec<(u32, u64)> =
+        refusals.answered_after_tries.iter().map(|(&tries, &it)| (tries, it)).collect();
+    let found = (played.seen.len(), played.refused, refusals.count, refusals.with_retry_after, &after[..]);
+    assert_eq!(found, expected, "{played:?}");
+    assert_eq!(refusals.slowest_ms > 0.0, refusals.count > 0);
+}
+
+#[tokio::test]
+async fn refusals_are_counted_and_who_was_told_when_comes_again() {
+    check_refusals(&[DONE], 6, (1, 0, 0, 0, &[(1, 1)])).await;
+    check_refusals(&[LATER], 1, (0, 1, 1, 1, &[])).await;
+    check_refusals(&[LATER, LATER, DONE], 6, (1, 0, 2, 2, &[(3, 1)])).await;
+    // Nobody said when.
+    check_refusals(&[LATER, NEVER], 6, (0, 1, 2, 1, &[])).await;
+    check_refusals(&[LATER; 6], 6, (0, 1, 6, 6, &[])).await;
+}
+
 #[tokio::test]
 async fn a_run_that_is_ended_early_says_so() {
     let (host, trace) = (host(INSTANT).await, conversations(10));
@@ -203,9 +292,9 @@ fn a_key_is_never_shown() {
 
 #[test]
 fn flags_become_the_plan() {
-    let args = "http://host --speed 2.5 --limit 9 --seconds 3 --api completions --plain --concurrency 7 --timeout 5s";
+    let args = "http://host --speed 2.5 --limit 9 --seconds 3 --api completions --plain --concurrency 7 --timeout 5s --retry";
     let plan = read_plan(&matches(&args.split(' ').collect::<Vec<_>>()), None).unwrap();
     assert_eq!((plan.speed, plan.limit, plan.span), (2.5, 9, Duration::from_secs(3)));
     assert_eq!((plan.api, plan.plain, plan.concurrency), (Api::Completions, true, 7));
-    assert_eq!((plan.timeout, plan.model.as_str()), (Duration::from_secs(5), ""));
+    assert_eq!((plan.timeout, plan.model.as_str(), plan.tries), (Duration::from_secs(5), "", 6));
 }

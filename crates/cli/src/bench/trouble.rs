@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::refusal::Refusal;
+
 /// How much of a message is kept.
 const MESSAGE_CHARS_MAX: usize = 300;
 
@@ -42,6 +44,14 @@ impl fmt::Display for Kind {
 pub struct Trouble {
     pub kind: Kind,
     pub what: String,
+    /// Of a status that says "not now".
+    pub refusal: Option<Refusal>,
+}
+
+impl Trouble {
+    pub(super) fn new(kind: Kind, what: String) -> Trouble {
+        Trouble { kind, what, refusal: None }
+    }
 }
 
 /// All troubles of one kind.
@@ -93,7 +103,7 @@ mod tests {
         for (kind, what) in
             [(Kind::Status(503), "busy\nnow"), (Kind::Status(503), "later"), (Kind::Connect, &long)]
         {
-            troubles.add(&Trouble { kind, what: what.to_owned() });
+            troubles.add(&Trouble::new(kind, what.to_owned()));
         }
         let json = serde_json::to_value(&troubles).unwrap();
         assert_eq!(json["status 503"], serde_json::json!({"count": 2, "first": "busy now"}));

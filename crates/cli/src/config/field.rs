@@ -12,7 +12,10 @@ use std::time::Duration;
 use http::HeaderName;
 use maitre_policy::Name;
 use maitre_proxy::Worker;
+use maitre_proxy::settings::{By, Sense};
+use maitre_queue::Class;
 
+use super::queue::{Secret, class, tenant};
 use super::{Config, Format, form};
 
 type At<T> = fn(&mut Config) -> &mut T;
@@ -24,6 +27,12 @@ pub(super) enum Field {
     Strategy(At<Name>),
     Strategies(At<BTreeMap<String, Name>>),
     Folders(At<BTreeMap<String, PathBuf>>),
+    /// In order of precedence.
+    Classes(At<Vec<Class>>),
+    ClassName(At<String>),
+    Tenants(At<BTreeMap<Secret, tenant::Written>>),
+    By(At<By>),
+    Sense(At<Sense>),
     /// None if empty.
     File(At<Option<PathBuf>>),
     Switch(At<bool>),
@@ -35,7 +44,7 @@ pub(super) enum Field {
     Size(At<usize>, RangeInclusive<usize>),
     Count(At<usize>, RangeInclusive<usize>),
     Count32(At<u32>, RangeInclusive<u32>),
-    Seed(At<u64>),
+    Count64(At<u64>, RangeInclusive<u64>),
     Ratio(At<f64>, RangeInclusive<f64>),
     Time(At<Duration>, RangeInclusive<Duration>),
     Level(At<String>),
@@ -50,13 +59,17 @@ impl Field {
             Field::Strategy(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
             Field::Folders(_) => "MODEL=FOLDER",
+            Field::Classes(_) => "CLASS",
+            Field::Tenants(_) => "TENANT",
+            Field::By(_) => "BY",
+            Field::Sense(_) => "SENSE",
             Field::File(_) => "FILE",
             Field::Switch(_) => "BOOL",
             Field::Paths(_) | Field::Path(_) => "PATH",
-            Field::Header(_) | Field::Cookie(_) => "NAME",
+            Field::Header(_) | Field::Cookie(_) | Field::ClassName(_) => "NAME",
             Field::Text(_) => "TEXT",
             Field::Size(..) => "SIZE",
-            Field::Count(..) | Field::Count32(..) | Field::Seed(_) => "COUNT",
+            Field::Count(..) | Field::Count32(..) | Field::Count64(..) => "COUNT",
             Field::Ratio(..) => "NUMBER",
             Field::Time(..) => "DURATION",
             Field::Level(_) => "LEVEL",
@@ -65,7 +78,12 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        matches!(self, Field::Workers(_) | Field::Strategies(_) | Field::Folders(_) | Field::Paths(_))
+        self.is_table() || matches!(self, Field::Workers(_) | Field::Paths(_))
+    }
+
+    /// Whether a file may write this list as a table.
+    pub(super) fn is_table(&self) -> bool {
+        matches!(self, Field::Strategies(_) | Field::Folders(_) | Field::Classes(_) | Field::Tenants(_))
     }
 
     /// Empties a list, before its items are set one by one; leaves any other field alone.
@@ -75,6 +93,8 @@ impl Field {
             Field::Strategies(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
             Field::Paths(at) => at(config).clear(),
+            Field::Classes(at) => at(config).clear(),
+            Field::Tenants(at) => at(config).clear(),
             _ => {}
         }
     }
@@ -109,6 +129,11 @@ impl Field {
                     return Err(twice(&model));
                 }
             }
+            Field::Classes(at) => class::add(at(config), text)?,
+            Field::ClassName(at) => *at(config) = class::name(text)?,
+            Field::Tenants(at) => tenant::add(at(config), text)?,
+            Field::By(at) => *at(config) = form::by(text)?,
+            Field::Sense(at) => *at(config) = form::sense(text)?,
             Field::File(at) => *at(config) = form::file(text)?,
             Field::Switch(at) => *at(config) = form::switch(text)?,
             Field::Paths(at) => {
@@ -125,7 +150,7 @@ impl Field {
             Field::Size(at, range) => *at(config) = form::size(text, range)?,
             Field::Count(at, range) => *at(config) = form::count(text, range)?,
             Field::Count32(at, range) => *at(config) = form::count(text, range)?,
-            Field::Seed(at) => *at(config) = form::count(text, &(0..=u64::MAX))?,
+            Field::Count64(at, range) => *at(config) = form::count(text, range)?,
             Field::Ratio(at, range) => *at(config) = form::ratio(text, range)?,
             Field::Time(at, range) => *at(config) = form::duration(text, range)?,
             Field::Level(at) => *at(config) = form::level(text)?,
@@ -148,16 +173,26 @@ impl Field {
                 return at(config).iter().map(pair).collect();
             }
             Field::Paths(at) => return at(config).clone(),
+            Field::Classes(at) => return at(config).iter().map(class::show).collect(),
+            Field::Tenants(at) => {
+                return at(config).iter().map(|(name, written)| tenant::show(name, written)).collect();
+            }
             Field::Socket(at) => at(config).to_string(),
             Field::Strategy(at) => at(config).to_string(),
             Field::File(at) => at(config).as_ref().map_or(String::new(), |it| it.display().to_string()),
             Field::Switch(at) => at(config).to_string(),
-            Field::Path(at) | Field::Cookie(at) | Field::Text(at) | Field::Level(at) => at(config).clone(),
+            Field::Path(at)
+            | Field::Cookie(at)
+            | Field::Text(at)
+            | Field::Level(at)
+            | Field::ClassName(at) => at(config).clone(),
+            Field::By(at) => form::show_by(*at(config)).to_owned(),
+            Field::Sense(at) => form::show_sense(*at(config)).to_owned(),
             Field::Header(at) => at(config).to_string(),
             Field::Size(at, _) => form::show_size(*at(config)),
             Field::Count(at, _) => at(config).to_string(),
             Field::Count32(at, _) => at(config).to_string(),
-            Field::Seed(at) => at(config).to_string(),
+            Field::Count64(at, _) => at(config).to_string(),
             Field::Ratio(at, _) => at(config).to_string(),
             Field::Time(at, _) => form::show_duration(*at(config)),
             Field::Format(at) => form::show_format(*at(config)).to_owned(),
@@ -169,9 +204,11 @@ impl Field {
         let texts = self.texts(config);
         let quoted = |text: &str| toml::Value::from(text).to_string();
         match self {
-            Field::Switch(_) | Field::Count(..) | Field::Count32(..) | Field::Seed(_) | Field::Ratio(..) => {
-                texts.concat()
-            }
+            Field::Switch(_)
+            | Field::Count(..)
+            | Field::Count32(..)
+            | Field::Count64(..)
+            | Field::Ratio(..) => texts.concat(),
             Field::Strategies(_) | Field::Folders(_) => {
                 let pairs = texts.iter().filter_map(|text| match self {
                     Field::Folders(_) => text.split_once('='),

@@ -12,6 +12,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use maitre_queue::settings::masked;
+
 use super::error::{Error, Place};
 use super::field::Field;
 use super::knob::{self, Given, Knob, Written};
@@ -148,9 +150,10 @@ impl Reader {
         }
         let written = match (value, &knob.field) {
             (Value::List(items), _) => Written::List(self.items(knob, items)),
-            (Value::Table(entries), Field::Strategies(_) | Field::Folders(_)) => {
-                Written::List(self.pairs(knob, entries))
+            (Value::Table(entries), Field::Classes(_) | Field::Tenants(_)) => {
+                Written::List(self.tables(knob, entries))
             }
+            (Value::Table(entries), field) if field.is_table() => Written::List(self.pairs(knob, entries)),
             (Value::Text(text), _) => Written::One(text),
             (Value::Table(_) | Value::Nothing, _) => {
                 return self.fail(line, knob.key, "takes a value, not a table".to_owned());
@@ -162,31 +165,67 @@ impl Reader {
     fn items(&mut self, knob: &Knob, items: Vec<Item>) -> Vec<(String, Place)> {
         let mut texts = Vec::new();
         for Item { line, value } in items {
-            match (value, &knob.field) {
+            match (value, head_of(knob)) {
                 (Value::Text(text), _) => texts.push((text, Place::Line(self.file.clone(), line))),
-                (Value::Table(entries), Field::Workers(_)) => texts.extend(self.url(knob, line, entries)),
+                (Value::Table(entries), Some(head)) => texts.extend(self.whole(knob, line, head, entries)),
                 _ => self.fail(line, knob.key, "an item of this list is one text".to_owned()),
             }
         }
         texts
     }
 
-    /// A worker as a table: its url, and as further entries what would follow the question mark.
-    fn url(&mut self, knob: &Knob, line: usize, entries: Vec<Entry>) -> Option<(String, Place)> {
-        let (mut url, mut options) = (None, Vec::new());
-        for Entry { name, line, value } in entries {
-            match value {
-                Value::Text(text) if name == "url" => url = Some(text),
-                Value::Text(text) => options.push(format!("{name}={text}")),
-                _ => self.fail(line, knob.key, format!("{name} of a worker takes one value")),
-            }
-        }
-        let Some(url) = url else {
-            self.fail(line, knob.key, "a worker has a url".to_owned());
+    /// An item as a table: what stands before the question mark under a key of its own, as further entries what
+    /// would follow it.
+    fn whole(
+        &mut self,
+        knob: &Knob,
+        line: usize,
+        (what, head): (&str, &str),
+        mut entries: Vec<Entry>,
+    ) -> Option<(String, Place)> {
+        let is_head = |it: &Entry| it.name == head && matches!(it.value, Value::Text(_));
+        let found = entries.iter().position(is_head).map(|at| entries.remove(at).value);
+        let options = self.options(knob, what, entries);
+        let Some(Value::Text(name)) = found else {
+            self.fail(line, knob.key, format!("{what} has a {head}"));
             return None;
         };
-        let text = if options.is_empty() { url } else { format!("{url}?{}", options.join("&")) };
+        let text = match knob.field {
+            Field::Workers(_) if options.is_empty() => name,
+            // With its mark even where nothing follows, lest one within the name be taken for it.
+            _ => format!("{name}?{options}"),
+        };
         Some((text, Place::Line(self.file.clone(), line)))
+    }
+
+    /// Items as a table of tables, by their names.
+    fn tables(&mut self, knob: &Knob, entries: Vec<Entry>) -> Vec<(String, Place)> {
+        let mut texts = Vec::new();
+        for Entry { name, line, value } in entries {
+            let options = match value {
+                Value::Table(entries) => self.options(knob, &shown(knob, &name), entries),
+                Value::Nothing => String::new(),
+                _ => {
+                    let shown = shown(knob, &name);
+                    self.fail(line, knob.key, format!("{shown}: takes a table"));
+                    continue;
+                }
+            };
+            texts.push((format!("{name}?{options}"), Place::Line(self.file.clone(), line)));
+        }
+        texts
+    }
+
+    fn options(&mut self, knob: &Knob, of: &str, entries: Vec<Entry>) -> String {
+        let mut options = Vec::new();
+        for Entry { name, line, value } in entries {
+            match value {
+                Value::Text(text) => options.push(format!("{name}={text}")),
+                Value::Nothing => {}
+                _ => self.fail(line, knob.key, format!("{name} of {of} takes one value")),
+            }
+        }
+        options.join("&")
     }
 
     fn pairs(&mut self, knob: &Knob, entries: Vec<Entry>) -> Vec<(String, Place)> {
@@ -205,6 +244,24 @@ impl Reader {
     fn fail(&mut self, line: usize, key: &str, what: String) {
         let place = Place::Line(self.file.clone(), line);
         self.found.errors.push(Error { place, key: Some(key.to_owned()), what });
+    }
+}
+
+/// What an item of a list is if it is a table, and the key it goes by.
+fn head_of(knob: &Knob) -> Option<(&'static str, &'static str)> {
+    match knob.field {
+        Field::Workers(_) => Some(("a worker", "url")),
+        Field::Classes(_) => Some(("a class", "name")),
+        Field::Tenants(_) => Some(("a tenant", "name")),
+        _ => None,
+    }
+}
+
+/// As much of an item's name as a message may say.
+fn shown(knob: &Knob, name: &str) -> String {
+    match knob.field {
+        Field::Tenants(_) => masked(name),
+        _ => name.to_owned(),
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::HeaderName;
 use http::uri::PathAndQuery;
 use maitre_policy::Name;
+use maitre_proxy::settings::{By, Sense};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::Format;
@@ -21,6 +22,8 @@ use super::Format;
 const DURATIONS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 /// From small to large, in bytes.
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+const BYS: [(&str, By); 3] = [("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)];
+const SENSES: [(&str, Sense); 2] = [("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)];
 const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 
 pub(crate) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
@@ -205,6 +208,33 @@ pub(super) fn level(text: &str) -> Result<String, String> {
         false => Err(format!(
             "{text:?} is not a level; write off, error, warn, info, debug or trace, or by module \"info,hyper=warn\""
         )),
+    }
+}
+
+pub(super) fn by(text: &str) -> Result<By, String> {
+    let known = BYS.iter().find(|it| it.0 == text);
+    known
+        .map(|it| it.1)
+        .ok_or_else(|| format!("{text:?} tells no tenants apart; write key, header or adapter"))
+}
+
+pub(super) fn show_by(by: By) -> &'static str {
+    match by {
+        By::Key => BYS[0].0,
+        By::Header => BYS[1].0,
+        By::Adapter => BYS[2].0,
+    }
+}
+
+pub(super) fn sense(text: &str) -> Result<Sense, String> {
+    let known = SENSES.iter().find(|it| it.0 == text);
+    known.map(|it| it.1).ok_or_else(|| format!("{text:?} is no order; write lower-first or higher-first"))
+}
+
+pub(super) fn show_sense(sense: Sense) -> &'static str {
+    match sense {
+        Sense::LowerFirst => SENSES[0].0,
+        Sense::HigherFirst => SENSES[1].0,
     }
 }
 

@@ -33,6 +33,8 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Linux's limit on the open files of a process (`fs.nr_open`: 1,048,576), rounded down.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
+/// Chosen: more than the context of any model.
+const TOKENS_MAX: u64 = 1_000_000_000;
 /// Chosen: each one more is renamed whenever one is full.
 const RECORD_FILES_MAX: usize = 1_000;
 
@@ -52,6 +54,8 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: Some("Sticky until saturated"), knobs: STICKY_UNTIL_SATURATED },
     Section { title: Some("Preble"), knobs: PREBLE },
     Section { title: Some("DualMap"), knobs: DUALMAP },
+    Section { title: Some("Queue"), knobs: QUEUE },
+    Section { title: Some("Tenants"), knobs: TENANTS },
     Section { title: Some("Limits"), knobs: LIMITS },
     Section { title: Some("Timeouts"), knobs: TIMEOUTS },
     Section { title: Some("Probes"), knobs: PROBES },
@@ -105,7 +109,7 @@ static MAIN: &[Knob] = &[
     ),
     knob(
         "seed",
-        Field::Seed(|it| &mut it.settings.brain.seed),
+        Field::Count64(|it| &mut it.settings.brain.seed, 0..=u64::MAX),
         "Where the dice start; the same seed and the same events give the same picks.",
     ),
 ];
@@ -244,6 +248,80 @@ static DUALMAP: &[Knob] = &[knob(
     Field::Ratio(|it| &mut it.settings.brain.knobs.dualmap.slo_seconds, SECONDS),
     "How late, in seconds, a first token may be expected before the cache is left for the other home.",
 )];
+
+static QUEUE: &[Knob] = &[
+    knob(
+        "queue.enabled",
+        Field::Switch(|it| &mut it.settings.brain.queue.enabled),
+        "Let requests wait here while all workers are busy, and go by their class; without it they are passed on \
+         as they come.",
+    ),
+    knob(
+        "classes",
+        Field::Classes(|it| &mut it.settings.brain.queue.classes),
+        "Classes of requests, the one that goes first at the head. After the name may follow \
+         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER: how many may wait and of how many tokens, \
+         how long they may stand in line (or deadline=none), and the part of the fleet that classes below never take.",
+    ),
+    knob(
+        "queue.standard",
+        Field::ClassName(|it| &mut it.queue.standard),
+        "The class of requests that ask for none.",
+    ),
+    knob(
+        "queue.aging",
+        Field::Time(|it| &mut it.settings.brain.queue.aging, ABOVE_ZERO),
+        "How long a request waits before those of higher classes no longer all go first.",
+    ),
+    knob(
+        "queue.recall",
+        Field::Switch(|it| &mut it.settings.brain.queue.recall),
+        "Call a request of a lower class back from its worker, while it has no first byte, for one of a higher \
+         class that would miss its deadline.",
+    ),
+    knob(
+        "queue.prefill_max",
+        Field::Count64(|it| &mut it.settings.brain.queue.prefill_tokens_max, 0..=TOKENS_MAX),
+        "Most tokens that one worker is given to prefill at once; 0 for what is learned of it alone.",
+    ),
+    knob(
+        "queue.sequences_max",
+        Field::Count32(|it| &mut it.settings.brain.queue.sequences_max, 0..=1_000_000),
+        "Most requests that one worker is given at once; 0 for what is learned of it alone.",
+    ),
+    knob(
+        "queue.body_priority",
+        Field::Sense(|it| &mut it.settings.door.body_priority),
+        "Which way a number in a body's priority counts from the standard class, which is 0: lower-first as with \
+         vLLM, or higher-first as with SGLang.",
+    ),
+    knob(
+        "queue.forward_priority",
+        Field::Switch(|it| &mut it.settings.door.forward_priority),
+        "Tell vLLM and SGLang the class of a request in its body's priority, each in its own order; only for \
+         engines that were started to heed it.",
+    ),
+];
+
+static TENANTS: &[Knob] = &[
+    knob(
+        "tenant.by",
+        Field::By(|it| &mut it.settings.door.tenant_by),
+        "What tells tenants apart: their key, a header, or the adapter (else the model) they ask for.",
+    ),
+    knob(
+        "tenant.header",
+        Field::Header(|it| &mut it.settings.door.tenant_header),
+        "Which header, if it is one.",
+    ),
+    knob(
+        "tenants",
+        Field::Tenants(|it| &mut it.queue.tenants),
+        "Terms of tenants; as a flag, one at a time. After the name, or * for everybody else, may follow \
+         ?weight=NUMBER&best=CLASS&usual=CLASS&rpm=COUNT&tpm=COUNT: the share beside others of the class, the best \
+         class it may use and the one it has if it asks for none, and requests and tokens a minute.",
+    ),
+];
 
 static LIMITS: &[Knob] = &[
     knob(

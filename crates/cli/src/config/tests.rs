@@ -11,30 +11,30 @@ use clap::Command;
 use super::{Config, Draft, Errors, args, check_file, conflicts, file, load};
 
 /// What a file called `name` that holds `text` gives by itself.
-fn read(name: &str, text: impl AsRef<[u8]>) -> Result<Config, Errors> {
+pub(super) fn read(name: &str, text: impl AsRef<[u8]>) -> Result<Config, Errors> {
     let mut draft = Draft::default();
     draft.take(file::parse(&name.into(), text.as_ref()));
     draft.finish()
 }
 
-fn start(flags: &[&str], variables: &[(&str, &str)]) -> Result<Config, Errors> {
+pub(super) fn start(flags: &[&str], variables: &[(&str, &str)]) -> Result<Config, Errors> {
     let command = Command::new("maitre").no_binary_name(true).args(args());
     load(&command.try_get_matches_from(flags).unwrap(), variables.iter().copied())
 }
 
 #[track_caller]
-fn check(result: Result<Config, Errors>, expected: &[&str]) {
+pub(super) fn check(result: Result<Config, Errors>, expected: &[&str]) {
     let actual = result.err().map(|it| it.to_string()).unwrap_or_default();
     assert_eq!(actual, expected.join("\n"));
 }
 
 #[track_caller]
-fn check_toml(text: &str, expected: &[&str]) {
+pub(super) fn check_toml(text: &str, expected: &[&str]) {
     check(read("m.toml", text), expected);
 }
 
 #[track_caller]
-fn check_yaml(text: &str, expected: &[&str]) {
+pub(super) fn check_yaml(text: &str, expected: &[&str]) {
     check(read("m.yaml", text), expected);
 }
 

@@ -20,7 +20,7 @@ use maitre_sim::trace::Request;
 use super::table::seconds;
 use super::{Run, Study, knowledge_word};
 use finding::Asked;
-use tables::Lead;
+use tables::{By, Lead};
 use view::View;
 use words::{count, counted, escape, span};
 
@@ -49,7 +49,9 @@ pub(super) fn draw(study: &Study, runs: &[Run], command: &str) -> String {
     html.push_str(&found(&view));
     html.push_str(&numbers(&view));
     html.push_str(&pictures(&view));
-    html.push_str(&parts(&view));
+    html.push_str(&apart(&view, "Parts of the trace", PART));
+    html.push_str(&apart(&view, "Classes", CLASS));
+    html.push_str(&apart(&view, "Tenants", TENANT));
     let _ = write!(
         html,
         "<footer><p>Made by <code>maitre replay --html</code>, version {}. Simulated engines, virtual time.</p>\
@@ -172,7 +174,7 @@ fn found(view: &View<'_>) -> String {
 
 fn numbers(view: &View<'_>) -> String {
     let rows: Vec<&Row> = view.all.iter().map(|it| &it.row).collect();
-    let lead = Lead { speed: view.sweeps(), part: false };
+    let lead = Lead { speed: view.sweeps(), by: None };
     let table = tables::draw("All strategies; ★ is the best of a column", &rows, lead);
     format!("<section>\n<h2>Numbers</h2>\n{table}{}</section>\n", tables::meanings())
 }
@@ -199,16 +201,32 @@ fn pictures(view: &View<'_>) -> String {
     .concat()
 }
 
-fn parts(view: &View<'_>) -> String {
-    let mut rows: Vec<&Row> = view.all.iter().flat_map(|it| &it.parts).collect();
-    // Those that compete stand together.
-    rows.sort_by(|one, other| one.speed.total_cmp(&other.speed).then(one.part.cmp(&other.part)));
-    if rows.is_empty() {
+/// What rows of less than a run are told apart by, and where a run has them.
+type Apart = (By, fn(&Run) -> &Vec<Row>);
+
+const PART: Apart =
+    (By { title: "part", cell: |it| format!("<td data-v=\"{0}\">{0}</td>", it.part.unwrap_or(0)) }, |it| {
+        &it.parts
+    });
+const CLASS: Apart = (By { title: "class", cell: |it| name(it.class.as_ref()) }, |it| &it.classes);
+const TENANT: Apart = (By { title: "tenant", cell: |it| name(it.tenant.as_ref()) }, |it| &it.tenants);
+
+fn name(name: Option<&String>) -> String {
+    format!("<th scope=\"row\">{}</th>", escape(name.map_or("", String::as_str)))
+}
+
+/// The rows of parts, classes or tenants; nothing if there is only one.
+fn apart(view: &View<'_>, heading: &str, (by, rows): Apart) -> String {
+    // Those that compete stand together, in the order in which a run has them.
+    let mut placed: Vec<(usize, &Row)> = view.all.iter().flat_map(|it| rows(it).iter().enumerate()).collect();
+    placed.sort_by(|one, other| one.1.speed.total_cmp(&other.1.speed).then(one.0.cmp(&other.0)));
+    if placed.is_empty() {
         return String::new();
     }
-    let lead = Lead { speed: view.sweeps(), part: true };
-    let table = tables::draw("Each part; ★ is the best of a part", &rows, lead);
-    format!("<section>\n<h2>Parts of the trace</h2>\n{table}</section>\n")
+    let rows: Vec<&Row> = placed.into_iter().map(|it| it.1).collect();
+    let lead = Lead { speed: view.sweeps(), by: Some(by) };
+    let table = tables::draw(&format!("Each {0}; ★ is the best of a {0}", by.title), &rows, lead);
+    format!("<section>\n<h2>{heading}</h2>\n{table}</section>\n")
 }
 
 #[cfg(test)]

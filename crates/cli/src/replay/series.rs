@@ -137,7 +137,7 @@ mod tests {
             prompt_tokens: 100,
             cached_tokens: answer_tokens,
             answer_tokens,
-            part: 0,
+            ..Seen::default()
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
             // The last takes what lies past the end.
             (seen(3_000, 0, 4_000, 8), [0.0, 0.0, 0.0, 8.0]),
         ] {
-            assert_eq!(served([one].iter(), &stretches), expected, "{one:?}");
+            assert_eq!(served(std::iter::once(&one), &stretches), expected, "{one:?}");
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Column {
 pub(super) enum Better {
     Lower,
     Higher,
+    /// It tells, and does not judge.
+    Neither,
 }
 
 const fn column(
@@ -49,20 +51,32 @@ pub(super) const COLUMNS: &[Column] = &[
         |it| Some(it.goodput_ratio),
         |it| format!("{:.1} %", it.goodput_ratio * 100.0),
     ),
+    column("in time", Better::Higher, |it| it.deadlines_met_ratio, |it| percent(it.deadlines_met_ratio)),
+    column("late", Better::Lower, |it| it.served_late.map(|it| it as f64), |it| whole(it.served_late)),
+    column("share", Better::Neither, |it| it.token_share, |it| percent(it.token_share)),
     column(
         "imbalance",
         Better::Lower,
         |it| it.imbalance,
         |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}")),
     ),
-    column(
-        "evicted",
-        Better::Lower,
-        |it| it.evictions.map(|it| it as f64),
-        |it| it.evictions.map_or_else(String::new, |it| it.to_string()),
-    ),
+    column("evicted", Better::Lower, |it| it.evictions.map(|it| it as f64), |it| whole(it.evictions)),
     column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
 ];
+
+/// Those that any row fills.
+pub(super) fn columns(rows: &[&Row]) -> Vec<&'static Column> {
+    let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
+    COLUMNS.iter().filter(filled).collect()
+}
+
+fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or_else(String::new, |it| format!("{:.1} %", it * 100.0))
+}
+
+fn whole(count: Option<u64>) -> String {
+    count.map_or_else(String::new, |it| it.to_string())
+}
 
 /// Turned away or broken off.
 pub(super) fn lost(row: &Row) -> u64 {
@@ -82,17 +96,17 @@ pub(super) fn seconds(value: f64) -> String {
 pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
     let mut text = title(study);
     let sweeps = runs.iter().any(|it| it.row.speed != runs[0].row.speed);
-    let mut lines = vec![header(sweeps)];
+    let rows: Vec<&Row> = runs.iter().flat_map(all_rows).collect();
+    let columns = columns(&rows);
+    let mut lines = vec![header(&columns, sweeps)];
     for run in runs {
-        let mut line = cells(&run.row, sweeps);
-        line.push(decisions(run));
-        lines.push(line);
-        lines.extend(run.parts.iter().map(|part| {
-            let mut line = cells(part, sweeps);
-            line[0] = format!("  part {}", part.part.unwrap_or(0));
-            line.push(String::new());
-            line
-        }));
+        let mut decisions = decisions(run);
+        for row in all_rows(run) {
+            let mut line = cells(row, &columns, sweeps);
+            // Only the whole run has them.
+            line.push(std::mem::take(&mut decisions));
+            lines.push(line);
+        }
     }
     let widths: Vec<usize> = (0..lines[0].len())
         .map(|column| lines.iter().map(|it| it[column].chars().count()).max().unwrap_or(0))
@@ -130,16 +144,30 @@ fn title(study: &Study) -> String {
     )
 }
 
-fn header(sweeps: bool) -> Vec<String> {
+fn all_rows(run: &Run) -> impl Iterator<Item = &Row> {
+    [&run.row].into_iter().chain(&run.parts).chain(&run.classes).chain(&run.tenants)
+}
+
+fn header(columns: &[&Column], sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| "speed".to_owned());
-    let titles = COLUMNS.iter().map(|it| it.title.to_owned());
+    let titles = columns.iter().map(|it| it.title.to_owned());
     ["strategy".to_owned()].into_iter().chain(speed).chain(titles).chain(["decisions/s".to_owned()]).collect()
 }
 
-fn cells(row: &Row, sweeps: bool) -> Vec<String> {
+fn cells(row: &Row, columns: &[&Column], sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| format!("{}×", row.speed));
-    let numbers = COLUMNS.iter().map(|it| (it.text)(row));
-    [row.strategy.clone()].into_iter().chain(speed).chain(numbers).collect()
+    let numbers = columns.iter().map(|it| (it.text)(row));
+    [name(row)].into_iter().chain(speed).chain(numbers).collect()
+}
+
+/// Of a whole run its strategy, and below it what a row is a part of.
+pub(crate) fn name(row: &Row) -> String {
+    match (row.part, &row.class, &row.tenant) {
+        (Some(part), ..) => format!("  part {part}"),
+        (_, Some(class), _) => format!("  class {class}"),
+        (.., Some(tenant)) => format!("  tenant {tenant}"),
+        _ => row.strategy.clone(),
+    }
 }
 
 /// Of our own code, on this machine: the one number that is not the same twice.
@@ -147,4 +175,30 @@ fn decisions(run: &Run) -> String {
     let seconds = run.outcome.deciding.as_secs_f64();
     let count = run.outcome.answers.len() as f64 + run.outcome.refused as f64;
     if seconds > 0.0 { format!("{:.0}", count / seconds) } else { "-".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_named_by_what_it_is_a_part_of() {
+        let run = Row { strategy: "it".to_owned(), ..Row::default() };
+        let class = Row { class: Some("batch".to_owned()), ..run.clone() };
+        let tenant = Row { tenant: Some("a1".to_owned()), ..run.clone() };
+        let part = Row { part: Some(3), ..run.clone() };
+        assert_eq!(
+            [run, part, class, tenant].map(|it| name(&it)),
+            ["it", "  part 3", "  class batch", "  tenant a1"]
+        );
+    }
+
+    #[test]
+    fn a_column_that_no_row_fills_is_left_out() {
+        let titles = |row: &Row| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
+        let bare = titles(&Row::default());
+        assert!(!["in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)), "{bare:?}");
+        let timed = Row { deadlines_met_ratio: Some(0.5), served_late: Some(3), ..Row::default() };
+        assert_eq!(titles(&timed).len(), bare.len() + 2);
+    }
 }

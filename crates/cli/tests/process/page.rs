@@ -88,6 +88,32 @@ fn a_page_is_whole_and_loads_nothing() {
 }
 
 #[test]
+fn classes_and_tenants_are_in_the_page_the_table_and_the_json() {
+    let (folder, _) = trace("page-classes", "trace.jsonl");
+    let path = folder.join("page.html");
+    let line =
+        "hot:seconds=4,qps=5,shared=0,out=20,classes=interactive:1;batch:1,tenants=acme:3;b:1,deadline=60";
+    let output = replay(line, &path, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["rows"][0]["deadlines_met_ratio"], 1.0);
+    let names = |rows: &str, key: &str| -> Vec<String> {
+        let rows = report[rows].as_array().unwrap().iter();
+        rows.take(2).map(|it| it[key].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("classes", "class"), ["batch", "interactive"]);
+    assert_eq!(names("tenants", "tenant"), ["acme", "b"]);
+    let html = fs::read_to_string(&path).unwrap();
+    check_tags(&html);
+    for present in ["<h2>Classes</h2>", "<h2>Tenants</h2>", "<th scope=\"row\">acme</th>", "in time"] {
+        assert!(html.contains(present), "{present}");
+    }
+    let table = String::from_utf8(replay(line, &path, &[]).stdout).unwrap();
+    for present in ["\n  class batch ", "\n  tenant acme ", "in time"] {
+        assert!(table.contains(present), "{table}");
+    }
+}
+
+#[test]
 fn a_sweep_has_charts_over_speeds() {
     let (folder, trace) = trace("page-sweep", "trace.jsonl");
     let html = page(&trace, &folder.join("page.html"), &["--speed", "4,1"]);

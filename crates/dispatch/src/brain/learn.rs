@@ -5,13 +5,17 @@ use std::time::Duration;
 use maitre_base::{Instant, RequestId};
 use maitre_fleet::estimate::Counted;
 
-use super::{Brain, Open, Place, model_of};
+use super::{Brain, Mark, Open, Place, model_of};
 use crate::event::Form;
+
+/// Fewer pieces of an answer tell little of a pace.
+const STRETCH: u32 = 8;
 
 impl Brain {
     /// Until enough answers have ended, those under way are all there is to learn from: with answers of a
     /// minute each, a fleet was full before the first one had ended.
     pub(super) fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
+        self.mark(now, request, pieces);
         let Some(open) = self.open.get(&request.0) else { return };
         let Some(place) = open.seat.filter(|_| open.form == Form::Stream) else { return };
         let Some(estimate) = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it)) else { return };
@@ -20,6 +24,21 @@ impl Brain {
         }
         estimate.learn_at_least(u64::from(pieces));
         self.learn_pace(now, Form::Stream, &place, pieces.saturating_sub(1));
+    }
+
+    /// What a stretch of an answer tells of the worker's steps: since it was last looked at, so many pieces more.
+    pub(super) fn mark(&mut self, now: Instant, request: RequestId, pieces: u32) {
+        let Some(open) = self.open.get_mut(&request.0).filter(|it| it.form == Form::Stream) else { return };
+        let Some(place) = open.seat.as_mut() else { return };
+        let Some(worker) = self.fleet.worker(place.worker) else { return };
+        let (requests, done) = (worker.promised.requests, worker.prefilled);
+        let before = place.mark.replace(Mark { at: now, pieces, requests, done });
+        if let Some(before) = before.filter(|it| pieces >= it.pieces + STRETCH) {
+            let steps = pieces - before.pieces;
+            let crowd = f64::from(before.requests + requests) / 2.0;
+            let prefill = (done - before.done).0 as f64 / f64::from(steps);
+            self.fleet.learn_bend(place.worker, crowd, prefill, now.since(before.at) / steps);
+        }
     }
 
     /// What a finished answer tells of the worker's cache.

@@ -1,7 +1,9 @@
 //! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
 
 use super::*;
+use crate::event::{Failure, Seat};
 use maitre_base::{ClassId, TenantId, Tokens};
+use maitre_fleet::Slot;
 use maitre_fleet::promise::Promised;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::time::Duration;
@@ -19,7 +21,13 @@ impl Table {
         Table::with(count, Settings { strategy: Name::RoundRobin, ..Settings::default() })
     }
 
-    fn with(count: u32, settings: Settings) -> Table {
+    /// Nobody waits: these are about where requests go, not when.
+    fn with(count: u32, mut settings: Settings) -> Table {
+        settings.queue.enabled = false;
+        Table::with_line(count, settings)
+    }
+
+    fn with_line(count: u32, settings: Settings) -> Table {
         let mut table = Table { brain: Brain::new(settings), now: Instant::from_millis(1) };
         for number in 0..count {
             let worker = WorkerId(number);

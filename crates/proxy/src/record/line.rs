@@ -17,6 +17,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::Instant;
 use maitre_dispatch::Form;
@@ -32,6 +33,7 @@ const NUMBERS_MAX: usize = 32_768;
 /// What `maitre replay` takes for a mistake, and an engine's count may be one.
 const PROMPT_TOKENS_MAX: u64 = 16 << 20;
 const ANSWER_TOKENS_MAX: u64 = 1 << 20;
+const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
 /// Words of a prompt that is long enough to settle how many tokens a word is: in a shorter one the template
 /// weighs too much.
 const SAMPLE_WORDS: u64 = 512;
@@ -45,6 +47,8 @@ pub(super) const BEGINNING: &str = "{\"timestamp\":";
 
 pub(super) struct Scribe {
     secret: RandomState,
+    /// The name of each class as a line has it; none for the standard one.
+    classes: Vec<Option<String>>,
     /// Tokens in a word, by model.
     ratios: HashMap<Arc<str>, f64>,
 }
@@ -54,6 +58,7 @@ pub(super) struct Scribe {
 enum Kind {
     Prefix,
     Session,
+    Tenant,
 }
 
 /// A prompt's lengths in tokens.
@@ -66,8 +71,13 @@ struct Lengths {
 }
 
 impl Scribe {
-    pub(super) fn new() -> Scribe {
-        Scribe { secret: RandomState::new(), ratios: HashMap::new() }
+    pub(super) fn new(queue: &maitre_queue::Settings) -> Scribe {
+        let name = |(number, class): (usize, &maitre_queue::Class)| {
+            (number != queue.standard.index())
+                .then(|| serde_json::Value::from(class.name.as_str()).to_string())
+        };
+        let classes = queue.classes.iter().enumerate().map(name).collect();
+        Scribe { secret: RandomState::new(), classes, ratios: HashMap::new() }
     }
 
     pub(super) fn line(&mut self, note: &Note, ended: Ended, began: Instant) -> String {
@@ -95,8 +105,24 @@ impl Scribe {
         if let Some(session) = note.session {
             let _ = write!(line, ",\"session\":{}", self.number(Kind::Session, session));
         }
+        self.write_asker(note, ended.arrived, &mut line);
         line.push_str("}\n");
         line
+    }
+
+    /// Who asks, and how soon an answer is wanted.
+    fn write_asker(&self, note: &Note, arrived: Instant, line: &mut String) {
+        if let Some(Some(class)) = self.classes.get(note.class.index()) {
+            let _ = write!(line, ",\"class\":{class}");
+        }
+        if note.tenant.0 != 0 {
+            let _ = write!(line, ",\"tenant\":{}", self.number(Kind::Tenant, note.tenant.0));
+        }
+        if let Some(deadline) = note.deadline {
+            // One that was over when it came still had one, and what nobody reads is not written.
+            let millis = deadline.since(arrived).min(DEADLINE_MAX).as_millis().max(1);
+            let _ = write!(line, ",\"deadline_ms\":{millis}");
+        }
     }
 
     fn number(&self, kind: Kind, value: u64) -> u64 {

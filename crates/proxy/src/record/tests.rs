@@ -6,6 +6,7 @@ use maitre_index::prefix::{PrefixHash, Unit};
 
 use super::line::BEGINNING;
 use super::*;
+use crate::settings;
 
 /// A folder of its own, gone when dropped.
 struct Folder(PathBuf);
@@ -44,7 +45,18 @@ impl Drop for Folder {
 fn note(unit: Unit, units: u64, block: u32) -> Note {
     let chain = (1..=units / u64::from(block)).map(PrefixHash).collect();
     let prompt = Prompt { unit, units, block, chain };
-    Note { noted: Noted { model: "m".into(), prompt }, session: None, form: Form::Stream }
+    Note {
+        noted: Noted { model: "m".into(), prompt },
+        session: None,
+        class: ClassId(1),
+        tenant: TenantId(0),
+        deadline: None,
+        form: Form::Stream,
+    }
+}
+
+fn scribe() -> Scribe {
+    Scribe::new(&maitre_queue::Settings::default())
 }
 
 fn ended(prompt: Option<u64>, answer: Option<u64>) -> Ended {
@@ -59,7 +71,7 @@ fn value(line: &str) -> serde_json::Value {
 /// Of one line: the lengths of prompt, answer and block, and how many blocks have numbers.
 #[track_caller]
 fn check(note: &Note, ended: Ended, expected: (u64, u64, u64, usize)) {
-    check_with(&mut Scribe::new(), note, ended, expected);
+    check_with(&mut scribe(), note, ended, expected);
 }
 
 #[track_caller]
@@ -90,7 +102,7 @@ fn what_the_engine_counted_goes_before_what_we_did() {
 
 #[test]
 fn a_block_of_words_has_as_many_tokens_in_every_line() {
-    let mut scribe = Scribe::new();
+    let mut scribe = scribe();
     let long = note(Unit::Words, 2_560, 16);
     // Nobody has counted yet, and then too little to go by.
     check_with(&mut scribe, &long, ended(None, None), (2_560, 7, 128, 20));
@@ -104,7 +116,7 @@ fn a_block_of_words_has_as_many_tokens_in_every_line() {
 
 #[test]
 fn numbers_are_a_secret_of_one_run_and_fit_a_double() {
-    let (mut scribe, mut other) = (Scribe::new(), Scribe::new());
+    let (mut scribe, mut other) = (scribe(), scribe());
     let mut note = note(Unit::Tokens, 1_280, 16);
     note.session = Some(128 / 16);
     let line = |scribe: &mut Scribe| value(&scribe.line(&note, ended(None, None), Instant::ZERO));
@@ -117,10 +129,45 @@ fn numbers_are_a_secret_of_one_run_and_fit_a_double() {
 }
 
 #[test]
+fn a_line_says_who_asks_and_how_soon_but_not_by_name() {
+    let mut scribe = scribe();
+    let arrived = Instant::from_millis(5);
+    for (class, tenant, deadline_ms, expected) in [
+        (1, 0, None, (None, false, None)),
+        (0, 7, Some(1_505), (Some("interactive"), true, Some(1_500))),
+        (2, 0, Some(1), (Some("batch"), false, Some(1))),
+        (9, 7, Some(1 << 40), (None, true, Some(86_400_000))),
+    ] {
+        let mut note = note(Unit::Tokens, 256, 16);
+        (note.class, note.tenant) = (ClassId(class), TenantId(tenant));
+        note.deadline = deadline_ms.map(Instant::from_millis);
+        let line = value(&scribe.line(&note, Ended { arrived, ..ended(None, None) }, Instant::ZERO));
+        let found = (line["class"].as_str(), line["tenant"].is_u64(), line["deadline_ms"].as_u64());
+        assert_eq!(found, expected, "{line}");
+        assert_ne!(line["tenant"], 7, "the tenant itself");
+    }
+}
+
+#[test]
+fn a_tenant_has_one_number_which_is_nobody_elses() {
+    let mut scribe = scribe();
+    let mut number = |tenant: u64, session: Option<u64>| {
+        let mut note = note(Unit::Tokens, 256, 16);
+        (note.tenant, note.session) = (TenantId(tenant), session);
+        let line = value(&scribe.line(&note, ended(None, None), Instant::ZERO));
+        assert!(line["tenant"].as_u64().unwrap() < 1 << 53);
+        assert_ne!(line["tenant"], line["session"]);
+        line["tenant"].clone()
+    };
+    assert_eq!(number(7, None), number(7, Some(7)));
+    assert_ne!(number(7, None), number(8, None));
+}
+
+#[test]
 fn stamps_have_microseconds_and_are_never_before_the_file() {
     let stamp = |arrived: Instant, began: Instant| {
         let ended = Ended { arrived, usage: None, pieces: 0 };
-        let line = Scribe::new().line(&note(Unit::Tokens, 10, 16), ended, began);
+        let line = scribe().line(&note(Unit::Tokens, 10, 16), ended, began);
         value(&line)["timestamp"].as_f64().unwrap()
     };
     assert_eq!(stamp(Instant::from_nanos(1_234_567_000), Instant::from_millis(1_000)), 234.567);

@@ -30,7 +30,7 @@ async fn head_of(stream: &mut TcpStream) -> Option<String> {
 
 /// A router before one worker that answers GETs with 404, and leaves POSTs to `reply` once it has read
 /// their heads.
-async fn router_before<F, R>(reply: F, mut settings: Settings) -> Router
+pub(crate) async fn router_before<F, R>(reply: F, mut settings: Settings) -> Router
 where
     F: Fn(TcpStream) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,

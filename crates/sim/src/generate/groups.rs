@@ -83,7 +83,6 @@ fn request(values: &Values, group: u32, at: Instant, dice: &mut Dice) -> Request
         ]),
         answer_tokens: values.whole("out"),
         answer: dice.own(),
-        session: None,
-        part: 0,
+        ..Request::default()
     }
 }

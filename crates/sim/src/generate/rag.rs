@@ -69,8 +69,7 @@ fn requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
             prompt: prompt(&pieces),
             answer_tokens: values.whole("out"),
             answer: dice.own(),
-            session: None,
-            part: 0,
+            ..Request::default()
         });
     }
     requests

@@ -138,7 +138,7 @@ impl Sessions {
                 answer_tokens: answer.tokens,
                 answer: answer.text,
                 session,
-                part: 0,
+                ..Request::default()
             });
             pieces.push(answer);
             asked = self.next;

@@ -62,6 +62,8 @@ pub(super) const BURSTS: Workload = Workload {
         Key { name: "burst_out", default: "100", kind: Kind::ANSWER, about: "tokens of an answer to it" },
         Key { name: "within", default: "1", kind: Kind::WAIT, about: "seconds a burst takes" },
         Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long requests come" },
+        Key { name: "class", default: "", kind: Kind::Class, about: "class of the short prompts" },
+        Key { name: "burst_class", default: "", kind: Kind::Class, about: "class of those in a burst" },
     ],
     size: |values| {
         let base =
@@ -94,8 +96,7 @@ impl Prompts {
             ]),
             answer_tokens: self.answer_tokens,
             answer: dice.own(),
-            session: None,
-            part: 0,
+            ..Request::default()
         }
     }
 }
@@ -122,12 +123,14 @@ fn burst_requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
         answer_tokens: values.whole("burst_out"),
     };
     let arrivals = dice.arrivals(0.0, stage(values));
-    let mut requests: Vec<Request> = arrivals.into_iter().map(|at| short.at(at, dice)).collect();
+    let (class, burst_class) = (values.class("class"), values.class("burst_class"));
+    let request = |at| Request { class: class.clone(), ..short.at(at, dice) };
+    let mut requests: Vec<Request> = arrivals.into_iter().map(request).collect();
     let bursts = (1..).map(|it| f64::from(it) * values.real("every"));
     for begin in bursts.take_while(|&it| it < values.real("seconds")) {
         for _ in 0..values.whole("burst") {
             let at = begin + dice.unit() * values.real("within");
-            requests.push(Request { part: 1, ..long.at(at, dice) });
+            requests.push(Request { part: 1, class: burst_class.clone(), ..long.at(at, dice) });
         }
     }
     requests

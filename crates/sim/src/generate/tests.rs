@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use maitre_base::hash;
+
 use super::*;
 use crate::trace::Piece;
 
@@ -49,6 +51,17 @@ const LINES: [&str; 7] = [
     "bursts:seconds=5,every=2",
 ];
 
+/// Of what seed 7 makes of each line.
+const MADE: [&str; 7] = [
+    "66181ec9dc70034b",
+    "4155b96cc63ed46a",
+    "e6afbda5deaa86e6",
+    "f99c4725517895c1",
+    "71bfb2bb4ee8405f",
+    "360e4cfff3ffd92b",
+    "bbb26dd278bf152c",
+];
+
 #[test]
 fn same_seed_same_bytes() {
     for line in LINES {
@@ -57,10 +70,77 @@ fn same_seed_same_bytes() {
     }
 }
 
+/// Results that were published name workloads and seeds: a change here makes them say something untrue.
+#[test]
+fn seeds_make_what_they_always_made() {
+    let hashes: Vec<String> =
+        LINES.iter().map(|it| format!("{:016x}", hash::bytes(0, &bytes(it, 7)))).collect();
+    assert_eq!(hashes, MADE, "of {LINES:?}");
+}
+
+#[test]
+fn who_asks_changes_nothing_of_what_is_asked() {
+    for line in LINES {
+        let plain = trace(line);
+        let mut labelled = trace(&format!("{line},classes=a:1;b:2,tenants=x:1;y:1,deadline=1-5"));
+        assert_ne!(labelled, plain, "{line}");
+        for request in &mut labelled.requests {
+            assert!(request.class.is_some() && request.tenant != 0 && request.deadline.is_some(), "{line}");
+            (request.class, request.tenant, request.deadline) = (None, 0, None);
+        }
+        assert!(labelled == plain, "{line}");
+    }
+}
+
+#[test]
+fn shares_of_requests_are_as_given_and_one_key_does_not_roll_anothers_dice() {
+    let line = "noreuse:seconds=1000,classes=interactive:0.2;standard:0.5;batch:0.3";
+    let alone = trace(line);
+    let both = trace(&format!("{line},tenants=a:10;b:1"));
+    let share = |what: &dyn Fn(&Request) -> bool| {
+        both.requests.iter().filter(|it| what(it)).count() as f64 / both.requests.len() as f64
+    };
+    for (class, expected) in [("interactive", 0.2), ("standard", 0.5), ("batch", 0.3)] {
+        about(share(&|it| it.class.as_deref() == Some(class)), expected);
+    }
+    about(share(&|it| it.tenant == hash::bytes(0, b"a")), 10.0 / 11.0);
+    about(share(&|it| it.tenant == hash::bytes(0, b"b") && it.class.as_deref() == Some("batch")), 0.3 / 11.0);
+    assert!(alone.requests.iter().zip(&both.requests).all(|(one, other)| one.class == other.class));
+}
+
+#[test]
+fn a_conversation_is_one_persons() {
+    let trace = trace("chat:seconds=300,classes=a:1;b:1,tenants=x:1;y:1;z:1,deadline=1-5");
+    let sessions = sessions(&trace);
+    assert!(sessions.values().all(|turns| turns.iter().all(|it| it.label() == turns[0].label())));
+    about(mean(sessions.values().map(|it| f64::from(u8::from(it[0].class.as_deref() == Some("a"))))), 0.5);
+}
+
+#[test]
+fn deadlines_are_for_all_or_by_class_and_drawn_between_bounds() {
+    let seconds = |line: &str, class: Option<&str>| -> Vec<f64> {
+        let requests = trace(line).requests.into_iter().filter(|it| it.class.as_deref() == class);
+        requests.map(|it| it.deadline.map_or(0.0, |it| it.as_secs_f64())).collect()
+    };
+    assert!(seconds("hot:seconds=5,deadline=0.25", None).iter().all(|&it| it == 0.25));
+    let drawn = seconds("hot:seconds=100,deadline=0.5-3", None);
+    assert!(drawn.iter().all(|it| (0.5..=3.0).contains(it)));
+    about(mean(drawn.into_iter()), 1.75);
+    let line = "hot:seconds=5,classes=a:1;b:1;c:1,deadline=a:1;b:2";
+    for (class, expected) in [("a", 1.0), ("b", 2.0), ("c", 0.0)] {
+        let found = seconds(line, Some(class));
+        assert!(!found.is_empty() && found.iter().all(|&it| it == expected), "{class}: {found:?}");
+    }
+    let others = seconds("hot:seconds=5,classes=a:1;b:1,deadline=a:1;7", Some("b"));
+    assert!(others.iter().all(|&it| it == 7.0));
+}
+
 #[test]
 fn a_file_is_read_back_as_the_same_trace() {
-    for line in LINES.into_iter().chain(["bursts:within=0,seconds=40", "groups:stages=5:3;9:2,pause=100000"])
-    {
+    for line in LINES.into_iter().chain([
+        "bursts:within=0,seconds=40,classes=a:1;b:1,tenants=x:2;y:1,deadline=0.5-3,class=c",
+        "groups:stages=5:3;9:2,pause=100000",
+    ]) {
         let trace = trace(line);
         let mut packed = Vec::new();
         trace.write_gzip(&mut packed).unwrap();
@@ -87,6 +167,10 @@ fn good_lines_come_back_as_they_were() {
         ("rag:seconds=9,qps=20", "rag:qps=20,seconds=9"),
         ("groups:stages=15:50;3:20,pause=60", "groups:stages=15:50;3:20,pause=60"),
         ("groups:stages=", "groups:stages="),
+        (
+            "bursts:deadline=batch:9;0.5-3,tenants=a:10;b:1,burst_class=batch",
+            "bursts:burst_class=batch,tenants=a:10;b:1,deadline=batch:9;0.5-3",
+        ),
     ] {
         assert_eq!(plan(line).to_string(), shown);
         assert_eq!(plan(shown).generate(1), plan(line).generate(1), "{line}");
@@ -120,6 +204,19 @@ fn a_bad_line_says_what_is_wanted() {
         ("bursts:every=0.1,burst=1000000", "requests; at most 5000000"),
         ("agents:steps=1000,rate=100,seconds=30,observation=9,out=9", "at most 50000000 are wanted"),
         ("chat:question=1000000", "a prompt may get 120"),
+        ("hot:speed=1", "out, qps, seconds, classes, tenants, deadline"),
+        ("hot:class=batch", "hot has no key \"class\""),
+        ("hot:classes=batch", "up to 32 of NAME:SHARE are wanted, each share above 0, such as a:0.2;b:0.8"),
+        ("hot:classes=a:0", "`classes` is \"a:0\"; up to 32"),
+        ("hot:classes=:1", "`classes` is \":1\"; up to 32"),
+        ("hot:tenants=a:1;b:NaN", "`tenants` is \"a:1;b:NaN\"; up to 10000 of NAME:SHARE"),
+        (
+            "hot:deadline=0",
+            "`deadline` is \"0\"; seconds from 0.001 to 86400 are wanted, such as 2, 0.5-3 or",
+        ),
+        ("hot:deadline=3-2", "`deadline` is \"3-2\""),
+        ("hot:deadline=:2", "`deadline` is \":2\""),
+        ("hot:deadline=90000", "`deadline` is \"90000\""),
     ] {
         let error = line.parse::<Plan>().map(|it| it.to_string()).unwrap_err().to_string();
         assert!(error.contains(expected), "{line}: {error}");
@@ -285,6 +382,24 @@ fn bursts_come_on_time_and_all_at_once() {
 }
 
 #[test]
+fn one_burst_of_another_class_falls_upon_steady_chats() {
+    let line = "bursts:qps=20,system=0,prompt=500,class=interactive,seconds=60,every=31,\
+        burst=200,burst_prompt=10000,within=0,burst_class=batch,deadline=interactive:2";
+    let trace = trace(line);
+    let (long, short): (Vec<&Request>, Vec<&Request>) =
+        trace.requests.iter().partition(|it| it.class.as_deref() == Some("batch"));
+    assert_eq!(long.len(), 200);
+    assert!(long.iter().all(|it| it.prompt_tokens() == 10_000 && it.deadline.is_none()));
+    // A microsecond apart, so that a file keeps them there.
+    assert!(long[199].at.since(long[0].at).as_millis() < 1 && long[0].at.as_secs_f64() >= 31.0);
+    let is_chat = |it: &&Request| {
+        it.class.as_deref() == Some("interactive") && it.prompt_tokens() == 500 && it.deadline.is_some()
+    };
+    assert!(short.iter().all(is_chat));
+    about(short.len() as f64, 1_200.0);
+}
+
+#[test]
 fn an_opening_of_no_tokens_is_left_out() {
     assert!(trace("hot:shared=0,seconds=5").requests.iter().all(|it| it.prompt.len() == 1));
     assert!(trace("chat:system=0,turns=1,seconds=30").requests.iter().all(|it| it.prompt.len() == 1));
@@ -294,7 +409,13 @@ fn an_opening_of_no_tokens_is_left_out() {
 fn section(workload: &Workload) -> String {
     let mut text =
         format!("### `{}`\n\n{}\n\n| key | default | |\n|---|---|---|\n", workload.name, workload.about);
-    for key in workload.keys {
+    text.push_str(&rows(workload.keys));
+    text
+}
+
+fn rows(keys: &[Key]) -> String {
+    let mut text = String::new();
+    for key in keys {
         let default = if key.default.is_empty() { "none".to_owned() } else { format!("`{}`", key.default) };
         text.push_str(&format!("| `{}` | {default} | {} |\n", key.name, key.about));
     }
@@ -306,8 +427,9 @@ fn the_documentation_has_every_workload_and_key() {
     let docs = include_str!("../../../../docs/replay.md");
     let missing: Vec<String> = WORKLOADS.iter().map(section).filter(|it| !docs.contains(it)).collect();
     assert!(missing.is_empty(), "docs/replay.md lacks:\n\n{}", missing.join("\n"));
+    assert!(docs.contains(&rows(&COMMON)), "docs/replay.md lacks:\n\n{}", rows(&COMMON));
     let help = help();
-    for key in WORKLOADS.iter().flat_map(|it| it.keys) {
+    for key in WORKLOADS.iter().flat_map(|it| it.keys).chain(&COMMON) {
         assert!(help.contains(&format!("{}={}", key.name, key.default)), "{}", key.name);
     }
 }

@@ -13,6 +13,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use maitre_base::{Instant, WorkerId};
+
+use super::Lab;
 use crate::engine::Rest;
 use crate::profile::Profile;
 
@@ -121,6 +124,47 @@ impl Play<'_> {
             self.end_next();
         }
         self.advance(steps);
+    }
+}
+
+impl Lab<'_> {
+    pub(super) fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
+        match self.foreknow(number) {
+            Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
+            None => self.refuse(request),
+        }
+    }
+
+    /// Where it adds least to everybody's delay, knowing all.
+    fn foreknow(&mut self, number: usize) -> Option<usize> {
+        let request = &self.deck.requests[number];
+        let prompt = request.prompt_tokens() as u32;
+        let mut best: Option<(f64, usize)> = None;
+        for (worker, desk) in self.desks.iter().enumerate().filter(|it| it.1.takes()) {
+            let given = self.given.get(number).copied();
+            let elsewhere = given.unwrap_or(0).min(prompt - 1);
+            let names = &self.deck.chains[number];
+            let held = match given {
+                Some(_) => 0,
+                None => (desk.engine.holds_named(names) * self.deck.block_tokens).min(prompt - 1),
+            };
+            let new = Rest {
+                prefill: prompt - elsewhere - held,
+                answer: request.answer_tokens,
+                context: prompt - elsewhere,
+                elsewhere,
+                running: false,
+            };
+            self.rests.clear();
+            self.rests.extend(desk.engine.rests());
+            let without = delay_sum(&desk.profile, desk.slowness, &self.rests);
+            self.rests.push(new);
+            let added = delay_sum(&desk.profile, desk.slowness, &self.rests) - without;
+            if best.is_none_or(|it| added < it.0) {
+                best = Some((added, worker));
+            }
+        }
+        best.map(|it| it.1)
     }
 }
 

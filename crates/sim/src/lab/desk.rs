@@ -71,15 +71,21 @@ impl Desk {
         self.up && !self.is_draining && !self.is_gone
     }
 
-    /// Whether the engine took it.
-    pub(super) fn submit(&mut self, request: u64, arrived: Instant, job: Job, known: Known<'_>) -> bool {
-        let Ok(job) = self.engine.submit_known(arrived, job, known) else { return false };
+    /// None if the engine does not take it.
+    pub(super) fn submit(
+        &mut self,
+        request: u64,
+        arrived: Instant,
+        job: Job,
+        known: Known<'_>,
+    ) -> Option<JobId> {
+        let job = self.engine.submit_known(arrived, job, known).ok()?;
         let slot = job.slot as usize;
         if slot >= self.jobs.len() {
             self.jobs.resize(slot + 1, NOBODY);
         }
         self.jobs[slot] = request;
-        true
+        Some(job)
     }
 
     pub(super) fn request(&self, job: JobId) -> u64 {
@@ -132,6 +138,7 @@ impl Desk {
             busy: self.busy,
             evictions: self.evictions + counters.evictions,
             preemptions: self.preemptions + counters.preemptions,
+            limits: None,
         }
     }
 

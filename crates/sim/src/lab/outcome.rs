@@ -1,14 +1,16 @@
 //! What a run left behind.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_base::{Instant, WorkerId};
 
-use crate::report::{Lost, Row, Seen, Targets};
+use maitre_queue::Limits;
+
+use crate::report::{How, Lost, Row, Seen, Targets};
+use crate::trace::Request;
 
 /// What became of one request that was answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Answer {
     pub seen: Seen,
     pub worker: WorkerId,
@@ -25,6 +27,8 @@ pub struct Worked {
     pub busy: Duration,
     pub evictions: u64,
     pub preemptions: u64,
+    /// What the first router would let it have at the end.
+    pub limits: Option<Limits>,
 }
 
 /// Requests at each worker, running and waiting, at one moment.
@@ -39,10 +43,12 @@ pub struct Outcome {
     /// In the order in which they ended.
     pub answers: Vec<Answer>,
     pub refused: u64,
+    /// Times that clients came again when they had been told to.
+    pub returns: u64,
     /// Begun, and broken off by a crash.
     pub failed: u64,
-    /// Both, by part of the trace.
-    pub lost: BTreeMap<u32, Lost>,
+    /// Both, each with what it was.
+    pub lost: Vec<Lost>,
     pub workers: Vec<Worked>,
     pub samples: Vec<Sample>,
     /// How long the router took to decide, if somebody held a watch.
@@ -51,34 +57,42 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn seen(&self) -> Vec<Seen> {
-        self.answers.iter().map(|it| it.seen).collect()
+        self.answers.iter().map(|it| it.seen.clone()).collect()
     }
 
     pub fn row(&self, strategy: &str, targets: &Targets) -> Row {
         let count = |count: fn(&Worked) -> u64| Some(self.workers.iter().map(count).sum());
         Row {
-            refused: self.refused,
-            failed: self.failed,
             imbalance: Some(self.imbalance()),
             evictions: count(|it| it.evictions),
             preemptions: count(|it| it.preemptions),
-            ..Row::of(strategy, &self.seen(), self.refused + self.failed, targets)
+            ..Row::of(strategy, &self.seen(), &self.lost, targets)
         }
     }
 
     /// A row for each part of the trace, if it has several.
     pub fn parts(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
-        Row::parts(strategy, &self.seen(), &self.lost, targets)
+        Row::by_part(strategy, &self.seen(), &self.lost, targets)
     }
 
-    pub(super) fn refuse(&mut self, part: u32) {
+    /// A row for each class, if there are several.
+    pub fn classes(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
+        Row::by_class(strategy, &self.seen(), &self.lost, targets)
+    }
+
+    /// A row for each tenant, if there are several.
+    pub fn tenants(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
+        Row::by_tenant(strategy, &self.seen(), &self.lost, targets)
+    }
+
+    pub(super) fn refuse(&mut self, request: &Request) {
         self.refused += 1;
-        self.lost.entry(part).or_default().refused += 1;
+        self.lost.push(Lost { label: request.label(), how: How::Refused });
     }
 
-    pub(super) fn break_off(&mut self, part: u32) {
+    pub(super) fn break_off(&mut self, request: &Request) {
         self.failed += 1;
-        self.lost.entry(part).or_default().failed += 1;
+        self.lost.push(Lost { label: request.label(), how: How::Failed });
     }
 
     /// How long the busiest worker computed, beside the mean.

@@ -21,6 +21,8 @@ pub struct Settings {
     pub routers: usize,
     pub limits: Limits,
     pub script: Script,
+    /// How often a client comes again when it was told when to.
+    pub returns_max: u32,
 }
 
 impl Settings {
@@ -37,6 +39,7 @@ impl Settings {
             routers: 1,
             limits: Limits::Untold,
             script: Script::default(),
+            returns_max: 0,
         }
     }
 }

@@ -31,14 +31,16 @@ fn traffic(per_second: f64) -> Trace {
             answer_tokens: 10 + rng.below(30) as u32,
             answer: 1_000_000 + number,
             session: Some(number % 16),
-            part: 0,
+            ..Request::default()
         });
     }
     Trace { requests }
 }
 
 fn fleet(workers: usize) -> Settings {
-    let brain = maitre_dispatch::Settings { seed: 1, ..maitre_dispatch::Settings::default() };
+    let mut brain = maitre_dispatch::Settings { seed: 1, ..maitre_dispatch::Settings::default() };
+    // These are about where requests go; who waits is in `line`.
+    brain.queue.enabled = false;
     Settings::new(vec![ENGINE; workers], brain)
 }
 
@@ -75,7 +77,7 @@ fn moment(seconds: f64) -> Instant {
 
 fn arrived(outcome: &Outcome, from: f64, until: f64) -> Vec<Answer> {
     let within = |it: &&Answer| (moment(from)..moment(until)).contains(&it.seen.at);
-    outcome.answers.iter().filter(within).copied().collect()
+    outcome.answers.iter().filter(within).cloned().collect()
 }
 
 /// The part of these that went to this worker.
@@ -128,7 +130,7 @@ fn a_crash_breaks_off_what_had_begun_and_moves_what_had_not() {
     // Those at the worker at this moment whose answers have begun, and the others.
     let open_at = |now: Instant| -> (BTreeSet<Instant>, BTreeSet<Instant>) {
         let open = there.iter().filter(|it| it.seen.at < now && now < it.seen.at + it.seen.total);
-        open.map(|it| it.seen).map(|it| (it.at, it.at + it.first_token < now)).fold(
+        open.map(|it| &it.seen).map(|it| (it.at, it.at + it.first_token < now)).fold(
             Default::default(),
             |(mut begun, mut waiting), (at, began)| {
                 if began { &mut begun } else { &mut waiting }.insert(at);
@@ -237,7 +239,8 @@ fn bounds_are_bounds_and_the_same_twice() {
     let trace = traffic(14.0);
     let bound = |judge| {
         let run = || run_whole(&Settings { judge, ..fleet(3) }, &trace);
-        let seats = |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen)).collect::<Vec<_>>();
+        let seats =
+            |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen.clone())).collect::<Vec<_>>();
         let outcome = run();
         assert_eq!(seats(&outcome), seats(&run()), "{judge:?}");
         row(&outcome)
@@ -313,8 +316,7 @@ fn written(rows: &[(u64, u64, u32, u32)]) -> Trace {
             prompt: [Piece { text: group, tokens: 600 }, Piece { text: 1_000 + number, tokens: own }].into(),
             answer_tokens,
             answer: 5_000 + number,
-            session: None,
-            part: 0,
+            ..Request::default()
         })
         .collect();
     requests.sort_by_key(|it| it.at);

@@ -1,10 +1,12 @@
 //! One line of a trace.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::{Instant, hash};
 use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
 
 use super::{Piece, Request};
 
@@ -15,6 +17,11 @@ const MILLIS_MAX: f64 = 366.0 * 86_400_000.0;
 /// Longer than any context, and small enough to write out.
 pub(crate) const PROMPT_TOKENS_MAX: u64 = 16 << 20;
 const ANSWER_TOKENS_MAX: u32 = 1 << 20;
+/// Nobody waits longer for a first token.
+pub(crate) const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
+const NAME_CHARS_MAX: usize = 64;
+/// Classes in a trace: each is a row in every report. A router has no more than eight.
+pub(crate) const CLASSES_MAX: usize = 64;
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +42,14 @@ pub enum Wrong {
     Length { told: u64, found: u64 },
     #[error("neither `input_length` nor `prompt`")]
     NoPrompt,
+    #[error("`class` is {0:?}; a name of 1 to {NAME_CHARS_MAX} characters is wanted")]
+    Class(String),
+    #[error("`class` is {0:?}, and {CLASSES_MAX} others came before; no more are wanted")]
+    Classes(String),
+    #[error("`tenant` is {0}; a whole number from 0 on or a name is wanted")]
+    Tenant(Value),
+    #[error("`deadline_ms` is {0}; milliseconds above 0 and up to a day are wanted")]
+    Deadline(Number),
 }
 
 /// What is wrong, and in which column: the line that serde counts is always the first, and not that of the file.
@@ -60,6 +75,38 @@ struct Row {
     session: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     part: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<Number>,
+}
+
+/// The names of classes that a trace has so far, so that requests share them.
+#[derive(Debug, Default)]
+pub(super) struct Classes(Vec<Arc<str>>);
+
+impl Classes {
+    fn name(&mut self, class: String) -> Result<Arc<str>, Wrong> {
+        if let Some(known) = self.0.iter().find(|it| ***it == *class) {
+            return Ok(known.clone());
+        }
+        if !is_name(&class) {
+            return Err(Wrong::Class(class));
+        }
+        if self.0.len() == CLASSES_MAX {
+            return Err(Wrong::Classes(class));
+        }
+        let name: Arc<str> = class.into();
+        self.0.push(name.clone());
+        Ok(name)
+    }
+}
+
+/// Whether a class or a tenant may have this name, which a header must be able to carry.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=NAME_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -68,8 +115,8 @@ fn is_zero(part: &u32) -> bool {
 }
 
 /// `own` names what the line leaves unnamed.
-pub(super) fn read(line: &[u8], own: u64) -> Result<Request, Wrong> {
-    let row: Row = serde_json::from_slice(line)?;
+pub(super) fn read(line: &[u8], own: u64, classes: &mut Classes) -> Result<Request, Wrong> {
+    let mut row: Row = serde_json::from_slice(line)?;
     if !(0.0..=MILLIS_MAX).contains(&row.timestamp) {
         return Err(Wrong::Timestamp(row.timestamp));
     }
@@ -99,7 +146,27 @@ pub(super) fn read(line: &[u8], own: u64) -> Result<Request, Wrong> {
         answer: row.answer.unwrap_or_else(|| hash::pair(own, 1)),
         session: row.session,
         part: row.part,
+        class: row.class.take().map(|it| classes.name(it)).transpose()?,
+        tenant: row.tenant.take().map_or(Ok(0), tenant)?,
+        deadline: row.deadline_ms.take().map(deadline).transpose()?,
     })
+}
+
+fn tenant(value: Value) -> Result<u64, Wrong> {
+    match &value {
+        Value::Number(number) => number.as_u64().ok_or(Wrong::Tenant(value)),
+        Value::String(name) if !name.is_empty() => Ok(hash::bytes(0, name.as_bytes())),
+        _ => Err(Wrong::Tenant(value)),
+    }
+}
+
+fn deadline(millis: Number) -> Result<Duration, Wrong> {
+    let number = millis.as_f64().unwrap_or(f64::NAN);
+    let deadline = Duration::try_from_secs_f64(number / 1e3).unwrap_or_default();
+    match (Duration::from_nanos(1)..=DEADLINE_MAX).contains(&deadline) {
+        true => Ok(deadline),
+        false => Err(Wrong::Deadline(millis)),
+    }
 }
 
 /// The blocks of a prompt as pieces. What no number names, at the tail, is the request's own.
@@ -140,7 +207,18 @@ pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result
         answer: Some(request.answer),
         session: request.session,
         part: request.part,
+        class: request.class.as_deref().map(str::to_owned),
+        tenant: (request.tenant != 0).then(|| request.tenant.into()),
+        deadline_ms: request.deadline.and_then(millis),
     };
     serde_json::to_writer(&mut *sink, &row)?;
     sink.write_all(b"\n")
+}
+
+/// A whole number where it is one, as most are.
+fn millis(deadline: Duration) -> Option<Number> {
+    match deadline.subsec_nanos() % 1_000_000 {
+        0 => Some(Number::from(deadline.as_millis() as u64)),
+        _ => Number::from_f64(deadline.as_secs_f64() * 1e3),
+    }
 }

@@ -54,6 +54,44 @@ fn our_own_form_comes_back_as_it_was() {
 }
 
 #[test]
+fn class_tenant_and_deadline_come_back_as_they_were() {
+    let line = |more: &str| format!(r#"{{"timestamp":0,"input_length":9,"output_length":5{more}}}"#);
+    for (more, class, tenant, deadline_us) in [
+        ("", None, 0, None),
+        (r#","class":"interactive""#, Some("interactive"), 0, None),
+        (r#","tenant":17,"deadline_ms":1000"#, None, 17, Some(1_000_000)),
+        (r#","tenant":18446744073709551615"#, None, u64::MAX, None),
+        (r#","class":"größer","tenant":"acme""#, Some("größer"), hash::bytes(0, b"acme"), None),
+        (r#","deadline_ms":0.5"#, None, 0, Some(500)),
+        (r#","deadline_ms":86400000"#, None, 0, Some(86_400_000_000)),
+    ] {
+        let trace = read(&line(more)).unwrap_or_else(|error| panic!("{more}: {error}"));
+        let request = &trace.requests[0];
+        assert_eq!((request.class.as_deref(), request.tenant), (class, tenant), "{more}");
+        assert_eq!(request.deadline, deadline_us.map(Duration::from_micros), "{more}");
+        let mut written = Vec::new();
+        trace.write(&mut written).unwrap();
+        assert_eq!(Trace::read(&written[..]).unwrap(), trace, "{more}");
+        let written = String::from_utf8(written).unwrap();
+        // A name is written as the number it became; all else word for word.
+        assert!(more.contains("acme") || written.trim_end().ends_with(&format!("{more}}}")), "{written}");
+    }
+}
+
+#[test]
+fn requests_of_a_class_share_its_name_and_there_are_not_too_many() {
+    let line = |class: usize| {
+        format!("{{\"timestamp\":0,\"input_length\":9,\"output_length\":5,\"class\":\"c{class}\"}}\n")
+    };
+    let trace = read(&[line(1), line(2), line(1)].concat()).unwrap();
+    let class = |number: usize| trace.requests[number].class.as_ref().unwrap();
+    assert!(Arc::ptr_eq(class(0), class(2)) && class(0) != class(1));
+    assert!(read(&(0..64).map(line).collect::<String>()).is_ok());
+    let error = read(&(0..65).map(line).collect::<String>()).unwrap_err();
+    assert_eq!(error, "line 65: `class` is \"c64\", and 64 others came before; no more are wanted");
+}
+
+#[test]
 fn gzip_is_read_as_well() {
     let line = br#"{"timestamp":0,"input_length":9,"output_length":5}"#;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -81,11 +119,34 @@ fn a_bad_line_is_named() {
             r#"{"timestamp":0,"input_length":9,"output_length":2,"prompt":[[1,8]]}"#,
             "`input_length` is 9, but the pieces of `prompt` have 8 tokens",
         ),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"class":""}"#,
+            "`class` is \"\"; a name of 1 to 64",
+        ),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2,"class":"a\tb"}"#, "`class` is \"a\\tb\""),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"tenant":-1}"#,
+            "`tenant` is -1; a whole number",
+        ),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2,"tenant":""}"#, "`tenant` is \"\""),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":0}"#,
+            "`deadline_ms` is 0; milli",
+        ),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":-5}"#, "`deadline_ms` is -5"),
+        (
+            r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":86400001}"#,
+            "up to a day are wanted",
+        ),
+        (r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":"1s"}"#, "not a request"),
     ] {
         let good = r#"{"timestamp":0,"input_length":9,"output_length":5}"#;
         let error = read(&format!("{good}\n{line}\n")).unwrap_err();
         assert!(error.starts_with("line 2: ") && error.contains(expected), "{line}: {error}");
     }
+    let long =
+        format!(r#"{{"timestamp":0,"input_length":9,"output_length":2,"class":"{}"}}"#, "x".repeat(65));
+    assert!(read(&long).unwrap_err().contains("a name of 1 to 64 characters is wanted"));
     assert_eq!(read("\n\n").unwrap_err(), "there is no request in it");
     assert!(read(&"x".repeat(LINE_BYTES_MAX as usize + 1)).unwrap_err().contains("line 1 is longer"));
 }

@@ -5,10 +5,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::{Entry, Fault, Item, Value, line_at};
 
-/// The entries in the order of their lines.
+/// The entries in the order in which they are written.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Fault> {
     match DeTable::parse(text) {
-        Ok(table) => Ok(entries(text, table.get_ref())),
+        Ok(table) => Ok(entries(&Lines::of(text), table.get_ref())),
         Err(error) => {
             let line = line_at(text.as_bytes(), error.span().map_or(0, |it| it.start));
             Err(Fault { line, what: format!("is not TOML: {}", error.message()) })
@@ -16,22 +16,37 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Fault> {
     }
 }
 
-fn entries(text: &str, table: &DeTable<'_>) -> Vec<Entry> {
-    let entries = table.iter().map(|(name, value)| Entry {
+/// Where lines end. A file may hold thousands of entries, and each asks for its line.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Lines {
+        Lines(text.match_indices('\n').map(|it| it.0).collect())
+    }
+
+    /// The line that byte `offset` is on, counted from one.
+    fn at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|&end| end < offset)
+    }
+}
+
+fn entries(lines: &Lines, table: &DeTable<'_>) -> Vec<Entry> {
+    let mut written: Vec<_> = table.iter().collect();
+    // By place and not by line: the order of classes counts also where all are on one.
+    written.sort_by_key(|(name, _)| name.span().start);
+    let entries = written.into_iter().map(|(name, value)| Entry {
         name: name.get_ref().to_string(),
-        line: line_at(text.as_bytes(), name.span().start),
-        value: to_value(text, value.get_ref()),
+        line: lines.at(name.span().start),
+        value: to_value(lines, value.get_ref()),
     });
-    let mut entries: Vec<Entry> = entries.collect();
-    entries.sort_by_key(|it| it.line);
-    entries
+    entries.collect()
 }
 
 /// Recursion ends where the parser's own limit on nesting does.
-fn to_value(text: &str, value: &DeValue<'_>) -> Value {
+fn to_value(lines: &Lines, value: &DeValue<'_>) -> Value {
     let item = |it: &Spanned<DeValue<'_>>| Item {
-        line: line_at(text.as_bytes(), it.span().start),
-        value: to_value(text, it.get_ref()),
+        line: lines.at(it.span().start),
+        value: to_value(lines, it.get_ref()),
     };
     match value {
         DeValue::String(it) => Value::Text(it.to_string()),
@@ -40,6 +55,6 @@ fn to_value(text: &str, value: &DeValue<'_>) -> Value {
         DeValue::Boolean(it) => Value::Text(it.to_string()),
         DeValue::Datetime(it) => Value::Text(it.to_string()),
         DeValue::Array(items) => Value::List(items.iter().map(item).collect()),
-        DeValue::Table(table) => Value::Table(entries(text, table)),
+        DeValue::Table(table) => Value::Table(entries(lines, table)),
     }
 }

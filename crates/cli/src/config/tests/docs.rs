@@ -10,6 +10,7 @@ use crate::config::knob::Knob;
 use crate::config::table;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+const QUEUE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/queue.md");
 const TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target");
 const BEGIN: &str = "<!-- From here on made from the table of knobs in crates/cli/src/config/table.rs. -->\n";
 
@@ -73,4 +74,17 @@ fn the_examples_are_one_configuration_in_two_languages() {
         let word = knob.key.rsplit('.').next().unwrap_or(knob.key);
         assert!(example("toml").contains(word) && example("yaml").contains(word), "{}", knob.key);
     }
+}
+
+#[test]
+fn every_example_of_the_queue_works() {
+    let document = fs::read_to_string(QUEUE).unwrap();
+    let examples: Vec<&str> =
+        document.split("```toml\n").skip(1).filter_map(|it| it.split("```").next()).collect();
+    let read = |example: &&str| read("m.toml", example).map_err(|it| format!("{example}\n{it}")).unwrap();
+    let configs: Vec<String> = examples.iter().map(read).map(|it| it.to_string()).collect();
+    let [tables, texts, _, terms_in_tables, terms_in_texts] = &configs[..] else {
+        panic!("{} examples, of which this test knows five", configs.len());
+    };
+    assert_eq!((tables, terms_in_tables), (texts, terms_in_texts));
 }

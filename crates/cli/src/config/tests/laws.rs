@@ -16,6 +16,11 @@ fn sample(knob: &Knob) -> &'static str {
         Field::Workers(_) => "http://a:1,http://b:2",
         Field::Strategy(_) => "random",
         Field::Strategies(_) => "llama-3.1=random,qwen=round-robin",
+        Field::Classes(_) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2",
+        Field::ClassName(_) => "batch",
+        Field::Tenants(_) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
+        Field::By(_) => "adapter",
+        Field::Sense(_) => "higher-first",
         Field::Folders(_) => "llama-3.1=/models/a,qwen=b",
         Field::Text(_) => "kv@",
         Field::File(_) => "a b/trace.jsonl",
@@ -26,7 +31,7 @@ fn sample(knob: &Knob) -> &'static str {
         Field::Header(_) => "x-user",
         Field::Cookie(_) => "sid",
         Field::Size(..) => "4KiB",
-        Field::Count(..) | Field::Count32(..) | Field::Seed(_) => "7",
+        Field::Count(..) | Field::Count32(..) | Field::Count64(..) => "7",
         Field::Ratio(..) if knob.default().starts_with("0.") => "0.7",
         Field::Ratio(..) => "2.5",
         Field::Time(..) => "7s",
@@ -81,7 +86,7 @@ proptest! {
     fn no_text_that_resembles_a_file_can_hurt(
         parts in prop::collection::vec(
             prop::sample::select(vec![
-                "workers", "log", ".", "level", "strategies", ":", " ", "=", "\n", "\n  ", "- ", "[", "]", "[[", "]]",
+                "workers", "classes", "tenants", "log", ".", "level", "strategies", ":", " ", "=", "\n", "\n  ", "- ", "[", "]", "[[", "]]",
                 "{", "}", ",", "\"", "'", "#", "&a", "*a", "!t", "|", ">", "?", "---", "...", "5s", "1", "é", "\t",
             ]),
             0..40,

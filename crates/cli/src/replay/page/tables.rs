@@ -8,7 +8,7 @@ use maitre_sim::report::Row;
 
 use super::finding::is_bound;
 use super::words::escape;
-use crate::replay::table::{Better, COLUMNS, Column};
+use crate::replay::table::{Better, Column, columns};
 
 /// What the columns mean, in their order.
 const MEANINGS: &[(&str, &str)] = &[
@@ -18,6 +18,9 @@ const MEANINGS: &[(&str, &str)] = &[
     ("E2E", "mean time from arrival to the last token"),
     ("tok/s", "output tokens a second, from the first arrival to the last token"),
     ("good", "the part of all requests that were answered within both targets"),
+    ("in time", "of the requests that had a deadline, those whose first token came within it"),
+    ("late", "requests that were answered, but begun after their deadline"),
+    ("share", "a tenant's part of the tokens computed: prompts as far as they were not cached, and answers"),
     ("imbalance", "how long the busiest worker computed, beside the mean; 1 is even"),
     ("evicted", "blocks that caches dropped to make room"),
     ("refused", "requests without a whole answer: turned away, or broken off"),
@@ -27,10 +30,18 @@ const MEANINGS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     pub(super) speed: bool,
-    pub(super) part: bool,
+    pub(super) by: Option<By>,
 }
 
-/// `rows` in the order in which they are shown; those of one speed and one part compete.
+/// What rows of less than a run are rows of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By {
+    pub(super) title: &'static str,
+    /// A cell with the name. Headers are sorted as text, the others as numbers.
+    pub(super) cell: fn(&Row) -> String,
+}
+
+/// `rows` in the order in which they are shown; those of one speed and one part, class or tenant compete.
 pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
     let mut html = format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{0}\">\n<table>\n\
@@ -38,9 +49,9 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
         escape(caption)
     );
     let speed = lead.speed.then_some("speed");
-    let part = lead.part.then_some("part");
+    let by = lead.by.map(|it| it.title);
     let columns = columns(rows);
-    let titles = ["strategy"].into_iter().chain(part).chain(speed).chain(columns.iter().map(|it| it.title));
+    let titles = ["strategy"].into_iter().chain(by).chain(speed).chain(columns.iter().map(|it| it.title));
     for title in titles {
         let _ = write!(html, "<th scope=\"col\">{}</th>", escape(title));
     }
@@ -53,22 +64,16 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
     html
 }
 
-/// Those that any row fills.
-fn columns(rows: &[&Row]) -> Vec<&'static Column> {
-    let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
-    COLUMNS.iter().filter(filled).collect()
-}
-
 fn compete(one: &Row, other: &Row) -> bool {
-    one.speed == other.speed && one.part == other.part && one.requests > 0 && !is_bound(&one.strategy)
+    let of = |it: &Row| (it.part, it.class.clone(), it.tenant.clone());
+    one.speed == other.speed && of(one) == of(other) && one.requests > 0 && !is_bound(&one.strategy)
 }
 
 fn line(row: &Row, rivals: &[&Row], (columns, lead): (&[&Column], Lead)) -> String {
     let bound = if is_bound(&row.strategy) { " <i>bound</i>" } else { "" };
     let mut html = format!("<tr><th scope=\"row\">{}{bound}</th>", escape(&row.strategy));
-    if lead.part {
-        let part = row.part.unwrap_or(0);
-        let _ = write!(html, "<td data-v=\"{part}\">{part}</td>");
+    if let Some(by) = lead.by {
+        html.push_str(&(by.cell)(row));
     }
     if lead.speed {
         let _ = write!(html, "<td data-v=\"{0}\">{0}×</td>", row.speed);
@@ -95,6 +100,7 @@ fn is_best(column: &Column, row: &Row, rivals: &[&Row]) -> bool {
     let best = match column.better {
         Better::Lower => values().min_by(|one, other| one.0.total_cmp(&other.0)),
         Better::Higher => values().max_by(|one, other| one.0.total_cmp(&other.0)),
+        Better::Neither => None,
     };
     let Some((_, best)) = best else { return false };
     let takes_part = rivals.iter().any(|it| std::ptr::eq(*it, row));
@@ -115,6 +121,7 @@ pub(super) fn meanings() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::table::COLUMNS;
 
     fn row(strategy: &str, ttft_mean_s: f64, speed: f64) -> Row {
         Row { strategy: strategy.to_owned(), requests: 10, ttft_mean_s, speed, ..Row::default() }
@@ -137,6 +144,15 @@ mod tests {
         check(&[row("a", 2.0, 1.0), row("b", 1.0, 1.0)], &[1]);
         check(&[row("a", 2.0, 1.0), row("b", 1.0, 1.0), row("oracle", 0.5, 1.0)], &[1]);
         check(&[row("a", 2.0, 1.0), row("b", 1.0, 1.0), row("a", 3.0, 2.0), row("b", 4.0, 2.0)], &[1, 2]);
+    }
+
+    #[test]
+    fn classes_compete_with_their_own_and_shares_with_nobody() {
+        let of = |class: &str, row: Row| Row { class: Some(class.to_owned()), ..row };
+        check(&[of("x", row("a", 2.0, 1.0)), of("y", row("b", 1.0, 1.0)), of("x", row("c", 1.5, 1.0))], &[2]);
+        let share = COLUMNS.iter().find(|it| it.title == "share").unwrap();
+        let rows = [0.4, 0.6].map(|it| Row { token_share: Some(it), ..row("a", 1.0, 1.0) });
+        assert!(!rows.iter().any(|it| is_best(share, it, &rows.each_ref())));
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! How an endpoint turns requests away when it has no room: at once or late, and with a word on when to come again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+
+/// How often a client comes again that was told when to.
+pub const RETRIES: u32 = 5;
+
+/// One answer that says "not now".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// From when the request left.
+    pub took: Duration,
+    pub again: Again,
+}
+
+/// What `Retry-After` said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    Untold,
+    In(Duration),
+    /// A date, or something that nobody understands.
+    Unclear,
+}
+
+impl Refusal {
+    /// None for a status that would be the same another time.
+    pub(super) fn read(status: StatusCode, headers: &HeaderMap, took: Duration) -> Option<Refusal> {
+        let again = match headers.get(RETRY_AFTER) {
+            None => Again::Untold,
+            Some(told) => {
+                let seconds = told.to_str().ok().and_then(|it| it.trim().parse::<u32>().ok());
+                seconds.map_or(Again::Unclear, |it| Again::In(Duration::from_secs(it.into())))
+            }
+        };
+        matches!(status.as_u16(), 429 | 503 | 504).then_some(Refusal { took, again })
+    }
+
+    /// When to come again, if it said so.
+    pub(super) fn wait(self) -> Option<Duration> {
+        match self.again {
+            Again::In(wait) => Some(wait),
+            Again::Untold | Again::Unclear => None,
+        }
+    }
+}
+
+/// All of a run, those included after which a client came again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Refusals {
+    /// With a status of 429, 503 or 504.
+    pub count: u64,
+    /// Those that had a `Retry-After`.
+    pub with_retry_after: u64,
+    /// From when the request left.
+    pub slowest_ms: f64,
+    /// Answers by how many tries they took.
+    pub answered_after_tries: BTreeMap<u32, u64>,
+}
+
+impl Refusals {
+    pub(super) fn add(&mut self, refusal: Refusal) {
+        self.count += 1;
+        self.with_retry_after += u64::from(refusal.again != Again::Untold);
+        // To the microsecond, as all times.
+        self.slowest_ms = self.slowest_ms.max(refusal.took.as_micros() as f64 / 1e3);
+    }
+
+    pub(super) fn answered(&mut self, tries: u32) {
+        *self.answered_after_tries.entry(tries).or_default() += 1;
+    }
+
+    /// In a sentence each, if there is anything to tell.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.count > 0 {
+            notes.push(format!(
+                "{} refusals (429, 503 or 504), {} of them with Retry-After; the slowest came after {:.1} ms",
+                self.count, self.with_retry_after, self.slowest_ms
+            ));
+        }
+        let again: Vec<String> =
+            self.answered_after_tries.range(2..).map(|it| format!("{} × {}", it.1, it.0)).collect();
+        if !again.is_empty() {
+            notes.push(format!("answers that took several tries: {}", again.join(", ")));
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(status: u16, told: Option<&str>, expected: Option<Again>) {
+        let mut headers = HeaderMap::new();
+        headers.extend(told.map(|it| (RETRY_AFTER, it.parse().unwrap())));
+        let refusal = Refusal::read(StatusCode::from_u16(status).unwrap(), &headers, Duration::ZERO);
+        assert_eq!(refusal.map(|it| it.again), expected, "{status} {told:?}");
+    }
+
+    #[test]
+    fn a_refusal_is_what_may_go_better_later() {
+        check(429, Some("3"), Some(Again::In(Duration::from_secs(3))));
+        check(503, None, Some(Again::Untold));
+        check(504, Some("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Again::Unclear));
+        check(503, Some("-1"), Some(Again::Unclear));
+        check(400, Some("3"), None);
+        check(500, None, None);
+    }
+
+    #[test]
+    fn refusals_are_counted_with_the_slowest() {
+        let mut refusals = Refusals::default();
+        assert!(refusals.notes().is_empty());
+        refusals.add(Refusal { took: Duration::from_micros(1_500), again: Again::Untold });
+        refusals.add(Refusal { took: Duration::from_micros(500), again: Again::Unclear });
+        assert_eq!((refusals.count, refusals.with_retry_after, refusals.slowest_ms), (2, 1, 1.5));
+        [1, 3, 3].into_iter().for_each(|it| refusals.answered(it));
+        assert_eq!(refusals.notes()[1], "answers that took several tries: 2 × 3");
+    }
+}

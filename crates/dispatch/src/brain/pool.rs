@@ -1,0 +1,94 @@
+//! Workers of one model, and those who wait for them.
+
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant};
+use maitre_queue::line::Entry;
+use maitre_queue::settings::CLASSES_MAX;
+use maitre_queue::{Book, ClassMask, Drain, Line, Settings, Spare, spare};
+
+/// How long those below look for a moment at which they disturb nobody.
+const CONSIDERATE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) line: Line,
+    pub(super) drain: Drain,
+    pub(super) book: Book,
+    spare: Spare,
+    /// Requests at workers, by class.
+    seated: [u32; CLASSES_MAX],
+    /// Seconds of prefill that were seated, by class.
+    prefill: [Drain; CLASSES_MAX],
+    /// Those that are fit.
+    pub(super) workers: u32,
+}
+
+impl Pool {
+    pub(super) fn new(settings: &Settings) -> Pool {
+        Pool {
+            line: Line::new(&settings.classes, settings.aging),
+            drain: Drain::default(),
+            book: Book::default(),
+            spare: Spare::default(),
+            seated: [0; CLASSES_MAX],
+            prefill: [Drain::default(); CLASSES_MAX],
+            workers: 1,
+        }
+    }
+
+    /// A request was seated that will take so many seconds of prefill.
+    pub(super) fn seated(&mut self, now: Instant, class: ClassId, prefill: f64) {
+        self.seated[class.index()] += 1;
+        self.prefill[class.index()].see(now, prefill);
+        self.spare.spend(class, prefill);
+    }
+
+    pub(super) fn unseated(&mut self, class: ClassId) {
+        self.seated[class.index()] = self.seated[class.index()].saturating_sub(1);
+    }
+
+    /// Whether one of this class must find a worker at which nobody of a class above waits for a first token: so it
+    /// is while those above have much of the fleet, unless there has been no such worker for a while.
+    pub(super) fn must_not_disturb(&self, now: Instant, class: ClassId) -> bool {
+        let above: u32 = self.seated[..class.index()].iter().sum();
+        above > self.workers && self.spare.idle(now, class) < CONSIDERATE
+    }
+
+    /// How long it will take until this newcomer's turn comes; none while nobody knows.
+    pub(super) fn seconds_before(&self, entry: &Entry) -> Option<f64> {
+        self.drain.rate().map(|it| self.line.cost_before(entry) / it)
+    }
+
+    /// How long what waits before a newcomer of this class will take to go; none while nobody knows.
+    pub(super) fn seconds_ahead(&self, class: ClassId) -> Option<f64> {
+        self.drain.rate().map(|it| self.line.cost_ahead(class) / it)
+    }
+
+    /// The classes of which one may go now, by what those above leave of workers whose steps bend at this
+    /// crowd.
+    pub(super) fn allowed(&mut self, now: Instant, settings: &Settings, bend: f64) -> ClassMask {
+        let workers = f64::from(self.workers.max(1));
+        let mut rates = [f64::INFINITY; CLASSES_MAX];
+        let (mut requests, mut prefill, mut reserved) = (0, 0.0, 0.0);
+        for (place, class) in settings.classes.iter().enumerate() {
+            // Of what a worker could give, a crowd gets as much as it is beside itself and the crowd at the bend.
+            let crowd = f64::from(requests) / workers;
+            let in_use = (crowd / (bend + crowd)).max(prefill / workers).max(reserved);
+            rates[place] = workers * spare::rate(in_use);
+            requests += self.seated[place];
+            self.prefill[place].see(now, 0.0);
+            prefill += self.prefill[place].rate().unwrap_or(0.0);
+            reserved += class.reserve;
+        }
+        self.spare.earn(now, &rates);
+        let mut mask = ClassMask::default();
+        for place in 0..settings.classes.len() {
+            let class = ClassId(place as u8);
+            if self.spare.allows(class) {
+                mask = mask.with(class);
+            }
+        }
+        mask
+    }
+}

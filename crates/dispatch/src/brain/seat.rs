@@ -1,0 +1,348 @@
+//! From a request to a seat, and back: who could take it, who is open to it, which of them the strategy picks.
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_fleet::bend::Scale;
+use maitre_fleet::fleet::Hold;
+use maitre_fleet::{ModelId, Promise, Slot, Standing, Wanted};
+use maitre_policy::{Adapter, Ask, Candidate, Pace, Pick, Reported, Room, Strategy};
+use maitre_queue::knee::{self, Bends, Caps, Limits};
+
+use super::{Brain, Place, model_of};
+use crate::awaited::Awaited;
+use crate::cache::Held;
+use crate::event::{Effect, Failure, Form, Refusal, Seat};
+use crate::in_use::Used;
+
+/// What came of looking for a seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    Seated,
+    /// All who could take it are busy, or the one it had better wait for is.
+    Busy,
+    /// Its first token would come too late, wherever it goes.
+    Late,
+    /// There is nobody.
+    Nobody,
+}
+
+/// Whether a worker would take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    Now,
+    /// Once it has done some of what it has.
+    Later,
+    /// It would, but others there would suffer.
+    Disturbs,
+    /// Not before its deadline.
+    TooLate,
+}
+
+/// The one picked: where among those who stand.
+#[derive(Clone, Copy)]
+struct Picked {
+    place: usize,
+    pick: Pick,
+}
+
+/// A cache that would be fuller than this with a prompt is full: preemptions begin before the last block is taken.
+const CACHE_FULL: f64 = 0.97;
+/// How much later than foreseen a first token may be expected: what is learned is a mean, and half come later.
+pub(super) const LATER: f64 = 1.2;
+
+impl Brain {
+    /// Looks for a seat, and takes it.
+    pub(super) fn try_seat(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) -> Tried {
+        self.let_go(request);
+        let Some(open) = self.open.get_mut(&request.0) else { return Tried::Nobody };
+        open.ask.attempt = open.tried.len() as u32;
+        self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
+        if self.standings.is_empty() {
+            return Tried::Nobody;
+        }
+        let holds_out = open.may_hold_out(now);
+        let name = strategy(&mut self.strategies, &mut self.unlisted, open.wanted).name();
+        if !name.prices_adapters() {
+            // Whoever cannot price an adapter goes where it is, then where it fits.
+            let best = self.standings.iter().map(|it| it.slot).min();
+            self.standings.retain(|it| Some(it.slot) == best);
+        }
+        match &open.prompt {
+            Some(prompt) => self.cache.look_up(prompt, open.ask.prefill, &self.standings, &mut self.held),
+            None => self.held.clear(),
+        }
+        self.judge(now, request);
+        let picked = match name.prices_waiting() && holds_out {
+            true => self.pick(request, |it| matches!(it, Opening::Now | Opening::Later)),
+            false => self.pick(request, |it| it == Opening::Now),
+        };
+        match picked {
+            Some(picked) if self.openings[picked.place] == Opening::Now => {
+                self.take(now, request, picked, effects);
+                Tried::Seated
+            }
+            Some(picked) => {
+                self.hold_out(now, request, picked.place);
+                Tried::Busy
+            }
+            None if self.openings.iter().all(|&it| it == Opening::TooLate) => Tried::Late,
+            None => Tried::Busy,
+        }
+    }
+
+    /// Asks of each who stands whether it would take the request.
+    fn judge(&mut self, now: Instant, request: RequestId) {
+        self.openings.clear();
+        let queue = &self.settings.queue;
+        let Some(open) = self.open.get(&request.0).filter(|_| queue.enabled) else {
+            self.openings.resize(self.standings.len(), Opening::Now);
+            return;
+        };
+        let considerate = self.pools.get(&open.pool).is_some_and(|it| it.must_not_disturb(now, open.class));
+        for (place, standing) in self.standings.iter().enumerate() {
+            let promise = promise(&open.ask, self.held.get(place).copied().unwrap_or_default());
+            // What is longer than a first token takes anyway keeps those waiting who are there.
+            let is_long = promise.prefill.0 as f64 > standing.bends.prefill_tokens;
+            let disturbs = considerate && is_long && standing.promised.prefilling > 0;
+            let first = foresee(standing, promise.prefill, queue.caps());
+            let left = |it: Instant| it.since(now).as_secs_f64();
+            self.openings.push(match open.deadline {
+                Some(deadline) if LATER * first > left(deadline) => Opening::TooLate,
+                _ if disturbs => Opening::Disturbs,
+                _ if has_room(standing, &promise, queue.caps()) => Opening::Now,
+                _ => Opening::Later,
+            });
+        }
+    }
+
+    /// What the strategy picks among those of these openings.
+    fn pick(&mut self, request: RequestId, fits: impl Fn(Opening) -> bool) -> Option<Picked> {
+        let open = self.open.get(&request.0)?;
+        self.candidates.clear();
+        self.places.clear();
+        for (place, standing) in self.standings.iter().enumerate().filter(|it| fits(self.openings[it.0])) {
+            let held = self.held.get(place).copied().unwrap_or_default();
+            let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
+            reckon(&mut candidate, self.awaited.at(standing.worker, open.class));
+            if let Some(in_use) = &self.in_use {
+                let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
+                (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
+            }
+            self.candidates.push(candidate);
+            self.places.push(place);
+        }
+        let strategy = strategy(&mut self.strategies, &mut self.unlisted, open.wanted);
+        let pick = strategy.pick(&open.ask, &self.candidates, &mut self.rng)?;
+        Some(Picked { place: self.places[pick.index], pick })
+    }
+
+    /// Seats it there: what it will cost is promised.
+    fn take(&mut self, now: Instant, request: RequestId, picked: Picked, effects: &mut Vec<Effect>) {
+        let Some(open) = self.open.get_mut(&request.0) else { return };
+        let (standing, held) = (self.standings[picked.place], self.held.get(picked.place).copied());
+        let worker = standing.worker;
+        let promise = promise(&open.ask, held.unwrap_or_default());
+        let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
+        let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
+        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+            in_use.begin(worker, prompt);
+        }
+        let prefill_ahead = ahead.saturating_add(promise.prefill.0);
+        let company = standing.promised.requests;
+        let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
+        let (first, mark) = (None, None);
+        let prefill = promise.prefill;
+        open.seat = Some(Place {
+            worker,
+            promise,
+            at: now,
+            prefill_ahead,
+            planted,
+            adapter,
+            company,
+            first,
+            prefill,
+            mark,
+        });
+        open.line.go(now);
+        let seat = Seat {
+            request,
+            worker,
+            why: picked.pick.why,
+            held: held.map(|it| it.tokens),
+            attempt: open.ask.attempt,
+            waited: open.line.waited,
+            deadline: open.deadline.filter(|_| open.form == Form::Stream),
+        };
+        let (pool, class) = (open.pool, open.class);
+        self.fleet.promise(now, worker, promise);
+        self.hold_adapter(worker, adapter, Hold::Begins);
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            pool.seated(now, class, promise.prefill.0 as f64 * standing.prefill.slope);
+        }
+        effects.push(Effect::Seat(seat));
+    }
+
+    pub(super) fn hold_adapter(&mut self, worker: WorkerId, adapter: Option<ModelId>, hold: Hold) {
+        if let Some(model) = adapter {
+            self.fleet.hold_adapter(worker, model, hold);
+        }
+    }
+
+    /// It had better wait for this one than go to another: so do those behind it reckon with it there.
+    fn hold_out(&mut self, now: Instant, request: RequestId, place: usize) {
+        let Some(open) = self.open.get_mut(&request.0) else { return };
+        let held = self.held.get(place).copied().unwrap_or_default();
+        let (worker, prefill) = (self.standings[place].worker, promise(&open.ask, held).prefill);
+        open.line.held_out.get_or_insert(now);
+        open.line.awaits = Some((worker, prefill));
+        self.awaited.begin(worker, open.class, prefill);
+    }
+
+    /// It waits for nobody in particular any more.
+    pub(super) fn let_go(&mut self, request: RequestId) {
+        let Some(open) = self.open.get_mut(&request.0) else { return };
+        if let Some((worker, prefill)) = open.line.awaits.take() {
+            self.awaited.end(worker, open.class, prefill);
+        }
+    }
+
+    /// Takes a request from its seat: what was promised for it there is promised no more, and what we hoped
+    /// its prefill would leave in the cache is not there unless it was done.
+    pub(super) fn unseat(&mut self, request: RequestId) -> Option<Place> {
+        let open = self.open.get_mut(&request.0)?;
+        let place = open.seat.take()?;
+        if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
+            self.cache.failed(place.worker, prompt, planted);
+        }
+        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+            in_use.end(place.worker, prompt);
+        }
+        if let Some(pool) = self.pools.get_mut(&open.pool) {
+            pool.unseated(open.class);
+        }
+        self.fleet.release(place.worker, place.promise);
+        self.hold_adapter(place.worker, place.adapter, Hold::Ends);
+        Some(place)
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        failure: Failure,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(Place { worker, .. }) = self.unseat(request) else { return };
+        let Some(open) = self.open.get_mut(&request.0) else { return };
+        open.tried.push(worker);
+        open.failovers += u32::from(failure.was_sent());
+        let attempts_left = (open.tried.len() as u32) < super::ATTEMPTS_MAX;
+        let failovers_left = open.failovers <= self.settings.failovers_max;
+        if let Some(evidence) = failure.evidence() {
+            self.see(now, worker, evidence, effects);
+        }
+        // What never reached a worker costs nobody anything: only the rest is paid from the budget.
+        let free = !failure.was_sent();
+        let patience_left = !matches!(failure, Failure::TimedOut | Failure::NoSocket | Failure::Late);
+        if failure == Failure::Late {
+            self.refuse_late(now, request, effects);
+        } else if attempts_left && failovers_left && patience_left && (free || self.budget.spend(now)) {
+            self.place(now, request, Refusal::Failed { last: failure }, effects);
+        } else {
+            effects.push(Effect::Refuse { request, refusal: Refusal::Failed { last: failure } });
+            self.close(request);
+        }
+    }
+}
+
+/// The strategy that this request goes by.
+fn strategy<'a>(
+    known: &'a mut NumberMap<Strategy>,
+    unlisted: &'a mut Strategy,
+    wanted: Wanted,
+) -> &'a mut Strategy {
+    let known = model_of(wanted).and_then(|it| known.get_mut(&u64::from(it.0)));
+    known.unwrap_or(unlisted)
+}
+
+/// Seconds until the first token of a request with so much to prefill would come there: what was promised before, the
+/// wait for a place if all are taken, and its own.
+pub(super) fn foresee(standing: &Standing, prefill: Tokens, caps: Caps) -> f64 {
+    let requests = f64::from(standing.requests.max(1));
+    let place = match standing.requests >= limits(standing.bends, caps).sequences {
+        // Answers are half done, in the mean, and any of them will do.
+        true => standing.promised.decode.0 as f64 / requests / 2.0 * standing.decode.at(requests) / requests,
+        false => 0.0,
+    };
+    standing.wait_seconds.max(0.0) + place + standing.prefill.at(prefill.0 as f64)
+}
+
+pub(super) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> Limits {
+    knee::limits(&Bends { requests, prefill_tokens }, caps)
+}
+
+/// Whether a worker has less than it can work on.
+pub(super) fn is_below_knee(standing: &Standing, caps: Caps) -> bool {
+    let limits = limits(standing.bends, caps);
+    standing.promised.prefill.0 < limits.prefill_tokens && standing.requests < limits.sequences
+}
+
+/// The same, and its cache has room for this request.
+fn has_room(standing: &Standing, promise: &Promise, caps: Caps) -> bool {
+    // One that has nothing to do takes anything: if not now, when? As engines do, we ask for room for the prompt, and
+    // see about the answer when it comes.
+    let fits = standing.promised.requests == 0
+        || standing.room.is_none_or(|(capacity, _)| {
+            (standing.used + promise.prefill).0 as f64 <= capacity.0 as f64 * CACHE_FULL
+        });
+    fits && is_below_knee(standing, caps)
+}
+
+/// What a request will cost a worker that holds so much of it.
+fn promise(ask: &Ask, held: Held) -> Promise {
+    let prefill = ask.prefill - held.tokens;
+    Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
+}
+
+/// Those who wait for this one will be there before anybody who comes now.
+fn reckon(candidate: &mut Candidate, awaited: Awaited) {
+    candidate.requests += awaited.requests;
+    candidate.prefilling += awaited.requests;
+    candidate.prefill += awaited.prefill;
+    candidate.wait_seconds += awaited.prefill.0 as f64 * candidate.pace.prefill_token;
+}
+
+fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
+    Candidate {
+        worker: standing.worker,
+        key: standing.key,
+        requests: standing.requests,
+        prefilling: standing.promised.prefilling,
+        prefill: standing.promised.prefill,
+        decode: standing.promised.decode,
+        share: standing.share,
+        held: held.tokens,
+        held_below: held.below,
+        holds,
+        in_use: Tokens::ZERO,
+        held_in_use: Tokens::ZERO,
+        pace: Pace {
+            floor: standing.prefill.base,
+            prefill_token: standing.prefill.slope,
+            step: standing.decode.base,
+            step_request: standing.decode.slope,
+        },
+        wait_seconds: standing.wait_seconds,
+        room: standing.room.map(|(capacity, pinned)| Room { capacity, pinned }),
+        reported: Reported {
+            waiting: standing.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
+            kv_usage: standing.kv_usage,
+        },
+        adapter: match standing.slot {
+            Slot::Ready => Adapter::Ready,
+            Slot::Loads => Adapter::Loads,
+            Slot::Waits => Adapter::Waits,
+        },
+    }
+}

@@ -1,0 +1,202 @@
+//! Headers and bodies in, standings or refusals out.
+
+use maitre_dialect::route::Route;
+use maitre_queue::{Tenant, Terms};
+
+use super::*;
+
+const AT: Instant = Instant::from_millis(1_000);
+
+fn headers(rows: &[(&str, &str)]) -> HeaderMap {
+    let row = |(name, value): &(&str, &str)| -> (HeaderName, HeaderValue) {
+        (name.parse().unwrap(), value.parse().unwrap())
+    };
+    rows.iter().map(row).collect()
+}
+
+fn judge(
+    (door, queue): (&Door, &queue::Settings),
+    rows: &[(&str, &str)],
+    extra: &str,
+) -> Result<Standing, Refused> {
+    let body = format!(r#"{{"model":"m","messages":[{{}}]{extra}}}"#);
+    let parsed = openai::parse(Route::Chat, body.as_bytes()).unwrap();
+    standing(Rules { door, queue }, AT, &headers(rows), Some(&parsed))
+}
+
+/// Under the defaults, which have three classes of which the second is the standard one.
+#[track_caller]
+fn check_class(rows: &[(&str, &str)], extra: &str, expected: u8) {
+    let standing = judge((&Door::default(), &queue::Settings::default()), rows, extra).unwrap();
+    assert_eq!(standing.class, ClassId(expected), "{rows:?} {extra}");
+}
+
+#[track_caller]
+fn check_deadline(rows: &[(&str, &str)], expected_ms: Option<f64>) {
+    let standing = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap();
+    let expected = expected_ms.map(|it| AT + Duration::from_secs_f64(it / 1_000.0));
+    assert_eq!(standing.deadline, expected, "{rows:?}");
+}
+
+#[track_caller]
+fn check_refused(rows: &[(&str, &str)], expected: &str) {
+    let refused = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap_err();
+    assert_eq!((refused.code(), refused.to_string().as_str()), ("bad_header", expected));
+}
+
+#[test]
+fn a_request_that_says_nothing_is_an_ordinary_one_of_nobody() {
+    let standing = judge((&Door::default(), &queue::Settings::default()), &[("accept", "*/*")], "").unwrap();
+    assert_eq!(standing, Standing { class: ClassId(1), tenant: TenantId(0), deadline: None });
+}
+
+#[test]
+fn a_class_goes_by_many_names() {
+    for (name, value, expected) in [
+        ("x-maitre-class", "interactive", 0),
+        ("X-Maitre-Class", " BATCH ", 2),
+        ("x-maitre-class", "2", 2),
+        ("x-gateway-inference-objective", "batch", 2),
+        ("x-llm-d-inference-objective", "batch", 2),
+        ("x-smg-priority", "0", 0),
+        ("x-request-priority", "batch", 2),
+        ("priority", "u=0", 0),
+        ("priority", "i, u=2;x=1", 0),
+        ("priority", "u=3", 1),
+        ("priority", "u=4,i", 2),
+        ("priority", "u=1, u=7", 2),
+    ] {
+        check_class(&[(name, value)], "", expected);
+    }
+    for (extra, expected) in [
+        (r#","priority":"batch""#, 2),
+        (r#","priority":0"#, 1),
+        (r#","priority":1"#, 2),
+        (r#","priority":100"#, 2),
+        (r#","priority":-1"#, 0),
+        (r#","priority":-9223372036854775808"#, 0),
+        (r#","service_tier":"priority""#, 0),
+        (r#","service_tier":"flex""#, 2),
+        (r#","service_tier":"default""#, 1),
+        (r#","service_tier":"auto""#, 1),
+    ] {
+        check_class(&[], extra, expected);
+    }
+}
+
+#[test]
+fn the_first_that_says_something_counts() {
+    let body = r#","priority":"batch","service_tier":"priority""#;
+    check_class(&[], body, 2);
+    check_class(&[("priority", "u=0")], body, 0);
+    check_class(&[("priority", "u=3")], body, 1);
+    check_class(&[("x-request-priority", "2"), ("priority", "u=0")], "", 2);
+    check_class(&[("x-request-priority", "2"), ("x-smg-priority", "0")], "", 0);
+    check_class(&[("x-smg-priority", "0"), ("x-maitre-class", "batch")], "", 2);
+    check_class(&[("x-maitre-class", "batch"), ("x-maitre-class", "interactive")], "", 2);
+}
+
+#[test]
+fn what_others_mean_by_their_names_is_passed_over() {
+    for name in ["x-gateway-inference-objective", "x-llm-d-inference-objective", "x-smg-priority"] {
+        check_class(&[(name, "gold"), ("x-request-priority", "batch")], "", 2);
+    }
+    for value in ["", "i", "u", "u=", "u=8", "u=-1", "u=x", "high"] {
+        check_class(&[("priority", value)], r#","service_tier":"flex""#, 2);
+    }
+    check_class(&[], r#","priority":"gold","service_tier":"flex""#, 2);
+    check_class(&[], r#","priority":[0],"service_tier":"silver""#, 1);
+}
+
+#[test]
+fn a_number_counts_the_way_the_operator_says() {
+    let door = Door { body_priority: Sense::HigherFirst, ..Door::default() };
+    for (number, expected) in [(1, 0), (0, 1), (-1, 2), (i64::MIN, 2), (i64::MAX, 0)] {
+        let standing =
+            judge((&door, &queue::Settings::default()), &[], &format!(r#","priority":{number}"#)).unwrap();
+        assert_eq!(standing.class, ClassId(expected), "{number}");
+    }
+}
+
+#[test]
+fn a_deadline_counts_from_arrival() {
+    check_deadline(&[("x-maitre-deadline-ms", "1500")], Some(1_500.0));
+    check_deadline(&[("x-maitre-deadline-ms", "1500.5")], Some(1_500.5));
+    check_deadline(&[("x-slo-ttft-ms", "1")], Some(1.0));
+    check_deadline(&[("x-ttft-slo-ms", "86400000")], Some(86_400_000.0));
+    check_deadline(&[("x-request-timeout-ms", "30000")], Some(30_000.0));
+    check_deadline(&[("x-slo-ttft-ms", "10"), ("x-maitre-deadline-ms", "20")], Some(20.0));
+    check_deadline(&[("x-slo-ttft-ms", "soon"), ("x-ttft-slo-ms", "20")], Some(20.0));
+    for nonsense in ["", "0", "0.5", "-1", "+1", "1e3", "inf", "NaN", "1.2.3", ".", "86400001", "5s"] {
+        check_deadline(&[("x-slo-ttft-ms", nonsense)], None);
+        let refused =
+            judge((&Door::default(), &queue::Settings::default()), &[("x-maitre-deadline-ms", nonsense)], "");
+        assert_eq!(refused.map_err(|it| it.code()), Err("bad_header"), "{nonsense}");
+    }
+}
+
+#[test]
+fn a_mistake_with_a_header_of_ours_is_told() {
+    check_refused(
+        &[("x-maitre-class", "gold")],
+        "the header x-maitre-class is \"gold\"; write one of the classes interactive, standard, batch, or its place from 0",
+    );
+    check_refused(
+        &[("x-maitre-deadline-ms", "5s")],
+        "the header x-maitre-deadline-ms is \"5s\"; write milliseconds until the first token, 1 to 86400000",
+    );
+}
+
+#[test]
+fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
+    let check = |door: &Door, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
+        let standing = judge((door, &queue::Settings::default()), rows, extra).unwrap();
+        let expected = expected.map_or(TenantId(0), |it| tenant(it.as_bytes()));
+        assert_eq!(standing.tenant, expected, "{rows:?} {extra}");
+    };
+    let door = Door::default();
+    check(&door, &[("authorization", "Bearer sk-1"), ("x-api-key", "sk-2")], "", Some("sk-1"));
+    check(&door, &[("authorization", "bEARER  sk-1 ")], "", Some("sk-1"));
+    check(
+        &door,
+        &[("authorization", "Basic abc"), ("x-api-key", "sk-2"), ("api-key", "sk-3")],
+        "",
+        Some("sk-2"),
+    );
+    check(&door, &[("api-key", "sk-3")], "", Some("sk-3"));
+    check(&door, &[("authorization", "Bearer ")], "", None);
+    check(&door, &[("x-maitre-tenant", "a")], "", None);
+    let door = Door { tenant_by: By::Header, ..Door::default() };
+    check(&door, &[("x-maitre-tenant", "a"), ("authorization", "Bearer sk-1")], "", Some("a"));
+    check(&door, &[("authorization", "Bearer sk-1")], "", None);
+    let door = Door { tenant_by: By::Adapter, ..Door::default() };
+    check(&door, &[("authorization", "Bearer sk-1")], "", Some("m"));
+    check(&door, &[], r#","lora_path":"l""#, Some("l"));
+}
+
+#[test]
+fn nobody_stands_above_its_terms() {
+    let mut queue = queue::Settings::default();
+    queue.others.best = ClassId(1);
+    let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
+    let team = Tenant { name: "sk-1".to_owned(), terms };
+    queue.tenants.insert(team.id(), team);
+    let door = Door::default();
+    for (key, class, expected) in
+        [("sk-1", None, 2), ("sk-1", Some("0"), 0), ("sk-2", None, 1), ("sk-2", Some("0"), 1)]
+    {
+        let bearer = format!("Bearer {key}");
+        let mut rows = vec![("authorization", bearer.as_str())];
+        rows.extend(class.map(|it| ("x-maitre-class", it)));
+        assert_eq!(judge((&door, &queue), &rows, "").unwrap().class, ClassId(expected), "{key} {class:?}");
+    }
+}
+
+#[test]
+fn without_a_body_the_headers_say_all() {
+    let (door, queue) = (Door::default(), queue::Settings::default());
+    let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
+    let actual = standing(Rules { door: &door, queue: &queue }, AT, &rows, None).unwrap();
+    let deadline = Some(AT + Duration::from_millis(5));
+    assert_eq!(actual, Standing { class: ClassId(2), tenant: tenant(b"k"), deadline });
+}

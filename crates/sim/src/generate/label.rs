@@ -1,0 +1,89 @@
+//! Who asks, and how soon they want to be answered: what every workload can be given, after it is made.
+//!
+//! The dice for it are others than those of the workload, and each key has its own: the same seed makes the same
+//! prompts at the same times whether or not anybody looks at who sends them.
+
+use std::time::Duration;
+
+use maitre_base::hash;
+
+use super::dice::Dice;
+use super::key::{Deadline, Key, Kind, Share, Values};
+use crate::trace::Request;
+
+/// The keys that all workloads have beside their own.
+pub static COMMON: [Key; 3] = [
+    Key {
+        name: "classes",
+        default: "",
+        kind: Kind::CLASSES,
+        about: "NAME:SHARE;… of requests, for those that have no class by another key",
+    },
+    Key { name: "tenants", default: "", kind: Kind::TENANTS, about: "NAME:SHARE;… of requests" },
+    Key {
+        name: "deadline",
+        default: "",
+        kind: Kind::Deadlines,
+        about: "seconds to the first token: S for all, LEAST-MOST to draw it, CLASS:S;… for some",
+    },
+];
+
+/// A number for each key, so that one does not roll what another did.
+#[derive(Clone, Copy)]
+enum Rolled {
+    Class = 1,
+    Tenant,
+    Deadline,
+}
+
+/// Gives requests, in their order, what the keys say.
+pub(super) fn label(requests: &mut [Request], values: &Values, seed: u64) {
+    let classes = values.shares("classes");
+    each(requests, (seed, Rolled::Class), |request, dice| {
+        let drawn = draw(classes, dice).map(|it| it.name.clone());
+        request.class = request.class.take().or(drawn);
+    });
+    let tenants = values.shares("tenants");
+    each(requests, (seed, Rolled::Tenant), |request, dice| {
+        request.tenant = draw(tenants, dice).map_or(0, |it| tenant(&it.name));
+    });
+    let deadlines = values.deadlines();
+    each(requests, (seed, Rolled::Deadline), |request, dice| {
+        let class = request.class.as_deref();
+        let suits = |it: &&Deadline| it.class.is_none() || it.class.as_deref() == class;
+        request.deadline = deadlines.iter().find(suits).map(|it| patience(it, dice));
+    });
+}
+
+/// As in a trace, and in the router.
+pub(super) fn tenant(name: &str) -> u64 {
+    hash::bytes(0, name.as_bytes())
+}
+
+/// The turns of a conversation come from one person, who has one class, one tenant and one patience.
+fn each(requests: &mut [Request], (seed, rolled): (u64, Rolled), set: impl Fn(&mut Request, &mut Dice)) {
+    let seed = hash::pair(hash::pair(seed, 0x6C61_6265_6C73), rolled as u64);
+    let mut dice = Dice::new(seed);
+    for request in requests {
+        match request.session {
+            Some(session) => set(request, &mut Dice::new(hash::pair(seed, session))),
+            None => set(request, &mut dice),
+        }
+    }
+}
+
+fn draw<'a>(shares: &'a [Share], dice: &mut Dice) -> Option<&'a Share> {
+    let mut left = dice.unit() * shares.iter().map(|it| it.weight).sum::<f64>();
+    let hit = shares.iter().find(|it| {
+        left -= it.weight;
+        left < 0.0
+    });
+    // What rounding leaves over falls to the last.
+    hit.or(shares.last())
+}
+
+/// To the millisecond, which is what a client can say.
+fn patience(deadline: &Deadline, dice: &mut Dice) -> Duration {
+    let seconds = deadline.least + dice.unit() * (deadline.most - deadline.least);
+    Duration::from_millis((seconds * 1e3).round().max(1.0) as u64)
+}
