@@ -52,7 +52,7 @@ fn main() {
     let (rounds, arrivals) = if measuring { (40, 2_500) } else { (1, 20) };
     for (workers, blocks) in [(64, 20_000), (1_000, 2_000)] {
         let blocks = if measuring { blocks } else { PROMPT_BLOCKS };
-        let mut fleet = Fleet::new(workers, blocks);
+        let mut fleet = Fleet::new(workers, blocks, Settings::default());
         for (kind, share) in [("a turn of a conversation", 1.0), ("cold after the system prompt", 0.0)] {
             let best = (0..rounds).map(|_| fleet.round(arrivals, share)).min_by_key(|it| it.p99);
             let Spread { p50, p99 } = best.unwrap_or_default();
@@ -64,6 +64,28 @@ fn main() {
             );
         }
     }
+    compare(rounds, arrivals, if measuring { 20_000 } else { PROMPT_BLOCKS });
+}
+
+/// What the line adds while nobody stands in it: rounds with it and without it, in turn.
+fn compare(rounds: usize, arrivals: usize, blocks: usize) {
+    let mut without = Settings::default();
+    without.queue.enabled = false;
+    let mut fleets = [Settings::default(), without].map(|it| Fleet::new(64, blocks, it));
+    let mut best = [Spread { p50: Duration::MAX, p99: Duration::MAX }; 2];
+    for _ in 0..rounds {
+        for (fleet, best) in fleets.iter_mut().zip(&mut best) {
+            let Spread { p50, p99 } = fleet.round(arrivals, 1.0);
+            *best = Spread { p50: best.p50.min(p50), p99: best.p99.min(p99) };
+        }
+    }
+    let more =
+        |of: fn(&Spread) -> Duration| (of(&best[0]).as_nanos() as f64 - of(&best[1]).as_nanos() as f64) / 1e3;
+    println!(
+        "   64 workers, the line adds              : p50 {:6.1} µs, p99 {:6.1} µs",
+        more(|it| it.p50),
+        more(|it| it.p99)
+    );
 }
 
 #[derive(Clone, Copy, Default)]
@@ -95,9 +117,9 @@ enum Step {
 
 impl Fleet {
     /// Every worker reports so many blocks, in conversations of the group it is in.
-    fn new(workers: u32, blocks: usize) -> Fleet {
+    fn new(workers: u32, blocks: usize, settings: Settings) -> Fleet {
         let mut fleet = Fleet {
-            brain: Brain::new(Settings { strategy: Name::LeastDelay, ..Settings::default() }),
+            brain: Brain::new(Settings { strategy: Name::LeastDelay, ..settings }),
             texts: Vec::new(),
             rng: Rng::new(1),
             now: Instant::from_millis(1),

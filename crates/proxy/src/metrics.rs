@@ -10,7 +10,7 @@ use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
 use maitre_fleet::{State, Worker};
 use maitre_policy::Why;
-use maitre_queue::Class;
+use maitre_queue::{Class, Limits};
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -86,6 +86,8 @@ struct WorkerGauge {
 struct Look<'a> {
     worker: &'a Worker,
     cache: &'a Cache,
+    /// None where nobody waits, whatever workers have.
+    limits: Option<Limits>,
     now: Instant,
 }
 
@@ -117,7 +119,7 @@ pub(crate) struct Recorded {
 
 /// Name, sentence and source of what is known of each worker.
 type Row = (&'static str, &'static str, fn(&Look<'_>) -> Option<f64>);
-const WORKER_ROWS: [Row; 16] = [
+const WORKER_ROWS: [Row; 18] = [
     ("worker_requests", "Requests seated at the worker and not finished", |it| {
         Some(f64::from(it.worker.promised.requests))
     }),
@@ -149,6 +151,14 @@ const WORKER_ROWS: [Row; 16] = [
     ("worker_held_blocks", "Blocks we believe the worker's cache holds", |it| {
         let numbers = it.cache.numbers(it.worker.id)?;
         Some(f64::from(numbers.reported_blocks.max(numbers.predicted_blocks)))
+    }),
+    (
+        "worker_limit_prefill_tokens",
+        "Learned: prompt tokens it may have in line before others wait here",
+        |it| Some(it.limits?.prefill_tokens as f64),
+    ),
+    ("worker_limit_requests", "Learned: requests it may have before others wait here", |it| {
+        Some(f64::from(it.limits?.sequences))
     }),
     ("worker_wait_seconds", "Learned: seconds until the prefill promised to the worker is done", |it| {
         let worker = it.worker;
@@ -254,7 +264,7 @@ impl Metrics {
                 let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
                 self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
             }
-            let look = Look { worker, cache: brain.cache(), now };
+            let look = Look { worker, cache: brain.cache(), limits: brain.limits(worker.id), now };
             for row in &self.workers {
                 if let Some(value) = (row.read)(&look) {
                     row.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);

@@ -200,7 +200,8 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
     debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
     lab.outcome.deciding = lab.deciding;
     lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
-    for (number, worked) in lab.outcome.workers.iter_mut().enumerate() {
+    let decides = settings.judge == Judge::Brain;
+    for (number, worked) in lab.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
         worked.limits = lab.routers[0].limits(WorkerId(number as u32));
     }
     lab.outcome

@@ -145,6 +145,14 @@ pub struct Row {
     /// How long the busiest worker computed, beside the mean; 1 is even.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imbalance: Option<f64>,
+    /// Times that clients came again after they had been refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returns: Option<u64>,
+    /// What the router had learned that a worker may have before others wait, at the end, in the mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_prefill_tokens: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_requests: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evictions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,6 +20,9 @@ use crate::demo::clock::Stopwatch;
 /// A 70B on eight A100: it holds every prompt of the conversation trace, and eight of them are kept busy by it.
 const PROFILE: &str = "a100x8-70b";
 
+/// How often a client comes again, as in `maitre bench --retry`.
+const RETURNS_MAX: u32 = 5;
+
 /// A strategy, or one of the two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
@@ -74,6 +77,8 @@ pub struct Study {
     /// Routers know what the others promised, at once.
     pub shared: bool,
     pub script: Script,
+    /// Clients that are told when to come again do.
+    pub retry: bool,
     pub targets: Targets,
     pub config: Config,
     pub seed: u64,
@@ -132,6 +137,10 @@ fn traffic_args() -> Vec<Arg> {
             .default_value("100ms")
             .value_parser(duration)
             .help("Goodput: and the others this far apart in the mean"),
+        Arg::new("retry")
+            .long("retry")
+            .action(ArgAction::SetTrue)
+            .help("Clients that are refused come again when they were told to, up to 5 times"),
     ]
 }
 
@@ -241,6 +250,7 @@ impl Study {
             routers: *matches.get_one("routers").context("routers")?,
             shared: matches.get_flag("shared"),
             script,
+            retry: matches.get_flag("retry"),
             targets: Targets { first_token: time("ttft-target")?, per_token: time("tpot-target")? },
             config: read_config(matches)?,
             seed,
@@ -275,6 +285,7 @@ impl Study {
             // Routers that share all they know decide as one.
             routers: if self.shared { 1 } else { self.routers as usize },
             script: self.script.clone(),
+            returns_max: if self.retry { RETURNS_MAX } else { 0 },
             ..Settings::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, deck, &mut Watch { watch: Stopwatch::start(), progress })

@@ -69,10 +69,10 @@ impl Brain {
         })
     }
 
-    /// What a worker may have before others wait for it, as far as that is known.
+    /// What a worker may have before others wait for it; none where nobody ever waits.
     pub fn limits(&self, worker: WorkerId) -> Option<Limits> {
-        let scale = self.fleet.worker(worker)?.scale;
-        Some(limits(scale, self.settings.queue.caps()))
+        let worker = self.fleet.worker(worker).filter(|_| self.settings.queue.enabled)?;
+        Some(limits(worker.scale, self.settings.queue.caps()))
     }
 
     /// When we want to be told the time though nothing has happened.

@@ -63,6 +63,9 @@ impl Outcome {
     pub fn row(&self, strategy: &str, targets: &Targets) -> Row {
         let count = |count: fn(&Worked) -> u64| Some(self.workers.iter().map(count).sum());
         Row {
+            returns: (self.returns > 0).then_some(self.returns),
+            limit_prefill_tokens: self.mean_limit(|it| it.prefill_tokens as f64),
+            limit_requests: self.mean_limit(|it| f64::from(it.sequences)),
             imbalance: Some(self.imbalance()),
             evictions: count(|it| it.evictions),
             preemptions: count(|it| it.preemptions),
@@ -93,6 +96,11 @@ impl Outcome {
     pub(super) fn break_off(&mut self, request: &Request) {
         self.failed += 1;
         self.lost.push(Lost { label: request.label(), how: How::Failed });
+    }
+
+    fn mean_limit(&self, of: fn(&Limits) -> f64) -> Option<f64> {
+        let limits: Vec<f64> = self.workers.iter().filter_map(|it| it.limits.as_ref().map(of)).collect();
+        (!limits.is_empty()).then(|| (limits.iter().sum::<f64>() / limits.len() as f64).round())
     }
 
     /// How long the busiest worker computed, beside the mean.
