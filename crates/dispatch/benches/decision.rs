@@ -52,7 +52,7 @@ fn main() {
     let (rounds, arrivals) = if measuring { (40, 2_500) } else { (1, 20) };
     for (workers, blocks) in [(64, 20_000), (1_000, 2_000)] {
         let blocks = if measuring { blocks } else { PROMPT_BLOCKS };
-        let mut fleet = Fleet::new(workers, blocks, Settings::default());
+        let mut fleet = Fleet::new(workers, blocks, without_line());
         for (kind, share) in [("a turn of a conversation", 1.0), ("cold after the system prompt", 0.0)] {
             let best = (0..rounds).map(|_| fleet.round(arrivals, share)).min_by_key(|it| it.p99);
             let Spread { p50, p99 } = best.unwrap_or_default();
@@ -67,11 +67,16 @@ fn main() {
     compare(rounds, arrivals, if measuring { 20_000 } else { PROMPT_BLOCKS });
 }
 
+/// Whoever would rather wait for another worker is seated all the same, so that all decisions are alike.
+fn without_line() -> Settings {
+    let mut settings = Settings::default();
+    settings.queue.enabled = false;
+    settings
+}
+
 /// What the line adds while nobody stands in it: rounds with it and without it, in turn.
 fn compare(rounds: usize, arrivals: usize, blocks: usize) {
-    let mut without = Settings::default();
-    without.queue.enabled = false;
-    let mut fleets = [Settings::default(), without].map(|it| Fleet::new(64, blocks, it));
+    let mut fleets = [Settings::default(), without_line()].map(|it| Fleet::new(64, blocks, it));
     let mut best = [Spread { p50: Duration::MAX, p99: Duration::MAX }; 2];
     for _ in 0..rounds {
         for (fleet, best) in fleets.iter_mut().zip(&mut best) {
@@ -110,7 +115,7 @@ struct Fleet {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    FirstToken(RequestId),
+    FirstToken(RequestId, WorkerId),
     Finished(RequestId),
     Tick,
 }
@@ -221,7 +226,7 @@ impl Fleet {
         let [Effect::Seat(seat)] = self.effects[..] else { panic!("not seated: {:?}", self.effects) };
         let computed = tokens.len() as u64 - seat.held.map_or(0, |it| it.0);
         let first = self.now + FLOOR + PREFILL_TOKEN * computed as u32;
-        self.script.push(Reverse((first, Step::FirstToken(seat.request))));
+        self.script.push(Reverse((first, Step::FirstToken(seat.request, seat.worker))));
         self.script.push(Reverse((first + STEP * ANSWER, Step::Finished(seat.request))));
         self.next += 1;
         self.play_until(self.now + STEP * ANSWER / (OPEN * self.workers));
@@ -233,7 +238,7 @@ impl Fleet {
             self.script.pop();
             self.now = at;
             match step {
-                Step::FirstToken(request) => self.on(Event::FirstToken { request }),
+                Step::FirstToken(request, worker) => self.on(Event::FirstToken { request, worker }),
                 Step::Finished(request) => {
                     self.on(Event::Finished { request, counted: None, pieces: ANSWER })
                 }

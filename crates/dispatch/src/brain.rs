@@ -15,7 +15,7 @@ use maitre_queue as queue;
 use crate::awaited;
 use crate::budget::{self, Budget};
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
-use crate::event::{Arrival, Blocks, Effect, Event, Form, Refusal};
+use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal};
 use crate::in_use::InUse;
 
 mod learn;
@@ -103,6 +103,10 @@ struct Open {
     tried: Vec<WorkerId>,
     /// Attempts that reached a worker and failed.
     failovers: u32,
+    /// How the last attempt failed.
+    failure: Option<Failure>,
+    /// How often it was called back.
+    recalls: u32,
 }
 
 /// A seat, and what we will want to know of it later.
@@ -170,6 +174,9 @@ pub struct Brain {
     awaited: awaited::All,
     /// Requests in line, in all pools.
     waiting: usize,
+    /// Workers have gone, or serve something else, since we last asked whether those in line still have anybody to
+    /// wait for.
+    is_stranding: bool,
     /// When we last looked who can go.
     looked: Instant,
     /// What tenants have had of what they may have.
@@ -199,6 +206,7 @@ impl Brain {
             pools: NumberMap::default(),
             awaited: awaited::All::default(),
             waiting: 0,
+            is_stranding: false,
             looked: Instant::ZERO,
             limits: queue::Rates::new(),
             budget: Budget::new(settings.budget),
@@ -251,6 +259,11 @@ impl Brain {
         self.open.len()
     }
 
+    /// Where a request is seated now.
+    pub fn seat_of(&self, request: RequestId) -> Option<WorkerId> {
+        self.open.get(&request.0)?.seat.map(|it| it.worker)
+    }
+
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         // Most of the time nobody waits, and it does not matter who has room.
         let freed = if self.waiting > 0 { self.frees(&event) } else { Freed::Nobody };
@@ -268,9 +281,13 @@ impl Brain {
             Event::WorkerGone { worker } => {
                 self.fleet.remove(worker);
                 self.cache.leave(worker);
+                self.is_stranding = true;
                 effects.push(Effect::Forget { worker });
             }
-            Event::WorkerDrained { worker, draining } => self.fleet.drain(worker, draining),
+            Event::WorkerDrained { worker, draining } => {
+                self.fleet.drain(worker, draining);
+                self.is_stranding = true;
+            }
             Event::Probed { worker, evidence } => self.see(now, worker, evidence, effects),
             Event::ModelsReported { worker, cards } => self.learn_models(worker, cards),
             Event::LoadReported { worker, load } => {
@@ -290,7 +307,7 @@ impl Brain {
             Event::TrustChanged { worker, trust } => self.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, failure } => self.failed(now, request, failure, effects),
-            Event::FirstToken { request } => self.first_token(now, request, effects),
+            Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
             Event::Declined { request } => self.close_with(now, request, Evidence::Answered, effects),
@@ -306,6 +323,7 @@ impl Brain {
             self.cache.refused(worker);
         }
         effects.extend(change.map(Effect::Changed));
+        self.is_stranding |= change.is_some_and(|it| it.to.is_out());
         // A doubt raised by traffic is settled by a probe, at once.
         if change.is_some_and(|it| matches!(it.to, State::Suspect { .. })) {
             effects.push(Effect::Probe { worker });
@@ -318,11 +336,15 @@ impl Brain {
         self.cache.tick(now);
         self.presume_prefilled(now);
         self.count_workers();
+        if std::mem::take(&mut self.is_stranding) {
+            self.refuse_stranded(effects);
+        }
         effects.extend(changes.into_iter().map(Effect::Changed));
     }
 
     fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
         self.fleet.learn_models(worker, cards);
+        self.is_stranding = true;
         for card in cards {
             let Some(model) = self.fleet.model(card.name) else { continue };
             self.strategies.entry(u64::from(model.0)).or_insert_with(|| {
@@ -406,6 +428,8 @@ impl Brain {
             seat: None,
             tried: Vec::new(),
             failovers: 0,
+            failure: None,
+            recalls: 0,
         };
         self.open.insert(request.0, open);
         self.place(now, request, Refusal::NoWorker, effects);
@@ -425,12 +449,14 @@ impl Brain {
         }
     }
 
-    fn first_token(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
+    fn first_token(&mut self, now: Instant, request: RequestId, worker: WorkerId, effects: &mut Vec<Effect>) {
         // One that was called back too late: its client has its answer, and it wants no other seat.
         self.leave_line(request);
+        if self.seat_of(request).is_some_and(|it| it != worker) {
+            self.unseat(request);
+        }
         let Some(open) = self.open.get_mut(&request.0) else { return };
         let Some(place) = open.seat.as_mut() else { return };
-        let worker = place.worker;
         self.fleet.prefilled(now, worker, &mut place.promise);
         if let Some(prompt) = &open.prompt {
             self.cache.prefilled(now, worker, prompt);

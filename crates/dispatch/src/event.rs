@@ -72,9 +72,11 @@ pub enum Event<'a> {
         request: RequestId,
         failure: Failure,
     },
-    /// The answer begins.
+    /// The answer begins, at this worker. It may be one that the request has been called back from a moment ago: too
+    /// late, the client has its answer.
     FirstToken {
         request: RequestId,
+        worker: WorkerId,
     },
     /// It goes on: so many pieces have come. Told at a few of them, far apart.
     Streamed {

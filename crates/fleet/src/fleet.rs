@@ -59,6 +59,8 @@ pub struct Standing {
     pub room: Option<(Tokens, Tokens)>,
     /// What of it is taken now.
     pub used: Tokens,
+    /// How long ago it last began an answer for us.
+    pub idle: Duration,
     /// What it says itself, if that is not too long ago: requests it has not begun, and the part of its cache in
     /// use.
     pub waiting: Option<u64>,
@@ -288,6 +290,7 @@ impl Fleet {
         match self.worker_mut(worker) {
             Some(it) if !promise.prefilled => {
                 it.prefilled += promise.prefill;
+                it.began = now;
                 it.promised.prefilled(now, promise);
             }
             _ => promise.prefill = Tokens::ZERO,
@@ -373,6 +376,11 @@ impl Fleet {
         }
     }
 
+    /// Whether anybody but those `tried` may take such a request, now or once it has room.
+    pub fn anyone_takes(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
+        self.workers().any(|it| it.is_fit() && it.serves(wanted) && !tried.contains(&it.id))
+    }
+
     /// One worker as it stands, whatever it serves; none if it may not take anything.
     pub fn standing_of(&self, now: Instant, worker: WorkerId) -> Option<Standing> {
         let worker = self.worker(worker).filter(|it| !it.draining && tier(it).is_some())?;
@@ -406,6 +414,7 @@ impl Fleet {
             decode: worker.rates.decode,
             wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),
             room: worker.capacity().map(|it| (it, worker.pinned(now, it))),
+            idle: now.since(worker.began),
             used: worker.capacity().map_or(Tokens::ZERO, |it| worker.used(now, it)),
             waiting: fresh.and_then(|it| it.waiting),
             kv_usage: fresh.and_then(|it| it.kv_usage),

@@ -30,6 +30,8 @@ pub struct Worker {
     pub models: Models,
     pub health: Health,
     pub promised: Promised,
+    /// When an answer last began there.
+    pub began: Instant,
     /// All that was ever prefilled there for us.
     pub prefilled: Tokens,
     pub report: Option<Report>,
@@ -55,6 +57,7 @@ impl Worker {
             models: Models::Unknown,
             health: Health::default(),
             promised: Promised::default(),
+            began: Instant::ZERO,
             prefilled: Tokens::ZERO,
             report: None,
             promised_then: (Tokens::ZERO, Tokens::ZERO),

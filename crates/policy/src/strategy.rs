@@ -104,10 +104,10 @@ impl Name {
         matches!(self, Name::LeastDelay)
     }
 
-    /// Whether it knows what it costs to wait for a busy worker. Whoever does not must be shown only those that
-    /// are not too busy.
-    pub const fn prices_waiting(self) -> bool {
-        matches!(self, Name::LeastDelay)
+    /// Whether what it picks is worth waiting for: it knows what that costs, or a session is there. Whoever picks for
+    /// other reasons must be shown only workers that are not too busy.
+    pub const fn holds_out(self) -> bool {
+        matches!(self, Name::LeastDelay | Name::StickySession)
     }
 }
 

@@ -50,6 +50,11 @@ pub(crate) fn standing(
     headers: &HeaderMap,
     parsed: Option<&openai::Request<'_>>,
 ) -> Result<Standing, Refused> {
+    if !rules.queue.enabled {
+        // Nothing comes of it, so nothing is refused for it. Who asks is still told apart, for the record.
+        let (class, tenant) = (rules.queue.standard, who(rules.door, headers, parsed));
+        return Ok(Standing { class, tenant, deadline: None });
+    }
     let said = Said::read(headers);
     let asked = match said.class(rules.queue)? {
         Some(class) => Some(class),

@@ -322,7 +322,7 @@ impl Mind {
             | Event::BrokeOff { request }
             | Event::Left { request } => self.waiters.forget(request),
             // Called back as its answer began: too late, the client has it.
-            Event::FirstToken { request } if self.waiters.recalls() > 0 => self.waiters.forget(request),
+            Event::FirstToken { request, .. } if self.waiters.recalls() > 0 => self.waiters.forget(request),
             _ => {}
         }
     }

@@ -154,9 +154,15 @@ impl Visit {
             // Rounded up: a zero means that it did not wait at all.
             let millis = u64::try_from(waited.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
             headers.insert(headers::QUEUED, HeaderValue::from(millis));
-        } else if self.queued.class.is_some() && self.lane.house.settings.explain {
+        } else if self.queued.class.is_some() && self.tells_all() {
             headers.insert(headers::QUEUED, HeaderValue::from_static("0"));
         }
+    }
+
+    /// Whether a request that did not wait is told so.
+    fn tells_all(&self) -> bool {
+        let settings = &self.lane.house.settings;
+        settings.explain && settings.brain.queue.enabled
     }
 
     fn class(&self) -> Option<&str> {
@@ -180,7 +186,9 @@ impl Visit {
             if matches!(outcome, Outcome::Declined(_)) {
                 return;
             }
-            self.lane.house.on(Event::FirstToken { request: self.request });
+            if let Some(Seat { worker, .. }) = self.seat {
+                self.lane.house.on(Event::FirstToken { request: self.request, worker });
+            }
         } else if is_told(self.pace.pieces) {
             self.lane.house.on(Event::Streamed { request: self.request, pieces: self.pace.pieces });
         }

@@ -17,6 +17,9 @@ pub const SOONEST: Duration = Duration::from_secs(1);
 /// Nobody is told to come back later, and no more is booked: whoever is refused then may as well try with the others.
 pub const FURTHEST: Duration = Duration::from_secs(3_600);
 
+/// No more is booked for one: a giant that nobody will ever serve must not send all others away.
+const ONE_BOOKING: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Book {
     /// Work of the whole pool that is promised to those who were refused, in seconds.
@@ -36,7 +39,7 @@ impl Book {
             false => now + Duration::from_secs_f64(ahead),
         };
         let wait = ahead + self.booked;
-        self.booked = seconds(self.booked + seconds(work_seconds));
+        self.booked = seconds(self.booked + seconds(work_seconds).min(ONE_BOOKING.as_secs_f64()));
         Duration::from_secs_f64(wait.clamp(SOONEST.as_secs_f64(), FURTHEST.as_secs_f64()))
     }
 }

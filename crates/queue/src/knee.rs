@@ -30,6 +30,17 @@ pub struct Limits {
     pub sequences: u32,
 }
 
+impl Limits {
+    /// So much of it, and never nothing.
+    #[must_use]
+    pub fn times(self, part: f64) -> Limits {
+        Limits {
+            prefill_tokens: ((self.prefill_tokens as f64 * part) as u64).max(1),
+            sequences: ((f64::from(self.sequences) * part) as u32).max(1),
+        }
+    }
+}
+
 /// How many times the load at the bend. With four times, a worker gives 80 % of all the prefill there is to be had,
 /// with ten times 91 % of all tokens. With twice, chats at 80 % of what a fleet could take waited for nothing.
 const PREFILL: f64 = 4.0;

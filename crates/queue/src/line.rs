@@ -36,6 +36,8 @@ use crate::settings::{CLASSES_MAX, Class};
 pub const LOOK: usize = 8;
 /// How often one may be overtaken. Chosen: some seconds of a busy pool, and far less than a deadline.
 pub const OVERTAKEN_MAX: u32 = 32;
+/// Those who cannot go to the worker at hand, and are passed over in search of one who can.
+const PASSED_OVER_MAX: usize = 256;
 
 /// One who waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,11 +153,27 @@ impl Line {
     ///
     /// The first is exact. Further down the order is what it would be if none joined and each class were alone.
     pub fn next(&self, now: Instant, open: ClassMask, found: &mut Vec<RequestId>) {
+        self.next_of(now, open, |_| true, found);
+    }
+
+    /// The same, as if those whom `fits` rules out were not there; after a long run of them the list may end early.
+    pub fn next_of(
+        &self,
+        now: Instant,
+        open: ClassMask,
+        fits: impl Fn(RequestId) -> bool,
+        found: &mut Vec<RequestId>,
+    ) {
         found.clear();
-        let aged = self.first_by_age(now, open);
+        let aged = self.first_by_age(now, open).filter(|&it| fits(it));
         found.extend(aged);
+        let mut left = PASSED_OVER_MAX;
         for (_, lobby) in self.open(open) {
-            lobby.list(aged, found);
+            lobby.list(found, |it| {
+                let is_in = aged != Some(it) && fits(it);
+                left = left.saturating_sub(usize::from(!is_in));
+                if left == 0 { None } else { Some(is_in) }
+            });
         }
         let is_barrier = |it: &RequestId| self.places.get(it).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX);
         if let Some(place) = found.iter().position(is_barrier) {
@@ -194,9 +212,10 @@ impl Line {
         Some(entry)
     }
 
-    /// All whose latest moment has passed leave, into `late`, the earliest first.
-    pub fn expire(&mut self, now: Instant, late: &mut Vec<Entry>) {
-        while let Some(&(_, request)) = self.deadlines.first().filter(|it| it.0 < now) {
+    /// Those whose latest moment has passed leave, into `late`, the earliest first, and at most so many.
+    pub fn expire(&mut self, now: Instant, most: usize, late: &mut Vec<Entry>) {
+        for _ in 0..most {
+            let Some(&(_, request)) = self.deadlines.first().filter(|it| it.0 < now) else { return };
             late.extend(self.leave(request));
         }
     }

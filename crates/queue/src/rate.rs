@@ -19,8 +19,8 @@ use crate::settings::Terms;
 
 /// Tenants remembered at once. Those whose buckets are full again are forgotten, as nothing need be known of them.
 /// If that is not enough, those for whom there is no room share one bucket, the crowd's, each by its own terms: under
-/// a flood of names a newcomer may be refused for what other newcomers took, but those who are known are not, and
-/// nobody gets around its limit by inventing names.
+/// a flood of names a newcomer may be refused for what other newcomers took, but those who are known are not. (Whoever
+/// may invent names has a new bucket with each, up to here: names are worth what checks them.)
 pub const TENANTS_HELD: usize = 100_000;
 /// So many are forgotten at a step: more than may be added, few enough not to be felt.
 const FORGOTTEN_A_STEP: usize = 2;

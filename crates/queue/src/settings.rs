@@ -139,6 +139,12 @@ impl Settings {
         Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
     }
 
+    /// The part of the fleet that this class may take: what is not reserved for those above.
+    pub fn part_of(&self, class: ClassId) -> f64 {
+        let reserved: f64 = self.classes.iter().take(class.index()).map(|it| it.reserve).sum();
+        (1.0 - reserved).clamp(0.0, 1.0)
+    }
+
     /// The class of this name, or of this number in order of precedence.
     pub fn class(&self, word: &str) -> Option<ClassId> {
         let named = self.classes.iter().position(|it| it.name.eq_ignore_ascii_case(word));

@@ -27,6 +27,8 @@ pub fn rate(in_use: f64) -> f64 {
     }
 }
 
+/// The earnings of so long are kept.
+const KEPT: Duration = Duration::from_millis(20);
 /// Owing less than a nanosecond is owing nothing: sums of fractions never quite meet.
 const SETTLED: f64 = 1e-9;
 
@@ -46,8 +48,12 @@ impl Spare {
         self.at = self.at.max(now);
         for (class, rate) in rates.iter().enumerate() {
             let before = self.balance[class];
-            // Never more than nothing owed: an hour of silence must not pay for a flood.
-            self.balance[class] = if rate.is_finite() { (before + rate * passed).min(0.0) } else { 0.0 };
+            // An hour of silence must not pay for a flood, but a moment's earnings are kept for the next moment: we look
+            // only when something happens.
+            self.balance[class] = match rate.is_finite() {
+                true => (before + rate * passed).min(rate * KEPT.as_secs_f64()),
+                false => 0.0,
+            };
             if before <= -SETTLED && self.balance[class] > -SETTLED {
                 self.settled[class] = now;
             }
@@ -90,10 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_saved_up() {
+    fn no_more_is_saved_up_than_a_moment_earns() {
         let (mut spare, rates) = (Spare::default(), [10.0; CLASSES_MAX]);
         spare.earn(Instant::from_millis(3_600_000), &rates);
         spare.spend(LOW, 0.1);
+        assert!(spare.allows(LOW));
+        spare.spend(LOW, 0.2);
         assert!(!spare.allows(LOW));
     }
 

@@ -364,7 +364,8 @@ impl Lab<'_> {
             form: Form::Stream,
             session: asked.session,
             head: Some(self.deck.heads[number]),
-            class: asked.class.as_deref().and_then(|it| queue.class(it)).unwrap_or(queue.standard),
+            class: queue
+                .allowed(TenantId(asked.tenant), asked.class.as_deref().and_then(|it| queue.class(it))),
             tenant: TenantId(asked.tenant),
             deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
@@ -481,8 +482,8 @@ impl Lab<'_> {
     fn begin_answer(&mut self, now: Instant, request: u64) {
         let Some(open) = self.open.get_mut(&request) else { return };
         open.first = Some(now);
-        let router = open.router;
-        self.tell(router, now, Event::FirstToken { request: RequestId(request) });
+        let (router, worker) = (open.router, open.worker);
+        self.tell(router, now, Event::FirstToken { request: RequestId(request), worker });
     }
 
     fn finish(&mut self, now: Instant, request: u64, cached_tokens: u32) {

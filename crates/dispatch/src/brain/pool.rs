@@ -14,7 +14,8 @@ const CONSIDERATE: Duration = Duration::from_millis(500);
 pub(super) struct Pool {
     pub(super) line: Line,
     pub(super) drain: Drain,
-    pub(super) book: Book,
+    /// What those were told who were refused, by class.
+    pub(super) books: [Book; CLASSES_MAX],
     spare: Spare,
     /// Requests at workers, by class.
     seated: [u32; CLASSES_MAX],
@@ -29,7 +30,7 @@ impl Pool {
         Pool {
             line: Line::new(&settings.classes, settings.aging),
             drain: Drain::default(),
-            book: Book::default(),
+            books: [Book::default(); CLASSES_MAX],
             spare: Spare::default(),
             seated: [0; CLASSES_MAX],
             prefill: [Drain::default(); CLASSES_MAX],
@@ -70,23 +71,25 @@ impl Pool {
     pub(super) fn allowed(&mut self, now: Instant, settings: &Settings, bend: f64) -> ClassMask {
         let workers = f64::from(self.workers.max(1));
         let mut rates = [f64::INFINITY; CLASSES_MAX];
-        let (mut requests, mut prefill, mut reserved) = (0, 0.0, 0.0);
-        for (place, class) in settings.classes.iter().enumerate() {
+        let (mut requests, mut prefill) = (0, 0.0);
+        for (place, rate) in rates.iter_mut().enumerate().take(settings.classes.len()) {
             // Of what a worker could give, a crowd gets as much as it is beside itself and the crowd at the bend.
             let crowd = f64::from(requests) / workers;
-            let in_use = (crowd / (bend + crowd)).max(prefill / workers).max(reserved);
-            rates[place] = workers * spare::rate(in_use);
+            let in_use = (crowd / (bend + crowd)).max(prefill / workers);
+            *rate = workers * spare::rate(in_use);
             requests += self.seated[place];
             self.prefill[place].see(now, 0.0);
             prefill += self.prefill[place].rate().unwrap_or(0.0);
-            reserved += class.reserve;
         }
         self.spare.earn(now, &rates);
-        let mut mask = ClassMask::default();
+        let mut mask = ClassMask::NONE;
         for place in 0..settings.classes.len() {
             let class = ClassId(place as u8);
-            if self.spare.allows(class) {
-                mask = mask.with(class);
+            match self.spare.allows(class) {
+                true => mask = mask.with(class),
+                // Nobody goes before one who is made to wait for the sake of those above.
+                false if self.line.waiting(class).requests > 0 => break,
+                false => {}
             }
         }
         mask

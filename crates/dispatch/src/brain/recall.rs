@@ -4,16 +4,29 @@
 //! in line, and its client will never know. What the worker has computed of it is lost, or with luck still in its
 //! cache: so it is done only for a deadline that cannot be kept otherwise, and only if it can be kept so.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
 
 use maitre_fleet::Standing;
 
 use super::Brain;
-use super::seat::{LATER, Tried, foresee};
+use super::seat::{LATER, Tried, foresee, limits};
 use crate::event::Effect;
 
 /// Most that one request calls back.
 const RECALLS_MAX: usize = 16;
+/// And how often one is called back at most.
+const RECALLED_MAX: u32 = 3;
+
+/// A seated request whose answer has not begun.
+#[derive(Clone, Copy, Debug)]
+struct Unborn {
+    at: Instant,
+    request: RequestId,
+    prefill: Tokens,
+}
 
 impl Brain {
     /// Makes room for a request that is too late wherever it goes, if others may go later, and seats it.
@@ -37,23 +50,20 @@ impl Brain {
     fn victims(&self, now: Instant, request: RequestId) -> Option<Vec<RequestId>> {
         let open = self.open.get(&request.0)?;
         let left = open.deadline?.since(now).as_secs_f64();
-        let caps = self.settings.queue.caps();
+        let unborn = self.unborn(open.class);
         let mut best: Option<(Tokens, Vec<RequestId>)> = None;
         for standing in &self.standings {
-            let mut victims = self.unborn(standing.worker, open.class);
-            // The last to come goes first: it has the least to lose.
-            victims.sort_by_key(|it| std::cmp::Reverse((it.1, it.0)));
-            victims.truncate(RECALLS_MAX);
+            let limits = limits(standing.bends, self.settings.queue.caps());
+            let in_time = |it: &Standing| LATER * foresee(it, open.ask.prefill, limits) <= left;
             let (mut left_there, mut called, mut work) = (*standing, Vec::new(), Tokens::ZERO);
-            let in_time = |it: &Standing| LATER * foresee(it, open.ask.prefill, caps) <= left;
-            for (victim, _, prefill) in victims {
+            for it in unborn.get(&standing.worker).into_iter().flatten().take(RECALLS_MAX) {
                 if in_time(&left_there) {
                     break;
                 }
-                left_there.wait_seconds -= prefill.0 as f64 * standing.prefill.slope;
+                left_there.wait_seconds -= it.prefill.0 as f64 * standing.prefill.slope;
                 left_there.requests = left_there.requests.saturating_sub(1);
-                work += prefill;
-                called.push(victim);
+                work += it.prefill;
+                called.push(it.request);
             }
             let helps = in_time(&left_there) && !called.is_empty();
             if helps && best.as_ref().is_none_or(|it| work < it.0) {
@@ -63,19 +73,27 @@ impl Brain {
         best.map(|it| it.1)
     }
 
-    /// Requests of classes below this one at a worker, without a first token: which, since when, how much to prefill.
-    fn unborn(&self, worker: WorkerId, class: ClassId) -> Vec<(RequestId, Instant, Tokens)> {
-        let below = self.open.iter().filter(|it| it.1.class > class);
-        let there = below.filter_map(|(&request, open)| {
-            let place = open.seat.filter(|it| it.worker == worker && !it.promise.prefilled)?;
-            Some((RequestId(request), place.at, place.promise.prefill))
-        });
-        there.collect()
+    /// Requests of classes below this one without a first token, by worker. The last to come is first: it has the least
+    /// to lose.
+    fn unborn(&self, class: ClassId) -> BTreeMap<WorkerId, Vec<Unborn>> {
+        let mut workers: BTreeMap<WorkerId, Vec<Unborn>> = BTreeMap::new();
+        for (&request, open) in &self.open {
+            let Some(place) = open.seat.filter(|it| !it.promise.prefilled) else { continue };
+            if open.class > class && open.recalls < RECALLED_MAX {
+                let (request, prefill) = (RequestId(request), place.promise.prefill);
+                workers.entry(place.worker).or_default().push(Unborn { at: place.at, request, prefill });
+            }
+        }
+        workers.values_mut().for_each(|it| it.sort_unstable_by_key(|it| Reverse((it.at, it.request))));
+        workers
     }
 
     /// Takes a request from its worker and puts it back in line, where it was.
     fn recall(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
         let Some(place) = self.unseat(request) else { return };
+        if let Some(open) = self.open.get_mut(&request.0) {
+            open.recalls += 1;
+        }
         self.refund(request);
         effects.push(Effect::Recall { request, worker: place.worker });
         self.join(now, request, effects);

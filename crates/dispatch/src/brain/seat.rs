@@ -1,5 +1,7 @@
 //! From a request to a seat, and back: who could take it, who is open to it, which of them the strategy picks.
 
+use std::time::Duration;
+
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::bend::Scale;
@@ -49,6 +51,8 @@ struct Picked {
 const CACHE_FULL: f64 = 0.97;
 /// How much later than foreseen a first token may be expected: what is learned is a mean, and half come later.
 pub(super) const LATER: f64 = 1.2;
+/// How long a worker may be idle before what was learned of its pace refuses nobody any more.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 
 impl Brain {
     /// Looks for a seat, and takes it.
@@ -60,7 +64,7 @@ impl Brain {
         if self.standings.is_empty() {
             return Tried::Nobody;
         }
-        let holds_out = open.may_hold_out(now);
+        let may_hold_out = open.may_hold_out(now);
         let name = strategy(&mut self.strategies, &mut self.unlisted, open.wanted).name();
         if !name.prices_adapters() {
             // Whoever cannot price an adapter goes where it is, then where it fits.
@@ -72,7 +76,7 @@ impl Brain {
             None => self.held.clear(),
         }
         self.judge(now, request);
-        let picked = match name.prices_waiting() && holds_out {
+        let picked = match name.holds_out() && may_hold_out {
             true => self.pick(request, |it| matches!(it, Opening::Now | Opening::Later)),
             false => self.pick(request, |it| it == Opening::Now),
         };
@@ -99,17 +103,25 @@ impl Brain {
             return;
         };
         let considerate = self.pools.get(&open.pool).is_some_and(|it| it.must_not_disturb(now, open.class));
+        let (caps, part) = (queue.caps(), queue.part_of(open.class));
+        let is_learned = self.fleet.rates().is_learned();
         for (place, standing) in self.standings.iter().enumerate() {
             let promise = promise(&open.ask, self.held.get(place).copied().unwrap_or_default());
+            let limits = limits(standing.bends, caps).times(part);
             // What is longer than a first token takes anyway keeps those waiting who are there.
             let is_long = promise.prefill.0 as f64 > standing.bends.prefill_tokens;
             let disturbs = considerate && is_long && standing.promised.prefilling > 0;
-            let first = foresee(standing, promise.prefill, queue.caps());
-            let left = |it: Instant| it.since(now).as_secs_f64();
+            // One that has done nothing of late may be faster than it was: somebody has to find out.
+            let is_trusted = is_learned && standing.idle < FORGOTTEN;
+            let is_idle = standing.promised.requests == 0;
+            let is_late = |it: Instant| {
+                (is_trusted || !is_idle)
+                    && LATER * foresee(standing, promise.prefill, limits) > it.since(now).as_secs_f64()
+            };
             self.openings.push(match open.deadline {
-                Some(deadline) if LATER * first > left(deadline) => Opening::TooLate,
+                Some(deadline) if is_late(deadline) => Opening::TooLate,
                 _ if disturbs => Opening::Disturbs,
-                _ if has_room(standing, &promise, queue.caps()) => Opening::Now,
+                _ if has_room(standing, &promise, limits) => Opening::Now,
                 _ => Opening::Later,
             });
         }
@@ -236,6 +248,7 @@ impl Brain {
         let Some(Place { worker, .. }) = self.unseat(request) else { return };
         let Some(open) = self.open.get_mut(&request.0) else { return };
         open.tried.push(worker);
+        open.failure = Some(failure);
         open.failovers += u32::from(failure.was_sent());
         let attempts_left = (open.tried.len() as u32) < super::ATTEMPTS_MAX;
         let failovers_left = open.failovers <= self.settings.failovers_max;
@@ -268,9 +281,9 @@ fn strategy<'a>(
 
 /// Seconds until the first token of a request with so much to prefill would come there: what was promised before, the
 /// wait for a place if all are taken, and its own.
-pub(super) fn foresee(standing: &Standing, prefill: Tokens, caps: Caps) -> f64 {
+pub(super) fn foresee(standing: &Standing, prefill: Tokens, limits: Limits) -> f64 {
     let requests = f64::from(standing.requests.max(1));
-    let place = match standing.requests >= limits(standing.bends, caps).sequences {
+    let place = match standing.requests >= limits.sequences {
         // Answers are half done, in the mean, and any of them will do.
         true => standing.promised.decode.0 as f64 / requests / 2.0 * standing.decode.at(requests) / requests,
         false => 0.0,
@@ -283,20 +296,20 @@ pub(super) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> L
 }
 
 /// Whether a worker has less than it can work on.
-pub(super) fn is_below_knee(standing: &Standing, caps: Caps) -> bool {
-    let limits = limits(standing.bends, caps);
+pub(super) fn is_below_knee(standing: &Standing, limits: Limits) -> bool {
     standing.promised.prefill.0 < limits.prefill_tokens && standing.requests < limits.sequences
 }
 
 /// The same, and its cache has room for this request.
-fn has_room(standing: &Standing, promise: &Promise, caps: Caps) -> bool {
-    // One that has nothing to do takes anything: if not now, when? As engines do, we ask for room for the prompt, and
-    // see about the answer when it comes.
+fn has_room(standing: &Standing, promise: &Promise, limits: Limits) -> bool {
+    // One that has nothing to do takes anything: if not now, when? What no cache could ever hold waits for nothing. As
+    // engines do, we ask for room for the prompt, and see about the answer when it comes.
     let fits = standing.promised.requests == 0
         || standing.room.is_none_or(|(capacity, _)| {
-            (standing.used + promise.prefill).0 as f64 <= capacity.0 as f64 * CACHE_FULL
+            let room = (capacity.0 as f64 * CACHE_FULL) as u64;
+            promise.prefill.0 > room || (standing.used + promise.prefill).0 <= room
         });
-    fits && is_below_knee(standing, caps)
+    fits && is_below_knee(standing, limits)
 }
 
 /// What a request will cost a worker that holds so much of it.

@@ -44,6 +44,13 @@ impl Table {
         effects
     }
 
+    /// The first token of a request comes, where it is seated.
+    fn begin(&mut self, request: u64) -> Vec<Effect> {
+        let request = RequestId(request);
+        let worker = self.brain.seat_of(request).unwrap_or(WorkerId(0));
+        self.on(Event::FirstToken { request, worker })
+    }
+
     fn arrive(&mut self, request: u64, model: Option<&str>) -> Result<u32, Refusal> {
         outcome(&self.on(Event::Arrived(arrival(request, model))))
     }
@@ -97,7 +104,7 @@ fn a_request_is_promised_while_it_is_open_and_only_then() {
         progress: table.now,
     };
     assert_eq!(table.promised(), [full]);
-    table.on(Event::FirstToken { request: RequestId(1) });
+    table.begin(1);
     assert_eq!(table.promised(), [Promised { prefill: Tokens(0), prefilling: 0, ..full }]);
     table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default()], 0));
@@ -213,7 +220,7 @@ proptest! {
                 0..=2 if !table.brain.open.contains_key(&request) => {
                     table.on(Event::Arrived(arrival(request, Some("llama"))));
                 }
-                3 => drop(table.on(Event::FirstToken { request: id })),
+                3 => drop(table.begin(request)),
                 4 => drop(table.on(Event::Finished { request: id, counted: None, pieces: 1 })),
                 5 => drop(table.on(Event::Left { request: id })),
                 6 => drop(table.on(Event::BrokeOff { request: id })),

@@ -1,7 +1,7 @@
 //! Those who wait: who stands in line, who is next when there is room, who has waited long enough.
 //!
 //! A request that waits has no worker. When one has room, the next in line is looked up afresh and seated where it
-//! costs least then. Below the knee nobody waits, and the line costs a look at whether it is empty.
+//! costs least then. Where nobody waits, the line costs a look at whether it is empty.
 
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ const HOLD_OUT: Duration = Duration::from_secs(10);
 /// While somebody waits, how long nothing may happen before we look again: answers in one piece do not say when
 /// their prefill is done, and what classes above leave grows with time alone.
 const PULSE: Duration = Duration::from_millis(50);
+/// Those whose time is over are refused so many at a time: others want the brain meanwhile.
+const EXPIRED_A_STEP: usize = 256;
 /// Those whose model nobody lists stand in a line of their own.
 const UNLISTED: u64 = u64::MAX;
 
@@ -34,7 +36,7 @@ pub(super) struct InLine {
     pub(super) since: Option<Instant>,
     /// All the time it has stood there.
     pub(super) waited: Duration,
-    /// Since when it has waited for one worker though others had room.
+    /// Since when it has waited for one worker, whether others had room or not.
     pub(super) held_out: Option<Instant>,
     /// Who that is, and what it will have to prefill there.
     pub(super) awaits: Option<(WorkerId, Tokens)>,
@@ -105,9 +107,10 @@ impl Brain {
         effects: &mut Vec<Effect>,
     ) {
         let Some((number, class)) = self.open.get(&request.0).map(|it| (it.pool, it.class)) else { return };
-        if self.settings.queue.enabled && self.others_first(now, number, class) {
+        let waits = self.settings.queue.enabled && self.others_first(now, number, class);
+        if waits && !self.is_for_nobody(request) {
             if self.join(now, request, effects) {
-                self.serve(now, number, effects);
+                self.serve_newcomer(now, number, request, effects);
                 self.tell_if_waiting(request, effects);
             }
             return;
@@ -120,10 +123,7 @@ impl Brain {
                 }
             }
             Tried::Late => self.refuse_late(now, request, effects),
-            Tried::Nobody => {
-                effects.push(Effect::Refuse { request, refusal: otherwise });
-                self.close(request);
-            }
+            Tried::Nobody => self.refuse(request, otherwise, effects),
         }
     }
 
@@ -148,6 +148,12 @@ impl Brain {
         let Some(pool) = self.pools.get_mut(&number).filter(|it| it.workers > 0) else { return false };
         !pool.line.is_empty()
             || !pool.allowed(now, &self.settings.queue, self.fleet.scale().requests).has(class)
+    }
+
+    /// Whether there is nobody to stand in line for: it failed at all who could take it, or they are gone.
+    fn is_for_nobody(&self, request: RequestId) -> bool {
+        let Some(open) = self.open.get(&request.0) else { return true };
+        !self.fleet.anyone_takes(open.wanted, &open.tried)
     }
 
     /// Puts a request in line; whether it is there now. If not, it was refused.
@@ -210,7 +216,7 @@ impl Brain {
             seat.map_or(Freed::Nobody, |it| Freed::Worker(it.worker))
         };
         match event {
-            Event::FirstToken { request }
+            Event::FirstToken { request, .. }
             | Event::Finished { request, .. }
             | Event::Failed { request, .. }
             | Event::Declined { request }
@@ -239,52 +245,87 @@ impl Brain {
         if self.waiting == 0 {
             return;
         }
-        self.looked = now;
         self.refuse_expired(now, effects);
         match freed {
             Freed::Nobody => {}
-            Freed::Worker(worker) => {
-                let number = self.fleet.base_of(worker).map_or(UNLISTED, |it| u64::from(it.0));
-                if self.is_below_knee(now, worker) {
-                    self.serve(now, number, effects);
-                }
-            }
+            Freed::Worker(worker) => self.serve_at(now, worker, effects),
             Freed::Anyone => {
-                let mut numbers: Vec<u64> =
-                    self.pools.iter().filter(|it| !it.1.line.is_empty()).map(|it| *it.0).collect();
-                numbers.sort_unstable();
-                for number in numbers {
-                    self.serve(now, number, effects);
+                self.looked = now;
+                for worker in self.samples() {
+                    self.serve_at(now, worker, effects);
                 }
             }
         }
     }
 
-    /// Seats those in line, in order, as long as anybody has room for one of the first of them.
-    fn serve(&mut self, now: Instant, number: u64, effects: &mut Vec<Effect>) {
+    /// Of workers that have room, one of each list of models: whoever one of them cannot serve, its like cannot either.
+    fn samples(&self) -> Vec<WorkerId> {
+        let mut found: Vec<&Worker> = Vec::new();
+        let (now, caps) = (self.looked, self.settings.queue.caps());
+        for worker in self.fleet.workers() {
+            let is_new = !found.iter().any(|it| it.models == worker.models);
+            let has_room = || {
+                self.fleet
+                    .standing_of(now, worker.id)
+                    .is_some_and(|it| is_below_knee(&it, limits(it.bends, caps)))
+            };
+            if is_new && has_room() {
+                found.push(worker);
+            }
+        }
+        found.iter().map(|it| it.id).collect()
+    }
+
+    /// This worker may have room: those it can serve go, in order, as long as anybody has room for the first of them.
+    fn serve_at(&mut self, now: Instant, worker: WorkerId, effects: &mut Vec<Effect>) {
+        let caps = self.settings.queue.caps();
+        let standing =
+            self.fleet.standing_of(now, worker).filter(|it| is_below_knee(it, limits(it.bends, caps)));
+        let number = self.fleet.base_of(worker).map_or(UNLISTED, |it| u64::from(it.0));
+        let has_line = self.pools.get(&number).is_some_and(|it| !it.line.is_empty());
+        if standing.is_some() && has_line {
+            self.serve(now, number, worker, effects);
+        }
+    }
+
+    /// Somebody joined. Nothing has changed for those who were there, so it alone may go, if it is among the first.
+    fn serve_newcomer(&mut self, now: Instant, number: u64, request: RequestId, effects: &mut Vec<Effect>) {
         let mut found = std::mem::take(&mut self.found);
-        while let Some(pool) = self.pools.get_mut(&number) {
+        if let Some(pool) = self.pools.get_mut(&number) {
             let allowed = pool.allowed(now, &self.settings.queue, self.fleet.scale().requests);
-            found.clear();
             pool.line.next(now, allowed, &mut found);
-            if !self.serve_one(now, number, &found, effects) {
+            if let Some(place) = found.iter().position(|&it| it == request) {
+                self.serve_one(now, First { number, found: &found[..=place], from: place }, effects);
+            }
+        }
+        self.found = found;
+    }
+
+    fn serve(&mut self, now: Instant, number: u64, worker: WorkerId, effects: &mut Vec<Effect>) {
+        let mut found = std::mem::take(&mut self.found);
+        while let (Some(pool), Some(worker)) = (self.pools.get_mut(&number), self.fleet.worker(worker)) {
+            let allowed = pool.allowed(now, &self.settings.queue, self.fleet.scale().requests);
+            // Those for another worker neither go here nor keep others from it.
+            let takes = |it: RequestId| {
+                self.open
+                    .get(&it.0)
+                    .is_some_and(|it| worker.serves(it.wanted) && !it.tried.contains(&worker.id))
+            };
+            pool.line.next_of(now, allowed, takes, &mut found);
+            if !self.serve_one(now, First { number, found: &found, from: 0 }, effects) {
                 break;
             }
         }
         self.found = found;
     }
 
-    /// Seats the first of these that finds a seat, or refuses one that is too late; whether any is gone from the line.
-    fn serve_one(
-        &mut self,
-        now: Instant,
-        number: u64,
-        found: &[RequestId],
-        effects: &mut Vec<Effect>,
-    ) -> bool {
+    /// Seats the first of these, from this place on, that finds a seat, or refuses one that never will; whether any is
+    /// gone from the line.
+    fn serve_one(&mut self, now: Instant, first: First<'_>, effects: &mut Vec<Effect>) -> bool {
+        let First { number, found, from } = first;
         // Each reckons with those before it, and not with those behind.
-        found.iter().for_each(|&it| self.let_go(it));
-        for (place, &request) in found.iter().enumerate() {
+        found[from..].iter().for_each(|&it| self.let_go(it));
+        for (place, &request) in found.iter().enumerate().skip(from) {
             match self.try_or_recall(now, request, effects) {
                 Tried::Seated => {
                     let Some(pool) = self.pools.get_mut(&number) else { return false };
@@ -299,10 +340,34 @@ impl Brain {
                     self.refuse_late(now, request, effects);
                     return true;
                 }
-                Tried::Busy | Tried::Nobody => {}
+                Tried::Nobody => {
+                    let failed = self.open.get(&request.0).and_then(|it| it.failure);
+                    let refusal = failed.map_or(Refusal::NoWorker, |last| Refusal::Failed { last });
+                    self.refuse(request, refusal, effects);
+                    return true;
+                }
+                Tried::Busy => {}
             }
         }
         false
+    }
+
+    /// Who can never go from here is told so: the workers it could have gone to are gone, or serve it no more.
+    pub(super) fn refuse_stranded(&mut self, effects: &mut Vec<Effect>) {
+        let stands = |it: &(&u64, &Open)| it.1.line.since.is_some();
+        let mut stranded: Vec<RequestId> = Vec::new();
+        for (&request, open) in self.open.iter().filter(stands) {
+            let is_listed = self.pool_of(open.wanted) == open.pool;
+            if !is_listed || !self.fleet.anyone_takes(open.wanted, &open.tried) {
+                stranded.push(RequestId(request));
+            }
+        }
+        stranded.sort_unstable();
+        for request in stranded {
+            let failed = self.open.get(&request.0).and_then(|it| it.failure);
+            let refusal = failed.map_or(Refusal::NoWorker, |last| Refusal::Failed { last });
+            self.refuse(request, refusal, effects);
+        }
     }
 
     /// Its tenant pays what it really has to compute, and pays more or gets back when its answer has ended.
@@ -338,7 +403,7 @@ impl Brain {
     fn refuse_expired(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let mut late = Vec::new();
         for pool in self.pools.values_mut().filter(|it| it.line.earliest().is_some_and(|it| it < now)) {
-            pool.line.expire(now, &mut late);
+            pool.line.expire(now, EXPIRED_A_STEP, &mut late);
         }
         for entry in late {
             self.waiting -= 1;
@@ -348,13 +413,22 @@ impl Brain {
 
     pub(super) fn refuse_late(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
         let retry_after = self.retry_after(now, request);
-        effects.push(Effect::Refuse { request, refusal: Refusal::Deadline { retry_after } });
-        self.close(request);
+        self.refuse(request, Refusal::Deadline { retry_after }, effects);
     }
 
     fn refuse_full(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
         let retry_after = self.retry_after(now, request);
-        effects.push(Effect::Refuse { request, refusal: Refusal::QueueFull { retry_after } });
+        self.refuse(request, Refusal::QueueFull { retry_after }, effects);
+    }
+
+    /// What nobody has worked on counts against no limit: its client was told to come again.
+    fn refuse(&mut self, request: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Refuse { request, refusal });
+        let queue = &self.settings.queue;
+        if let Some(open) = self.open.get(&request.0).filter(|it| queue.enabled && it.tried.is_empty()) {
+            let tokens = (open.ask.prefill + open.ask.decode).0;
+            self.limits.give_back(open.tenant, queue.terms(open.tenant), tokens);
+        }
         self.close(request);
     }
 
@@ -365,7 +439,7 @@ impl Brain {
         let cost = cost(open, self.fleet.rates());
         let seconds = pool.drain.rate().map_or(0.0, |it| cost / it);
         let ahead = pool.seconds_ahead(open.class).unwrap_or(0.0);
-        pool.book.retry_after(now, ahead, seconds)
+        pool.books[open.class.index()].retry_after(now, ahead, seconds)
     }
 
     /// It stands in line no longer, whatever became of it.
@@ -380,11 +454,6 @@ impl Brain {
         }
     }
 
-    fn is_below_knee(&self, now: Instant, worker: WorkerId) -> bool {
-        let caps = self.settings.queue.caps();
-        self.fleet.standing_of(now, worker).is_some_and(|it| is_below_knee(&it, caps))
-    }
-
     /// How many workers each pool has that are fit.
     pub(super) fn count_workers(&mut self) {
         for (&number, pool) in &mut self.pools {
@@ -393,6 +462,15 @@ impl Brain {
             pool.workers = self.fleet.workers().filter(|it| it.is_fit()).filter(here).count() as u32;
         }
     }
+}
+
+/// The first of a line, in order, and from which of them on anybody is to be seated.
+#[derive(Clone, Copy)]
+struct First<'a> {
+    /// The line's.
+    number: u64,
+    found: &'a [RequestId],
+    from: usize,
 }
 
 /// What an event may have made room at.

@@ -69,7 +69,8 @@ impl Queue {
             family
         };
         let requests = gauge("queue_requests", "Requests that stand in line");
-        let tokens = gauge("queue_tokens", "Prompt tokens of the requests that stand in line");
+        let tokens =
+            gauge("queue_tokens", "Tokens of the requests that stand in line, prompts and expected answers");
         let seconds =
             Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(seconds_histogram);
         registry.register("queue_seconds", "Time in line, of those that stood there", seconds.clone());

@@ -29,6 +29,8 @@ use crate::settings::Class;
 const DEBTORS_MAX: usize = 1_000;
 /// Of those whose time has come, so many are forgotten at a step: more than may be added, few enough not to be felt.
 const FORGOTTEN_A_STEP: usize = 2;
+/// No fewer than are shown.
+const TENANTS_LOOKED_AT: usize = 4 * LOOK;
 /// The unit in which parts of the places are counted: all of them.
 const WHOLE: u128 = 1_000_000_000_000;
 
@@ -128,11 +130,11 @@ impl Lobby {
         self.change(tenant, |it| it.give_back(work));
     }
 
-    /// Adds those who would go next, but for `skip`, until `found` holds `LOOK`.
-    pub(super) fn list(&self, skip: Option<RequestId>, found: &mut Vec<RequestId>) {
+    /// Adds those who would go next and are wanted, until `found` holds `LOOK` or no more are to be asked for.
+    pub(super) fn list(&self, found: &mut Vec<RequestId>, mut wanted: impl FnMut(RequestId) -> Option<bool>) {
         // Each tenant's turn comes at its time, and the next at what that one costs later. Of the first so many to go
-        // none is of a tenant that is not among the first so many.
-        let mut turns: [Option<Turn<'_>>; LOOK] = [const { None }; LOOK];
+        // none is of a tenant that is not among the first so many; more are looked at for the sake of those unwanted.
+        let mut turns: [Option<Turn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
         for (turn, &(at, tenant)) in turns.iter_mut().zip(&self.order) {
             *turn = self.shares.get(&tenant).and_then(|it| Turn::first(at, tenant, it));
         }
@@ -141,8 +143,10 @@ impl Lobby {
                 turns.iter_mut().filter(|it| it.is_some()).min_by_key(|it| it.as_ref().map(Turn::order));
             let Some(place) = first else { return };
             let Some(turn) = place.take() else { return };
-            if skip != Some(turn.request) {
-                found.push(turn.request);
+            match wanted(turn.request) {
+                None => return,
+                Some(true) => found.push(turn.request),
+                Some(false) => {}
             }
             *place = turn.next();
         }

@@ -262,9 +262,9 @@ fn those_whose_latest_moment_has_passed_leave() {
     join(&mut line, [until(1, 7), until(2, 5), entry(3), until(4, 6)]);
     assert_eq!(line.earliest(), Some(at(5)));
     let mut late = Vec::new();
-    line.expire(at(6), &mut late);
+    line.expire(at(6), usize::MAX, &mut late);
     assert_eq!(late.iter().map(|it| it.request.0).collect::<Vec<_>>(), [2]);
-    line.expire(at(6) + SECOND, &mut late);
+    line.expire(at(6) + SECOND, usize::MAX, &mut late);
     assert_eq!(late.iter().map(|it| it.request.0).collect::<Vec<_>>(), [2, 4]);
     assert_eq!((line.earliest(), line.len()), (Some(at(7)), 2));
 }

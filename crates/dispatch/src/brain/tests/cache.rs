@@ -43,7 +43,7 @@ impl Table {
     /// The first token comes, and the rest of the answer after it.
     fn answer(&mut self, request: u64, counted: Option<Counted>) {
         self.now = self.now + FIRST_TOKEN;
-        self.on(Event::FirstToken { request: RequestId(request) });
+        self.begin(request);
         self.now = self.now + Duration::from_millis(10);
         self.on(Event::Finished { request: RequestId(request), counted, pieces: 2 });
     }
@@ -203,7 +203,7 @@ fn what_was_prefilled_stays_believed_however_the_answer_ends() {
         check(|table| {
             table.ask(1, &text(1, 1_600));
             table.now = table.now + FIRST_TOKEN;
-            table.on(Event::FirstToken { request: RequestId(1) });
+            table.begin(1);
             table.on(ending);
             assert_eq!(table.predicted(), 100);
         });

@@ -146,7 +146,7 @@ impl Pair {
 
     fn expire(&mut self) {
         let mut late = Vec::new();
-        self.line.expire(self.now, &mut late);
+        self.line.expire(self.now, usize::MAX, &mut late);
         assert_eq!(late.iter().map(|it| it.request).collect::<Vec<_>>(), self.oracle.expire(self.now));
     }
 

@@ -30,7 +30,7 @@ fn run(form: Form, rounds: u64) -> (Table, [u32; 2]) {
             let ends = first + STEP * (ANSWER - 1);
             // An answer in one piece begins when it ends.
             table.now = if form == Form::Stream { first } else { ends };
-            table.on(Event::FirstToken { request: RequestId(request) });
+            table.begin(request);
             table.now = ends;
             let counted = Counted { prompt: None, cached: None, answer: Some(u64::from(ANSWER)) };
             table.on(Event::Finished { request: RequestId(request), counted: Some(counted), pieces: 1 });
@@ -78,7 +78,7 @@ fn the_prefill_of_an_answer_in_one_piece_is_presumed_done_when_it_should_be() {
         assert_eq!(table.promised()[0].prefilling, prefilling, "after {millis} ms");
     }
     for request in [1, 2] {
-        table.on(Event::FirstToken { request: RequestId(request) });
+        table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 1 });
     }
     assert_eq!(table.promised(), [Promised::default()]);
@@ -109,7 +109,7 @@ fn what_writes_no_answer_tells_nothing_of_the_pace() {
             Arrival { size, decodes: Decodes::No, form: Form::Whole, ..arrival(request, Some("llama")) };
         table.seat(arrival);
         table.now = table.now + Duration::from_millis(3);
-        table.on(Event::FirstToken { request: RequestId(request) });
+        table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 30 });
     }
     assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().rates, before);
@@ -122,7 +122,7 @@ fn pieces_of_an_answer_in_one_piece_are_not_its_tokens() {
     for request in 0..50 {
         table.seat(Arrival { form: Form::Whole, ..arrival(request, Some("llama")) });
         table.now = table.now + Duration::from_secs(5);
-        table.on(Event::FirstToken { request: RequestId(request) });
+        table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 2 });
     }
     assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().rates, before);

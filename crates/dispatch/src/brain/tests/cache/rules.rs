@@ -74,7 +74,7 @@ fn dynamo_cost_counts_a_prefix_in_use_once() {
         let mut table = Table::cached(2, Name::DynamoCost, seed);
         (0..2).for_each(|worker| table.store(worker, &text(1, 1_600), PLAIN));
         let first = table.ask(1, &text(1, 1_600)).worker;
-        table.on(Event::FirstToken { request: RequestId(1) });
+        table.begin(1);
         match table.ask(2, &text(1, 1_616)).worker == first {
             true => stayed += 1,
             false => moved += 1,
