@@ -381,6 +381,11 @@ impl Fleet {
         self.workers().any(|it| it.is_fit() && it.serves(wanted) && !tried.contains(&it.id))
     }
 
+    /// Whether there is anybody but those `tried` who may be able to take such a request one day: it may be unwell now.
+    pub fn anyone_may_take(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
+        self.workers().any(|it| !it.draining && it.serves(wanted) && !tried.contains(&it.id))
+    }
+
     /// One worker as it stands, whatever it serves; none if it may not take anything.
     pub fn standing_of(&self, now: Instant, worker: WorkerId) -> Option<Standing> {
         let worker = self.worker(worker).filter(|it| !it.draining && tier(it).is_some())?;

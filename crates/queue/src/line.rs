@@ -175,8 +175,7 @@ impl Line {
                 if left == 0 { None } else { Some(is_in) }
             });
         }
-        let is_barrier = |it: &RequestId| self.places.get(it).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX);
-        if let Some(place) = found.iter().position(is_barrier) {
+        if let Some(place) = found.iter().position(|&it| self.is_barrier(it)) {
             found.truncate(place + 1);
         }
     }
@@ -243,6 +242,11 @@ impl Line {
 
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// Whether it has been overtaken so often that nobody goes before it any more.
+    pub fn is_barrier(&self, request: RequestId) -> bool {
+        self.places.get(&request).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX)
     }
 
     pub fn contains(&self, request: RequestId) -> bool {

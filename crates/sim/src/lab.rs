@@ -318,12 +318,7 @@ impl Lab<'_> {
             }
         }
         self.effects = effects;
-        if let Some(due) = self.routers[router].due()
-            && self.due[router].is_none()
-        {
-            self.due[router] = Some(due);
-            self.foresee(due.max(now), Happens::Due { router });
-        }
+        self.foresee_due(now, router);
     }
 
     fn tell_all(&mut self, now: Instant, event: Event<'_>) {
@@ -516,10 +511,7 @@ impl Lab<'_> {
     fn tell_events(&mut self, now: Instant, worker: usize) {
         let mut batch = self.desks[worker].next_events();
         for event in batch.events(WorkerId(worker as u32), self.deck.block_tokens) {
-            for router in &mut self.routers {
-                router.on(now, event, &mut self.effects);
-            }
-            debug_assert!(self.effects.is_empty(), "what a cache holds seats nobody");
+            self.tell_all(now, event);
         }
         self.desks[worker].keep_scratch(batch);
     }

@@ -64,7 +64,9 @@ impl Brain {
         if self.standings.is_empty() {
             return Tried::Nobody;
         }
-        let may_hold_out = open.may_hold_out(now);
+        // Whom nobody may overtake any more takes what there is.
+        let is_barrier = self.pools.get(&open.pool).is_some_and(|it| it.line.is_barrier(request));
+        let may_hold_out = open.may_hold_out(now) && !is_barrier;
         let name = strategy(&mut self.strategies, &mut self.unlisted, open.wanted).name();
         if !name.prices_adapters() {
             // Whoever cannot price an adapter goes where it is, then where it fits.
@@ -115,8 +117,9 @@ impl Brain {
             let is_trusted = is_learned && standing.idle < FORGOTTEN;
             let is_idle = standing.promised.requests == 0;
             let is_late = |it: Instant| {
-                (is_trusted || !is_idle)
-                    && LATER * foresee(standing, promise.prefill, limits) > it.since(now).as_secs_f64()
+                it <= now
+                    || (is_trusted || !is_idle)
+                        && LATER * foresee(standing, promise.prefill, limits) > it.since(now).as_secs_f64()
             };
             self.openings.push(match open.deadline {
                 Some(deadline) if is_late(deadline) => Opening::TooLate,
@@ -261,6 +264,7 @@ impl Brain {
         if failure == Failure::Late {
             self.refuse_late(now, request, effects);
         } else if attempts_left && failovers_left && patience_left && (free || self.budget.spend(now)) {
+            self.refund(request);
             self.place(now, request, Refusal::Failed { last: failure }, effects);
         } else {
             effects.push(Effect::Refuse { request, refusal: Refusal::Failed { last: failure } });

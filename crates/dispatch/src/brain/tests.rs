@@ -9,6 +9,7 @@ use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::time::Duration;
 
 mod cache;
+mod line;
 
 struct Table {
     brain: Brain,

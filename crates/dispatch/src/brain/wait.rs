@@ -186,6 +186,9 @@ impl Brain {
         }
         match pool.line.join(entry) {
             Ok(displaced) => {
+                if self.waiting == 0 {
+                    self.looked = now;
+                }
                 self.waiting += 1;
                 if let Some(open) = self.open.get_mut(&request.0) {
                     open.line.since = Some(now);
@@ -358,7 +361,7 @@ impl Brain {
         let mut stranded: Vec<RequestId> = Vec::new();
         for (&request, open) in self.open.iter().filter(stands) {
             let is_listed = self.pool_of(open.wanted) == open.pool;
-            if !is_listed || !self.fleet.anyone_takes(open.wanted, &open.tried) {
+            if !is_listed || !self.fleet.anyone_may_take(open.wanted, &open.tried) {
                 stranded.push(RequestId(request));
             }
         }

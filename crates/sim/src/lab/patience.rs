@@ -9,15 +9,24 @@ use maitre_dispatch::{Event, Failure, Refusal};
 use super::{Happens, Lab};
 
 impl Lab<'_> {
-    /// A router asked for this moment, or for an earlier one of the same kind.
+    /// A router may want to know the time sooner than was foreseen.
+    pub(super) fn foresee_due(&mut self, now: Instant, router: usize) {
+        let Some(due) = self.routers[router].due().map(|it| it.max(now)) else { return };
+        if self.due[router].is_none_or(|it| due < it) {
+            self.due[router] = Some(due);
+            self.foresee(due, Happens::Due { router });
+        }
+    }
+
+    /// A router asked for this moment, and perhaps for an earlier one since.
     pub(super) fn be_due(&mut self, now: Instant, router: usize) {
+        if self.due[router] != Some(now) {
+            return;
+        }
         self.due[router] = None;
         match self.routers[router].due() {
             // Something happened meanwhile, and it is not time yet.
-            Some(due) if due > now => {
-                self.due[router] = Some(due);
-                self.foresee(due, Happens::Due { router });
-            }
+            Some(due) if due > now => self.foresee_due(now, router),
             Some(_) => self.tell(router, now, Event::Tick),
             None => {}
         }

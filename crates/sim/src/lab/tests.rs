@@ -12,6 +12,8 @@ use crate::profile::{H200_8B, Profile};
 use crate::report::{Row, Targets};
 use crate::trace::{Piece, Request, Trace};
 
+mod line;
+
 const SECONDS: f64 = 12.0;
 
 /// A third of the groups below fit into one cache.

@@ -1,0 +1,231 @@
+//! The law of the line: whatever happens, everybody ends, and once.
+
+use super::*;
+use maitre_fleet::Load;
+use proptest::prelude::ProptestConfig;
+use std::collections::BTreeMap;
+
+/// Where a request is, by what we were told and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Asked for, or failed, and nothing told yet.
+    Asking,
+    Waiting {
+        recalled: bool,
+    },
+    Seated {
+        worker: u32,
+        begun: bool,
+    },
+    /// It was called back too late.
+    Answered,
+}
+
+/// One thing that happens, by dice: which, to whom, and how.
+type Dice = (u8, prop::sample::Index, u64);
+
+struct World {
+    table: Table,
+    lives: BTreeMap<u64, Life>,
+    born: u64,
+    workers: u32,
+}
+
+impl World {
+    fn new(strategy: Name, recall: bool) -> World {
+        let mut queue = Queue { sequences_max: 2, prefill_tokens_max: 3_000, recall, ..Queue::default() };
+        queue.aging = Duration::from_millis(200);
+        let bounds = [(Some(300), 0.3), (Some(1_000), 0.0), (None, 0.0)];
+        for (class, (millis, reserve)) in queue.classes.iter_mut().zip(bounds) {
+            (class.requests_max, class.tokens_max, class.reserve) = (5, 20_000, reserve);
+            class.deadline = millis.map(Duration::from_millis);
+        }
+        let terms = Terms { requests_per_minute: Some(20), weight: 2.0, ..Terms::default() };
+        queue.tenants.insert(TenantId(2), Tenant { name: "2".to_owned(), terms });
+        let settings = Settings { strategy, queue, ..Settings::default() };
+        let mut table = Table::with_line(3, settings);
+        let cards = [Card { name: "qwen", parent: None }];
+        table.on(Event::ModelsReported { worker: WorkerId(2), cards: &cards });
+        World { table, lives: BTreeMap::new(), born: 0, workers: 3 }
+    }
+
+    fn happen(&mut self, (kind, index, number): Dice) {
+        self.table.now = self.table.now + Duration::from_millis(number % 60);
+        match kind {
+            0..=8 => self.arrive(number),
+            9..=15 if !self.lives.is_empty() => {
+                let place = index.index(self.lives.len());
+                let (&request, &life) = self.lives.iter().nth(place).unwrap();
+                self.live(kind, request, life, number);
+            }
+            16..=18 => self.change(kind, number),
+            19 => self.on(Event::Tick),
+            _ => {
+                if let Some(due) = self.table.brain.due() {
+                    self.table.now = self.table.now.max(due);
+                }
+                self.on(Event::Tick);
+                assert!(self.table.brain.due().is_none_or(|it| it > self.table.now), "due in the past");
+            }
+        }
+    }
+
+    fn arrive(&mut self, number: u64) {
+        self.born += 1;
+        let text: Vec<u32> = (0..1_600).map(|it| it + 10_000 * (number % 3) as u32).collect();
+        let prompt = warm::prompt(&text);
+        let deadlines = [None, None, Some(40), Some(150), Some(2_000)];
+        let arrival = Arrival {
+            model: Some(if number.is_multiple_of(7) { "qwen" } else { "llama" }),
+            size: Size::Tokens([100, 1_600, 3_500][(number / 3 % 3) as usize]),
+            class: ClassId((number / 9 % 3) as u8),
+            tenant: TenantId(number / 27 % 3),
+            deadline: deadlines[(number / 81 % 5) as usize]
+                .map(|it| self.table.now + Duration::from_millis(it)),
+            form: if number.is_multiple_of(5) { Form::Whole } else { Form::Stream },
+            prompt: number.is_multiple_of(2).then_some(&prompt),
+            ..one(self.born)
+        };
+        self.lives.insert(self.born, Life::Asking);
+        self.on(Event::Arrived(arrival));
+    }
+
+    fn live(&mut self, kind: u8, number: u64, life: Life, dice: u64) {
+        let request = RequestId(number);
+        let end = Event::Finished { request, counted: None, pieces: 100 };
+        match (kind, life) {
+            (9 | 10, Life::Seated { worker, begun: false }) => {
+                self.lives.insert(number, Life::Seated { worker, begun: true });
+                self.on(Event::FirstToken { request, worker: WorkerId(worker) });
+            }
+            (9 | 10, Life::Waiting { recalled: true }) => {
+                self.lives.insert(number, Life::Answered);
+                self.on(Event::FirstToken { request, worker: WorkerId(0) });
+            }
+            (11 | 12, Life::Seated { .. } | Life::Answered) => self.end(number, end),
+            (13, Life::Seated { begun: true, .. }) => self.end(number, Event::BrokeOff { request }),
+            (13 | 14, Life::Seated { begun: false, .. }) => {
+                let failure = Failure::ALL[dice as usize % Failure::ALL.len()];
+                self.lives.insert(number, Life::Asking);
+                self.on(Event::Failed { request, failure });
+            }
+            // Of an attempt that was called back.
+            (14, Life::Waiting { recalled: true }) => {
+                self.on(Event::Failed { request, failure: Failure::Broke });
+            }
+            (15, Life::Seated { .. }) if dice.is_multiple_of(2) => {
+                self.end(number, Event::Declined { request });
+            }
+            (15, _) => self.end(number, Event::Left { request }),
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, kind: u8, number: u64) {
+        let worker = WorkerId((number / 60) as u32 % self.workers);
+        match (kind, number % 6) {
+            (16, 0) => self.on(Event::WorkerGone { worker }),
+            (16, _) => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(2) }),
+            (17, it) => {
+                let evidence = [Evidence::ProbeAnswered, Evidence::Silent, Evidence::Refused];
+                self.on(Event::Probed { worker, evidence: evidence[it as usize % 3] });
+            }
+            (_, 0) => {
+                let (id, name) =
+                    (WorkerId(self.workers), if number.is_multiple_of(12) { "qwen" } else { "llama" });
+                self.workers += 1;
+                self.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", id.0) });
+                self.on(Event::Probed { worker: id, evidence: Evidence::ProbeAnswered });
+                self.on(Event::ModelsReported { worker: id, cards: &[Card { name, parent: None }] });
+            }
+            (_, it) => {
+                let load = Load { kv_tokens: Some(2_000 * it), running: Some(it), ..Load::default() };
+                self.on(Event::LoadReported { worker, load });
+            }
+        }
+    }
+
+    fn end(&mut self, request: u64, event: Event<'_>) {
+        self.lives.remove(&request);
+        self.on(event);
+    }
+
+    /// What we are told fits what we know, and nobody is forgotten.
+    fn on(&mut self, event: Event<'_>) {
+        for effect in self.table.on(event) {
+            self.obey(&effect);
+        }
+        assert!(!self.lives.values().any(|it| *it == Life::Asking), "nothing was told: {event:?}");
+        let waiting = self.lives.values().filter(|it| matches!(it, Life::Waiting { .. })).count();
+        assert_eq!((self.table.waiting(), self.table.brain.open()), (waiting, self.lives.len()), "{event:?}");
+        assert_eq!(self.table.brain.due().is_some(), waiting > 0, "{event:?}");
+    }
+
+    fn obey(&mut self, effect: &Effect) {
+        match *effect {
+            Effect::Seat(seat) => {
+                let life = Life::Seated { worker: seat.worker.0, begun: false };
+                let before = self.lives.insert(seat.request.0, life);
+                assert!(matches!(before, Some(Life::Asking | Life::Waiting { .. })), "{before:?}: {seat:?}");
+            }
+            Effect::Wait { request } => {
+                let before = self.lives.insert(request.0, Life::Waiting { recalled: false });
+                assert_eq!(before, Some(Life::Asking), "{request:?} waits");
+            }
+            Effect::Recall { request, worker } => {
+                let before = self.lives.insert(request.0, Life::Waiting { recalled: true });
+                assert_eq!(before, Some(Life::Seated { worker: worker.0, begun: false }), "{request:?}");
+            }
+            Effect::Refuse { request, .. } => {
+                let before = self.lives.remove(&request.0);
+                assert!(
+                    matches!(before, Some(Life::Asking | Life::Waiting { .. })),
+                    "{before:?}: {request:?}"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// All end, some by themselves.
+    fn close(&mut self) {
+        while let Some((&request, &life)) = self.lives.first_key_value() {
+            let id = RequestId(request);
+            let event = match life {
+                Life::Seated { .. } if request % 2 == 0 => {
+                    Event::Finished { request: id, counted: None, pieces: 2 }
+                }
+                _ => Event::Left { request: id },
+            };
+            self.end(request, event);
+        }
+        self.table.is_clear();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_everybody_ends_once_and_nothing_is_left(
+        script in prop::collection::vec((0u8..22, any::<prop::sample::Index>(), 0u64..1_000_000), 0..150),
+        (strategy, recall) in
+            (prop::sample::select(vec![Name::LeastDelay, Name::RoundRobin]), any::<bool>()),
+        (learned, index) in (prop::sample::select(vec![0, 12]), any::<prop::sample::Index>()),
+    ) {
+        let mut world = World::new(strategy, recall);
+        // First tokens as they usually come, of requests that find everybody idle.
+        for _ in 0..learned {
+            world.happen((0, index, 1));
+            let request = world.born;
+            world.table.now = world.table.now + Duration::from_millis(25);
+            let life = world.lives.get(&request).copied().unwrap_or(Life::Answered);
+            world.live(9, request, life, 0);
+            world.end(request, Event::Left { request: RequestId(request) });
+        }
+        for dice in script {
+            world.happen(dice);
+        }
+        world.close();
+    }
+}
