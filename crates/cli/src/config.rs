@@ -94,13 +94,21 @@ pub fn load<T: Into<OsString>>(
 
 /// Sets one knob by its key.
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
+    set_one_of_several(config, key, text)?;
+    settle(config)
+}
+
+/// The same where more are to come, which may need each other: classes, and the one that is standard. `settle` them then.
+pub fn set_one_of_several(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
     let knob = knob::all().find(|it| it.key == key).ok_or_else(|| format!("no knob is called \"{key}\""))?;
     let given = Given { knob, written: knob::Written::One(text.to_owned()), place: Place::Flag(knob.flag()) };
-    let set = knob.set(config, &given);
-    let errors: Vec<String> = match set {
-        Ok(()) => queue::settle(config).into_iter().map(|(_, what)| what).collect(),
-        Err(errors) => errors.into_iter().map(|it| it.what).collect(),
-    };
+    let join =
+        |errors: Vec<error::Error>| errors.into_iter().map(|it| it.what).collect::<Vec<_>>().join("; ");
+    knob.set(config, &given).map_err(join)
+}
+
+pub fn settle(config: &mut Config) -> Result<(), String> {
+    let errors: Vec<String> = queue::settle(config).into_iter().map(|(_, what)| what).collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
 }
 

@@ -294,9 +294,12 @@ impl Brain {
     /// Somebody joined. Nothing has changed for those who were there, so it alone may go, if it is among the first.
     fn serve_newcomer(&mut self, now: Instant, number: u64, request: RequestId, effects: &mut Vec<Effect>) {
         let mut found = std::mem::take(&mut self.found);
+        let wanted = self.open.get(&request.0).map(|it| it.wanted);
         if let Some(pool) = self.pools.get_mut(&number) {
             let allowed = pool.allowed(now, &self.settings.queue, self.fleet.scale().requests);
-            pool.line.next(now, allowed, &mut found);
+            // Those who want something else may be waiting for other workers.
+            let alike = |it: RequestId| self.open.get(&it.0).map(|it| it.wanted) == wanted;
+            pool.line.next_of(now, allowed, alike, &mut found);
             if let Some(place) = found.iter().position(|&it| it == request) {
                 self.serve_one(now, First { number, found: &found[..=place], from: place }, effects);
             }

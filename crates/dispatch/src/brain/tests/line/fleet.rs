@@ -122,3 +122,37 @@ fn answers_in_one_piece_make_room_when_their_prompts_should_be_done() {
     let whole = Arrival { form: Form::Whole, ..one(1) };
     table.play(&[(Come(whole), "1@0"), (Come(one(2)), "2 waits"), (After(60), ""), (After(11), "2@0")]);
 }
+
+/// Ten wait for the only worker that has an adapter; those for the model under it go to the other.
+#[test]
+fn those_for_another_worker_keep_nobody_from_a_free_one() {
+    let mut table = Table::in_line(2, |_| ());
+    let cards = [Card { name: "llama", parent: None }, Card { name: "sql", parent: Some("llama") }];
+    table.on(Event::ModelsReported { worker: WorkerId(1), cards: &cards });
+    let sql = |request| Arrival { model: Some("sql"), ..one(request) };
+    table.play(&[(Come(sql(1)), "1@1"), (Come(one(2)), "2@0")]);
+    for request in 3..13 {
+        assert_eq!(table.tell(Come(sql(request))), format!("{request} waits"));
+    }
+    table.play(&[(Come(one(13)), "13 waits"), (End(2), "13@0"), (End(13), ""), (Come(one(14)), "14@0")]);
+}
+
+/// Events that make no room for anybody do not put the alarm off.
+#[test]
+fn the_pulse_comes_however_much_happens() {
+    let mut table = Table::in_line(1, |_| ());
+    table.play(&[(Come(one(1)), "1@0"), (First(1), ""), (Come(one(2)), "2 waits")]);
+    let due = table.brain.due();
+    table.now = table.now + Duration::from_millis(40);
+    table.on(Event::Streamed { request: RequestId(1), pieces: 32 });
+    assert_eq!(table.brain.due(), due);
+}
+
+/// A burst in a lower class beside one chat at an idle worker.
+#[test]
+fn classes_below_are_not_held_back_where_those_above_use_next_to_nothing() {
+    let mut table = Table::in_line(1, |it| it.sequences_max = 0);
+    table.play(&[(Come(chat(0)), "0@0"), (First(0), ""), (After(100), "")]);
+    let told: Vec<String> = (1..4).map(|it| table.tell(Come(one(it)))).collect();
+    assert_eq!(told, ["1@0", "2@0", "3@0"]);
+}

@@ -129,3 +129,18 @@ fn ten_thousand_who_hold_out_and_leave_leave_nothing() {
     table.play(&[(Leave(2), ""), (End(1), "")]);
     table.is_clear();
 }
+
+/// It held out while thirty-two others went to the free worker; then it goes there itself, and all go on.
+#[test]
+fn one_that_may_not_be_overtaken_any_more_holds_out_no_longer() {
+    let (mut table, shared) = (Table::warm(), prompt(&text(0, 0)));
+    table.stored(1, &text(0, 0));
+    table.play(&[(Come(with(&shared, 1)), "1@1"), (Come(with(&shared, 2)), "2 waits")]);
+    for request in 3..60 {
+        table.step(Come(one(request)));
+        table.step(After(1));
+        table.step(Leave(request));
+    }
+    let seat = table.brain.seat_of(RequestId(2));
+    assert_eq!(seat, Some(WorkerId(0)), "{:?}", table.brain.open.get(&2));
+}
