@@ -47,9 +47,10 @@ const PREFILL: f64 = 4.0;
 const CROWD: f64 = 10.0;
 
 /// Never fewer tokens: an engine takes as many in one step or two (vLLM on small GPUs: 2,048), and a step less than
-/// full is a step wasted. Never more: two of the largest steps.
+/// full is a step wasted. Never more: what large GPUs take in one step. Past saturation first tokens bend later than
+/// they should, for steps are long; with 16,384 a fleet of 32B models gave 12 % less in time than with 4,096.
 const PREFILL_MIN: f64 = 4_096.0;
-const PREFILL_MAX: f64 = 16_384.0;
+const PREFILL_MAX: f64 = 8_192.0;
 /// Never fewer requests at a worker, whatever was learned from answers that came in one gulp.
 const SEQUENCES_MIN: f64 = 16.0;
 const SEQUENCES_MAX: f64 = 100_000.0;

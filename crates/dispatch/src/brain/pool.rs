@@ -15,7 +15,7 @@ pub(super) struct Pool {
     pub(super) line: Line,
     pub(super) drain: Drain,
     /// What those were told who were refused, by class.
-    pub(super) books: [Book; CLASSES_MAX],
+    books: [Book; CLASSES_MAX],
     spare: Spare,
     /// Requests at workers, by class.
     seated: [u32; CLASSES_MAX],
@@ -54,6 +54,17 @@ impl Pool {
     pub(super) fn must_not_disturb(&self, now: Instant, class: ClassId) -> bool {
         let above: u32 = self.seated[..class.index()].iter().sum();
         above > self.workers && self.spare.idle(now, class) < CONSIDERATE
+    }
+
+    /// When one of this class should come again whose work takes so many seconds. Those below are told to come after it:
+    /// it will go before them. Those above need not know.
+    pub(super) fn book(&mut self, now: Instant, class: ClassId, seconds: f64) -> Duration {
+        let mut told = Duration::ZERO;
+        for place in (class.index()..CLASSES_MAX).rev() {
+            let ahead = self.seconds_ahead(ClassId(place as u8)).unwrap_or(0.0);
+            told = self.books[place].retry_after(now, ahead, seconds);
+        }
+        told
     }
 
     /// How long it will take until this newcomer's turn comes; none while nobody knows.

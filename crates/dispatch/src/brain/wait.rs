@@ -444,8 +444,7 @@ impl Brain {
         let Some(pool) = self.pools.get_mut(&open.pool) else { return Duration::ZERO };
         let cost = cost(open, self.fleet.rates());
         let seconds = pool.drain.rate().map_or(0.0, |it| cost / it);
-        let ahead = pool.seconds_ahead(open.class).unwrap_or(0.0);
-        pool.books[open.class.index()].retry_after(now, ahead, seconds)
+        pool.book(now, open.class, seconds)
     }
 
     /// It stands in line no longer, whatever became of it.
