@@ -307,6 +307,7 @@ impl Brain {
         self.found = found;
     }
 
+    /// Seats those that this worker serves, wherever they find a seat, as long as one of the first of them does.
     fn serve(&mut self, now: Instant, number: u64, worker: WorkerId, effects: &mut Vec<Effect>) {
         let mut found = std::mem::take(&mut self.found);
         while let (Some(pool), Some(worker)) = (self.pools.get_mut(&number), self.fleet.worker(worker)) {
