@@ -174,13 +174,13 @@ pub struct Brain {
     awaited: awaited::All,
     /// Requests in line, in all pools.
     waiting: usize,
-    /// Workers have gone, or serve something else, since we last asked whether those in line still have anybody to
-    /// wait for.
-    is_stranding: bool,
+    /// Workers have gone, or serve something else, since we last asked whether those in line still have anybody
+    /// to wait for.
+    fleet_changed: bool,
     /// When we last looked who can go.
     looked: Instant,
     /// What tenants have had of what they may have.
-    limits: queue::Rates,
+    allowances: queue::Allowances,
     budget: Budget,
     rng: Rng,
     // Scratch, so that a decision allocates nothing per worker.
@@ -206,9 +206,9 @@ impl Brain {
             pools: NumberMap::default(),
             awaited: awaited::All::default(),
             waiting: 0,
-            is_stranding: false,
+            fleet_changed: false,
             looked: Instant::ZERO,
-            limits: queue::Rates::new(),
+            allowances: queue::Allowances::new(),
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
             standings: Vec::new(),
@@ -281,12 +281,12 @@ impl Brain {
             Event::WorkerGone { worker } => {
                 self.fleet.remove(worker);
                 self.cache.leave(worker);
-                self.is_stranding = true;
+                self.fleet_changed = true;
                 effects.push(Effect::Forget { worker });
             }
             Event::WorkerDrained { worker, draining } => {
                 self.fleet.drain(worker, draining);
-                self.is_stranding = true;
+                self.fleet_changed = true;
             }
             Event::Probed { worker, evidence } => self.see(now, worker, evidence, effects),
             Event::ModelsReported { worker, cards } => self.learn_models(worker, cards),
@@ -306,7 +306,15 @@ impl Brain {
             Event::BlocksCleared { worker } => self.cache.clear(worker),
             Event::TrustChanged { worker, trust } => self.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
-            Event::Failed { request, failure } => self.failed(now, request, failure, effects),
+            Event::Failed { request, worker, failure } => {
+                if let Some(evidence) = failure.evidence() {
+                    self.see(now, worker, evidence, effects);
+                }
+                // What became of an attempt that nobody wants any more is news of its worker alone.
+                if self.seat_of(request) == Some(worker) {
+                    self.failed(now, request, failure, effects);
+                }
+            }
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
@@ -323,7 +331,7 @@ impl Brain {
             self.cache.refused(worker);
         }
         effects.extend(change.map(Effect::Changed));
-        self.is_stranding |= change.is_some_and(|it| it.to.is_out());
+        self.fleet_changed |= change.is_some_and(|it| it.to.is_out());
         // A doubt raised by traffic is settled by a probe, at once.
         if change.is_some_and(|it| matches!(it.to, State::Suspect { .. })) {
             effects.push(Effect::Probe { worker });
@@ -336,7 +344,7 @@ impl Brain {
         self.cache.tick(now);
         self.presume_prefilled(now);
         self.count_workers();
-        if std::mem::take(&mut self.is_stranding) {
+        if std::mem::take(&mut self.fleet_changed) {
             self.refuse_stranded(effects);
         }
         effects.extend(changes.into_iter().map(Effect::Changed));
@@ -344,7 +352,7 @@ impl Brain {
 
     fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
         self.fleet.learn_models(worker, cards);
-        self.is_stranding = true;
+        self.fleet_changed = true;
         for card in cards {
             let Some(model) = self.fleet.model(card.name) else { continue };
             self.strategies.entry(u64::from(model.0)).or_insert_with(|| {
@@ -404,7 +412,7 @@ impl Brain {
         if queue.enabled {
             let terms = queue.terms(arrival.tenant);
             let tokens = (work.prompt + work.answer).0;
-            if let Err(retry_after) = self.limits.take(now, arrival.tenant, terms, tokens) {
+            if let Err(retry_after) = self.allowances.take(now, arrival.tenant, terms, tokens) {
                 let refusal = Refusal::RateLimited { retry_after };
                 return effects.push(Effect::Refuse { request, refusal });
             }
@@ -432,7 +440,7 @@ impl Brain {
             recalls: 0,
         };
         self.open.insert(request.0, open);
-        self.place(now, request, Refusal::NoWorker, effects);
+        self.admit(now, request, Refusal::NoWorker, effects);
     }
 
     fn wanted(&self, model: Option<&str>) -> Result<Wanted, Refusal> {

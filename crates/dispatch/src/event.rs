@@ -67,9 +67,11 @@ pub enum Event<'a> {
     // Requests. Each arrives once and ends once: `Finished`, `Declined`, `BrokeOff` or `Left`, or refused by
     // us.
     Arrived(Arrival<'a>),
-    /// The attempt at the worker it was seated at failed before the first byte of an answer.
+    /// The attempt at this worker failed before the first byte of an answer. If it is not the one the request is seated
+    /// at, it had been called back from there a moment ago.
     Failed {
         request: RequestId,
+        worker: WorkerId,
         failure: Failure,
     },
     /// The answer begins, at this worker. It may be one that the request has been called back from a moment ago: too

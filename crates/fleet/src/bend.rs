@@ -19,8 +19,6 @@ const SIZES: usize = 20;
 const NEWEST: f64 = 0.02;
 /// So many of one size tell something.
 const ENOUGH: u32 = 4;
-/// How many sizes of load what is usual is worth, at no load and at twice the mean.
-const LEAN: u32 = 1;
 /// Where steps bend that prefill nothing: at 100 to 120 requests in all profiles that we have.
 const STEP: f64 = 100.0;
 /// And where first tokens do.
@@ -56,13 +54,12 @@ impl Curve {
         if sums.weight == 0.0 {
             return None;
         }
-        // Loads hardly vary in a steady stream, and through one point go many lines.
+        // Loads hardly vary in a steady stream, and through one point go many lines. So what is usual counts like two
+        // more sizes, no load and twice the mean.
         let (load, seconds) = (sums.x / sums.weight, sums.y / sums.weight);
         let slope = seconds / (usual + load);
-        for _ in 0..LEAN {
-            sums.add(0.0, usual * slope);
-            sums.add(2.0 * load, (usual + 2.0 * load) * slope);
-        }
+        sums.add(0.0, usual * slope);
+        sums.add(2.0 * load, (usual + 2.0 * load) * slope);
         let slope = (sums.weight * sums.xy - sums.x * sums.y) / (sums.weight * sums.xx - sums.x * sums.x);
         let base = (sums.y - slope * sums.x) / sums.weight;
         (slope > 0.0 && base > 0.0).then_some(Fit { base, slope }).filter(|it| it.slope.is_finite())

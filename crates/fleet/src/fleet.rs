@@ -53,7 +53,7 @@ pub struct Standing {
     pub prefill: Fit,
     pub decode: Fit,
     /// The loads at which its times bend upward.
-    pub bends: Scale,
+    pub scale: Scale,
     pub wait_seconds: f64,
     /// What its cache has room for, and what the requests there hold of it.
     pub room: Option<(Tokens, Tokens)>,
@@ -414,7 +414,7 @@ impl Fleet {
             promised: worker.promised,
             requests: worker.requests(now),
             share: worker.health.share(now, &self.settings),
-            bends: worker.scale,
+            scale: worker.scale,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
             wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),

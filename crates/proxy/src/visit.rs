@@ -100,7 +100,12 @@ impl Visit {
     /// Tells the brain that the attempt failed, and asks for another seat.
     pub(crate) fn failed(&self, failure: Failure) -> Decision {
         self.lane.house.metrics.failed(failure);
-        self.lane.house.on(Event::Failed { request: self.request, failure })
+        match self.seat {
+            Some(Seat { worker, .. }) => {
+                self.lane.house.on(Event::Failed { request: self.request, worker, failure })
+            }
+            None => Decision::Nothing,
+        }
     }
 
     /// Where it goes, or why not; while it stands in line, this waits. Dropped meanwhile, its client has left.

@@ -15,7 +15,7 @@
 
 /// Where a worker's times bend upward: the loads with which they are twice what they are with none.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bends {
+pub struct Scale {
     /// Steps, by requests in them.
     pub requests: f64,
     /// First tokens, by tokens before them.
@@ -42,7 +42,8 @@ impl Limits {
 }
 
 /// How many times the load at the bend. With four times, a worker gives 80 % of all the prefill there is to be had,
-/// with ten times 91 % of all tokens. With twice, chats at 80 % of what a fleet could take waited for nothing.
+/// with ten times 91 % of all tokens. With twice, chats waited here without need when a fleet
+/// had 80 % of what it can take.
 const PREFILL: f64 = 4.0;
 const CROWD: f64 = 10.0;
 
@@ -62,9 +63,9 @@ pub struct Caps {
     pub sequences: u32,
 }
 
-pub fn limits(bends: &Bends, caps: Caps) -> Limits {
-    let prefill = (PREFILL * bends.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
-    let crowd = (CROWD * bends.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
+pub fn limits(scale: Scale, caps: Caps) -> Limits {
+    let prefill = (PREFILL * scale.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
+    let crowd = (CROWD * scale.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
     let or_none = |limit: u64| if limit == 0 { u64::MAX } else { limit };
     Limits {
         prefill_tokens: (prefill as u64).min(or_none(caps.prefill_tokens)),

@@ -519,11 +519,11 @@ impl Lab<'_> {
     /// An attempt failed before its first token: whoever seated the request seats it again, or gives it up.
     fn fail(&mut self, now: Instant, request: u64, failure: Failure) {
         let Some(open) = self.open.get(&request) else { return };
-        let (number, router) = (open.number, open.router);
+        let (number, router, worker) = (open.number, open.router, open.worker);
         if self.settings.judge != Judge::Brain {
             return self.seat_by_foreknowledge(now, request, number);
         }
-        self.tell(router, now, Event::Failed { request: RequestId(request), failure });
+        self.tell(router, now, Event::Failed { request: RequestId(request), worker, failure });
     }
 }
 

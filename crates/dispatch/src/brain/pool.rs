@@ -49,8 +49,8 @@ impl Pool {
         self.seated[class.index()] = self.seated[class.index()].saturating_sub(1);
     }
 
-    /// Whether one of this class must find a worker at which nobody of a class above waits for a first token: so it
-    /// is while those above have much of the fleet, unless there has been no such worker for a while.
+    /// Whether one of this class must find a worker at which nobody waits for a first token: so it is while those above
+    /// have more than a request at each, unless there has been no such worker for a while.
     pub(super) fn must_not_disturb(&self, now: Instant, class: ClassId) -> bool {
         let above: u32 = self.seated[..class.index()].iter().sum();
         above > self.workers && self.spare.idle(now, class) < CONSIDERATE
@@ -59,6 +59,8 @@ impl Pool {
     /// When one of this class should come again whose work takes so many seconds. Those below are told to come after it:
     /// it will go before them. Those above need not know.
     pub(super) fn book(&mut self, now: Instant, class: ClassId, seconds: f64) -> Duration {
+        // Nothing may have gone for a while.
+        self.drain.see(now, 0.0);
         let mut told = Duration::ZERO;
         for place in (class.index()..CLASSES_MAX).rev() {
             let ahead = self.seconds_ahead(ClassId(place as u8)).unwrap_or(0.0);

@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
-
 use maitre_fleet::Standing;
 
 use super::Brain;
@@ -53,7 +52,7 @@ impl Brain {
         let unborn = self.unborn(open.class);
         let mut best: Option<(Tokens, Vec<RequestId>)> = None;
         for standing in &self.standings {
-            let limits = limits(standing.bends, self.settings.queue.caps());
+            let limits = limits(standing.scale, self.settings.queue.caps());
             let in_time = |it: &Standing| LATER * foresee(it, open.ask.prefill, limits) <= left;
             let (mut left_there, mut called, mut work) = (*standing, Vec::new(), Tokens::ZERO);
             for it in unborn.get(&standing.worker).into_iter().flatten().take(RECALLS_MAX) {

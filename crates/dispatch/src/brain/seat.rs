@@ -8,7 +8,7 @@ use maitre_fleet::bend::Scale;
 use maitre_fleet::fleet::Hold;
 use maitre_fleet::{ModelId, Promise, Slot, Standing, Wanted};
 use maitre_policy::{Adapter, Ask, Candidate, Pace, Pick, Reported, Room, Strategy};
-use maitre_queue::knee::{self, Bends, Caps, Limits};
+use maitre_queue::knee::{self, Caps, Limits};
 
 use super::{Brain, Place, model_of};
 use crate::awaited::Awaited;
@@ -109,9 +109,9 @@ impl Brain {
         let is_learned = self.fleet.rates().is_learned();
         for (place, standing) in self.standings.iter().enumerate() {
             let promise = promise(&open.ask, self.held.get(place).copied().unwrap_or_default());
-            let limits = limits(standing.bends, caps).times(part);
+            let limits = limits(standing.scale, caps).times(part);
             // What is longer than a first token takes anyway keeps those waiting who are there.
-            let is_long = promise.prefill.0 as f64 > standing.bends.prefill_tokens;
+            let is_long = promise.prefill.0 as f64 > standing.scale.prefill_tokens;
             let disturbs = considerate && is_long && standing.promised.prefilling > 0;
             // One that has done nothing of late may be faster than it was: somebody has to find out.
             let is_trusted = is_learned && standing.idle < FORGOTTEN;
@@ -255,9 +255,6 @@ impl Brain {
         open.failovers += u32::from(failure.was_sent());
         let attempts_left = (open.tried.len() as u32) < super::ATTEMPTS_MAX;
         let failovers_left = open.failovers <= self.settings.failovers_max;
-        if let Some(evidence) = failure.evidence() {
-            self.see(now, worker, evidence, effects);
-        }
         // What never reached a worker costs nobody anything: only the rest is paid from the budget.
         let free = !failure.was_sent();
         let patience_left = !matches!(failure, Failure::TimedOut | Failure::NoSocket | Failure::Late);
@@ -265,7 +262,7 @@ impl Brain {
             self.refuse_late(now, request, effects);
         } else if attempts_left && failovers_left && patience_left && (free || self.budget.spend(now)) {
             self.refund(request);
-            self.place(now, request, Refusal::Failed { last: failure }, effects);
+            self.admit(now, request, Refusal::Failed { last: failure }, effects);
         } else {
             effects.push(Effect::Refuse { request, refusal: Refusal::Failed { last: failure } });
             self.close(request);
@@ -296,7 +293,7 @@ pub(super) fn foresee(standing: &Standing, prefill: Tokens, limits: Limits) -> f
 }
 
 pub(super) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> Limits {
-    knee::limits(&Bends { requests, prefill_tokens }, caps)
+    knee::limits(knee::Scale { requests, prefill_tokens }, caps)
 }
 
 /// Whether a worker has less than it can work on.

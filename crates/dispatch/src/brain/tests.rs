@@ -52,12 +52,19 @@ impl Table {
         self.on(Event::FirstToken { request, worker })
     }
 
+    /// The attempt of a request fails, where it is seated.
+    fn break_down(&mut self, request: u64, failure: Failure) -> Vec<Effect> {
+        let request = RequestId(request);
+        let worker = self.brain.seat_of(request).unwrap_or(WorkerId(0));
+        self.on(Event::Failed { request, worker, failure })
+    }
+
     fn arrive(&mut self, request: u64, model: Option<&str>) -> Result<u32, Refusal> {
         outcome(&self.on(Event::Arrived(arrival(request, model))))
     }
 
     fn fail(&mut self, request: u64, failure: Failure) -> Result<u32, Refusal> {
-        outcome(&self.on(Event::Failed { request: RequestId(request), failure }))
+        outcome(&self.break_down(request, failure))
     }
 
     fn promised(&self) -> Vec<Promised> {
@@ -80,6 +87,15 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         deadline: None,
         prompt: None,
     }
+}
+
+#[track_caller]
+fn seat(effects: &[Effect]) -> Seat {
+    let found = effects.iter().find_map(|it| match it {
+        Effect::Seat(seat) => Some(*seat),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("not seated: {effects:?}"))
 }
 
 #[track_caller]
@@ -170,7 +186,7 @@ fn an_empty_budget_stops_failovers_but_not_what_never_left() {
 fn a_broken_answer_asks_for_a_probe_at_once() {
     let mut table = Table::of(2);
     table.arrive(1, Some("llama")).unwrap();
-    let effects = table.on(Event::Failed { request: RequestId(1), failure: Failure::Broke });
+    let effects = table.break_down(1, Failure::Broke);
     assert!(effects.contains(&Effect::Probe { worker: WorkerId(0) }), "{effects:?}");
 }
 
@@ -227,7 +243,7 @@ proptest! {
                 6 => drop(table.on(Event::BrokeOff { request: id })),
                 _ => {
                     let failure = Failure::ALL[choice.index(Failure::ALL.len())];
-                    table.on(Event::Failed { request: id, failure });
+                    table.break_down(request, failure);
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::rates::Rates;
-use maitre_fleet::{Wanted, Worker};
+use maitre_fleet::{ModelId, Wanted, Worker};
 use maitre_queue::Limits;
 use maitre_queue::line::{Entry, Waiting};
 
@@ -95,11 +95,11 @@ impl Brain {
             Wanted::Anything => anyone(),
             Wanted::Unlisted => None,
         };
-        base.map_or(UNLISTED, |it| u64::from(it.0))
+        number(base)
     }
 
     /// Gives a request a seat, or a place in line, or refuses it.
-    pub(super) fn place(
+    pub(super) fn admit(
         &mut self,
         now: Instant,
         request: RequestId,
@@ -225,16 +225,15 @@ impl Brain {
             | Event::Declined { request }
             | Event::BrokeOff { request }
             | Event::Left { request } => at(request),
-            Event::LoadReported { worker, .. } | Event::WorkerDrained { worker, .. } => {
-                Freed::Worker(*worker)
-            }
-            Event::WorkerJoined { .. }
-            | Event::WorkerGone { .. }
-            | Event::Probed { .. }
-            | Event::ModelsReported { .. }
-            | Event::AdaptersReported { .. }
-            | Event::Tick => Freed::Anyone,
+            Event::LoadReported { worker, .. }
+            | Event::WorkerDrained { worker, .. }
+            | Event::Probed { worker, .. }
+            | Event::ModelsReported { worker, .. }
+            | Event::AdaptersReported { worker, .. } => Freed::Worker(*worker),
+            Event::Tick => Freed::Anyone,
             Event::Arrived(_)
+            | Event::WorkerJoined { .. }
+            | Event::WorkerGone { .. }
             | Event::Streamed { .. }
             | Event::BlocksStored { .. }
             | Event::BlocksRemoved { .. }
@@ -254,7 +253,7 @@ impl Brain {
             Freed::Worker(worker) => self.serve_at(now, worker, effects),
             Freed::Anyone => {
                 self.looked = now;
-                for worker in self.samples() {
+                for worker in self.samples(now) {
                     self.serve_at(now, worker, effects);
                 }
             }
@@ -262,31 +261,28 @@ impl Brain {
     }
 
     /// Of workers that have room, one of each list of models: whoever one of them cannot serve, its like cannot either.
-    fn samples(&self) -> Vec<WorkerId> {
+    fn samples(&self, now: Instant) -> Vec<WorkerId> {
         let mut found: Vec<&Worker> = Vec::new();
-        let (now, caps) = (self.looked, self.settings.queue.caps());
         for worker in self.fleet.workers() {
             let is_new = !found.iter().any(|it| it.models == worker.models);
-            let has_room = || {
-                self.fleet
-                    .standing_of(now, worker.id)
-                    .is_some_and(|it| is_below_knee(&it, limits(it.bends, caps)))
-            };
-            if is_new && has_room() {
+            if is_new && self.has_room_at(now, worker.id) {
                 found.push(worker);
             }
         }
         found.iter().map(|it| it.id).collect()
     }
 
+    fn has_room_at(&self, now: Instant, worker: WorkerId) -> bool {
+        let caps = self.settings.queue.caps();
+        let standing = self.fleet.standing_of(now, worker);
+        standing.is_some_and(|it| is_below_knee(&it, limits(it.scale, caps)))
+    }
+
     /// This worker may have room: those it can serve go, in order, as long as anybody has room for the first of them.
     fn serve_at(&mut self, now: Instant, worker: WorkerId, effects: &mut Vec<Effect>) {
-        let caps = self.settings.queue.caps();
-        let standing =
-            self.fleet.standing_of(now, worker).filter(|it| is_below_knee(it, limits(it.bends, caps)));
-        let number = self.fleet.base_of(worker).map_or(UNLISTED, |it| u64::from(it.0));
+        let number = number(self.fleet.base_of(worker));
         let has_line = self.pools.get(&number).is_some_and(|it| !it.line.is_empty());
-        if standing.is_some() && has_line {
+        if has_line && self.has_room_at(now, worker) {
             self.serve(now, number, worker, effects);
         }
     }
@@ -348,9 +344,7 @@ impl Brain {
                     return true;
                 }
                 Tried::Nobody => {
-                    let failed = self.open.get(&request.0).and_then(|it| it.failure);
-                    let refusal = failed.map_or(Refusal::NoWorker, |last| Refusal::Failed { last });
-                    self.refuse(request, refusal, effects);
+                    self.refuse_for_nobody(request, effects);
                     return true;
                 }
                 Tried::Busy => {}
@@ -370,11 +364,14 @@ impl Brain {
             }
         }
         stranded.sort_unstable();
-        for request in stranded {
-            let failed = self.open.get(&request.0).and_then(|it| it.failure);
-            let refusal = failed.map_or(Refusal::NoWorker, |last| Refusal::Failed { last });
-            self.refuse(request, refusal, effects);
-        }
+        stranded.into_iter().for_each(|it| self.refuse_for_nobody(it, effects));
+    }
+
+    /// There is nobody left for it: since its last attempt failed, if it had one.
+    fn refuse_for_nobody(&mut self, request: RequestId, effects: &mut Vec<Effect>) {
+        let failed = self.open.get(&request.0).and_then(|it| it.failure);
+        let refusal = failed.map_or(Refusal::NoWorker, |last| Refusal::Failed { last });
+        self.refuse(request, refusal, effects);
     }
 
     /// Its tenant pays what it really has to compute, and pays more or gets back when its answer has ended.
@@ -434,7 +431,7 @@ impl Brain {
         let queue = &self.settings.queue;
         if let Some(open) = self.open.get(&request.0).filter(|it| queue.enabled && it.tried.is_empty()) {
             let tokens = (open.ask.prefill + open.ask.decode).0;
-            self.limits.give_back(open.tenant, queue.terms(open.tenant), tokens);
+            self.allowances.give_back(open.tenant, queue.terms(open.tenant), tokens);
         }
         self.close(request);
     }
@@ -462,10 +459,9 @@ impl Brain {
 
     /// How many workers each pool has that are fit.
     pub(super) fn count_workers(&mut self) {
-        for (&number, pool) in &mut self.pools {
-            let here =
-                |it: &&Worker| self.fleet.base_of(it.id).map_or(UNLISTED, |it| u64::from(it.0)) == number;
-            pool.workers = self.fleet.workers().filter(|it| it.is_fit()).filter(here).count() as u32;
+        for (&name, pool) in &mut self.pools {
+            let here = |it: &&Worker| it.is_fit() && number(self.fleet.base_of(it.id)) == name;
+            pool.workers = self.fleet.workers().filter(here).count() as u32;
         }
     }
 }
@@ -485,6 +481,11 @@ pub(super) enum Freed {
     Nobody,
     Worker(WorkerId),
     Anyone,
+}
+
+/// What the pool of this model goes by.
+fn number(base: Option<ModelId>) -> u64 {
+    base.map_or(UNLISTED, |it| u64::from(it.0))
 }
 
 /// What a request is expected to take, in tokens of prefill. What of it is cached is not known before it is seated.

@@ -119,15 +119,6 @@ fn names(tokens: &[u32], block: u32) -> Vec<u64> {
     blocks.map(|(at, it)| (at as u64) << 32 | u64::from(it[it.len() - 1])).collect()
 }
 
-#[track_caller]
-fn seat(effects: &[Effect]) -> Seat {
-    let found = effects.iter().find_map(|it| match it {
-        Effect::Seat(seat) => Some(*seat),
-        _ => None,
-    });
-    found.unwrap_or_else(|| panic!("not seated: {effects:?}"))
-}
-
 /// Runs a script over four workers, with both strategies and several dice.
 #[track_caller]
 fn check(script: impl Fn(&mut Table)) {
@@ -169,7 +160,7 @@ fn an_attempt_that_failed_before_its_first_token_leaves_no_belief() {
     for failure in Failure::ALL {
         check(|table| {
             let first = table.ask(1, &text(1, 1_600));
-            let effects = table.on(Event::Failed { request: RequestId(1), failure });
+            let effects = table.break_down(1, failure);
             let second = effects.iter().find_map(|it| match it {
                 Effect::Seat(seat) => Some(*seat),
                 _ => None,

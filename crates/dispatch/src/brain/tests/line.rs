@@ -62,7 +62,7 @@ impl Table {
             First(request) => self.begin(request),
             End(request) => self.on(Event::Finished { request: id(request), counted: None, pieces: 100 }),
             Leave(request) => self.on(Event::Left { request: id(request) }),
-            Fail(request, failure) => self.on(Event::Failed { request: id(request), failure }),
+            Fail(request, failure) => self.break_down(request, failure),
             After(millis) => {
                 self.now = self.now + Duration::from_millis(millis);
                 self.on(Event::Tick)
@@ -169,15 +169,6 @@ fn retry_after(effects: &[Effect]) -> Duration {
         _ => None,
     });
     found.unwrap_or_else(|| panic!("nobody was told to come again: {effects:?}"))
-}
-
-#[track_caller]
-fn seat(effects: &[Effect]) -> Seat {
-    let found = effects.iter().find_map(|it| match it {
-        Effect::Seat(seat) => Some(*seat),
-        _ => None,
-    });
-    found.unwrap_or_else(|| panic!("not seated: {effects:?}"))
 }
 
 #[test]

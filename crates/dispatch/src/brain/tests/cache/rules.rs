@@ -86,21 +86,23 @@ fn dynamo_cost_counts_a_prefix_in_use_once() {
 #[test]
 fn however_a_request_ends_its_blocks_are_in_use_no_more() {
     let request = RequestId(1);
-    let ends = [
-        Event::Finished { request, counted: None, pieces: 1 },
-        Event::Declined { request },
-        Event::BrokeOff { request },
-        Event::Left { request },
-        Event::Failed { request, failure: Failure::TimedOut },
-    ];
-    for end in ends {
+    let ends = |worker| {
+        [
+            Event::Finished { request, counted: None, pieces: 1 },
+            Event::Declined { request },
+            Event::BrokeOff { request },
+            Event::Left { request },
+            Event::Failed { request, worker, failure: Failure::TimedOut },
+        ]
+    };
+    for end in 0..5 {
         let mut table = Table::cached(2, Name::DynamoCost, 0);
         let first = table.ask(1, &text(1, 1_600)).worker;
         // A second attempt takes them along.
-        table.on(Event::Failed { request, failure: Failure::Refused });
+        table.break_down(1, Failure::Refused);
         let in_use = |table: &Table, it: u32| table.brain.in_use.as_ref().unwrap().at(WorkerId(it), None).all;
         assert_eq!((in_use(&table, first.0), in_use(&table, 1 - first.0)), (Tokens(0), Tokens(1_600)));
-        table.on(end);
+        table.on(ends(WorkerId(1 - first.0))[end]);
         assert_eq!((in_use(&table, 0), in_use(&table, 1)), (Tokens(0), Tokens(0)));
     }
 }

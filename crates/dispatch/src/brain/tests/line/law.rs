@@ -104,14 +104,14 @@ impl World {
             }
             (11 | 12, Life::Seated { .. } | Life::Answered) => self.end(number, end),
             (13, Life::Seated { begun: true, .. }) => self.end(number, Event::BrokeOff { request }),
-            (13 | 14, Life::Seated { begun: false, .. }) => {
+            (13 | 14, Life::Seated { worker, begun: false }) => {
                 let failure = Failure::ALL[dice as usize % Failure::ALL.len()];
                 self.lives.insert(number, Life::Asking);
-                self.on(Event::Failed { request, failure });
+                self.on(Event::Failed { request, worker: WorkerId(worker), failure });
             }
             // Of an attempt that was called back.
             (14, Life::Waiting { recalled: true }) => {
-                self.on(Event::Failed { request, failure: Failure::Broke });
+                self.on(Event::Failed { request, worker: WorkerId(0), failure: Failure::Broke });
             }
             (15, Life::Seated { .. }) if dice.is_multiple_of(2) => {
                 self.end(number, Event::Declined { request });

@@ -82,3 +82,20 @@ fn who_is_called_back_may_leave() {
     table.play(&[(Leave(1), ""), (Leave(2), ""), (Leave(3), "")]);
     table.is_clear();
 }
+
+/// Called back from worker 1 and seated at 0 again before we heard how the attempt at 1 ended.
+#[test]
+fn news_of_an_attempt_that_is_over_are_news_of_its_worker_alone() {
+    let mut table = Table::in_line(2, |_| ());
+    table.play(&[(Come(one(1)), "1@0")]);
+    let (request, worker) = (RequestId(1), WorkerId(1));
+    let promised = table.promised();
+    let effects = table.on(Event::Failed { request, worker, failure: Failure::Refused });
+    assert!(matches!(effects[..], [Effect::Changed(it)] if it.worker == worker), "{effects:?}");
+    assert_eq!((table.brain.seat_of(request), table.promised()), (Some(WorkerId(0)), promised));
+    // Its answer begins there: the client has it, and what was promised elsewhere is not wanted.
+    table.on(Event::FirstToken { request, worker });
+    assert_eq!((table.brain.seat_of(request), table.promised()[0].requests), (None, 0));
+    table.play(&[(End(1), "")]);
+    table.is_clear();
+}

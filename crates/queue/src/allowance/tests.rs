@@ -21,7 +21,7 @@ fn seconds(wait: u64) -> Result<(), Duration> {
 /// Each row is a request: when in seconds, of how many tokens, and what comes of it.
 #[track_caller]
 fn check(terms: Terms, rows: &[(u64, u64, Result<(), Duration>)]) {
-    let mut rates = Rates::new();
+    let mut rates = Allowances::new();
     for &(now, tokens, expected) in rows {
         assert_eq!(
             rates.take(at(now), ONE, &terms, tokens),
@@ -63,7 +63,7 @@ fn a_limit_of_zero_lets_nothing_through() {
 #[test]
 fn what_is_given_back_can_be_taken_again() {
     let terms = terms(Some(1), Some(100));
-    let mut rates = Rates::new();
+    let mut rates = Allowances::new();
     for _ in 0..5 {
         assert_eq!(rates.take(at(0), ONE, &terms, 100), Ok(()));
         assert!(rates.take(at(0), ONE, &terms, 1).is_err());
@@ -77,7 +77,7 @@ fn what_is_given_back_can_be_taken_again() {
 
 #[test]
 fn those_without_limits_are_not_remembered_and_those_with_full_buckets_not_for_long() {
-    let mut rates = Rates::new();
+    let mut rates = Allowances::new();
     assert_eq!(rates.take(at(0), ONE, &terms(None, None), u64::MAX), Ok(()));
     assert!(rates.is_empty());
     let limited = terms(Some(60), None);
@@ -89,9 +89,9 @@ fn those_without_limits_are_not_remembered_and_those_with_full_buckets_not_for_l
 
 #[test]
 fn those_for_whom_there_is_no_room_share_a_bucket_and_the_others_do_not() {
-    let mut rates = Rates::new();
+    let mut rates = Allowances::new();
     let terms = terms(Some(2), None);
-    let take = |rates: &mut Rates, tenant| rates.take(at(0), TenantId(tenant), &terms, 1);
+    let take = |rates: &mut Allowances, tenant| rates.take(at(0), TenantId(tenant), &terms, 1);
     for tenant in 0..TENANTS_HELD as u64 {
         assert_eq!(take(&mut rates, tenant), Ok(()));
     }
@@ -110,7 +110,7 @@ fn those_for_whom_there_is_no_room_share_a_bucket_and_the_others_do_not() {
 #[test]
 fn no_number_can_hurt() {
     for (limit, tokens) in [(1, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0), (0, u64::MAX)] {
-        let mut rates = Rates::new();
+        let mut rates = Allowances::new();
         let terms = terms(Some(u32::MAX), Some(limit));
         for now in [0, 1, u64::MAX] {
             let _ = rates.take(Instant::from_nanos(now), ONE, &terms, tokens);
@@ -126,7 +126,7 @@ proptest! {
         rows in prop::collection::vec((0u64..20_000, 0u64..500), 1..200),
     ) {
         let terms = terms(Some(limits.0), Some(limits.1));
-        let mut rates = Rates::new();
+        let mut rates = Allowances::new();
         let mut now = Instant::ZERO;
         let mut passed: Vec<(Instant, u64)> = Vec::new();
         for (pause_ms, tokens) in rows {

@@ -29,7 +29,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_NANOS: u64 = MINUTE.as_nanos() as u64;
 
 #[derive(Clone, Debug, Default)]
-pub struct Rates {
+pub struct Allowances {
     buckets: BTreeMap<TenantId, Buckets>,
     /// When all of a tenant's buckets will be full again.
     full: BTreeSet<(Instant, TenantId)>,
@@ -50,9 +50,9 @@ struct Refill {
     tokens: Option<u64>,
 }
 
-impl Rates {
-    pub fn new() -> Rates {
-        Rates::default()
+impl Allowances {
+    pub fn new() -> Allowances {
+        Allowances::default()
     }
 
     /// Takes one request of so many tokens from the tenant's buckets, if it fits both; otherwise from neither, and says
