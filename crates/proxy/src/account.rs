@@ -60,7 +60,7 @@ pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
     let extra = &mut head.headers;
     extra.insert(headers::REQUEST_ID, visit.id.clone());
     visit.tell_queued(extra);
-    if visit.lane.house.settings.explain {
+    if visit.settings.explain {
         extra.insert(headers::WORKER, link.name.clone());
         extra.insert(headers::WHY, HeaderValue::from_static(seat.why.name()));
         if let Some(held) = seat.held {
@@ -138,12 +138,12 @@ impl Answer {
 
     /// Whether the last piece already came too late. No look at the clock: `pass` has had one.
     fn is_overdue(&self) -> bool {
-        self.visit.last().since(self.visit.arrived) >= self.visit.lane.house.settings.timeouts.total
+        self.visit.last().since(self.visit.arrived) >= self.visit.settings.timeouts.total
     }
 
     /// How long the worker may stay silent now, counted from what it last said.
     fn limit(&self) -> Duration {
-        let timeouts = &self.visit.lane.house.settings.timeouts;
+        let timeouts = &self.visit.settings.timeouts;
         match &self.events {
             Some(_) if self.visit.has_begun() => timeouts.inter_token,
             Some(_) => timeouts.first_token,
@@ -161,7 +161,7 @@ impl Answer {
             let house = &self.visit.lane.house;
             let now = house.now();
             let silence_left = self.limit().saturating_sub(now.since(self.visit.last()));
-            let time_left = house.settings.timeouts.total.saturating_sub(now.since(self.visit.arrived));
+            let time_left = self.visit.settings.timeouts.total.saturating_sub(now.since(self.visit.arrived));
             match silence_left.min(time_left) {
                 Duration::ZERO if time_left.is_zero() => return Poll::Ready(Outcome::Overdue),
                 Duration::ZERO => return Poll::Ready(Outcome::Stalled),

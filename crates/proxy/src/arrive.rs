@@ -87,7 +87,7 @@ impl Arrived {
         {
             return Err(Refused::EncodedBody(echo(&String::from_utf8_lossy(encoding.as_bytes()))));
         }
-        let patience = house.settings.timeouts.client_body;
+        let patience = house.settings().timeouts.client_body;
         let body = timeout(patience, collect(house, body)).await;
         let (body, held) = body.map_err(|_| Refused::BodyTooSlow(patience))??;
         headers::toward_worker(&mut parts.headers);
@@ -219,7 +219,7 @@ fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
 
 /// The body in one piece, and the room it takes.
 async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held), Refused> {
-    let limit = house.settings.limits.body_bytes;
+    let limit = house.settings().limits.body_bytes;
     let too_large = Refused::BodyTooLarge { limit };
     let hint = body.size_hint();
     if hint.lower() > limit as u64 {

@@ -140,7 +140,7 @@ async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Sea
 
 async fn open(lane: &Lane, link: &Link, deadline: Option<Instant>) -> Result<Line, Failure> {
     let house = &lane.house;
-    let patience = Patience::until(deadline, house.now(), house.settings.timeouts.connect);
+    let patience = Patience::until(deadline, house.now(), house.settings().timeouts.connect);
     Line::open(&link.address, patience.left).await.map_err(|error| {
         debug!(worker = link.url, %error, "no connection");
         match error {
@@ -182,7 +182,7 @@ async fn exchange(
     seat: Seat,
     mut line: Line,
 ) -> Result<Begun, Failure> {
-    let timeouts = &lane.house.settings.timeouts;
+    let timeouts = lane.house.settings().timeouts;
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
     let patience = Patience::until(seat.deadline, sent, timeouts.headers.min(left));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::{Brain, Effect, Event};
 use maitre_fleet::{Change, State};
@@ -31,7 +32,8 @@ use crate::settings::Settings;
 use crate::worker::Worker;
 
 pub(crate) struct House {
-    pub(crate) settings: Settings,
+    /// What the operator wants, as of the last reload.
+    pub(crate) settings: ArcSwap<Settings>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     pub(crate) tokenizers: Tokenizers,
@@ -79,8 +81,13 @@ impl House {
             hurry: Notify::new(),
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
-            settings,
+            settings: ArcSwap::from_pointee(settings),
         })
+    }
+
+    /// The settings of this moment; whoever needs them to stay as they are keeps a copy of its own, as a visit does.
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -126,7 +133,7 @@ impl House {
         let bytes = bytes as u64;
         let held = self.bodies.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let held_now = Held { house: self.clone(), bytes };
-        (held <= self.settings.limits.bodies_bytes as u64).then_some(held_now)
+        (held <= self.settings().limits.bodies_bytes as u64).then_some(held_now)
     }
 
     /// Looks at the brain; for reports, not for decisions.
@@ -349,7 +356,7 @@ impl Held {
         let more = (bytes as u64).saturating_sub(self.bytes);
         self.bytes += more;
         let held = self.house.bodies.fetch_add(more, Ordering::Relaxed) + more;
-        more == 0 || held <= self.house.settings.limits.bodies_bytes as u64
+        more == 0 || held <= self.house.settings().limits.bodies_bytes as u64
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn start(
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let body = async move {
-        let pool = Pool::new(house.settings.limits.idle_per_worker);
+        let pool = Pool::new(house.settings().limits.idle_per_worker);
         let lane = Arc::new(Lane { house, pool });
         let seated = TaskTracker::new();
         let sweeping = tokio::spawn(sweep(lane.clone()));
@@ -60,6 +60,6 @@ async fn sweep(lane: Arc<Lane>) {
     let mut ticks = tokio::time::interval(SWEEP);
     loop {
         ticks.tick().await;
-        lane.pool.sweep(lane.house.now(), lane.house.settings.timeouts.worker_idle);
+        lane.pool.sweep(lane.house.now(), lane.house.settings().timeouts.worker_idle);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod router;
+pub mod secret;
 pub mod settings;
 pub mod worker;
 
@@ -33,5 +34,6 @@ mod watch;
 
 pub use address::Address;
 pub use router::{NotStarted, Router, Stopped};
+pub use secret::Secret;
 pub use settings::Settings;
 pub use worker::Worker;

@@ -64,15 +64,15 @@ impl Router {
         let tokenizers = Tokenizers::load(&settings.tokenizers)?;
         let house = Arc::new(House::new(settings, tokenizers)?);
         let mut router = Router { house: house.clone(), listen, admin, tasks: Vec::new(), lanes: Vec::new() };
-        for worker in &house.settings.workers {
+        for worker in &house.settings().workers {
             match worker.ranks {
                 0 | 1 => router.add(worker, None),
                 ranks => (0..ranks).for_each(|rank| router.add(worker, Some(rank))),
             }
         }
         let mut queues = Vec::new();
-        for number in 0..threads(&house.settings) {
-            let (queue, guests) = mpsc::channel(house.settings.limits.connections);
+        for number in 0..threads(&house.settings()) {
+            let (queue, guests) = mpsc::channel(house.settings().limits.connections);
             router.lanes.push(lane::start(number, house.clone(), guests).map_err(NotStarted::Thread)?);
             queues.push(queue);
         }
@@ -125,7 +125,7 @@ impl Router {
 
     /// Not ready from now on; closed after the grace; done when the last stream is, or at the deadline.
     pub async fn stop(self) -> Stopped {
-        let timeouts = self.house.settings.timeouts;
+        let timeouts = self.house.settings().timeouts;
         self.house.leaving.cancel();
         tokio::time::sleep(timeouts.drain_grace).await;
         self.house.closing.cancel();

@@ -36,7 +36,7 @@ enum Answer {
 async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Answer, Refused> {
     let house = visit.lane.house.clone();
     visit.id = headers::keep_or_make_id(request.headers_mut(), visit.request, house.salt);
-    visit.route = match asked(&house.settings, request.method(), request.uri().path())? {
+    visit.route = match asked(&visit.settings, request.method(), request.uri().path())? {
         Asked::Models => return Ok(Answer::Ours(models::list(&house))),
         Asked::Route(route) => Some(route),
         Asked::Passed => None,
@@ -54,7 +54,7 @@ async fn seat(visit: &mut Visit, arrived: &Arrived) -> Result<Seat, Refused> {
         None => None,
     };
     let read = read.as_ref().map(|(reading, parsed)| (parsed, reading));
-    let arrival = arrived.arrival(&visit.lane.house.settings, visit.request, read)?;
+    let arrival = arrived.arrival(&visit.settings, visit.request, read)?;
     visit.note = read.and_then(|(_, reading)| Note::new(reading, &arrival));
     let decision = visit.arrive(arrival);
     let seat = visit.decided(decision).await;

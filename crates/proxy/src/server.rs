@@ -35,7 +35,7 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections and deals them out to the lanes in turn, until the house closes.
 pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, lanes: Vec<mpsc::Sender<Guest>>) {
-    let places = Arc::new(Semaphore::new(house.settings.limits.connections));
+    let places = Arc::new(Semaphore::new(house.settings().limits.connections));
     let mut turn = 0;
     loop {
         let accepted = tokio::select! {
@@ -69,7 +69,7 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Res
 /// Serves one client connection to its end.
 pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedSemaphorePermit) {
     let house = lane.house.clone();
-    let pulse = Arc::new(Pulse::new(house.settings.timeouts));
+    let pulse = Arc::new(Pulse::new(house.settings().timeouts));
     house.metrics.connections.inc();
     tokio::select! {
         biased;
@@ -126,7 +126,7 @@ fn http1(house: &House) -> http1::Builder {
     // Slow heads are the watchdog's business: hyper's own timer costs an allocation a request, and also
     // closes connections that are merely idle.
     builder.timer(TokioTimer::new()).header_read_timeout(None);
-    builder.max_headers(HEADER_LINES_MAX).max_header_size(house.settings.limits.header_bytes);
+    builder.max_headers(HEADER_LINES_MAX).max_header_size(house.settings().limits.header_bytes);
     builder.max_buf_size(READ_BYTES_MAX);
     builder
 }
@@ -153,9 +153,9 @@ where
 }
 
 fn http2(house: &House) -> http2::Builder<Streams> {
-    let header_bytes = u32::try_from(house.settings.limits.header_bytes).unwrap_or(u32::MAX);
+    let header_bytes = u32::try_from(house.settings().limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder =
-        http2::Builder::new(Streams { limit: house.settings.timeouts.total.saturating_add(CUT_OFF_AFTER) });
+        http2::Builder::new(Streams { limit: house.settings().timeouts.total.saturating_add(CUT_OFF_AFTER) });
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
     builder
 }

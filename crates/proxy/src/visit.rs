@@ -23,9 +23,12 @@ use crate::lane::Lane;
 use crate::metrics::Outcome;
 use crate::record::{Ended, Note};
 use crate::refuse;
+use crate::settings::Settings;
 
 pub(crate) struct Visit {
     pub(crate) lane: Arc<Lane>,
+    /// As they were when it arrived: a reload changes nothing for it.
+    pub(crate) settings: Arc<Settings>,
     pub(crate) request: RequestId,
     pub(crate) id: HeaderValue,
     pub(crate) route: Option<Route>,
@@ -73,6 +76,7 @@ impl Visit {
         let (request, arrived) = (lane.house.next_request(), lane.house.now());
         lane.house.metrics.open.inc();
         Visit {
+            settings: lane.house.settings.load_full(),
             lane,
             request,
             id: HeaderValue::from_static("-"),
@@ -135,7 +139,7 @@ impl Visit {
         let house = self.lane.house.clone();
         let begun = house.now();
         self.queued.since = Some(begun);
-        let left = house.settings.timeouts.total.saturating_sub(begun.since(self.arrived));
+        let left = self.settings.timeouts.total.saturating_sub(begun.since(self.arrived));
         let decided = timeout(left, waiter).await;
         self.queued.end(house.now());
         match decided {
@@ -166,12 +170,11 @@ impl Visit {
 
     /// Whether a request that did not wait is told so.
     fn tells_all(&self) -> bool {
-        let settings = &self.lane.house.settings;
-        settings.explain && settings.brain.queue.enabled
+        self.settings.explain && self.settings.brain.queue.enabled
     }
 
     fn class(&self) -> Option<&str> {
-        let classes = &self.lane.house.settings.brain.queue.classes;
+        let classes = &self.settings.brain.queue.classes;
         classes.get(self.queued.class?.index()).map(|it| it.name.as_str())
     }
 

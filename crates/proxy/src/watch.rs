@@ -113,7 +113,7 @@ impl Watch {
                 continue;
             }
             // Jitter, so that a thousand workers are not asked in one breath.
-            let pause = self.house.settings.probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
+            let pause = self.house.settings().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.link.probe.notified() => {}
@@ -130,7 +130,7 @@ impl Watch {
     /// Subscribes to what the worker publishes of its cache, once it is known where.
     async fn follow_events(&mut self) -> Result<(), Unanswered> {
         let now = self.house.now();
-        let pause = self.house.settings.probes.models_interval;
+        let pause = self.house.settings().probes.models_interval;
         if self.sources_at.is_some_and(|at| now.since(at) < pause) {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Watch {
 
     /// Where the worker publishes: as configured for it, as configured for all, as it says itself.
     async fn find_source(&mut self) -> Result<Option<Source>, Unanswered> {
-        let (link, settings) = (self.link.clone(), self.house.settings.events.clone());
+        let (link, settings) = (self.link.clone(), self.house.settings().events.clone());
         let rank = u16::try_from(link.rank.unwrap_or(0)).unwrap_or(u16::MAX);
         let place = |endpoint: &Endpoint| {
             let host = endpoint.host.as_deref().unwrap_or(link.address.host());
@@ -213,7 +213,7 @@ impl Watch {
     /// Asks for the worker's health and tells the brain; whether it is fit.
     async fn probe(&mut self) -> bool {
         let begun = self.house.now();
-        let path = self.house.settings.probes.path.clone();
+        let path = self.house.settings().probes.path.clone();
         let evidence = match self.get(&path).await {
             Ok(page) if is_fit(page.status) => Evidence::ProbeAnswered,
             Ok(_) | Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
@@ -270,7 +270,7 @@ impl Watch {
 
     async fn read_models(&mut self) -> Result<(), Unanswered> {
         let now = self.house.now();
-        let fresh = self.house.settings.probes.models_interval;
+        let fresh = self.house.settings().probes.models_interval;
         if self.models_at.is_some_and(|at| now.since(at) < fresh) {
             return Ok(());
         }
@@ -317,9 +317,9 @@ impl Watch {
 
     /// One page of the worker, on a connection that is kept for the next.
     async fn get(&mut self, path: &str) -> Result<Page, Unanswered> {
-        let patience = self.house.settings.probes.timeout;
+        let patience = self.house.settings().probes.timeout;
         let kept = self.line.take().filter(|line| {
-            self.house.now().since(line.idle_since) < self.house.settings.timeouts.worker_idle
+            self.house.now().since(line.idle_since) < self.house.settings().timeouts.worker_idle
         });
         let got = timeout(patience, get(&self.link, kept, path, patience)).await;
         let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;

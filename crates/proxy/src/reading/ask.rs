@@ -76,7 +76,7 @@ impl Remembered {
 
 pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut) -> Option<Prompt> {
     let house = &lane.house;
-    if house.settings.ask_patience.is_zero() {
+    if house.settings().ask_patience.is_zero() {
         return None;
     }
     let question = engine::question(parsed)?;
@@ -94,7 +94,7 @@ pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut)
     }
     let answer = match whom(lane, parsed.model.as_deref()) {
         Whom::Worker(worker) => {
-            timeout(house.settings.ask_patience, ask(lane, worker, question)).await.ok().flatten()
+            timeout(house.settings().ask_patience, ask(lane, worker, question)).await.ok().flatten()
         }
         // That is no failure of anybody's.
         Whom::NotYet => return None,
@@ -155,7 +155,7 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
     let link = house.link(worker)?;
     let mut line = match lane.pool.take(worker) {
         Some(line) => line,
-        None => Line::open(&link.address, house.settings.timeouts.connect).await.ok()?,
+        None => Line::open(&link.address, house.settings().timeouts.connect).await.ok()?,
     };
     let request = Outgoing::post(engine::TOKENIZE, link.address.header(), Bytes::from(question));
     let head = line.ask(request).await.ok()?;
