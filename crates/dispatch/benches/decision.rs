@@ -23,7 +23,7 @@ use std::time::{Duration, Instant as Clock};
 
 use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, WorkerId};
 use maitre_dispatch::{Arrival, Blocks, Brain, Effect, Event, Form, Prompt, Settings};
-use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::estimate::{self, Decodes};
 use maitre_fleet::{Card, Evidence, Load};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::{self, Unit};
@@ -64,7 +64,14 @@ fn main() {
             );
         }
     }
-    compare(rounds, arrivals, if measuring { 20_000 } else { PROMPT_BLOCKS });
+    let blocks = if measuring { 20_000 } else { PROMPT_BLOCKS };
+    let size = |workers| Size { workers, rounds, arrivals, blocks };
+    compare("the line adds", size(64), [Settings::default(), without_line()]);
+    for workers in [4, 64] {
+        compare("records add", size(workers), [without_line(), without_records()]);
+        let shadows = vec![Name::RoundRobin, Name::LeastWork];
+        compare("and two shadows", size(workers), [Settings { shadows, ..without_line() }, without_line()]);
+    }
 }
 
 /// Whoever would rather wait for another worker is seated all the same, so that all decisions are alike.
@@ -74,9 +81,25 @@ fn without_line() -> Settings {
     settings
 }
 
-/// What the line adds while nobody stands in it: rounds with it and without it, in turn.
-fn compare(rounds: usize, arrivals: usize, blocks: usize) {
-    let mut fleets = [Settings::default(), without_line()].map(|it| Fleet::new(64, blocks, it));
+/// The same, and nothing is written down of it.
+fn without_records() -> Settings {
+    let mut settings = without_line();
+    settings.explain.decisions = 0;
+    settings
+}
+
+#[derive(Clone, Copy)]
+struct Size {
+    workers: u32,
+    rounds: usize,
+    arrivals: usize,
+    blocks: usize,
+}
+
+/// What the first of two settings adds to the second: rounds with each, in turn.
+fn compare(what: &str, size: Size, settings: [Settings; 2]) {
+    let Size { workers, rounds, arrivals, blocks } = size;
+    let mut fleets = settings.map(|it| Fleet::new(workers, blocks, it));
     let mut best = [Spread { p50: Duration::MAX, p99: Duration::MAX }; 2];
     for _ in 0..rounds {
         for (fleet, best) in fleets.iter_mut().zip(&mut best) {
@@ -87,7 +110,7 @@ fn compare(rounds: usize, arrivals: usize, blocks: usize) {
     let more =
         |of: fn(&Spread) -> Duration| (of(&best[0]).as_nanos() as f64 - of(&best[1]).as_nanos() as f64) / 1e3;
     println!(
-        "   64 workers, the line adds              : p50 {:6.1} µs, p99 {:6.1} µs",
+        "{workers:>5} workers, {what:<28}: p50 {:6.2} µs, p99 {:6.2} µs",
         more(|it| it.p50),
         more(|it| it.p99)
     );
@@ -208,7 +231,7 @@ impl Fleet {
         let event = Event::Arrived(Arrival {
             request: RequestId(self.next),
             model: Some("llama"),
-            size: Size::Tokens(tokens.len() as u64),
+            size: estimate::Size::Tokens(tokens.len() as u64),
             answer_max: Some(u64::from(ANSWER)),
             decodes: Decodes::Yes,
             form: Form::Stream,

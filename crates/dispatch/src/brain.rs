@@ -16,16 +16,22 @@ use crate::awaited;
 use crate::budget::{self, Budget};
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
 use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal};
+use crate::explain::{self, Opening, Outcome, Ring};
+use crate::forecast::{Forecast, Foreseen};
+use crate::hot::Prefixes;
 use crate::in_use::InUse;
+use crate::shadow::Shadows;
 
+mod consider;
 mod learn;
 mod pool;
 mod recall;
+pub mod reconfigure;
+mod record;
 mod seat;
 mod wait;
 
 use pool::Pool;
-use seat::Opening;
 use wait::{Freed, InLine};
 
 #[derive(Clone, Debug)]
@@ -43,6 +49,11 @@ pub struct Settings {
     pub queue: queue::Settings,
     /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
     pub reads_all: bool,
+    pub explain: explain::Settings,
+    /// Strategies that are asked about every decision, and not obeyed.
+    pub shadows: Vec<Name>,
+    /// The part of all decisions that they are asked about, in [0, 1].
+    pub shadow_sample: f64,
     pub seed: u64,
 }
 
@@ -58,22 +69,38 @@ impl Default for Settings {
             index: index::Settings::default(),
             queue: queue::Settings::default(),
             reads_all: false,
+            explain: explain::Settings::default(),
+            shadows: Vec::new(),
+            shadow_sample: 1.0,
             seed: 0,
         }
     }
 }
 
 impl Settings {
-    /// What any of the strategies in use goes by.
+    /// What any of the strategies in use goes by, shadows included.
     pub fn needs(&self) -> Needs {
-        let all = self.strategies.values().chain([&self.strategy]).map(|it| it.needs());
-        all.fold(Needs::default(), |sum, it| Needs {
-            session: sum.session | it.session,
-            head: sum.head | it.head,
-            cache: sum.cache | it.cache,
-            in_use: sum.in_use | it.in_use,
-        })
+        together(self.in_charge().chain(self.shadows.iter().copied()))
     }
+
+    /// The same without the shadows.
+    pub(crate) fn needs_in_charge(&self) -> Needs {
+        together(self.in_charge())
+    }
+
+    fn in_charge(&self) -> impl Iterator<Item = Name> {
+        self.strategies.values().copied().chain([self.strategy])
+    }
+}
+
+/// What any of these goes by.
+fn together(names: impl Iterator<Item = Name>) -> Needs {
+    names.map(Name::needs).fold(Needs::default(), |sum, it| Needs {
+        session: sum.session | it.session,
+        head: sum.head | it.head,
+        cache: sum.cache | it.cache,
+        in_use: sum.in_use | it.in_use,
+    })
 }
 
 /// Most attempts of one request, those included that never reached a worker.
@@ -109,6 +136,13 @@ struct Open {
     recalls: u32,
 }
 
+impl Open {
+    /// What it will come to, in all.
+    fn tokens(&self) -> u64 {
+        (self.ask.prefill + self.ask.decode).0
+    }
+}
+
 /// A seat, and what we will want to know of it later.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -127,6 +161,11 @@ struct Place {
     prefill: Tokens,
     /// Where its answer was last looked at.
     mark: Option<Mark>,
+    /// Whether its prompt is counted among what is used and held there.
+    is_noted: bool,
+    /// The number of its record; zero if there is none.
+    decision: u64,
+    foreseen: Option<Foreseen>,
 }
 
 /// A moment in an answer, and what its worker had then.
@@ -149,8 +188,8 @@ pub struct Plan {
     pub block: u32,
     /// Whether any worker that may take it reports its cache: only then do its very tokens matter.
     pub reported: bool,
-    /// Whether its strategy goes by caches. If not, it is read for the record alone, and must not come with
-    /// the arrival: picks are what they would be without one.
+    /// Whether its strategy goes by caches, or a shadow does. If not, it is read for the record of traffic alone, and
+    /// need not come with the arrival.
     pub by_caches: bool,
 }
 
@@ -183,6 +222,11 @@ pub struct Brain {
     allowances: queue::Allowances,
     budget: Budget,
     rng: Rng,
+    // For people. Nothing of it is ever read by a strategy in charge.
+    ring: Ring,
+    forecast: Forecast,
+    prefixes: Prefixes,
+    shadows: Shadows,
     // Scratch, so that a decision allocates nothing per worker.
     standings: Vec<Standing>,
     held: Vec<Held>,
@@ -211,6 +255,10 @@ impl Brain {
             allowances: queue::Allowances::new(),
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
+            ring: Ring::new(settings.explain.decisions),
+            forecast: Forecast::default(),
+            prefixes: Prefixes::default(),
+            shadows: Shadows::new(&settings.shadows, settings.knobs, settings.shadow_sample, settings.seed),
             standings: Vec::new(),
             held: Vec::new(),
             openings: Vec::new(),
@@ -234,7 +282,8 @@ impl Brain {
     pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
         let known = model.and_then(|name| self.fleet.model(name));
         let strategy = known.and_then(|it| self.strategies.get(&u64::from(it.0))).unwrap_or(&self.unlisted);
-        let by_caches = strategy.name().needs().cache;
+        let by_shadows = || self.settings.shadows.iter().any(|it| it.needs().cache);
+        let by_caches = strategy.name().needs().cache || by_shadows();
         if !by_caches && !self.settings.reads_all {
             return None;
         }
@@ -288,6 +337,7 @@ impl Brain {
                 self.fleet.drain(worker, draining);
                 self.fleet_changed = true;
             }
+            Event::WorkerWeighed { worker, weight } => self.fleet.weigh(worker, weight),
             Event::Probed { worker, evidence } => self.see(now, worker, evidence, effects),
             Event::ModelsReported { worker, cards } => self.learn_models(worker, cards),
             Event::LoadReported { worker, load } => {
@@ -318,9 +368,9 @@ impl Brain {
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
-            Event::Declined { request } => self.close_with(now, request, Evidence::Answered, effects),
-            Event::BrokeOff { request } => self.close_with(now, request, Evidence::Broke, effects),
-            Event::Left { request } => drop(self.close(request)),
+            Event::Declined { request } => self.close_with(now, request, Outcome::Declined, effects),
+            Event::BrokeOff { request } => self.close_with(now, request, Outcome::BrokeOff, effects),
+            Event::Left { request } => self.close_with(now, request, Outcome::Left, effects),
             Event::Tick => self.tick(now, effects),
         }
     }
@@ -398,6 +448,21 @@ impl Brain {
             Ok(wanted) => wanted,
             Err(refusal) => return effects.push(Effect::Refuse { request, refusal }),
         };
+        let open = self.opened(now, arrival, wanted);
+        let queue = &self.settings.queue;
+        if queue.enabled {
+            let terms = queue.terms(arrival.tenant);
+            if let Err(retry_after) = self.allowances.take(now, arrival.tenant, terms, open.tokens()) {
+                let refusal = Refusal::RateLimited { retry_after };
+                return effects.push(Effect::Refuse { request, refusal });
+            }
+        }
+        self.open.insert(request.0, open);
+        self.admit(now, request, Refusal::NoWorker, effects);
+    }
+
+    /// A request as it is known before anything was decided.
+    fn opened(&self, now: Instant, arrival: &Arrival<'_>, wanted: Wanted) -> Open {
         let estimate = self.fleet.estimate(model_of(wanted));
         let work = estimate.work(arrival.size, arrival.answer_max, arrival.decodes);
         let ask = Ask {
@@ -409,17 +474,9 @@ impl Brain {
         };
         let queue = &self.settings.queue;
         let class = ClassId(arrival.class.0.min(queue.classes.len() as u8 - 1));
-        if queue.enabled {
-            let terms = queue.terms(arrival.tenant);
-            let tokens = (work.prompt + work.answer).0;
-            if let Err(retry_after) = self.allowances.take(now, arrival.tenant, terms, tokens) {
-                let refusal = Refusal::RateLimited { retry_after };
-                return effects.push(Effect::Refuse { request, refusal });
-            }
-        }
         let deadline = arrival.deadline.filter(|_| queue.enabled);
         let patience = deadline.or_else(|| queue.classes[class.index()].deadline.map(|it| now + it));
-        let open = Open {
+        Open {
             class,
             tenant: arrival.tenant,
             arrived: now,
@@ -438,9 +495,7 @@ impl Brain {
             failovers: 0,
             failure: None,
             recalls: 0,
-        };
-        self.open.insert(request.0, open);
-        self.admit(now, request, Refusal::NoWorker, effects);
+        }
     }
 
     fn wanted(&self, model: Option<&str>) -> Result<Wanted, Refusal> {
@@ -460,13 +515,15 @@ impl Brain {
     fn first_token(&mut self, now: Instant, request: RequestId, worker: WorkerId, effects: &mut Vec<Effect>) {
         // One that was called back too late: its client has its answer, and it wants no other seat.
         self.leave_line(request);
-        if self.seat_of(request).is_some_and(|it| it != worker) {
-            self.unseat(request);
+        if self.seat_of(request).is_some_and(|it| it != worker)
+            && let Some(place) = self.unseat(request)
+        {
+            self.note_end(now, &place, Outcome::Recalled, None);
         }
         let Some(open) = self.open.get_mut(&request.0) else { return };
         let Some(place) = open.seat.as_mut() else { return };
         self.fleet.prefilled(now, worker, &mut place.promise);
-        if let Some(prompt) = &open.prompt {
+        if let Some(prompt) = open.prompt.as_ref().filter(|_| place.is_noted) {
             self.cache.prefilled(now, worker, prompt);
         }
         // An answer in one piece tells when it ended, not when it began.
@@ -477,6 +534,8 @@ impl Brain {
             place.mark = Some(Mark { at: now, pieces: 1, requests, done });
             let (ahead, took) = (place.prefill_ahead, now.since(place.at));
             self.fleet.learn_first_token(worker, ahead, took);
+            let place = *place;
+            self.note_first_token(now, &place);
         }
         self.see(now, worker, Evidence::Answered, effects);
     }
@@ -496,6 +555,7 @@ impl Brain {
         self.mark(now, request, pieces);
         let Some((open, place)) = self.close(request) else { return };
         if let Some(place) = place {
+            self.note_end(now, &place, Outcome::Answered, counted);
             // The pieces of a stream are about its tokens; those of one body are nothing.
             let pieces = (open.form == Form::Stream).then_some(u64::from(pieces));
             let answer = counted.and_then(|it| it.answer).or(pieces);
@@ -514,16 +574,13 @@ impl Brain {
         }
     }
 
-    fn close_with(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        evidence: Evidence,
-        effects: &mut Vec<Effect>,
-    ) {
-        let place = self.close(request).and_then(|it| it.1);
-        if let Some(Place { worker, .. }) = place {
-            self.see(now, worker, evidence, effects);
+    fn close_with(&mut self, now: Instant, request: RequestId, outcome: Outcome, effects: &mut Vec<Effect>) {
+        let Some(place) = self.close(request).and_then(|it| it.1) else { return };
+        self.note_end(now, &place, outcome, None);
+        match outcome {
+            Outcome::Declined => self.see(now, place.worker, Evidence::Answered, effects),
+            Outcome::BrokeOff => self.see(now, place.worker, Evidence::Broke, effects),
+            _ => {}
         }
     }
 

@@ -38,6 +38,11 @@ impl Budget {
         Budget { settings, balance: settings.per_second, requests: 0.0, at: Instant::ZERO }
     }
 
+    /// Other terms, from now on. What is in the purse stays there, as far as it will hold it.
+    pub fn retune(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     pub fn earn(&mut self, now: Instant) {
         self.age(now);
         self.requests += 1.0;

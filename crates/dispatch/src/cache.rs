@@ -35,6 +35,14 @@ pub struct Held {
     pub below: Tokens,
 }
 
+/// How much of a prompt, which has so many tokens, do these hold?
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) prompt: &'a Prompt,
+    pub(crate) tokens: Tokens,
+    pub(crate) standings: &'a [Standing],
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// Tokens in one of its blocks.
@@ -205,13 +213,22 @@ impl Cache {
     // Requests.
 
     /// Fills `held`, one for each of the standings.
-    pub(crate) fn look_up(
+    pub(crate) fn look_up(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
+        self.find(question, held, Index::look_up);
+    }
+
+    /// The same for whoever is only curious: what is found is no more worth keeping than before.
+    pub(crate) fn peek(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
+        self.find(question, held, Index::peek);
+    }
+
+    fn find(
         &mut self,
-        prompt: &Prompt,
-        prompt_tokens: Tokens,
-        standings: &[Standing],
+        question: Question<'_>,
         held: &mut Vec<Held>,
+        look: fn(&mut Index, Chain<'_>, &mut Holdings),
     ) {
+        let Question { prompt, tokens: prompt_tokens, standings } = question;
         held.clear();
         held.resize(standings.len(), Held::default());
         self.sizes.clear();
@@ -224,7 +241,7 @@ impl Cache {
         for place in 0..self.sizes.len() {
             let size = self.sizes[place];
             let Some(chain) = chain(prompt, size, &mut self.links) else { continue };
-            of(prompt.unit, &mut self.index, &mut self.words).look_up(chain, &mut self.holdings);
+            look(of(prompt.unit, &mut self.index, &mut self.words), chain, &mut self.holdings);
             for (standing, held) in standings.iter().zip(held.iter_mut()) {
                 let worker = standing.worker;
                 if self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block) == size {

@@ -24,6 +24,11 @@ pub enum Event<'a> {
         worker: WorkerId,
         draining: bool,
     },
+    /// How much it should take beside others, within `maitre_fleet::fleet::WEIGHTS`; one is what everybody has.
+    WorkerWeighed {
+        worker: WorkerId,
+        weight: f64,
+    },
     Probed {
         worker: WorkerId,
         evidence: Evidence,

@@ -8,7 +8,11 @@ pub mod brain;
 pub mod budget;
 pub mod cache;
 pub mod event;
+pub mod explain;
+pub mod forecast;
+pub mod hot;
 pub mod in_use;
+pub mod shadow;
 
 pub use brain::{Brain, Plan, Settings};
 pub use cache::Prompt;

@@ -1,6 +1,7 @@
 //! The workers together: who is in, who serves what, who is fit for a new request now.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::worker::{Models, Worker};
 
 /// Most model names a fleet remembers; a worker that lists more is heard up to here.
 pub const MODELS_MAX: usize = 4_096;
+
+/// What the weight of a worker may be. Chosen: a hundred times more or less than another is out, or alone.
+pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 /// A model name the fleet has seen, as a dense number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +52,7 @@ pub struct Standing {
     pub promised: Promised,
     /// Requests there, whoever sent them.
     pub requests: u32,
+    /// Its weight, and of that a part while it warms up.
     pub share: f64,
     /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
     pub prefill: Fit,
@@ -269,6 +274,18 @@ impl Fleet {
         }
     }
 
+    /// How much it should take beside others, within `WEIGHTS`; what is no number is not heard.
+    pub fn weigh(&mut self, worker: WorkerId, weight: f64) {
+        if let Some(it) = self.worker_mut(worker).filter(|_| !weight.is_nan()) {
+            it.weight = weight.clamp(*WEIGHTS.start(), *WEIGHTS.end());
+        }
+    }
+
+    /// Other settings, from now on. What was seen of workers stays.
+    pub fn retune(&mut self, settings: health::Settings) {
+        self.settings = settings;
+    }
+
     /// At most half of the fleet is ejected, whatever it looks like from here: the fault may be ours.
     fn spare(&self) -> Spare {
         let ejected = self.workers().filter(|it| matches!(it.health.state(), State::Ejected { .. })).count();
@@ -413,7 +430,7 @@ impl Fleet {
             key: worker.key,
             promised: worker.promised,
             requests: worker.requests(now),
-            share: worker.health.share(now, &self.settings),
+            share: worker.health.share(now, &self.settings) * worker.weight,
             scale: worker.scale,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,

@@ -46,6 +46,8 @@ pub struct Worker {
     pub adapters: Adapters,
     /// Takes no new work, finishes the old.
     pub draining: bool,
+    /// What it should take beside a worker of weight one, as the operator sets it.
+    pub weight: f64,
 }
 
 impl Worker {
@@ -67,6 +69,7 @@ impl Worker {
             scale: Scale::default(),
             adapters: Adapters::default(),
             draining: false,
+            weight: 1.0,
         }
     }
 

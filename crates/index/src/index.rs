@@ -13,7 +13,7 @@ use crate::worker::{Numbers, Source, Worker};
 use maitre_base::hash::mix;
 use maitre_base::{Instant, WorkerId};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// All that the index allocates; at least `BUDGET_MIN`.
     pub budget_bytes: usize,
@@ -111,9 +111,18 @@ impl Index {
 
     /// How much of this chain each worker holds.
     pub fn look_up(&mut self, chain: Chain<'_>, out: &mut Holdings) {
+        let clock = self.clock();
+        self.find(Some(clock), chain, out);
+    }
+
+    /// The same for whoever is only curious: what is found is no more worth keeping than before.
+    pub fn peek(&mut self, chain: Chain<'_>, out: &mut Holdings) {
+        self.find(None, chain, out);
+    }
+
+    fn find(&mut self, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
         let slots = self.workers.iter().map(|it| it.as_ref().map_or(u32::MAX, |it| it.slot));
         out.reset(self.version, &self.slots, slots);
-        let clock = self.clock();
         look_up::look_up(&mut self.table, clock, chain, out);
     }
 

@@ -15,8 +15,8 @@ const LINES_TOUCHED: usize = 9;
 /// Prefixes in a line of the cache.
 const LINE: usize = 8;
 
-/// Fills `out`, which must be empty. `clock` is noted as the time of use.
-pub(crate) fn look_up(table: &mut Table, clock: u32, chain: Chain<'_>, out: &mut Holdings) {
+/// Fills `out`, which must be empty. `clock` is noted as the time of use, if this is one.
+pub(crate) fn look_up(table: &mut Table, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
     let (mut depth, mut touched) = (0, 1);
@@ -26,7 +26,9 @@ pub(crate) fn look_up(table: &mut Table, clock: u32, chain: Chain<'_>, out: &mut
         }
         let Some((id, blocks)) = table.step(chain, depth) else { break };
         let run = &mut table.runs[id];
-        if run.used != clock {
+        if let Some(clock) = clock
+            && run.used != clock
+        {
             run.used = clock;
         }
         if depth == 0 {

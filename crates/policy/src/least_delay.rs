@@ -79,8 +79,49 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
     Some(Pick::priced(candidates, chosen?, Why::LeastDelay))
 }
 
+/// What a price is made of: seconds, weighed as they enter it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Until what was promised before is prefilled.
+    pub wait: f64,
+    /// What a first token takes however short the prompt.
+    pub floor: f64,
+    /// What is not cached of the prompt.
+    pub prefill: f64,
+    /// What those lose who will come while we stand in line there.
+    pub behind: f64,
+    /// What is pushed out of a full cache, to be computed again.
+    pub pushed: f64,
+    /// What those lose who stream there.
+    pub others: f64,
+    /// Our own answer, at the pace of that crowd.
+    pub answer: f64,
+    /// The wait for KV blocks, and what ours keep from others.
+    pub room: f64,
+    /// The wait for the adapter.
+    pub adapter: f64,
+}
+
+impl Terms {
+    pub fn sum(&self) -> f64 {
+        let weighed = self.behind + self.pushed + self.others + self.answer;
+        (self.wait + self.floor + self.prefill) + weighed + self.room + self.adapter
+    }
+
+    /// Seconds to the first token, as the price sees it.
+    pub fn first_token(&self) -> f64 {
+        self.wait + self.floor + self.prefill + self.adapter
+    }
+}
+
 /// What it costs everyone, in seconds, to seat the request there.
-fn price(ask: &Ask, candidate: &Candidate) -> f64 {
+pub fn price(ask: &Ask, candidate: &Candidate) -> f64 {
+    terms(ask, candidate).sum() / candidate.share
+}
+
+/// The same, term by term. The price is their sum, divided by the worker's share.
+#[inline]
+pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
     let pace = &candidate.pace;
     let requests = f64::from(candidate.requests);
     let steps = ask.decode.0 as f64;
@@ -91,20 +132,23 @@ fn price(ask: &Ask, candidate: &Candidate) -> f64 {
     let computed = ask.prefill.0.saturating_sub(candidate.held.0 + below);
     let prefill = pace.prefill_token * (computed as f64 + LOAD * below as f64);
 
-    let own = candidate.wait_seconds + pace.floor + prefill;
-    let behind = prefill * f64::from(candidate.prefilling);
-    let pushed = prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds));
-    let others = requests.sqrt() * (prefill + steps * pace.step_request);
     let answer = steps * step;
     let held = Hold { computed: Tokens(computed + below), answer: ask.decode, seconds: answer };
-    let room = candidate.room.map_or(0.0, |it| room(it, held, requests));
-    let adapter = match candidate.adapter {
-        Adapter::Ready => 0.0,
-        Adapter::Loads => ADAPTER_SECONDS,
-        Adapter::Waits => ADAPTER_SECONDS + answer,
-    };
-    let weighed = BEHIND * behind + PUSHED * pushed + OTHERS * others + ANSWER * answer;
-    (own + weighed + room + adapter) / candidate.share
+    Terms {
+        wait: candidate.wait_seconds,
+        floor: pace.floor,
+        prefill,
+        behind: BEHIND * (prefill * f64::from(candidate.prefilling)),
+        pushed: PUSHED * (prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
+        others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
+        answer: ANSWER * answer,
+        room: candidate.room.map_or(0.0, |it| room(it, held, requests)),
+        adapter: match candidate.adapter {
+            Adapter::Ready => 0.0,
+            Adapter::Loads => ADAPTER_SECONDS,
+            Adapter::Waits => ADAPTER_SECONDS + answer,
+        },
+    }
 }
 
 /// The part of a cache that holds something. What is computed there takes the place of something else.

@@ -55,7 +55,8 @@ pub struct Candidate {
     /// Work promised there and not yet done.
     pub prefill: Tokens,
     pub decode: Tokens,
-    /// How much of its fair part it should take, in (0, 1]: below one while it warms up.
+    /// How much it should take beside a worker of share one: its weight, which the operator sets and which is one
+    /// otherwise, and of that a part while it warms up. Above zero, and not bounded by one.
     pub share: f64,
     /// Leading tokens of this prompt that it holds, and those after them that it holds in slower memory.
     pub held: Tokens,

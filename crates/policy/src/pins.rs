@@ -32,6 +32,11 @@ impl Pins {
         Some(worker)
     }
 
+    /// Where the key sits. To have asked so keeps nothing from being forgotten.
+    pub fn peek(&self, key: u64) -> Option<WorkerId> {
+        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
+    }
+
     pub fn set(&mut self, key: u64, worker: WorkerId) {
         if self.young.len() >= self.generation && !self.young.contains_key(&key) {
             self.old = mem::take(&mut self.young);

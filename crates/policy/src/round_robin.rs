@@ -18,11 +18,12 @@ impl RoundRobin {
             Some(last) => candidates.partition_point(|it| it.worker <= last) % count.max(1),
             None => 0,
         };
-        // A worker that warms up takes only part of its turns; if the dice pass over everyone, the
-        // first in line goes.
+        // A worker that warms up takes only part of its turns, and so do all beside one that weighs more; if the dice
+        // pass over everyone, the first in line goes.
+        let whole = candidates.iter().map(|it| it.share).fold(1.0, f64::max);
         let mut in_line = (0..count).map(|step| (start + step) % count);
         let first = in_line.clone().next();
-        let index = in_line.find(|&it| rng.unit() < candidates[it].share).or(first)?;
+        let index = in_line.find(|&it| rng.unit() * whole < candidates[it].share).or(first)?;
         self.last = Some(candidates[index].worker);
         Some(Pick { index, why: Why::Turn })
     }

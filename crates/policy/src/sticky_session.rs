@@ -4,7 +4,7 @@
 //! it is found again without a table. From then on it is pinned: workers that join do not pull sessions
 //! off their caches, and one whose worker left moves once and stays moved when the worker returns.
 
-use maitre_base::Rng;
+use maitre_base::{Rng, WorkerId};
 
 use crate::pins::Pins;
 use crate::round_robin::RoundRobin;
@@ -31,26 +31,39 @@ impl StickySession {
             return self.strangers.pick(candidates, rng);
         };
         let pinned = self.pins.get(session);
-        if let Some(worker) = pinned
-            && let Ok(index) = candidates.binary_search_by_key(&worker, |it| it.worker)
-        {
-            return Some(Pick { index, why: Why::Session });
-        }
-        let index = choose::home(candidates, session, |_| true)?;
+        let (pick, sits) = sit(session, pinned, candidates)?;
         // A worker that failed this one request may be well again for the next.
-        if ask.attempt == 0 || pinned.is_none() {
-            self.pins.set(session, candidates[index].worker);
+        if !sits && (ask.attempt == 0 || pinned.is_none()) {
+            self.pins.set(session, candidates[pick.index].worker);
         }
-        let why = if pinned.is_some() { Why::SessionMoved } else { Why::Session };
-        Some(Pick { index, why })
+        Some(pick)
     }
+
+    /// What it would pick; nothing is remembered of it.
+    pub fn peek(&self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
+        match ask.session {
+            Some(session) => sit(session, self.pins.peek(session), candidates).map(|it| it.0),
+            None => self.strangers.clone().pick(candidates, rng),
+        }
+    }
+}
+
+/// Where a session goes that is pinned there, and whether that is where it is pinned.
+fn sit(session: u64, pinned: Option<WorkerId>, candidates: &[Candidate]) -> Option<(Pick, bool)> {
+    if let Some(worker) = pinned
+        && let Ok(index) = candidates.binary_search_by_key(&worker, |it| it.worker)
+    {
+        return Some((Pick { index, why: Why::Session }, true));
+    }
+    let index = choose::home(candidates, session, |_| true)?;
+    let why = if pinned.is_some() { Why::SessionMoved } else { Why::Session };
+    Some((Pick { index, why }, false))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::strategy::tests::fleet;
-    use maitre_base::WorkerId;
 
     fn seat(strategy: &mut StickySession, session: u64, candidates: &[Candidate]) -> (WorkerId, Why) {
         let ask = Ask { session: Some(session), ..Ask::default() };

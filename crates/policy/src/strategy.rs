@@ -179,10 +179,38 @@ impl Strategy {
         self.name
     }
 
+    /// Goes by this rule from now on. If it is the one it had, it keeps what it remembers: turns and pins owe nothing
+    /// to knobs.
+    pub fn retune(&mut self, name: Name, knobs: Knobs) {
+        match name == self.name {
+            true => self.knobs = knobs,
+            false => *self = Strategy::new(name, knobs),
+        }
+    }
+
+    /// What each candidate of the last pick cost, where the strategy prices them as `least_delay` does; else empty.
+    pub fn prices(&self) -> &[f64] {
+        &self.prices
+    }
+
+    /// What it would pick, with a copy of the dice; nothing is remembered of it.
+    pub fn peek(&self, ask: &Ask, candidates: &[Candidate], rng: &Rng) -> Option<Pick> {
+        let mut dice = rng.clone();
+        match self.name {
+            Name::StickySession => self.sticky_session.peek(ask, candidates, &mut dice),
+            name => {
+                let (round_robin, knobs) = (self.round_robin.clone(), self.knobs);
+                let mut copy = Strategy { round_robin, ..Strategy::new(name, knobs) };
+                copy.pick(ask, candidates, &mut dice)
+            }
+        }
+    }
+
     /// Picks a worker; none only if there are no candidates. Candidates come in the order of their
     /// numbers, each with a share above zero.
     pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         debug_assert!(candidates.is_sorted_by_key(|it| it.worker), "candidates come in order");
+        self.prices.clear();
         match (self.name, candidates.len()) {
             // A session must be remembered even while it has no choice.
             (Name::StickySession, _) => self.sticky_session.pick(ask, candidates, rng),
@@ -254,7 +282,7 @@ pub(crate) mod tests {
 
     /// Requests, promised prefill, share, held.
     fn rows() -> impl proptest::strategy::Strategy<Value = Vec<(u32, u64, f64, u64)>> {
-        prop::collection::vec((0u32..50, 0u64..200_000, 0.05f64..=1.0, 0u64..20_000), 0..20)
+        prop::collection::vec((0u32..50, 0u64..200_000, 0.01f64..=100.0, 0u64..20_000), 0..20)
     }
 
     proptest! {

@@ -85,6 +85,17 @@ impl Allowances {
         Ok(())
     }
 
+    /// What `take` would say, and nothing is taken.
+    pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), Duration> {
+        let Some(refill) = Refill::of(terms, tokens) else { return Ok(()) };
+        let known = self.buckets.get(&tenant).copied();
+        let crowd = (self.buckets.len() >= TENANTS_HELD).then_some(self.crowd);
+        match refill.wait(now, &known.or(crowd).unwrap_or_default()) {
+            Duration::ZERO => Ok(()),
+            wait => Err(wait),
+        }
+    }
+
     /// Undoes what `take` did for a request that was refused after all, with the same terms and tokens.
     pub fn give_back(&mut self, tenant: TenantId, terms: &Terms, tokens: u64) {
         let Some(refill) = Refill::of(terms, tokens) else { return };

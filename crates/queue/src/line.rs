@@ -124,6 +124,16 @@ impl Line {
         }
     }
 
+    /// Other bounds for the same classes, from now on; those who wait keep their places, also where there are now more
+    /// than would be let in. The list of classes must be the one the line was made with.
+    pub fn retune(&mut self, classes: &[Class], aging: Duration) {
+        debug_assert_eq!(self.lobbies.len(), classes.len().min(CLASSES_MAX), "classes do not come and go");
+        self.aging = aging;
+        for (lobby, class) in self.lobbies.iter_mut().zip(classes) {
+            lobby.retune(class);
+        }
+    }
+
     /// Lets it wait. If its class is full, one of the tenant that has most of the places leaves for it and is
     /// returned, provided that the newcomer's tenant would have less even with it, and that this one leaving
     /// makes room enough. Otherwise nothing has changed.

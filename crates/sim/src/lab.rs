@@ -119,6 +119,9 @@ struct Open {
     at: Instant,
     /// Times it was sent away and came again.
     returns: u32,
+    /// When it was last seated, and how long after that the router foresaw its first token.
+    seated: Instant,
+    foreseen: Option<Duration>,
 }
 
 impl Open {
@@ -134,6 +137,8 @@ impl Open {
             job: None,
             at,
             returns: 0,
+            seated: at,
+            foreseen: None,
         }
     }
 }
@@ -371,6 +376,12 @@ impl Lab<'_> {
     fn obey(&mut self, now: Instant, seat: &Seat) {
         let request = seat.request.0;
         self.seat(now, request, seat.worker, seat.held.map(|it| it.0));
+        if let Some(open) = self.open.get_mut(&request) {
+            let record = self.routers[open.router].decisions().of(seat.request);
+            let foreseen = record.and_then(|it| it.predicted);
+            open.foreseen = foreseen.and_then(|it| Duration::try_from_secs_f64(it).ok());
+            open.seated = now;
+        }
         if let (Some(open), Some(deadline)) = (self.open.get(&request), seat.deadline) {
             let trip = open.trip;
             self.foresee(deadline, Happens::Deadline { request, trip });
@@ -489,6 +500,7 @@ impl Lab<'_> {
         self.outcome.answers.push(Answer {
             worker: open.worker,
             believed_tokens: open.believed,
+            foreseen: open.foreseen.map(|it| (it, open.first.unwrap_or(now).since(open.seated))),
             seen: Seen {
                 at: open.at,
                 first_token: open.first.unwrap_or(now).since(open.at),

@@ -79,9 +79,30 @@ impl Pool {
         self.drain.rate().map(|it| self.line.cost_ahead(class) / it)
     }
 
+    /// What `allowed` would say now.
+    pub(super) fn would_allow(&self, now: Instant, settings: &Settings, bend: f64) -> ClassMask {
+        let (mut spare, mut prefill) = (self.spare, self.prefill);
+        self.earn(now, settings, bend, (&mut spare, &mut prefill));
+        self.mask(settings, &spare)
+    }
+
     /// The classes of which one may go now, by what those above leave of workers whose steps bend at this
     /// crowd.
     pub(super) fn allowed(&mut self, now: Instant, settings: &Settings, bend: f64) -> ClassMask {
+        let (mut spare, mut prefill) = (self.spare, self.prefill);
+        self.earn(now, settings, bend, (&mut spare, &mut prefill));
+        (self.spare, self.prefill) = (spare, prefill);
+        self.mask(settings, &self.spare)
+    }
+
+    /// Brings what classes leave each other up to date.
+    fn earn(
+        &self,
+        now: Instant,
+        settings: &Settings,
+        bend: f64,
+        (spare, drains): (&mut Spare, &mut [Drain; CLASSES_MAX]),
+    ) {
         let workers = f64::from(self.workers.max(1));
         let mut rates = [f64::INFINITY; CLASSES_MAX];
         let (mut requests, mut prefill) = (0, 0.0);
@@ -91,14 +112,17 @@ impl Pool {
             let in_use = (crowd / (bend + crowd)).max(prefill / workers);
             *rate = workers * spare::rate(in_use);
             requests += self.seated[place];
-            self.prefill[place].see(now, 0.0);
-            prefill += self.prefill[place].rate().unwrap_or(0.0);
+            drains[place].see(now, 0.0);
+            prefill += drains[place].rate().unwrap_or(0.0);
         }
-        self.spare.earn(now, &rates);
+        spare.earn(now, &rates);
+    }
+
+    fn mask(&self, settings: &Settings, spare: &Spare) -> ClassMask {
         let mut mask = ClassMask::NONE;
         for place in 0..settings.classes.len() {
             let class = ClassId(place as u8);
-            match self.spare.allows(class) {
+            match spare.allows(class) {
                 true => mask = mask.with(class),
                 // Nobody goes before one who is made to wait for the sake of those above.
                 false if self.line.waiting(class).requests > 0 => break,

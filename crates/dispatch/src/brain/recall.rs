@@ -13,6 +13,7 @@ use maitre_fleet::Standing;
 use super::Brain;
 use super::seat::{LATER, Tried, foresee, limits};
 use crate::event::Effect;
+use crate::explain::Outcome;
 
 /// Most that one request calls back.
 const RECALLS_MAX: usize = 16;
@@ -90,6 +91,7 @@ impl Brain {
     /// Takes a request from its worker and puts it back in line, where it was.
     fn recall(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) {
         let Some(place) = self.unseat(request) else { return };
+        self.note_end(now, &place, Outcome::Recalled, None);
         if let Some(open) = self.open.get_mut(&request.0) {
             open.recalls += 1;
         }

@@ -7,13 +7,14 @@ use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::bend::Scale;
 use maitre_fleet::fleet::Hold;
 use maitre_fleet::{ModelId, Promise, Slot, Standing, Wanted};
-use maitre_policy::{Adapter, Ask, Candidate, Pace, Pick, Reported, Room, Strategy};
+use maitre_policy::{Adapter, Ask, Candidate, Name, Pace, Pick, Reported, Room, Strategy};
 use maitre_queue::knee::{self, Caps, Limits};
 
-use super::{Brain, Place, model_of};
+use super::{Brain, Open, Place, model_of};
 use crate::awaited::Awaited;
-use crate::cache::Held;
+use crate::cache::{Cache, Held, Question};
 use crate::event::{Effect, Failure, Form, Refusal, Seat};
+use crate::explain::{Opening, Outcome};
 use crate::in_use::Used;
 
 /// What came of looking for a seat.
@@ -28,23 +29,13 @@ pub(super) enum Tried {
     Nobody,
 }
 
-/// Whether a worker would take a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    Now,
-    /// Once it has done some of what it has.
-    Later,
-    /// It would, but others there would suffer.
-    Disturbs,
-    /// Not before its deadline.
-    TooLate,
-}
-
 /// The one picked: where among those who stand.
 #[derive(Clone, Copy)]
-struct Picked {
-    place: usize,
-    pick: Pick,
+pub(super) struct Picked {
+    pub(super) place: usize,
+    pub(super) pick: Pick,
+    /// Whether the strategy's prices are those of this pick.
+    pub(super) is_priced: bool,
 }
 
 /// A cache that would be fuller than this with a prompt is full: preemptions begin before the last block is taken.
@@ -60,25 +51,9 @@ impl Brain {
         self.let_go(request);
         let Some(open) = self.open.get_mut(&request.0) else { return Tried::Nobody };
         open.ask.attempt = open.tried.len() as u32;
-        self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
-        if self.standings.is_empty() {
-            return Tried::Nobody;
-        }
-        // Whom nobody may overtake any more takes what there is.
-        let is_barrier = self.pools.get(&open.pool).is_some_and(|it| it.line.is_barrier(request));
-        let may_hold_out = open.may_hold_out(now) && !is_barrier;
-        let name = strategy(&mut self.strategies, &mut self.unlisted, open.wanted).name();
-        if !name.prices_adapters() {
-            // Whoever cannot price an adapter goes where it is, then where it fits.
-            let best = self.standings.iter().map(|it| it.slot).min();
-            self.standings.retain(|it| Some(it.slot) == best);
-        }
-        match &open.prompt {
-            Some(prompt) => self.cache.look_up(prompt, open.ask.prefill, &self.standings, &mut self.held),
-            None => self.held.clear(),
-        }
+        let Some(name) = self.look_round(now, request, Cache::look_up) else { return Tried::Nobody };
         self.judge(now, request);
-        let picked = match name.holds_out() && may_hold_out {
+        let picked = match name.holds_out() && self.may_hold_out(now, request) {
             true => self.pick(request, |it| matches!(it, Opening::Now | Opening::Later)),
             false => self.pick(request, |it| it == Opening::Now),
         };
@@ -96,8 +71,45 @@ impl Brain {
         }
     }
 
+    /// Finds who could take a request, and what each holds of it where its strategy, whose name is returned, goes by
+    /// that. None if there is nobody.
+    pub(super) fn look_round(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        look: fn(&mut Cache, Question<'_>, &mut Vec<Held>),
+    ) -> Option<Name> {
+        let open = self.open.get(&request.0)?;
+        self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
+        if self.standings.is_empty() {
+            return None;
+        }
+        let name = self.strategy_of(open.wanted).name();
+        if !name.prices_adapters() {
+            // Whoever cannot price an adapter goes where it is, then where it fits.
+            let best = self.standings.iter().map(|it| it.slot).min();
+            self.standings.retain(|it| Some(it.slot) == best);
+        }
+        match open.prompt.as_ref().filter(|_| name.needs().cache) {
+            Some(prompt) => {
+                let question = Question { prompt, tokens: open.ask.prefill, standings: &self.standings };
+                look(&mut self.cache, question, &mut self.held);
+            }
+            None => self.held.clear(),
+        }
+        Some(name)
+    }
+
+    /// Whether it may wait for a worker that is worth it. Whom nobody may overtake any more takes what there is.
+    pub(super) fn may_hold_out(&self, now: Instant, request: RequestId) -> bool {
+        self.open.get(&request.0).is_some_and(|open| {
+            let is_barrier = self.pools.get(&open.pool).is_some_and(|it| it.line.is_barrier(request));
+            open.may_hold_out(now) && !is_barrier
+        })
+    }
+
     /// Asks of each who stands whether it would take the request.
-    fn judge(&mut self, now: Instant, request: RequestId) {
+    pub(super) fn judge(&mut self, now: Instant, request: RequestId) {
         self.openings.clear();
         let queue = &self.settings.queue;
         let Some(open) = self.open.get(&request.0).filter(|_| queue.enabled) else {
@@ -132,34 +144,63 @@ impl Brain {
 
     /// What the strategy picks among those of these openings.
     fn pick(&mut self, request: RequestId, fits: impl Fn(Opening) -> bool) -> Option<Picked> {
+        self.line_up(request, fits);
         let open = self.open.get(&request.0)?;
-        self.candidates.clear();
-        self.places.clear();
-        for (place, standing) in self.standings.iter().enumerate().filter(|it| fits(self.openings[it.0])) {
-            let held = self.held.get(place).copied().unwrap_or_default();
-            let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
-            reckon(&mut candidate, self.awaited.at(standing.worker, open.class));
-            if let Some(in_use) = &self.in_use {
-                let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
-                (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
-            }
-            self.candidates.push(candidate);
-            self.places.push(place);
-        }
         let strategy = strategy(&mut self.strategies, &mut self.unlisted, open.wanted);
         let pick = strategy.pick(&open.ask, &self.candidates, &mut self.rng)?;
-        Some(Picked { place: self.places[pick.index], pick })
+        let is_priced = strategy.prices().len() == self.candidates.len();
+        Some(Picked { place: self.places[pick.index], pick, is_priced })
+    }
+
+    /// Shows those of these openings as a strategy sees them.
+    pub(super) fn line_up(&mut self, request: RequestId, fits: impl Fn(Opening) -> bool) {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        self.places.clear();
+        if let Some(open) = self.open.get(&request.0) {
+            self.places.extend((0..self.standings.len()).filter(|&it| fits(self.openings[it])));
+            candidates.extend(self.places.iter().map(|&it| self.candidate_at(open, it)));
+        }
+        self.candidates = candidates;
+    }
+
+    /// One who stands, as a strategy sees it.
+    pub(super) fn candidate_at(&self, open: &Open, place: usize) -> Candidate {
+        let standing = &self.standings[place];
+        let held = self.held.get(place).copied().unwrap_or_default();
+        let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
+        reckon(&mut candidate, self.awaited.at(standing.worker, open.class));
+        if let Some(in_use) = &self.in_use {
+            let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
+            (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
+        }
+        candidate
+    }
+
+    /// The strategy in charge of these.
+    pub(super) fn strategy_of(&self, wanted: Wanted) -> &Strategy {
+        let known = model_of(wanted).and_then(|it| self.strategies.get(&u64::from(it.0)));
+        known.unwrap_or(&self.unlisted)
+    }
+
+    /// Whether the strategy in charge of a request goes by what caches hold of it.
+    pub(super) fn sees_caches(&self, open: &Open) -> bool {
+        self.strategy_of(open.wanted).name().needs().cache
     }
 
     /// Seats it there: what it will cost is promised.
     fn take(&mut self, now: Instant, request: RequestId, picked: Picked, effects: &mut Vec<Effect>) {
+        let held = self.held.get(picked.place).copied();
+        let (decision, foreseen) = self.write_down(now, request, picked);
+        let is_noted = self.open.get(&request.0).is_some_and(|it| self.is_noted(it));
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let (standing, held) = (self.standings[picked.place], self.held.get(picked.place).copied());
+        let standing = self.standings[picked.place];
         let worker = standing.worker;
         let promise = promise(&open.ask, held.unwrap_or_default());
         let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
-        let planted = open.prompt.as_ref().and_then(|it| self.cache.seated(now, worker, it));
-        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+        let noted = open.prompt.as_ref().filter(|_| is_noted);
+        let planted = noted.and_then(|it| self.cache.seated(now, worker, it));
+        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, noted) {
             in_use.begin(worker, prompt);
         }
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
@@ -178,6 +219,9 @@ impl Brain {
             first,
             prefill,
             mark,
+            is_noted,
+            decision,
+            foreseen,
         });
         open.line.go(now);
         let seat = Seat {
@@ -196,6 +240,12 @@ impl Brain {
             pool.seated(now, class, promise.prefill.0 as f64 * standing.prefill.slope);
         }
         effects.push(Effect::Seat(seat));
+    }
+
+    /// Whether what a prompt will leave in a cache is to be noted. One that its strategy does not look at is noted for
+    /// the shadows' sake, unless another model's strategy goes by caches: it must not see more than it would without.
+    fn is_noted(&self, open: &Open) -> bool {
+        open.prompt.is_some() && (self.sees_caches(open) || !self.settings.needs_in_charge().cache)
     }
 
     pub(super) fn hold_adapter(&mut self, worker: WorkerId, adapter: Option<ModelId>, hold: Hold) {
@@ -230,7 +280,7 @@ impl Brain {
         if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
             self.cache.failed(place.worker, prompt, planted);
         }
-        if let (Some(in_use), Some(prompt)) = (&mut self.in_use, &open.prompt) {
+        if let (Some(in_use), Some(prompt), true) = (&mut self.in_use, &open.prompt, place.is_noted) {
             in_use.end(place.worker, prompt);
         }
         if let Some(pool) = self.pools.get_mut(&open.pool) {
@@ -248,7 +298,9 @@ impl Brain {
         failure: Failure,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(Place { worker, .. }) = self.unseat(request) else { return };
+        let Some(place) = self.unseat(request) else { return };
+        self.note_end(now, &place, Outcome::Failed, None);
+        let worker = place.worker;
         let Some(open) = self.open.get_mut(&request.0) else { return };
         open.tried.push(worker);
         open.failure = Some(failure);

@@ -9,7 +9,9 @@ use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::time::Duration;
 
 mod cache;
+
 mod line;
+mod record;
 
 struct Table {
     brain: Brain,

@@ -45,6 +45,11 @@ pub(super) struct InLine {
 }
 
 impl InLine {
+    /// All the time it will have stood there if it goes now.
+    pub(super) fn waited_by(&self, now: Instant) -> Duration {
+        self.waited + self.since.map_or(Duration::ZERO, |it| now.since(it))
+    }
+
     /// It goes, or it is over.
     pub(super) fn go(&mut self, now: Instant) {
         if let Some(since) = self.since.take() {
@@ -234,6 +239,7 @@ impl Brain {
             Event::Arrived(_)
             | Event::WorkerJoined { .. }
             | Event::WorkerGone { .. }
+            | Event::WorkerWeighed { .. }
             | Event::Streamed { .. }
             | Event::BlocksStored { .. }
             | Event::BlocksRemoved { .. }

@@ -38,6 +38,9 @@ const WHOLE: u128 = 1_000_000_000_000;
 pub(super) struct Lobby {
     requests_max: u32,
     tokens_max: u64,
+    /// The bounds by which parts of the places are counted: those of when somebody last came into an empty class. What
+    /// is added by one measure must not be taken away by another.
+    measure: (u32, u64),
     requests: u32,
     tokens: u64,
     cost: Work,
@@ -61,6 +64,7 @@ impl Lobby {
         Lobby {
             requests_max: class.requests_max,
             tokens_max: class.tokens_max,
+            measure: (class.requests_max, class.tokens_max),
             requests: 0,
             tokens: 0,
             cost: Work::ZERO,
@@ -72,6 +76,11 @@ impl Lobby {
             holders: BTreeSet::new(),
             ages: BTreeSet::new(),
         }
+    }
+
+    /// Other bounds, from now on.
+    pub(super) fn retune(&mut self, class: &Class) {
+        (self.requests_max, self.tokens_max) = (class.requests_max, class.tokens_max);
     }
 
     /// Whether there is a place for it, once this other one has left.
@@ -93,6 +102,9 @@ impl Lobby {
 
     pub(super) fn add(&mut self, entry: &Entry) {
         self.advance(entry.tenant);
+        if self.requests == 0 {
+            self.measure = (self.requests_max, self.tokens_max);
+        }
         let (clock, size) = (self.clock, self.size(entry));
         self.shares.entry(entry.tenant).or_insert_with(|| Share::starting(clock));
         self.change(entry.tenant, |it| it.add(entry, size));
@@ -180,8 +192,8 @@ impl Lobby {
 
     /// The part of the places that it takes, for its tenant's weight: of requests or of tokens, whichever is more.
     fn size(&self, entry: &Entry) -> u128 {
-        let request = WHOLE / u128::from(self.requests_max.max(1));
-        let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.tokens_max.max(1));
+        let request = WHOLE / u128::from(self.measure.0.max(1));
+        let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.measure.1.max(1));
         per_weight(request.max(tokens), entry.weight)
     }
 

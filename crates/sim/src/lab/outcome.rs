@@ -16,6 +16,8 @@ pub struct Answer {
     pub worker: WorkerId,
     /// What the router believed was cached, if it looked.
     pub believed_tokens: Option<u64>,
+    /// From its seat to its first token: as the router foresaw it, if it did, and as it was.
+    pub foreseen: Option<(Duration, Duration)>,
 }
 
 /// What one worker did.

@@ -1,0 +1,200 @@
+//! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
+
+use super::*;
+use proptest::prelude::ProptestConfig;
+
+/// One thing that happens, by dice: which, to whom, and how.
+type Dice = (u8, u64, u64);
+
+/// What is done to the watched one, between events, that must not show.
+#[derive(Clone, Copy, Debug)]
+enum Meddling {
+    Nothing,
+    /// The same settings again.
+    Reconfigures,
+    /// Somebody asks what would be done.
+    Considers,
+}
+
+fn settings(strategy: Name) -> Settings {
+    let mut queue = maitre_queue::Settings::default();
+    (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
+    queue.others.requests_per_minute = Some(100);
+    let explain = explain::Settings { decisions: 0 };
+    // Small enough that something is always pushed out of the index.
+    let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
+    Settings { strategy, queue, explain, index, seed: 5, ..Settings::default() }
+}
+
+struct Pair {
+    plain: Table,
+    watched: Table,
+    meddling: Meddling,
+    workers: u32,
+}
+
+impl Pair {
+    fn new(strategies: (Name, Name), shadows: Vec<Name>, sample: f64, meddling: Meddling) -> Pair {
+        let mut plain = settings(strategies.0);
+        // Two models on the same workers, each with a strategy of its own.
+        plain.strategies.insert("sql".to_owned(), strategies.1);
+        let explain = explain::Settings { decisions: 7 };
+        let watched = Settings { explain, shadows, shadow_sample: sample, ..plain.clone() };
+        let mut pair = Pair {
+            plain: Table::with_line(3, plain),
+            watched: Table::with_line(3, watched),
+            meddling,
+            workers: 3,
+        };
+        let cards = [Card { name: "llama", parent: None }, Card { name: "sql", parent: Some("llama") }];
+        for worker in (0..3).map(WorkerId) {
+            pair.on(Event::ModelsReported { worker, cards: &cards });
+            let load = maitre_fleet::Load { kv_tokens: Some(9_000), ..maitre_fleet::Load::default() };
+            pair.on(Event::LoadReported { worker, load });
+        }
+        pair
+    }
+
+    fn on(&mut self, event: Event<'_>) {
+        let (brain, mut effects) = (&mut self.watched.brain, Vec::new());
+        match self.meddling {
+            Meddling::Nothing => {}
+            Meddling::Reconfigures => {
+                let same = brain.settings().clone();
+                assert_eq!(brain.reconfigure(self.watched.now, same, &mut effects), Ok(()));
+                assert_eq!(effects, []);
+            }
+            Meddling::Considers => {
+                let text = prompt(3, 80);
+                let asked =
+                    Arrival { tenant: TenantId(2), session: Some(1), head: Some(3), ..chat(0, &text) };
+                let _ = brain.consider(self.watched.now, &asked);
+            }
+        }
+        let (one, other) = (self.plain.on(event), self.watched.on(event));
+        assert_eq!(one, other, "{event:?}");
+    }
+
+    fn happen(&mut self, (kind, whom, number): Dice) {
+        let later = self.plain.now + Duration::from_millis(number % 50);
+        (self.plain.now, self.watched.now) = (later, later);
+        let request = RequestId(whom % 40);
+        let worker = WorkerId((number / 50) as u32 % self.workers);
+        let seat = self.plain.brain.seat_of(request);
+        match kind {
+            0..=5 if !self.plain.brain.open.contains_key(&request.0) => self.arrive(request.0, number),
+            6 | 7 => {
+                if let Some(worker) = seat {
+                    self.on(Event::FirstToken { request, worker });
+                }
+            }
+            8 => self.on(Event::Finished { request, counted: None, pieces: 20 }),
+            9 => {
+                let counted = Counted { prompt: Some(1_000), cached: Some(number % 1_000), answer: Some(40) };
+                self.on(Event::Finished { request, counted: Some(counted), pieces: 40 });
+            }
+            10 => {
+                let failure = Failure::ALL[number as usize % Failure::ALL.len()];
+                self.on(Event::Failed { request, worker: seat.unwrap_or(worker), failure });
+            }
+            11 => self.on(Event::Left { request }),
+            12 => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(3) }),
+            13 => self.on(Event::WorkerWeighed { worker, weight: [0.5, 1.0, 3.0][whom as usize % 3] }),
+            14 => self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered }),
+            _ => self.on(Event::Tick),
+        }
+    }
+
+    fn arrive(&mut self, request: u64, number: u64) {
+        let text = prompt(number / 7 % 5, 10 + number % 150);
+        let model = if number.is_multiple_of(4) { "sql" } else { "llama" };
+        let base = Arrival {
+            model: Some(model),
+            size: Size::Tokens(text.units),
+            session: Some(number % 6),
+            head: Some(number / 7 % 5),
+            class: ClassId((number % 3) as u8),
+            deadline: number.is_multiple_of(11).then(|| self.plain.now + Duration::from_millis(200)),
+            ..arrival(request, None)
+        };
+        // As the proxy does: what nobody asks for is not read.
+        let with = |brain: &Brain| brain.plan(Some(model)).filter(|it| it.by_caches).map(|_| &text);
+        let (one, other) = (with(&self.plain.brain), with(&self.watched.brain));
+        let now = self.plain.now;
+        let told = [(&mut self.plain, one), (&mut self.watched, other)]
+            .map(|(table, prompt)| table.on(Event::Arrived(Arrival { prompt, ..base })));
+        assert_eq!(told[0], told[1], "at {now:?}: {base:?}");
+    }
+}
+
+fn names() -> impl proptest::strategy::Strategy<Value = Name> {
+    prop::sample::select(Name::ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whoever_is_watched_decides_as_if_nobody_looked(
+        strategies in (names(), names()),
+        shadows in prop::collection::vec(names(), 0..4),
+        sample in prop::sample::select(vec![1.0, 0.5]),
+        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..200),
+    ) {
+        let mut pair = Pair::new(strategies, shadows, sample, Meddling::Nothing);
+        script.into_iter().for_each(|it| pair.happen(it));
+    }
+
+    #[test]
+    fn to_consider_a_request_changes_nothing(
+        strategies in (names(), names()),
+        shadows in prop::collection::vec(names(), 0..3),
+        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+    ) {
+        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Considers);
+        script.into_iter().for_each(|it| pair.happen(it));
+    }
+
+    #[test]
+    fn what_is_considered_is_what_is_done(
+        strategies in (names(), names()),
+        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+        number in 0u64..1_000_000,
+    ) {
+        let mut pair = Pair::new(strategies, vec![], 1.0, Meddling::Nothing);
+        script.into_iter().for_each(|it| pair.happen(it));
+        let text = prompt(number / 7 % 5, 10 + number % 150);
+        let arrival = Arrival { class: ClassId(0), session: Some(number % 6), ..chat(99, &text) };
+        let considered = pair.watched.brain.consider(pair.watched.now, &arrival);
+        let done = pair.watched.on(Event::Arrived(arrival));
+        let told = done.iter().find_map(|it| match *it {
+            Effect::Seat(seat) if seat.request.0 == 99 => Some(Ok(Some(seat.worker))),
+            Effect::Wait { .. } => Some(Ok(None)),
+            Effect::Refuse { request, refusal } if request.0 == 99 => Some(Err(refusal)),
+            _ => None,
+        });
+        let said = match &considered {
+            Ok(it) if it.outcome == Outcome::Asked => Ok(Some(it.worker)),
+            Ok(_) => Ok(None),
+            Err(refusal) => Err(*refusal),
+        };
+        // Who would wait may find a way past others.
+        if said != Ok(None) {
+            prop_assert_eq!(Some(said), told);
+            let last = pair.watched.last();
+            if let Ok(it) = considered {
+                prop_assert_eq!((it.why, it.predicted, it.held), (last.why, last.predicted, last.held));
+                prop_assert_eq!(it.candidates.len(), last.candidates.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_settings_again_change_nothing(
+        strategies in (names(), names()),
+        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+    ) {
+        let mut pair = Pair::new(strategies, vec![Name::DynamoCost], 1.0, Meddling::Reconfigures);
+        script.into_iter().for_each(|it| pair.happen(it));
+    }
+}

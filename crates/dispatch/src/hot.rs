@@ -1,0 +1,331 @@
+//! The beginnings that prompts have in common, the hottest first: what caches are filled with for a reason.
+//!
+//! Of each prompt its prefixes of 1, 2, 4, 8, … blocks are counted, and the longest one that any worker holds: so a
+//! shared prefix is known to within a factor of two at once, and to the block once it is cached. Counts fade by half in
+//! a minute. The table is small and most prefixes are of one prompt alone, so a newcomer must wear somebody down to
+//! get in: of a few places it looks at, the coldest loses one count and leaves when it has none left. What is
+//! hot is never the coldest of those, and its count is exact but for the fading.
+//!
+//! The hottest are those with the most tokens: count times length, which is the prefill that caches spare, or that is
+//! computed again and again. By count alone every list would begin with the first block of the system prompt.
+//! A prefix is left out where a longer one is nearly as often seen: that one says more.
+//!
+//! Left out: text. A prefix is a hash here, the one the index goes by.
+
+use std::time::Duration;
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_fleet::ModelId;
+use maitre_index::PrefixHash;
+use maitre_policy::Candidate;
+
+use crate::cache::Prompt;
+
+/// Prefixes that are counted at once.
+pub const PREFIXES_MAX: usize = 256;
+/// Holders that are named, of each.
+pub const HOLDERS_MAX: usize = 16;
+/// Places that a newcomer looks at.
+const LOOK: usize = 8;
+/// In which a count fades by half.
+const HALF_LIFE: f64 = 60.0;
+/// Counts are kept as of a moment in the past, so that none has to be touched to fade. After so many half-lives the
+/// moment is moved on.
+const HALF_LIVES_MAX: f64 = 64.0;
+/// A longer prefix that is seen this often beside a shorter one stands for both.
+const NEARLY: f64 = 0.9;
+/// Who holds a prefix is looked at no more often than this: it costs a look at every worker.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Depths that one prompt is counted at: a power of two each, and the longest that is held.
+const DEPTHS_MAX: usize = 33;
+
+/// A beginning that many prompts have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hot {
+    pub prefix: PrefixHash,
+    pub tokens: Tokens,
+    /// Prompts that began so, fading by half in a minute.
+    pub seen: f64,
+    /// As it was asked for last.
+    pub model: Option<ModelId>,
+    /// Who held all of it when that was last looked at, at most `HOLDERS_MAX` of `holders_total`.
+    pub holders: Vec<WorkerId>,
+    pub holders_total: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    prefix: u64,
+    /// The next shorter one that was counted, zero if there is none.
+    shorter: u64,
+    tokens: Tokens,
+    model: Option<ModelId>,
+    looked: Option<Instant>,
+    holders: [WorkerId; HOLDERS_MAX],
+    holders_total: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    entries: Vec<Entry>,
+    /// By place, beside the entries: the coldest is looked for among these.
+    counts: Vec<f64>,
+    places: NumberMap<u32>,
+    /// Where the next newcomer looks.
+    hand: usize,
+    /// The moment as of which counts are kept.
+    since: Instant,
+}
+
+/// A prompt when it was seated first.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    pub(crate) prompt: &'a Prompt,
+    /// What all of it comes to.
+    pub(crate) tokens: Tokens,
+    pub(crate) model: Option<ModelId>,
+    /// With what each holds of it.
+    pub(crate) candidates: &'a [Candidate],
+}
+
+impl Prefixes {
+    pub(crate) fn clear(&mut self) {
+        *self = Prefixes::default();
+    }
+
+    pub(crate) fn see(&mut self, now: Instant, sight: Sight<'_>) {
+        let one = self.worth(now);
+        let mut shorter = 0;
+        for depth in depths(&sight) {
+            let Some(&PrefixHash(prefix)) = sight.prompt.chain.get(depth - 1) else { break };
+            match self.places.get(&prefix).copied() {
+                Some(place) => {
+                    let place = place as usize;
+                    self.counts[place] += one;
+                    let entry = &mut self.entries[place];
+                    (entry.shorter, entry.model) = (shorter, sight.model);
+                    if entry.looked.is_none_or(|it| now.since(it) >= LOOK_EVERY) {
+                        entry.look(now, sight.candidates);
+                    }
+                }
+                None => {
+                    let (tokens, model) = (sight.tokens_at(depth), sight.model);
+                    let holders = [WorkerId(0); HOLDERS_MAX];
+                    let entry =
+                        Entry { prefix, shorter, tokens, model, looked: None, holders, holders_total: 0 };
+                    self.admit(entry, one);
+                }
+            }
+            shorter = prefix;
+        }
+    }
+
+    /// The hottest, those first with the most tokens.
+    pub(crate) fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
+        let worth = self.growth(now).exp2();
+        let mut is_hidden = vec![false; self.entries.len()];
+        for (place, entry) in self.entries.iter().enumerate() {
+            if let Some(&shorter) = self.places.get(&entry.shorter)
+                && self.counts[place] >= NEARLY * self.counts[shorter as usize]
+            {
+                is_hidden[shorter as usize] = true;
+            }
+        }
+        let heat = |place: usize| self.counts[place] * self.entries[place].tokens.0 as f64;
+        // Once is not hot.
+        let mut shown: Vec<usize> = (0..self.entries.len())
+            .filter(|&it| !is_hidden[it] && self.entries[it].looked.is_some())
+            .collect();
+        shown.sort_by(|&one, &other| heat(other).total_cmp(&heat(one)));
+        shown.into_iter().take(limit).map(|it| self.entries[it].hot(self.counts[it] / worth)).collect()
+    }
+
+    /// Finds room, or wears somebody down.
+    fn admit(&mut self, entry: Entry, one: f64) {
+        if self.entries.len() < PREFIXES_MAX {
+            self.places.insert(entry.prefix, self.entries.len() as u32);
+            self.entries.push(entry);
+            self.counts.push(one);
+            return;
+        }
+        let looked_at = (0..LOOK).map(|it| (self.hand + it) % PREFIXES_MAX);
+        let coldest = looked_at.min_by(|&one, &other| self.counts[one].total_cmp(&self.counts[other]));
+        self.hand = (self.hand + LOOK) % PREFIXES_MAX;
+        let Some(place) = coldest else { return };
+        self.counts[place] -= one;
+        if self.counts[place] <= 0.0 {
+            self.places.remove(&self.entries[place].prefix);
+            self.places.insert(entry.prefix, place as u32);
+            (self.entries[place], self.counts[place]) = (entry, one);
+        }
+    }
+
+    /// What one more is worth now, in counts as of `since`.
+    fn worth(&mut self, now: Instant) -> f64 {
+        let growth = self.growth(now);
+        if growth > HALF_LIVES_MAX {
+            self.counts.iter_mut().for_each(|it| *it *= (-growth).exp2());
+            self.since = now;
+            return 1.0;
+        }
+        growth.exp2()
+    }
+
+    fn growth(&self, now: Instant) -> f64 {
+        now.since(self.since).as_secs_f64() / HALF_LIFE
+    }
+}
+
+impl Entry {
+    fn look(&mut self, now: Instant, candidates: &[Candidate]) {
+        self.looked = Some(now);
+        self.holders_total = 0;
+        for candidate in candidates.iter().filter(|it| it.held >= self.tokens) {
+            if let Some(place) = self.holders.get_mut(self.holders_total as usize) {
+                *place = candidate.worker;
+            }
+            self.holders_total += 1;
+        }
+    }
+
+    fn hot(&self, seen: f64) -> Hot {
+        let named = (self.holders_total as usize).min(HOLDERS_MAX);
+        Hot {
+            prefix: PrefixHash(self.prefix),
+            tokens: self.tokens,
+            seen,
+            model: self.model,
+            holders: self.holders[..named].to_vec(),
+            holders_total: self.holders_total,
+        }
+    }
+}
+
+impl Sight<'_> {
+    fn tokens_at(&self, depth: usize) -> Tokens {
+        let units = depth as u64 * u64::from(self.prompt.block);
+        // Units may be words where tokens are not known: the same part of the prompt, then.
+        Tokens((units as f64 / self.prompt.units.max(1) as f64 * self.tokens.0 as f64).round() as u64)
+    }
+
+    /// Blocks of the longest beginning that anybody holds.
+    fn held(&self) -> usize {
+        let most = self.candidates.iter().map(|it| it.held).max().unwrap_or_default();
+        let part = most.0 as f64 / self.tokens.0.max(1) as f64;
+        let blocks = part * self.prompt.units as f64 / f64::from(self.prompt.block.max(1));
+        (blocks.round() as usize).min(self.prompt.chain.len())
+    }
+}
+
+/// In blocks, the shortest first.
+fn depths(sight: &Sight<'_>) -> impl Iterator<Item = usize> + use<> {
+    let (all, held) = (sight.prompt.chain.len(), sight.held());
+    let powers = (0..).map(|it| 1usize << it).take_while(move |&it| it <= all);
+    let before = powers.clone().filter(move |&it| it < held);
+    let from = powers.filter(move |&it| it > held);
+    before.chain((held > 0).then_some(held)).chain(from).take(DEPTHS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_base::Rng;
+    use maitre_index::prefix::Unit;
+    use maitre_policy::{Adapter, Pace, Reported};
+
+    fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> Prompt {
+        let chain = (0..shared_blocks + own_blocks).map(|it| {
+            let text = if it < shared_blocks { shared } else { 1_000 + own };
+            PrefixHash(1 + text * 100_000 + it)
+        });
+        let blocks = shared_blocks + own_blocks;
+        Prompt { unit: Unit::Tokens, units: blocks * 16, block: 16, chain: chain.collect() }
+    }
+
+    fn holder(number: u32, held: u64) -> Candidate {
+        Candidate {
+            worker: WorkerId(number),
+            key: 0,
+            requests: 0,
+            prefilling: 0,
+            prefill: Tokens::ZERO,
+            decode: Tokens::ZERO,
+            share: 1.0,
+            held: Tokens(held),
+            held_below: Tokens::ZERO,
+            holds: Tokens::ZERO,
+            in_use: Tokens::ZERO,
+            held_in_use: Tokens::ZERO,
+            pace: Pace { floor: 0.0, prefill_token: 0.0, step: 0.0, step_request: 0.0 },
+            wait_seconds: 0.0,
+            room: None,
+            reported: Reported::default(),
+            adapter: Adapter::Ready,
+        }
+    }
+
+    fn see(prefixes: &mut Prefixes, now: Instant, prompt: &Prompt, candidates: &[Candidate]) {
+        prefixes.see(now, Sight { prompt, tokens: Tokens(prompt.units), model: None, candidates });
+    }
+
+    #[test]
+    fn a_shared_prefix_is_known_to_the_block_once_it_is_held() {
+        let mut prefixes = Prefixes::default();
+        let now = Instant::from_millis(1);
+        for own in 0..40 {
+            let held = if own < 20 { 0 } else { 100 * 16 };
+            see(
+                &mut prefixes,
+                now,
+                &prompt(7, 100, own, 30),
+                &[holder(0, held), holder(1, 16), holder(2, held)],
+            );
+        }
+        let hottest = prefixes.hottest(now, 10);
+        assert_eq!((hottest[0].tokens, hottest[0].seen.round()), (Tokens(64 * 16), 40.0), "{hottest:?}");
+        assert_eq!((hottest[1].tokens, hottest[1].seen.round()), (Tokens(1_600), 20.0), "of the second half");
+        assert_eq!((&hottest[1].holders[..], hottest[1].holders_total), (&[WorkerId(0), WorkerId(2)][..], 2));
+        assert_eq!(hottest.len(), 2, "shorter ones say nothing more, and what was seen once is not hot");
+    }
+
+    #[test]
+    fn the_hot_ones_of_many_are_found_by_their_tokens_and_fade() {
+        let (mut prefixes, mut rng) = (Prefixes::default(), Rng::new(2));
+        let mut now = Instant::ZERO;
+        for own in 0..5_000 {
+            now = now + Duration::from_millis(10);
+            // Of ten documents the first is asked for in half of all requests, and each further in half of the rest.
+            let mut document = 0;
+            while document < 9 && rng.unit() < 0.5 {
+                document += 1;
+            }
+            see(&mut prefixes, now, &prompt(document, 64, own, 80), &[]);
+        }
+        assert!(prefixes.entries.len() == PREFIXES_MAX && prefixes.places.len() == PREFIXES_MAX);
+        let hottest = prefixes.hottest(now, 4);
+        let documents: Vec<u64> = hottest.iter().map(|it| it.prefix.0 / 100_000).collect();
+        assert_eq!(documents, [0, 1, 2, 3]);
+        assert!(hottest.iter().all(|it| it.tokens == Tokens(64 * 16)), "{hottest:?}");
+        // Fifty seconds at fifty a second, faded by the way.
+        assert!((1_700.0..2_100.0).contains(&hottest[0].seen), "{}", hottest[0].seen);
+        let later = prefixes.hottest(now + Duration::from_secs(60), 1);
+        assert!((later[0].seen / hottest[0].seen - 0.5).abs() < 1e-9);
+        // Much later all counts are kept as of another moment, and the old ones are next to nothing.
+        now = now + Duration::from_secs(100 * 60);
+        (0..3).for_each(|it| see(&mut prefixes, now, &prompt(77, 64, it, 1), &[]));
+        let hottest = prefixes.hottest(now, 1);
+        assert_eq!((hottest[0].prefix.0 / 100_000, hottest[0].seen.round()), (77, 3.0));
+    }
+
+    #[test]
+    fn words_count_as_the_tokens_they_stand_for() {
+        let mut prefixes = Prefixes::default();
+        let words = Prompt { unit: Unit::Words, ..prompt(1, 32, 1, 0) };
+        for _ in 0..3 {
+            let sight = Sight { prompt: &words, tokens: Tokens(1_024), model: None, candidates: &[] };
+            prefixes.see(Instant::ZERO, sight);
+        }
+        assert_eq!(prefixes.hottest(Instant::ZERO, 1)[0].tokens, Tokens(1_024), "512 words are all of it");
+    }
+}
