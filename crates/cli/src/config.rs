@@ -18,6 +18,7 @@ mod flags;
 pub(crate) mod form;
 mod near;
 mod queue;
+pub mod reload;
 mod table;
 
 #[cfg(test)]
@@ -90,6 +91,14 @@ pub fn load<T: Into<OsString>>(
     draft.take(environment.found);
     draft.take(flags::read(matches));
     draft.finish()
+}
+
+/// The file that a command was given, by its flag or by the environment.
+pub fn file<T: Into<OsString>>(
+    matches: &ArgMatches,
+    variables: impl IntoIterator<Item = (T, T)>,
+) -> Option<std::path::PathBuf> {
+    flags::file(matches).or_else(|| environment::read(variables).file)
 }
 
 /// Sets one knob by its key.

@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Instant;
 use maitre_policy::Name;
-use maitre_proxy::{NotStarted, Router, Settings};
+use maitre_proxy::{NotStarted, Router, Secret, Settings, secret};
 use maitre_sim::events;
 use maitre_sim::profile::Profile;
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix, Workload};
@@ -34,6 +34,9 @@ use crate::demo::tally::Tally;
 
 /// A port of the kernel's choice.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Strategies that are asked what they would have done, and not obeyed.
+const SHADOWS: [Name; 3] = [Name::RoundRobin, Name::LeastRequest, Name::CacheAware];
 
 /// How long one strategy runs where nobody watches.
 const SECONDS: u32 = 20;
@@ -93,6 +96,8 @@ struct Plan {
     events: Option<events::Settings>,
     mix: Mix,
     seed: u64,
+    /// What the page asks for.
+    key: String,
 }
 
 impl Plan {
@@ -119,6 +124,7 @@ impl Plan {
                 .then(|| events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) }),
             mix: Mix { sessions_per_second: rate, ..mix },
             seed: *matches.get_one("seed").context("seed")?,
+            key: secret::fresh()?,
         })
     }
 }
@@ -165,6 +171,9 @@ async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration
     settings.events.clone_from(&plan.events);
     let engines = Engines::start(plan.engines, settings).await?;
     let router = start_router(plan, strategy, &engines).await?;
+    if !plan.live {
+        eprintln!("page {}", page(plan, &router));
+    }
     router.until_all_ready().await;
     let tally = Arc::new(Mutex::new(Tally::default()));
     let watch = Stopwatch::start();
@@ -180,11 +189,19 @@ async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration
     Ok((tally, elapsed))
 }
 
+/// Where a browser sees it all.
+fn page(plan: &Plan, router: &Router) -> String {
+    format!("http://{}/#key={}", router.admin(), plan.key)
+}
+
 async fn start_router(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Router> {
     let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
     let workers = workers.collect::<Result<_, _>>()?;
-    let mut settings = Settings { workers, threads: 1, ..Settings::default() };
+    let admin_key = Some(Secret::of(plan.key.as_bytes()));
+    let mut settings = Settings { workers, admin_key, threads: 1, ..Settings::default() };
     settings.brain.strategy = strategy;
+    // So that the page can tell what others would have done.
+    settings.brain.shadows = SHADOWS.into_iter().filter(|&it| it != strategy).collect();
     settings.brain.seed = plan.seed;
     settings.timeouts.drain = Duration::from_secs(1);
     if plan.live {
@@ -237,9 +254,10 @@ async fn live(plan: &Plan, strategy: Name, router: &Router, watch: Stopwatch, ta
         return std::future::pending().await;
     }
     let title = format!(
-        "maitre demo: {strategy}, {} engines (h200-8b, {} KV blocks)\nrouter http://{}   metrics http://{}/metrics   Ctrl-C ends it",
+        "maitre demo: {strategy}, {} engines (h200-8b, {} KV blocks)\npage {}\nrouter http://{}   metrics http://{}/metrics   Ctrl-C ends it",
         plan.engines,
         DEMO_KV_BLOCKS,
+        page(plan, router),
         router.listen(),
         router.admin(),
     );

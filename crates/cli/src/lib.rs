@@ -11,5 +11,7 @@ pub mod serve;
 pub mod trace;
 pub mod tune;
 
+mod log;
 mod out;
+mod reload;
 mod signals;

@@ -1,14 +1,15 @@
 //! `maitre serve`: settings, runtime, build, announce, serve, drain.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_proxy::{Router, Stopped};
+use maitre_proxy::{Router, Secret, Settings, Stopped, secret};
 use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
 
-use crate::config::{self, Config, Format, Log};
+use crate::config::{self, Config};
+use crate::log;
+use crate::reload::{self, Sources};
 use crate::signals::Signals;
 
 pub fn command() -> Command {
@@ -16,34 +17,67 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let config = match config::load(matches, std::env::vars_os()) {
+    let sources = Sources::new(matches);
+    let config = match sources.read() {
         Ok(config) => config,
         Err(errors) => {
             eprintln!("{errors}");
             return Ok(ExitCode::FAILURE);
         }
     };
-    start_log(&config.log)?;
+    let log = log::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(serve(config));
+    let code = runtime.block_on(serve(sources, config, log));
     // A stream that outlived its deadline must not hold the process.
     runtime.shutdown_background();
     code
 }
 
-async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let (workers, strategy) = (config.settings.workers.len(), config.settings.brain.strategy);
-    let record = config.settings.record.file.clone();
-    let router = Router::start(config.settings).await?;
+    let made = make_admin_key(&mut config)?;
+    let settings = config.settings.clone();
+    let (shell, mut reloader) = reload::pair(sources, config, log)?;
+    let router = Router::start_in(shell, settings.clone()).await?;
+    announce(&router, &settings, made.as_deref());
+    tokio::select! {
+        () = signals.wait() => {}
+        () = reloader.run(&router) => {}
+    }
+    drain(router, &mut signals).await
+}
+
+/// A key for this run, where the settings have none: the page is there from the first start, and open to nobody else.
+fn make_admin_key(config: &mut Config) -> anyhow::Result<Option<String>> {
+    if config.settings.admin_key.is_some() {
+        return Ok(None);
+    }
+    let key = secret::fresh()?;
+    config.settings.admin_key = Some(Secret::of(key.as_bytes()));
+    Ok(Some(key))
+}
+
+fn announce(router: &Router, settings: &Settings, made: Option<&str>) {
+    let (workers, strategy) = (settings.workers.len(), settings.brain.strategy);
     info!(listen = %router.listen(), admin = %router.admin(), workers, %strategy, "serving");
-    if let Some(file) = record {
+    if let Some(file) = &settings.record.file {
         info!(file = %file.display(), "recording requests, as hashes");
     }
     if workers == 0 {
         warn!("no workers; add some with --worker http://host:port");
     }
-    signals.wait().await;
+    let mut out = std::io::stdout().lock();
+    match made {
+        // To somebody who sits there, not to a file or a journal: whoever reads it is the operator.
+        Some(key) if out.is_terminal() => {
+            let _ = writeln!(out, "page http://{}/#key={key}", router.admin());
+        }
+        Some(_) => info!("the page and the admin API need a key; set admin_key (`maitre key` makes one)"),
+        None => {}
+    }
+}
+
+async fn drain(router: Router, signals: &mut Signals) -> anyhow::Result<ExitCode> {
     info!("draining; a second signal ends it at once");
     tokio::select! {
         stopped = router.stop() => match stopped {
@@ -61,16 +95,4 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
-}
-
-fn start_log(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level)?;
-    let colours = std::io::stderr().is_terminal();
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
-    match log.format {
-        Format::Text => lines.with_target(false).init(),
-        Format::Json => lines.json().flatten_event(true).with_target(false).init(),
-    }
-    Ok(())
 }

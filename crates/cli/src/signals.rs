@@ -1,5 +1,6 @@
-//! What tells a command to end: SIGTERM and SIGINT, heard from the moment this is made. Make it before
-//! announcing anything, or whoever acts on the announcement may still meet the default, which is to die.
+//! What tells a command to end, SIGTERM and SIGINT, and what tells it to read its settings again, SIGHUP: heard from
+//! the moment these are made. Make them before announcing anything, or whoever acts on the announcement may still meet
+//! the default, which is to die.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -22,5 +23,17 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+pub(crate) struct HangUps(Signal);
+
+impl HangUps {
+    pub(crate) fn new() -> std::io::Result<HangUps> {
+        Ok(HangUps(signal(SignalKind::hangup())?))
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        let _ = self.0.recv().await;
     }
 }

@@ -18,6 +18,7 @@ use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::Finder;
 use tokio::time::Sleep;
 
+use crate::admin::decisions;
 use crate::bell::Behind;
 use crate::forward::{Begun, streams};
 use crate::headers;
@@ -67,6 +68,11 @@ pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
             extra.insert(headers::HELD, HeaderValue::from(held.0));
         }
     }
+    if visit.explains
+        && let Some(explained) = explained(&visit)
+    {
+        extra.insert(headers::EXPLAIN, explained);
+    }
     visit.answered(head.status);
     let events = visit.route.filter(|_| streams(extra)).map(Tracker::new);
     let usage = visit.route.map(Finder::new);
@@ -82,6 +88,12 @@ pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     response
+}
+
+fn explained(visit: &Visit) -> Option<HeaderValue> {
+    let house = &visit.lane.house;
+    let decision = house.look(|brain| brain.decisions().of(visit.request).cloned())?;
+    HeaderValue::from_str(&decisions::compact(house, &decision)).ok()
 }
 
 impl Answer {

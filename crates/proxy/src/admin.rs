@@ -1,37 +1,76 @@
-//! The operator's listener: is it alive, is it ready, what does it count. Nothing here changes anything.
+//! The operator's listener: is it alive, is it ready, what does it count; the page; and the API behind the page.
+//!
+//! Probes, scrapers and the page's own files need no key: none of them tells of anybody's requests. All else is under
+//! `/admin/` and needs the admin key, whatever is asked for, before anything is looked at.
+
+mod act;
+pub(crate) mod decisions;
+mod live;
+mod openapi;
+mod route;
+mod view;
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
-use http_body_util::Full;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Method, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use maitre_fleet::State;
+use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::house::House;
-use crate::refuse::{Health, plain};
+use crate::lane::Lane;
+use crate::page;
+use crate::program::Program;
+use crate::refuse::{Health, Wrong, done, plain};
+use crate::roster::Roster;
+use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
+use live::Live;
+use route::{Action, Found};
 
-/// Operators, scrapers and probes at once; further ones wait in the kernel.
-const CONNECTIONS_MAX: usize = 64;
+/// Operators, scrapers, probes and open pages at once; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 128;
+
+/// How long an operator's request may take to arrive.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
 
 /// OpenMetrics, as prometheus-client writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(crate) async fn listen(house: Arc<House>, listener: TcpListener) {
+/// Nothing from anywhere else, nothing inline: the page shows what clients have sent.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
+
+/// What the listener needs to answer.
+pub(crate) struct Desk {
+    pub(crate) house: Arc<House>,
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) program: Arc<dyn Program>,
+    /// For what must be read as a request is.
+    pub(crate) lane: Lane,
+}
+
+pub(crate) async fn listen(desk: Arc<Desk>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                 match accepted {
-                    Ok((stream, _)) => drop(connections.spawn(connection(house.clone(), stream))),
+                    Ok((stream, _)) => drop(connections.spawn(connection(desk.clone(), stream))),
                     Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -40,28 +79,81 @@ pub(crate) async fn listen(house: Arc<House>, listener: TcpListener) {
     }
 }
 
-async fn connection(house: Arc<House>, stream: TcpStream) {
+async fn connection(desk: Arc<Desk>, stream: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(&house, request.uri().path());
-        async move { Ok::<_, Infallible>(response.map(Full::new)) }
+        let desk = desk.clone();
+        async move { Ok::<_, Infallible>(answer(&desk, request).await) }
     });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
     // Errors here are the scraper's own; it will come again.
-    let _ =
-        http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-fn answer(house: &House, path: &str) -> Response<Bytes> {
+/// The body of an answer: whole, or as it happens.
+pub(crate) enum Out {
+    Whole(Bytes),
+    Live(Box<Live>),
+}
+
+impl Body for Out {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Out::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Out::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Out::Live(live) => live.poll(cx).map(|it| it.map(|event| Ok(Frame::data(event)))),
+        }
+    }
+}
+
+async fn answer(desk: &Desk, request: Request<Incoming>) -> Response<Out> {
+    let path = request.uri().path();
+    if path.starts_with("/admin/") || path == "/admin" {
+        return match api(desk, request).await {
+            Ok(response) => response,
+            Err(wrong) => wrong.answer().map(Out::Whole),
+        };
+    }
+    open(&desk.house, request.method(), path).map(Out::Whole)
+}
+
+/// What anybody who can reach us may see.
+fn open(house: &House, method: &Method, path: &str) -> Response<Bytes> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Wrong::Method("GET".to_owned()).answer();
+    }
     match path {
         "/healthz" => plain(Health::Well, "alive\n"),
         "/readyz" => readiness(house),
-        "/metrics" => {
-            let page = house.look(|brain| house.metrics.page(house.now(), brain));
-            let mut response = Response::new(Bytes::from(page));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
-            response
-        }
-        _ => plain(Health::Unknown, "try /healthz, /readyz or /metrics\n"),
+        "/metrics" => typed(house.metrics_page(), METRICS_TYPE),
+        _ => match page::find(path) {
+            Some(file) => page_file(file),
+            None => plain(Health::Unknown, "try /, /healthz, /readyz, /metrics or /admin/v1/openapi.json\n"),
+        },
     }
+}
+
+fn typed(text: impl Into<Bytes>, media: &'static str) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}
+
+fn page_file(file: &'static page::File) -> Response<Bytes> {
+    let mut response = typed(Bytes::from_static(file.bytes), file.content_type);
+    let headers = response.headers_mut();
+    headers.insert("content-security-policy", HeaderValue::from_static(PAGE_POLICY));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
+    // Another version of the router may answer here tomorrow.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 /// Ready: not leaving, and at least one worker could take a request now.
@@ -69,9 +161,92 @@ fn readiness(house: &House) -> Response<Bytes> {
     if house.leaving.is_cancelled() {
         return plain(Health::Unwell, "draining\n");
     }
-    let fit = |state| matches!(state, State::Ready | State::Warming { .. });
-    match house.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state()))) {
+    match is_ready(house) {
         true => plain(Health::Well, "ready\n"),
         false => plain(Health::Unwell, "no worker is ready\n"),
     }
+}
+
+pub(crate) fn is_ready(house: &House) -> bool {
+    let fit = |state| matches!(state, State::Ready | State::Warming { .. });
+    house.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
+}
+
+async fn api(desk: &Desk, request: Request<Incoming>) -> Result<Response<Out>, Wrong> {
+    if !is_operator(&desk.house, request.headers()) {
+        return Err(Wrong::Key);
+    }
+    let (parts, body) = request.into_parts();
+    let (row, part) = match route::find(&parts.method, parts.uri.path()) {
+        Found::Row(row, part) => (row, part),
+        Found::Methods(methods) => return Err(Wrong::Method(methods.join(", "))),
+        Found::Nothing => return Err(Wrong::Path),
+    };
+    if row.action == Action::Live {
+        return Ok(live::begin(&desk.house));
+    }
+    let body = match row.takes {
+        Some(_) => read(&desk.house, body).await?,
+        None => Bytes::new(),
+    };
+    let asked = Asked { action: row.action, part, query: parts.uri.query().unwrap_or(""), body: &body };
+    let told = asked.answer(desk).await?;
+    Ok(done(row.action == Action::AddWorker, &told).map(Out::Whole))
+}
+
+/// One thing that was asked, by somebody who may.
+struct Asked<'a> {
+    action: Action,
+    /// What stands in the braces of its path.
+    part: &'a str,
+    query: &'a str,
+    body: &'a [u8],
+}
+
+impl Asked<'_> {
+    async fn answer(&self, desk: &Desk) -> Result<Value, Wrong> {
+        let house = &desk.house;
+        match self.action {
+            Action::Overview => Ok(view::overview(house)),
+            Action::History => Ok(view::history(house)),
+            // Answered before, as a stream.
+            Action::Live => Ok(Value::Null),
+            Action::Decisions => decisions::list(house, self.query),
+            Action::Decision => decisions::one(house, self.part),
+            Action::Explain => act::explain(desk, self.query, self.body).await,
+            Action::Workers => Ok(view::workers(house)),
+            Action::Worker => act::worker(house, self.part).and_then(|it| view::worker(house, it)),
+            Action::AddWorker => act::add(desk, self.body),
+            Action::RemoveWorker => act::remove(desk, self.part),
+            Action::Drain => act::drain(house, self.part, true),
+            Action::Resume => act::drain(house, self.part, false),
+            Action::Weigh => act::weigh(house, self.part, self.body),
+            Action::Strategies => Ok(view::strategies(house)),
+            Action::SetStrategies => act::set_strategies(house, self.body),
+            Action::Config => Ok(serde_json::json!({ "toml": desk.program.config() })),
+            Action::Reload => act::reload(desk).await,
+            Action::Index => Ok(view::index(house)),
+            Action::Log => Ok(serde_json::json!({ "level": desk.program.log_level() })),
+            Action::SetLog => act::set_log(desk, self.body),
+            Action::OpenApi => Ok(openapi::document()),
+        }
+    }
+}
+
+/// Whether the admin key came with it. Where none is set nobody has it.
+fn is_operator(house: &House, headers: &HeaderMap) -> bool {
+    let presented = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+    let key = presented
+        .split_at_checked("bearer ".len())
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+    let key = key.map_or(&b""[..], |(_, key)| key.trim_ascii());
+    house.settings().admin_key.is_some_and(|it| it.is(&Secret::of(key)))
+}
+
+async fn read(house: &House, body: Incoming) -> Result<Bytes, Wrong> {
+    let limit = house.settings().limits.body_bytes;
+    let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
+    let too_slow = |_| Wrong::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
+    let broken = |_| Wrong::Bad(format!("the body broke off, or has more than {limit} bytes"));
+    Ok(read.map_err(too_slow)?.map_err(broken)?.to_bytes())
 }

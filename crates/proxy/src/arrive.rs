@@ -97,6 +97,21 @@ impl Arrived {
         Ok(Arrived { route, at, method, target, headers, body, urgency, _held: held })
     }
 
+    /// One that nobody sent: somebody wants to know what would become of it.
+    pub(crate) fn made(house: &Arc<House>, route: Route, body: Bytes) -> Result<Arrived, Refused> {
+        let held = house.hold(body.len()).ok_or(Refused::TooBusy)?;
+        Ok(Arrived {
+            route: Some(route),
+            at: house.now(),
+            method: Method::POST,
+            target: PathAndQuery::from_static("/"),
+            headers: HeaderMap::new(),
+            body,
+            urgency: OnceLock::new(),
+            _held: held,
+        })
+    }
+
     /// What routing must know of the body.
     pub(crate) fn parse(&self) -> Result<Option<openai::Request<'_>>, Refused> {
         let Some(route) = self.route else { return Ok(None) };

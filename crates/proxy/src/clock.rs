@@ -21,6 +21,16 @@ impl Clock {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
     }
 
+    pub(crate) fn unix_ms(&self) -> u64 {
+        u64::try_from(self.unix().as_millis()).unwrap_or(0)
+    }
+
+    /// Wall time of a moment that has been.
+    pub(crate) fn unix_ms_at(&self, then: Instant) -> u64 {
+        let ago = self.now().since(then).as_millis();
+        self.unix_ms().saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn unix_seconds(&self) -> i64 {
         i64::try_from(self.unix().as_secs()).unwrap_or(0)
     }

@@ -10,6 +10,8 @@ pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
 pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Prompt tokens that we believe the worker held.
 pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-held-tokens");
+/// Asks for the whole of a decision, and tells it.
+pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
 /// Milliseconds that a request stood in line.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 
@@ -53,6 +55,11 @@ pub(crate) fn toward_worker(headers: &mut HeaderMap) {
     // The body is here already: nobody has to ask for it.
     headers.remove(header::EXPECT);
     headers.remove(header::PROXY_AUTHORIZATION);
+}
+
+/// Whether a client wants to know why; the header is ours, and goes no further.
+pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
+    headers.remove(&EXPLAIN).is_some_and(|it| it == "1" || it == "true")
 }
 
 /// The client's own id for this request, or one of ours, put into the headers that go to the worker.

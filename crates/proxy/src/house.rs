@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use maitre_base::{Instant, RequestId, WorkerId};
-use maitre_dispatch::{Brain, Effect, Event};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal, explain};
 use maitre_fleet::{Change, State};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -24,9 +24,11 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::decision::{Decision, Waiter, Waiters};
+use crate::ids::Ids;
 use crate::link::{self, Link};
 use crate::metrics::Metrics;
 use crate::reading::{Asks, Tokenizers};
+use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
 use crate::settings::Settings;
 use crate::worker::Worker;
@@ -36,6 +38,8 @@ pub(crate) struct House {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
+    pub(crate) recent: Recent,
+    pub(crate) ids: Ids,
     pub(crate) tokenizers: Tokenizers,
     pub(crate) asks: Asks,
     /// None: nothing is taken down.
@@ -71,6 +75,8 @@ impl House {
             recorder,
             clock,
             metrics,
+            recent: Recent::default(),
+            ids: Ids::default(),
             mind: Mutex::new(Mind::new(Brain::new(settings.brain.clone()))),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
@@ -134,6 +140,30 @@ impl House {
         let held = self.bodies.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let held_now = Held { house: self.clone(), bytes };
         (held <= self.settings().limits.bodies_bytes as u64).then_some(held_now)
+    }
+
+    /// Goes by other settings from now on; or changes nothing, and says why not.
+    pub(crate) fn reconfigure(&self, mut settings: Settings) -> Result<(), String> {
+        settings.brain.reads_all |= self.recorder.is_some();
+        let mut guard = self.mind.lock();
+        let mind = &mut *guard;
+        let brain = settings.brain.clone();
+        mind.brain.reconfigure(self.now(), brain, &mut mind.effects).map_err(|error| error.to_string())?;
+        self.settings.store(Arc::new(settings));
+        self.carry_out(guard, None);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// What would be done with a request that came now; it is not done.
+    pub(crate) fn consider(&self, arrival: &Arrival<'_>) -> Result<explain::Decision, Refusal> {
+        let now = self.now();
+        self.mind.lock().brain.consider(now, arrival)
+    }
+
+    /// What a scraper of `/metrics` sees.
+    pub(crate) fn metrics_page(&self) -> String {
+        self.look(|brain| self.metrics.page(self.now(), brain))
     }
 
     /// Looks at the brain; for reports, not for decisions.

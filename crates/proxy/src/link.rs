@@ -33,6 +33,7 @@ pub(crate) struct Link {
     news: Notify,
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
+    pub(crate) tally: Tally,
     about: Mutex<About>,
 }
 
@@ -42,6 +43,17 @@ pub(crate) struct About {
     pub(crate) kind: Option<Kind>,
     /// Its `/v1/models`, verbatim.
     pub(crate) models: Option<Bytes>,
+}
+
+/// What became of what was sent there.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) seated: AtomicU64,
+    /// Attempts that came to nothing, and answers that broke off.
+    pub(crate) failures: AtomicU64,
+    /// Of answers that told how much of the prompt was cached.
+    pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) cached_tokens: AtomicU64,
 }
 
 /// The name of a worker: its address, and the rank where there are several.
@@ -71,6 +83,7 @@ impl Link {
             news: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
+            tally: Tally::default(),
             about: Mutex::new(About::default()),
         }
     }
@@ -78,6 +91,11 @@ impl Link {
     /// Something was received: whatever a probe says, the worker lives.
     pub(crate) fn hear(&self, now: Instant) {
         self.heard.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// None: nothing ever was.
+    pub(crate) fn heard(&self) -> Option<Instant> {
+        Some(self.heard.load(Ordering::Relaxed)).filter(|&it| it > 0).map(Instant::from_nanos)
     }
 
     pub(crate) fn heard_since(&self, then: Instant) -> bool {

@@ -2,6 +2,7 @@
 //! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
 
 mod caches;
+mod decisions;
 mod queue;
 
 use maitre_base::Instant;
@@ -20,6 +21,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use caches::Caches;
+use decisions::Decisions;
 use queue::Queue;
 
 /// How a request ended.
@@ -102,6 +104,7 @@ pub(crate) struct Metrics {
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
+    decisions: Decisions,
     pub(crate) record: Recorded,
     pub(crate) open: Gauge,
     pub(crate) connections: Gauge,
@@ -195,6 +198,7 @@ impl Metrics {
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let caches = Caches::new(&mut registry);
         let queue = Queue::new(&mut registry, classes);
+        let decisions = Decisions::new(&mut registry);
         let record = Recorded::default();
         registry.register("record_requests", "Requests that were taken down", record.requests.clone());
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
@@ -227,6 +231,7 @@ impl Metrics {
             workers,
             caches,
             queue,
+            decisions,
             record,
             open,
             connections,
@@ -258,6 +263,7 @@ impl Metrics {
         self.states.clear();
         self.caches.look(brain);
         self.queue.look(brain);
+        self.decisions.look(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in State::NAMES {

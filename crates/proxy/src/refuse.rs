@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use maitre_dialect::failure::{self, Kind};
 use maitre_dialect::openai::BadRequest;
@@ -219,6 +219,79 @@ pub(crate) fn is_clients_fault(status: StatusCode) -> bool {
 /// (404), or asks for a key (401), is there all the same.
 pub(crate) fn is_fit(status: StatusCode) -> bool {
     !status.is_server_error()
+}
+
+/// Why an operator does not get what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Wrong {
+    #[error("the admin key is missing or wrong; send it as `Authorization: Bearer <key>`")]
+    Key,
+    #[error("nothing is served at this path; /admin/v1/openapi.json lists all there is")]
+    Path,
+    #[error("this path takes {0}")]
+    Method(String),
+    /// There is no such thing.
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{0}")]
+    Bad(String),
+    /// Right in itself, but not allowed here.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Not as things are.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl Wrong {
+    /// Stable, like those of `Refused`.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Wrong::Key => "unauthorized",
+            Wrong::Path => "unknown_path",
+            Wrong::Method(_) => "wrong_method",
+            Wrong::Unknown(_) => "not_found",
+            Wrong::Bad(_) => "bad_request",
+            Wrong::Forbidden(_) => "forbidden",
+            Wrong::Conflict(_) => "conflict",
+        }
+    }
+
+    pub(crate) fn answer(&self) -> Response<Bytes> {
+        let body = serde_json::json!({ "error": { "code": self.code(), "message": self.to_string() } });
+        let mut response = Response::new(Bytes::from(body.to_string()));
+        *response.status_mut() = match self {
+            Wrong::Key => StatusCode::UNAUTHORIZED,
+            Wrong::Path | Wrong::Unknown(_) => StatusCode::NOT_FOUND,
+            Wrong::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Wrong::Bad(_) => StatusCode::BAD_REQUEST,
+            Wrong::Forbidden(_) => StatusCode::FORBIDDEN,
+            Wrong::Conflict(_) => StatusCode::CONFLICT,
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self {
+            Wrong::Key => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            Wrong::Method(methods) => {
+                // Made of names of methods alone.
+                drop(HeaderValue::from_str(methods).map(|it| headers.insert(ALLOW, it)));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// What an operator asked for, done. What is answered here is nobody's business but theirs, and old in a second.
+pub(crate) fn done(is_new: bool, told: &serde_json::Value) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(told.to_string()));
+    if is_new {
+        *response.status_mut() = StatusCode::CREATED;
+    }
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 /// The word an operator reads for a plain answer of the admin listener.

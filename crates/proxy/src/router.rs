@@ -13,12 +13,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle as Task;
 use tracing::info;
 
+use crate::admin::Desk;
 use crate::house::House;
+use crate::lane::Lane;
+use crate::pool::Pool;
+use crate::program::{Plain, Program};
 use crate::reading::{NotLoaded, Tokenizers};
 use crate::record::{NotRecorded, Recorder};
+use crate::roster::{By, Difference, Roster};
 use crate::settings::Settings;
 use crate::worker::Worker;
-use crate::{admin, lane, server, watch};
+use crate::{admin, lane, recent, server, watch};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
@@ -38,6 +43,7 @@ const RECORD_PATIENCE: Duration = Duration::from_secs(2);
 /// A running router. Dropped without `stop`, it leaves its clients where they are.
 pub struct Router {
     house: Arc<House>,
+    roster: Arc<Roster>,
     listen: SocketAddr,
     admin: SocketAddr,
     tasks: Vec<Task<()>>,
@@ -57,19 +63,21 @@ impl Router {
     /// Binds both listeners and begins to serve; workers are probed from now on. Runs on the caller's
     /// runtime, with traffic on threads of its own.
     pub async fn start(settings: Settings) -> Result<Router, NotStarted> {
+        Router::start_in(Arc::new(Plain), settings).await
+    }
+
+    /// The same, within a program that can read its settings again.
+    pub async fn start_in(program: Arc<dyn Program>, settings: Settings) -> Result<Router, NotStarted> {
         let listener = bind(settings.listen).await?;
         let admin_listener = bind(settings.admin).await?;
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
         let tokenizers = Tokenizers::load(&settings.tokenizers)?;
         let house = Arc::new(House::new(settings, tokenizers)?);
-        let mut router = Router { house: house.clone(), listen, admin, tasks: Vec::new(), lanes: Vec::new() };
-        for worker in &house.settings().workers {
-            match worker.ranks {
-                0 | 1 => router.add(worker, None),
-                ranks => (0..ranks).for_each(|rank| router.add(worker, Some(rank))),
-            }
-        }
+        let roster = Arc::new(Roster::new(house.clone()));
+        let (tasks, lanes) = (Vec::new(), Vec::new());
+        let mut router = Router { house: house.clone(), roster, listen, admin, tasks, lanes };
+        router.roster.set(By::Settings, &house.settings().workers);
         let mut queues = Vec::new();
         for number in 0..threads(&house.settings()) {
             let (queue, guests) = mpsc::channel(house.settings().limits.connections);
@@ -77,7 +85,10 @@ impl Router {
             queues.push(queue);
         }
         router.run(server::listen(house.clone(), listener, queues));
-        router.run(admin::listen(house.clone(), admin_listener));
+        let lane = Lane { house: house.clone(), pool: Pool::new(house.settings().limits.idle_per_worker) };
+        let desk = Desk { house: house.clone(), roster: router.roster.clone(), program, lane };
+        router.run(admin::listen(Arc::new(desk), admin_listener));
+        router.run(recent::take(house.clone()));
         router.run(watch::tick(house));
         Ok(router)
     }
@@ -108,19 +119,26 @@ impl Router {
 
     /// What a scraper of `/metrics` sees.
     pub fn metrics(&self) -> String {
-        self.look(|brain| self.house.metrics.page(self.house.now(), brain))
-    }
-
-    /// Takes a worker in. It gets requests once it has answered a probe.
-    fn add(&mut self, worker: &Worker, rank: Option<u32>) {
-        if let Some(link) = self.house.join(worker, rank) {
-            self.run(watch::watch(self.house.clone(), link));
-        }
+        self.house.metrics_page()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the router's own tasks, aborted when it stops")]
     fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.push(tokio::spawn(task));
+    }
+
+    /// Goes by other settings from now on; or changes nothing, and says why not. Requests under way are served as they
+    /// were taken in; workers that are no longer named are drained. What is built in (sockets, threads, files) is not
+    /// looked at.
+    pub fn reload(&self, settings: Settings) -> Result<Difference, String> {
+        let workers = settings.workers.clone();
+        self.house.reconfigure(settings)?;
+        Ok(self.roster.set(By::Settings, &workers))
+    }
+
+    /// All workers that were discovered, from now on.
+    pub fn discovered(&self, workers: &[Worker]) -> Difference {
+        self.roster.set(By::Discovery, workers)
     }
 
     /// Not ready from now on; closed after the grace; done when the last stream is, or at the deadline.
@@ -134,6 +152,7 @@ impl Router {
         let joined = tokio::task::spawn_blocking(move || lanes.into_iter().for_each(|it| drop(it.join())));
         let drained = tokio::time::timeout(timeouts.drain, joined).await.is_ok();
         self.tasks.iter().for_each(Task::abort);
+        self.roster.stop();
         let house = self.house.clone();
         let taken_down = tokio::task::spawn_blocking(move || house.recorder.as_ref().map(Recorder::finish));
         // A disk that hangs must not hold us; what it did not take is lost.

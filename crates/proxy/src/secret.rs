@@ -4,6 +4,8 @@
 //! hashed the same way, and two hashes are compared in a time that does not depend on where they differ.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
@@ -36,6 +38,14 @@ impl Secret {
     pub fn is(&self, presented: &Secret) -> bool {
         self.0.ct_eq(&presented.0).into()
     }
+}
+
+/// A key that nobody had before, from the system's dice: 192 bits.
+pub fn fresh() -> io::Result<String> {
+    let mut bytes = [0; 24];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let digits: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
+    Ok(format!("mt-{digits}"))
 }
 
 /// A hash, or a plain key: of that, only the hash is kept.
@@ -96,6 +106,13 @@ mod tests {
         let kept: Secret = "correct-horse-battery".parse().unwrap();
         assert!(kept.is(&Secret::of(b"correct-horse-battery")));
         assert!(!format!("{kept} {kept:?}").contains("horse"));
+    }
+
+    #[test]
+    fn no_two_fresh_keys_are_the_same() {
+        let keys = [fresh().unwrap(), fresh().unwrap()];
+        assert_ne!(keys[0], keys[1]);
+        assert!(keys[0].len() > KEY_BYTES_MIN && keys[0].parse::<Secret>().is_ok());
     }
 
     #[test]

@@ -41,6 +41,7 @@ async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Ans
         Asked::Route(route) => Some(route),
         Asked::Passed => None,
     };
+    visit.explains = headers::asks_to_explain(request.headers_mut());
     let arrived = Arrived::read(&house, visit.arrived, visit.route, request).await?;
     let seat = seat(visit, &arrived).await?;
     let begun = forward(&arrived, visit, seat).await?;

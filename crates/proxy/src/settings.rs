@@ -8,12 +8,17 @@ use std::time::Duration;
 use http::HeaderName;
 use maitre_dispatch as dispatch;
 
+use crate::secret::Secret;
 use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
+    /// What the admin API asks for; none: nobody gets in.
+    pub admin_key: Option<Secret>,
+    /// What may be added through it; one that ends in `*` stands for all that begin so.
+    pub admin_workers: Vec<String>,
     pub workers: Vec<Worker>,
     /// Threads that carry traffic; zero means one for each core.
     pub threads: usize,
@@ -43,6 +48,8 @@ impl Default for Settings {
         Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
+            admin_key: None,
+            admin_workers: Vec::new(),
             workers: Vec::new(),
             threads: 0,
             brain: dispatch::Settings::default(),

@@ -4,6 +4,7 @@
 //! dropping the visit tells the brain, the metrics and the log, once. Nothing else does.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -21,6 +22,7 @@ use crate::decision::{Decided, Decision, Waiter};
 use crate::headers;
 use crate::lane::Lane;
 use crate::metrics::Outcome;
+use crate::recent;
 use crate::record::{Ended, Note};
 use crate::refuse;
 use crate::settings::Settings;
@@ -37,6 +39,8 @@ pub(crate) struct Visit {
     /// For the record, if one is kept.
     pub(crate) note: Option<Box<Note>>,
     pub(crate) arrived: Instant,
+    /// Its client wants to know all that was weighed, and may.
+    pub(crate) explains: bool,
     seat: Option<Seat>,
     /// The brain was told of it and has not refused it: it must be told of its end, too.
     is_open: bool,
@@ -86,6 +90,7 @@ impl Visit {
             usage: None,
             note: None,
             arrived,
+            explains: false,
             seat: None,
             is_open: false,
             queued: Queued::default(),
@@ -98,6 +103,7 @@ impl Visit {
     pub(crate) fn arrive(&mut self, arrival: Arrival<'_>) -> Decision {
         self.queued.class = Some(arrival.class);
         self.is_open = true;
+        self.lane.house.ids.keep(self.request, &self.id);
         self.lane.house.on(Event::Arrived(arrival))
     }
 
@@ -106,6 +112,9 @@ impl Visit {
         self.lane.house.metrics.failed(failure);
         match self.seat {
             Some(Seat { worker, .. }) => {
+                if let Some(link) = self.lane.house.link(worker) {
+                    link.tally.failures.fetch_add(1, Ordering::Relaxed);
+                }
                 self.lane.house.on(Event::Failed { request: self.request, worker, failure })
             }
             None => Decision::Nothing,
@@ -124,6 +133,9 @@ impl Visit {
         match decided {
             Ok(seat) => {
                 metrics.picked(seat.why);
+                if let Some(link) = self.lane.house.link(seat.worker) {
+                    link.tally.seated.fetch_add(1, Ordering::Relaxed);
+                }
                 self.queued.waited = seat.waited;
                 self.seat = Some(seat);
             }
@@ -239,6 +251,10 @@ impl Drop for Visit {
             && let (Some(prompt), Some(cached)) = (usage.prompt_tokens, usage.cached_tokens)
         {
             house.metrics.caches.counted(prompt, cached, self.seat.and_then(|it| it.held));
+            if let Some(link) = self.seat.and_then(|it| house.link(it.worker)) {
+                link.tally.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+                link.tally.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+            }
         }
         let now = house.now();
         self.queued.end(now);
@@ -246,6 +262,8 @@ impl Drop for Visit {
         let ttft = self.pace.first.map(|first| first.since(self.arrived));
         let total = now.since(self.arrived);
         house.metrics.open.dec();
+        let (outcome, usage) = (self.outcome, self.usage);
+        house.recent.ended(now, &recent::Ended { outcome, usage, pieces, first: ttft });
         house.metrics.ended(self.route, self.outcome);
         house.metrics.total.observe(total.as_secs_f64());
         if let (Some(first), Some(ttft), Outcome::Answered) = (self.pace.first, ttft, self.outcome) {

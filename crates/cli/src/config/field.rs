@@ -37,6 +37,8 @@ pub(super) enum Field {
     File(At<Option<PathBuf>>),
     Switch(At<bool>),
     Paths(At<Vec<String>>),
+    /// Of addresses.
+    Beginnings(At<Vec<String>>),
     Path(At<String>),
     Header(At<HeaderName>),
     Cookie(At<String>),
@@ -55,7 +57,7 @@ impl Field {
     pub(super) fn form(&self) -> &'static str {
         match self {
             Field::Socket(_) => "ADDRESS",
-            Field::Workers(_) => "URL",
+            Field::Workers(_) | Field::Beginnings(_) => "URL",
             Field::Strategy(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
             Field::Folders(_) => "MODEL=FOLDER",
@@ -78,7 +80,7 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        self.is_table() || matches!(self, Field::Workers(_) | Field::Paths(_))
+        self.is_table() || matches!(self, Field::Workers(_) | Field::Paths(_) | Field::Beginnings(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -92,7 +94,7 @@ impl Field {
             Field::Workers(at) => at(config).clear(),
             Field::Strategies(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
-            Field::Paths(at) => at(config).clear(),
+            Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
             Field::Tenants(at) => at(config).clear(),
             _ => {}
@@ -143,6 +145,13 @@ impl Field {
                 }
                 at(config).push(path);
             }
+            Field::Beginnings(at) => {
+                let beginning = form::beginning(text)?;
+                if at(config).contains(&beginning) {
+                    return Err(twice(text));
+                }
+                at(config).push(beginning);
+            }
             Field::Path(at) => *at(config) = form::path(text)?,
             Field::Header(at) => *at(config) = form::header(text)?,
             Field::Cookie(at) => *at(config) = form::cookie(text)?,
@@ -172,7 +181,7 @@ impl Field {
                 let pair = |(model, folder): (&String, &PathBuf)| format!("{model}={}", folder.display());
                 return at(config).iter().map(pair).collect();
             }
-            Field::Paths(at) => return at(config).clone(),
+            Field::Paths(at) | Field::Beginnings(at) => return at(config).clone(),
             Field::Classes(at) => return at(config).iter().map(class::show).collect(),
             Field::Tenants(at) => {
                 return at(config).iter().map(|(name, written)| tenant::show(name, written)).collect();

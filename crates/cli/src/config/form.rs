@@ -145,6 +145,18 @@ pub(super) fn path(text: &str) -> Result<String, String> {
     }
 }
 
+/// An address of a worker, or the beginning of many if it ends in `*`.
+pub(super) fn beginning(text: &str) -> Result<String, String> {
+    let fixed = text.strip_suffix('*').unwrap_or(text);
+    let is_address = fixed.starts_with("http://") || fixed.starts_with("https://");
+    match (is_address || text == "*") && !fixed.contains(['*', '?', ' ']) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("{text:?} is no address; write \"http://10.0.0.7:8000\" or \"http://10.0.0.*\""))
+        }
+    }
+}
+
 /// A path, or the beginning of many if it ends in `*`.
 pub(super) fn pattern(text: &str) -> Result<String, String> {
     let fixed = text.strip_suffix('*').unwrap_or(text);
@@ -309,6 +321,15 @@ mod tests {
     fn paths_begin_with_a_slash() {
         check(path, &["/", "/health", "/health?deep=1"], &["", "health", "/a b", "http://a/b", "/a#b"]);
         check(pattern, &["/a", "/a/*", "/*"], &["", "*", "a", "/*/b", "/a?b"]);
+    }
+
+    #[test]
+    fn addresses_may_be_told_by_their_beginning() {
+        check(
+            beginning,
+            &["http://a:1", "http://10.0.*", "https://*", "*"],
+            &["", "10.0.0.1", "http://a?events=1", "**"],
+        );
     }
 
     #[test]

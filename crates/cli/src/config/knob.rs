@@ -67,6 +67,15 @@ impl Knob {
         self.field.toml(config)
     }
 
+    /// Gives `to` the value that `from` has.
+    pub(super) fn copy(&self, from: &Config, to: &mut Config) {
+        self.field.clear(to);
+        for text in self.field.texts(from) {
+            // It was read from such a text before.
+            let _ = self.field.set(to, &text);
+        }
+    }
+
     pub(super) fn set(&self, config: &mut Config, given: &Given) -> Result<(), Vec<Error>> {
         let error =
             |place: &Place, what| Error { place: place.clone(), key: Some(self.key.to_owned()), what };

@@ -98,6 +98,11 @@ static MAIN: &[Knob] = &[
         "Accept addresses that other machines can reach, though requests need no key.",
     ),
     knob(
+        "admin_workers",
+        Field::Beginnings(|it| &mut it.settings.admin_workers),
+        "Workers that may be added through the admin API; one that ends in * stands for all that begin so.",
+    ),
+    knob(
         "explain",
         Field::Switch(|it| &mut it.settings.explain),
         "Say in response headers which worker answered and why.",

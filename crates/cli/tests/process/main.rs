@@ -9,5 +9,6 @@ mod drain;
 mod health;
 mod page;
 mod program;
+mod reload;
 mod secrecy;
 mod serve;

@@ -125,16 +125,20 @@ impl Serve {
     pub(crate) async fn start(engines: &[Engine], args: &[&str]) -> Serve {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         all.extend(engines.iter().flat_map(|it| ["--worker", &it.url]));
-        let mut program = Program::start(&[&all, args].concat());
-        let listen = program.until_says(|it| address(it, "listen=")).await;
-        let admin = program.until_says(|it| address(it, "admin=")).await;
-        let serve = Serve { program, listen, admin };
+        let serve = Serve::of(Program::start(&[&all, args].concat())).await;
         for engine in engines {
             serve.until_worker(&engine.url, "ready").await;
             // Of all that is asked of a new worker, the last.
             serve.until_metrics(&format!("maitre_worker_engine_blocks{{worker=\"{}\"}}", engine.url)).await;
         }
         serve
+    }
+
+    /// One that was started otherwise, once it says where it is.
+    pub(crate) async fn of(mut program: Program) -> Serve {
+        let listen = program.until_says(|it| address(it, "listen=")).await;
+        let admin = program.until_says(|it| address(it, "admin=")).await;
+        Serve { program, listen, admin }
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod abort;
+mod admin;
 mod bytes;
 mod deadline;
 mod disorder;

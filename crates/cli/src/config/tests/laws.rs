@@ -27,6 +27,7 @@ fn sample(knob: &Knob) -> &'static str {
         Field::Switch(_) if knob.default() == "true" => "false",
         Field::Switch(_) => "true",
         Field::Paths(_) => "/a,/b/*",
+        Field::Beginnings(_) => "http://10.0.0.*,https://a:1",
         Field::Path(_) => "/ping",
         Field::Header(_) => "x-user",
         Field::Cookie(_) => "sid",

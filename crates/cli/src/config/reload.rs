@@ -1,0 +1,119 @@
+//! What changes when settings are read again, and what of it has to wait for the next start.
+
+use super::{Config, knob};
+
+/// What is built into a router when it starts: sockets, threads, files, tables. A new value for one of these is told,
+/// and waits.
+const BUILT_IN: &[&str] = &[
+    "listen",
+    "admin",
+    "threads",
+    "seed",
+    "tokenizers",
+    "index.budget",
+    "limits.connections",
+    "limits.idle_per_worker",
+    "record.file",
+    "record.bytes_max",
+    "record.files",
+    "log.format",
+];
+
+/// Keys whose values differ, in the order of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub now: Vec<&'static str>,
+    pub at_restart: Vec<&'static str>,
+}
+
+impl Change {
+    pub fn is_none(&self) -> bool {
+        self.now.is_empty() && self.at_restart.is_empty()
+    }
+}
+
+/// What `new` changes of `old`; what cannot change now is set back to what it was.
+pub fn change(old: &Config, new: &mut Config) -> Change {
+    let mut change = Change::default();
+    for knob in knob::all().filter(|it| it.toml(old) != it.toml(new)) {
+        let is_built_in = BUILT_IN.contains(&knob.key) || knob.key == "classes" && names(old) != names(new);
+        if is_built_in {
+            change.at_restart.push(knob.key);
+        } else {
+            change.now.push(knob.key);
+        }
+    }
+    for knob in knob::all().filter(|it| change.at_restart.contains(&it.key)) {
+        knob.copy(old, new);
+    }
+    if change.at_restart.contains(&"classes") {
+        // What else is said of classes is said of those that stay: it waits with them.
+        new.queue.clone_from(&old.queue);
+        new.settings.brain.queue = old.settings.brain.queue.clone();
+    }
+    change
+}
+
+fn names(config: &Config) -> Vec<&str> {
+    config.settings.brain.queue.classes.iter().map(|it| it.name.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::set;
+
+    #[track_caller]
+    fn check(settings: &[(&str, &str)], now: &[&str], at_restart: &[&str]) -> Config {
+        let (old, mut new) = (Config::default(), Config::default());
+        for (key, text) in settings {
+            set(&mut new, key, text).unwrap();
+        }
+        let change = change(&old, &mut new);
+        assert_eq!((change.now.as_slice(), change.at_restart.as_slice()), (now, at_restart));
+        new
+    }
+
+    #[test]
+    fn what_is_the_same_is_no_change() {
+        check(&[("strategy", "least-delay")], &[], &[]);
+    }
+
+    #[test]
+    fn most_changes_count_at_once() {
+        let new = check(
+            &[("strategy", "round-robin"), ("timeouts.total", "9m"), ("workers", "http://a:1")],
+            &["workers", "strategy", "timeouts.total"],
+            &[],
+        );
+        assert_eq!(new.settings.workers.len(), 1);
+    }
+
+    #[test]
+    fn what_is_built_in_waits_and_stays_as_it_was() {
+        let new = check(
+            &[("listen", "127.0.0.1:9999"), ("index.budget", "64MiB"), ("timeouts.total", "9m")],
+            &["timeouts.total"],
+            &["listen", "index.budget"],
+        );
+        let old = Config::default();
+        assert_eq!(new.settings.listen, old.settings.listen);
+        assert_eq!(new.settings.brain.index.budget_bytes, old.settings.brain.index.budget_bytes);
+    }
+
+    #[test]
+    fn a_class_may_allow_more_but_not_come_or_go() {
+        let same = "interactive?deadline=5s,standard,batch";
+        let new = check(&[("classes", same)], &["classes"], &[]);
+        assert_eq!(new.settings.brain.queue.classes[0].deadline, Some(std::time::Duration::from_secs(5)));
+        let new = check(&[("classes", "standard,batch")], &[], &["classes"]);
+        assert_eq!(new.settings.brain.queue.classes.len(), 3);
+    }
+
+    #[test]
+    fn every_key_that_waits_is_a_key() {
+        for key in BUILT_IN {
+            assert!(knob::all().any(|it| it.key == *key), "{key}");
+        }
+    }
+}

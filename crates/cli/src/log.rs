@@ -1,0 +1,50 @@
+//! The log: lines on standard error, as much as is wanted, which may change while we run.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use crate::config::{Format, Log};
+
+#[derive(Clone)]
+pub(crate) struct Handle {
+    filter: reload::Handle<EnvFilter, Registry>,
+    level: Arc<Mutex<String>>,
+}
+
+/// Begins to log. Once in a process.
+pub(crate) fn start(log: &Log) -> anyhow::Result<Handle> {
+    let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&log.level)?);
+    let colours = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
+    match log.format {
+        Format::Text => registry.with(lines).init(),
+        Format::Json => registry.with(lines.json().flatten_event(true)).init(),
+    }
+    Ok(Handle { filter: handle, level: Arc::new(Mutex::new(log.level.clone())) })
+}
+
+impl Handle {
+    pub(crate) fn level(&self) -> String {
+        self.level.lock().clone()
+    }
+
+    pub(crate) fn set(&self, level: &str) -> Result<(), String> {
+        let wrong = |error: &dyn std::fmt::Display| {
+            format!("the level is \"{level}\": {error}; write error, warn, info, debug or trace")
+        };
+        let mut current = self.level.lock();
+        if *current == level {
+            return Ok(());
+        }
+        let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error))?;
+        self.filter.reload(filter).map_err(|error| wrong(&error))?;
+        level.clone_into(&mut current);
+        Ok(())
+    }
+}

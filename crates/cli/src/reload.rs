@@ -1,0 +1,228 @@
+//! Settings that change under a running router: on SIGHUP, when their file changes, or when an operator asks.
+//!
+//! All three end here, one after the other. New settings are read whole, checked whole, and put in force at once; if
+//! anything is wrong with them the old ones stay, and the mistakes are told with file, line and key.
+//!
+//! A file is looked at once a second rather than watched: that sees symbolic links that are swapped (as Kubernetes does
+//! it), network mounts, and editors that rename. It is read once it has been the same for a whole second, since half of
+//! a file may well be valid.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use maitre_proxy::{Program, Reloaded, Reloading, Router, Secret};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::config::{self, Config, reload};
+use crate::log;
+use crate::signals::HangUps;
+
+/// Operators who wait for a reload at once; further ones are told to come again.
+const WAITING_MAX: usize = 16;
+
+/// Between two looks at the files.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Where settings come from, to be read again.
+pub(crate) struct Sources {
+    matches: ArgMatches,
+    variables: Vec<(OsString, OsString)>,
+}
+
+impl Sources {
+    pub(crate) fn new(matches: &ArgMatches) -> Sources {
+        Sources { matches: matches.clone(), variables: std::env::vars_os().collect() }
+    }
+
+    pub(crate) fn read(&self) -> Result<Config, config::Errors> {
+        config::load(&self.matches, self.variables.clone())
+    }
+
+    /// The file that was named, if any.
+    fn file(&self) -> Option<PathBuf> {
+        config::file(&self.matches, self.variables.clone())
+    }
+}
+
+type Reply = oneshot::Sender<Result<Reloaded, String>>;
+
+/// The program as the router's operator sees it.
+pub(crate) struct Shell {
+    asks: mpsc::Sender<Reply>,
+    current: Arc<Mutex<Config>>,
+    log: log::Handle,
+}
+
+/// The one who reads settings again.
+pub(crate) struct Reloader {
+    sources: Sources,
+    asked: mpsc::Receiver<Reply>,
+    current: Arc<Mutex<Config>>,
+    log: log::Handle,
+    watch: Watch,
+    hang_ups: HangUps,
+    /// Made for this run, where the settings have none.
+    admin_key: Option<Secret>,
+}
+
+pub(crate) fn pair(
+    sources: Sources,
+    config: Config,
+    log: log::Handle,
+) -> std::io::Result<(Arc<Shell>, Reloader)> {
+    let (asks, asked) = mpsc::channel(WAITING_MAX);
+    let files = sources.file().into_iter().collect();
+    let (hang_ups, admin_key) = (HangUps::new()?, config.settings.admin_key);
+    let current = Arc::new(Mutex::new(config));
+    let shell = Arc::new(Shell { asks, current: current.clone(), log: log.clone() });
+    let watch = Watch::new(files);
+    Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, admin_key }))
+}
+
+impl Program for Shell {
+    fn reload(&self) -> Reloading<'_> {
+        Box::pin(async {
+            let (reply, told) = oneshot::channel();
+            self.asks.try_send(reply).map_err(|_| "too many reloads at once; try again".to_owned())?;
+            told.await.map_err(|_| "the router is on its way out".to_owned())?
+        })
+    }
+
+    fn config(&self) -> String {
+        self.current.lock().to_string()
+    }
+
+    fn log_level(&self) -> String {
+        self.log.level()
+    }
+
+    fn set_log_level(&self, level: &str) -> Result<(), String> {
+        self.log.set(level)
+    }
+}
+
+impl Reloader {
+    /// Reads settings again whenever somebody asks or a file has changed; for as long as it is polled.
+    pub(crate) async fn run(&mut self, router: &Router) {
+        loop {
+            tokio::select! {
+                Some(reply) = self.asked.recv() => {
+                    let told = self.reload(router, "an operator asked");
+                    // Whoever does not wait for the answer has it in the log.
+                    let _ = reply.send(told);
+                }
+                () = self.hang_ups.wait() => drop(self.reload(router, "SIGHUP")),
+                () = tokio::time::sleep(EVERY) => {
+                    if self.watch.has_settled() {
+                        let _ = self.reload(router, "a file has changed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts new settings in force, or says why not. `why` is for the log.
+    pub(crate) fn reload(&mut self, router: &Router, why: &str) -> Result<Reloaded, String> {
+        match self.try_reload(router) {
+            Ok(reloaded) => {
+                let (added, removed) = (reloaded.workers.added.len(), reloaded.workers.removed.len());
+                let (changed, restart) = (reloaded.changed.join(" "), reloaded.restart.join(" "));
+                info!(why, changed, added, removed, "settings read again");
+                if !restart.is_empty() {
+                    warn!(keys = restart, "changed in the settings; will count at the next start");
+                }
+                Ok(reloaded)
+            }
+            Err(error) => {
+                warn!(why, "settings stay as they were: {error}");
+                Err(error)
+            }
+        }
+    }
+
+    fn try_reload(&mut self, router: &Router) -> Result<Reloaded, String> {
+        let mut new = self.sources.read().map_err(|errors| errors.to_string())?;
+        new.settings.admin_key = new.settings.admin_key.or(self.admin_key);
+        let mut current = self.current.lock();
+        let change = reload::change(&current, &mut new);
+        let keys = |keys: &[&str]| keys.iter().map(|&it| it.to_owned()).collect();
+        let mut reloaded =
+            Reloaded { changed: keys(&change.now), restart: keys(&change.at_restart), ..Reloaded::default() };
+        // Even where nothing has changed in the file: what an operator set by hand ends here.
+        reloaded.workers = router.reload(new.settings.clone())?;
+        self.log.set(&new.log.level)?;
+        *current = new;
+        Ok(reloaded)
+    }
+}
+
+/// Files that are waited on until they have changed and are quiet again.
+struct Watch {
+    files: Vec<PathBuf>,
+    /// As they were when they were last read, and at the last look.
+    read: Vec<Stamp>,
+    seen: Vec<Stamp>,
+}
+
+/// What changes with a file's content, if not always for that reason. None: it cannot be read.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let it = fs::metadata(path).ok()?;
+    Some((it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
+}
+
+impl Watch {
+    fn new(files: Vec<PathBuf>) -> Watch {
+        let read: Vec<Stamp> = files.iter().map(|it| stamp(it)).collect();
+        Watch { files, seen: read.clone(), read }
+    }
+
+    /// Whether something is other than when it was last read, and the same as at the last look.
+    fn has_settled(&mut self) -> bool {
+        let now: Vec<Stamp> = self.files.iter().map(|it| stamp(it)).collect();
+        let is_quiet = now == self.seen;
+        self.seen.clone_from(&now);
+        // One that is gone for a moment is being replaced.
+        let is_other = now != self.read && now.iter().all(Option::is_some);
+        if is_quiet && is_other {
+            self.read = now;
+        }
+        is_quiet && is_other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_once_it_is_quiet() {
+        let folder = std::env::temp_dir().join(format!("maitre-watch-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("maitre.toml");
+        fs::write(&file, "a").unwrap();
+        let mut watch = Watch::new(vec![file.clone()]);
+        assert!(!watch.has_settled(), "as it was read");
+        fs::write(&file, "ab").unwrap();
+        assert!(!watch.has_settled(), "it may still be written to");
+        fs::write(&file, "abc").unwrap();
+        assert!(!watch.has_settled(), "and so it was");
+        assert!(watch.has_settled());
+        assert!(!watch.has_settled(), "once is enough");
+        fs::remove_file(&file).unwrap();
+        assert!(!watch.has_settled());
+        assert!(!watch.has_settled(), "gone: somebody is replacing it");
+        fs::write(&file, "abcd").unwrap();
+        assert!(!watch.has_settled());
+        assert!(watch.has_settled());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

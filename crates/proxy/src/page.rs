@@ -1,0 +1,166 @@
+//! The page's files, as part of the binary: what `/` and `/page/…` of the admin listener answer with.
+//!
+//! They are plain HTML, CSS and JavaScript, written as they are served: no step builds them, and nothing is loaded
+//! from anywhere else, so the page works where the router does. The data comes from the admin API; there is none in
+//! here, which is why the files need no key.
+//!
+//! Left out: headers and status codes (the listener's), and compression: the page is loaded once, over a near network.
+
+/// One file, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// As it is asked for, from the root.
+    pub(crate) path: &'static str,
+    pub(crate) content_type: &'static str,
+    pub(crate) bytes: &'static [u8],
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+pub(crate) static FILES: &[File] = &[
+    file("/", HTML, include_bytes!("page/index.html")),
+    file("/page/api.js", SCRIPT, include_bytes!("page/api.js")),
+    file("/page/ask.js", SCRIPT, include_bytes!("page/ask.js")),
+    file("/page/charts.js", SCRIPT, include_bytes!("page/charts.js")),
+    file("/page/control.js", SCRIPT, include_bytes!("page/control.js")),
+    file("/page/decision.js", SCRIPT, include_bytes!("page/decision.js")),
+    file("/page/decisions.js", SCRIPT, include_bytes!("page/decisions.js")),
+    file("/page/dom.js", SCRIPT, include_bytes!("page/dom.js")),
+    file("/page/fleet.js", SCRIPT, include_bytes!("page/fleet.js")),
+    file("/page/format.js", SCRIPT, include_bytes!("page/format.js")),
+    file("/page/icon.svg", SVG, include_bytes!("page/icon.svg")),
+    file("/page/key.js", SCRIPT, include_bytes!("page/key.js")),
+    file("/page/live.js", SCRIPT, include_bytes!("page/live.js")),
+    file("/page/main.js", SCRIPT, include_bytes!("page/main.js")),
+    file("/page/numbers.js", SCRIPT, include_bytes!("page/numbers.js")),
+    file("/page/page.css", CSS, include_bytes!("page/page.css")),
+    file("/page/prefixes.js", SCRIPT, include_bytes!("page/prefixes.js")),
+    file("/page/sentence.js", SCRIPT, include_bytes!("page/sentence.js")),
+    file("/page/shadows.js", SCRIPT, include_bytes!("page/shadows.js")),
+    file("/page/theme.js", SCRIPT, include_bytes!("page/theme.js")),
+    file("/page/tip.js", SCRIPT, include_bytes!("page/tip.js")),
+    file("/page/words.js", SCRIPT, include_bytes!("page/words.js")),
+    file("/page/vendor/uPlot.LICENSE", TEXT, include_bytes!("page/vendor/uPlot.LICENSE")),
+    file("/page/vendor/uPlot.iife.min.js", SCRIPT, include_bytes!("page/vendor/uPlot.iife.min.js")),
+    file("/page/vendor/uPlot.min.css", CSS, include_bytes!("page/vendor/uPlot.min.css")),
+];
+
+const fn file(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> File {
+    File { path, content_type, bytes }
+}
+
+/// The file at a path without its query.
+pub(crate) fn find(path: &str) -> Option<&'static File> {
+    FILES.iter().find(|it| it.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    /// Chosen: a second on a bad line, and less than a picture.
+    const BYTES_MAX: usize = 300 << 10;
+
+    /// The name of a language, not an address anybody asks for anything.
+    const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
+
+    fn text(file: &File) -> &'static str {
+        std::str::from_utf8(file.bytes).unwrap()
+    }
+
+    fn ours() -> impl Iterator<Item = &'static File> {
+        FILES.iter().filter(|it| !it.path.starts_with("/page/vendor/"))
+    }
+
+    /// What stands between each occurrence of `before` and the quotation mark after it.
+    fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(before).skip(1).filter_map(|it| it.split('"').next())
+    }
+
+    #[test]
+    fn a_path_finds_its_file_and_nothing_else_does() {
+        let (page, script) = (find("/").unwrap(), find("/page/main.js").unwrap());
+        assert_eq!((page.content_type, script.content_type), (HTML, SCRIPT));
+        assert!(text(page).starts_with("<!doctype html>"));
+        for path in ["", "/index.html", "/page", "/page/", "/page/../page.rs", "/page/main.js/", "main.js"] {
+            assert!(find(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn all_files_together_are_small() {
+        let sum: usize = FILES.iter().map(|it| it.bytes.len()).sum();
+        assert!(sum <= BYTES_MAX, "{sum} bytes, {BYTES_MAX} allowed");
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_served_and_once() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page");
+        let mut found = BTreeSet::new();
+        for (folder, before) in [(root.clone(), "/page/"), (root.join("vendor"), "/page/vendor/")] {
+            let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+            let files = entries.filter(|it| it.file_type().unwrap().is_file());
+            found.extend(files.map(|it| format!("{before}{}", it.file_name().to_str().unwrap())));
+        }
+        assert!(found.remove("/page/index.html"));
+        found.insert("/".to_owned());
+        let served: BTreeSet<String> = FILES.iter().map(|it| it.path.to_owned()).collect();
+        assert_eq!(served, found);
+        assert_eq!(served.len(), FILES.len());
+    }
+
+    #[test]
+    fn whatever_a_file_asks_for_is_served() {
+        let page = text(find("/").unwrap());
+        let named: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|it| quoted(page, it)).collect();
+        assert!(named.len() >= 5, "this test no longer understands the page: {named:?}");
+        for name in named.into_iter().filter(|it| !it.starts_with('#')) {
+            assert!(find(&format!("/{name}")).is_some(), "index.html asks for {name}");
+        }
+        for file in ours().filter(|it| it.content_type == SCRIPT) {
+            for name in quoted(text(file), "from \"") {
+                let path = name.strip_prefix("./").unwrap_or_else(|| panic!("{}: imports {name}", file.path));
+                assert!(find(&format!("/page/{path}")).is_some(), "{}: imports {name}", file.path);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_elsewhere() {
+        for file in ours() {
+            let rest = text(file).replace(SVG_NAMESPACE, "");
+            // The one address in words, for whoever has no workers yet.
+            let rest = rest.replace("http://host:port", "");
+            assert!(!rest.contains("http://") && !rest.contains("https://"), "{}", file.path);
+            assert!(!rest.contains("\"//") && !rest.contains("url("), "{}", file.path);
+        }
+    }
+
+    #[test]
+    fn the_policy_of_the_listener_lets_everything_of_it_through() {
+        let page = text(find("/").unwrap());
+        assert!(!page.contains("style=") && !page.contains("<style") && !page.contains("javascript:"));
+        assert!(!page.contains("<script>") && !page.contains(" onclick"));
+        for file in ours().filter(|it| it.content_type == SCRIPT) {
+            let text = text(file);
+            assert!(!text.contains("eval(") && !text.contains("new Function"), "{}", file.path);
+        }
+    }
+
+    #[test]
+    fn no_script_makes_markup_of_data() {
+        let ways = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser", "setHTML"];
+        for file in ours().filter(|it| it.content_type == SCRIPT) {
+            for way in ways {
+                assert!(!text(file).contains(way), "{}: {way}", file.path);
+            }
+        }
+    }
+}

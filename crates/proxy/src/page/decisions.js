@@ -1,0 +1,233 @@
+// The stream of decisions, newest first: what came, where it went, why, and whether the prediction held.
+//
+// A list that moves under the pointer cannot be read, so it stands still while somebody points at it or walks
+// through it with the arrow keys, and says how many are new. Rows are updated in place when an answer is complete.
+
+import { call } from "./api.js";
+import { bar, byId, el, plate, setAttribute, setChildren, setHidden, setText } from "./dom.js";
+import * as format from "./format.js";
+import * as words from "./words.js";
+
+// Rows that are shown, and decisions that are remembered for the filters.
+const ROWS_MAX = 200;
+const KEPT_MAX = 2_000;
+const PAGE = 100;
+
+// By number; a decision that is told again takes the place of the first telling.
+const kept = new Map();
+const rows = new Map();
+const filter = { worker: "", why: "" };
+const still = { pressed: false, pointed: false, walked: false };
+let shownFirst = Infinity;
+let skipped = 0;
+let rowsMax = ROWS_MAX;
+let traffic = false;
+let open = () => {};
+let workersKnown = "";
+
+/** `opened(number)` is called for the decision somebody wants to see. */
+export function start(opened) {
+  open = opened;
+  const body = byId("decisions-rows");
+  byId("decisions-why").append(el("option", { value: "" }, "every reason"), ...Object.keys(words.WHY).map((it) => el("option", { value: it }, words.why(it))));
+  byId("decisions-worker").append(el("option", { value: "" }, "every worker"));
+  for (const key of ["worker", "why"]) {
+    byId(`decisions-${key}`).addEventListener("change", (event) => {
+      filter[key] = event.target.value;
+      rowsMax = ROWS_MAX;
+      draw(true);
+      ask({}).catch(() => { /* What is here is shown; the stream says that the router is gone. */ });
+    });
+  }
+  byId("decisions-pause").addEventListener("click", () => hold("pressed", !still.pressed));
+  byId("decisions-older").addEventListener("click", older);
+  const scroll = byId("decisions-scroll");
+  // A finger that scrolls past does not point.
+  scroll.addEventListener("pointerenter", (event) => hold("pointed", event.pointerType === "mouse"));
+  scroll.addEventListener("pointerleave", () => hold("pointed", false));
+  body.addEventListener("focusin", (event) => {
+    rove(event.target.closest("tr"));
+    // A row that was clicked has the focus too, but its owner has the pointer to say what is being read.
+    hold("walked", event.target.matches(":focus-visible"));
+  });
+  body.addEventListener("focusout", (event) => { if (!body.contains(event.relatedTarget)) hold("walked", false); });
+  body.addEventListener("click", (event) => {
+    const row = event.target.closest("tr");
+    if (row !== null) open(Number(row.dataset.number));
+  });
+  body.addEventListener("keydown", walk);
+}
+
+function walk(event) {
+  const row = event.target.closest("tr");
+  const all = [...byId("decisions-rows").rows];
+  const at = all.indexOf(row);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: all.length - 1, PageDown: at + 10, PageUp: at - 10 }[event.key];
+  if (to !== undefined) all[Math.min(Math.max(to, 0), all.length - 1)]?.focus();
+  else if (event.key === "Enter" || event.key === " ") open(Number(row.dataset.number));
+  else return;
+  event.preventDefault();
+}
+
+/** One row of the list takes part in the order of Tab: the first, or the one that is being read. */
+function rove(row) {
+  for (const it of byId("decisions-rows").rows) setAttribute(it, "tabindex", it === row ? "0" : "-1");
+}
+
+function hold(cause, is) {
+  if (still[cause] === is) return;
+  still[cause] = is;
+  setAttribute(byId("decisions-pause"), "aria-pressed", still.pressed);
+  setText(byId("decisions-pause"), still.pressed ? "Resume" : "Pause");
+  draw(false);
+}
+
+const isStill = () => still.pressed || still.pointed || still.walked;
+
+/** What the stream brings. */
+export function add({ decisions, skipped: left_out }) {
+  skipped += left_out ?? 0;
+  remember(decisions);
+  draw(false);
+}
+
+/** The newest from the router's memory: at the start, and after the stream was lost. */
+export async function load() {
+  await ask({});
+}
+
+async function ask(more) {
+  const query = new URLSearchParams({ limit: PAGE, ...more });
+  for (const [key, value] of Object.entries(filter)) if (value !== "") query.set(key, value);
+  const { decisions } = await call("GET", `decisions?${query}`);
+  remember(decisions);
+  draw(true);
+  return decisions.length;
+}
+
+async function older() {
+  const button = byId("decisions-older");
+  const last = fitting().at(-1);
+  button.disabled = true;
+  try {
+    const found = await ask({ before: last.number });
+    rowsMax += found;
+    draw(true);
+    if (found === 0) setText(button, "There are no older ones");
+  } catch (error) {
+    setText(button, `Show older ones (${error.message})`);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function remember(decisions) {
+  for (const it of decisions) kept.set(it.number, it);
+  if (kept.size <= KEPT_MAX) return;
+  const numbers = [...kept.keys()].sort((one, other) => one - other);
+  for (const it of numbers.slice(0, kept.size - KEPT_MAX)) kept.delete(it);
+}
+
+/** Those that pass the filters, newest first. */
+function fitting() {
+  const passes = (it) => (filter.worker === "" || String(it.worker) === filter.worker) && (filter.why === "" || it.why === filter.why);
+  return [...kept.values()].filter(passes).sort((one, other) => other.number - one.number).slice(0, rowsMax);
+}
+
+function draw(anew) {
+  const all = fitting();
+  if (anew || !isStill()) shownFirst = Infinity;
+  else if (shownFirst === Infinity) shownFirst = newestRow();
+  const shown = all.filter((it) => it.number <= shownFirst);
+  const news = all.length - shown.length;
+  const numbers = new Set(shown.map((it) => it.number));
+  for (const number of rows.keys()) if (!numbers.has(number)) rows.delete(number);
+  const elements = shown.map((it) => {
+    if (!rows.has(it.number)) rows.set(it.number, makeRow(it.number));
+    const row = rows.get(it.number);
+    row.show(it);
+    return row.element;
+  });
+  setChildren(byId("decisions-rows"), elements);
+  if (elements.length > 0 && (!isStill() || !elements.some((it) => it.tabIndex === 0))) rove(elements[0]);
+  note(news);
+  setHidden(byId("decisions-empty"), shown.length > 0);
+  setText(byId("decisions-empty"), emptiness());
+  setHidden(byId("decisions-older"), shown.length < PAGE / 2);
+}
+
+function newestRow() {
+  const first = byId("decisions-rows").rows[0];
+  return first === undefined ? Infinity : Number(first.dataset.number);
+}
+
+function note(news) {
+  const held = still.pressed ? "Paused" : "Held while you read";
+  const parts = [];
+  if (isStill()) parts.push(news > 0 ? `${held}, ${format.count(news)} new` : held);
+  if (skipped > 0) parts.push(`${format.count(skipped)} came too fast to be listed`);
+  setText(byId("decisions-note"), parts.join(" · "));
+}
+
+function emptiness() {
+  if (filter.worker !== "" || filter.why !== "") return "No decision fits the filter.";
+  return traffic
+    ? "The decisions made so far are no longer kept. The next request shows up here."
+    : "No traffic yet. Send a request to the router, and its decision shows up here.";
+}
+
+/** The list of workers to choose from. */
+export function show(overview) {
+  traffic = overview.totals.requests > 0;
+  const text = overview.workers.map((it) => `${it.id} ${it.url}`).join("\n");
+  if (text === workersKnown) return;
+  workersKnown = text;
+  const select = byId("decisions-worker");
+  const options = overview.workers.map((it) => el("option", { value: it.id }, `${it.id} · ${it.url.replace(/^https?:\/\//, "")}`));
+  select.replaceChildren(el("option", { value: "" }, "every worker"), ...options);
+  select.value = filter.worker;
+}
+
+/** The numbers of the rows, as they stand: for walking from one to the next. */
+export const listed = () => [...byId("decisions-rows").rows].map((it) => Number(it.dataset.number));
+
+/** Back to the row of a decision, if it is still there. */
+export function focus(number) {
+  rows.get(number)?.element.focus();
+}
+
+function makeRow(number) {
+  const cell = (name, ...children) => el(`td.${name}`, { role: "gridcell" }, ...children);
+  const [time, model, prompt, reason] = [el("span"), el("span"), el("span"), el("span")];
+  const held = bar("held");
+  const where = el("span");
+  const [predicted, actual] = [el("span"), el("span")];
+  const outcome = el("span.tag");
+  const element = el(
+    "tr", { role: "row", tabindex: "-1", "data-number": number },
+    cell("time", time), cell("model", model), cell("prompt", held.element, prompt), cell("worker", where), cell("why", reason),
+    cell("predicted.n", predicted), cell("actual.n", actual), cell("outcome", outcome),
+  );
+
+  function show(it) {
+    setText(time, format.time(it.at_ms));
+    setText(model, it.model ?? "any model");
+    setText(prompt, it.held_tokens > 0
+      ? `${format.short(it.held_tokens)} of ${format.tokens(it.prompt_tokens)}`
+      : format.tokens(it.prompt_tokens));
+    held.set(it.prompt_tokens > 0 ? it.held_tokens / it.prompt_tokens : 0);
+    held.element.classList.remove("high");
+    if (where.dataset.url !== it.url) {
+      where.dataset.url = it.url;
+      where.replaceChildren(plate(it.worker, it.url));
+    }
+    setText(reason, words.why(it.why) + (it.attempt > 0 ? `, attempt ${it.attempt + 1}` : ""));
+    setText(predicted, format.ms(it.predicted_ttft_ms));
+    setText(actual, format.ms(it.actual_ttft_ms));
+    const { mark, tone } = words.outcome(it.outcome);
+    setText(outcome, `${mark} ${it.outcome}`);
+    setAttribute(outcome, "data-tone", tone);
+  }
+
+  return { element, show };
+}

@@ -1,0 +1,80 @@
+// The few things done to the document, in one place.
+//
+// Model names, tenants and addresses come from outside. Everything is set as text or as an attribute made here;
+// there is no way in this file, or past it, to turn data into markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element: `el("td.n", {title: "…"}, child, "text")`. Children that are null are left out. */
+export function el(name, attributes = {}, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const made = document.createElement(tag);
+  if (classes.length > 0) made.className = classes.join(" ");
+  for (const [key, value] of Object.entries(attributes)) setAttribute(made, key, value);
+  made.append(...children.filter((it) => it !== null && it !== undefined));
+  return made;
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) setAttribute(made, key, value);
+  made.append(...children);
+  return made;
+}
+
+/** Null and false take it away. Written only if it changes: most of a second's numbers are those of the last. */
+export function setAttribute(element, key, value) {
+  if (value === null || value === undefined || value === false) {
+    if (element.hasAttribute(key)) element.removeAttribute(key);
+    return;
+  }
+  const text = value === true ? "" : String(value);
+  if (element.getAttribute(key) !== text) element.setAttribute(key, text);
+}
+
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function setHidden(element, hidden) {
+  if (element.hidden !== hidden) element.hidden = hidden;
+}
+
+/** Makes the children of `parent` exactly these, and touches only those that are not in place. */
+export function setChildren(parent, wanted) {
+  let at = parent.firstChild;
+  for (const child of wanted) {
+    if (child === at) at = at.nextSibling;
+    else parent.insertBefore(child, at);
+  }
+  while (at !== null) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+/** A bar with room for a part, 0 to 1, and a number beside it that says the same to those who do not see it. */
+export function bar(kind = "") {
+  const fill = el("i");
+  const element = el(kind === "" ? "span.bar" : `span.bar.${kind}`, { "aria-hidden": "true" }, fill);
+  return {
+    element,
+    set(part) {
+      const share = part === null || !Number.isFinite(part) ? 0 : Math.min(Math.max(part, 0), 1);
+      const width = `${(share * 100).toFixed(1)}%`;
+      if (fill.style.width !== width) fill.style.width = width;
+      element.classList.toggle("unknown", part === null);
+      element.classList.toggle("high", share >= 0.9);
+    },
+  };
+}
+
+/** The number of a worker, as on a table, and its address. */
+export function plate(id, url) {
+  return el("span.plate", {}, el("b", {}, id === null ? "?" : String(id)), el("span", {}, address(url)));
+}
+
+export const address = (url) => String(url ?? "").replace(/^https?:\/\//, "").replace(/\/$/, "");

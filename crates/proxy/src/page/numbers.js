@@ -1,0 +1,108 @@
+// The six numbers to be read from across the room, and the state of the router above them.
+
+import { byId, el, setAttribute, setHidden, setText } from "./dom.js";
+import * as format from "./format.js";
+
+// From here on a prediction misleads more than it helps.
+const ERROR_HIGH = 0.5;
+
+const TILES = [
+  {
+    name: "ttft", title: "Time to first token",
+    value: ({ now }) => format.parts(now.ttft_p50_ms, "ms"),
+    note: ({ now }) => `p50 · p99 ${format.ms(now.ttft_p99_ms)}`,
+  },
+  {
+    name: "requests", title: "Requests",
+    value: ({ now }) => format.parts(now.requests_per_s, "rate"),
+    note: ({ totals }) => `${format.count(totals.open)} open`,
+  },
+  {
+    name: "answers", title: "Answer tokens",
+    value: ({ now }) => format.parts(now.answer_tokens_per_s, "tokenRate"),
+    note: ({ now }) => `prompts ${format.tokenRate(now.prompt_tokens_per_s)}`,
+  },
+  {
+    name: "hits", title: "Hit ratio",
+    value: ({ now }) => format.parts(now.hit_ratio, "percent"),
+    note: () => "of prompt tokens cached",
+  },
+  {
+    name: "waiting", title: "Waiting",
+    value: ({ queue, now }) => format.parts(queue?.waiting ?? now.waiting, "count"),
+    note: ({ queue }) => waiting(queue),
+    tone: ({ queue, now }) => ((queue?.waiting ?? now.waiting) > 0 ? "fair" : null),
+  },
+  {
+    name: "prediction", title: "Prediction error",
+    value: ({ prediction }) => format.parts(prediction.median_error, "percent"),
+    note: ({ prediction }) => (prediction.median_error === null
+      ? "no stream has been timed yet"
+      : `of TTFT, median of ${format.count(prediction.count)}`),
+    tone: ({ prediction }) => (prediction.median_error > ERROR_HIGH ? "fair" : null),
+  },
+];
+
+function waiting(queue) {
+  if (!queue?.enabled) return "the line is turned off";
+  const some = queue.classes.filter((it) => it.waiting > 0);
+  if (some.length === 0) return "nobody stands in line";
+  return some.map((it) => `${it.class} ${format.count(it.waiting)}`).join(" · ");
+}
+
+const tiles = new Map();
+
+export function start() {
+  for (const tile of TILES) {
+    const [number, unit, note] = [el("b"), el("small"), el("p.quiet")];
+    const box = el("div.number", { "data-number": tile.name }, el("h2", {}, tile.title), el("p.value", {}, number, unit), note);
+    tiles.set(tile.name, { box, number, unit, note });
+    byId("numbers").append(box);
+  }
+}
+
+export function show(overview) {
+  for (const tile of TILES) {
+    const { box, number, unit, note } = tiles.get(tile.name);
+    const [value, of] = tile.value(overview);
+    setText(number, value);
+    setText(unit, of);
+    setText(note, tile.note(overview));
+    setAttribute(box, "data-tone", tile.tone?.(overview) ?? null);
+  }
+  showTotals(overview);
+  showRouter(overview);
+}
+
+function showTotals({ totals, at_ms }) {
+  const line = byId("totals");
+  const cells = [
+    ["requests", "requests"], ["answered", "answered"], ["refused", "refused"], ["failed", "failed"],
+    ["left", "left by their clients"], ["prompt_tokens", "prompt tokens"], ["cached_tokens", "of them cached"],
+    ["answer_tokens", "answer tokens"],
+  ];
+  if (line.childElementCount === 0) {
+    line.append("Since the start: ");
+    for (const [key, words] of cells) line.append(el("span", {}, el("b", { "data-total": key }), ` ${words}`), " ");
+  }
+  for (const cell of line.querySelectorAll("[data-total]")) setText(cell, format.count(totals[cell.dataset.total]));
+  // For whoever compares these with /metrics: of when they are.
+  setAttribute(line, "data-at", at_ms);
+}
+
+function showRouter(overview) {
+  setHidden(byId("facts"), false);
+  const ready = byId("ready");
+  const [word, mark, tone] = overview.leaving
+    ? ["leaving", "◐", "fair"]
+    : overview.ready ? ["ready", "●", "good"] : ["not ready", "✕", "bad"];
+  setText(ready, `${mark} ${word}`);
+  setAttribute(ready, "data-tone", tone);
+  const others = Object.entries(overview.strategies ?? {});
+  const strategy = byId("strategy");
+  setText(strategy, overview.strategy + (others.length > 0 ? ` +${others.length}` : ""));
+  setAttribute(strategy, "data-tip", others.length > 0 ? others.map(([model, name]) => `${model}: ${name}`).join(", ") : null);
+  setAttribute(strategy, "tabindex", others.length > 0 ? "0" : null);
+  setText(byId("uptime"), format.duration(overview.uptime_s));
+  setText(byId("version"), overview.version);
+}

@@ -1,0 +1,48 @@
+// What other strategies would have done with the same requests, in the mean since the start, as predicted.
+
+import { bar, byId, el } from "./dom.js";
+import * as format from "./format.js";
+
+let drawn = "";
+
+export function show({ shadows, strategy }) {
+  const text = JSON.stringify([shadows, strategy]);
+  if (text === drawn) return;
+  drawn = text;
+  byId("shadows").replaceChildren(...(shadows.length === 0 ? [off()] : [table(shadows, strategy), note()]));
+}
+
+function off() {
+  return el("p.empty", {}, "No other strategy is asked. With ", el("code", {}, "shadow = [\"round-robin\"]"),
+    " in the configuration, round-robin decides about every request too, without consequences, and what it would have cost stands here.");
+}
+
+function note() {
+  return el("p.quiet.note", {}, "Predicted, in the mean over all decisions: they chose for a fleet as ours left it, not as they would have.");
+}
+
+function table(shadows, strategy) {
+  const head = el("tr", {}, ...["Strategy", "Decisions", "Differed", "Delay to everyone", "Time to first token"]
+    .map((it, index) => el(index === 1 ? "th.n" : "th", { scope: "col" }, it)));
+  const rows = shadows.map((it) => el(
+    "tr", { "data-strategy": it.strategy },
+    el("th", { scope: "row" }, it.strategy),
+    el("td.n", {}, format.count(it.decisions)),
+    el("td", {}, part(it.decisions > 0 ? it.differed / it.decisions : null)),
+    el("td", {}, against(it.price_ms, it.our_price_ms, strategy)),
+    el("td", {}, against(it.ttft_ms, it.our_ttft_ms, strategy)),
+  ));
+  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Strategies" }, el("table.plain-table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
+}
+
+function part(share) {
+  const drawing = bar();
+  drawing.set(share);
+  drawing.element.classList.remove("high");
+  return el("span.measure", {}, el("span", {}, format.percent(share)), drawing.element);
+}
+
+function against(theirs, ours) {
+  const ratio = ours > 0 && typeof theirs === "number" ? theirs / ours : null;
+  return el("span.against", {}, el("b", {}, format.times(ratio)), el("small.quiet", {}, ` ${format.ms(theirs)}, ours ${format.ms(ours)}`));
+}

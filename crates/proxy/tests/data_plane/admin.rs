@@ -1,0 +1,353 @@
+//! The admin API over real sockets: who gets in, what is seen there, and what can be changed.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use maitre_base::WorkerId;
+use maitre_fleet::State;
+use maitre_policy::Name;
+use maitre_proxy::{Secret, Settings};
+use serde_json::{Value, json};
+
+use crate::table::{
+    Answer, Client, Table, chat, engine_settings, get, metric, post, settings, table_with, within,
+};
+
+const KEY: &str = "the-key-of-the-operator";
+
+fn with_key() -> Settings {
+    let mut settings = Settings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
+    settings.brain.strategy = Name::LeastDelay;
+    settings.brain.shadows = vec![Name::RoundRobin];
+    settings
+}
+
+async fn table(count: usize) -> Table {
+    table_with(count, engine_settings(), with_key()).await
+}
+
+/// An operator at work.
+struct Operator(Client);
+
+impl Operator {
+    async fn at(table: &Table) -> Operator {
+        Operator(Client::connect(table.router.admin()).await)
+    }
+
+    async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::builder().method(method).uri(path).header("host", "maitre");
+        let request = request.header("authorization", format!("Bearer {KEY}"));
+        self.0.ask(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+    }
+
+    /// What is there.
+    async fn see(&mut self, path: &str) -> Value {
+        let answer = self.ask("GET", path, &Value::Null).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    #[track_caller]
+    fn check(answer: &Answer, status: u16, code: &str) {
+        assert_eq!((answer.status.as_u16(), answer.json()["error"]["code"].as_str()), (status, Some(code)));
+    }
+}
+
+async fn chats(table: &Table, count: usize) -> Vec<Answer> {
+    let mut client = table.client().await;
+    let mut answers = Vec::new();
+    for _ in 0..count {
+        answers.push(client.post("/v1/chat/completions", chat(4, true)).await);
+    }
+    table.until_nothing_is_open().await;
+    answers
+}
+
+#[tokio::test]
+async fn nobody_gets_in_without_the_key() {
+    let table = table(1).await;
+    let mut operator = Operator::at(&table).await;
+    let document = operator.see("/admin/v1/openapi.json").await;
+    let paths = document["paths"].as_object().unwrap();
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for (path, methods) in paths {
+        let path = path.replace("{worker}", "0").replace("{decision}", "1");
+        rows.extend(methods.as_object().unwrap().keys().map(|it| (it.to_uppercase(), path.clone())));
+    }
+    assert!(rows.len() > 20, "{rows:?}");
+    rows.extend([("GET".to_owned(), "/admin/nothing".to_owned()), ("GET".to_owned(), "/admin".to_owned())]);
+    let wrong = ["", "Bearer", "Bearer ", "Bearer the-key-of-somebody-else", "Basic dGhlOmtleQ==", KEY];
+    for (method, path) in &rows {
+        for key in wrong {
+            let mut request = Request::builder().method(method.as_str()).uri(path).header("host", "maitre");
+            if !key.is_empty() {
+                request = request.header("authorization", key);
+            }
+            let answer = operator.0.ask(request.body(Full::default()).unwrap()).await.unwrap();
+            Operator::check(&answer, 401, "unauthorized");
+            assert_eq!(answer.header("www-authenticate"), "Bearer");
+        }
+        // And with it, all of them are there; the stream does not end by itself.
+        if path != "/admin/v1/live" && !path.ends_with("nothing") && path != "/admin" {
+            let answer = operator.ask(method, path, &Value::Null).await;
+            assert_ne!(answer.status, StatusCode::UNAUTHORIZED, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn where_no_key_is_set_nobody_has_it() {
+    let table = table_with(1, engine_settings(), settings()).await;
+    let mut operator = Operator::at(&table).await;
+    let answer = operator.ask("GET", "/admin/v1/overview", &Value::Null).await;
+    Operator::check(&answer, 401, "unauthorized");
+    // What needs none is there all the same.
+    for path in ["/healthz", "/readyz", "/metrics", "/"] {
+        assert_eq!(operator.0.ask(get(path)).await.unwrap().status, StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_overview_is_what_metrics_count() {
+    let table = table(2).await;
+    chats(&table, 12).await;
+    let mut operator = Operator::at(&table).await;
+    let overview = operator.see("/admin/v1/overview").await;
+    let page = table.router.metrics();
+    let answered = metric(&page, r#"maitre_requests_total{route="chat",outcome="answered",code=""}"#);
+    assert_eq!(overview["totals"]["answered"].as_f64(), Some(answered));
+    assert_eq!(
+        overview["totals"]["prompt_tokens"].as_f64(),
+        Some(metric(&page, "maitre_prompt_tokens_total"))
+    );
+    assert_eq!(
+        overview["totals"]["cached_tokens"].as_f64(),
+        Some(metric(&page, "maitre_cached_tokens_total"))
+    );
+    assert_eq!(overview["totals"]["open"], 0);
+    assert_eq!((&overview["ready"], &overview["strategy"]), (&json!(true), &json!("least-delay")));
+    let workers = overview["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 2);
+    let seated: u64 = workers.iter().map(|it| it["seated"].as_u64().unwrap()).sum();
+    assert_eq!(seated, 12);
+    for worker in workers {
+        assert_eq!((&worker["state"], &worker["requests"]), (&json!("ready"), &json!(0)));
+        assert_eq!(worker["models"], json!(["maitre-sim"]));
+    }
+    let shadow = &overview["shadows"][0];
+    assert_eq!((&shadow["strategy"], &shadow["decisions"]), (&json!("round-robin"), &json!(12)));
+}
+
+#[tokio::test]
+async fn a_decision_says_what_everybody_would_have_cost() {
+    let table = table(3).await;
+    let answers = chats(&table, 5).await;
+    let mut operator = Operator::at(&table).await;
+    let list = operator.see("/admin/v1/decisions?limit=3").await;
+    let numbers: Vec<u64> =
+        list["decisions"].as_array().unwrap().iter().map(|it| it["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [5, 4, 3], "newest first");
+    let id = answers[4].header("x-request-id");
+    for path in [format!("/admin/v1/decisions/{id}"), "/admin/decisions/5".to_owned()] {
+        let decision = operator.see(&path).await;
+        assert_eq!((&decision["number"], &decision["id"]), (&json!(5), &json!(id)));
+        assert_eq!(decision["outcome"], "answered");
+        assert_eq!(decision["url"].as_str(), Some(answers[4].header("x-maitre-worker")));
+        assert_eq!(decision["why"].as_str(), Some(answers[4].header("x-maitre-why")));
+        assert!(decision["actual_ttft_ms"].as_f64().unwrap() > 0.0);
+        let candidates = decision["candidates"].as_array().unwrap();
+        assert_eq!(candidates.len(), 3);
+        assert_eq!(candidates.iter().filter(|it| it["chosen"] == json!(true)).count(), 1);
+        for candidate in candidates {
+            let terms = candidate["terms_ms"].as_object().unwrap();
+            let sum: f64 = terms.values().map(|it| it.as_f64().unwrap()).sum();
+            let price = candidate["price_ms"].as_f64().unwrap() * candidate["share"].as_f64().unwrap();
+            assert!((sum - price).abs() < 0.02, "{sum} {price}");
+        }
+        assert_eq!(decision["shadows"][0]["strategy"], "round-robin");
+    }
+    let answer = operator.ask("GET", "/admin/v1/decisions/99999", &Value::Null).await;
+    Operator::check(&answer, 404, "not_found");
+    let answer = operator.ask("GET", "/admin/v1/decisions?limit=many", &Value::Null).await;
+    Operator::check(&answer, 400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_client_that_asks_why_is_told() {
+    let table = table(2).await;
+    let mut client = table.client().await;
+    let mut request = post("/v1/chat/completions", chat(2, false));
+    request.headers_mut().insert("x-maitre-explain", "1".parse().unwrap());
+    let answer = client.ask(request).await.unwrap();
+    let explained = answer.header("x-maitre-explain");
+    assert!(explained.starts_with("decision=1 strategy=least-delay"), "{explained}");
+    assert!(explained.contains(&format!("; *{} price_ms=", answer.header("x-maitre-worker"))), "{explained}");
+    assert_eq!(explained.matches("price_ms=").count(), 2);
+    let answer = client.post("/v1/chat/completions", chat(2, false)).await;
+    assert_eq!(answer.header("x-maitre-explain"), "");
+}
+
+#[tokio::test]
+async fn to_ask_where_a_request_would_go_sends_it_nowhere() {
+    let table = table(2).await;
+    chats(&table, 2).await;
+    let mut operator = Operator::at(&table).await;
+    let before = operator.see("/admin/v1/overview").await;
+    let body: Value = serde_json::from_str(&chat(4, true)).unwrap();
+    let answer = operator.ask("POST", "/admin/v1/explain", &body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let decision = answer.json();
+    assert_eq!((&decision["outcome"], &decision["number"]), (&json!("asked"), &Value::Null));
+    assert_eq!(decision["candidates"].as_array().unwrap().len(), 2);
+    let after = operator.see("/admin/v1/overview").await;
+    assert_eq!(before["totals"], after["totals"]);
+    assert_eq!(before["workers"][0]["seated"], after["workers"][0]["seated"]);
+    for (path, body, status, part) in [
+        ("/admin/v1/explain?path=/v1/nothing", body.clone(), 400, "no API"),
+        (
+            "/admin/v1/explain",
+            json!({"model": "nobody", "messages": [{"role": "user", "content": "x"}]}),
+            409,
+            "not served here",
+        ),
+        ("/admin/v1/explain", json!([]), 400, ""),
+    ] {
+        let answer = operator.ask("POST", path, &body).await;
+        assert_eq!(answer.status.as_u16(), status, "{}", answer.text());
+        assert!(answer.text().contains(part), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn a_drained_worker_gets_nothing_until_it_is_resumed() {
+    let table = table(2).await;
+    let mut operator = Operator::at(&table).await;
+    let drained = operator.ask("POST", "/admin/v1/workers/0/drain", &Value::Null).await;
+    assert_eq!((drained.status, &drained.json()["draining"]), (StatusCode::OK, &json!(true)));
+    let first = operator.see("/admin/v1/workers/0").await["url"].as_str().unwrap().to_owned();
+    let answers = chats(&table, 6).await;
+    assert!(answers.iter().all(|it| it.header("x-maitre-worker") != first));
+    operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
+    operator.ask("POST", "/admin/v1/workers/0/resume", &Value::Null).await;
+    let answers = chats(&table, 3).await;
+    assert!(answers.iter().all(|it| it.header("x-maitre-worker") == first));
+    let answer = operator.ask("POST", "/admin/v1/workers/7/drain", &Value::Null).await;
+    Operator::check(&answer, 404, "not_found");
+}
+
+#[tokio::test]
+async fn a_weight_is_a_number_within_reason() {
+    let table = table(1).await;
+    let mut operator = Operator::at(&table).await;
+    let weighed = operator.ask("PUT", "/admin/v1/workers/0/weight", &json!({"weight": 0.5})).await;
+    assert_eq!((weighed.status, &weighed.json()["weight"]), (StatusCode::OK, &json!(0.5)));
+    for body in [json!({"weight": 0}), json!({"weight": "much"}), json!({"wait": 1}), json!(3), Value::Null] {
+        let answer = operator.ask("PUT", "/admin/v1/workers/0/weight", &body).await;
+        Operator::check(&answer, 400, "bad_request");
+    }
+}
+
+#[tokio::test]
+async fn workers_come_and_go_at_an_operators_word() {
+    let mut settings = with_key();
+    settings.admin_workers = vec!["http://127.0.0.1:*".to_owned()];
+    let table = table_with(1, engine_settings(), settings).await;
+    let engine = maitre_sim::http::Host::bind(crate::table::ANYWHERE, engine_settings()).await.unwrap();
+    let mut operator = Operator::at(&table).await;
+    let url = format!("http://{}", engine.addr());
+    let added = operator.ask("POST", "/admin/v1/workers", &json!({ "url": url })).await;
+    assert_eq!(added.status, StatusCode::CREATED, "{}", added.text());
+    within(table.router.until_all_ready()).await;
+    let again = operator.ask("POST", "/admin/v1/workers", &json!({ "url": url })).await;
+    Operator::check(&again, 409, "conflict");
+    let far = operator.ask("POST", "/admin/v1/workers", &json!({"url": "http://10.9.9.9:1"})).await;
+    Operator::check(&far, 403, "forbidden");
+    let odd = operator.ask("POST", "/admin/v1/workers", &json!({"url": "ftp://a"})).await;
+    Operator::check(&odd, 400, "bad_request");
+    // The first one goes while it has a request, which is finished.
+    let mut client = table.client().await;
+    operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
+    let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
+    operator.ask("POST", "/admin/v1/workers/1/resume", &Value::Null).await;
+    let removed = operator.ask("DELETE", "/admin/v1/workers/0", &Value::Null).await;
+    assert_eq!(removed.status, StatusCode::OK, "{}", removed.text());
+    let (_, broke) = within(crate::table::read(begun.into_body())).await;
+    assert!(!broke);
+    within(table.router.until(|brain| brain.fleet().worker(WorkerId(0)).is_none())).await;
+    let answers = chats(&table, 3).await;
+    assert!(answers.iter().all(|it| it.header("x-maitre-worker") == url));
+}
+
+#[tokio::test]
+async fn a_reload_changes_workers_and_strategy_and_keeps_what_is_under_way() {
+    let table = table(2).await;
+    let mut client = table.client().await;
+    let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
+    let mut settings = with_key();
+    settings.brain.strategy = Name::RoundRobin;
+    settings.workers = vec![format!("http://{}", table.engines[1].addr()).parse().unwrap()];
+    let difference = table.router.reload(settings.clone()).unwrap();
+    assert_eq!((difference.added.len(), difference.removed.len()), (0, 1));
+    let (_, broke) = within(crate::table::read(begun.into_body())).await;
+    assert!(!broke);
+    within(table.router.until(|brain| brain.fleet().workers().count() == 1)).await;
+    let answers = chats(&table, 2).await;
+    assert!(answers.iter().all(|it| it.status == StatusCode::OK && it.header("x-maitre-why") == "only"));
+    // The same again changes nothing; what cannot change is told, and nothing else changes with it.
+    assert_eq!(table.router.reload(settings.clone()).unwrap(), maitre_proxy::Difference::default());
+    settings.brain.seed += 1;
+    settings.brain.strategy = Name::Random;
+    assert!(table.router.reload(settings).unwrap_err().contains("seed"));
+    let mut operator = Operator::at(&table).await;
+    assert_eq!(operator.see("/admin/v1/strategies").await["strategy"], "round-robin");
+    let set = operator.ask("PUT", "/admin/v1/strategies", &json!({"strategy": "lmetric"})).await;
+    assert_eq!(set.json()["strategy"], "lmetric", "{}", set.text());
+    let set = operator.ask("PUT", "/admin/v1/strategies", &json!({"strategy": "best"})).await;
+    Operator::check(&set, 400, "bad_request");
+}
+
+#[tokio::test]
+async fn the_stream_tells_of_the_fleet_and_of_decisions() {
+    let table = table(1).await;
+    let mut operator = Operator::at(&table).await;
+    let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
+    let request = request.header("authorization", format!("Bearer {KEY}"));
+    let response = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut body = response.into_body();
+    chats(&table, 3).await;
+    let mut told = String::new();
+    while !(told.contains("event: decisions") && told.matches("event: overview").count() >= 2) {
+        let frame = within(body.frame()).await.unwrap().unwrap();
+        told.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+    }
+    for event in told.split_terminator("\n\n") {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        match name {
+            "event: overview" => assert!(data["workers"].is_array()),
+            "event: decisions" => assert_eq!(data["decisions"][2]["number"], 3),
+            other => panic!("{other}"),
+        }
+    }
+    let methods = operator.ask_anew(&table, Method::POST, "/admin/v1/live").await;
+    Operator::check(&methods, 405, "wrong_method");
+}
+
+impl Operator {
+    /// On a connection of its own, for one that is taken by a stream.
+    async fn ask_anew(&self, table: &Table, method: Method, path: &str) -> Answer {
+        Operator::at(table).await.ask(method.as_str(), path, &Value::Null).await
+    }
+}
+
+#[tokio::test]
+async fn a_router_without_settings_of_its_own_says_so() {
+    let table = table(1).await;
+    let mut operator = Operator::at(&table).await;
+    let answer = operator.ask("POST", "/admin/v1/reload", &Value::Null).await;
+    Operator::check(&answer, 409, "conflict");
+    let fit = |state| matches!(state, State::Ready | State::Warming { .. });
+    assert!(table.router.look(|brain| brain.fleet().workers().all(|it| fit(it.health.state()))));
+}
