@@ -16,7 +16,7 @@ mod field;
 mod file;
 mod flags;
 pub(crate) mod form;
-mod near;
+pub(crate) mod near;
 mod queue;
 pub mod reload;
 mod table;
@@ -136,6 +136,18 @@ pub fn check_file(path: &Path) -> Result<Config, Errors> {
     let mut draft = Draft::default();
     draft.take(file::read(path));
     draft.finish()
+}
+
+/// The settings of a TOML file that nobody has written yet: `name` stands for it in messages.
+pub fn check_text(name: &str, text: &str) -> Result<Config, Errors> {
+    let mut draft = Draft::default();
+    draft.take(file::parse(&format!("{name}.toml").into(), text.as_bytes()));
+    draft.finish()
+}
+
+/// Whether a knob has this key.
+pub fn is_key(key: &str) -> bool {
+    knob::all().any(|it| it.key == key)
 }
 
 /// Every knob with its value, as a TOML file that gives this configuration. It holds the names of tenants, which may

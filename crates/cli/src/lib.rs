@@ -2,16 +2,21 @@
 
 pub mod bench;
 pub mod check;
+pub mod commands;
+pub mod compat;
+pub mod completions;
 pub mod config;
 pub mod demo;
 pub mod engine;
 pub mod generate;
+pub mod man;
 pub mod replay;
 pub mod serve;
 pub mod trace;
 pub mod tune;
 
 mod log;
+mod notify;
 mod out;
 mod reload;
 mod signals;

@@ -31,23 +31,34 @@ const WAITING_MAX: usize = 16;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Where settings come from, to be read again.
-pub(crate) struct Sources {
-    matches: ArgMatches,
-    variables: Vec<(OsString, OsString)>,
+pub(crate) enum Sources {
+    Command {
+        matches: Box<ArgMatches>,
+        /// As they were at the start: they do not change.
+        variables: Vec<(OsString, OsString)>,
+    },
+    /// Made once, from something that is not read again.
+    Made(Box<Config>),
 }
 
 impl Sources {
-    pub(crate) fn new(matches: &ArgMatches) -> Sources {
-        Sources { matches: matches.clone(), variables: std::env::vars_os().collect() }
+    pub(crate) fn of(matches: &ArgMatches) -> Sources {
+        Sources::Command { matches: Box::new(matches.clone()), variables: std::env::vars_os().collect() }
     }
 
     pub(crate) fn read(&self) -> Result<Config, config::Errors> {
-        config::load(&self.matches, self.variables.clone())
+        match self {
+            Sources::Command { matches, variables } => config::load(matches, variables.clone()),
+            Sources::Made(config) => Ok((**config).clone()),
+        }
     }
 
     /// The file that was named, if any.
     fn file(&self) -> Option<PathBuf> {
-        config::file(&self.matches, self.variables.clone())
+        match self {
+            Sources::Command { matches, variables } => config::file(matches, variables.clone()),
+            Sources::Made(_) => None,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::config::{self, Config};
 use crate::log;
+use crate::notify::{Notify, State};
 use crate::reload::{self, Sources};
 use crate::signals::Signals;
 
@@ -17,7 +18,11 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let sources = Sources::new(matches);
+    run_with(Sources::of(matches))
+}
+
+/// The same with settings that were found elsewhere.
+pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
     let config = match sources.read() {
         Ok(config) => config,
         Err(errors) => {
@@ -40,10 +45,13 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     let (shell, mut reloader) = reload::pair(sources, config, log)?;
     let router = Router::start_in(shell, settings.clone()).await?;
     announce(&router, &settings, made.as_deref());
+    let notify = Notify::from_environment();
+    tell(&notify, State::Ready);
     tokio::select! {
         () = signals.wait() => {}
         () = reloader.run(&router) => {}
     }
+    tell(&notify, State::Stopping);
     drain(router, &mut signals).await
 }
 
@@ -74,6 +82,13 @@ fn announce(router: &Router, settings: &Settings, made: Option<&str>) {
         }
         Some(_) => info!("the page and the admin API need a key; set admin_key (`maitre key` makes one)"),
         None => {}
+    }
+}
+
+/// Whoever started us may wait for this; whoever uses us need not.
+fn tell(notify: &Notify, state: State) {
+    if let Err(error) = notify.tell(state) {
+        warn!(%error, ?state, "could not tell systemd; is the socket of NOTIFY_SOCKET there?");
     }
 }
 

@@ -293,3 +293,87 @@ fn every_error_code_is_documented() {
     let absent = codes.into_iter().filter(|it| !docs.contains(&format!("`{it}`")));
     check(&absent.map(|it| format!("docs/errors.md: says nothing of `{it}`")).collect::<Vec<_>>());
 }
+
+/// Where the relative links of a page point to, seen from the root.
+fn links(file: &File) -> Vec<String> {
+    let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
+    let targets = file.text.split("](").skip(1).filter_map(|it| it.split(')').next());
+    let is_ours =
+        |it: &&str| !it.contains("://") && !it.starts_with('#') && !it.contains(char::is_whitespace);
+    let paths = targets.filter(is_ours).filter_map(|it| it.split('#').next());
+    paths.map(|it| normal(&folder.join(it))).collect()
+}
+
+/// The path without its `..`.
+fn normal(path: &Path) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.iter().filter_map(|it| it.to_str()) {
+        match part {
+            ".." => drop(parts.pop()),
+            "." => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn pages() -> Vec<File> {
+    files().into_iter().filter(|it| it.path.ends_with(".md")).collect()
+}
+
+#[test]
+fn no_link_in_any_page_is_dead() {
+    let mut offences = Vec::new();
+    let mut count = 0;
+    for page in pages() {
+        for link in links(&page) {
+            count += 1;
+            if !root().join(&link).exists() {
+                offences.push(format!("{}: no {link}", page.path));
+            }
+        }
+    }
+    assert!(count > 100, "this test no longer finds links: only {count}");
+    check(&offences);
+}
+
+/// What a heading is called in a link: as GitHub and mdBook do it.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let anchor = |heading: &str| {
+        let kept = heading.trim().chars().filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+        kept.map(|it| if it == ' ' { '-' } else { it.to_ascii_lowercase() }).collect()
+    };
+    let headings = text.lines().filter(|it| it.starts_with('#')).map(|it| it.trim_start_matches('#'));
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn no_link_points_to_a_heading_that_is_not_there() {
+    let mut offences = Vec::new();
+    for page in pages() {
+        let folder = Path::new(&page.path).parent().unwrap_or(Path::new("")).to_owned();
+        let targets = page.text.split("](").skip(1).filter_map(|it| it.split(')').next());
+        for (path, anchor) in targets.filter(|it| !it.contains("://")).filter_map(|it| it.split_once('#')) {
+            let target = if path.is_empty() { page.path.clone() } else { normal(&folder.join(path)) };
+            if target.ends_with(".md") && !anchors(&text(&target)).contains(anchor) {
+                offences.push(format!("{}: {target} has no heading #{anchor}", page.path));
+            }
+        }
+    }
+    check(&offences);
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = files().into_iter().find(|it| it.path == "docs/SUMMARY.md").expect("docs/SUMMARY.md");
+    let listed = links(&summary);
+    let absent =
+        pages().into_iter().map(|it| it.path).filter(|it| it.starts_with("docs/") && *it != summary.path);
+    let absent = absent.filter(|it| !listed.contains(it));
+    check(&absent.map(|it| format!("docs/SUMMARY.md: says nothing of {it}")).collect::<Vec<_>>());
+    let twice: BTreeSet<&String> =
+        listed.iter().filter(|it| listed.iter().filter(|other| other == it).count() > 1).collect();
+    assert!(twice.is_empty(), "docs/SUMMARY.md: twice: {twice:?}");
+    let book: toml::Table = text("docs/book.toml").parse().unwrap();
+    assert_eq!(book["book"]["src"].as_str(), Some("."), "the pages are where the book is");
+}

@@ -8,7 +8,8 @@ pub(super) fn hint(wrong: &str, known: &[String]) -> String {
     }
 }
 
-fn nearest<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
+/// The name that is nearest, if any is near.
+pub(crate) fn nearest<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
     // A third of the name may be wrong: further off, a guess is more likely to mislead than to help.
     let edits_max = wrong.chars().count() / 3;
     let measured = known.iter().map(|name| (edits(wrong, name), name.as_str()));

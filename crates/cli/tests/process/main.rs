@@ -4,9 +4,13 @@
 mod bench;
 mod client;
 mod commands;
+mod compat;
 mod demo;
 mod drain;
+mod examples;
 mod health;
+mod notify;
+mod packaging;
 mod page;
 mod program;
 mod reload;

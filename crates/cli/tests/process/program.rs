@@ -32,7 +32,14 @@ fn command(args: &[&str]) -> Command {
 
 impl Program {
     pub(crate) fn start(args: &[&str]) -> Program {
-        let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Program::start_with(args, &[])
+    }
+
+    /// With these variables, and no others.
+    pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Program {
+        let mut command = command(args);
+        command.envs(variables.iter().copied());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (tell, said) = watch::channel(Vec::new());
         let read = move || lines.map_while(Result::ok).for_each(|line| tell.send_modify(|it| it.push(line)));
@@ -166,7 +173,7 @@ impl Serve {
 }
 
 /// The address behind `key` in a line of the log, which may be coloured.
-fn address(line: &str, key: &str) -> Option<SocketAddr> {
+pub(crate) fn address(line: &str, key: &str) -> Option<SocketAddr> {
     let plain = without_colours(line);
     plain.contains("serving").then_some(())?;
     plain.split_whitespace().find_map(|it| it.strip_prefix(key)?.parse().ok())

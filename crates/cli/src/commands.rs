@@ -1,0 +1,144 @@
+//! The list of commands: what `maitre -h` shows, in which order, and what each one runs.
+//!
+//! A command is one row. The list that clap would print has no order but that of adding, and grows by a heading here and
+//! a blank line there until nobody reads it; so it is laid out here, in the groups in which people look for
+//! something, and a test keeps it on one screen.
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+
+use crate::{bench, check, compat, completions, demo, engine, generate, man, replay, serve, tune};
+
+/// Most lines that the help of the whole program may have, also in a terminal of 24 lines twice.
+pub const HELP_LINES_MAX: usize = 40;
+
+const EXAMPLES: &str = "\
+Examples:
+  maitre demo                                  four simulated engines, the router, live traffic
+  maitre serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+  maitre check maitre.toml                     every mistake in a config file at once
+  maitre compat sglang -- --worker-urls http://10.0.0.1:8000 --policy cache_aware
+  maitre replay --trace traces/conversation.jsonl.gz --strategy all
+  maitre tune --trace traces/conversation.jsonl.gz --target 'ttft_mean<2s'";
+
+const TEMPLATE: &str = "{before-help}{about}\n\n{usage-heading} {usage}{after-help}";
+
+const FOOT: &str = "Options: -h, --help and -V, --version; each command has a -h of its own.";
+
+struct Row {
+    command: fn() -> Command,
+    run: fn(&ArgMatches) -> anyhow::Result<ExitCode>,
+}
+
+struct Group {
+    title: &'static str,
+    rows: &'static [Row],
+}
+
+const fn row(command: fn() -> Command, run: fn(&ArgMatches) -> anyhow::Result<ExitCode>) -> Row {
+    Row { command, run }
+}
+
+static GROUPS: &[Group] = &[
+    Group {
+        title: "Every day",
+        rows: &[
+            row(serve::command, serve::run),
+            row(check::command, check::run),
+            row(demo::command, demo::run),
+        ],
+    },
+    Group {
+        title: "Laboratory",
+        rows: &[
+            row(replay::command, replay::run),
+            row(tune::command, tune::run),
+            row(generate::command, generate::run),
+            row(bench::command, bench::run),
+            row(engine::command, engine::run),
+        ],
+    },
+    Group {
+        title: "Housekeeping",
+        rows: &[
+            row(compat::command, compat::run),
+            row(completions::command, completions::run),
+            row(man::command, man::run),
+        ],
+    },
+];
+
+/// The whole program, as clap knows it.
+pub fn command() -> Command {
+    let program = Command::new("maitre")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Seats every request at an LLM worker by the work it brings, and says why.")
+        .before_help(EXAMPLES)
+        .after_help(list())
+        .help_template(TEMPLATE)
+        .subcommand_required(true)
+        .arg_required_else_help(true);
+    rows().fold(program, |program, row| program.subcommand((row.command)()))
+}
+
+/// Runs the command that was named.
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some((name, matches)) = matches.subcommand() else { anyhow::bail!("no command was named") };
+    match rows().find(|row| (row.command)().get_name() == name) {
+        Some(row) => (row.run)(matches),
+        None => anyhow::bail!("no command is called {name:?}"),
+    }
+}
+
+fn rows() -> impl Iterator<Item = &'static Row> {
+    GROUPS.iter().flat_map(|group| group.rows)
+}
+
+/// The commands by group, a line each.
+fn list() -> String {
+    let line = |row: &Row| {
+        let command = (row.command)();
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        format!("  {:<12} {about}\n", command.get_name())
+    };
+    let group =
+        |group: &Group| format!("{}:\n{}", group.title, group.rows.iter().map(line).collect::<String>());
+    let groups: Vec<String> = GROUPS.iter().map(group).collect();
+    format!("{}\n{FOOT}", groups.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A terminal of common width; help that wraps there has more lines than it seems.
+    const COLUMNS: usize = 100;
+
+    #[test]
+    fn the_help_fits_a_screen_and_begins_with_examples() {
+        let help = command().render_help().to_string();
+        let lines: Vec<&str> = help.lines().collect();
+        assert!(lines.len() <= HELP_LINES_MAX, "{} lines:\n{help}", lines.len());
+        assert_eq!(lines[0], "Examples:");
+        let wide: Vec<&&str> = lines.iter().filter(|it| it.chars().count() > COLUMNS).collect();
+        assert!(wide.is_empty(), "{wide:?}");
+    }
+
+    #[test]
+    fn every_command_is_in_the_list_once_with_its_sentence() {
+        let help = command().render_help().to_string();
+        for row in rows() {
+            let command = (row.command)();
+            let about = command.get_about().expect("a sentence").to_string();
+            let lines = help.lines().filter(|it| it.split_whitespace().next() == Some(command.get_name()));
+            let told: Vec<&str> = lines.filter(|it| it.ends_with(&about)).collect();
+            assert_eq!(told.len(), 1, "{}:\n{help}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn clap_finds_no_fault_with_any_of_it() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,81 @@
+//! `maitre compat sglang -- FLAGS`: serves as another router was told to, and says what is different.
+//!
+//! Whoever moves here has a command line that works. This reads it, tells flag by flag what could not be carried over or
+//! means something else, and starts; or prints the settings, as the file to go on with. A flag that nobody knows is a
+//! mistake: it may be the one that mattered.
+
+mod carry;
+mod flag;
+mod policy;
+mod table;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::reload::Sources;
+use crate::{config, out, serve};
+use flag::Old;
+
+const EXAMPLES: &str = "\
+Examples:
+  maitre compat sglang -- --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy cache_aware
+  maitre compat vllm-router --print -- --worker-urls http://10.0.0.1:8000 --port 8000 > maitre.toml";
+
+pub fn command() -> Command {
+    let of = |name: &'static str, about: &'static str| {
+        let print = Arg::new("print")
+            .long("print")
+            .action(ArgAction::SetTrue)
+            .help("Print the settings as a TOML file, and start nothing.");
+        let flags = Arg::new("flags")
+            .last(true)
+            .num_args(0..)
+            .action(ArgAction::Append)
+            .value_name("FLAGS")
+            .help("The flags of the other router, after two dashes.");
+        Command::new(name).about(about).args([print, flags])
+    };
+    Command::new("compat")
+        .about("Serve as sglang-router, smg or vllm-router was told to")
+        .before_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(of("sglang", "With the flags of sglang-router, or of smg").visible_alias("smg"))
+        .subcommand(of("vllm-router", "With the flags of vllm-router"))
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let (old, matches) = match matches.subcommand() {
+        Some(("sglang", matches)) => (Old::Sglang, matches),
+        Some(("vllm-router", matches)) => (Old::VllmRouter, matches),
+        _ => anyhow::bail!("name the router whose flags these are: sglang or vllm-router"),
+    };
+    let words: Vec<String> = matches.get_many("flags").into_iter().flatten().cloned().collect();
+    let given = words::read(&words, &table::flags(old));
+    let carried = match given.and_then(|given| carry::carry(old, &given)) {
+        Ok(carried) => carried,
+        Err(errors) => return Ok(failed(&errors)),
+    };
+    carried.notes.iter().for_each(|note| eprintln!("{note}"));
+    if matches.get_flag("print") {
+        out::print(&carried.toml)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !carried.missing.is_empty() {
+        return Ok(failed(&carried.missing));
+    }
+    match config::check_text("compat", &carried.toml) {
+        Ok(config) => serve::run_with(Sources::Made(Box::new(config))),
+        Err(errors) => Ok(failed(&[errors.to_string()])),
+    }
+}
+
+fn failed(errors: &[String]) -> ExitCode {
+    errors.iter().for_each(|error| eprintln!("{error}"));
+    ExitCode::FAILURE
+}

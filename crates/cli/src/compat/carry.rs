@@ -1,0 +1,439 @@
+//! From the flags of another router to our settings, and what has to be said about it.
+//!
+//! What was not written is as it would have been there where clients or operators would notice (addresses, strategy, the
+//! size of a body, how long a request may take), and Maitre's own default where not.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use maitre_dispatch::brain::ATTEMPTS_MAX;
+
+use super::flag::{Fate, Flag, Form, Goal, Old};
+use super::policy;
+use super::words::Given;
+use crate::config::{self, Config};
+
+/// Where all three routers listen, and where they show their metrics.
+const PORT: &str = "30000";
+const METRICS_PORT: &str = "29000";
+/// Their limit on a body, in bytes, on a request and on the end of open ones, in seconds.
+const BODY_BYTES: &str = "536870912";
+const REQUEST_SECONDS: &str = "1800";
+const DRAIN_SECONDS: &str = "180";
+/// What a port of discovered workers is if nobody says.
+const WORKER_PORT: &str = "80";
+/// The header that names a session, and the one that names a tenant.
+const ROUTING_KEY: &str = "x-smg-routing-key";
+const TENANT_HEADER: &str = "x-smg-tenant-id";
+/// So many failures in a row never come.
+const NEVER: &str = "1000000";
+
+/// With one of these the old router let not everybody in.
+const GUARDS: [&str; 4] = ["--api-key", "--tenant-api-key", "--tls-cert-path", "--tls-key-path"];
+
+/// What was made of a command line.
+#[derive(Debug)]
+pub(super) struct Carried {
+    /// The settings, as a file.
+    pub(super) toml: String,
+    /// What is other than it was, a line each.
+    pub(super) notes: Vec<String>,
+    /// Why it cannot be started, if it cannot.
+    pub(super) missing: Vec<String>,
+}
+
+pub(super) fn carry(old: Old, given: &[Given]) -> Result<Carried, Vec<String>> {
+    let mut draft = Draft { old, given, set: BTreeMap::new(), notes: Vec::new(), errors: Vec::new() };
+    draft.each();
+    draft.addresses();
+    draft.strategy();
+    draft.workers();
+    draft.discovery();
+    draft.times();
+    draft.line();
+    draft.failures();
+    draft.rest();
+    draft.finish()
+}
+
+/// Settings between the first flag and the last.
+struct Draft<'a> {
+    old: Old,
+    given: &'a [Given],
+    /// By key: what it is set to, and by which flag.
+    set: BTreeMap<&'static str, (String, &'static str)>,
+    notes: Vec<String>,
+    errors: Vec<String>,
+}
+
+impl Draft<'_> {
+    /// What was said with this flag, all of it.
+    fn all(&self, name: &str) -> Option<Vec<&str>> {
+        let given: Vec<&Given> = self.given.iter().filter(|it| it.flag.is_called(name)).collect();
+        (!given.is_empty()).then(|| given.iter().flat_map(|it| &it.values).map(String::as_str).collect())
+    }
+
+    /// The last value, which is the one that counts.
+    fn one(&self, name: &str) -> Option<&str> {
+        self.all(name)?.last().copied()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.all(name).is_some()
+    }
+
+    fn set(&mut self, key: &'static str, text: impl Into<String>, flag: &'static str) {
+        self.set.insert(key, (text.into(), flag));
+    }
+
+    fn wrong(&mut self, flag: &str, what: &str) {
+        self.errors.push(format!("{flag}: {what}"));
+    }
+
+    fn changed(&mut self, flag: &str, what: &str) {
+        self.notes.push(format!("changed: {flag}: {what}"));
+    }
+
+    fn left(&mut self, flag: &str, what: &str) {
+        self.notes.push(format!("not carried over: {flag}: {what}"));
+    }
+
+    /// A whole number that the flag holds; none, and a mistake, if it is something else.
+    fn number(&mut self, flag: &'static str, text: &str) -> Option<i64> {
+        let number = text.parse().ok();
+        if number.is_none() {
+            self.wrong(flag, &format!("{text:?} is not a whole number"));
+        }
+        number
+    }
+
+    /// Seconds as we write them; none, and a mistake, if it is no number of them.
+    fn seconds(&mut self, flag: &'static str, text: &str) -> Option<String> {
+        let number = self.number(flag, text)?;
+        if number < 0 {
+            self.wrong(flag, &format!("{text:?} is less than no time; write 0 or more seconds"));
+        }
+        (number >= 0).then(|| format!("{number}s"))
+    }
+
+    /// Tells what becomes of each flag, and sets what has a setting to itself.
+    fn each(&mut self) {
+        let mut told: Vec<&str> = Vec::new();
+        for Given { flag, values } in self.given {
+            let first = !told.contains(&flag.name());
+            told.push(flag.name());
+            match flag.fate() {
+                Fate::Left(why) | Fate::Essential(why) if first => self.left(flag.name(), why),
+                Fate::Needless(why) if first => {
+                    self.notes.push(format!("not needed: {}: {why}", flag.name()))
+                }
+                Fate::Changed(_, how) if first => self.changed(flag.name(), how),
+                _ => {}
+            }
+            if let Fate::Kept(Goal::Key(key, form)) | Fate::Changed(Goal::Key(key, form), _) = flag.fate() {
+                let value = values.last().map_or("", String::as_str);
+                self.key(flag, key, form, value);
+            }
+        }
+    }
+
+    fn key(&mut self, flag: &Flag, key: &'static str, form: Form, value: &str) {
+        let text = match form {
+            Form::Plain => Some(value.to_owned()),
+            Form::Word(word) => Some(word.to_owned()),
+            Form::Bytes => self.number(flag.name(), value).map(|it| format!("{it}B")),
+            Form::SecondsOrNever if value == "0" => {
+                self.left(flag.name(), "0 stood for no limit, and Maitre always has one");
+                None
+            }
+            Form::Seconds | Form::SecondsOrNever => self.seconds(flag.name(), value),
+        };
+        if let Some(text) = text {
+            self.set(key, text, flag.name());
+        }
+    }
+
+    fn addresses(&mut self) {
+        let open = match self.old {
+            Old::Sglang => "0.0.0.0",
+            Old::VllmRouter => "127.0.0.1",
+        };
+        let host = self.one("--host").unwrap_or(open).to_owned();
+        let port = self.one("--port").unwrap_or(PORT).to_owned();
+        let metrics_port = self.one("--prometheus-port").unwrap_or(METRICS_PORT).to_owned();
+        let same_kind = if host.contains(':') && !self.old_is_vllm() { "::" } else { open };
+        let metrics_host = self.one("--prometheus-host").unwrap_or(same_kind).to_owned();
+        let Some(listen) = self.address(("--host", &host), ("--port", &port)) else { return };
+        let admin = self.address(("--prometheus-host", &metrics_host), ("--prometheus-port", &metrics_port));
+        let Some(admin) = admin else { return };
+        let listen = self.guarded(listen);
+        self.set("listen", listen.to_string(), "--host");
+        self.set("admin", admin.to_string(), "--prometheus-host");
+        for (flag, address) in [("--host", listen), ("--prometheus-host", admin)] {
+            if !address.ip().to_canonical().is_loopback() {
+                self.changed(
+                    flag,
+                    "other machines reach it and no key is asked for; insecure = true says so",
+                );
+                self.set("insecure", "true", flag);
+            }
+        }
+    }
+
+    fn old_is_vllm(&self) -> bool {
+        self.old == Old::VllmRouter
+    }
+
+    fn address(&mut self, host: (&str, &str), port: (&str, &str)) -> Option<SocketAddr> {
+        let ip = match host.1 {
+            "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            text => text.trim_start_matches('[').trim_end_matches(']').parse(),
+        };
+        let number = port.1.parse::<u16>();
+        if ip.is_err() {
+            self.wrong(host.0, &format!("{:?} is not an IP address; write one, as in 0.0.0.0", host.1));
+        }
+        if number.is_err() {
+            self.wrong(port.0, &format!("{:?} is not a port; write 1 to 65535", port.1));
+        }
+        Some(SocketAddr::new(ip.ok()?, number.ok()?))
+    }
+
+    /// Who asked for a key or for TLS must not find the door open because we have neither.
+    fn guarded(&mut self, listen: SocketAddr) -> SocketAddr {
+        if listen.ip().to_canonical().is_loopback() || !GUARDS.iter().any(|it| self.has(it)) {
+            return listen;
+        }
+        let ip: IpAddr = match listen.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        self.changed("--host", "not everybody was let in, so Maitre listens on loopback only");
+        SocketAddr::new(ip, listen.port())
+    }
+
+    fn strategy(&mut self) {
+        let policy = self.one("--policy").unwrap_or("cache_aware").to_owned();
+        let sticky = self.has("--routing-key-override");
+        let chosen = if sticky { Ok((policy::STICKY, None)) } else { policy::strategy(self.old, &policy) };
+        match chosen {
+            Ok((strategy, note)) => {
+                self.set("strategy", strategy, "--policy");
+                if let Some(note) = note {
+                    self.changed("--policy", note);
+                }
+                if strategy == policy::STICKY && self.old == Old::Sglang {
+                    self.set("session.header", ROUTING_KEY, "--policy");
+                }
+            }
+            Err(what) => self.wrong("--policy", &what),
+        }
+        if let Some(header) = self.all("--routing-key-headers").and_then(|it| it.first().copied()) {
+            let header = header.to_owned();
+            self.set("session.header", header, "--routing-key-headers");
+        }
+        let tokens = self.one("--prefix-token-count").map(str::to_owned);
+        if let Some(count) = tokens.and_then(|it| self.number("--prefix-token-count", &it)) {
+            self.set("prefix_hash.head_bytes", count.saturating_mul(4).to_string(), "--prefix-token-count");
+        }
+    }
+
+    fn workers(&mut self) {
+        let urls: Vec<String> =
+            self.all("--worker-urls").unwrap_or_default().iter().map(|it| plain_url(it)).collect();
+        let (ours, others): (Vec<String>, Vec<String>) =
+            urls.into_iter().partition(|it| it.starts_with("http://") || it.starts_with("https://"));
+        for url in others {
+            self.left("--worker-urls", &format!("{url}: workers are spoken to in HTTP"));
+        }
+        let ranks = self.one("--intra-node-data-parallel-size").filter(|&it| it != "1");
+        let suffix = ranks.map(|it| format!("?ranks={it}")).unwrap_or_default();
+        let workers: Vec<String> = ours.iter().map(|it| format!("{it}{suffix}")).collect();
+        if !workers.is_empty() {
+            self.set("workers", workers.join(","), "--worker-urls");
+        }
+    }
+
+    fn discovery(&mut self) {
+        if !self.has("--service-discovery") || !config::is_key("discovery.from") {
+            return;
+        }
+        let Some(namespace) = self.one("--service-discovery-namespace").map(str::to_owned) else {
+            self.wrong(
+                "--service-discovery-namespace",
+                "without it all namespaces were watched; Maitre watches one: name it",
+            );
+            return;
+        };
+        let port = self.one("--service-discovery-port").unwrap_or(WORKER_PORT);
+        let source = pods(&namespace, &self.all("--selector").unwrap_or_default(), port);
+        self.set("discovery.from", source, "--service-discovery");
+    }
+
+    fn times(&mut self) {
+        let given = self.one("--request-timeout-secs").unwrap_or(REQUEST_SECONDS).to_owned();
+        if let Some(total) = self.seconds("--request-timeout-secs", &given) {
+            for key in ["timeouts.total", "timeouts.headers", "timeouts.first_token"] {
+                self.set(key, total.clone(), "--request-timeout-secs");
+            }
+        }
+        if !self.has("--max-payload-size") {
+            self.set("limits.body", format!("{BODY_BYTES}B"), "--max-payload-size");
+        }
+        if self.old == Old::Sglang && !self.has("--shutdown-grace-period-secs") {
+            self.set("timeouts.drain", format!("{DRAIN_SECONDS}s"), "--shutdown-grace-period-secs");
+        }
+    }
+
+    fn line(&mut self) {
+        let size = self.one("--queue-size").map(str::to_owned);
+        let size = size.and_then(|it| self.number("--queue-size", &it)).map(|it| format!("requests={it}"));
+        let wait = self.one("--queue-timeout-secs").map(str::to_owned);
+        let wait =
+            wait.and_then(|it| self.seconds("--queue-timeout-secs", &it)).map(|it| format!("deadline={it}"));
+        let flag = if size.is_some() { "--queue-size" } else { "--queue-timeout-secs" };
+        let parts: Vec<String> = size.into_iter().chain(wait).collect();
+        if !parts.is_empty() {
+            self.set("classes", format!("standard?{}", parts.join("&")), flag);
+        }
+        self.concurrency();
+    }
+
+    fn concurrency(&mut self) {
+        const FLAG: &str = "--max-concurrent-requests";
+        let Some(given) = self.one(FLAG).map(str::to_owned) else { return };
+        // Each rank is a worker of its own.
+        let ranks = self.one("--intra-node-data-parallel-size").and_then(|it| it.parse().ok()).unwrap_or(1);
+        let workers = self.all("--worker-urls").map_or(0, |it| it.len()).saturating_mul(ranks);
+        match (self.number(FLAG, &given), i64::try_from(workers)) {
+            (Some(..=0), _) => {}
+            (Some(limit), Ok(workers @ 1..)) => {
+                // Rounded up: together they may have no less than before.
+                let share = (limit - 1) / workers + 1;
+                self.set("queue.sequences_max", share.to_string(), FLAG);
+            }
+            (Some(_), _) => self.left(FLAG, "it cannot be shared out, since no workers are named"),
+            (None, _) => {}
+        }
+    }
+
+    fn failures(&mut self) {
+        let attempts = self.one("--retry-max-retries").map(str::to_owned);
+        if let Some(attempts) = attempts.and_then(|it| self.number("--retry-max-retries", &it)) {
+            // Theirs counts the first attempt.
+            let further = (attempts - 1).clamp(0, i64::from(ATTEMPTS_MAX));
+            self.set("retries.failovers_max", further.to_string(), "--retry-max-retries");
+        }
+        if self.has("--disable-retries") {
+            self.set("retries.failovers_max", "0", "--disable-retries");
+        }
+        if let Some(count) = self.one("--cb-failure-threshold").map(str::to_owned) {
+            self.set("health.failures_max", count, "--cb-failure-threshold");
+        }
+        if self.has("--disable-circuit-breaker") {
+            self.set("health.failures_max", NEVER, "--disable-circuit-breaker");
+        }
+        let out = self.one("--cb-timeout-duration-secs").map(str::to_owned);
+        if let Some(out) = out.and_then(|it| self.number("--cb-timeout-duration-secs", &it)) {
+            let most = config::Config::default().settings.brain.health.back_off_max.as_secs();
+            let most = out.max(i64::try_from(most).unwrap_or(i64::MAX));
+            self.set("health.back_off", format!("{out}s"), "--cb-timeout-duration-secs");
+            self.set("health.back_off_max", format!("{most}s"), "--cb-timeout-duration-secs");
+        }
+    }
+
+    fn rest(&mut self) {
+        if let Some(level) = self.one("--log-level") {
+            let level = match level {
+                "warning" => "warn",
+                "critical" => "error",
+                level => level,
+            };
+            let level = level.to_owned();
+            self.set("log.level", level, "--log-level");
+        }
+        if self.has("--trust-tenant-header") {
+            let header = self.one("--tenant-header-name").unwrap_or(TENANT_HEADER).to_owned();
+            self.set("tenant.by", "header", "--trust-tenant-header");
+            self.set("tenant.header", header, "--tenant-header-name");
+        }
+        let model = self.one("--model-path").map(str::to_owned);
+        let Some(folder) = self.one("--tokenizer-path").map(str::to_owned).or(model.clone()) else { return };
+        match folder.starts_with(['/', '.', '~']) {
+            true => {
+                let name = model.unwrap_or_else(|| folder.clone());
+                self.set("tokenizers", format!("{name}={folder}"), "--model-path");
+            }
+            false => {
+                self.left("--model-path", "no tokenizer is fetched: set tokenizers to a folder that has it")
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Carried, Vec<String>> {
+        let mut config = Config::default();
+        for (key, (text, flag)) in &self.set {
+            if let Err(what) = config::set_one_of_several(&mut config, key, text) {
+                self.errors.push(format!("{flag}: {what}"));
+            }
+        }
+        if !self.errors.is_empty() {
+            return Err(self.errors);
+        }
+        let keys = config::table().iter().flat_map(|section| section.knobs).map(|knob| knob.key);
+        let written = keys.filter(|key| self.set.contains_key(key));
+        let line = |key: &str| format!("{key} = {}\n", config::value(&config, key).unwrap_or_default());
+        let settings: String = written.map(line).collect();
+        let notes: String = self.notes.iter().map(|it| format!("# {it}\n")).collect();
+        let head = format!("# What {} was told, in Maitre's words.\n", self.old.name());
+        let toml = format!("{head}{notes}\n{settings}");
+        let essential = |it: &Given| match it.flag.fate() {
+            Fate::Essential(_) => Some(format!("{}: there is nothing to start without it", it.flag.name())),
+            _ => None,
+        };
+        let missing = self.given.iter().filter_map(essential).collect();
+        Ok(Carried { toml, notes: self.notes, missing })
+    }
+}
+
+/// A worker's address as we write it: with its scheme, without a slash at its end.
+fn plain_url(url: &str) -> String {
+    let url = url.trim_end_matches('/');
+    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
+}
+
+/// Pods that carry all these labels, as a source of workers. What has a meaning in lists and queries is escaped.
+fn pods(namespace: &str, labels: &[&str], port: &str) -> String {
+    let escaped: Vec<String> = labels.iter().map(|it| it.replace('=', "%3D")).collect();
+    format!("kubernetes:{namespace}?pods={}&port={port}", escaped.join("%2C"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_one_word_of_a_list() {
+        let source = pods("ml", &["app=vllm", "tier=gpu"], "8000");
+        assert_eq!(source, "kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000");
+    }
+
+    #[test]
+    fn a_worker_may_be_written_in_three_ways() {
+        for url in ["a:8000", "http://a:8000", "http://a:8000/"] {
+            assert_eq!(plain_url(url), "http://a:8000");
+        }
+    }
+
+    #[test]
+    fn every_flag_that_is_asked_for_by_name_is_in_the_table() {
+        let known: Vec<Flag> =
+            [Old::Sglang, Old::VllmRouter].into_iter().flat_map(super::super::table::flags).collect();
+        let source = include_str!("carry.rs");
+        let mut names =
+            source.split('"').filter(|it| it.starts_with("--") && !it.contains(' ') && it.len() > 2);
+        assert!(names.clone().count() > 40, "this test no longer understands its own file");
+        let unknown = names.find(|name| !known.iter().any(|it| it.is_called(name)));
+        assert_eq!(unknown, None);
+    }
+}

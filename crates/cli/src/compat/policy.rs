@@ -1,0 +1,45 @@
+//! The policies of other routers by their names, and the strategy that comes nearest.
+
+use super::flag::Old;
+
+pub(super) const STICKY: &str = "sticky-session";
+
+/// Their name, ours, and what is different where something is.
+type Row = (&'static str, &'static str, Option<&'static str>);
+
+const SHARED: [Row; 4] = [
+    ("cache_aware", "cache-aware", None),
+    ("round_robin", "round-robin", None),
+    ("random", "random", None),
+    ("power_of_two", "power-of-two", Some("the load of two is compared in tokens promised")),
+];
+
+const SGLANG: [Row; 5] = [
+    ("manual", STICKY, Some("a request that names no session goes by load")),
+    ("consistent_hashing", STICKY, Some("a session stays where it began; it is not hashed to a place")),
+    ("prefix_hash", "prefix-hash", None),
+    ("least_load", "least-delay", Some("delay is priced with rates learned from answers, and caches count")),
+    ("passthrough", "round-robin", Some("with one worker every strategy is the same")),
+];
+
+const VLLM: [Row; 1] =
+    [("consistent_hash", STICKY, Some("a session stays where it began; it is not hashed to a place"))];
+
+pub(super) fn rows(old: Old) -> impl Iterator<Item = Row> {
+    let own: &[Row] = match old {
+        Old::Sglang => &SGLANG,
+        Old::VllmRouter => &VLLM,
+    };
+    SHARED.iter().chain(own).copied()
+}
+
+/// The strategy for a policy, with what has to be said about it.
+pub(super) fn strategy(old: Old, policy: &str) -> Result<(&'static str, Option<&'static str>), String> {
+    // Clients write it with dashes, too.
+    let name = policy.replace('-', "_");
+    let found = rows(old).find(|it| it.0 == name).map(|it| (it.1, it.2));
+    found.ok_or_else(|| {
+        let known: Vec<&str> = rows(old).map(|it| it.0).collect();
+        format!("{policy:?} is not a policy; known: {}", known.join(", "))
+    })
+}

@@ -1,0 +1,583 @@
+//! Every flag of `sglang-router` 0.3.2, `smg` 1.13.0 and `vllm-router` 0.1.16, and what becomes of it.
+//!
+//! The first list has those that both know, then come those of one alone. Flags that are left out for the same reason stand
+//! together, by what they take. A test holds all of it against what the three programs list.
+
+use super::flag::Fate::{Changed, Essential, Kept, Left, Needless};
+use super::flag::Form::{Bytes, Plain, Seconds, SecondsOrNever, Word};
+use super::flag::Goal::{Key, Part};
+use super::flag::Takes::{Nothing, One, Several};
+use super::flag::{Fate, Flag, Old, Takes};
+
+const PAIRS: &str = "prefill and decode on engines of their own are not supported: run engines that do both";
+const HISTORY: &str = "Maitre keeps no conversations or responses";
+const IDENTITY: &str = "Maitre has no such way to tell who may do what";
+const PROBED: &str =
+    "a failed probe makes a suspect and two eject it; it is back after one that succeeds, slowly at first";
+const AT_ONCE: &str =
+    "a request is tried elsewhere at once, without a pause, within a budget for the whole fleet";
+const TLS: &str = "no TLS here yet: Maitre listens on loopback only, for a proxy that does it";
+
+/// Flags that are left out for one reason, by what they take.
+struct Reason {
+    fate: Fate,
+    flags: [&'static [&'static [&'static str]]; 3],
+}
+
+static SHARED: &[Flag] = &[
+    Flag::new(&["--host"], One, Kept(Part("listen"))),
+    Flag::new(&["--port"], One, Kept(Part("listen"))),
+    Flag::new(&["--worker-urls"], Several, Kept(Part("workers"))),
+    Flag::new(&["--policy"], One, Kept(Part("strategy"))),
+    Flag::new(
+        &["--cache-threshold", "--cache-match-threshold"],
+        One,
+        Kept(Key("cache_aware.cache_threshold", Plain)),
+    ),
+    Flag::new(
+        &["--balance-abs-threshold", "--spill-abs-threshold"],
+        One,
+        Kept(Key("cache_aware.balance_abs_threshold", Plain)),
+    ),
+    Flag::new(
+        &["--balance-rel-threshold", "--spill-rel-threshold"],
+        One,
+        Kept(Key("cache_aware.balance_rel_threshold", Plain)),
+    ),
+    Flag::new(&["--max-payload-size"], One, Kept(Key("limits.body", Bytes))),
+    Flag::new(&["--prometheus-host"], One, Changed(Part("admin"), "health and readiness are there, too")),
+    Flag::new(&["--prometheus-port"], One, Changed(Part("admin"), "health and readiness are there, too")),
+    Flag::new(
+        &["--request-timeout-secs"],
+        One,
+        Changed(
+            Part("timeouts.total"),
+            "it is also the limit for the head of an answer and for its first token",
+        ),
+    ),
+    Flag::new(&["--log-level"], One, Kept(Part("log.level"))),
+    Flag::new(
+        &["--max-concurrent-requests"],
+        One,
+        Changed(
+            Part("queue.sequences_max"),
+            "shared out evenly: each worker is given at most its part, and what is beyond waits in line",
+        ),
+    ),
+    Flag::new(
+        &["--queue-size"],
+        One,
+        Changed(Part("classes"), "one class of requests, of which so many may wait, whatever they wait for"),
+    ),
+    Flag::new(
+        &["--queue-timeout-secs"],
+        One,
+        Changed(Part("classes"), "what cannot be seated by then is refused as soon as that is known"),
+    ),
+    Flag::new(
+        &["--retry-max-retries"],
+        One,
+        Changed(
+            Part("retries.failovers_max"),
+            "counts further attempts, eight at most; a worker that refuses a connection costs none",
+        ),
+    ),
+    Flag::new(
+        &["--disable-retries"],
+        Nothing,
+        Changed(
+            Part("retries.failovers_max"),
+            "a worker that refuses a connection has seen nothing, and another one is still tried",
+        ),
+    ),
+    Flag::new(&["--cb-failure-threshold"], One, Changed(Part("health.failures_max"), "failures in a row")),
+    Flag::new(
+        &["--cb-timeout-duration-secs"],
+        One,
+        Changed(Part("health.back_off"), "doubles each time, up to health.back_off_max"),
+    ),
+    Flag::new(
+        &["--disable-circuit-breaker"],
+        Nothing,
+        Changed(Part("health.failures_max"), "a worker that does not answer its probes is still left alone"),
+    ),
+    Flag::new(&["--health-check-timeout-secs"], One, Kept(Key("probes.timeout", Seconds))),
+    Flag::new(&["--health-check-interval-secs"], One, Kept(Key("probes.interval", Seconds))),
+    Flag::new(
+        &["--health-check-endpoint"],
+        One,
+        Changed(Key("probes.path", Plain), "anything but a 5xx counts as fit"),
+    ),
+    Flag::new(&["--service-discovery"], Nothing, Kept(Part("discovery.from"))),
+    Flag::new(&["--selector"], Several, Kept(Part("discovery.from"))),
+    Flag::new(&["--service-discovery-port"], One, Kept(Part("discovery.from"))),
+    Flag::new(&["--service-discovery-namespace"], One, Kept(Part("discovery.from"))),
+    Flag::new(
+        &["--api-key"],
+        One,
+        Left(
+            "clients are asked for no key yet, so Maitre listens on loopback only; their own is passed on to the engine",
+        ),
+    ),
+    Flag::new(&["--enable-igw"], Nothing, Needless("several models behind one router need no mode")),
+    Flag::new(
+        &["--worker-startup-timeout-secs"],
+        One,
+        Needless("Maitre starts at once, and a worker joins when it answers, however late"),
+    ),
+    Flag::new(
+        &["--worker-startup-check-interval"],
+        One,
+        Needless("Maitre starts at once, and a worker joins when it answers, however late"),
+    ),
+    Flag::new(
+        &["--eviction-interval-secs"],
+        One,
+        Needless("the index is kept within its budget as it grows, and forgets what engines evict"),
+    ),
+];
+
+static SHARED_LEFT: &[Reason] = &[
+    Reason {
+        fate: Left("try maitre compat --help, or maitre serve --help"),
+        flags: [&[&["--help"]], &[], &[]],
+    },
+    Reason {
+        fate: Left("the index is bounded in bytes, not in characters: set index.budget"),
+        flags: [&[], &[&["--max-tree-size"]], &[]],
+    },
+    Reason {
+        fate: Left(PAIRS),
+        flags: [
+            &[],
+            &[&["--prefill-policy"], &["--decode-policy"], &["--decode"]],
+            &[&["--prefill"], &["--prefill-selector"], &["--decode-selector"]],
+        ],
+    },
+    Reason { fate: Essential(PAIRS), flags: [&[&["--mini-lb"]], &[], &[]] },
+    Reason {
+        fate: Left("the log goes to standard error; let the service manager put it into files"),
+        flags: [&[], &[&["--log-dir"]], &[]],
+    },
+    Reason {
+        fate: Left("x-request-id is the one header that names a request"),
+        flags: [&[], &[], &[&["--request-id-headers"]]],
+    },
+    Reason {
+        fate: Left("browsers are not let in: put what they need into a proxy in front"),
+        flags: [&[], &[], &[&["--cors-allowed-origins"]]],
+    },
+    Reason {
+        fate: Left("limits are by tenant, in requests and tokens a minute: set tenants"),
+        flags: [&[], &[&["--rate-limit-tokens-per-second"]], &[]],
+    },
+    Reason {
+        fate: Left(AT_ONCE),
+        flags: [
+            &[],
+            &[
+                &["--retry-initial-backoff-ms"],
+                &["--retry-max-backoff-ms"],
+                &["--retry-backoff-multiplier"],
+                &["--retry-jitter-factor"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left(PROBED),
+        flags: [
+            &[],
+            &[
+                &["--cb-success-threshold"],
+                &["--cb-window-duration-secs"],
+                &["--health-failure-threshold"],
+                &["--health-success-threshold"],
+            ],
+            &[],
+        ],
+    },
+];
+
+static SGLANG: &[Flag] = &[
+    Flag::new(&["--shutdown-grace-period-secs"], One, Kept(Key("timeouts.drain", Seconds))),
+    Flag::new(
+        &["--model-path", "--model"],
+        One,
+        Changed(Part("tokenizers"), "for requests that call the model by this very path"),
+    ),
+    Flag::new(
+        &["--tokenizer-path"],
+        One,
+        Changed(
+            Part("tokenizers"),
+            "a folder; for requests that call the model by --model-path, or by this very path",
+        ),
+    ),
+    Flag::new(
+        &["--prefix-token-count"],
+        One,
+        Changed(
+            Part("prefix_hash.head_bytes"),
+            "four bytes for a token; the prompt's beginning is hashed as text",
+        ),
+    ),
+    Flag::new(&["--prefix-hash-load-factor"], One, Kept(Key("prefix_hash.load_factor", Plain))),
+    Flag::new(
+        &["--routing-key-override", "--sticky-sessions"],
+        Nothing,
+        Changed(Part("strategy"), "sessions are a strategy of their own here, in place of --policy"),
+    ),
+    Flag::new(
+        &["--routing-key-headers"],
+        Several,
+        Changed(Part("session.header"), "one header names a session: the first of these"),
+    ),
+    Flag::new(&["--upstream-pool-idle-timeout-secs"], One, Kept(Key("timeouts.worker_idle", SecondsOrNever))),
+    Flag::new(&["--header-read-timeout-secs"], One, Kept(Key("timeouts.client_head", SecondsOrNever))),
+    Flag::new(&["--idle-connection-timeout-secs"], One, Kept(Key("timeouts.client_idle", SecondsOrNever))),
+    Flag::new(&["--trust-tenant-header"], Nothing, Kept(Part("tenant.by"))),
+    Flag::new(&["--tenant-header-name"], One, Kept(Part("tenant.header"))),
+    Flag::new(&["--log-json"], Nothing, Kept(Key("log.format", Word("json")))),
+    Flag::new(&["--health-check-port"], One, Needless("/healthz and /readyz are on the admin address")),
+    Flag::new(&["--load-monitor-interval"], One, Needless("engines are asked for their load every second")),
+    Flag::new(&["--block-size"], One, Needless("the size of a block is read from the engine")),
+    Flag::new(
+        &["--max-buffered-request-bytes"],
+        One,
+        Needless("every body is held until its answer begins, within limits.bodies"),
+    ),
+    Flag::new(
+        &["--worker-startup-delay"],
+        One,
+        Needless("Maitre starts at once, and a worker joins when it answers"),
+    ),
+    Flag::new(
+        &["--disable-tokenizer-autoload"],
+        Nothing,
+        Needless("only the tokenizers that are named are loaded, and none is fetched"),
+    ),
+    Flag::new(
+        &["--tenant-api-key"],
+        One,
+        Left(
+            "clients are asked for no key yet, so Maitre listens on loopback only; terms by key are in tenants",
+        ),
+    ),
+    Flag::new(&["--tls-cert-path"], One, Left(TLS)),
+    Flag::new(&["--tls-key-path"], One, Left(TLS)),
+];
+
+static SGLANG_LEFT: &[Reason] = &[
+    Reason {
+        fate: Essential(PAIRS),
+        flags: [&[&["--pd-disaggregation"], &["--epd-disaggregation"]], &[], &[]],
+    },
+    Reason {
+        fate: Left(PAIRS),
+        flags: [
+            &[],
+            &[
+                &["--bucket-adjust-interval-secs"],
+                &["--encode-policy"],
+                &["--pd-admission-wait-secs"],
+                &["--prefill-max-inflight-requests-per-worker"],
+                &["--prefill-queue-size"],
+                &["--prefill-queue-timeout-secs"],
+                &["--kv-connector-annotation"],
+                &["--kv-engine-id-annotation"],
+            ],
+            &[&["--encode"], &["--encode-selector"]],
+        ],
+    },
+    Reason {
+        fate: Left("write ?ranks=N after the URL of each such worker"),
+        flags: [&[&["--dp-aware"], &["--dp-minimum-tokens-scheduler"]], &[&["--zmq-engine-count"]], &[]],
+    },
+    Reason {
+        fate: Left("a session is bound where its first request went, and moves only when it must"),
+        flags: [&[], &[&["--max-idle-secs", "--sticky-key-idle-secs"], &["--assignment-mode"]], &[]],
+    },
+    Reason {
+        fate: Left(
+            "cache-aware has the three thresholds it began with; least-delay weighs the rest by price",
+        ),
+        flags: [
+            &[],
+            &[
+                &["--balance-token-usage-threshold"],
+                &["--overload-token-usage-threshold"],
+                &["--selection-policy"],
+                &["--selection-accounting-ttl-ms"],
+                &["--overlap-decay"],
+                &["--selection-temperature"],
+                &["--cache-boundaries"],
+                &["--cache-index"],
+                &["--cache-ttl-secs"],
+                &["--kv-index"],
+                &["--prefix-hash-balance-abs-threshold"],
+                &["--power-of-two-load-metric"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("rates are learned from each worker's answers"),
+        flags: [
+            &[],
+            &[
+                &["--least-load-kv-pressure-weight"],
+                &["--least-load-default-throughput"],
+                &["--least-load-mean-prefill-tokens"],
+                &["--least-load-max-waiting-requests"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("how much a worker may have is learned; beyond it requests wait here: see queue.*"),
+        flags: [
+            &[
+                &["--worker-overload-protection"],
+                &["--disable-worker-overload-protection"],
+                &["--worker-overload-shed"],
+            ],
+            &[&["--worker-overload-waiting-requests"], &["--worker-overload-token-usage"]],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left(PROBED),
+        flags: [
+            &[
+                &["--disable-health-check"],
+                &[
+                    "--remove-unhealthy-workers",
+                    "--no-remove-unhealthy-workers",
+                    "--worker-auto-recovery",
+                    "--no-worker-auto-recovery",
+                ],
+            ],
+            &[&["--worker-stall-secs"], &["--worker-wedge-secs"], &["--worker-stale-secs"]],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("a worker that comes back gets a share that grows over health.slow_start"),
+        flags: [
+            &[],
+            &[
+                &["--worker-warmup-secs"],
+                &["--worker-warmup-share"],
+                &["--worker-warmup-blocks"],
+                &["--worker-warmup-thin-ratio"],
+                &["--worker-warmup-divert-every"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("engines are asked for their load every second, whatever the strategy"),
+        flags: [&[&["--disable-load-monitoring"]], &[], &[]],
+    },
+    Reason { fate: Left("workers are spoken to in HTTP/1.1"), flags: [&[&["--upstream-http2"]], &[], &[]] },
+    Reason {
+        fate: Left("engines are recognised by asking them; those of providers are not routed to"),
+        flags: [&[], &[&["--backend"]], &[]],
+    },
+    Reason {
+        fate: Left("models keep the names that engines list"),
+        flags: [&[], &[&["--model-alias"], &["--model-id-from"]], &[]],
+    },
+    Reason {
+        fate: Left("the bounds of histograms are fixed: they double from 0.5 ms to 524 s"),
+        flags: [&[], &[], &[&["--prometheus-duration-buckets"]]],
+    },
+    Reason {
+        fate: Left("a manifest in JSON is not read: name the workers with --worker-urls"),
+        flags: [
+            &[],
+            &[&["--discovery-provider"], &["--discovery-file"], &["--discovery-check-interval-secs"]],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left(
+            "classes and tenants are described in maitre.toml, otherwise than in that file: see docs/queue.md",
+        ),
+        flags: [
+            &[&["--priority-scheduler-enabled"], &["--tenant-rate-limit-enabled"]],
+            &[
+                &["--priority-scheduler-default-max-class"],
+                &["--priority-scheduler-config"],
+                &["--priority-scheduler-tenant-metric-top-n"],
+                &["--tenant-rate-limit-config"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("a silent stream is passed on as it is; silence is bounded by timeouts.inter_token"),
+        flags: [&[], &[&["--sse-keepalive-secs"]], &[]],
+    },
+    Reason {
+        fate: Left("a client's body has timeouts.client_body from the end of its head"),
+        flags: [&[], &[&["--stream-body-stall-timeout-secs"]], &[]],
+    },
+    Reason {
+        fate: Left("the chat template is read from the model's folder, with its tokenizer"),
+        flags: [&[], &[&["--chat-template"]], &[]],
+    },
+    Reason {
+        fate: Left("the tokenizer's cache has one layer and a fixed bound"),
+        flags: [
+            &[&["--tokenizer-cache-enable-l0"], &["--tokenizer-cache-enable-l1"]],
+            &[
+                &["--tokenizer-cache-l0-max-entries"],
+                &["--tokenizer-cache-l0-max-memory"],
+                &["--tokenizer-cache-l1-max-memory"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("answers pass untouched: let the engine read reasoning and tool calls"),
+        flags: [&[], &[&["--reasoning-parser"], &["--tool-call-parser"], &["--parser"]], &[]],
+    },
+    Reason { fate: Left("Maitre calls no tools"), flags: [&[], &[&["--mcp-config-path"]], &[]] },
+    Reason {
+        fate: Left(HISTORY),
+        flags: [
+            &[&["--oracle-external-auth"]],
+            &[
+                &["--history-backend"],
+                &["--history-memory-max-responses"],
+                &["--history-memory-max-items"],
+                &["--history-memory-retention-secs"],
+                &["--schema-config"],
+                &["--storage-hook-wasm-path"],
+                &["--max-background-responses"],
+                &["--oracle-wallet-path"],
+                &["--oracle-tns-alias"],
+                &["--oracle-connect-descriptor"],
+                &["--oracle-username"],
+                &["--oracle-password"],
+                &["--oracle-pool-min"],
+                &["--oracle-pool-max"],
+                &["--oracle-pool-timeout-secs"],
+                &["--postgres-db-url"],
+                &["--postgres-pool-max"],
+                &["--postgres-op-timeout-secs"],
+                &["--redis-url"],
+                &["--redis-pool-max"],
+                &["--redis-retention-days"],
+                &["--redis-op-timeout-secs"],
+            ],
+            &[&["--storage-context-headers"]],
+        ],
+    },
+    Reason {
+        fate: Left("workers are spoken to without TLS"),
+        flags: [&[], &[&["--client-cert-path"], &["--client-key-path"]], &[&["--ca-cert-paths"]]],
+    },
+    Reason {
+        fate: Left("there are metrics and logs, no spans"),
+        flags: [&[&["--enable-trace"]], &[&["--otlp-traces-endpoint"]], &[]],
+    },
+    Reason {
+        fate: Left(IDENTITY),
+        flags: [
+            &[&["--control-plane-audit-enabled"]],
+            &[&["--jwt-issuer"], &["--jwt-audience"], &["--jwt-jwks-uri"]],
+            &[&["--control-plane-api-keys"], &["--jwt-role-mapping"]],
+        ],
+    },
+    Reason {
+        fate: Left("there is no control plane of that kind"),
+        flags: [
+            &[&["--enable-rl"]],
+            &[
+                &["--rl-control-timeout-secs"],
+                &["--rl-fanout-concurrency"],
+                &["--job-queue-capacity"],
+                &["--job-queue-concurrency"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("bodies pass untouched: media are for the engine to fetch and prepare"),
+        flags: [
+            &[&["--mm-pixel-rdma"], &["--mm-allow-private-media-hosts"], &["--log-mm-timing"]],
+            &[
+                &["--multimodal-tensor-transport"],
+                &["--multimodal-shm-min-bytes"],
+                &["--multimodal-max-inflight-bytes"],
+                &["--mm-per-request-image-limit"],
+                &["--mm-processing"],
+                &["--mm-pixel-cache-mb"],
+                &["--mm-allowed-media-domains"],
+                &["--rdma-listen-ip"],
+                &["--rdma-slot-ttl-s"],
+            ],
+            &[],
+        ],
+    },
+    Reason {
+        fate: Left("routers know nothing of each other"),
+        flags: [
+            &[&["--enable-mesh"]],
+            &[
+                &["--mesh-server-name"],
+                &["--mesh-host"],
+                &["--mesh-advertise-host"],
+                &["--mesh-port"],
+                &["--mesh-tls-ca-cert"],
+                &["--mesh-tls-cert"],
+                &["--mesh-tls-key"],
+            ],
+            &[&["--mesh-peer-urls"], &["--router-selector"]],
+        ],
+    },
+    Reason { fate: Left("there are no plug-ins"), flags: [&[&["--enable-wasm"]], &[], &[]] },
+    Reason {
+        fate: Left("the heap cannot be profiled from outside"),
+        flags: [&[], &[&["--jemalloc-prof-dir"]], &[]],
+    },
+];
+
+static VLLM: &[Flag] = &[Flag::new(&["--intra-node-data-parallel-size"], One, Kept(Part("workers")))];
+
+static VLLM_LEFT: &[Reason] = &[
+    Reason { fate: Essential(PAIRS), flags: [&[&["--vllm-pd-disaggregation"]], &[], &[]] },
+    Reason { fate: Left(PAIRS), flags: [&[], &[&["--vllm-discovery-address"], &["--kv-connector"]], &[]] },
+    Reason {
+        fate: Left("requests are scheduled one by one; sticky-session keeps those of an agent together"),
+        flags: [&[&["--enable-program-scheduling"]], &[&["--program-scheduling-config-json"]], &[]],
+    },
+    Reason {
+        fate: Left("there are no plug-ins"),
+        flags: [
+            &[],
+            &[&["--wasm-middleware"], &["--wasm-middleware-sha256"], &["--wasm-middleware-route"]],
+            &[],
+        ],
+    },
+];
+
+/// All flags of a router, those that it shares with the other first.
+pub(super) fn flags(old: Old) -> Vec<Flag> {
+    let (own, own_left) = match old {
+        Old::Sglang => (SGLANG, SGLANG_LEFT),
+        Old::VllmRouter => (VLLM, VLLM_LEFT),
+    };
+    let left = SHARED_LEFT.iter().chain(own_left).flat_map(flags_of);
+    SHARED.iter().chain(own).copied().chain(left).collect()
+}
+
+fn flags_of(reason: &Reason) -> impl Iterator<Item = Flag> {
+    let takes: [Takes; 3] = [Nothing, One, Several];
+    let by_takes = reason.flags.into_iter().zip(takes);
+    by_takes
+        .flat_map(move |(flags, takes)| flags.iter().map(move |&names| Flag::new(names, takes, reason.fate)))
+}

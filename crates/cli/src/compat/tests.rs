@@ -1,0 +1,255 @@
+//! Command lines of other routers, what is made of them, and whether the table knows every flag there is.
+
+mod docs;
+
+use super::carry::{Carried, carry};
+use super::flag::{Fate, Flag, Goal, Old, Takes};
+use super::{policy, table, words};
+use crate::config;
+
+/// What each program listed, flag by flag, with what it takes.
+const LISTS: [(Old, &str); 3] = [
+    (Old::Sglang, include_str!("tests/sglang-router-0.3.2.txt")),
+    (Old::Sglang, include_str!("tests/smg-1.13.0.txt")),
+    (Old::VllmRouter, include_str!("tests/vllm-router-0.1.16.txt")),
+];
+
+fn carried(old: Old, line: &str) -> Result<Carried, Vec<String>> {
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    carry(old, &words::read(&words, &table::flags(old))?)
+}
+
+/// This command line gives these settings, among others.
+#[track_caller]
+fn check(old: Old, line: &str, expected: &[(&str, &str)]) -> Carried {
+    let carried = carried(old, line).unwrap_or_else(|errors| panic!("{line}: {errors:?}"));
+    let config =
+        config::check_text("compat", &carried.toml).unwrap_or_else(|it| panic!("{it}\n{}", carried.toml));
+    for (key, value) in expected {
+        let actual = config::value(&config, key).unwrap_or_else(|| panic!("no key {key}"));
+        assert_eq!(&actual, value, "{key} of {line}\n{}", carried.toml);
+    }
+    carried
+}
+
+#[track_caller]
+fn check_wrong(old: Old, line: &str, expected: &[&str]) {
+    let errors = carried(old, line).expect_err(line);
+    assert_eq!(errors.len(), expected.len(), "{errors:?}");
+    for (error, expected) in errors.iter().zip(expected) {
+        assert!(error.contains(expected), "{error:?} has no {expected:?}");
+    }
+}
+
+#[test]
+fn every_flag_that_the_programs_list_is_known_with_what_it_takes() {
+    for (old, list) in LISTS {
+        let known = table::flags(old);
+        for line in list.lines() {
+            let (name, takes) = line.split_once(' ').unwrap();
+            let flag =
+                known.iter().find(|it| it.is_called(name)).unwrap_or_else(|| panic!("{name} is not known"));
+            let expected = match takes {
+                "nothing" => Takes::Nothing,
+                "one" => Takes::One,
+                _ => Takes::Several,
+            };
+            assert_eq!(flag.takes, expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_flag_that_is_known_is_listed_by_some_program_and_once_in_the_table() {
+    let listed: Vec<&str> =
+        LISTS.iter().flat_map(|it| it.1.lines()).filter_map(|it| it.split(' ').next()).collect();
+    for old in [Old::Sglang, Old::VllmRouter] {
+        let names: Vec<&str> = table::flags(old).iter().flat_map(|it| it.names).copied().collect();
+        for name in &names {
+            assert!(listed.contains(name), "nobody lists {name}");
+            assert_eq!(names.iter().filter(|it| it == &name).count(), 1, "{name} is there twice");
+        }
+    }
+}
+
+/// A value that the flag would have there.
+fn some_value(flag: &Flag) -> String {
+    let value = match flag.name() {
+        "--host" | "--prometheus-host" => "127.0.0.7",
+        "--policy" => "random",
+        "--worker-urls" => "http://127.0.0.1:9001",
+        "--log-level" => "debug",
+        "--cache-threshold" => "0.5",
+        "--health-check-endpoint" => "/ready",
+        "--tenant-header-name" | "--routing-key-headers" => "x-team",
+        "--model-path" | "--tokenizer-path" => "/models/llama",
+        "--intra-node-data-parallel-size" => "4 --worker-urls http://127.0.0.1:9001",
+        "--selector" => "app=vllm",
+        "--service-discovery-namespace" => "ml",
+        _ => "7",
+    };
+    match flag.takes {
+        // Says where only together with another.
+        Takes::Nothing if flag.name() == "--service-discovery" => {
+            "--service-discovery --service-discovery-namespace ml".to_owned()
+        }
+        Takes::Nothing => flag.name().to_owned(),
+        Takes::One | Takes::Several => format!("{} {value}", flag.name()),
+    }
+}
+
+#[test]
+fn every_flag_alone_gives_settings_that_load_or_a_reason_why_not() {
+    for old in [Old::Sglang, Old::VllmRouter] {
+        let plain = check(old, "", &[]).toml;
+        for flag in table::flags(old) {
+            let carried = check(old, &some_value(&flag), &[]);
+            let told = carried.notes.iter().any(|it| it.contains(flag.name()));
+            match flag.fate() {
+                Fate::Left(_) | Fate::Needless(_) | Fate::Changed(..) => assert!(told, "{flag:?}"),
+                Fate::Essential(_) => assert!(told && !carried.missing.is_empty(), "{flag:?}"),
+                // Some say nothing by themselves: a tenant's header counts once it is trusted.
+                Fate::Kept(Goal::Part("tenant.header" | "discovery.from")) => {}
+                Fate::Kept(goal) => assert!(
+                    carried.toml != plain && carried.toml.contains(&format!("\n{} = ", goal.key())),
+                    "{flag:?}:\n{}",
+                    carried.toml
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_said_is_what_it_was_there() {
+    let expected = [
+        ("listen", "\"0.0.0.0:30000\""),
+        ("admin", "\"0.0.0.0:29000\""),
+        ("insecure", "true"),
+        ("strategy", "\"cache-aware\""),
+        ("limits.body", "\"512MiB\""),
+        ("timeouts.total", "\"30m\""),
+        ("timeouts.drain", "\"3m\""),
+    ];
+    check(Old::Sglang, "launch", &expected);
+    let expected = [
+        ("listen", "\"127.0.0.1:30000\""),
+        ("admin", "\"127.0.0.1:29000\""),
+        ("insecure", "false"),
+        ("timeouts.drain", "\"30s\""),
+    ];
+    check(Old::VllmRouter, "", &expected);
+}
+
+#[test]
+fn a_usual_command_line_is_carried_over() {
+    let line = "--worker-urls http://a:8000 http://b:8000/ --policy cache_aware --cache-threshold 0.5 \
+                --balance-abs-threshold=32 --balance-rel-threshold 1.1 --host 127.0.0.1 --port 8000 \
+                --prometheus-host 127.0.0.1 --max-concurrent-requests 101 --queue-size 50 --queue-timeout-secs 20 \
+                --retry-max-retries 3 --cb-failure-threshold 4 --cb-timeout-duration-secs 60 --log-level warn";
+    let expected = [
+        ("workers", r#"["http://a:8000", "http://b:8000"]"#),
+        ("strategy", "\"cache-aware\""),
+        ("cache_aware.cache_threshold", "0.5"),
+        ("cache_aware.balance_abs_threshold", "32"),
+        ("cache_aware.balance_rel_threshold", "1.1"),
+        ("listen", "\"127.0.0.1:8000\""),
+        ("admin", "\"127.0.0.1:29000\""),
+        ("insecure", "false"),
+        ("queue.sequences_max", "51"),
+        ("classes", r#"["standard?requests=50&deadline=20s"]"#),
+        ("retries.failovers_max", "2"),
+        ("health.failures_max", "4"),
+        ("health.back_off", "\"1m\""),
+        ("health.back_off_max", "\"1m\""),
+        ("log.level", "\"warn\""),
+    ];
+    check(Old::Sglang, line, &expected);
+    check(Old::VllmRouter, line, &expected);
+}
+
+#[test]
+fn every_policy_has_a_strategy() {
+    for old in [Old::Sglang, Old::VllmRouter] {
+        for (theirs, ours, _) in policy::rows(old) {
+            check(old, &format!("--policy {theirs}"), &[("strategy", &format!("{ours:?}"))]);
+        }
+    }
+    let sticky = [("strategy", "\"sticky-session\""), ("session.header", "\"x-smg-routing-key\"")];
+    check(Old::Sglang, "--policy manual", &sticky);
+    check(Old::Sglang, "--sticky-sessions --policy random", &sticky);
+    check(Old::Sglang, "--policy manual --routing-key-headers x-a x-b", &[("session.header", "\"x-a\"")]);
+    check(Old::VllmRouter, "--policy consistent_hash", &[("session.header", "\"x-session-id\"")]);
+    check_wrong(Old::VllmRouter, "--policy manual", &["known: cache_aware, round_robin"]);
+}
+
+#[test]
+fn who_asked_for_a_key_does_not_find_the_door_open() {
+    for flag in ["--api-key sk-canary", "--tenant-api-key a:sk-canary", "--tls-cert-path sk-canary"] {
+        let carried = check(Old::Sglang, flag, &[("listen", "\"127.0.0.1:30000\"")]);
+        assert!(carried.notes.iter().any(|it| it.contains("loopback")), "{:?}", carried.notes);
+        assert!(!format!("{carried:?}").contains("canary"), "{carried:?}");
+    }
+    check(Old::Sglang, "--api-key x --host ::", &[("listen", "\"[::1]:30000\"")]);
+}
+
+#[test]
+fn pairs_of_engines_are_not_started_as_if_they_were_whole() {
+    let line = "--pd-disaggregation --prefill http://a:1 9000 --prefill http://b:1 --decode http://c:1";
+    let carried = check(Old::Sglang, line, &[("workers", "[]")]);
+    assert_eq!(carried.missing.len(), 1, "{carried:?}");
+    let told = carried.notes.iter().filter(|it| it.contains("prefill and decode")).count();
+    assert_eq!(told, 3, "one for each flag: {:?}", carried.notes);
+}
+
+#[test]
+fn ranks_follow_every_worker() {
+    let line = "--worker-urls a:1 b:1 --intra-node-data-parallel-size 4";
+    check(Old::VllmRouter, line, &[("workers", r#"["http://a:1?ranks=4", "http://b:1?ranks=4"]"#)]);
+    let line = format!("{line} --max-concurrent-requests 80");
+    check(Old::VllmRouter, &line, &[("queue.sequences_max", "10")]);
+}
+
+#[test]
+fn what_is_not_http_is_left_out_by_name() {
+    let carried =
+        check(Old::Sglang, "--worker-urls grpc://a:1 http://b:1", &[("workers", r#"["http://b:1"]"#)]);
+    assert!(carried.notes.iter().any(|it| it.contains("grpc://a:1")), "{:?}", carried.notes);
+}
+
+#[test]
+fn mistakes_are_told_all_at_once_and_without_values() {
+    check_wrong(
+        Old::Sglang,
+        "sk-canary --polcy random --port --cache-threshold 0.3 --disable-retries=yes --colour red",
+        &[
+            "word 1 belongs to no flag",
+            "--polcy: no such flag; did you mean --policy?",
+            "--port: takes a value",
+            "--disable-retries: takes no value",
+            "--colour: no such flag",
+        ],
+    );
+    let errors = carried(Old::Sglang, "sk-canary --api-keys sk-canary").expect_err("two mistakes");
+    assert!(!errors.join("\n").contains("canary"), "{errors:?}");
+    check_wrong(
+        Old::VllmRouter,
+        "--cache-threshold 2 --port many --request-timeout-secs soon",
+        &["--port", "--request-timeout-secs", "--cache-threshold: \"2\" is out of range"],
+    );
+}
+
+#[test]
+fn a_name_may_be_cut_short_where_only_one_begins_so() {
+    check(Old::VllmRouter, "--worker-u http://a:1", &[("workers", r#"["http://a:1"]"#)]);
+    check_wrong(Old::VllmRouter, "--worker http://a:1", &["may be any of --worker-urls, --worker-startup"]);
+    check_wrong(Old::VllmRouter, "-- a", &["no such flag"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_shared_out_is_said() {
+    let carried = check(Old::Sglang, "--max-concurrent-requests 8", &[("queue.sequences_max", "0")]);
+    assert!(carried.notes.iter().any(|it| it.contains("no workers are named")), "{:?}", carried.notes);
+    check(Old::Sglang, "--max-concurrent-requests -1 --worker-urls a:1", &[("queue.sequences_max", "0")]);
+    check(Old::Sglang, "--header-read-timeout-secs 0", &[("timeouts.client_head", "\"10s\"")]);
+}

@@ -1,0 +1,57 @@
+//! `maitre completions SHELL`: what a shell needs to complete our commands and flags, on standard output.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use clap_complete::Shell;
+
+use crate::{commands, out};
+
+const EXAMPLES: &str = "\
+Examples:
+  maitre completions bash > /etc/bash_completion.d/maitre
+  maitre completions zsh > \"${fpath[1]}/_maitre\"
+  maitre completions fish > ~/.config/fish/completions/maitre.fish";
+
+pub fn command() -> Command {
+    Command::new("completions")
+        .about("Print what a shell needs to complete commands and flags")
+        .before_help(EXAMPLES)
+        .arg(
+            Arg::new("shell")
+                .required(true)
+                .value_name("SHELL")
+                .value_parser(value_parser!(Shell))
+                .help("For which shell."),
+        )
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some(&shell) = matches.get_one::<Shell>("shell") else { anyhow::bail!("name a shell") };
+    out::print(&script(shell))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn script(shell: Shell) -> String {
+    let mut bytes = Vec::new();
+    clap_complete::generate(shell, &mut commands::command(), "maitre", &mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn every_shell_hears_of_every_command_and_of_flags() {
+        for &shell in Shell::value_variants() {
+            let script = script(shell);
+            for command in commands::command().get_subcommands() {
+                assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
+            }
+            assert!(script.contains("timeouts-first-token"), "{shell}");
+        }
+    }
+}

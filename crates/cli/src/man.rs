@@ -1,0 +1,35 @@
+//! `maitre man --out FOLDER`: a manual page for the program and one for each command.
+//!
+//! They are made from the same definitions as the help, so there is nothing to keep in step.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use crate::commands;
+
+pub fn command() -> Command {
+    Command::new("man").about("Write manual pages, one for each command").arg(
+        Arg::new("out")
+            .long("out")
+            .required(true)
+            .value_name("FOLDER")
+            .value_parser(value_parser!(PathBuf))
+            .help("Where to, such as /usr/local/share/man/man1; made if it is not there."),
+    )
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some(folder) = matches.get_one::<PathBuf>("out") else { anyhow::bail!("name a folder with --out") };
+    write(folder)?;
+    eprintln!("{}: try man -l {}", folder.display(), folder.join("maitre.1").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(folder: &Path) -> anyhow::Result<()> {
+    let here = || format!("write manual pages to {}", folder.display());
+    std::fs::create_dir_all(folder).with_context(here)?;
+    clap_mangen::generate_to(commands::command(), folder).with_context(here)
+}

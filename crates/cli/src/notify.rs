@@ -1,0 +1,108 @@
+//! Tells systemd that we serve, and that we are about to stop: one datagram each, to the socket that `NOTIFY_SOCKET`
+//! names. Whoever did not start us with `Type=notify` has set no such variable, and is told nothing.
+//!
+//! systemd's library does the same; for two datagrams it is not worth a dependency. Left out: watchdog pings. A lane
+//! that hangs is not seen by the thread that would send them.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::net::UnixDatagram;
+
+const VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// What systemd may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Both listeners are open.
+    Ready,
+    /// A signal came; open requests are being finished.
+    Stopping,
+}
+
+impl State {
+    fn message(self) -> &'static str {
+        match self {
+            State::Ready => "READY=1\nSTATUS=serving\n",
+            State::Stopping => "STOPPING=1\nSTATUS=draining\n",
+        }
+    }
+}
+
+/// The socket of whoever started us; none if nobody wants to know.
+#[derive(Debug)]
+pub(crate) struct Notify(Option<OsString>);
+
+impl Notify {
+    pub(crate) fn from_environment() -> Notify {
+        Notify(std::env::var_os(VARIABLE).filter(|it| !it.is_empty()))
+    }
+
+    /// Never waits: a socket whose owner does not read is an error like any other.
+    pub(crate) fn tell(&self, state: State) -> io::Result<()> {
+        match &self.0 {
+            Some(socket) => send(socket, state.message().as_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
+    let ours = UnixDatagram::unbound()?;
+    ours.set_nonblocking(true)?;
+    let sent = match abstract_name(socket) {
+        Some(name) => send_to_abstract(&ours, name, message)?,
+        None => ours.send_to(message, socket)?,
+    };
+    if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// A socket that lives in no folder is written with an `@`.
+fn abstract_name(socket: &OsStr) -> Option<&[u8]> {
+    socket.as_encoded_bytes().strip_prefix(b"@")
+}
+
+#[cfg(target_os = "linux")]
+fn send_to_abstract(ours: &UnixDatagram, name: &[u8], message: &[u8]) -> io::Result<usize> {
+    use std::os::linux::net::SocketAddrExt as _;
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    ours.send_to_addr(message, &address)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn send_to_abstract(_: &UnixDatagram, _: &[u8], _: &[u8]) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_set_no_socket_is_told_nothing() {
+        assert!(Notify(None).tell(State::Ready).is_ok());
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_is_an_error_and_not_a_wait() {
+        let nowhere = Notify(Some("/nonexistent/notify".into()));
+        assert!(nowhere.tell(State::Ready).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_socket_without_a_file_hears_both() {
+        use std::os::linux::net::SocketAddrExt as _;
+        use std::os::unix::net::SocketAddr;
+
+        let name = format!("maitre-notify-{}", std::process::id());
+        let theirs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let notify = Notify(Some(format!("@{name}").into()));
+        for (state, expected) in [(State::Ready, "READY=1"), (State::Stopping, "STOPPING=1")] {
+            notify.tell(state).unwrap();
+            let mut bytes = [0; 256];
+            let length = theirs.recv(&mut bytes).unwrap();
+            let text = std::str::from_utf8(&bytes[..length]).unwrap();
+            assert!(text.lines().any(|it| it == expected), "{text}");
+        }
+    }
+}

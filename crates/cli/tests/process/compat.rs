@@ -1,0 +1,80 @@
+//! `maitre compat` with the command line of another router: it serves, or prints a file that does.
+
+use std::path::PathBuf;
+
+use crate::client::{CHAT, Client, chat};
+use crate::program::{Engine, Program, address, run};
+
+#[tokio::test]
+async fn an_old_command_line_serves_after_saying_what_is_different() {
+    let engine = Engine::start(&["--profile", "instant"]).await;
+    let old = ["--worker-urls", &engine.url, "--host", "127.0.0.1", "--port", "0", "--policy", "round_robin"];
+    let own = ["--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--retry-jitter-factor", "0.1"];
+    for router in ["sglang", "smg", "vllm-router"] {
+        let mut program = Program::start(&[&["compat", router, "--"], &old[..], &own].concat());
+        let listen = program.until_says(|it| address(it, "listen=")).await;
+        let said = program.said();
+        let told = said.find("not carried over: --retry-jitter-factor: ").expect("a line for it");
+        assert!(told < said.find("serving").unwrap(), "before it serves:\n{said}");
+        let mut client = Client::connect(listen).await;
+        // It listens before it has found the worker, and then a request waits for nobody.
+        let mut looks = tokio::time::interval(crate::program::LOOK_AGAIN);
+        let answer = crate::client::within(async {
+            loop {
+                let answer = client.post(CHAT, &chat(1)).await;
+                if answer.status == 200 {
+                    return answer;
+                }
+                looks.tick().await;
+            }
+        })
+        .await;
+        assert_eq!(answer.worker(), engine.url);
+    }
+}
+
+#[test]
+fn what_is_printed_is_a_file_that_check_is_content_with() {
+    let output = run(&["compat", "sglang", "--print", "--", "--worker-urls", "http://127.0.0.1:9001"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("workers = [\"http://127.0.0.1:9001\"]"), "{text}");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compat.toml");
+    std::fs::write(&path, &text).unwrap();
+    let output = run(&["check", path.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("strategy cache-aware"), "{said}");
+}
+
+#[test]
+fn a_flag_that_nobody_knows_and_a_mode_that_is_not_there_start_nothing() {
+    for (flags, said) in [
+        (&["--worker-url", "http://127.0.0.1:9001", "--polcy", "random"][..], "did you mean --policy?"),
+        (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "nothing to start without it"),
+    ] {
+        let output = run(&[&["compat", "sglang", "--"], flags].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+#[test]
+fn there_is_a_page_for_every_command() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let output = run(&["man", "--out", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut commands: Vec<String> = maitre_cli::commands::command()
+        .get_subcommands()
+        .map(|it| format!("maitre-{}", it.get_name()))
+        .collect();
+    commands.extend(["maitre", "maitre-compat-sglang"].map(str::to_owned));
+    for name in commands {
+        let page = std::fs::read_to_string(folder.join(format!("{name}.1")))
+            .unwrap_or_else(|it| panic!("{name}: {it}"));
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
+    }
+    let output = run(&["man", "--out", "/dev/null/man"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("write manual pages to /dev/null/man"), "{said}");
+}
