@@ -107,12 +107,14 @@ fn compare(what: &str, size: Size, settings: [Settings; 2]) {
             *best = Spread { p50: best.p50.min(p50), p99: best.p99.min(p99) };
         }
     }
-    let more =
-        |of: fn(&Spread) -> Duration| (of(&best[0]).as_nanos() as f64 - of(&best[1]).as_nanos() as f64) / 1e3;
+    let micros = |it: Duration| it.as_nanos() as f64 / 1e3;
+    let more = |of: fn(&Spread) -> Duration| micros(of(&best[0])) - micros(of(&best[1]));
     println!(
-        "{workers:>5} workers, {what:<28}: p50 {:6.2} µs, p99 {:6.2} µs",
+        "{workers:>5} workers, {what:<28}: p50 {:6.2} µs, p99 {:6.2} µs, to {:.1} and {:.1}",
         more(|it| it.p50),
-        more(|it| it.p99)
+        more(|it| it.p99),
+        micros(best[1].p50),
+        micros(best[1].p99)
     );
 }
 

@@ -39,11 +39,19 @@ pub(crate) struct Foreseen {
     pub(crate) seconds: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Ratios {
     weight: f64,
     /// Of logarithms.
     sum: f64,
+    /// The correction they come to. Worked out when one is added: a forecast is wanted of every worker in a decision.
+    times: f64,
+}
+
+impl Default for Ratios {
+    fn default() -> Ratios {
+        Ratios { weight: 0.0, sum: 0.0, times: 1.0 }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,24 +99,23 @@ impl Forecast {
         // Held against what was told, for a first token that was ten times late says little of the next.
         let told = self.correction(worker).ln();
         let ratio = (seconds / foreseen.raw).ln().clamp(told - WILD.ln(), told + WILD.ln());
-        self.fleet.learn(ratio);
-        self.workers[worker.index()].learn(ratio);
+        self.fleet.learn(ratio, LEAN_OF_FLEET, 0.0);
+        self.workers[worker.index()].learn(ratio, LEAN, self.fleet.times.ln());
     }
 
+    /// One that has not answered yet is corrected as the fleet is.
     fn correction(&self, worker: WorkerId) -> f64 {
-        let fleet = self.fleet.mean(LEAN_OF_FLEET, 0.0);
-        self.workers.get(worker.index()).map_or(fleet, |it| it.mean(LEAN, fleet)).exp()
+        let known = self.workers.get(worker.index()).filter(|it| it.weight > 0.0);
+        known.unwrap_or(&self.fleet).times
     }
 }
 
 impl Ratios {
-    fn learn(&mut self, ratio: f64) {
+    /// One more, where so many others of this size are leaned on.
+    fn learn(&mut self, ratio: f64, lean: f64, other: f64) {
         self.weight = self.weight * MEMORY + 1.0;
         self.sum = self.sum * MEMORY + ratio;
-    }
-
-    fn mean(&self, lean: f64, other: f64) -> f64 {
-        (self.sum + lean * other) / (self.weight + lean)
+        self.times = ((self.sum + lean * other) / (self.weight + lean)).exp();
     }
 }
 

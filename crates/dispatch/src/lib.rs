@@ -12,8 +12,10 @@ pub mod explain;
 pub mod forecast;
 pub mod hot;
 pub mod in_use;
+pub mod settings;
 pub mod shadow;
 
-pub use brain::{Brain, Plan, Settings};
+pub use brain::{Brain, Plan};
 pub use cache::Prompt;
 pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat, is_told};
+pub use settings::Settings;

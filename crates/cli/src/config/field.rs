@@ -26,6 +26,7 @@ pub(super) enum Field {
     Workers(At<Vec<Worker>>),
     Strategy(At<Name>),
     Strategies(At<BTreeMap<String, Name>>),
+    Names(At<Vec<Name>>),
     Folders(At<BTreeMap<String, PathBuf>>),
     /// In order of precedence.
     Classes(At<Vec<Class>>),
@@ -58,7 +59,7 @@ impl Field {
         match self {
             Field::Socket(_) => "ADDRESS",
             Field::Workers(_) | Field::Beginnings(_) => "URL",
-            Field::Strategy(_) => "STRATEGY",
+            Field::Strategy(_) | Field::Names(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
             Field::Folders(_) => "MODEL=FOLDER",
             Field::Classes(_) => "CLASS",
@@ -80,7 +81,8 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        self.is_table() || matches!(self, Field::Workers(_) | Field::Paths(_) | Field::Beginnings(_))
+        use Field::{Beginnings, Names, Paths, Workers};
+        self.is_table() || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -93,6 +95,7 @@ impl Field {
         match self {
             Field::Workers(at) => at(config).clear(),
             Field::Strategies(at) => at(config).clear(),
+            Field::Names(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
             Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
@@ -124,6 +127,13 @@ impl Field {
                 if at(config).insert(model.clone(), name).is_some() {
                     return Err(twice(&model));
                 }
+            }
+            Field::Names(at) => {
+                let name = form::strategy(text)?;
+                if at(config).contains(&name) {
+                    return Err(twice(text));
+                }
+                at(config).push(name);
             }
             Field::Folders(at) => {
                 let (model, folder) = form::model_folder(text)?;
@@ -182,6 +192,7 @@ impl Field {
                 return at(config).iter().map(pair).collect();
             }
             Field::Paths(at) | Field::Beginnings(at) => return at(config).clone(),
+            Field::Names(at) => return at(config).iter().map(Name::to_string).collect(),
             Field::Classes(at) => return at(config).iter().map(class::show).collect(),
             Field::Tenants(at) => {
                 return at(config).iter().map(|(name, written)| tenant::show(name, written)).collect();

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use maitre_dispatch::brain::ATTEMPTS_MAX;
+use maitre_dispatch::explain::DECISIONS_MAX;
 
 use super::field::Field;
 use super::knob::{Knob, Section};
@@ -54,6 +55,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: Some("Sticky until saturated"), knobs: STICKY_UNTIL_SATURATED },
     Section { title: Some("Preble"), knobs: PREBLE },
     Section { title: Some("DualMap"), knobs: DUALMAP },
+    Section { title: Some("Decisions"), knobs: DECISIONS },
     Section { title: Some("Queue"), knobs: QUEUE },
     Section { title: Some("Tenants"), knobs: TENANTS },
     Section { title: Some("Limits"), knobs: LIMITS },
@@ -253,6 +255,25 @@ static DUALMAP: &[Knob] = &[knob(
     Field::Ratio(|it| &mut it.settings.brain.knobs.dualmap.slo_seconds, SECONDS),
     "How late, in seconds, a first token may be expected before the cache is left for the other home.",
 )];
+
+static DECISIONS: &[Knob] = &[
+    knob(
+        "decisions.kept",
+        Field::Count(|it| &mut it.settings.brain.explain.decisions, 0..=DECISIONS_MAX),
+        "How many decisions are kept for those who ask why, the newest; 0 keeps none, and foresees no first tokens.",
+    ),
+    knob(
+        "shadow.strategies",
+        Field::Names(|it| &mut it.settings.brain.shadows),
+        "Strategies that are asked about every decision and not obeyed, to see where they would differ; as a flag, one \
+         at a time.",
+    ),
+    knob(
+        "shadow.sample",
+        Field::Ratio(|it| &mut it.settings.brain.shadow_sample, 0.0..=1.0),
+        "The part of all decisions that they are asked about.",
+    ),
+];
 
 static QUEUE: &[Knob] = &[
     knob(

@@ -265,7 +265,7 @@ impl Study {
     }
 
     pub fn play(&self, choice: Choice, deck: &Deck<'_>, progress: &mut dyn FnMut(usize)) -> Outcome {
-        let mut brain = self.config.settings.brain.clone();
+        let mut brain = unwatched(&self.config);
         brain.strategies.clear();
         brain.seed = self.seed;
         let judge = match choice {
@@ -384,9 +384,18 @@ fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
     Ok(config)
 }
 
+/// Nobody asks a replay why: it is not to pay for answers.
+fn unwatched(config: &Config) -> maitre_dispatch::Settings {
+    let usual = maitre_dispatch::Settings::default();
+    let mut brain = config.settings.brain.clone();
+    brain.explain.decisions = 0;
+    (brain.shadows, brain.shadow_sample) = (usual.shadows, usual.shadow_sample);
+    brain
+}
+
 /// What a replay goes by: a knob that changes nothing of it would be taken for one that does not matter.
 fn seen(config: &Config) -> String {
-    let mut brain = config.settings.brain.clone();
+    let mut brain = unwatched(config);
     // Those are given by `--strategy`.
     (brain.strategy, brain.strategies) = (Name::LeastDelay, BTreeMap::new());
     format!("{brain:?}")

@@ -2,7 +2,8 @@
 //!
 //! The same steps as for one that arrives, each in the form that leaves nothing behind: caches are looked at quietly,
 //! strategies are asked with a copy of their dice, buckets are only looked into. What it cannot foresee is who would
-//! overtake whom: a request that is not first in line is said to wait, though it might slip past those who do not fit.
+//! overtake whom, and who would be called back for it: a request that is not first in line is said to wait, though it might
+//! slip past those who do not fit.
 
 use std::time::Duration;
 

@@ -6,9 +6,10 @@
 
 use maitre_base::{Instant, RequestId};
 
-use super::{Brain, Settings};
+use super::Brain;
 use crate::event::{Effect, Refusal};
 use crate::in_use::InUse;
+use crate::settings::Settings;
 
 /// What cannot change while we run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::event::{Failure, Seat};
+use crate::{budget, explain};
 use maitre_base::{ClassId, TenantId, Tokens};
 use maitre_fleet::Slot;
 use maitre_fleet::promise::Promised;
+use maitre_index as index;
+use maitre_policy::Name;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod cache;

@@ -108,12 +108,11 @@ impl Ring {
     pub(crate) fn lend(&mut self) -> Decision {
         let number = self.newest + 1;
         let place = self.place(number);
-        let mut decision =
-            place.and_then(|it| self.records.get_mut(it)).map(std::mem::take).unwrap_or_default();
-        decision.number = number;
-        (decision.first_token, decision.total) = (None, None);
-        (decision.counted, decision.outcome) = (NOTHING_COUNTED, Outcome::Open);
-        decision
+        let slot = place.and_then(|it| self.records.get_mut(it));
+        let (candidates, shadows) = slot
+            .map(|it| (std::mem::take(&mut it.candidates), std::mem::take(&mut it.shadows)))
+            .unwrap_or_default();
+        Decision { number, candidates, shadows, ..Decision::default() }
     }
 
     /// Keeps what was lent.

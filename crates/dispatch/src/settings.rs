@@ -1,0 +1,79 @@
+//! What an operator may say about decisions, and what follows from it for what must be known of a request.
+
+use std::collections::BTreeMap;
+
+use maitre_fleet::health;
+use maitre_index as index;
+use maitre_policy::{Knobs, Name, Needs};
+use maitre_queue as queue;
+
+use crate::{budget, explain};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub strategy: Name,
+    /// Models that go by a strategy of their own.
+    pub strategies: BTreeMap<String, Name>,
+    pub knobs: Knobs,
+    pub health: health::Settings,
+    pub budget: budget::Settings,
+    /// Second attempts a request may have after a worker has seen it. With one, a request that kills
+    /// its worker takes two down at the most.
+    pub failovers_max: u32,
+    pub index: index::Settings,
+    pub queue: queue::Settings,
+    /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
+    pub reads_all: bool,
+    pub explain: explain::Settings,
+    /// Strategies that are asked about every decision, and not obeyed.
+    pub shadows: Vec<Name>,
+    /// The part of all decisions that they are asked about, in [0, 1].
+    pub shadow_sample: f64,
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            strategy: Name::LeastDelay,
+            strategies: BTreeMap::new(),
+            knobs: Knobs::default(),
+            health: health::Settings::default(),
+            budget: budget::Settings::default(),
+            failovers_max: 1,
+            index: index::Settings::default(),
+            queue: queue::Settings::default(),
+            reads_all: false,
+            explain: explain::Settings::default(),
+            shadows: Vec::new(),
+            shadow_sample: 1.0,
+            seed: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// What any of the strategies in use goes by, shadows included.
+    pub fn needs(&self) -> Needs {
+        together(self.in_charge().chain(self.shadows.iter().copied()))
+    }
+
+    /// The same without the shadows.
+    pub(crate) fn needs_in_charge(&self) -> Needs {
+        together(self.in_charge())
+    }
+
+    fn in_charge(&self) -> impl Iterator<Item = Name> {
+        self.strategies.values().copied().chain([self.strategy])
+    }
+}
+
+/// What any of these goes by.
+fn together(names: impl Iterator<Item = Name>) -> Needs {
+    names.map(Name::needs).fold(Needs::default(), |sum, it| Needs {
+        session: sum.session | it.session,
+        head: sum.head | it.head,
+        cache: sum.cache | it.cache,
+        in_use: sum.in_use | it.in_use,
+    })
+}
