@@ -18,7 +18,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match config::check_file(path) {
         Ok(config) => {
             let (workers, strategy) = (config.settings.workers.len(), config.settings.brain.strategy);
-            eprintln!("{}: fine ({workers} workers, strategy {strategy})", path.display());
+            let keys = config.settings.keys.len();
+            let path = path.display();
+            config.warnings.iter().for_each(|it| eprintln!("{path}: {it}"));
+            eprintln!("{path}: fine ({workers} workers, strategy {strategy}, {keys} keys)");
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) => {

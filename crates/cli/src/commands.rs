@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-use crate::{bench, check, compat, completions, demo, engine, generate, man, replay, serve, tune};
+use crate::{bench, check, compat, completions, demo, engine, generate, key, man, replay, serve, tune};
 
 /// Most lines that the help of the whole program may have, also in a terminal of 24 lines twice.
 pub const HELP_LINES_MAX: usize = 40;
@@ -62,6 +62,7 @@ static GROUPS: &[Group] = &[
     Group {
         title: "Housekeeping",
         rows: &[
+            row(key::command, key::run),
             row(compat::command, compat::run),
             row(completions::command, completions::run),
             row(man::command, man::run),

@@ -19,6 +19,7 @@ pub(crate) mod form;
 pub(crate) mod near;
 mod queue;
 pub mod reload;
+mod secrets;
 mod table;
 
 #[cfg(test)]
@@ -36,6 +37,7 @@ use maitre_proxy::Settings;
 use error::{Error, Place};
 use knob::Given;
 use queue::Queue;
+use secrets::Secrets;
 
 pub use error::Errors;
 pub use flags::args;
@@ -50,6 +52,10 @@ pub struct Config {
     queue: Queue,
     /// The operator accepts that others on the network can reach us, though we ask nobody who they are.
     pub insecure: bool,
+    /// What `settings` will say of keys once their files are read.
+    secrets: Secrets,
+    /// What is no mistake, but had better be known. Nothing secret.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,8 +123,15 @@ pub fn set_one_of_several(config: &mut Config, key: &str, text: &str) -> Result<
 }
 
 pub fn settle(config: &mut Config) -> Result<(), String> {
-    let errors: Vec<String> = queue::settle(config).into_iter().map(|(_, what)| what).collect();
+    let errors: Vec<String> = settle_all(config).into_iter().map(|(_, what)| what).collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+}
+
+/// What is wrong, and the keys it can be mended at.
+fn settle_all(config: &mut Config) -> Vec<(Vec<&'static str>, String)> {
+    let mut wrong = queue::settle(config);
+    wrong.extend(secrets::settle(config));
+    wrong
 }
 
 /// The value of one knob as TOML; none if there is no such key.
@@ -150,12 +163,40 @@ pub fn is_key(key: &str) -> bool {
     knob::all().any(|it| it.key == key)
 }
 
-/// Every knob with its value, as a TOML file that gives this configuration. It holds the names of tenants, which may
-/// be their keys: nothing to log.
+impl Config {
+    /// The files that it was read from besides its own.
+    pub fn files(&self) -> impl Iterator<Item = &std::path::PathBuf> {
+        let secrets = &self.secrets;
+        let files = [
+            &secrets.keys_file,
+            &secrets.worker_key_file,
+            &secrets.admin_key_file,
+            &secrets.salt_secret_file,
+        ];
+        files.into_iter().flatten()
+    }
+
+    /// The same as `to_string`, without the names of tenants: they may be keys.
+    pub fn for_showing(&self) -> String {
+        let text = self.to_string();
+        let lines = text.lines().map(|it| match it.starts_with("tenants = [\"") {
+            true => "# tenants is set, and not shown",
+            false => it,
+        });
+        lines.flat_map(|it| [it, "\n"]).collect()
+    }
+}
+
+/// Every knob with its value, as a TOML file that gives this configuration but for the secrets that are kept as they
+/// are: of those it says in a comment that they are set. It holds the names of tenants, which may be their keys:
+/// nothing to log.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut knobs = table().iter().flat_map(|section| section.knobs);
-        knobs.try_for_each(|knob| writeln!(f, "{} = {}", knob.key, knob.toml(self)))
+        knobs.try_for_each(|knob| match knob.hides(self) {
+            true => writeln!(f, "# {} is set, and not shown", knob.key),
+            false => writeln!(f, "{} = {}", knob.key, knob.toml(self)),
+        })
     }
 }
 
@@ -187,9 +228,9 @@ impl Draft {
     }
 
     fn finish(mut self) -> Result<Config, Errors> {
-        let mut unsettled = queue::settle(&mut self.config);
+        let mut unsettled = settle_all(&mut self.config);
         // Of a list that was half read, nobody knows what it would have named.
-        if self.errors.iter().any(|it| matches!(it.key.as_deref(), Some("classes" | "tenants"))) {
+        if self.errors.iter().any(|it| matches!(it.key.as_deref(), Some("classes" | "tenants" | "keys"))) {
             unsettled.clear();
         }
         for (keys, what) in unsettled.into_iter().chain(conflicts(&self.config)) {
@@ -211,10 +252,14 @@ impl Draft {
 fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
     let (settings, health) = (&config.settings, &config.settings.brain.health);
     let mut conflicts = Vec::new();
-    for (key, address) in [("listen", settings.listen), ("admin", settings.admin)] {
-        if !config.insecure && !address.ip().to_canonical().is_loopback() {
+    let secrets = &config.secrets;
+    for (key, address, is_guarded, fix) in [
+        ("listen", settings.listen, secrets.guard_requests(), "requests need no key; set keys"),
+        ("admin", settings.admin, secrets.guard_admin(), "it asks for no key; set admin_key"),
+    ] {
+        if !config.insecure && !is_guarded && !address.ip().to_canonical().is_loopback() {
             let what = format!(
-                "{address} is open to other machines, and requests need no key; use 127.0.0.1, \
+                "{address} is open to other machines, and {fix} (`maitre key` makes one), use 127.0.0.1, \
                  or set insecure = true if everyone who can reach it may use it"
             );
             conflicts.push((vec![key], what));

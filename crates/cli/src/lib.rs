@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod engine;
 pub mod generate;
+pub mod key;
 pub mod man;
 pub mod replay;
 pub mod serve;

@@ -89,12 +89,17 @@ pub(crate) fn pair(
     log: log::Handle,
 ) -> std::io::Result<(Arc<Shell>, Reloader)> {
     let (asks, asked) = mpsc::channel(WAITING_MAX);
-    let files = sources.file().into_iter().collect();
+    let files = files(&sources, &config);
     let (hang_ups, admin_key) = (HangUps::new()?, config.settings.admin_key);
     let current = Arc::new(Mutex::new(config));
     let shell = Arc::new(Shell { asks, current: current.clone(), log: log.clone() });
     let watch = Watch::new(files);
     Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, admin_key }))
+}
+
+/// All that is read when settings are.
+fn files(sources: &Sources, config: &Config) -> Vec<PathBuf> {
+    sources.file().into_iter().chain(config.files().cloned()).collect()
 }
 
 impl Program for Shell {
@@ -107,7 +112,7 @@ impl Program for Shell {
     }
 
     fn config(&self) -> String {
-        self.current.lock().to_string()
+        self.current.lock().for_showing()
     }
 
     fn log_level(&self) -> String {
@@ -161,6 +166,7 @@ impl Reloader {
     fn try_reload(&mut self, router: &Router) -> Result<Reloaded, String> {
         let mut new = self.sources.read().map_err(|errors| errors.to_string())?;
         new.settings.admin_key = new.settings.admin_key.or(self.admin_key);
+        new.warnings.iter().for_each(|it| warn!("{it}"));
         let mut current = self.current.lock();
         let change = reload::change(&current, &mut new);
         let keys = |keys: &[&str]| keys.iter().map(|&it| it.to_owned()).collect();
@@ -169,6 +175,7 @@ impl Reloader {
         // Even where nothing has changed in the file: what an operator set by hand ends here.
         reloaded.workers = router.reload(new.settings.clone())?;
         self.log.set(&new.log.level)?;
+        self.watch.follow(files(&self.sources, &new));
         *current = new;
         Ok(reloaded)
     }
@@ -194,6 +201,13 @@ impl Watch {
     fn new(files: Vec<PathBuf>) -> Watch {
         let read: Vec<Stamp> = files.iter().map(|it| stamp(it)).collect();
         Watch { files, seen: read.clone(), read }
+    }
+
+    /// Other files may be named now; those that were before are not looked at anew.
+    fn follow(&mut self, files: Vec<PathBuf>) {
+        if files != self.files {
+            *self = Watch::new(files);
+        }
     }
 
     /// Whether something is other than when it was last read, and the same as at the last look.

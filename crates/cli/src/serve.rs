@@ -40,6 +40,7 @@ pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
 
 async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
+    config.warnings.iter().for_each(|it| warn!("{it}"));
     let made = make_admin_key(&mut config)?;
     let settings = config.settings.clone();
     let (shell, mut reloader) = reload::pair(sources, config, log)?;

@@ -6,6 +6,7 @@
 mod llamacpp;
 mod priority;
 mod ranks;
+mod salt;
 mod sglang;
 pub mod sources;
 mod tensorrt;
@@ -16,6 +17,7 @@ mod vllm;
 
 use memchr::memmem;
 
+pub use salt::salt_field;
 pub use tokenize::{TOKENIZE, answer, question};
 
 use crate::{exposition, models};

@@ -32,13 +32,13 @@ pub fn parse(body: &[u8]) -> Result<Vec<Model>, Unreadable> {
     Ok(cards(body)?.map(|(card, _)| card.model()).collect())
 }
 
-/// Merges several `/v1/models` bodies into one. Of cards with the same id the first stays; a body that
-/// cannot be read adds nothing.
-pub fn merge(bodies: &[&[u8]]) -> String {
+/// Merges several `/v1/models` bodies into one, of those models that are to be shown. Of cards with the same id the
+/// first stays; a body that cannot be read adds nothing.
+pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
     let mut seen = HashSet::new();
     let mut data = String::new();
     for (card, raw) in bodies.iter().filter_map(|body| cards(body).ok()).flatten() {
-        if seen.insert(card.id) {
+        if is_shown(&card.id) && seen.insert(card.id) {
             if !data.is_empty() {
                 data.push(',');
             }
@@ -139,14 +139,20 @@ mod tests {
     #[test]
     fn merged_lists_keep_the_first_card_of_each_id_verbatim() {
         let other = r#"{"data":[{"id":"llama","owned_by":"me"},{"id":"qwen", "extra" : 1e2}]}"#;
-        let merged = merge(&[VLLM.as_bytes(), b"garbage", other.as_bytes()]);
+        let merged = merge(&[VLLM.as_bytes(), b"garbage", other.as_bytes()], |_| true);
         check(
             &merged,
             &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None), ("qwen", None, None)],
         );
         assert!(merged.contains(r#""max_model_len":8192, "permission":[{"id":"p"}]}"#), "{merged}");
         assert!(merged.contains(r#"{"id":"qwen", "extra" : 1e2}"#), "{merged}");
-        assert_eq!(merge(&[]), r#"{"object":"list","data":[]}"#);
+        assert_eq!(merge(&[], |_| true), r#"{"object":"list","data":[]}"#);
+    }
+
+    #[test]
+    fn a_merged_list_has_only_what_is_to_be_shown() {
+        let merged = merge(&[VLLM.as_bytes()], |it| it == "sql-lora");
+        check(&merged, &[("sql-lora", Some("llama"), None)]);
     }
 
     #[test]
@@ -159,7 +165,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(body: Vec<u8>) {
             let _ = parse(&body);
-            merge(&[&body]);
+            merge(&[&body], |_| true);
         }
 
         #[test]
@@ -168,7 +174,7 @@ mod tests {
             let at = at.index(body.len());
             body[at] = byte;
             let _ = parse(&body);
-            merge(&[&body, VLLM.as_bytes()]);
+            merge(&[&body, VLLM.as_bytes()], |_| true);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The name is the family's: chat, completions and responses, and their cousins from Anthropic and
 //! SGLang, which differ in field names more than in kind. The body itself goes to the worker untouched
-//! (but for one field, where an operator asks for it: `priority.rs`); this only looks. So it is strict about what we act on (`model`, `stream`, `max_tokens`, the prompt),
+//! (but for two fields, where an operator asks for it: `priority.rs`, `salt.rs`); this only looks. So it is strict about what we act on (`model`, `stream`, `max_tokens`, the prompt),
 //! deaf to hints of an unknown type (a batch of `lora_path`s, a numeric `user`), and blind to the rest:
 //! a field an engine may accept is never the reason for a refusal here.
 //!
@@ -14,6 +14,7 @@ mod head;
 mod priority;
 mod prompt;
 mod refusal;
+mod salt;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use crate::openai::fields::Fields;
 pub use crate::openai::priority::with_priority;
 pub use crate::openai::prompt::{Part, Prompt};
 pub use crate::openai::refusal::BadRequest;
+pub use crate::openai::salt::with_salt;
 use crate::route::Route;
 
 /// A request as the router sees it. Absent, `null` and unreadable hints are all `None`.
@@ -44,7 +46,9 @@ pub struct Request<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     /// `lora_path`, else `lora_name`. vLLM's adapters are named by `model` instead.
     pub lora: Option<Cow<'a, str>>,
-    /// `cache_salt`, else SGLang's `extra_key`: prompts with different salts share no cache.
+    /// The same as JSON where it is no text: a list, with one for each prompt of a batch.
+    pub loras: Option<&'a str>,
+    /// `cache_salt`, SGLang's `extra_key`, or both joined: prompts with different salts share no cache.
     pub cache_salt: Option<Cow<'a, str>>,
     pub priority: Option<Priority<'a>>,
     /// OpenAI's word for how urgent it is.

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Limited};
@@ -32,6 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::house::House;
+use crate::keys;
 use crate::lane::Lane;
 use crate::page;
 use crate::program::Program;
@@ -235,12 +236,8 @@ impl Asked<'_> {
 
 /// Whether the admin key came with it. Where none is set nobody has it.
 fn is_operator(house: &House, headers: &HeaderMap) -> bool {
-    let presented = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    let key = presented
-        .split_at_checked("bearer ".len())
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    let key = key.map_or(&b""[..], |(_, key)| key.trim_ascii());
-    house.settings().admin_key.is_some_and(|it| it.is(&Secret::of(key)))
+    let presented = Secret::of(keys::presented(headers).unwrap_or(b""));
+    house.settings().admin_key.is_some_and(|it| it.is(&presented))
 }
 
 async fn read(house: &House, body: Incoming) -> Result<Bytes, Wrong> {

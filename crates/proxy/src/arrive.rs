@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use maitre_base::{Instant, RequestId, hash};
+use maitre_dialect::engine;
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
@@ -20,11 +21,13 @@ use tokio::time::timeout;
 use crate::door::{self, Rules, Standing};
 use crate::headers;
 use crate::house::{Held, House};
+use crate::keys::Caller;
 use crate::line::Outgoing;
 use crate::link::Link;
 use crate::reading::Reading;
 use crate::refuse::{Refused, echo};
 use crate::settings::{Session, Settings};
+use crate::visit::Visit;
 
 /// A request, whole.
 pub(crate) struct Arrived {
@@ -37,6 +40,8 @@ pub(crate) struct Arrived {
     body: Bytes,
     /// Known once it has been read, and kept only where engines are told.
     urgency: OnceLock<Urgency>,
+    /// Its tenant's, where caches are kept apart: known once it has been parsed.
+    salt: OnceLock<String>,
     _held: Held,
 }
 
@@ -54,33 +59,49 @@ pub(crate) enum Asked {
     Passed,
 }
 
-pub(crate) fn asked(settings: &Settings, method: &Method, path: &str) -> Result<Asked, Refused> {
+pub(crate) fn asked(
+    settings: &Settings,
+    caller: &Caller,
+    method: &Method,
+    path: &str,
+) -> Result<Asked, Refused> {
     let wrong = |allowed| Refused::WrongMethod { method: echo(method.as_str()), path: echo(path), allowed };
     match (Route::of(path), path) {
         (Some(route), _) if method == Method::POST => Ok(Asked::Route(route)),
         (Some(_), _) => Err(wrong("POST")),
         (None, "/v1/models") if method == Method::GET => Ok(Asked::Models),
         (None, "/v1/models") => Err(wrong("GET")),
-        (None, _) if passes(&settings.pass, path) => Ok(Asked::Passed),
+        // Nobody reads there which model is asked for, so whoever may not have all of them may not go there.
+        (None, _) if passes(&settings.pass, path) && !caller.is_limited() => Ok(Asked::Passed),
         (None, _) => Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) }),
     }
 }
 
 fn passes(allowed: &[String], path: &str) -> bool {
     allowed.iter().any(|it| match it.strip_suffix('*') {
-        Some(beginning) => path.starts_with(beginning),
+        Some(beginning) => path.starts_with(beginning) && is_plain(path),
         None => it == path,
     })
 }
 
+/// Whether a path means the same to whoever reads it: nothing in it leads back up, and nothing that divides it is
+/// hidden. What begins as it should may else end up elsewhere, for workers and proxies before them do not agree
+/// on such things.
+fn is_plain(path: &str) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let odd = |it: &str| matches!(it, "" | "." | "..");
+    // Of what is encoded, all but dots, slashes, controls, and the sign that could encode any of these once more.
+    let hides = |code: &str| {
+        let byte = code.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        byte.is_none_or(|it| matches!(it, b'.' | b'/' | b'\\' | b'%' | b';' | 0x7f) || it < b' ')
+    };
+    !path.contains(['\\', ';']) && !path.split('/').skip(1).any(odd) && !path.split('%').skip(1).any(hides)
+}
+
 impl Arrived {
     /// Reads the body, up to the limits.
-    pub(crate) async fn read(
-        house: &Arc<House>,
-        at: Instant,
-        route: Option<Route>,
-        request: Request<Incoming>,
-    ) -> Result<Arrived, Refused> {
+    pub(crate) async fn read(visit: &Visit, request: Request<Incoming>) -> Result<Arrived, Refused> {
+        let (house, route, at) = (&visit.lane.house, visit.route, visit.arrived);
         let (mut parts, body) = request.into_parts();
         if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
             && encoding != "identity"
@@ -91,10 +112,12 @@ impl Arrived {
         let body = timeout(patience, collect(house, body)).await;
         let (body, held) = body.map_err(|_| Refused::BodyTooSlow(patience))??;
         headers::toward_worker(&mut parts.headers);
+        hand_over(visit, &mut parts.headers);
         let target = parts.uri.into_parts().path_and_query;
         let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let (method, headers, urgency) = (parts.method, parts.headers, OnceLock::new());
-        Ok(Arrived { route, at, method, target, headers, body, urgency, _held: held })
+        let (method, headers) = (parts.method, parts.headers);
+        let (urgency, salt) = (OnceLock::new(), OnceLock::new());
+        Ok(Arrived { route, at, method, target, headers, body, urgency, salt, _held: held })
     }
 
     /// One that nobody sent: somebody wants to know what would become of it.
@@ -108,16 +131,27 @@ impl Arrived {
             headers: HeaderMap::new(),
             body,
             urgency: OnceLock::new(),
+            salt: OnceLock::new(),
             _held: held,
         })
     }
 
-    /// What routing must know of the body.
-    pub(crate) fn parse(&self) -> Result<Option<openai::Request<'_>>, Refused> {
+    /// What routing must know of the body. Where caches are kept apart its salt is ours already.
+    pub(crate) fn parse(
+        &self,
+        settings: &Settings,
+        caller: &Caller,
+    ) -> Result<Option<openai::Request<'_>>, Refused> {
         let Some(route) = self.route else { return Ok(None) };
-        let parsed = openai::parse(route, &self.body).map_err(Refused::BadRequest)?;
+        let mut parsed = openai::parse(route, &self.body).map_err(Refused::BadRequest)?;
         if needs_model(route) && parsed.model.is_none() {
             return Err(Refused::BadRequest(BadRequest::Missing { field: "model" }));
+        }
+        if let Some(salter) = &settings.salt {
+            let tenant =
+                door::known_by(rules(settings, caller), &self.headers, Some(&parsed)).unwrap_or_default();
+            let salt = salter.salt(tenant, parsed.cache_salt.as_deref());
+            parsed.cache_salt = Some(Cow::Owned(self.salt.get_or_init(|| salt).clone()));
         }
         Ok(Some(parsed))
     }
@@ -126,12 +160,15 @@ impl Arrived {
     pub(crate) fn arrival<'a>(
         &self,
         settings: &Settings,
+        caller: &Caller,
         request: RequestId,
         read: Option<(&'a openai::Request<'_>, &'a Reading)>,
     ) -> Result<Arrival<'a>, Refused> {
-        let rules = Rules { door: &settings.door, queue: &settings.brain.queue };
+        let rules = rules(settings, caller);
         let standing = door::standing(rules, self.at, &self.headers, read.map(|(parsed, _)| parsed))?;
-        if settings.door.forward_priority {
+        // A number that somebody may not choose must not reach an engine as it is.
+        let claims = || read.is_some_and(|(parsed, _)| parsed.priority.is_some());
+        if settings.door.forward_priority || !caller.is_trusted() && claims() {
             let (place, classes) = (standing.class.index(), rules.queue.classes.len());
             self.urgency.get_or_init(|| Urgency { place, classes });
         }
@@ -166,8 +203,8 @@ impl Arrived {
         Some(hash::bytes(0, key))
     }
 
-    /// The request as this worker gets it: the client's own bytes, but for how urgent it is where the operator wants
-    /// that said.
+    /// The request as this worker gets it: the client's own bytes, but for how urgent it is and for its salt, where the
+    /// operator wants that said.
     pub(crate) fn toward(&self, link: &Link) -> Outgoing {
         let host = link.address.header();
         let body = self.body_toward(link);
@@ -185,9 +222,43 @@ impl Arrived {
             let &Urgency { place, classes } = self.urgency.get()?;
             link.kind()?.priority(self.route?, place, classes)
         };
-        match number().map(|it| openai::with_priority(&self.body, it)) {
-            Some(Cow::Owned(changed)) => Bytes::from(changed),
-            Some(Cow::Borrowed(_)) | None => self.body.clone(),
+        let body = match number() {
+            Some(number) => changed(&self.body, openai::with_priority(&self.body, number)),
+            None => self.body.clone(),
+        };
+        let salted = || {
+            let salt = self.salt.get()?;
+            Some((engine::salt_field(link.kind(), self.route?)?, salt))
+        };
+        match salted() {
+            Some((field, salt)) => changed(&body, openai::with_salt(&body, field, salt)),
+            None => body,
+        }
+    }
+}
+
+/// A body after what was done to it: without a copy, where that was nothing.
+fn changed(body: &Bytes, changed: Cow<'_, [u8]>) -> Bytes {
+    match changed {
+        Cow::Owned(changed) => Bytes::from(changed),
+        Cow::Borrowed(_) => body.clone(),
+    }
+}
+
+fn rules<'a>(settings: &'a Settings, caller: &'a Caller) -> Rules<'a> {
+    Rules { door: &settings.door, queue: &settings.brain.queue, caller }
+}
+
+/// Takes from a client's headers what is not for the worker. A key that we asked for was shown to us, and the worker
+/// is shown ours; where we ask for none, it is between client and worker.
+fn hand_over(visit: &Visit, headers: &mut HeaderMap) {
+    if !visit.caller.is_trusted() {
+        headers::strip_steering(headers);
+    }
+    if visit.caller.key().is_some() {
+        headers::strip_keys(headers);
+        if let Some(key) = &visit.settings.worker_key {
+            headers.insert(AUTHORIZATION, key.header().clone());
         }
     }
 }
@@ -264,4 +335,63 @@ async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held)
         rest.extend_from_slice(&data);
     }
     Ok((if rest.is_empty() { first } else { rest.freeze() }, held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_with_different_salts_have_different_heads() {
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+        let head = |salt: &'static str| {
+            let mut parsed = openai::parse(Route::Chat, body).unwrap();
+            parsed.cache_salt = Some(Cow::Borrowed(salt));
+            head(&parsed, 1_024).unwrap()
+        };
+        assert_eq!(head("a"), head("a"));
+        assert_ne!(head("a"), head("b"));
+    }
+
+    #[test]
+    fn a_pattern_lets_nothing_through_that_may_lead_elsewhere() {
+        let allowed = ["/exact".to_owned(), "/sim/*".to_owned()];
+        for path in
+            ["/exact", "/sim/", "/sim/a", "/sim/a/b/", "/sim/a.b", "/sim/...", "/sim/a%20b", "/sim/caf%c3%a9"]
+        {
+            assert!(passes(&allowed, path), "{path}");
+        }
+        for path in [
+            "/exact/",
+            "/Exact",
+            "/sim",
+            "/other",
+            "*",
+            "",
+            "/sim/../metrics",
+            "/sim/a/..",
+            "/sim/./a",
+            "/sim/.",
+            "/sim/%2e%2e/metrics",
+            "/sim/%2E./metrics",
+            "/sim/a%2fb",
+            "/sim/..%2Fmetrics",
+            "/sim//a",
+            "/sim//",
+            "//sim/a",
+            "/sim/a\\b",
+            "/sim/%5c..",
+            "/sim/%252e%252e/",
+            "/sim/a%00",
+            "/sim/a%",
+            "/sim/a%2",
+            "/sim/a%zz",
+            "/sim/a%é",
+            "/sim/..;/metrics",
+            "/sim/%3b",
+            "/sim/%0d%0a",
+        ] {
+            assert!(!passes(&allowed, path), "{path}");
+        }
+    }
 }

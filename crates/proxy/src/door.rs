@@ -3,25 +3,23 @@
 //! Clients come with the habits of the gateways they knew, so each of these goes by several names. Of those that say
 //! something the first one counts, ours before others'. With our own a mistake is told; a value of another's name
 //! that we cannot read means something elsewhere, and is passed over. What is asked for is then held against what
-//! the tenant may have.
+//! the tenant may have, and the key that was shown.
 //!
 //! Most requests say nothing. For them this is one walk over their headers.
 
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use maitre_base::{ClassId, Instant, TenantId};
 use maitre_dialect::openai::{self, Priority};
 use maitre_queue::{self as queue, settings::tenant};
 
+use crate::keys::{Caller, presented};
 use crate::refuse::{Refused, echo};
 use crate::settings::{By, Door, Sense};
 
 const CLASS: &str = "x-maitre-class";
 const DEADLINE: &str = "x-maitre-deadline-ms";
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Azure's.
-const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 
 /// A day, as everywhere in the settings.
 const DEADLINE_MS_MAX: f64 = 86_400_000.0;
@@ -40,6 +38,7 @@ pub(crate) struct Standing {
 pub(crate) struct Rules<'a> {
     pub(crate) door: &'a Door,
     pub(crate) queue: &'a queue::Settings,
+    pub(crate) caller: &'a Caller,
 }
 
 /// Where a request with these headers stands that arrived `at` this moment. Without a body that was read, the
@@ -52,7 +51,7 @@ pub(crate) fn standing(
 ) -> Result<Standing, Refused> {
     if !rules.queue.enabled {
         // Nothing comes of it, so nothing is refused for it. Who asks is still told apart, for the record.
-        let (class, tenant) = (rules.queue.standard, who(rules.door, headers, parsed));
+        let (class, tenant) = (rules.queue.standard, who(rules, headers, parsed));
         return Ok(Standing { class, tenant, deadline: None });
     }
     let said = Said::read(headers);
@@ -60,9 +59,10 @@ pub(crate) fn standing(
         Some(class) => Some(class),
         None => parsed.and_then(|it| class_of_body(rules, it)),
     };
-    let tenant = who(rules.door, headers, parsed);
+    let tenant = who(rules, headers, parsed);
     let deadline = said.deadline()?.map(|it| at + it);
-    Ok(Standing { class: rules.queue.allowed(tenant, asked), tenant, deadline })
+    let best = rules.caller.key().map_or(ClassId(0), |it| it.best);
+    Ok(Standing { class: rules.queue.allowed(tenant, asked).max(best), tenant, deadline })
 }
 
 /// The values of the headers that count here; of repeated ones the first.
@@ -181,22 +181,30 @@ fn beside_standard(rules: Rules<'_>, number: i64) -> ClassId {
 }
 
 /// Keys go no further than this: what is kept is a hash.
-fn who(door: &Door, headers: &HeaderMap, parsed: Option<&openai::Request<'_>>) -> TenantId {
-    let known_by = match door.tenant_by {
-        By::Key => key(headers),
-        By::Header => headers.get(&door.tenant_header).map(HeaderValue::as_bytes),
-        By::Adapter => parsed.and_then(|it| Some(it.lora.as_ref().or(it.model.as_ref())?.as_bytes())),
-    };
-    known_by.map(<[u8]>::trim_ascii).filter(|it| !it.is_empty()).map_or(TenantId(0), tenant)
+fn who(rules: Rules<'_>, headers: &HeaderMap, parsed: Option<&openai::Request<'_>>) -> TenantId {
+    known_by(rules, headers, parsed).map_or(TenantId(0), tenant)
 }
 
-fn key(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(AUTHORIZATION).and_then(|it| {
-        let (scheme, token) = it.as_bytes().split_at_checked("bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
-    });
-    let bare = || headers.get(API_KEY).or_else(|| headers.get(AZURE_KEY)).map(HeaderValue::as_bytes);
-    bearer.or_else(bare)
+/// What the tenant is known by. Where keys are given out they say it, unless whoever shows one is trusted to speak for
+/// others.
+pub(crate) fn known_by<'a>(
+    rules: Rules<'a>,
+    headers: &'a HeaderMap,
+    parsed: Option<&'a openai::Request<'_>>,
+) -> Option<&'a [u8]> {
+    let named = || headers.get(&rules.door.tenant_header).map(HeaderValue::as_bytes);
+    let known_by = match (rules.caller.key(), rules.door.tenant_by) {
+        (Some(key), By::Header) if key.trusted => said(named()).or(Some(key.tenant.as_bytes())),
+        (Some(key), _) => Some(key.tenant.as_bytes()),
+        (None, By::Key) => presented(headers),
+        (None, By::Header) => named(),
+        (None, By::Adapter) => parsed.and_then(|it| Some(it.lora.as_ref().or(it.model.as_ref())?.as_bytes())),
+    };
+    said(known_by)
+}
+
+fn said(value: Option<&[u8]>) -> Option<&[u8]> {
+    value.map(<[u8]>::trim_ascii).filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]

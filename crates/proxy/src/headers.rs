@@ -15,6 +15,18 @@ pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain
 /// Milliseconds that a request stood in line.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 
+pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Azure's.
+pub(crate) const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
+
+/// Where clients put their keys.
+const KEYS: [HeaderName; 3] = [header::AUTHORIZATION, API_KEY, AZURE_KEY];
+
+/// By which a client could tell an engine where within it a request goes, or how urgent it is, past us: the rank;
+/// vLLM's priority; SGLang's key for its own routing.
+const STEERING: [HeaderName; 3] =
+    [RANK, HeaderName::from_static("x-vllm-priority"), HeaderName::from_static("x-smg-routing-key")];
+
 /// Longest `x-request-id` we pass on; longer ones are replaced by our own.
 const REQUEST_ID_MAX: usize = 128;
 
@@ -60,6 +72,16 @@ pub(crate) fn toward_worker(headers: &mut HeaderMap) {
 /// Whether a client wants to know why; the header is ours, and goes no further.
 pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
     headers.remove(&EXPLAIN).is_some_and(|it| it == "1" || it == "true")
+}
+
+/// A client's key is between it and us.
+pub(crate) fn strip_keys(headers: &mut HeaderMap) {
+    KEYS.iter().for_each(|it| drop(headers.remove(it)));
+}
+
+/// For those who may not steer.
+pub(crate) fn strip_steering(headers: &mut HeaderMap) {
+    STEERING.iter().for_each(|it| drop(headers.remove(it)));
 }
 
 /// The client's own id for this request, or one of ours, put into the headers that go to the worker.

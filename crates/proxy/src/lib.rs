@@ -1,9 +1,11 @@
 //! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
 
 pub mod address;
+pub mod keys;
 pub mod program;
 pub mod roster;
 pub mod router;
+pub mod salt;
 pub mod secret;
 pub mod settings;
 pub mod worker;
@@ -38,9 +40,11 @@ mod visit;
 mod watch;
 
 pub use address::Address;
+pub use keys::{Key, Keys};
 pub use program::{Program, Reloaded, Reloading};
 pub use roster::Difference;
 pub use router::{NotStarted, Router, Stopped};
-pub use secret::Secret;
+pub use salt::Salter;
+pub use secret::{Bearer, Secret};
 pub use settings::Settings;
 pub use worker::Worker;

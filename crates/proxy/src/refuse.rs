@@ -20,6 +20,10 @@ pub(crate) enum Refused {
         "{method} {path} is not served here; POST to /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /rerank, /score, /classify, /tokenize, /detokenize or /generate, or GET /v1/models"
     )]
     UnknownPath { method: String, path: String },
+    #[error("requests need a key here; send it as `authorization: Bearer KEY`, or as `x-api-key`")]
+    NoKey,
+    #[error("the key in this request is not one that opens this door")]
+    WrongKey,
     #[error("{path} takes {allowed}, not {method}")]
     WrongMethod { method: String, path: String, allowed: &'static str },
     #[error("{0}")]
@@ -57,6 +61,8 @@ impl Refused {
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Refused::UnknownPath { .. } => "unknown_path",
+            Refused::NoKey => "unauthorized",
+            Refused::WrongKey => "invalid_api_key",
             Refused::WrongMethod { .. } => "wrong_method",
             Refused::BadRequest(bad) => bad.code(),
             Refused::BadHeader { .. } => "bad_header",
@@ -80,6 +86,7 @@ impl Refused {
     fn status(&self) -> StatusCode {
         match self {
             Refused::UnknownPath { .. } | Refused::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            Refused::NoKey | Refused::WrongKey => StatusCode::UNAUTHORIZED,
             Refused::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refused::BadRequest(_)
             | Refused::BadHeader { .. }
@@ -99,6 +106,7 @@ impl Refused {
 
     fn kind(&self) -> Kind {
         match self.status() {
+            StatusCode::UNAUTHORIZED => Kind::Unauthorized,
             StatusCode::NOT_FOUND => Kind::NotFound,
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Kind::Overloaded,
             status if status.is_client_error() => Kind::Invalid,
@@ -138,6 +146,9 @@ impl Refused {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Refused::WrongMethod { allowed, .. } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        if self.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, seconds);

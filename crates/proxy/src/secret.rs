@@ -1,18 +1,25 @@
-//! A key as we keep it: its hash, from which nobody learns the key.
+//! A key as we keep it: its hash, from which nobody learns the key. And the one key that we show to others.
 //!
 //! Keys are long random texts, so one round of SHA-256 is enough: there is nothing to guess. What a client presents is
 //! hashed the same way, and two hashes are compared in a time that does not depend on where they differ.
+//!
+//! What workers ask us for must be kept as it is, to be sent. It is shown nowhere else.
 
 use std::fmt;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io::{self, Read as _};
 use std::str::FromStr;
 
+use http::HeaderValue;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 /// The shortest key that is taken in plain text: below it, guessing begins to be worth while.
 pub const KEY_BYTES_MIN: usize = 16;
+
+/// The longest that is sent to workers. Chosen: far below what they take of headers.
+pub const KEY_BYTES_MAX: usize = 4_096;
 
 /// How a hash is written, before its 64 digits.
 const PREFIX: &str = "sha256:";
@@ -26,6 +33,8 @@ pub enum BadSecret {
     Hash,
     #[error("a key has at least {KEY_BYTES_MIN} characters; `maitre key` makes one")]
     Short,
+    #[error("a key has at most {KEY_BYTES_MAX} letters, digits and signs, and no space")]
+    Odd,
 }
 
 impl Secret {
@@ -40,12 +49,35 @@ impl Secret {
     }
 }
 
+/// Bytes that nobody can foresee.
+pub fn dice<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What our keys begin with, so that people and scanners know one when they see it.
+const PREFIX_OF_KEYS: &str = "mk-";
+
 /// A key that nobody had before, from the system's dice: 192 bits.
 pub fn fresh() -> io::Result<String> {
-    let mut bytes = [0; 24];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let digits: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
-    Ok(format!("mt-{digits}"))
+    let digits: String = dice::<24>()?.iter().map(|it| format!("{it:02x}")).collect();
+    Ok(format!("{PREFIX_OF_KEYS}{digits}"))
+}
+
+/// In the same time for any two, since maps compare with it.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.is(other)
+    }
+}
+
+impl Eq for Secret {}
+
+impl Hash for Secret {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
 }
 
 /// A hash, or a plain key: of that, only the hash is kept.
@@ -86,6 +118,36 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// What we show to workers, in the form in which it is sent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bearer(HeaderValue);
+
+impl Bearer {
+    /// The value of `authorization`.
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl FromStr for Bearer {
+    type Err = BadSecret;
+
+    fn from_str(key: &str) -> Result<Bearer, BadSecret> {
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !key.bytes().all(|it| it.is_ascii_graphic()) {
+            return Err(BadSecret::Odd);
+        }
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| BadSecret::Odd)?;
+        value.set_sensitive(true);
+        Ok(Bearer(value))
+    }
+}
+
+impl fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bearer")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +175,16 @@ mod tests {
         let keys = [fresh().unwrap(), fresh().unwrap()];
         assert_ne!(keys[0], keys[1]);
         assert!(keys[0].len() > KEY_BYTES_MIN && keys[0].parse::<Secret>().is_ok());
+    }
+
+    #[test]
+    fn what_workers_are_shown_is_shown_to_nobody_else() {
+        let bearer: Bearer = "sk-worker".parse().unwrap();
+        assert_eq!(bearer.header(), "Bearer sk-worker");
+        assert!(!format!("{bearer:?} {:?}", bearer.header()).contains("sk-"));
+        for odd in ["", "two words", "line\nbreak", "é", &"x".repeat(KEY_BYTES_MAX + 1)] {
+            assert_eq!(odd.parse::<Bearer>().unwrap_err(), BadSecret::Odd, "{odd}");
+        }
     }
 
     #[test]

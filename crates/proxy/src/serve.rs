@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
+use maitre_dialect::route::Route;
 use maitre_dispatch::Seat;
 
 use crate::account::{self, Out};
@@ -36,30 +37,42 @@ enum Answer {
 async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Answer, Refused> {
     let house = visit.lane.house.clone();
     visit.id = headers::keep_or_make_id(request.headers_mut(), visit.request, house.salt);
-    visit.route = match asked(&visit.settings, request.method(), request.uri().path())? {
-        Asked::Models => return Ok(Answer::Ours(models::list(&house))),
+    admit(visit, &request)?;
+    visit.route = match asked(&visit.settings, &visit.caller, request.method(), request.uri().path())? {
+        Asked::Models => return Ok(Answer::Ours(models::list(&house, &visit.caller))),
         Asked::Route(route) => Some(route),
         Asked::Passed => None,
     };
-    visit.explains = headers::asks_to_explain(request.headers_mut());
-    let arrived = Arrived::read(&house, visit.arrived, visit.route, request).await?;
+    visit.explains = headers::asks_to_explain(request.headers_mut()) && visit.caller.is_trusted();
+    let arrived = Arrived::read(visit, request).await?;
     let seat = seat(visit, &arrived).await?;
     let begun = forward(&arrived, visit, seat).await?;
     Ok(Answer::Workers(Box::new(begun)))
 }
 
+/// Lets nobody further in who needs a key and has none: before a byte of the body is read.
+fn admit(visit: &mut Visit, request: &Request<Incoming>) -> Result<(), Refused> {
+    let caller = visit.settings.keys.caller(request.headers());
+    // Told in the shape of the API it meant to use.
+    visit.caller = caller.inspect_err(|_| visit.route = Route::of(request.uri().path()))?;
+    Ok(())
+}
+
 /// Parses the body, once, reads its prompt, and asks the brain for a seat; waits in line for it, if need be.
 async fn seat(visit: &mut Visit, arrived: &Arrived) -> Result<Seat, Refused> {
-    let read = match arrived.parse()? {
-        Some(parsed) => Some((reading::read(&visit.lane, visit.route, &parsed).await, parsed)),
+    let read = match arrived.parse(&visit.settings, &visit.caller)? {
+        Some(parsed) => {
+            models::check(&visit.lane.house, &visit.caller, &parsed)?;
+            Some((reading::read(&visit.lane, visit.route, &parsed).await, parsed))
+        }
         None => None,
     };
     let read = read.as_ref().map(|(reading, parsed)| (parsed, reading));
-    let arrival = arrived.arrival(&visit.settings, visit.request, read)?;
+    let arrival = arrived.arrival(&visit.settings, &visit.caller, visit.request, read)?;
     visit.note = read.and_then(|(_, reading)| Note::new(reading, &arrival));
     let decision = visit.arrive(arrival);
     let seat = visit.decided(decision).await;
-    let known = || models::names(&visit.lane.house);
+    let known = || models::names(&visit.lane.house, &visit.caller);
     seat.map_err(|refusal| Refused::by_brain(refusal, arrival.model, known))
 }
 

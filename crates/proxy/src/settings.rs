@@ -8,7 +8,9 @@ use std::time::Duration;
 use http::HeaderName;
 use maitre_dispatch as dispatch;
 
-use crate::secret::Secret;
+use crate::keys::Keys;
+use crate::salt::Salter;
+use crate::secret::{Bearer, Secret};
 use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
@@ -41,6 +43,12 @@ pub struct Settings {
     /// Paths outside the API that are passed on to a worker; one that ends in `*` stands for all that
     /// begin so.
     pub pass: Vec<String>,
+    /// Who may ask; none: everybody who reaches us.
+    pub keys: Keys,
+    /// What workers ask us for: sent with probes, and where there are keys with requests, in place of the client's.
+    pub worker_key: Option<Bearer>,
+    /// Keeps the caches of tenants apart; none: they share as clients and engines have it.
+    pub salt: Option<Salter>,
 }
 
 impl Default for Settings {
@@ -68,6 +76,9 @@ impl Default for Settings {
             ask_patience: Duration::from_millis(50),
             explain: true,
             pass: Vec::new(),
+            keys: Keys::default(),
+            worker_key: None,
+            salt: None,
         }
     }
 }

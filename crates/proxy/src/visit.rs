@@ -20,6 +20,7 @@ use tracing::debug;
 use crate::client::Busy;
 use crate::decision::{Decided, Decision, Waiter};
 use crate::headers;
+use crate::keys::Caller;
 use crate::lane::Lane;
 use crate::metrics::Outcome;
 use crate::recent;
@@ -34,6 +35,7 @@ pub(crate) struct Visit {
     pub(crate) request: RequestId,
     pub(crate) id: HeaderValue,
     pub(crate) route: Option<Route>,
+    pub(crate) caller: Caller,
     pub(crate) outcome: Outcome,
     pub(crate) usage: Option<Usage>,
     /// For the record, if one is kept.
@@ -85,6 +87,7 @@ impl Visit {
             request,
             id: HeaderValue::from_static("-"),
             route: None,
+            caller: Caller::Stranger,
             // Until something better happens: dropped now, it means that the client left.
             outcome: Outcome::Gone,
             usage: None,

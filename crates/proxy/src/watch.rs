@@ -24,6 +24,7 @@ use crate::house::House;
 use crate::line::{Line, Outgoing, Unopened};
 use crate::link::Link;
 use crate::refuse::is_fit;
+use crate::secret::Bearer;
 use crate::subscribe::{self, Source};
 use crate::worker::{Endpoint, Events};
 
@@ -264,6 +265,10 @@ impl Watch {
             .collect();
         let kind = engine::detect(&answers);
         info!(worker = self.link.url, engine = kind.name(), "worker found");
+        if self.house.settings().salt.is_some() && !kind.takes_salts() {
+            let (worker, engine) = (&self.link.url, kind.name());
+            warn!(worker, engine, "takes no salt, so tenants share its cache though salt.by = \"tenant\"");
+        }
         self.link.learn(|about| about.kind = Some(kind));
         Ok(())
     }
@@ -321,7 +326,9 @@ impl Watch {
         let kept = self.line.take().filter(|line| {
             self.house.now().since(line.idle_since) < self.house.settings().timeouts.worker_idle
         });
-        let got = timeout(patience, get(&self.link, kept, path, patience)).await;
+        let key = self.house.settings().worker_key.clone();
+        let ask = Ask { link: &self.link, path, key: key.as_ref() };
+        let got = timeout(patience, get(ask, kept, patience)).await;
         let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;
         let now = self.house.now();
         self.link.hear(now);
@@ -333,28 +340,32 @@ impl Watch {
     }
 }
 
-async fn get(
-    link: &Link,
-    kept: Option<Line>,
-    path: &str,
-    patience: Duration,
-) -> Result<(Page, Line), Unanswered> {
+/// What is asked of whom, and what they are shown.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    link: &'a Link,
+    path: &'a str,
+    key: Option<&'a Bearer>,
+}
+
+async fn get(asked: Ask<'_>, kept: Option<Line>, patience: Duration) -> Result<(Page, Line), Unanswered> {
     if let Some(line) = kept
-        && let Ok(answered) = ask(link, line, path).await
+        && let Ok(answered) = ask(asked, line).await
     {
         return Ok(answered);
     }
     // The kept connection may have been closed from the other end; a new one tells.
-    let line = Line::open(&link.address, patience).await.map_err(|error| match error {
+    let line = Line::open(&asked.link.address, patience).await.map_err(|error| match error {
         Unopened::Refused(_) => Unanswered::Refused,
         Unopened::TimedOut(_) => Unanswered::TimedOut,
         Unopened::NoSocket(_) => Unanswered::NoSocket,
     })?;
-    ask(link, line, path).await
+    ask(asked, line).await
 }
 
-async fn ask(link: &Link, mut line: Line, path: &str) -> Result<(Page, Line), Unanswered> {
-    let head = line.ask(Outgoing::get(path, link.address.header())).await.map_err(|_| Unanswered::Broke)?;
+async fn ask(Ask { link, path, key }: Ask<'_>, mut line: Line) -> Result<(Page, Line), Unanswered> {
+    let question = Outgoing::get(path, link.address.header(), key);
+    let head = line.ask(question).await.map_err(|_| Unanswered::Broke)?;
     let body = line.read_all(PAGE_BYTES_MAX).await.map_err(|_| Unanswered::Broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
     Ok((Page { status: head.status, server, body }, line))

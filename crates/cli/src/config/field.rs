@@ -12,10 +12,12 @@ use std::time::Duration;
 use http::HeaderName;
 use maitre_policy::Name;
 use maitre_proxy::Worker;
+use maitre_proxy::secret;
 use maitre_proxy::settings::{By, Sense};
 use maitre_queue::Class;
 
 use super::queue::{Secret, class, tenant};
+use super::secrets::{Hidden, SaltBy, key};
 use super::{Config, Format, form};
 
 type At<T> = fn(&mut Config) -> &mut T;
@@ -32,6 +34,12 @@ pub(super) enum Field {
     Classes(At<Vec<Class>>),
     ClassName(At<String>),
     Tenants(At<BTreeMap<Secret, tenant::Written>>),
+    Keys(At<Vec<key::Written>>),
+    /// Kept as a hash.
+    Secret(At<Option<secret::Secret>>),
+    /// Kept as it is, and not shown.
+    Hidden(At<Option<Hidden>>),
+    SaltBy(At<SaltBy>),
     By(At<By>),
     Sense(At<Sense>),
     /// None if empty.
@@ -64,6 +72,9 @@ impl Field {
             Field::Folders(_) => "MODEL=FOLDER",
             Field::Classes(_) => "CLASS",
             Field::Tenants(_) => "TENANT",
+            Field::Keys(_) => "KEY",
+            Field::Secret(_) | Field::Hidden(_) => "SECRET",
+            Field::SaltBy(_) => "SALT",
             Field::By(_) => "BY",
             Field::Sense(_) => "SENSE",
             Field::File(_) => "FILE",
@@ -81,8 +92,8 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        use Field::{Beginnings, Names, Paths, Workers};
-        self.is_table() || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_))
+        use Field::{Beginnings, Keys, Names, Paths, Workers};
+        self.is_table() || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_) | Keys(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -100,6 +111,7 @@ impl Field {
             Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
             Field::Tenants(at) => at(config).clear(),
+            Field::Keys(at) => at(config).clear(),
             _ => {}
         }
     }
@@ -128,13 +140,7 @@ impl Field {
                     return Err(twice(&model));
                 }
             }
-            Field::Names(at) => {
-                let name = form::strategy(text)?;
-                if at(config).contains(&name) {
-                    return Err(twice(text));
-                }
-                at(config).push(name);
-            }
+            Field::Names(at) => add_once(at(config), form::strategy(text)?, text)?,
             Field::Folders(at) => {
                 let (model, folder) = form::model_folder(text)?;
                 if at(config).insert(model.clone(), folder).is_some() {
@@ -144,24 +150,16 @@ impl Field {
             Field::Classes(at) => class::add(at(config), text)?,
             Field::ClassName(at) => *at(config) = class::name(text)?,
             Field::Tenants(at) => tenant::add(at(config), text)?,
+            Field::Keys(at) => at(config).push(key::read(text)?),
+            Field::Secret(at) => *at(config) = form::secret(text)?,
+            Field::Hidden(at) => *at(config) = form::hidden(text)?,
+            Field::SaltBy(at) => *at(config) = form::salt_by(text)?,
             Field::By(at) => *at(config) = form::by(text)?,
             Field::Sense(at) => *at(config) = form::sense(text)?,
             Field::File(at) => *at(config) = form::file(text)?,
             Field::Switch(at) => *at(config) = form::switch(text)?,
-            Field::Paths(at) => {
-                let path = form::pattern(text)?;
-                if at(config).contains(&path) {
-                    return Err(twice(text));
-                }
-                at(config).push(path);
-            }
-            Field::Beginnings(at) => {
-                let beginning = form::beginning(text)?;
-                if at(config).contains(&beginning) {
-                    return Err(twice(text));
-                }
-                at(config).push(beginning);
-            }
+            Field::Paths(at) => add_once(at(config), form::pattern(text)?, text)?,
+            Field::Beginnings(at) => add_once(at(config), form::beginning(text)?, text)?,
             Field::Path(at) => *at(config) = form::path(text)?,
             Field::Header(at) => *at(config) = form::header(text)?,
             Field::Cookie(at) => *at(config) = form::cookie(text)?,
@@ -178,7 +176,12 @@ impl Field {
         Ok(())
     }
 
-    /// The value as texts that `set` takes: the items of a list, or exactly one.
+    /// Whether there is a value that `texts` does not tell.
+    pub(super) fn hides(&self, config: &Config) -> bool {
+        matches!(self, Field::Hidden(at) if at(&mut config.clone()).is_some())
+    }
+
+    /// The value as texts that `set` takes: the items of a list, or exactly one. Of what is hidden, that it is there.
     pub(super) fn texts(&self, config: &Config) -> Vec<String> {
         // Fields are reached for writing; reading makes do with a copy rather than a second way in.
         let config = &mut config.clone();
@@ -197,6 +200,10 @@ impl Field {
             Field::Tenants(at) => {
                 return at(config).iter().map(|(name, written)| tenant::show(name, written)).collect();
             }
+            Field::Keys(at) => return at(config).iter().map(key::show).collect(),
+            Field::Secret(at) => at(config).as_ref().map_or(String::new(), ToString::to_string),
+            Field::Hidden(at) => at(config).as_ref().map_or(String::new(), |it| format!("{it:?}")),
+            Field::SaltBy(at) => form::show_salt_by(*at(config)).to_owned(),
             Field::Socket(at) => at(config).to_string(),
             Field::Strategy(at) => at(config).to_string(),
             Field::File(at) => at(config).as_ref().map_or(String::new(), |it| it.display().to_string()),
@@ -241,6 +248,14 @@ impl Field {
             _ => quoted(&texts.concat()),
         }
     }
+}
+
+fn add_once<T: PartialEq>(list: &mut Vec<T>, item: T, text: &str) -> Result<(), String> {
+    if list.contains(&item) {
+        return Err(twice(text));
+    }
+    list.push(item);
+    Ok(())
 }
 
 fn twice(text: &str) -> String {

@@ -253,6 +253,7 @@ fn head_of(knob: &Knob) -> Option<(&'static str, &'static str)> {
         Field::Workers(_) => Some(("a worker", "url")),
         Field::Classes(_) => Some(("a class", "name")),
         Field::Tenants(_) => Some(("a tenant", "name")),
+        Field::Keys(_) => Some(("a key", "key")),
         _ => None,
     }
 }

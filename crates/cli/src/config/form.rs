@@ -13,10 +13,13 @@ use std::time::Duration;
 use http::HeaderName;
 use http::uri::PathAndQuery;
 use maitre_policy::Name;
+use maitre_proxy::Secret;
+use maitre_proxy::secret::BadSecret;
 use maitre_proxy::settings::{By, Sense};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::Format;
+use super::secrets::{Hidden, SaltBy};
 
 /// From small to large, in milliseconds.
 const DURATIONS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
@@ -24,6 +27,7 @@ const DURATIONS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 const BYS: [(&str, By); 3] = [("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)];
 const SENSES: [(&str, Sense); 2] = [("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)];
+const SALTS: [(&str, SaltBy); 2] = [("off", SaltBy::Off), ("tenant", SaltBy::Tenant)];
 const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 
 pub(crate) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
@@ -247,6 +251,37 @@ pub(super) fn show_sense(sense: Sense) -> &'static str {
     match sense {
         Sense::LowerFirst => SENSES[0].0,
         Sense::HigherFirst => SENSES[1].0,
+    }
+}
+
+pub(super) fn salt_by(text: &str) -> Result<SaltBy, String> {
+    let known = SALTS.iter().find(|it| it.0 == text);
+    known.map(|it| it.1).ok_or_else(|| format!("{text:?} keeps no caches apart; write off or tenant"))
+}
+
+pub(super) fn show_salt_by(by: SaltBy) -> &'static str {
+    match by {
+        SaltBy::Off => SALTS[0].0,
+        SaltBy::Tenant => SALTS[1].0,
+    }
+}
+
+/// A key, or its hash; none if there is nothing. What was written is in no message.
+pub(super) fn secret(text: &str) -> Result<Option<Secret>, String> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|it: BadSecret| it.to_string()) }
+}
+
+/// The longest secret that is kept as it is. Chosen: no header that engines take is longer.
+const HIDDEN_BYTES_MAX: usize = 4_096;
+
+/// What is to be shown to nobody here; none if there is nothing.
+pub(super) fn hidden(text: &str) -> Result<Option<Hidden>, String> {
+    match text {
+        "" => Ok(None),
+        text if text.len() > HIDDEN_BYTES_MAX || text.contains(char::is_control) => {
+            Err(format!("is too long or not printable; write at most {HIDDEN_BYTES_MAX} bytes"))
+        }
+        text => Ok(Some(Hidden(text.to_owned()))),
     }
 }
 

@@ -62,6 +62,11 @@ impl Knob {
         self.field.form()
     }
 
+    /// Whether the value is not for showing.
+    pub(super) fn hides(&self, config: &Config) -> bool {
+        self.field.hides(config)
+    }
+
     /// The value in `config`, as TOML.
     pub(super) fn toml(&self, config: &Config) -> String {
         self.field.toml(config)

@@ -86,7 +86,7 @@ pub(super) fn settle(config: &mut Config) -> Vec<(Vec<&'static str>, String)> {
     wrong
 }
 
-fn class_called(settings: &queue::Settings, name: &str) -> Result<ClassId, String> {
+pub(super) fn class_called(settings: &queue::Settings, name: &str) -> Result<ClassId, String> {
     settings.class(name).ok_or_else(|| {
         let known: Vec<&str> = settings.classes.iter().map(|it| it.name.as_str()).collect();
         format!("no class is called {name:?}; known: {}", known.join(", "))
@@ -94,14 +94,14 @@ fn class_called(settings: &queue::Settings, name: &str) -> Result<ClassId, Strin
 }
 
 /// A name, and the parts after its question mark. Of several marks the last one divides, since no part holds one.
-fn divide(text: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
+pub(super) fn divide(text: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
     let (name, parts) = text.rsplit_once('?').unwrap_or((text, ""));
     let parts = parts.split('&').filter(|it| !it.is_empty());
     (name.trim(), parts.map(|it| it.split_once('=').unwrap_or((it, ""))))
 }
 
 /// The same as one text.
-fn join(name: &str, parts: &[String]) -> String {
+pub(super) fn join(name: &str, parts: &[String]) -> String {
     // A mark within the name must not be taken for the one after it.
     match parts.is_empty() && !name.contains('?') {
         true => name.to_owned(),
@@ -110,7 +110,7 @@ fn join(name: &str, parts: &[String]) -> String {
 }
 
 /// All that is wrong with the parts of one item, told at once.
-fn told(name: &str, wrong: &[String]) -> Result<(), String> {
+pub(super) fn told(name: &str, wrong: &[String]) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("{name}: {}", wrong.join("; "))) }
 }
 

@@ -45,6 +45,7 @@ const fn knob(key: &'static str, field: Field, help: &'static str) -> Knob {
 
 pub(super) static SECTIONS: &[Section] = &[
     Section { title: None, knobs: MAIN },
+    Section { title: Some("Keys"), knobs: KEYS },
     Section { title: Some("Caches"), knobs: CACHES },
     Section { title: Some("KV events"), knobs: EVENTS },
     Section { title: Some("Cache aware"), knobs: CACHE_AWARE },
@@ -97,7 +98,7 @@ static MAIN: &[Knob] = &[
     knob(
         "insecure",
         Field::Switch(|it| &mut it.insecure),
-        "Accept addresses that other machines can reach, though requests need no key.",
+        "Accept addresses that other machines can reach, though no key is asked for there.",
     ),
     knob(
         "admin_workers",
@@ -118,6 +119,56 @@ static MAIN: &[Knob] = &[
         "seed",
         Field::Count64(|it| &mut it.settings.brain.seed, 0..=u64::MAX),
         "Where the dice start; the same seed and the same events give the same picks.",
+    ),
+];
+
+static KEYS: &[Knob] = &[
+    knob(
+        "keys",
+        Field::Keys(|it| &mut it.secrets.keys),
+        "The keys that requests need, as hashes or in plain text; as a flag, one at a time. With any, every request \
+         needs one. After the key may follow ?tenant=NAME&best=CLASS&models=NAME|NAME*&rpm=COUNT&tpm=COUNT&trusted: \
+         whose it is, the best class and the models it may ask for, the tenant's requests and tokens a minute, and \
+         whether it may ask why and steer engines. `maitre key` makes them.",
+    ),
+    knob(
+        "keys_file",
+        Field::File(|it| &mut it.secrets.keys_file),
+        "A file with more of them, one a line; # begins a comment. Read again whenever settings are.",
+    ),
+    knob(
+        "worker_key",
+        Field::Hidden(|it| &mut it.secrets.worker_key),
+        "What workers ask for (their --api-key): sent with probes and, where requests need a key, in place of the \
+         client's. Without, a client's key goes to the worker only where we ask for none.",
+    ),
+    knob(
+        "worker_key_file",
+        Field::File(|it| &mut it.secrets.worker_key_file),
+        "A file that holds it instead.",
+    ),
+    knob(
+        "admin_key",
+        Field::Secret(|it| &mut it.secrets.admin_key),
+        "What the admin listener asks for, but not for /healthz and /readyz: a key, or its hash.",
+    ),
+    knob("admin_key_file", Field::File(|it| &mut it.secrets.admin_key_file), "A file that holds it instead."),
+    knob(
+        "salt.by",
+        Field::SaltBy(|it| &mut it.secrets.salt_by),
+        "What the caches of engines are kept apart by: off, or tenant, where each tenant gets a cache_salt of ours \
+         and no other tenant can tell what it has asked.",
+    ),
+    knob(
+        "salt.secret",
+        Field::Hidden(|it| &mut it.secrets.salt_secret),
+        "What salts follow from; the same for all routers of a fleet. Without one each process has its own, so that \
+         routers do not share what they warm, and a restart begins cold.",
+    ),
+    knob(
+        "salt.secret_file",
+        Field::File(|it| &mut it.secrets.salt_secret_file),
+        "A file that holds it instead.",
     ),
 ];
 

@@ -186,9 +186,11 @@ fn values_out_of_range_are_told_the_range() {
 
 #[test]
 fn an_open_door_must_be_meant() {
-    let open = "is open to other machines, and requests need no key; use 127.0.0.1, \
+    let mend = "(`maitre key` makes one), use 127.0.0.1, \
                 or set insecure = true if everyone who can reach it may use it";
+    let open = format!("is open to other machines, and requests need no key; set keys {mend}");
     check(start(&["--listen", "0.0.0.0:80"], &[]), &[&format!("--listen: 0.0.0.0:80 {open}")]);
+    let open = format!("is open to other machines, and it asks for no key; set admin_key {mend}");
     check_toml("admin = \"10.0.0.1:80\"", &[&format!("m.toml:1: admin: 10.0.0.1:80 {open}")]);
     check(start(&["--listen", "0.0.0.0:80", "--insecure"], &[]), &[]);
     check(start(&["--listen", "[::1]:80", "--admin", "[::ffff:127.0.0.1]:80"], &[]), &[]);

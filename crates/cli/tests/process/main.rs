@@ -9,6 +9,7 @@ mod demo;
 mod drain;
 mod examples;
 mod health;
+mod keys;
 mod notify;
 mod packaging;
 mod page;

@@ -1,9 +1,18 @@
 //! No prompt, answer or key leaves the process except to the worker: not in the log, not in metrics, not in the record.
 
-use http::header::AUTHORIZATION;
+use std::net::SocketAddr;
 
-use crate::client::{CHAT, chat, chat_stream, post};
-use crate::program::{Engine, Serve};
+use bytes::Bytes;
+use http::Request;
+use http::header::AUTHORIZATION;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::client::{CHAT, chat, chat_stream, post, within};
+use crate::program::{Engine, Serve, run};
 
 const PROMPT: &str = "canary-prompt-5f1e";
 const KEY: &str = "canary-key-77ab";
@@ -53,6 +62,109 @@ async fn neither_prompt_nor_key_is_in_the_log_the_metrics_or_the_record() {
         assert!(!log.contains(canary), "{canary} in the log:\n{log}");
         assert!(!page.contains(canary), "{canary} in the metrics:\n{page}");
     }
+}
+
+const CLIENT_KEY: &str = "canary-client-key-9c21";
+const WRONG_KEY: &str = "canary-wrong-key-4417";
+const WORKER_KEY: &str = "canary-worker-key-d05e";
+const SALT_SECRET: &str = "canary-salt-secret-8b36";
+const ADMIN_KEY: &str = "canary-admin-key-61fa";
+/// A token's id that no count or time is.
+const TOKEN: &str = "987654321";
+
+#[tokio::test]
+async fn no_key_that_was_given_out_or_shown_is_said_again() {
+    let engines = Engine::start_some(1, &["--profile", "instant"]).await;
+    let keys = format!("{CLIENT_KEY}?tenant=acme&models=maitre-sim");
+    let flags =
+        ["--keys", &keys, "--worker-key", WORKER_KEY, "--salt-by", "tenant", "--salt-secret", SALT_SECRET];
+    let mut serve = Serve::start(&engines, &[&flags[..], &["--log-level", "trace"]].concat()).await;
+    let mut client = serve.client().await;
+    let mut said = String::new();
+    let mut statuses = Vec::new();
+    let tokens = format!("{{\"model\":\"maitre-sim\",\"prompt\":[{TOKEN},{TOKEN}],\"max_tokens\":1}}");
+    let whole = with_canary(chat(3)).to_string();
+    for (key, path, body) in [
+        (CLIENT_KEY, CHAT, whole.clone()),
+        (CLIENT_KEY, "/v1/completions", tokens.clone()),
+        (CLIENT_KEY, CHAT, whole.replace("maitre-sim", "another")),
+        (WRONG_KEY, CHAT, whole.clone()),
+        (WRONG_KEY, "/v1/completions", tokens),
+        ("", CHAT, whole.clone()),
+    ] {
+        let answer = client.begin(asking(path, &body, key)).await.rest().await;
+        statuses.push(answer.status.as_u16());
+        if !answer.status.is_success() {
+            said.push_str(&answer.text());
+        }
+    }
+    assert_eq!(statuses, [200, 200, 404, 401, 401, 401]);
+    // HTTP/2 has a library of its own that could talk.
+    assert_eq!(over_http2(serve.listen, &whole, CLIENT_KEY).await, 200);
+    assert_eq!(over_http2(serve.listen, &whole, WRONG_KEY).await, 401);
+    said.push_str(&serve.metrics().await);
+    serve.program.signal("TERM");
+    serve.program.until_ends().await;
+    said.push_str(&serve.program.said());
+    assert!(said.contains("TRACE") && said.contains("invalid_api_key"), "{said}");
+    check_silent(&said);
+}
+
+fn asking(path: &str, body: &str, key: &str) -> Request<Full<Bytes>> {
+    let mut request = post(path, &serde_json::Value::Null);
+    *request.body_mut() = Full::from(body.to_owned());
+    if !key.is_empty() {
+        request.headers_mut().insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+    }
+    request
+}
+
+async fn over_http2(listen: SocketAddr, body: &str, key: &str) -> u16 {
+    let stream = within(TcpStream::connect(listen)).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    let mut request = asking(&format!("http://maitre{CHAT}"), body, key);
+    request.headers_mut().remove("host");
+    let answer = within(sender.send_request(request)).await.unwrap();
+    let status = answer.status().as_u16();
+    within(answer.into_body().collect()).await.unwrap();
+    status
+}
+
+#[track_caller]
+fn check_silent(said: &str) {
+    for canary in [PROMPT, CLIENT_KEY, WRONG_KEY, WORKER_KEY, SALT_SECRET, ADMIN_KEY, TOKEN] {
+        assert!(!said.contains(canary), "{canary} in:\n{said}");
+    }
+}
+
+#[test]
+fn a_check_says_nothing_of_the_secrets_in_a_file() {
+    let good = format!(
+        "keys = [\"{CLIENT_KEY}?tenant=acme\"]\nworker_key = \"{WORKER_KEY}\"\nadmin_key = \"{ADMIN_KEY}\"\n[salt]\nby = \"tenant\"\nsecret = \"{SALT_SECRET}\"\n"
+    );
+    let file = |text: &str| {
+        let path = std::env::temp_dir().join(format!("maitre-secrecy-{}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let output = run(&["check", path.to_str().unwrap()]);
+        std::fs::remove_file(&path).unwrap();
+        let said = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        (output.status.success(), said.concat())
+    };
+    let (is_fine, said) = file(&good);
+    assert!(is_fine, "{said}");
+    check_silent(&said);
+    // Nor where something is wrong with each of them.
+    let bad = good
+        .replace("?tenant=acme", "?tenant=acme&colour=1")
+        .replace(WORKER_KEY, &format!("{WORKER_KEY} and more"))
+        .replace(ADMIN_KEY, &format!("sha256:{ADMIN_KEY}"))
+        .replace("keys = [", "keys = [[], ");
+    let (is_fine, said) = file(&bad);
+    assert!(!is_fine && said.lines().count() >= 3, "{said}");
+    check_silent(&said);
 }
 
 fn with_canary(mut body: serde_json::Value) -> serde_json::Value {

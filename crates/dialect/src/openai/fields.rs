@@ -93,7 +93,8 @@ impl<'a> Fields<'a> {
                 .or_else(|| hint(member(self.conversation, "id"))),
             previous_response_id: hint(self.previous_response_id),
             lora: hint(self.lora_path).or_else(|| hint(self.lora_name)),
-            cache_salt: hint(self.cache_salt).or_else(|| hint(self.extra_key)),
+            loras: odd(self.lora_path).or_else(|| odd(self.lora_name)),
+            cache_salt: salt(hint(self.cache_salt), hint(self.extra_key)),
             priority: self.priority.and_then(priority),
             service_tier: hint(self.service_tier),
             template: Template {
@@ -215,6 +216,19 @@ fn priority(raw: Raw<'_>) -> Option<Priority<'_>> {
 /// A string we can use but do not need: anything else in its place is not ours to judge.
 fn hint(raw: Option<Raw<'_>>) -> Option<Cow<'_, str>> {
     raw?.string()
+}
+
+/// Where a request has both, SGLang joins them.
+fn salt<'a>(salt: Option<Cow<'a, str>>, extra: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
+    match (salt, extra) {
+        (Some(salt), Some(extra)) => Some(Cow::Owned(format!("{salt}{extra}"))),
+        (salt, extra) => salt.or(extra),
+    }
+}
+
+/// What is there, but is no text.
+fn odd(raw: Option<Raw<'_>>) -> Option<&str> {
+    raw.filter(|it| it.shape() != Shape::String).map(|it| it.text)
 }
 
 fn member<'a>(object: Option<Raw<'a>>, name: &str) -> Option<Raw<'a>> {

@@ -1,4 +1,4 @@
-//! The one function that changes a body: it says to the engine how urgent the request is.
+//! One of two functions that change a body (the other is in `salt.rs`): it says to the engine how urgent the request is.
 //!
 //! Everything else of the body stays as the client wrote it, to the byte. So the text is not read into a tree
 //! and written anew; a number is put into it.

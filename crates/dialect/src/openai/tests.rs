@@ -66,6 +66,11 @@ fn the_fields_routing_needs_are_read() {
         r#"Some("p") Some("s") Some(Number(-3))"#,
     );
     check(r#","lora_path":["a"],"lora_name":"n","extra_key":"x""#, cache, r#"Some("n") Some("x") None"#);
+    check(r#","cache_salt":"s","extra_key":"x""#, cache, r#"None Some("sx") None"#);
+
+    let loras = |it: &Request<'_>| format!("{:?}", it.loras);
+    check(r#","lora_path":[ "a"],"lora_name":"n""#, loras, r#"Some("[ \"a\"]")"#);
+    check(r#","lora_path":"a","lora_name":null"#, loras, "None");
 }
 
 #[test]

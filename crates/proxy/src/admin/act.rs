@@ -11,6 +11,7 @@ use tracing::info;
 use super::{Desk, decisions, view};
 use crate::arrive::Arrived;
 use crate::house::House;
+use crate::keys::Caller;
 use crate::models;
 use crate::reading;
 use crate::refuse::{Refused, Wrong, echo};
@@ -28,13 +29,14 @@ pub(super) async fn explain(desk: &Desk, query: &str, body: &[u8]) -> Result<Val
     let route = Route::of(path).ok_or_else(|| Wrong::Bad(format!("\"{}\" is no API of ours", echo(path))))?;
     let refused = |it: Refused| Wrong::Bad(it.to_string());
     let arrived = Arrived::made(house, route, Bytes::copy_from_slice(body)).map_err(refused)?;
-    let parsed = arrived.parse().map_err(refused)?;
+    let (settings, caller) = (house.settings(), Caller::Anyone);
+    let parsed = arrived.parse(&settings, &caller).map_err(refused)?;
     let Some(parsed) = parsed else { return Err(Wrong::Bad("there is nothing to read".to_owned())) };
     let reading = reading::read(&desk.lane, Some(route), &parsed).await;
     let read = Some((&parsed, &reading));
-    let arrival = arrived.arrival(&house.settings(), house.next_request(), read).map_err(refused)?;
+    let arrival = arrived.arrival(&settings, &caller, house.next_request(), read).map_err(refused)?;
     let considered = house.consider(&arrival);
-    let known = || models::names(house);
+    let known = || models::names(house, &caller);
     let no = |refusal| Wrong::Conflict(Refused::by_brain(refusal, arrival.model, known).to_string());
     considered.map(|it| decisions::whole(house, &it)).map_err(no)
 }

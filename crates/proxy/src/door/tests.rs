@@ -1,9 +1,13 @@
 //! Headers and bodies in, standings or refusals out.
 
+use std::sync::Arc;
+
+use http::header::HeaderName;
 use maitre_dialect::route::Route;
 use maitre_queue::{Tenant, Terms};
 
 use super::*;
+use crate::keys::Key;
 
 const AT: Instant = Instant::from_millis(1_000);
 
@@ -21,7 +25,7 @@ fn judge(
 ) -> Result<Standing, Refused> {
     let body = format!(r#"{{"model":"m","messages":[{{}}]{extra}}}"#);
     let parsed = openai::parse(Route::Chat, body.as_bytes()).unwrap();
-    standing(Rules { door, queue }, AT, &headers(rows), Some(&parsed))
+    standing(Rules { door, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
 }
 
 /// Under the defaults, which have three classes of which the second is the standard one.
@@ -196,7 +200,36 @@ fn nobody_stands_above_its_terms() {
 fn without_a_body_the_headers_say_all() {
     let (door, queue) = (Door::default(), queue::Settings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
-    let actual = standing(Rules { door: &door, queue: &queue }, AT, &rows, None).unwrap();
+    let actual =
+        standing(Rules { door: &door, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
     let deadline = Some(AT + Duration::from_millis(5));
     assert_eq!(actual, Standing { class: ClassId(2), tenant: tenant(b"k"), deadline });
+}
+
+/// Who asks with a key of `acme`'s, in this class and for this tenant.
+fn known(trusted: bool, by: By, asked: &str, tenant: &str) -> Standing {
+    let key = Key { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
+    let caller = Caller::Known(Arc::new(key));
+    let (door, queue) = (Door { tenant_by: by, ..Door::default() }, queue::Settings::default());
+    let rows = headers(&[("x-maitre-class", asked), ("x-maitre-tenant", tenant), ("x-api-key", "the-key")]);
+    standing(Rules { door: &door, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
+}
+
+#[test]
+fn a_key_says_whose_a_request_is_and_how_urgent_it_may_be() {
+    for (trusted, by, claimed, expected) in [
+        (false, By::Key, "other", "acme"),
+        (true, By::Key, "other", "acme"),
+        (false, By::Header, "other", "acme"),
+        (false, By::Adapter, "other", "acme"),
+        // Who speaks for others may, and need not.
+        (true, By::Header, "other", "other"),
+        (true, By::Header, " ", "acme"),
+    ] {
+        let standing = known(trusted, by, "standard", claimed);
+        assert_eq!(standing.tenant, tenant(expected.as_bytes()), "{trusted} {by:?} {claimed:?}");
+    }
+    for (asked, expected) in [("interactive", 1), ("standard", 1), ("batch", 2)] {
+        assert_eq!(known(true, By::Key, asked, "").class, ClassId(expected), "{asked}");
+    }
 }

@@ -1,9 +1,11 @@
 //! A request on its way to a worker: its head as bytes, its body as the client sent it.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderName, Method};
+
+use crate::secret::Bearer;
 
 pub(crate) struct Outgoing {
     pub(super) method: Method,
@@ -15,17 +17,20 @@ pub(crate) struct Outgoing {
 const HEAD_BYTES: usize = 1_024;
 
 impl Outgoing {
-    pub(crate) fn get(path: &str, host: &HeaderValue) -> Outgoing {
+    /// A question of our own.
+    pub(crate) fn get(path: &str, host: &HeaderValue, key: Option<&Bearer>) -> Outgoing {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::GET, path, host);
+        show(&mut head, key);
         head.put_slice(b"\r\n");
         Outgoing { method: Method::GET, head: head.freeze(), body: Bytes::new() }
     }
 
     /// JSON of our own.
-    pub(crate) fn post(path: &str, host: &HeaderValue, body: Bytes) -> Outgoing {
+    pub(crate) fn post(path: &str, host: &HeaderValue, key: Option<&Bearer>, body: Bytes) -> Outgoing {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::POST, path, host);
+        show(&mut head, key);
         line(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
         line(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
         head.put_slice(b"\r\n");
@@ -63,6 +68,12 @@ fn begin(head: &mut BytesMut, method: &Method, target: &str, host: &HeaderValue)
     line(head, &HOST, host);
 }
 
+fn show(head: &mut BytesMut, key: Option<&Bearer>) {
+    if let Some(key) = key {
+        line(head, &AUTHORIZATION, key.header());
+    }
+}
+
 /// Neither part can hold a line break: both types refuse them.
 fn line(head: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
     head.put_slice(name.as_str().as_bytes());
@@ -97,6 +108,21 @@ mod tests {
     #[test]
     fn a_request_without_a_body_announces_none() {
         let host = HeaderValue::from_static("w");
-        assert_eq!(&Outgoing::get("/health", &host).head[..], b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n");
+        assert_eq!(
+            &Outgoing::get("/health", &host, None).head[..],
+            b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_worker_that_wants_a_key_is_shown_it_with_our_own_questions() {
+        let (host, key) = (HeaderValue::from_static("w"), "sk-w".parse().unwrap());
+        let shown = "host: w\r\nauthorization: Bearer sk-w\r\n";
+        for question in [
+            Outgoing::get("/health", &host, Some(&key)),
+            Outgoing::post("/tokenize", &host, Some(&key), Bytes::new()),
+        ] {
+            assert!(String::from_utf8_lossy(&question.head).contains(shown));
+        }
     }
 }

@@ -157,7 +157,9 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
         Some(line) => line,
         None => Line::open(&link.address, house.settings().timeouts.connect).await.ok()?,
     };
-    let request = Outgoing::post(engine::TOKENIZE, link.address.header(), Bytes::from(question));
+    let key = house.settings().worker_key.clone();
+    let (host, question) = (link.address.header(), Bytes::from(question));
+    let request = Outgoing::post(engine::TOKENIZE, host, key.as_ref(), question);
     let head = line.ask(request).await.ok()?;
     let body = line.read_all(ANSWER_BYTES_MAX).await.ok()?;
     lane.pool.put(house.now(), worker, line);

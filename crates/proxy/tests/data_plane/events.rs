@@ -25,14 +25,14 @@ use crate::table::{ANYWHERE, Answer, Client, PATIENCE, Table, metric, settings, 
 /// Small enough that a few dozen prompts evict each other.
 const KV_BLOCKS: u32 = 400;
 
-fn publisher(change: impl FnOnce(&mut events::Settings)) -> maitre_sim::http::Settings {
+pub(crate) fn publisher(change: impl FnOnce(&mut events::Settings)) -> maitre_sim::http::Settings {
     let mut events = events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) };
     change(&mut events);
     let profile = Profile { kv_blocks: KV_BLOCKS, ..INSTANT };
     maitre_sim::http::Settings { events: Some(events), ..maitre_sim::http::Settings::new(profile) }
 }
 
-fn by_delay() -> Settings {
+pub(crate) fn by_delay() -> Settings {
     let mut settings = settings();
     settings.brain.strategy = Name::LeastDelay;
     // However slow this machine is: who is read by whom must not depend on it.
@@ -41,7 +41,7 @@ fn by_delay() -> Settings {
 }
 
 /// A prompt of a group: they begin alike, and each ends in its own way.
-fn prompt(group: usize, number: usize) -> String {
+pub(crate) fn prompt(group: usize, number: usize) -> String {
     let shared = format!("This is the handbook of group {group}. ").repeat(20);
     let own = format!("Question {number} of group {group}. ").repeat(1 + number % 5);
     json!({
@@ -55,7 +55,7 @@ fn prompt(group: usize, number: usize) -> String {
 }
 
 /// What we believed was cached, and what the engine found.
-fn believed_and_found(answer: &Answer) -> (u64, u64) {
+pub(crate) fn believed_and_found(answer: &Answer) -> (u64, u64) {
     let text = answer.text();
     let usage =
         text.lines().rev().find_map(|it| it.strip_prefix("data: ").filter(|it| it.contains("\"usage\":{")));
@@ -66,7 +66,7 @@ fn believed_and_found(answer: &Answer) -> (u64, u64) {
 
 impl Table {
     /// Waits until what is known of every cache is what is there.
-    async fn until_all_is_known(&self) {
+    pub(crate) async fn until_all_is_known(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let (worker, handle) = (WorkerId(number as u32), engine.handle());
             let settled = self.router.until(|brain| {
@@ -239,7 +239,7 @@ async fn check_disturbed(seed: u64) {
 impl Table {
     /// Nothing is believed that is not there; and all that is there is known, unless events were lost for
     /// good, and then the router says so.
-    async fn until_all_is_known_or_partly(&self) {
+    pub(crate) async fn until_all_is_known_or_partly(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let (worker, handle) = (WorkerId(number as u32), engine.handle());
             let settled = self.router.until(|brain| {

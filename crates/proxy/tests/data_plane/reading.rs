@@ -68,7 +68,7 @@ async fn a_folder_that_is_not_there_is_told_at_the_start() {
 }
 
 /// An engine that tells what it was asked, and answers everything alike.
-async fn listener() -> (SocketAddr, mpsc::UnboundedReceiver<String>, JoinSet<()>) {
+pub(crate) async fn listener() -> (SocketAddr, mpsc::UnboundedReceiver<String>, JoinSet<()>) {
     let listener = TcpListener::bind(crate::table::ANYWHERE).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (tell, told) = mpsc::unbounded_channel();

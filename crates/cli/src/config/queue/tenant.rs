@@ -47,7 +47,7 @@ pub(in super::super) fn add(tenants: &mut BTreeMap<Secret, Written>, text: &str)
 
 fn read(text: &str) -> Result<(String, Written), String> {
     let (name, parts) = divide(text);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+    if !is_name(name) {
         return Err(
             "names no tenant; write \"team-a?weight=3\", or \"*?weight=3\" for everybody else".to_owned()
         );
@@ -60,8 +60,8 @@ fn read(text: &str) -> Result<(String, Written), String> {
             "weight" => form::ratio(value, &WEIGHTS).map(|it| written.weight = it),
             "best" => class::name(value).map(|it| written.best = Some(it)),
             "usual" => class::name(value).map(|it| written.usual = Some(it)),
-            "rpm" => form::count(value, &(1..=REQUESTS_MAX)).map(|it| written.requests_per_minute = Some(it)),
-            "tpm" => form::count(value, &(1..=TOKENS_MAX)).map(|it| written.tokens_per_minute = Some(it)),
+            "rpm" => requests(value).map(|it| written.requests_per_minute = Some(it)),
+            "tpm" => tokens(value).map(|it| written.tokens_per_minute = Some(it)),
             _ => {
                 // Where a key holds a question mark, this may be the rest of it.
                 wrong.push(format!("no part is called {:?}; known: {PARTS}", masked(part)));
@@ -72,6 +72,27 @@ fn read(text: &str) -> Result<(String, Written), String> {
     }
     told(&masked(name), &wrong)?;
     Ok((name.to_owned(), written))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control)
+}
+
+/// Whose a key is: one tenant by its name.
+pub(in super::super) fn name(text: &str) -> Result<String, String> {
+    match is_name(text) && text != EVERYBODY {
+        true => Ok(text.to_owned()),
+        false => Err("names no tenant; write it as in \"tenant=team-a\"".to_owned()),
+    }
+}
+
+/// In a minute.
+pub(in super::super) fn requests(text: &str) -> Result<u32, String> {
+    form::count(text, &(1..=REQUESTS_MAX))
+}
+
+pub(in super::super) fn tokens(text: &str) -> Result<u64, String> {
+    form::count(text, &(1..=TOKENS_MAX))
 }
 
 /// The whole name included: for files, not for logs.

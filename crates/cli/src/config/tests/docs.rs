@@ -11,6 +11,7 @@ use crate::config::table;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
 const QUEUE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/queue.md");
+const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
 const TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target");
 const BEGIN: &str = "<!-- From here on made from the table of knobs in crates/cli/src/config/table.rs. -->\n";
 
@@ -22,7 +23,7 @@ fn row(knob: &Knob) -> String {
     let default = Some(knob.default()).filter(|it| !it.is_empty());
     let default = default.map_or("none".to_owned(), |it| format!("`{it}`"));
     let (key, flag, variable, form) = (knob.key, knob.flag(), knob.variable(), knob.form());
-    let help = knob.help.replace('*', "\\*");
+    let help = knob.help.replace('*', "\\*").replace('|', "\\|");
     format!("| `{key}` | `{flag}` | `{variable}` | {form} | {default} | {help} |\n")
 }
 
@@ -76,13 +77,26 @@ fn the_examples_are_one_configuration_in_two_languages() {
     }
 }
 
+/// What the examples in a document say, as settings.
+fn examples(document: &str) -> Vec<String> {
+    let document = fs::read_to_string(document).unwrap();
+    let examples = document.split("```toml\n").skip(1).filter_map(|it| it.split("```").next());
+    let read = |example: &str| read("m.toml", example).map_err(|it| format!("{example}\n{it}")).unwrap();
+    examples.map(read).map(|it| it.to_string()).collect()
+}
+
+#[test]
+fn every_example_of_keys_works() {
+    let configs = examples(KEYS);
+    let [texts, tables, _, _] = &configs[..] else {
+        panic!("{} examples, of which this test knows four", configs.len());
+    };
+    assert_eq!(texts, tables);
+}
+
 #[test]
 fn every_example_of_the_queue_works() {
-    let document = fs::read_to_string(QUEUE).unwrap();
-    let examples: Vec<&str> =
-        document.split("```toml\n").skip(1).filter_map(|it| it.split("```").next()).collect();
-    let read = |example: &&str| read("m.toml", example).map_err(|it| format!("{example}\n{it}")).unwrap();
-    let configs: Vec<String> = examples.iter().map(read).map(|it| it.to_string()).collect();
+    let configs = examples(QUEUE);
     let [tables, texts, _, terms_in_tables, terms_in_texts] = &configs[..] else {
         panic!("{} examples, of which this test knows five", configs.len());
     };

@@ -1,0 +1,133 @@
+//! `maitre key`: fresh keys, each with the hash that a config holds in its place.
+//!
+//! A key is 192 bits from the system's dice: nobody guesses it, so one round of hashing is enough to keep it by. It is
+//! printed once and kept nowhere.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_proxy::{Secret, secret};
+
+use crate::out;
+
+/// Chosen: as many as a router takes.
+const COUNT_MAX: u16 = 10_000;
+
+pub fn command() -> Command {
+    Command::new("key")
+        .about("Make keys for clients")
+        .after_help(
+            "On a terminal the lines for the config follow; each row may as well stand in the file that `keys_file`\n\
+             names. Elsewhere a line is two words: the key, and its hash.",
+        )
+        .args([
+            Arg::new("count")
+                .long("count")
+                .value_name("N")
+                .default_value("1")
+                .value_parser(value_parser!(u16).range(1..=i64::from(COUNT_MAX)))
+                .help("How many; for each tenant, if there are any"),
+            Arg::new("tenant")
+                .long("tenant")
+                .value_name("NAME")
+                .action(ArgAction::Append)
+                .value_parser(tenant)
+                .help("Whose they are; may be repeated [default: each is a tenant of its own]"),
+        ])
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let count: u16 = *matches.get_one("count").context("count")?;
+    let tenants = matches.get_many::<String>("tenant").into_iter().flatten();
+    let mut tenants: Vec<Option<&str>> = tenants.map(|it| Some(it.as_str())).collect();
+    if tenants.is_empty() {
+        tenants.push(None);
+    }
+    let mut made = Vec::new();
+    for tenant in tenants {
+        for _ in 0..count {
+            made.push((secret::fresh().context("ask the system for random bytes")?, tenant));
+        }
+    }
+    out::print(&if std::io::stdout().is_terminal() { pretty(&made) } else { plain(&made) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A key, and whose it is.
+type Made<'a> = (String, Option<&'a str>);
+
+/// For programs.
+fn plain(made: &[Made<'_>]) -> String {
+    made.iter().map(|(key, _)| format!("{key} {}\n", Secret::of(key.as_bytes()))).collect()
+}
+
+/// For people: each key with its hash, then what goes into the config.
+fn pretty(made: &[Made<'_>]) -> String {
+    let (mut text, mut rows) = (String::new(), Vec::new());
+    for (key, tenant) in made {
+        let hash = Secret::of(key.as_bytes());
+        let _ = writeln!(text, "key     {key}\nhash    {hash}\n");
+        rows.push(tenant.map_or(format!("\"{hash}\""), |it| format!("\"{hash}?tenant={it}\"")));
+    }
+    match &rows[..] {
+        [row] => text + &format!("keys = [{row}]\n"),
+        rows => text + &format!("keys = [\n  {},\n]\n", rows.join(",\n  ")),
+    }
+}
+
+/// A name that can stand in the row as it is.
+fn tenant(text: &str) -> Result<String, String> {
+    match text.is_empty()
+        || text == "*"
+        || text.contains(['?', '&', ',', '"', '\\'])
+        || text.contains(char::is_control)
+    {
+        false => Ok(text.to_owned()),
+        true => {
+            Err("a tenant's name is some text without ? & , \" and \\; * stands for everybody else"
+                .to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_opens_what_its_hash_keeps() {
+        let (one, other) = (secret::fresh().unwrap(), secret::fresh().unwrap());
+        assert_ne!(one, other);
+        assert!(one.starts_with("mk-"), "{one}");
+        let line = plain(&[(one.clone(), None)]);
+        let (key, hash) = line.trim_end().split_once(' ').unwrap();
+        let kept: Secret = hash.parse().unwrap();
+        assert_eq!((key, kept.is(&Secret::of(one.as_bytes()))), (one.as_str(), true));
+    }
+
+    #[test]
+    fn what_people_see_can_be_put_into_a_file() {
+        let made = |number: u32| (format!("mk-0123456789abcdef-{number}"), (number > 0).then_some("acme"));
+        for count in 1..4 {
+            let shown = pretty(&(0..count).map(made).collect::<Vec<_>>());
+            let lines = &shown[shown.find("keys = ").unwrap()..];
+            let path = std::env::temp_dir().join(format!("maitre-{}-key.toml", std::process::id()));
+            std::fs::write(&path, lines).unwrap();
+            let config = crate::config::check_file(&path);
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(config.unwrap().settings.keys.len(), count as usize);
+            assert!(!lines.contains("mk-"));
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_would_break_the_row_is_refused() {
+        assert!(tenant("team a").is_ok());
+        for text in ["", "*", "a?b", "a&b", "a,b", "a\"b", "a\nb"] {
+            assert!(tenant(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The other function that changes a body: it puts a salt of ours where the client may have put its own.
+//!
+//! A salt keeps caches apart, so whoever may choose it may choose to share: with another tenant whose salt it guesses or
+//! is told, and then find out by the time an answer takes what that one has asked before. Where the operator wants
+//! tenants kept apart the salt is therefore ours. As in `priority.rs`, everything else stays as the client wrote
+//! it, to the byte.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::json::{Cursor, Fault};
+
+/// The names that engines have for it. SGLang joins what it finds under both.
+const NAMES: [&str; 2] = ["cache_salt", "extra_key"];
+
+/// The body with `salt` under the name `field` at its top, which is one of the two that engines know. What the client
+/// wrote there is replaced, as often as it did; under the other name it becomes `null`. A body that is no object
+/// comes back as it was.
+pub fn with_salt<'a>(body: &'a [u8], field: &str, salt: &str) -> Cow<'a, [u8]> {
+    debug_assert!(NAMES.contains(&field), "no engine has a salt called {field}");
+    let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
+    let Ok(found) = find(text, field) else { return Cow::Borrowed(body) };
+    let salt = serde_json::Value::from(salt).to_string();
+    let mut changed = Vec::with_capacity(body.len() + field.len() + salt.len() + 4);
+    // Just after the brace, which only whitespace can precede.
+    let mut at = 1 + text.len() - text.trim_ascii_start().len();
+    changed.extend_from_slice(&body[..at]);
+    if !found.places.iter().any(|it| it.is_ours) {
+        let comma = if found.is_empty { "" } else { "," };
+        changed.extend_from_slice(format!("\"{field}\":{salt}{comma}").as_bytes());
+    }
+    for Place { range, is_ours } in found.places {
+        changed.extend_from_slice(&body[at..range.start]);
+        changed.extend_from_slice(if is_ours { salt.as_bytes() } else { b"null" });
+        at = range.end;
+    }
+    changed.extend_from_slice(&body[at..]);
+    Cow::Owned(changed)
+}
+
+struct Found {
+    is_empty: bool,
+    /// In the order of the text.
+    places: Vec<Place>,
+}
+
+/// A salt of the client's.
+struct Place {
+    range: Range<usize>,
+    /// Under the name that ours goes by.
+    is_ours: bool,
+}
+
+fn find(text: &str, field: &str) -> Result<Found, Fault> {
+    let mut cursor = Cursor::new(text);
+    let mut found = Found { is_empty: true, places: Vec::new() };
+    cursor.members(|key, raw| {
+        found.is_empty = false;
+        if NAMES.contains(&&*key) {
+            // A value is a part of the text, so its distance from the beginning is its place.
+            let at = raw.text.as_ptr().addr() - text.as_ptr().addr();
+            found.places.push(Place { range: at..at + raw.text.len(), is_ours: key == field });
+        }
+    })?;
+    cursor.end()?;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(body: &str, expected: &str) {
+        let actual = with_salt(body.as_bytes(), "cache_salt", "s");
+        assert_eq!(String::from_utf8_lossy(&actual), expected, "body: {body}");
+    }
+
+    #[test]
+    fn the_salt_is_put_in_and_nothing_else_is_touched() {
+        check("{}", r#"{"cache_salt":"s"}"#);
+        check(" {\n } ", " {\"cache_salt\":\"s\"\n } ");
+        check(r#" { "a" : 1.0e0 } "#, r#" {"cache_salt":"s", "a" : 1.0e0 } "#);
+        check(r#"{"b":[{"cache_salt":"x"}]}"#, r#"{"cache_salt":"s","b":[{"cache_salt":"x"}]}"#);
+    }
+
+    #[test]
+    fn no_salt_of_the_clients_is_left() {
+        check(r#"{"cache_salt" : "x" , "a":1}"#, r#"{"cache_salt" : "s" , "a":1}"#);
+        check(r#"{"cache_salt":null}"#, r#"{"cache_salt":"s"}"#);
+        // Engines do not agree which of several counts.
+        check(r#"{"cache_salt":"x","a":2,"cache_salt":[3]}"#, r#"{"cache_salt":"s","a":2,"cache_salt":"s"}"#);
+        check(r#"{"extra_key":"x","a":2}"#, r#"{"cache_salt":"s","extra_key":null,"a":2}"#);
+        check(r#"{"cache_salt":"x","extra_key":"y"}"#, r#"{"cache_salt":"s","extra_key":null}"#);
+        check(r#"{"cache\u005fsalt":"x"}"#, r#"{"cache\u005fsalt":"s"}"#);
+        let native = with_salt(br#"{"cache_salt":"x","text":"a"}"#, "extra_key", "s");
+        assert_eq!(&*native, br#"{"extra_key":"s","cache_salt":null,"text":"a"}"#);
+    }
+
+    #[test]
+    fn what_is_no_object_comes_back_as_it_was() {
+        for body in ["", " ", "[1]", "7", "\"cache_salt\"", "{", "{\"a\":}", "{} {}", "{\"a\":1}x"] {
+            check(body, body);
+        }
+        assert!(matches!(with_salt(b"{\"a\":\"\xff\"}", "cache_salt", "s"), Cow::Borrowed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_salts_differ(
+            names in prop::collection::btree_set(prop::sample::select(vec!["a", "cache_salt", "extra_key", "é\""]), 0..4),
+            salt in ".{0,8}",
+            is_pretty: bool,
+        ) {
+            let body: Map<String, Value> = names.iter().map(|&it| (it.to_owned(), json!({"cache_salt": [it]}))).collect();
+            let mut expected = body.clone();
+            expected.insert("cache_salt".to_owned(), salt.clone().into());
+            expected.get_mut("extra_key").map(Value::take);
+            let body = Value::from(body);
+            let text = if is_pretty { format!("{body:#}") } else { body.to_string() };
+            let changed: Value = serde_json::from_slice(&with_salt(text.as_bytes(), "cache_salt", &salt)).unwrap();
+            prop_assert_eq!(changed, Value::from(expected));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(body: Vec<u8>) {
+            with_salt(&body, "extra_key", "s");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Who may ask here: the keys that the operator gave out, and what each of them opens.
+//!
+//! Where there are none everybody who reaches us may ask for everything, as it was before. Where there is one, every
+//! request on the main listener needs one.
+//!
+//! A presented key is hashed once and looked up by its hash, in a map that hashes it again with dice of its own. So the
+//! time this takes depends on nothing that a caller could steer: it cannot choose the first bytes of a SHA-256, and
+//! does not know the map's dice. What is found is then compared in a time that does not depend on where two hashes
+//! differ. A walk over all keys would be no safer, and take longer the more there are.
+//!
+//! Of a key itself only its hash is here, and of a caller nothing but the row it belongs to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use maitre_base::ClassId;
+
+use crate::headers::{API_KEY, AZURE_KEY};
+use crate::refuse::Refused;
+use crate::secret::Secret;
+
+/// Most keys there can be. Chosen: as many as tenants with terms of their own.
+pub const KEYS_MAX: usize = 10_000;
+
+/// What one key opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Who shares and limits are counted for.
+    pub tenant: String,
+    /// The best class it may ask for, beside what the tenant's terms say.
+    pub best: ClassId,
+    /// All it may ask for; one that ends in `*` stands for all that begin so. Empty: every model.
+    pub models: Vec<String>,
+    /// It may ask why, may steer engines by their own headers, and where tenants are told apart by a header may say
+    /// for whom it asks.
+    pub trusted: bool,
+}
+
+impl Key {
+    pub fn may_use(&self, model: &str) -> bool {
+        self.models.is_empty()
+            || self.models.iter().any(|it| match it.strip_suffix('*') {
+                Some(beginning) => model.starts_with(beginning),
+                None => it == model,
+            })
+    }
+}
+
+/// All keys, by their hashes.
+#[derive(Clone, Default)]
+pub struct Keys(HashMap<Secret, Arc<Key>>);
+
+impl Keys {
+    /// Of rows with the same key the last counts.
+    pub fn new(rows: impl IntoIterator<Item = (Secret, Key)>) -> Keys {
+        Keys(rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Who sends these headers.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
+        if self.is_empty() {
+            return Ok(Caller::Anyone);
+        }
+        let key = presented(headers).ok_or(Refused::NoKey)?;
+        self.0.get(&Secret::of(key)).cloned().map(Caller::Known).ok_or(Refused::WrongKey)
+    }
+}
+
+/// How many, and nothing of what they open: in no order that anybody chose.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({})", self.len())
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// Somebody who has not been asked yet, or had nothing to show.
+    Stranger,
+    /// Nobody is asked for a key here.
+    Anyone,
+    Known(Arc<Key>),
+}
+
+impl Caller {
+    /// Whether it may ask why, and steer engines itself. Where no keys are given out, whoever reaches us may.
+    pub(crate) fn is_trusted(&self) -> bool {
+        match self {
+            Caller::Stranger => false,
+            Caller::Anyone => true,
+            Caller::Known(key) => key.trusted,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<&Key> {
+        match self {
+            Caller::Stranger | Caller::Anyone => None,
+            Caller::Known(key) => Some(key),
+        }
+    }
+
+    pub(crate) fn may_use(&self, model: &str) -> bool {
+        self.key().is_none_or(|it| it.may_use(model))
+    }
+
+    /// Whether there are models it may not ask for.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.key().is_some_and(|it| !it.models.is_empty())
+    }
+}
+
+/// The key in these headers: the bearer token, else `x-api-key`, else `api-key`.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|it| {
+        let (scheme, token) = it.as_bytes().split_at_checked("bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+    });
+    let bare = || headers.get(API_KEY).or_else(|| headers.get(AZURE_KEY)).map(HeaderValue::as_bytes);
+    bearer.or_else(bare).map(<[u8]>::trim_ascii).filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "correct-horse-battery";
+
+    fn key(models: &[&str]) -> Key {
+        let models = models.iter().map(|&it| it.to_owned()).collect();
+        Key { tenant: "acme".to_owned(), best: ClassId(0), models, trusted: false }
+    }
+
+    fn keys() -> Keys {
+        let others = (0..500).map(|it| (Secret::of(format!("another-key-{it}").as_bytes()), key(&[])));
+        Keys::new(others.chain([(Secret::of(GOOD.as_bytes()), key(&["m"]))]))
+    }
+
+    fn ask(keys: &Keys, rows: &[(&'static str, &str)]) -> Result<Caller, Refused> {
+        keys.caller(
+            &rows.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
+        )
+    }
+
+    #[test]
+    fn a_key_is_found_under_any_of_its_names_and_nothing_else_is() {
+        let keys = keys();
+        let bearer = format!("Bearer {GOOD}");
+        for rows in [
+            [("authorization", bearer.as_str())],
+            [("authorization", &bearer.replace("Bearer", "bEARER"))],
+            [("x-api-key", GOOD)],
+            [("api-key", GOOD)],
+        ] {
+            let caller = ask(&keys, &rows).unwrap();
+            assert!(caller.may_use("m") && !caller.may_use("n") && !caller.is_trusted(), "{rows:?}");
+        }
+        for (rows, expected) in [
+            (vec![], Refused::NoKey),
+            (vec![("authorization", "Bearer ")], Refused::NoKey),
+            (vec![("authorization", "Basic Zm9vOmJhcg==")], Refused::NoKey),
+            (vec![("authorization", GOOD)], Refused::NoKey),
+            (vec![("x-api-key", "correct-horse-batterx")], Refused::WrongKey),
+            (vec![("x-api-key", "correct-horse-batter")], Refused::WrongKey),
+            (vec![("x-api-key", "")], Refused::NoKey),
+            // The first that says something counts, as everywhere at the door.
+            (vec![("authorization", "Bearer wrong"), ("x-api-key", GOOD)], Refused::WrongKey),
+        ] {
+            assert_eq!(ask(&keys, &rows).unwrap_err(), expected, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_hash_is_not_its_key() {
+        let hash = Secret::of(GOOD.as_bytes()).to_string();
+        assert_eq!(ask(&keys(), &[("x-api-key", &hash)]).unwrap_err(), Refused::WrongKey);
+    }
+
+    #[test]
+    fn without_keys_everybody_is_trusted_with_everything() {
+        let caller = ask(&Keys::default(), &[("x-api-key", "whatever")]).unwrap();
+        assert!(caller.is_trusted() && caller.may_use("anything") && !caller.is_limited());
+        assert!(!Caller::Stranger.is_trusted());
+    }
+
+    #[test]
+    fn a_model_is_allowed_by_its_name_or_its_beginning() {
+        let key = key(&["llama-8b", "qwen*"]);
+        for (model, expected) in [
+            ("llama-8b", true),
+            ("llama-8b:fr", false),
+            ("qwen", true),
+            ("qwen3:fr", true),
+            ("LLAMA-8B", false),
+            ("", false),
+        ] {
+            assert_eq!(key.may_use(model), expected, "{model}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_key_is_shown() {
+        let keys = keys();
+        assert_eq!(format!("{keys:?}"), "Keys(501)");
+    }
+}

@@ -1,0 +1,327 @@
+//! Requests that need a key: who comes in, what each key opens, and what of it the worker sees.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request};
+use http_body_util::Full;
+use maitre_base::ClassId;
+use maitre_proxy::{Key, Keys, Router, Secret, Settings};
+use maitre_queue::{Tenant, Terms};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::reading::listener;
+use crate::table::{Answer, Client, Table, chat, engine_settings, get, post, settings, table_with, within};
+
+const CHAT: &str = "/v1/chat/completions";
+pub(crate) const ACME: &str = "key-of-acme-0123456789";
+pub(crate) const UMBRA: &str = "key-of-umbra-0123456789";
+
+pub(crate) fn key(tenant: &str) -> Key {
+    Key { tenant: tenant.to_owned(), best: ClassId(0), models: Vec::new(), trusted: false }
+}
+
+/// With a key for each of two tenants, the first as given.
+pub(crate) fn with_keys(acme: Key) -> Settings {
+    let rows = [(ACME, acme), (UMBRA, key("umbra"))];
+    let keys = Keys::new(rows.map(|(text, key)| (Secret::of(text.as_bytes()), key)));
+    Settings { keys, ..settings() }
+}
+
+pub(crate) fn showing(mut request: Request<Full<Bytes>>, key: &str) -> Request<Full<Bytes>> {
+    let value = HeaderValue::from_str(&format!("Bearer {key}")).unwrap();
+    request.headers_mut().insert("authorization", value);
+    request
+}
+
+#[track_caller]
+fn check(answer: &Answer, status: u16, code: &str) {
+    let json = answer.json();
+    assert_eq!((answer.status.as_u16(), json["error"]["code"].as_str()), (status, Some(code)), "{json}");
+}
+
+async fn table(settings: Settings) -> Table {
+    let engine = maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() };
+    let table = table_with(1, engine, settings).await;
+    // Whose metrics are read, its brand is known.
+    within(table.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
+    table
+}
+
+#[tokio::test]
+async fn every_path_needs_a_key() {
+    let mut settings = with_keys(key("acme"));
+    settings.pass = vec!["/version".to_owned()];
+    let table = table(settings).await;
+    let mut client = table.client().await;
+    let ask = [
+        get("/v1/models"),
+        get("/version"),
+        get("/nowhere"),
+        post(CHAT, chat(1, false)),
+        post("/v1/models", ""),
+    ];
+    for request in ask {
+        let (path, again) = (request.uri().path().to_owned(), request.clone());
+        let answer = client.ask(request.clone()).await.unwrap();
+        check(&answer, 401, "unauthorized");
+        assert_eq!(answer.json()["error"]["type"], "authentication_error", "{path}");
+        assert_eq!(answer.header("www-authenticate"), "Bearer", "{path}");
+        let answer = client.ask(showing(request, "key-of-nobody-0123456789")).await.unwrap();
+        check(&answer, 401, "invalid_api_key");
+        let answer = client.ask(showing(again, ACME)).await.unwrap();
+        assert_ne!(answer.status, 401, "{path}: {}", answer.text());
+    }
+    let answer = client.post("/v1/messages", "{}").await;
+    let json = answer.json();
+    assert_eq!(
+        (answer.status.as_u16(), &json["type"], &json["error"]["type"]),
+        (401, &"error".into(), &"authentication_error".into())
+    );
+    assert_eq!(table.engines[0].handle().bodies().len(), 1, "only the one with a key");
+    table.until_nothing_is_open().await;
+}
+
+#[tokio::test]
+async fn a_stranger_is_answered_before_its_body_is_read() {
+    let table = table(with_keys(key("acme"))).await;
+    let mut raw = TcpStream::connect(table.router.listen()).await.unwrap();
+    raw.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: m\r\ncontent-length: 16000000\r\n\r\n")
+        .await
+        .unwrap();
+    let mut seen = [0; 12];
+    within(raw.read_exact(&mut seen)).await.unwrap();
+    assert_eq!(&seen, b"HTTP/1.1 401");
+    // What it goes on to send is not waited for.
+    let mut rest = Vec::new();
+    within(raw.read_to_end(&mut rest)).await.unwrap();
+    assert!(String::from_utf8_lossy(&rest).contains("unauthorized"));
+}
+
+#[tokio::test]
+async fn the_worker_sees_its_own_key_and_not_the_clients() {
+    let (addr, mut told, _alive) = listener().await;
+    for (worker_key, has_keys) in [(None, true), (Some("sk-worker"), true), (Some("sk-worker"), false)] {
+        let mut settings = if has_keys { with_keys(key("acme")) } else { settings() };
+        settings.workers = vec![format!("http://{addr}").parse().unwrap()];
+        settings.worker_key = worker_key.map(|it| it.parse().unwrap());
+        let router = Router::start(settings).await.unwrap();
+        within(router.until_all_ready()).await;
+        let mut client = Client::connect(router.listen()).await;
+        for name in ["authorization", "x-api-key", "api-key"] {
+            let mut request = post(CHAT, chat(1, false).replace("maitre-sim", "m"));
+            let value = if name == "authorization" { format!("Bearer {ACME}") } else { ACME.to_owned() };
+            request.headers_mut().insert(HeaderName::from_static(name), value.parse().unwrap());
+            assert_eq!(client.ask(request).await.unwrap().status, 200, "{name}");
+            let request = loop {
+                let heard = within(told.recv()).await.unwrap();
+                if heard.starts_with("POST") {
+                    break heard;
+                }
+                // Our own questions show what workers ask for, whoever asks us.
+                let shown =
+                    worker_key.is_some_and(|it| heard.contains(&format!("authorization: Bearer {it}\r\n")));
+                assert_eq!(shown, worker_key.is_some(), "{heard}");
+            };
+            let ours = worker_key.map(|it| format!("\r\nauthorization: Bearer {it}\r\n"));
+            let shows_ours = ours.is_some_and(|it| request.contains(&it));
+            match has_keys {
+                true => assert_eq!(
+                    (request.contains(ACME), shows_ours),
+                    (false, worker_key.is_some()),
+                    "{request}"
+                ),
+                // Between client and worker, as if we were not there.
+                false => assert_eq!((request.contains(ACME), shows_ours), (true, false), "{request}"),
+            }
+        }
+        within(router.stop()).await;
+        // What the last router asked is not the next one's.
+        while told.try_recv().is_ok() {}
+    }
+}
+
+#[tokio::test]
+async fn only_who_is_trusted_steers_an_engine() {
+    let (addr, mut told, _alive) = listener().await;
+    for trusted in [false, true] {
+        let mut settings = with_keys(Key { trusted, ..key("acme") });
+        settings.workers = vec![format!("http://{addr}").parse().unwrap()];
+        let router = Router::start(settings).await.unwrap();
+        within(router.until_all_ready()).await;
+        let mut request = showing(post(CHAT, chat(1, false).replace("maitre-sim", "m")), ACME);
+        for name in ["x-data-parallel-rank", "x-vllm-priority", "x-smg-routing-key", "x-other"] {
+            request.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("7"));
+        }
+        assert_eq!(Client::connect(router.listen()).await.ask(request).await.unwrap().status, 200);
+        let request = loop {
+            let heard = within(told.recv()).await.unwrap();
+            if heard.starts_with("POST") {
+                break heard;
+            }
+        };
+        assert!(request.contains("x-other: 7\r\n"), "{request}");
+        for name in ["x-data-parallel-rank", "x-vllm-priority", "x-smg-routing-key"] {
+            assert_eq!(request.contains(name), trusted, "{request}");
+        }
+        within(router.stop()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_priority_in_the_body_reaches_the_engine_up_to_the_callers_own() {
+    for (trusted, sent, expected) in [(false, "-7", "1"), (false, "\"batch\"", "2"), (true, "-7", "-7")] {
+        let table = table(with_keys(Key { trusted, best: ClassId(1), ..key("acme") })).await;
+        let body = chat(1, false).replacen('{', &format!("{{ \"priority\" : {sent} , "), 1);
+        let answer = table.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let bodies = table.engines[0].handle().bodies();
+        let received = String::from_utf8(bodies.last().unwrap().body.to_vec()).unwrap();
+        assert_eq!(received, body.replace(&format!(" {sent} "), &format!(" {expected} ")));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_says_nothing_of_it_is_passed_on_to_the_byte() {
+    let table = table(with_keys(key("acme"))).await;
+    let body = chat(1, false).replacen('{', "{ \"odd\" : 1.0e0 ,\n", 1);
+    assert_eq!(table.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap().status, 200);
+    assert_eq!(table.engines[0].handle().bodies().last().unwrap().body, body);
+}
+
+#[tokio::test]
+async fn what_a_key_may_not_use_is_not_there_for_it() {
+    let models = vec!["other".to_owned(), "maitre-sim".to_owned(), "maitre-sim:fr*".to_owned()];
+    let none = vec!["other".to_owned()];
+    for (models, is_allowed) in [(models, true), (none, false)] {
+        let mut settings = with_keys(Key { models, ..key("acme") });
+        settings.pass = vec!["/version".to_owned()];
+        let table = table(settings).await;
+        let mut client = table.client().await;
+        let mut ask = async |request, key| client.ask(showing(request, key)).await.unwrap();
+        let answer = ask(post(CHAT, chat(1, false)), ACME).await;
+        let listed = ask(get("/v1/models"), ACME).await.json()["data"].as_array().unwrap().len();
+        if is_allowed {
+            assert_eq!((answer.status.as_u16(), listed), (200, 1));
+            // Adapters are models, wherever they stand.
+            for extra in [r#""lora_path":"fr-2","#, r#""lora_path":"other","#] {
+                let answer =
+                    ask(post(CHAT, chat(1, false).replacen('{', &format!("{{{extra}"), 1)), ACME).await;
+                assert_eq!(answer.status, 200, "{extra}");
+            }
+            for extra in [r#""lora_path":"secret","#, r#""lora_path":["other"],"#] {
+                let answer =
+                    ask(post(CHAT, chat(1, false).replacen('{', &format!("{{{extra}"), 1)), ACME).await;
+                check(&answer, 404, "model_not_found");
+            }
+            // Where the fleet would choose the model, it is named.
+            check(&ask(post("/tokenize", r#"{"prompt":"x"}"#), ACME).await, 400, "model_required");
+        } else {
+            check(&answer, 404, "model_not_found");
+            assert_eq!(listed, 0);
+            // In the words in which it hears of what nobody serves.
+            let unknown = ask(post(CHAT, chat(1, false).replace("maitre-sim", "nobody")), ACME).await;
+            assert_eq!(unknown.text().replace("nobody", "maitre-sim"), answer.text());
+            assert!(answer.text().contains("this fleet serves: nothing yet"), "{}", answer.text());
+        }
+        check(&ask(get("/version"), ACME).await, 404, "unknown_path");
+        // Nothing of it is anybody else's.
+        assert_eq!(ask(post(CHAT, chat(1, false)), UMBRA).await.status, 200);
+        assert_eq!(ask(get("/version"), UMBRA).await.status, 200);
+        assert_eq!(ask(get("/v1/models"), UMBRA).await.json()["data"].as_array().unwrap().len(), 1);
+        table.until_nothing_is_open().await;
+    }
+}
+
+#[tokio::test]
+async fn limits_are_counted_for_whom_the_key_is() {
+    let mut settings = with_keys(key("acme"));
+    let terms = Terms { requests_per_minute: Some(1), ..Terms::default() };
+    let tenant = Tenant { name: "acme".to_owned(), terms };
+    settings.brain.queue.tenants.insert(tenant.id(), tenant);
+    let table = table(settings).await;
+    let mut client = table.client().await;
+    let mut ask = async |key| client.ask(showing(post(CHAT, chat(1, false)), key)).await.unwrap();
+    assert_eq!(ask(ACME).await.status, 200);
+    check(&ask(ACME).await, 429, "rate_limited");
+    for _ in 0..3 {
+        assert_eq!(ask(UMBRA).await.status, 200);
+    }
+}
+
+/// The head of what a raw request is answered with.
+async fn raw(table: &Table, request: &str) -> String {
+    let mut stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let request = format!("{request}\r\nhost: m\r\nx-api-key: {ACME}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = Vec::new();
+    within(stream.read_to_end(&mut seen)).await.unwrap();
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_slips_past_the_list() {
+    let mut settings = with_keys(key("acme"));
+    settings.pass = vec!["/version".to_owned(), "/sim/*".to_owned()];
+    let table = table(settings).await;
+    for target in ["/version", "/version?a=/../b", "http://elsewhere/version"] {
+        let answer = raw(&table, &format!("GET {target} HTTP/1.1")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{target}: {answer}");
+    }
+    for target in [
+        "/metrics",
+        "/sim/../metrics",
+        "/sim/%2e%2e/metrics",
+        "/sim/..%2fmetrics",
+        "/sim//metrics",
+        "//metrics",
+        "/sim/%252e%252e/metrics",
+        "/sim/.",
+        "/version/",
+        "/version/..",
+        "/Version",
+        "/%76ersion",
+        "/v1/../metrics",
+        "http://elsewhere/metrics",
+        "http://elsewhere/sim/../metrics",
+        "http://elsewhere",
+        "/v1/chat/completions/../../../metrics",
+    ] {
+        let answer = raw(&table, &format!("GET {target} HTTP/1.1")).await;
+        assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("unknown_path"), "{target}: {answer}");
+    }
+    // Neither of these is a path at all.
+    for start in ["OPTIONS * HTTP/1.1", "CONNECT elsewhere:443 HTTP/1.1"] {
+        let answer = raw(&table, start).await;
+        assert!(answer.starts_with("HTTP/1.1 4"), "{start}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_admin_listener_asks_for_its_own_key() {
+    let settings = Settings { admin_key: Some(Secret::of(b"key-of-the-operator")), ..with_keys(key("acme")) };
+    let table = table(settings).await;
+    let mut admin = Client::connect(table.router.admin()).await;
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(admin.ask(get(path)).await.unwrap().status, 200, "{path}");
+    }
+    for path in ["/admin/v1/overview", "/admin/nowhere"] {
+        check(&admin.ask(get(path)).await.unwrap(), 401, "unauthorized");
+        // A client's key opens nothing there.
+        check(&admin.ask(showing(get(path), ACME)).await.unwrap(), 401, "unauthorized");
+        assert_ne!(admin.ask(showing(get(path), "key-of-the-operator")).await.unwrap().status, 401, "{path}");
+    }
+    // Nor the operator's among clients.
+    let answer = table.client().await.ask(showing(get("/v1/models"), "key-of-the-operator")).await.unwrap();
+    check(&answer, 401, "invalid_api_key");
+}
+
+#[tokio::test]
+async fn without_keys_nobody_is_asked() {
+    let table = table(settings()).await;
+    let mut client = table.client().await;
+    let request =
+        Request::builder().method(Method::POST).uri(CHAT).header("authorization", "Basic Zm9vOmJhcg==");
+    let request = request.header("host", "m").body(Full::from(chat(1, false))).unwrap();
+    assert_eq!(client.ask(request).await.unwrap().status, 200);
+    assert_eq!(client.post(CHAT, chat(1, false)).await.status, 200);
+}
