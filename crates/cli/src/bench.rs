@@ -6,7 +6,7 @@
 mod answers;
 mod body;
 mod clock;
-mod line;
+pub(crate) mod line;
 pub mod play;
 pub mod played;
 pub mod refusal;

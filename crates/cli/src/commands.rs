@@ -8,7 +8,10 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-use crate::{bench, check, compat, completions, demo, engine, generate, key, man, replay, serve, tune};
+use crate::{
+    bench, check, compat, completions, demo, doctor, engine, explain, generate, key, man, replay, serve, top,
+    tune,
+};
 
 /// Most lines that the help of the whole program may have, also in a terminal of 24 lines twice.
 pub const HELP_LINES_MAX: usize = 40;
@@ -18,6 +21,8 @@ Examples:
   maitre demo                                  four simulated engines, the router, live traffic
   maitre serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
   maitre check maitre.toml                     every mistake in a config file at once
+  maitre doctor --config maitre.toml           what is wrong with the engines, and how to mend it
+  maitre top                                   a running router, live, in the terminal
   maitre compat sglang -- --worker-urls http://10.0.0.1:8000 --policy cache_aware
   maitre replay --trace traces/conversation.jsonl.gz --strategy all
   maitre tune --trace traces/conversation.jsonl.gz --target 'ttft_mean<2s'";
@@ -46,6 +51,9 @@ static GROUPS: &[Group] = &[
         rows: &[
             row(serve::command, serve::run),
             row(check::command, check::run),
+            row(top::command, top::run),
+            row(explain::command, explain::run),
+            row(doctor::command, doctor::run),
             row(demo::command, demo::run),
         ],
     },

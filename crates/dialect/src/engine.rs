@@ -3,6 +3,8 @@
 //! One file a brand, each turning its own words into a `Load`. What a brand does not report is `None`, and
 //! the router falls back on its own counts; nothing here is needed for routing to work.
 
+mod about;
+mod advice;
 mod llamacpp;
 mod priority;
 mod ranks;
@@ -17,6 +19,8 @@ mod vllm;
 
 use memchr::memmem;
 
+pub use about::{About, about, is_below};
+pub use advice::Need;
 pub use salt::salt_field;
 pub use tokenize::{TOKENIZE, answer, question};
 

@@ -8,6 +8,7 @@ pub mod router;
 pub mod salt;
 pub mod secret;
 pub mod settings;
+pub mod subscribe;
 pub mod worker;
 
 mod account;
@@ -35,7 +36,6 @@ mod record;
 mod refuse;
 mod serve;
 mod server;
-mod subscribe;
 mod visit;
 mod watch;
 

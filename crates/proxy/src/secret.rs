@@ -124,7 +124,7 @@ pub struct Bearer(HeaderValue);
 
 impl Bearer {
     /// The value of `authorization`.
-    pub(crate) fn header(&self) -> &HeaderValue {
+    pub fn header(&self) -> &HeaderValue {
         &self.0
     }
 }

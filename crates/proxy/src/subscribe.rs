@@ -4,8 +4,8 @@
 //! worker reads its publisher, runs the replays the feed asks for, and tells the brain. A subscription that
 //! breaks is made again at once, and then at a pace that spares an engine that is not there.
 
-mod replay;
-mod socket;
+pub mod replay;
+pub mod socket;
 
 #[cfg(test)]
 mod peers;

@@ -16,6 +16,7 @@ mod error;
 pub mod fault;
 mod messages;
 mod metrics;
+pub mod oddity;
 mod pooling;
 mod responses;
 mod route;
@@ -43,6 +44,7 @@ use crate::kv::Root;
 use crate::profile::Profile;
 use desk::Desk;
 use fault::{Faults, Injection};
+use oddity::Oddities;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -57,6 +59,8 @@ pub struct Settings {
     pub bodies_max: usize,
     /// Where the cache's changes are told; without it nobody is.
     pub events: Option<events::Settings>,
+    /// What is wrong with it.
+    pub oddities: Oddities,
 }
 
 impl Settings {
@@ -68,6 +72,7 @@ impl Settings {
             speedup: 1.0,
             bodies_max: 0,
             events: None,
+            oddities: Oddities::default(),
         }
     }
 }
@@ -284,7 +289,8 @@ async fn publish(
     changed: &Arc<Notify>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<Arc<Publisher>>, BindError> {
-    let Some(events) = settings.events.clone() else { return Ok(None) };
+    let published = settings.events.clone().filter(|_| settings.oddities.caches_prefixes());
+    let Some(events) = published else { return Ok(None) };
     let (stream, stream_addr) = bind(events.stream).await?;
     let replay = match events.replay {
         Some(addr) => Some(bind(addr).await?),

@@ -22,29 +22,29 @@ use super::trouble::{Kind, Trouble};
 const IDLE_MAX: Duration = Duration::from_secs(3);
 
 /// One connection; it ends with this value, and what is open on it is cut off.
-pub(super) struct Line {
+pub(crate) struct Line {
     sender: SendRequest<Full<Bytes>>,
     _driver: JoinSet<()>,
 }
 
 /// An endpoint and the idle connections to it, the latest last. There are never more of them than requests
 /// were open at once.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     address: Address,
     key: Option<HeaderValue>,
     idle: Mutex<Vec<(Line, Instant)>>,
 }
 
 impl Lines {
-    pub(super) fn new(address: Address, key: Option<HeaderValue>) -> Lines {
+    pub(crate) fn new(address: Address, key: Option<HeaderValue>) -> Lines {
         Lines { address, key, idle: Mutex::default() }
     }
 
-    pub(super) fn get(&self, path: &str) -> request::Builder {
+    pub(crate) fn get(&self, path: &str) -> request::Builder {
         self.head(Request::get(path))
     }
 
-    pub(super) fn post(&self, path: &str) -> request::Builder {
+    pub(crate) fn post(&self, path: &str) -> request::Builder {
         self.head(Request::post(path)).header(CONTENT_TYPE, "application/json")
     }
 
@@ -59,7 +59,7 @@ impl Lines {
 
     /// Sends on an idle connection if there is one. A request that could not be sent on it, because the other
     /// side had hung up, is sent on a new one.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
         now: Instant,

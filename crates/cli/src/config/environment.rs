@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use super::error::{Error, Place};
 use super::knob::{self, Given, Written};
 use super::{Found, near};
-use crate::bench;
+use crate::{bench, doctor};
 
 const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
 /// Those of other commands, which may well be set where this one runs.
-const ELSEWHERE: [&str; 1] = [bench::KEY_VARIABLE];
+const ELSEWHERE: [&str; 2] = [bench::KEY_VARIABLE, doctor::KEY_VARIABLE];
 
 #[derive(Debug, Default)]
 pub(super) struct Environment {

@@ -165,3 +165,32 @@ fn generate_stops_when_nobody_reads() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
 }
+
+#[tokio::test]
+async fn doctor_ends_with_what_it_found() {
+    let engine = Engine::start(&["--speedup", "10"]).await;
+    let quiet = format!("{}?events=off", engine.url);
+    let doctor = |worker: &str, more: &[&str]| {
+        run(&[&["doctor", "--worker", worker, "--limits-connections", "16", "--threads", "1"], more].concat())
+    };
+    let well = doctor(&quiet, &[]);
+    let shown = String::from_utf8_lossy(&well.stdout).into_owned();
+    assert_eq!((well.status.code(), shown.trim_end().lines().last()), (Some(0), Some("all well")), "{shown}");
+    assert!(!shown.contains('\x1b'), "colours are for terminals: {shown}");
+    let unwell = doctor(&engine.url, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&unwell.stdout).unwrap();
+    assert_eq!((unwell.status.code(), &report["healthy"]), (Some(1), &false.into()), "{report}");
+    assert_eq!(report["findings"][0]["code"], "events-off", "{report}");
+    assert_eq!(report["findings"][0]["worker"], engine.url, "{report}");
+    assert_eq!(doctor(&engine.url, &["--ignore", "events-off"]).status.code(), Some(0));
+}
+
+#[test]
+fn doctor_says_why_it_could_not_look() {
+    check(&["doctor"], 2, &["nothing to look at", "--worker", "--admin-url"]);
+    check(&["doctor", "--worker", "http://127.0.0.1:1/v1"], 2, &["has a path"]);
+    check(&["doctor", "--admin-url", "http://127.0.0.1:1"], 2, &["no workers and no router", "refused"]);
+    check(&["doctor", "--worker", "http://a", "--ignore", "slwo"], 2, &["slwo", "known: unreachable"]);
+    check(&["doctor", "--worker", "http://a", "--timeout", "5"], 2, &["5s"]);
+    check(&["doctor", "--worker", "http://a", "--key", "a\nb"], 2, &["--key"]);
+}

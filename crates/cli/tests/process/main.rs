@@ -11,6 +11,7 @@ mod examples;
 mod health;
 mod keys;
 mod notify;
+mod operator;
 mod packaging;
 mod page;
 mod program;

@@ -62,6 +62,33 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Sources, Unreadable> {
     parsed.map_err(|source| Unreadable::Json { kind: kind.name(), source })
 }
 
+/// The endpoint that the engine was given and dials, instead of listening there, so that nobody can subscribe.
+///
+/// Both brands listen only where the endpoint holds a wildcard. An address of their own, which looks as good, is one to
+/// connect to; for vLLM 0.0.0.0 is such an address too.
+pub fn dialled(kind: Kind, body: &[u8]) -> Option<String> {
+    let endpoint: Option<Cow<'_, str>> = match kind {
+        Kind::Vllm => {
+            let ranks: BTreeMap<Cow<'_, str>, Config<'_>> = serde_json::from_slice(body).ok()?;
+            ranks.into_values().find_map(|it| it.endpoint.filter(|_| it.publisher.as_deref() == Some("zmq")))
+        }
+        Kind::Sglang => {
+            let info: ServerInfo<'_> = serde_json::from_slice(body).ok()?;
+            let config = info.kv_events_config.as_ref().and_then(Value::as_str)?;
+            let config = serde_json::from_str::<Config<'_>>(config).ok()?;
+            config
+                .endpoint
+                .filter(|_| config.publisher.as_deref() == Some("zmq"))
+                .map(|it| it.into_owned().into())
+        }
+        Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => None,
+    };
+    let endpoint = endpoint?;
+    let host = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?.0;
+    let listens = host.contains('*') || host.contains("::") || (kind == Kind::Sglang && host == "0.0.0.0");
+    (!listens && endpoint.len() <= TEXT_BYTES_MAX).then(|| endpoint.into_owned())
+}
+
 /// What both engines are configured with.
 #[derive(Deserialize)]
 struct Config<'a> {
@@ -194,6 +221,26 @@ mod tests {
             .collect();
         assert_eq!(actual, expected, "{body}");
         sources
+    }
+
+    #[test]
+    fn an_engine_listens_only_at_a_wildcard() {
+        let told = |kind: Kind, endpoint: &str| {
+            let config = format!(r#"{{"publisher":"zmq","endpoint":"{endpoint}"}}"#);
+            let page = match kind {
+                Kind::Vllm => format!(r#"{{"0":{config}}}"#),
+                _ => serde_json::json!({ "kv_events_config": config }).to_string(),
+            };
+            dialled(kind, page.as_bytes())
+        };
+        for kind in [Kind::Vllm, Kind::Sglang] {
+            assert_eq!(told(kind, "tcp://*:5557"), None);
+            assert_eq!(told(kind, "tcp://[::]:5557"), None);
+            assert_eq!(told(kind, "tcp://127.0.0.1:5557").as_deref(), Some("tcp://127.0.0.1:5557"));
+        }
+        assert_eq!(told(Kind::Vllm, "tcp://0.0.0.0:5557").as_deref(), Some("tcp://0.0.0.0:5557"));
+        assert_eq!(told(Kind::Sglang, "tcp://0.0.0.0:5557"), None);
+        assert_eq!(dialled(Kind::Vllm, b"{}"), None);
     }
 
     #[test]

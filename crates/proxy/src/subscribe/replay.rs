@@ -23,7 +23,7 @@ const END: u64 = u64::MAX;
 
 /// What a replay may come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bound {
+pub struct Bound {
     pub batches_max: usize,
     pub bytes_max: usize,
     /// From the first packet to the end mark.
@@ -31,13 +31,13 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) const fn within(patience: Duration) -> Bound {
+    pub const fn within(patience: Duration) -> Bound {
         Bound { batches_max: BATCHES_MAX, bytes_max: BYTES_MAX, patience }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub struct Batch {
     pub sequence: u64,
     /// Still packed.
     pub payload: Bytes,
@@ -45,7 +45,7 @@ pub(super) struct Batch {
 
 /// Why a replay is worth nothing.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReplayError {
+pub enum ReplayError {
     #[error("replay: {0}")]
     Socket(#[from] Error),
     /// The usual face of a replay that lost its end on the way, too.
@@ -66,7 +66,7 @@ pub(super) enum ReplayError {
 
 /// Everything from number `from` on. May begin later than that: then what lies between is gone for good. May
 /// be empty: then there is nothing from there on, and never was or no longer is.
-pub(super) async fn replay(place: Place<'_>, from: u64, bound: Bound) -> Result<Vec<Batch>, ReplayError> {
+pub async fn replay(place: Place<'_>, from: u64, bound: Bound) -> Result<Vec<Batch>, ReplayError> {
     let mut drain = Drain { from, bound, batches: Vec::new(), bytes: 0 };
     let whole = async {
         let mut dealer = Dealer::connect(place, bound.patience).await?;

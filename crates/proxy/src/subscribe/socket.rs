@@ -31,18 +31,18 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// One message: its frames, in the memory they arrived in.
-pub(super) type Message = Vec<Bytes>;
+pub type Message = Vec<Bytes>;
 
 /// Where a publisher or a replay listens. The host as a resolver wants it, IPv6 without brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub struct Place<'a> {
     pub host: &'a str,
     pub port: u16,
 }
 
 /// Why there is no connection, or none any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub enum Error {
     #[error("connect: {0}")]
     Unreachable(io::Error),
     /// Nobody there, or somebody who does not greet.
@@ -59,31 +59,27 @@ pub(super) enum Error {
 
 impl Error {
     /// Whether nobody listens there.
-    pub(super) fn is_refused(&self) -> bool {
+    pub fn is_refused(&self) -> bool {
         matches!(self, Error::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
 /// Listens to a publisher. Dropped, it is gone.
 #[derive(Debug)]
-pub(super) struct Subscriber(Connection);
+pub struct Subscriber(Connection);
 
 impl Subscriber {
     /// Connects, shakes hands and subscribes to all topics that begin with `topic`. Whatever the publisher
     /// sends from the moment it has read the subscription will be heard, or the connection ends, or there is
     /// a gap in the numbers.
-    pub(super) async fn connect(
-        place: Place<'_>,
-        topic: &[u8],
-        patience: Duration,
-    ) -> Result<Subscriber, Error> {
+    pub async fn connect(place: Place<'_>, topic: &[u8], patience: Duration) -> Result<Subscriber, Error> {
         let mut connection = Connection::open(place, Role::Sub, patience).await?;
         connection.send(&[Subscription::Add(topic).to_frame()]).await?;
         Ok(Subscriber(connection))
     }
 
     /// The next message. Cancelled, it has lost nothing. After an error there is no other.
-    pub(super) async fn next(&mut self) -> Result<Message, Error> {
+    pub async fn next(&mut self) -> Result<Message, Error> {
         self.0.next().await
     }
 }

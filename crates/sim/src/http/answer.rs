@@ -26,6 +26,8 @@ pub(super) struct Answer {
     pub(super) finish: Finish,
     pub(super) words: Words,
     pub(super) delivery: Delivery,
+    /// Whether usage says how much was cached.
+    pub(super) tells_cached: bool,
 }
 
 pub(super) enum Words {
@@ -154,12 +156,15 @@ impl Answer {
     }
 
     pub(super) fn usage(&self, seen: Seen) -> String {
+        let details = match self.tells_cached {
+            true => format!(r#"{{"cached_tokens":{}}}"#, seen.cached_tokens),
+            false => "null".to_owned(),
+        };
         format!(
-            r#"{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}}"#,
+            r#"{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{details}}}"#,
             self.prompt_tokens,
             self.prompt_tokens + self.tokens,
-            self.tokens,
-            seen.cached_tokens
+            self.tokens
         )
     }
 }

@@ -109,8 +109,10 @@ impl Page {
         let profile = &shared.settings.engine.profile;
         let _ = writeln!(
             self.text,
-            r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
-            profile.block_tokens, profile.kv_blocks
+            r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="{}",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
+            profile.block_tokens,
+            if shared.settings.oddities.caches_prefixes() { "True" } else { "False" },
+            profile.kv_blocks
         );
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -16,6 +16,7 @@ use super::body::{Body, Cut, Limit, Stream, Then};
 use super::desk::Ticket;
 use super::error::Refusal;
 use super::fault::{Fault, Injection};
+use super::oddity::Oddity;
 use super::pooling;
 use super::{Open, Shared, metrics};
 use crate::clock;
@@ -52,6 +53,18 @@ impl Reply {
 
 /// Serves one request. An error cuts the connection without an answer.
 pub(super) async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+    let date = shared.settings.oddities.find(|it| match it {
+        Oddity::Date(date) => Some(HeaderValue::from_static(date)),
+        _ => None,
+    });
+    let mut response = answer(shared, request).await?;
+    if let Some(date) = date {
+        response.headers_mut().insert(DATE, date);
+    }
+    Ok(response)
+}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
     let open = shared.requests.enter();
     let (parts, incoming) = request.into_parts();
     let path = parts.uri.path();
@@ -80,11 +93,24 @@ pub(super) async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Re
     };
     let request_id = parts.headers.get("x-request-id");
     let reply = match parts.method {
+        _ if !may_enter(&shared, path, parts.headers.get(AUTHORIZATION)) => {
+            Err(Refusal::plain(StatusCode::UNAUTHORIZED))
+        }
         Method::GET => get(&shared, path),
         Method::POST => post(&shared, Posted { path, request_id, body: &body }).await,
         _ => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
     };
     Ok(respond(reply, limit, open))
+}
+
+/// As vLLM does it: a key guards what lies below `/v1`, and nothing else.
+fn may_enter(shared: &Shared, path: &str, key: Option<&HeaderValue>) -> bool {
+    let wanted = shared.settings.oddities.find(|it| match it {
+        Oddity::WantsKey(key) => Some(*key),
+        _ => None,
+    });
+    let given = key.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
+    !path.starts_with("/v1") || wanted.is_none_or(|wanted| given == Some(wanted))
 }
 
 struct Posted<'a> {
@@ -98,9 +124,11 @@ const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/met
 fn get(shared: &Shared, path: &str) -> Result<Reply, Refusal> {
     match path {
         "/health" | "/ping" => Ok(Reply::Empty),
-        // Not a version of vLLM's: a router that asks should see whom it talks to.
-        "/version" => Ok(Reply::json(&json!({"version": concat!("maitre-sim-", env!("CARGO_PKG_VERSION"))}))),
+        "/version" => Ok(Reply::json(&json!({"version": version(shared)}))),
         "/v1/models" => Ok(Reply::json(&models(shared))),
+        "/metrics" if shared.settings.oddities.any(|it| matches!(it, Oddity::NoMetrics)) => {
+            Err(Refusal::plain(StatusCode::NOT_FOUND))
+        }
         "/metrics" => Ok(Reply::Whole { content_type: METRICS, content: metrics::render(shared).into() }),
         "/kv_event_sources" => Ok(Reply::json(&event_sources(shared))),
         _ if POST_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
@@ -156,7 +184,7 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         return Err(Refusal::bad_request("stream: not simulated on this route"));
     }
     let model = shared.model(ask.model.as_deref())?;
-    let root = shared.root(model, &ask.salt);
+    let root = shared.root(model, &shared.salt(&ask)?);
     let seed = text::seed(model, &ask.prompt);
     let words = Words::new(ask.call.as_ref(), seed);
     let profile = &shared.settings.engine.profile;
@@ -171,6 +199,7 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         finish: length.finish,
         words,
         delivery: ask.delivery,
+        tells_cached: shared.settings.oddities.tells_cached_tokens(),
     };
     let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
     shared.desk.pay_overhead(arrived, profile.overhead).await;
@@ -191,6 +220,19 @@ impl Shared {
         let names = std::iter::once(&self.settings.model).chain(&self.settings.adapters);
         let known = names.into_iter().find(|it| *it == name);
         known.map(String::as_str).ok_or_else(|| Refusal::unknown_model(name))
+    }
+
+    /// The salt a request is cached under. An engine that caches no prefixes never meets the same one twice.
+    fn salt(&self, ask: &Ask) -> Result<String, Refusal> {
+        let odd = |is: fn(&Oddity) -> bool| self.settings.oddities.any(is);
+        if !self.settings.oddities.caches_prefixes() {
+            let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
+            return Ok(number.to_string());
+        }
+        if !ask.salt.is_empty() && odd(|it| matches!(it, Oddity::RefusesSalts)) {
+            return Err(Refusal::bad_request("cache_salt: extra fields are not permitted"));
+        }
+        Ok(if odd(|it| matches!(it, Oddity::IgnoresSalts)) { String::new() } else { ask.salt.clone() })
     }
 
     /// Where the cache of this model or adapter begins.
@@ -222,8 +264,20 @@ impl Shared {
     }
 }
 
+/// Not a version of vLLM's, unless told so: a router that asks should see whom it talks to.
+fn version(shared: &Shared) -> &'static str {
+    let told = shared.settings.oddities.find(|it| match it {
+        Oddity::Version(version) => Some(*version),
+        _ => None,
+    });
+    told.unwrap_or(concat!("maitre-sim-", env!("CARGO_PKG_VERSION")))
+}
+
 fn models(shared: &Shared) -> Value {
     let settings = &shared.settings;
+    if settings.oddities.any(|it| matches!(it, Oddity::NoModels)) {
+        return json!({"object": "list", "data": []});
+    }
     let card = |id: &str, parent: Option<&str>| {
         json!({
             "id": id,
@@ -241,7 +295,14 @@ fn models(shared: &Shared) -> Value {
 }
 
 fn tokenize(shared: &Shared, body: &[u8]) -> Result<Reply, Refusal> {
-    let tokens = ask::parse_prompt(body)?;
+    let odd = shared.settings.oddities.find(|it| match it {
+        Oddity::Tokenizes(tokenize) => Some(tokenize(body)),
+        _ => None,
+    });
+    let tokens = match odd {
+        Some(tokens) => tokens.ok_or_else(|| Refusal::bad_request("messages: cannot be tokenized"))?,
+        None => ask::parse_prompt(body)?,
+    };
     Ok(Reply::json(&json!({
         "count": tokens.len(),
         "max_model_len": shared.settings.engine.profile.context_tokens_max,
@@ -261,10 +322,16 @@ fn detokenize(body: &[u8]) -> Result<Reply, Refusal> {
 
 /// By data-parallel rank, of which there is one, as vLLM answers. Empty when nothing is published.
 fn event_sources(shared: &Shared) -> Value {
-    match &shared.publisher {
-        Some(publisher) => json!({"0": publisher.source()}),
-        None => json!({}),
+    let Some(publisher) = &shared.publisher else { return json!({}) };
+    let mut source = publisher.source();
+    let told = shared.settings.oddities.find(|it| match it {
+        Oddity::EventsToldAt(endpoint) => Some(*endpoint),
+        _ => None,
+    });
+    if let Some(endpoint) = told {
+        source["endpoint"] = endpoint.into();
     }
+    json!({"0": source})
 }
 
 fn command_sim(shared: &Shared, command: &str, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {

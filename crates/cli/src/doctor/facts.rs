@@ -1,0 +1,308 @@
+//! What was seen of a fleet: plain values, gathered once, judged afterwards.
+//!
+//! Nothing here says whether it is good. What was not looked at, or could not be, is a state of its own, so that
+//! no check takes silence for health.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use maitre_dialect::engine::{About, Kind, Load};
+use maitre_dialect::models::Model;
+use maitre_dialect::usage::Usage;
+
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    pub workers: Vec<Worker>,
+    /// None if nobody named one.
+    pub router: Option<Router>,
+    pub here: Here,
+}
+
+/// What is known without asking anybody.
+#[derive(Clone, Debug, Default)]
+pub struct Here {
+    /// The most files this process may open; none if it cannot be told.
+    pub descriptors: Option<u64>,
+    pub connections: u64,
+    pub idle_per_worker: u64,
+    pub threads: u64,
+    /// Where others can reach the admin listener, if the settings let them.
+    pub open_admin: Option<SocketAddr>,
+    /// Tokenizers that cannot be loaded: model and why.
+    pub unusable: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub url: String,
+    /// As configured; one unless the operator says otherwise.
+    pub ranks: u32,
+    pub reach: Reach,
+    pub kind: Kind,
+    pub listed: Listed,
+    pub about: About,
+    pub metered: Metered,
+    pub events: Events,
+    pub asked: Asked,
+    pub compared: Vec<Compared>,
+    /// To the first piece of a tiny streamed answer, the least of a few.
+    pub first_token: Option<Duration>,
+    /// How far its clock is ahead of ours, in seconds, by its `date` header; none if it sends none.
+    pub clock_ahead: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The status its probe path answers with.
+    Answers {
+        path: String,
+        status: u16,
+    },
+    Unresolved(String),
+    Refused(String),
+    TimedOut(Duration),
+    /// Something is there that does not speak HTTP, or hung up.
+    Broke(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    Models(Vec<Model>),
+    /// 401 or 403.
+    Locked {
+        status: u16,
+        with_key: bool,
+    },
+    Unreadable {
+        status: u16,
+        why: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Metered {
+    Read(Load),
+    /// No page, by this status.
+    Missing {
+        path: &'static str,
+        status: u16,
+    },
+    /// A page without anything of the brand's own.
+    Foreign(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// The settings say not to follow them.
+    Off,
+    /// The brand has none.
+    Unheard,
+    /// The engine says that it publishes none.
+    None,
+    /// Neither the engine nor the settings say where.
+    Untold {
+        path: &'static str,
+        status: u16,
+    },
+    At(Published),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// `host:port`.
+    pub place: String,
+    /// Whether the settings name the place; else the engine does.
+    pub is_configured: bool,
+    /// What the engine dials instead of listening.
+    pub dialled: Option<String>,
+    /// Ranks the engine says it has.
+    pub ranks: usize,
+    /// Topics that begin so are wanted.
+    pub topic: String,
+    pub stream: Stream,
+    pub replay: Replay,
+    /// Further ranks whose stream cannot be reached: which, where, and why.
+    pub dumb: Vec<(u32, String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// And whether somebody answers at the same port of this machine's loopback.
+    Unreachable {
+        why: String,
+        on_loopback: bool,
+    },
+    /// It shakes hands; nothing was sent that it should have told.
+    Open,
+    /// A prompt of so many tokens was sent, and nothing came.
+    Silent {
+        prompt_tokens: u64,
+    },
+    Heard {
+        topic: String,
+        block_tokens: u32,
+    },
+    Unreadable {
+        why: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replay {
+    Absent,
+    Answers,
+    Fails {
+        place: String,
+        why: String,
+    },
+    /// The stream is not there either.
+    Unasked,
+}
+
+/// What became of a few small requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Why none was sent.
+    No(&'static str),
+    Failed {
+        path: &'static str,
+        why: String,
+    },
+    Answered(Answered),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// A prompt that nobody sent before.
+    pub first: Usage,
+    /// The same once more.
+    pub second: Usage,
+    pub salted: Salted,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Salted {
+    #[default]
+    Unasked,
+    /// The same prompt under a salt nobody used before.
+    Answered(Usage),
+    Refused {
+        status: u16,
+    },
+}
+
+/// One fixed chat as tokens: ours beside the engine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    pub model: String,
+    pub outcome: Comparison,
+}
+
+/// Counts and places only: ids are nobody's to print.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    Same {
+        tokens: usize,
+    },
+    /// The first place where they part.
+    Differ {
+        ours: usize,
+        theirs: usize,
+        at: usize,
+    },
+    /// We cannot render it.
+    Unrendered(String),
+    /// The engine did not answer.
+    Unanswered(String),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Router {
+    pub admin: Option<Result<Admin, String>>,
+    /// The models it offers to clients.
+    pub front: Option<Result<Vec<String>, String>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Admin {
+    pub url: String,
+    pub is_ready: bool,
+    /// What `/readyz` says.
+    pub said: String,
+    /// `/metrics`.
+    pub page: Bytes,
+}
+
+impl Worker {
+    /// One that nothing is known of but how it was reached.
+    pub fn unknown(url: String, reach: Reach) -> Worker {
+        Worker {
+            url,
+            ranks: 1,
+            reach,
+            kind: Kind::Generic,
+            listed: Listed::Models(Vec::new()),
+            about: About::default(),
+            metered: Metered::Read(Load::default()),
+            events: Events::Off,
+            asked: Asked::No("it was not reached"),
+            compared: Vec::new(),
+            first_token: None,
+            clock_ahead: None,
+        }
+    }
+
+    /// Whether it answers as an engine does, so that the rest can be judged.
+    pub fn is_present(&self) -> bool {
+        matches!(self.reach, Reach::Answers { status, .. } if status < 500) && !self.is_stranger()
+    }
+
+    /// An HTTP server that has neither of the two pages every engine has.
+    pub fn is_stranger(&self) -> bool {
+        let is_lost = |status: u16| !(200..300).contains(&status);
+        let no_health = matches!(self.reach, Reach::Answers { status, .. } if is_lost(status));
+        no_health && matches!(self.listed, Listed::Unreadable { .. }) && self.kind == Kind::Generic
+    }
+
+    /// The models it serves, adapters left out.
+    pub fn models(&self) -> Vec<&Model> {
+        match &self.listed {
+            Listed::Models(models) => models.iter().filter(|it| it.parent.is_none()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Tokens in a block, by its events or by its own account.
+    pub fn block_tokens(&self) -> Option<u64> {
+        let heard = match &self.events {
+            Events::At(Published { stream: Stream::Heard { block_tokens, .. }, .. }) => {
+                Some(u64::from(*block_tokens))
+            }
+            _ => None,
+        };
+        let told = match &self.metered {
+            Metered::Read(load) => load.block_size,
+            _ => None,
+        };
+        heard.filter(|it| *it > 0).or(told).or(self.about.block_tokens)
+    }
+
+    /// Ranks behind the address that nobody told the router of: which one answers is anybody's guess.
+    pub fn hidden_ranks(&self) -> Option<usize> {
+        match &self.events {
+            Events::At(published) if published.ranks > 1 && self.ranks == 1 => Some(published.ranks),
+            _ => None,
+        }
+    }
+}
+
+impl Fleet {
+    pub fn present(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter().filter(|it| it.is_present())
+    }
+
+    pub fn admin(&self) -> Option<&Admin> {
+        self.router.as_ref()?.admin.as_ref()?.as_ref().ok()
+    }
+}

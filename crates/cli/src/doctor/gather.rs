@@ -1,0 +1,216 @@
+//! Looks at a fleet: all the sockets, and no judgement.
+//!
+//! Workers are looked at side by side, a bounded number at once. What one of them does not answer is a fact like any
+//! other; nothing here fails.
+
+mod events;
+mod requests;
+mod router;
+mod tokens;
+
+use std::sync::Arc;
+
+use maitre_dialect::engine::{self, Answer, Kind};
+use maitre_dialect::models;
+use maitre_proxy::{self as proxy, Settings};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::Plan;
+use super::client::{Client, Page, Question, Unanswered, short};
+use super::clock;
+use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, Reach, Worker};
+use tokens::Tokenizers;
+
+/// Workers that are looked at side by side.
+const AT_ONCE: usize = 8;
+
+/// Looks at all that the plan names.
+pub async fn look(plan: &Plan) -> Fleet {
+    let router = router::look(plan).await;
+    let workers = match plan.settings.workers.is_empty() {
+        true => router.as_ref().map(router::workers).unwrap_or_default(),
+        false => plan.settings.workers.clone(),
+    };
+    let plan = Arc::new(plan.clone());
+    let (tokenizers, unusable) = Tokenizers::load(&plan.settings.tokenizers);
+    let tokenizers = Arc::new(tokenizers);
+    let mut looked = side_by_side(workers.iter().cloned(), {
+        let plan = plan.clone();
+        move |worker| look_at(plan.clone(), tokenizers.clone(), worker)
+    })
+    .await;
+    // Afterwards, when nobody is busy with our own questions.
+    if plan.requests {
+        let targets = looked.iter().zip(&workers).map(|(facts, worker)| {
+            let asked = matches!(facts.asked, Asked::Answered(_));
+            (asked.then(|| requests::model(facts)).flatten(), worker.clone())
+        });
+        let times = side_by_side(targets, {
+            let plan = plan.clone();
+            move |(model, worker)| time(plan.clone(), model, worker)
+        });
+        let times = times.await;
+        for (facts, time) in looked.iter_mut().zip(times) {
+            facts.first_token = time;
+        }
+    }
+    Fleet { workers: looked, router, here: here(&plan, unusable) }
+}
+
+/// Does the same for each, a few at once; answers in their order.
+async fn side_by_side<T, U, F>(items: impl Iterator<Item = T>, work: impl Fn(T) -> F) -> Vec<U>
+where
+    U: Send + 'static,
+    F: Future<Output = U> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tasks = JoinSet::new();
+    for (number, item) in items.enumerate() {
+        let (permits, work) = (permits.clone(), work(item));
+        tasks.spawn(async move {
+            // The semaphore is never closed.
+            let _permit = permits.acquire().await;
+            (number, work.await)
+        });
+    }
+    let mut done = tasks.join_all().await;
+    done.sort_by_key(|it| it.0);
+    done.into_iter().map(|it| it.1).collect()
+}
+
+async fn time(plan: Arc<Plan>, model: Option<String>, worker: proxy::Worker) -> Option<std::time::Duration> {
+    requests::time(&client(&plan, &worker), &model?).await
+}
+
+fn client(plan: &Plan, worker: &proxy::Worker) -> Client {
+    Client { address: worker.address.clone(), key: plan.key.clone(), patience: plan.patience }
+}
+
+async fn look_at(plan: Arc<Plan>, tokenizers: Arc<Tokenizers>, worker: proxy::Worker) -> Worker {
+    let (client, url) = (client(&plan, &worker), worker.address.to_string());
+    let path = &plan.settings.probes.path;
+    let health = match client.ask(Question::get(path)).await {
+        Ok(page) => page,
+        Err(unanswered) => return Worker::unknown(url, unanswered.reach()),
+    };
+    let pages = match probe(&client).await {
+        Ok(pages) => pages,
+        Err(unanswered) => return Worker::unknown(url, unanswered.reach()),
+    };
+    let answers: Vec<Answer<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
+    let kind = engine::detect(&answers);
+    let reach = Reach::Answers { path: path.clone(), status: health.status };
+    let mut facts = Worker {
+        ranks: worker.ranks,
+        kind,
+        listed: listed(&pages, plan.key.is_some()),
+        about: engine::about(kind, &answers),
+        metered: metered(&client, kind).await,
+        clock_ahead: ahead(&health),
+        ..Worker::unknown(url, reach)
+    };
+    if !facts.is_present() {
+        return facts;
+    }
+    let sought = events::seek(&client, &plan.settings, &worker, kind).await;
+    let (events, asked) = events::follow(sought, &client, &plan, &facts).await;
+    (facts.events, facts.asked) = (events, asked);
+    facts.compared = tokens::compare(&client, &facts, &tokenizers).await;
+    facts
+}
+
+/// The pages that tell an engine's brand. A page that is not there is an answer; a worker that stops answering is not.
+async fn probe(client: &Client) -> Result<Vec<(&'static str, Page)>, Unanswered> {
+    let mut pages = Vec::new();
+    for path in engine::PROBES {
+        pages.push((path, client.ask(Question::get(path)).await?));
+    }
+    Ok(pages)
+}
+
+fn answer<'a>(path: &'a str, page: &'a Page) -> Answer<'a> {
+    Answer { path, status: page.status, body: &page.body, server: page.server.as_deref() }
+}
+
+fn listed(pages: &[(&str, Page)], with_key: bool) -> Listed {
+    let Some((_, page)) = pages.iter().find(|it| it.0 == "/v1/models") else {
+        return Listed::Models(Vec::new());
+    };
+    match (page.status, models::parse(&page.body)) {
+        (status @ (401 | 403), _) => Listed::Locked { status, with_key },
+        (_, Ok(models)) if page.is_success() => Listed::Models(models),
+        (status, Ok(_)) => Listed::Unreadable { status, why: "not a success".to_owned() },
+        (status, Err(error)) => Listed::Unreadable { status, why: short(&error.to_string()) },
+    }
+}
+
+async fn metered(client: &Client, kind: Kind) -> Metered {
+    let mut first = None;
+    for &path in kind.metrics_paths() {
+        let seen = match client.ask(Question::get(path)).await {
+            Ok(page) if page.is_success() => match engine::parse_metrics(kind, None, &page.body) {
+                Ok(load) => return Metered::Read(load),
+                Err(error) => Metered::Foreign(short(&error.to_string())),
+            },
+            Ok(page) => Metered::Missing { path, status: page.status },
+            Err(unanswered) => Metered::Foreign(unanswered.why()),
+        };
+        // The best place comes first.
+        first.get_or_insert(seen);
+    }
+    first.unwrap_or(Metered::Read(engine::Load::default()))
+}
+
+/// How far the worker's clock is ahead, at least: its second may have begun up to a second before.
+fn ahead(page: &Page) -> Option<f64> {
+    let theirs = clock::of_header(page.date.as_deref()?)? as f64;
+    let (sent, received) = (page.between.0.as_secs_f64(), page.between.1.as_secs_f64());
+    Some(match () {
+        () if theirs > received => theirs - received,
+        () if theirs + 1.0 < sent => theirs + 1.0 - sent,
+        () => 0.0,
+    })
+}
+
+fn here(plan: &Plan, unusable: Vec<(String, String)>) -> Here {
+    let Settings { limits, threads, admin, .. } = &plan.settings;
+    let cores = std::thread::available_parallelism().map_or(1, |it| it.get());
+    Here {
+        descriptors: std::fs::read_to_string("/proc/self/limits").ok().and_then(|it| open_files(&it)),
+        connections: limits.connections as u64,
+        idle_per_worker: limits.idle_per_worker as u64,
+        threads: if *threads == 0 { cores } else { *threads } as u64,
+        open_admin: Some(*admin).filter(|it| !it.ip().to_canonical().is_loopback()),
+        unusable,
+    }
+}
+
+/// The soft limit in Linux's table of them.
+fn open_files(limits: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|it| it.strip_prefix("Max open files"))?;
+    match row.split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+/// What was asked of an engine and what it publishes, when neither was to be had.
+fn unasked(events: Events, why: &'static str) -> (Events, Asked) {
+    (events, Asked::No(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_open_files_is_the_soft_one() {
+        let table = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                     Max processes             1                    2                    processes \n\
+                     Max open files            1024                 524288               files     \n";
+        assert_eq!(open_files(table), Some(1_024));
+        assert_eq!(open_files("Max open files            unlimited unlimited files"), Some(u64::MAX));
+        assert_eq!(open_files(""), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Is everybody there, and what do they say they serve?
+
+use maitre_dialect::engine::Need;
+
+use super::{odd_ones, workers};
+use crate::doctor::code::Code;
+use crate::doctor::facts::{Fleet, Listed, Reach, Worker};
+use crate::doctor::report::{Finding, Outcome};
+
+pub(super) fn reach(fleet: &Fleet) -> Outcome {
+    let there = fleet.present().count();
+    let mut outcome = Outcome::said(format!("{there} of {} answer", workers(fleet.workers.len())));
+    outcome.findings.extend(fleet.workers.iter().filter_map(absence));
+    outcome
+}
+
+fn absence(worker: &Worker) -> Option<Finding> {
+    let url = &worker.url;
+    let find = |what: String, fix: &str| Some(Finding::at(url, Code::Unreachable, what, fix));
+    match &worker.reach {
+        Reach::Unresolved(why) => find(
+            format!("its name does not resolve: {why}"),
+            "mend the host in its URL, or use its IP address; see what the resolver of this machine knows",
+        ),
+        Reach::Refused(why) => find(
+            format!("nobody listens there: {why}"),
+            "start the engine, with --host 0.0.0.0 if it is on another machine, or mend the port in its URL",
+        ),
+        Reach::TimedOut(after) => find(
+            format!("no answer within {after:?}"),
+            "see whether the engine hangs, still loads its model, or is kept behind a firewall; \
+             --timeout waits longer",
+        ),
+        Reach::Broke(why) => find(
+            format!("something is there that does not answer in plain HTTP/1.1: {why}"),
+            "mend the port in its URL; if it speaks TLS, reach it by an address that does not",
+        ),
+        Reach::Answers { path, status } if worker.is_stranger() => Some(Finding::at(
+            url,
+            Code::NotAnEngine,
+            format!("{path} answers {status}, and /v1/models is not there either"),
+            "mend its URL: the host and port of the engine itself, without /v1 or another path",
+        )),
+        Reach::Answers { path, status } if *status >= 500 => Some(Finding::at(
+            url,
+            Code::Unreachable,
+            format!("{path} answers {status}: it says itself that it is not well"),
+            "read the engine's own log; it gets no requests meanwhile",
+        )),
+        Reach::Answers { .. } => None,
+    }
+}
+
+pub(super) fn models(fleet: &Fleet) -> Outcome {
+    let present: Vec<&Worker> = fleet.present().collect();
+    let mut outcome = Outcome::default();
+    let mut listed: Vec<(&Worker, Vec<&str>)> = Vec::new();
+    for worker in present {
+        match &worker.listed {
+            Listed::Locked { status, with_key } => outcome.find(locked(worker, *status, *with_key)),
+            Listed::Unreadable { status, why } => outcome.find(Finding::at(
+                &worker.url,
+                Code::NoModels,
+                format!("/v1/models cannot be read (status {status}): {why}"),
+                "serve the OpenAI API there, or mend the URL",
+            )),
+            Listed::Models(_) => {
+                let mut names: Vec<&str> = worker.models().iter().map(|it| it.id.as_str()).collect();
+                names.sort_unstable();
+                match names.is_empty() {
+                    true => outcome.find(Finding::at(
+                        &worker.url,
+                        Code::NoModels,
+                        "/v1/models lists nothing",
+                        "see whether the engine has loaded its model; until it lists one it gets only requests \
+                         for models that nobody lists",
+                    )),
+                    false => listed.push((worker, names)),
+                }
+            }
+        }
+    }
+    differ(&listed, &mut outcome);
+    let mut all: Vec<&str> = listed.iter().flat_map(|it| it.1.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    outcome.said = if all.is_empty() { "none known".to_owned() } else { all.join(", ") };
+    outcome
+}
+
+fn locked(worker: &Worker, status: u16, with_key: bool) -> Finding {
+    let (what, give) = match with_key {
+        true => {
+            (format!("/v1/models answers {status} to the key that was given"), "give another key with --key")
+        }
+        false => (
+            format!("/v1/models answers {status}: it wants a key"),
+            "give doctor the key with --key or MAITRE_DOCTOR_KEY",
+        ),
+    };
+    let start = worker.kind.advice(Need::NoKey);
+    let fix = format!("{give}, and the router in worker_key or worker_key_file; or start the engine {start}");
+    Finding::at(&worker.url, Code::KeyWanted, what, fix)
+}
+
+fn differ(listed: &[(&Worker, Vec<&str>)], outcome: &mut Outcome) {
+    let Some(odd) = odd_ones(listed) else { return };
+    for (worker, names) in odd.others {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::ModelsDiffer,
+            format!(
+                "serves {}, while {} of {} serve {}",
+                names.join(", "),
+                odd.count,
+                listed.len(),
+                odd.usual.join(", ")
+            ),
+            "if all are to serve the same, start it with the others' model and --served-model-name; \
+             if not, --ignore models-differ",
+        ));
+    }
+}

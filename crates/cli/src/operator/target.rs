@@ -1,0 +1,168 @@
+//! Which router, and the key to it: from flags, the page's address, a file or the environment.
+//!
+//! A key on the command line is seen by everyone who can list processes. So it is taken from elsewhere too, and no
+//! message repeats it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Arg, ArgMatches, value_parser};
+use http::HeaderValue;
+use maitre_proxy::Address;
+
+/// The same variable that `maitre serve` takes its own key from.
+pub(crate) const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";
+
+const URL: &str = "http://127.0.0.1:8081";
+
+/// Keys are short; a file that is longer is another one.
+const KEY_BYTES_MAX: u64 = 4_096;
+
+/// Where to ask, and as whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    /// The value of the `authorization` header.
+    pub(crate) key: HeaderValue,
+}
+
+pub(crate) fn args() -> [Arg; 3] {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    [
+        text("url", "URL", "The router's admin address, or the page's with its key").default_value(URL),
+        text("key", "KEY", "The admin key; other users may see it in the list of processes")
+            .conflicts_with("key-file"),
+        text("key-file", "FILE", "A file that holds it [default: the variable MAITRE_ADMIN_KEY]")
+            .value_parser(value_parser!(PathBuf)),
+    ]
+}
+
+impl Target {
+    pub(crate) fn read(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Target> {
+        let url: &String = matches.get_one("url").context("url")?;
+        let (place, fragment) = url.split_once('#').unwrap_or((url, ""));
+        let address = address(place)?;
+        let in_url = fragment.split('&').find_map(|it| it.strip_prefix("key=")).filter(|it| !it.is_empty());
+        let (key, from) = if let Some(key) = matches.get_one::<String>("key") {
+            (key.clone(), "--key".to_owned())
+        } else if let Some(path) = matches.get_one::<PathBuf>("key-file") {
+            (in_file(path)?, format!("--key-file {}", path.display()))
+        } else if let Some(key) = in_url {
+            (key.to_owned(), "--url".to_owned())
+        } else if let Some(key) = variable.filter(|it| !it.is_empty()) {
+            // What is not text is no key; a line break is refused below.
+            (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE.to_owned())
+        } else {
+            bail!(
+                "no key: {address} asks for one; set {KEY_VARIABLE}, or write --key-file FILE or the page's address, as in --url '{address}/#key=…'"
+            );
+        };
+        Ok(Target { address, key: header(&key).with_context(|| from)? })
+    }
+}
+
+fn address(place: &str) -> anyhow::Result<Address> {
+    let wants_tls = place.trim_start().to_ascii_lowercase().starts_with("https://");
+    ensure!(!wants_tls, "--url {place:?} asks for TLS, which is not spoken here; write \"http://host:port\"");
+    place.parse().context("--url")
+}
+
+fn in_file(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|it| it.take(KEY_BYTES_MAX + 1).read_to_string(&mut text));
+    read.with_context(|| format!("--key-file {}", path.display()))?;
+    ensure!(
+        text.len() as u64 <= KEY_BYTES_MAX,
+        "--key-file {}: longer than {KEY_BYTES_MAX} bytes, so it holds more than a key",
+        path.display()
+    );
+    Ok(text.trim().to_owned())
+}
+
+fn header(key: &str) -> anyhow::Result<HeaderValue> {
+    ensure!(!key.is_empty(), "there is no key in it");
+    ensure!(
+        !key.starts_with("sha256:"),
+        "this is the hash of a key, which opens nothing; write the key itself"
+    );
+    // The key itself is not repeated: it would end in somebody's log.
+    let value = HeaderValue::try_from(format!("Bearer {key}"));
+    let mut value =
+        value.ok().context("not a key that a header can carry; write it in one line of plain text")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    fn read(args: &[&str], variable: &str) -> anyhow::Result<Target> {
+        let command = Command::new("x").args(super::args());
+        let matches = command.try_get_matches_from([&["x"], args].concat())?;
+        Target::read(&matches, Some(variable.into()))
+    }
+
+    #[track_caller]
+    fn check(args: &[&str], variable: &str, expected: Result<(&str, &str), &str>) {
+        match (read(args, variable), expected) {
+            (Ok(target), Ok((url, key))) => {
+                assert_eq!((target.address.to_string().as_str(), target.key.to_str().unwrap()), (url, key));
+                assert!(!format!("{target:?}").contains(key), "a key in somebody's log: {target:?}");
+            }
+            (Err(error), Err(part)) => {
+                let said = format!("{error:#}");
+                assert!(said.contains(part), "{said}");
+                assert!(!said.contains("s3cret"), "{said}");
+            }
+            (actual, expected) => panic!("{args:?}: {actual:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_key_comes_from_the_nearest_place() {
+        const HERE: &str = "http://127.0.0.1:8081";
+        let page = "http://10.0.0.1:9/#key=s3cret-url&decision=7";
+        check(&[], "s3cret-env", Ok((HERE, "Bearer s3cret-env")));
+        check(&["--url", page], "s3cret-env", Ok(("http://10.0.0.1:9", "Bearer s3cret-url")));
+        check(&["--url", page, "--key", "s3cret"], "", Ok(("http://10.0.0.1:9", "Bearer s3cret")));
+        check(&["--url", "http://a:1/#decision=7"], "k", Ok(("http://a:1", "Bearer k")));
+        check(&["--url", "http://a:1/#key="], "", Err("no key: http://a:1 asks for one"));
+        check(&[], "", Err("set MAITRE_ADMIN_KEY, or write --key-file FILE"));
+    }
+
+    #[test]
+    fn a_file_holds_one_key() {
+        let folder = std::env::temp_dir().join(format!("maitre-target-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, content: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, content).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let url = "http://127.0.0.1:8081";
+        check(&["--key-file", &file("good", " s3cret-file\n")], "other", Ok((url, "Bearer s3cret-file")));
+        check(&["--key-file", &file("empty", "\n")], "other", Err("there is no key in it"));
+        check(&["--key-file", &file("two", "s3cret\ns3cret")], "", Err("not a key that a header can carry"));
+        check(&["--key-file", &file("long", &"s3cret".repeat(1_000))], "", Err("longer than 4096 bytes"));
+        check(&["--key-file", "/nonexistent/key"], "", Err("--key-file /nonexistent/key: No such file"));
+        check(&["--key-file", "x", "--key", "s3cret"], "", Err("cannot be used with"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_told_without_the_key() {
+        check(&["--key", "s3cret\nx"], "", Err("--key: not a key that a header can carry"));
+        check(&["--key", "sha256:s3cret"], "", Err("the hash of a key"));
+        check(&["--url", "https://a/#key=s3cret"], "", Err("asks for TLS"));
+        check(&["--url", "http://a/b#key=s3cret"], "", Err("has a path"));
+        check(&["--url", "127.0.0.1:8081#key=s3cret"], "", Err("--url"));
+    }
+}

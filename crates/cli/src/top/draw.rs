@@ -1,0 +1,217 @@
+//! The picture of a router: a pure function of what is known, the time and the size.
+//!
+//! From the top: the numbers that matter, what is wrong, the last minutes, workers, who waits, what others would have
+//! done, the last decisions. Where there is less room, tables lose columns, then rows; the numbers stay.
+
+mod dialog;
+mod tables;
+
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::widgets::{Sparkline, Widget as _};
+
+use super::state::{Link, Sample, State};
+use crate::operator::api::Overview;
+use crate::operator::grid::{Side, cells, cut};
+use crate::operator::show;
+use crate::operator::weighed::wrap;
+
+/// What is older than this is said to be old: the stream has an event each second.
+const OLD: Duration = Duration::from_secs(3);
+
+/// Below so many rows there is no room for the last minutes.
+const ROWS_FOR_SPARKS: u16 = 18;
+
+/// Rows that the numbers, what is wrong, and what shadows would have done may take.
+const HEADER_MAX: usize = 4;
+const BANNER_MAX: usize = 2;
+const SHADOWS_MAX: usize = 2;
+
+const BETWEEN: &str = "  ";
+
+pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+
+const KEYS: [&str; 7] = ["q quit", "? help", "Tab pane", "j/k select", "Enter open", "d drain", "r resume"];
+
+/// All of the screen: the picture, the keys, and what lies over it.
+pub(super) fn screen(state: &State, now: Duration, area: Rect, buffer: &mut Buffer) {
+    let (above, keys) = split(area, area.height.saturating_sub(1));
+    picture(state, Some(now), above, buffer);
+    write(&flow(&KEYS.map(str::to_owned), keys.width.into(), 1), DIM, keys, buffer);
+    dialog::draw(state, area, buffer);
+}
+
+/// The picture alone; without a time, nothing in it is selected and nothing old.
+pub(super) fn picture(state: &State, now: Option<Duration>, area: Rect, buffer: &mut Buffer) {
+    let width = usize::from(area.width);
+    let mut rest = area;
+    let numbers = flow(&numbers(&state.overview), width, HEADER_MAX);
+    rest = write(&numbers, BOLD, rest, buffer);
+    let banner = now.and_then(|it| banner(state, it)).map(|it| wrap(&it, width)).unwrap_or_default();
+    rest = write(&banner[..banner.len().min(BANNER_MAX)], ALARM, rest, buffer);
+    if area.height >= ROWS_FOR_SPARKS {
+        rest = sparks(state, rest, buffer);
+    }
+    let below =
+        [flow(&queue(&state.overview), width, 1), flow(&shadows(&state.overview), width, SHADOWS_MAX)];
+    let below = below.concat();
+    let tables = rest.height.saturating_sub(below.len() as u16);
+    let (workers, decisions) = share(tables, state.overview.workers.len(), state.decisions.len());
+    let selects = now.is_some();
+    let (part, after) = split(rest, workers);
+    tables::workers(state, selects, part, buffer);
+    let after = write(&below, Style::new(), after, buffer);
+    tables::decisions(state, selects, split(after, decisions).0, buffer);
+}
+
+/// How many rows a whole picture takes, with all workers and all decisions.
+pub(super) fn rows(state: &State, width: u16) -> u16 {
+    let width = usize::from(width);
+    let fixed = flow(&numbers(&state.overview), width, HEADER_MAX).len()
+        + flow(&queue(&state.overview), width, 1).len()
+        + flow(&shadows(&state.overview), width, SHADOWS_MAX).len();
+    let lists = state.overview.workers.len() + 1 + state.decisions.len() + 1;
+    u16::try_from(fixed + lists + 2).unwrap_or(u16::MAX).max(ROWS_FOR_SPARKS)
+}
+
+/// Rows for workers and for decisions, titles included: half each, and what one does not need is the other's.
+fn share(rows: u16, workers: usize, decisions: usize) -> (u16, u16) {
+    let wanted = |count: usize| u16::try_from(count + 1).unwrap_or(u16::MAX);
+    let left = rows.saturating_sub(wanted(decisions));
+    let workers = wanted(workers).min(left.max(rows.div_ceil(2)));
+    (workers, rows - workers)
+}
+
+fn numbers(overview: &Overview) -> Vec<String> {
+    let now = &overview.now;
+    let ready = match (overview.leaving, overview.ready) {
+        (true, _) => "leaving",
+        (false, true) => "ready",
+        (false, false) => "not ready",
+    };
+    vec![
+        format!("maitre {}", overview.version),
+        overview.strategy.to_string(),
+        ready.to_owned(),
+        format!("up {}", show::span(overview.uptime_s)),
+        format!("TTFT p50 {}", show::millis_or_unknown(now.ttft_p50_ms)),
+        format!("p99 {}", show::millis_or_unknown(now.ttft_p99_ms)),
+        format!("{} req/s", show::rate(now.requests_per_s)),
+        format!("{} tok/s", show::rate(now.answer_tokens_per_s)),
+        format!("hits {}", show::percent_or_unknown(now.hit_ratio)),
+        format!("waiting {}", now.waiting),
+        format!("forecast off by {}", show::percent_or_unknown(overview.prediction.median_error)),
+    ]
+}
+
+/// What is wrong, or what became of the last wish.
+fn banner(state: &State, now: Duration) -> Option<String> {
+    let age = state.age(now);
+    let old = format!("all this is {} old", show::span(age.as_secs_f64()));
+    match &state.link {
+        Link::Lost(why, again) => {
+            let again = again.saturating_sub(now).as_secs_f64().ceil();
+            Some(format!("{old}; next try in {}: {why}", show::span(again)))
+        }
+        Link::Live => state.notice(now).map(str::to_owned).or((age > OLD).then_some(old)),
+    }
+}
+
+fn queue(overview: &Overview) -> Vec<String> {
+    let queue = &overview.queue;
+    let mut items = vec![if queue.enabled { "queue" } else { "queue off" }.to_owned()];
+    items.extend(queue.classes.iter().map(|it| format!("{} {}", it.class, it.waiting)));
+    items
+}
+
+/// Prices as each would have them, beside ours; they are over the same decisions unless a shadow came later.
+fn shadows(overview: &Overview) -> Vec<String> {
+    let Some(first) = overview.shadows.first() else { return Vec::new() };
+    let is_same = overview.shadows.iter().all(|it| it.our_price_ms == first.our_price_ms);
+    let ours = |ms: Option<f64>| format!("our price {}", show::millis_or_unknown(ms));
+    let mut items = vec!["shadows".to_owned()];
+    items.extend(is_same.then(|| ours(first.our_price_ms)));
+    for it in &overview.shadows {
+        let price = show::millis_or_unknown(it.price_ms);
+        let against = if is_same { String::new() } else { format!(" ({})", ours(it.our_price_ms)) };
+        let differed = show::percent(it.differed as f64 / it.decisions.max(1) as f64);
+        items.push(format!("{} {price}{against}, {differed} elsewhere", it.strategy));
+    }
+    items
+}
+
+/// The last minutes: first tokens, and requests.
+fn sparks(state: &State, area: Rect, buffer: &mut Buffer) -> Rect {
+    let last = state.samples.back();
+    let ttft = show::millis_or_unknown(last.and_then(|it| it.ttft_p50_ms));
+    let requests = show::rate(last.map_or(0.0, |it| it.requests_per_s));
+    // A tenth is the smallest step: small numbers should not all look the same.
+    let tenths = |it: f64| (it * 10.0) as u64;
+    let rest = spark(state, &format!("TTFT p50 {ttft:>7} "), |it| it.ttft_p50_ms.map(tenths), area, buffer);
+    spark(state, &format!("req/s {requests:>10} "), |it| Some(tenths(it.requests_per_s)), rest, buffer)
+}
+
+fn spark(
+    state: &State,
+    label: &str,
+    read: impl Fn(&Sample) -> Option<u64>,
+    area: Rect,
+    buffer: &mut Buffer,
+) -> Rect {
+    let (line, rest) = split(area, 1);
+    if line.height == 0 {
+        return rest;
+    }
+    buffer.set_stringn(line.x, line.y, label, line.width.into(), DIM);
+    let taken = (cells(label) as u16).min(line.width);
+    let room = Rect { x: line.x + taken, width: line.width - taken, ..line };
+    let skipped = state.samples.len().saturating_sub(room.width.into());
+    let data: Vec<Option<u64>> = state.samples.iter().skip(skipped).map(read).collect();
+    Sparkline::default()
+        .data(data)
+        .absent_value_symbol(" ")
+        .style(Style::new().fg(Color::Cyan))
+        .render(room, buffer);
+    rest
+}
+
+/// Items beside each other, in as many lines as it takes and no more than `lines_max`.
+fn flow(items: &[String], width: usize, lines_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for item in items {
+        let (is_full, last) = (lines.len() == lines_max, lines.last_mut());
+        match last {
+            Some(line) if cells(line) + BETWEEN.len() + cells(item) <= width => {
+                line.push_str(BETWEEN);
+                line.push_str(item);
+            }
+            _ if is_full => break,
+            _ => lines.push(cut(item, width, Side::Left)),
+        }
+    }
+    lines
+}
+
+/// Writes lines from the top of an area; what is left of it.
+fn write(lines: &[String], style: Style, area: Rect, buffer: &mut Buffer) -> Rect {
+    let mut rest = area;
+    for line in lines {
+        let (row, below) = split(rest, 1);
+        if row.height > 0 {
+            buffer.set_stringn(row.x, row.y, line, row.width.into(), style);
+        }
+        rest = below;
+    }
+    rest
+}
+
+/// The upper rows of an area, and the others.
+fn split(area: Rect, rows: u16) -> (Rect, Rect) {
+    let rows = rows.min(area.height);
+    (Rect { height: rows, ..area }, Rect { y: area.y + rows, height: area.height - rows, ..area })
+}

@@ -1,0 +1,41 @@
+//! What is known and how it looks, from news as the admin API tells them.
+
+mod follows;
+mod looks;
+mod news;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::state::{Picture, State};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two workers and some history.
+fn picture() -> Picture {
+    let overview: Value = serde_json::from_str(include_str!("tests/overview.json")).unwrap();
+    let history = json!({
+        "at_ms": (0..60).map(|it| 1_763_214_940_000_u64 + 1_000 * it).collect::<Vec<_>>(),
+        "ttft_p50_ms": (0..60).map(|it| (it % 7 != 3).then_some(40 + 5 * (it % 10))).collect::<Vec<_>>(),
+        "requests_per_s": (0..60).map(|it| it % 20).collect::<Vec<_>>(),
+    });
+    Picture {
+        overview: serde_json::from_value(overview).unwrap(),
+        decisions: serde_json::from_value(json!({ "decisions": [decision(2), decision(1)] })).unwrap(),
+        history: serde_json::from_value(history).unwrap(),
+    }
+}
+
+fn decision(number: u64) -> Value {
+    json!({
+        "number": number, "id": format!("req-{number}"), "at_ms": 1_763_214_990_123_u64 + 500 * number,
+        "model": "llama-8b", "strategy": "least-delay", "worker": 0, "url": "http://127.0.0.1:9001", "why": "cached",
+        "prompt_tokens": 2048, "held_tokens": 1536, "predicted_ttft_ms": 61.2, "actual_ttft_ms": 58.9,
+        "outcome": "answered",
+    })
+}
+
+fn state() -> State {
+    State::new("http://127.0.0.1:8081", picture())
+}

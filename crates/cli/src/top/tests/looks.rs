@@ -1,0 +1,207 @@
+//! Pictures, cell by cell, as a terminal would have them.
+
+use std::time::Duration;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::super::state::{Key, News, State};
+use super::super::{draw, printed};
+use super::{SECOND, decision, picture, state};
+use crate::operator::api::{Decision, Worker};
+use crate::operator::plain::Plain;
+use crate::operator::trouble::Trouble;
+
+/// The rows of a screen of this size.
+fn screen(state: &State, now: Duration, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw::screen(state, now, frame.area(), frame.buffer_mut())).unwrap();
+    let buffer = terminal.backend().buffer();
+    let row = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(row).collect::<Vec<_>>().join("\n")
+}
+
+/// The screen is the one in the file.
+#[track_caller]
+fn check(actual: &str, expected: &str, file: &str) {
+    assert_eq!(actual, expected.trim_end_matches('\n'), "{file} should be:\n{actual}\n");
+}
+
+macro_rules! check {
+    ($actual:expr, $file:literal) => {
+        check(&$actual, include_str!($file), $file)
+    };
+}
+
+#[test]
+fn an_ordinary_terminal_shows_it_all() {
+    check!(screen(&state(), SECOND, 80, 24), "80x24.txt");
+}
+
+#[test]
+fn a_wide_terminal_has_every_column() {
+    check!(screen(&state(), SECOND, 150, 30), "150x30.txt");
+}
+
+#[test]
+fn a_narrow_terminal_keeps_what_matters() {
+    check!(screen(&state(), SECOND, 40, 20), "40x20.txt");
+}
+
+#[test]
+fn a_lost_router_is_told_with_the_age_of_what_is_shown() {
+    let mut state = state();
+    let why = Trouble::Lost("connect to http://127.0.0.1:8081: Connection refused".to_owned());
+    state.hear(News::Lost(why, 4 * SECOND), 10 * SECOND);
+    let shown = screen(&state, 12 * SECOND, 80, 24);
+    let banner =
+        "all this is 12s old; next try in 2s: connect to http://127.0.0.1:8081:\nConnection refused\n";
+    assert!(shown.contains(banner), "{shown}");
+    let mut state = super::state();
+    assert!(screen(&state, 9 * SECOND, 80, 24).contains("all this is 9s old"), "silence is told too");
+    state.hear(News::Overview(Box::new(picture().overview)), 9 * SECOND);
+    assert!(!screen(&state, 10 * SECOND, 80, 24).contains("old"));
+}
+
+#[test]
+fn a_decision_lies_over_the_picture_with_its_candidates() {
+    let mut state = state();
+    state.press(Key::Tab);
+    state.press(Key::Enter);
+    let mut whole = decision(2);
+    whole["candidates_total"] = 2.into();
+    whole["candidates"] = serde_json::json!([
+        {"worker": 0, "url": "http://127.0.0.1:9001", "chosen": true, "held_tokens": 1536, "requests": 3, "opening": "now",
+         "ttft_ms": 61.2, "price_ms": 96.0, "terms_ms": {"wait": 5.0, "floor": 12.0, "prefill": 21.0, "others": 58.0}},
+        {"worker": 3, "url": "http://127.0.0.1:9002", "price_ms": 310.0, "terms_ms": {"prefill": 310.0}},
+    ]);
+    state.hear(News::Weighed(Ok(Box::new(serde_json::from_value(whole).unwrap()))), SECOND);
+    check!(screen(&state, SECOND, 80, 24), "decision.txt");
+    for width in 40..120 {
+        let shown = screen(&state, SECOND, width, 34);
+        let has = |it: &str| shown.contains(it);
+        assert!(has("310.0") && has("prefill") && has("58.0"), "in {width} columns:\n{shown}");
+    }
+}
+
+#[test]
+fn a_worker_lies_over_the_picture_with_all_that_is_known() {
+    let mut state = state();
+    state.press(Key::Enter);
+    check!(screen(&state, SECOND, 80, 24), "worker.txt");
+}
+
+#[test]
+fn one_is_asked_by_name_before_a_worker_is_drained() {
+    let mut state = state();
+    state.press(Key::Letter('d'));
+    let shown = screen(&state, SECOND, 80, 24);
+    assert!(shown.contains("drain http://127.0.0.1:9001? It gets no new requests then. y / n"), "{shown}");
+}
+
+#[test]
+fn what_does_not_fit_can_be_scrolled() {
+    let mut state = state();
+    state.press(Key::Letter('?'));
+    let last = "foreseen";
+    let shown = screen(&state, SECOND, 40, 14);
+    assert!(shown.contains("quit") && shown.contains("j/k: more") && !shown.contains(last), "{shown}");
+    (0..9).for_each(|_| drop(state.press(Key::PageDown)));
+    let shown = screen(&state, SECOND, 40, 14);
+    assert!(!shown.contains("quit") && shown.contains(last), "{shown}");
+    assert!(!screen(&state, SECOND, 100, 24).contains("j/k: more"), "it fits");
+}
+
+#[test]
+fn names_cannot_act_on_the_terminal() {
+    let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\r\n";
+    let mut overview: serde_json::Value = serde_json::from_str(include_str!("overview.json")).unwrap();
+    for path in [
+        "/strategy",
+        "/version",
+        "/workers/0/url",
+        "/workers/0/state",
+        "/workers/0/trust",
+        "/workers/0/engine",
+    ] {
+        *overview.pointer_mut(path).unwrap() = evil.into();
+    }
+    overview["workers"][0]["models"][0] = evil.into();
+    overview["queue"]["classes"][0]["class"] = evil.into();
+    overview["shadows"][0]["strategy"] = evil.into();
+    let mut picture = picture();
+    picture.overview = serde_json::from_value(overview).unwrap();
+    let mut named = decision(3);
+    for key in ["model", "url", "why", "outcome", "id", "strategy", "class", "tenant"] {
+        named[key] = evil.into();
+    }
+    let named: Decision = serde_json::from_value(named).unwrap();
+    picture.decisions.decisions.push(named.clone());
+    let mut state = State::new("http://127.0.0.1:8081", picture);
+    let harmless = |state: &State| {
+        let shown = screen(state, SECOND, 150, 30);
+        assert!(shown.chars().all(|it| it == '\n' || !it.is_control()), "{shown:?}");
+        assert!(!shown.contains('\u{202e}') && shown.contains("owned"), "{shown:?}");
+    };
+    harmless(&state);
+    state.press(Key::Enter);
+    harmless(&state);
+    state.press(Key::Escape);
+    state.press(Key::Tab);
+    state.press(Key::Enter);
+    state.hear(News::Weighed(Ok(Box::new(named))), SECOND);
+    harmless(&state);
+}
+
+#[test]
+fn no_size_is_too_small_and_no_number_too_large() {
+    let mut overview: serde_json::Value = serde_json::from_str(include_str!("overview.json")).unwrap();
+    for path in
+        ["/uptime_s", "/now/ttft_p50_ms", "/now/requests_per_s", "/workers/0/kv_usage", "/workers/0/weight"]
+    {
+        *overview.pointer_mut(path).unwrap() = 1e300.into();
+    }
+    overview["workers"][0]["prefill_tokens"] = u64::MAX.into();
+    let mut odd = picture();
+    odd.overview = serde_json::from_value(overview).unwrap();
+    let states = [state(), State::default(), State::new("", odd)];
+    for mut state in states {
+        for key in [Key::Letter('?'), Key::Escape, Key::Enter, Key::Escape, Key::Tab, Key::Enter] {
+            state.press(key);
+            for (width, height) in [(0, 0), (1, 1), (2, 30), (30, 2), (7, 7), (39, 12), (80, 24), (300, 80)] {
+                let shown = screen(&state, SECOND, width, height);
+                assert!(shown.lines().count() <= height.into());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_selected_row_is_always_in_sight() {
+    let mut picture = picture();
+    let numbers = (1..=50).map(|it| serde_json::from_value(decision(it)).unwrap());
+    picture.decisions.decisions = numbers.collect();
+    let mut state = State::new("http://127.0.0.1:8081", picture);
+    state.press(Key::Tab);
+    for place in 1..50 {
+        state.press(Key::Down);
+        let marked = screen(&state, SECOND, 80, 24).lines().filter(|it| it.starts_with("> ")).count();
+        assert_eq!(marked, 1, "after {place}");
+    }
+}
+
+#[test]
+fn a_picture_for_a_pipe_has_all_workers_and_no_marks() {
+    let mut picture = picture();
+    let one = picture.overview.workers[0].clone();
+    picture.overview.workers =
+        (0..100).map(|id| Worker { id, url: Plain::new(&format!("http://w:{id}")), ..one.clone() }).collect();
+    let mut state = State::new("http://127.0.0.1:8081", picture);
+    let text = printed(&mut state);
+    assert!(text.starts_with("http://127.0.0.1:8081\nmaitre 0.1.0  least-delay  ready"), "{text}");
+    for id in 0..100 {
+        assert!(text.lines().any(|it| it.trim_start().starts_with(&format!("w:{id} "))), "{id}: {text}");
+    }
+    assert!(!text.contains("> ") && !text.contains('\u{1b}') && !text.contains("quit"), "{text}");
+    assert!(text.lines().all(|it| it.chars().count() <= 120 && it.trim_end() == it), "{text}");
+}

@@ -1,0 +1,174 @@
+//! `maitre top` and `maitre explain` as their users run them, against a demo: what they print, and how they end.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::client::{chat, within};
+use crate::program::Program;
+
+struct Ran {
+    code: Option<i32>,
+    printed: String,
+    said: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn check(&self, code: i32, said: &str) {
+        assert_eq!(self.code, Some(code), "{}{}", self.said, self.printed);
+        assert!(self.said.contains(said), "no {said:?} in {:?}", self.said);
+        assert_eq!(self.printed, "", "what is wrong is told where errors are told");
+    }
+
+    #[track_caller]
+    fn good(&self) -> &str {
+        assert_eq!((self.code, self.said.as_str()), (Some(0), ""), "{}", self.printed);
+        &self.printed
+    }
+}
+
+/// Runs to the end, with this key in the environment and this on standard input.
+async fn maitre(args: &[&str], key: &str, input: &str) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
+    command.args(args).env_clear().env("MAITRE_ADMIN_KEY", key);
+    let input = input.to_owned();
+    let run = move || {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // It may have ended without reading.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    let output = within(tokio::task::spawn_blocking(run)).await.unwrap();
+    Ran {
+        code: output.status.code(),
+        printed: String::from_utf8(output.stdout).unwrap(),
+        said: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A demo, the address of its admin listener, and the key.
+async fn demo() -> (Program, String, String) {
+    let mut demo =
+        Program::start(&["demo", "--headless", "--seconds", "600", "--rate", "2", "--engines", "2"]);
+    let page = demo.until_says(|it| it.strip_prefix("page ").map(str::to_owned)).await;
+    let (url, key) = page.split_once("/#key=").unwrap();
+    (demo, url.to_owned(), key.to_owned())
+}
+
+/// The number of a decision that the demo has made.
+async fn decided(url: &str, key: &str) -> String {
+    let mut looks = tokio::time::interval(crate::program::LOOK_AGAIN);
+    within(async {
+        loop {
+            looks.tick().await;
+            let ran = maitre(&["explain", "--url", url, "--decision", "1", "--json"], key, "").await;
+            if ran.code == Some(0) {
+                return ran.printed;
+            }
+            // Not yet, and for no other reason.
+            ran.check(1, "no decision \"1\" is remembered");
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn top_prints_a_picture_of_a_running_router() {
+    let (_demo, url, key) = demo().await;
+    decided(&url, &key).await;
+    let page = format!("{url}/#key={key}");
+    for ran in [
+        maitre(&["top", "--once", "--url", &page], "", "").await,
+        maitre(&["top", "--once", "--url", &url, "--key", &key], "", "").await,
+        maitre(&["top", "--once", "--url", &url], &key, "").await,
+    ] {
+        let text = ran.good();
+        assert!(text.starts_with(&format!("{url}\nmaitre {}", env!("CARGO_PKG_VERSION"))), "{text}");
+        for part in [
+            "least-delay",
+            "ready",
+            "TTFT p50",
+            "interactive 0",
+            "shadows  our price",
+            "round-robin ",
+            "127.0.0.1:",
+            "maitre-sim",
+        ] {
+            assert!(text.contains(part), "no {part:?} in:\n{text}");
+        }
+        assert!(!text.contains('\x1b') && !text.contains(&key), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn explain_says_where_a_request_would_go_and_where_one_went() {
+    let (_demo, url, key) = demo().await;
+    let decision: Value = serde_json::from_str(&decided(&url, &key).await).unwrap();
+    let id = decision["id"].as_str().unwrap();
+    let ran = maitre(&["explain", "--url", &url, "--decision", id], &key, "").await;
+    let text = ran.good();
+    assert!(text.starts_with("went to http://127.0.0.1:") && text.contains("decision 1; request "), "{text}");
+    let body = chat(50).to_string();
+    let ran = maitre(&["explain", "--url", &url], &key, &body).await;
+    let text = ran.good();
+    assert!(text.starts_with("would "), "{text}");
+    for part in [
+        "candidates, cheapest first",
+        "price",
+        "prefill",
+        "\n*  127.0.0.1:",
+        "what other strategies",
+        "round-robin",
+    ] {
+        assert!(text.contains(part), "no {part:?} in:\n{text}");
+    }
+    let file = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("explain.json");
+    std::fs::write(&file, &body).unwrap();
+    let ran = maitre(&["explain", "--url", &url, "--json", file.to_str().unwrap()], &key, "").await;
+    let object: Value = serde_json::from_str(ran.good()).unwrap();
+    assert_eq!((&object["number"], &object["candidates_total"]), (&Value::Null, &2.into()));
+    for (args, input, said) in [
+        (&["--path", "/v1/nothing"][..], body.as_str(), "refused: \"/v1/nothing\" is no API of ours"),
+        (&[], r#"{"model": "nobody", "messages": [{"role": "user", "content": "x"}]}"#, "not served here"),
+        (&[], "{", "refused: "),
+        (&["--decision", "999999"], "", "no decision \"999999\" is remembered"),
+    ] {
+        maitre(&[&["explain", "--url", &url], args].concat(), &key, input).await.check(1, said);
+    }
+    for (args, said) in [
+        (&["--path", "v1"][..], "--path \"v1\": write the path of an API"),
+        (&["--decision", "a/b"], "--decision \"a/b\""),
+        (&["/nonexistent/request.json"], "read /nonexistent/request.json"),
+        (&["-"], "there is no request"),
+    ] {
+        maitre(&[&["explain", "--url", &url], args].concat(), &key, "").await.check(2, said);
+    }
+}
+
+#[tokio::test]
+async fn a_router_that_cannot_be_asked_is_told_as_what_it_is() {
+    let (_demo, url, key) = demo().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("http://{}", taken.local_addr().unwrap());
+    drop(taken);
+    let engine = crate::program::Engine::start(&["--profile", "instant"]).await;
+    for command in ["top", "explain"] {
+        let rest: &[&str] = if command == "top" { &["--once"] } else { &["--decision", "1"] };
+        let wrong = format!("{url}/#key=wrong-and-long-enough");
+        for (at, key, said) in [
+            (&wrong, "", "does not accept this key"),
+            (&url, "", "no key: "),
+            (&nobody, &key, "; does maitre run there, and is this its admin address?"),
+            (&engine.url, &key, "not as the admin API does"),
+        ] {
+            let ran = maitre(&[&[command, "--url", at], rest].concat(), key, "").await;
+            ran.check(2, said);
+            assert!(!ran.said.contains("wrong-and") && !ran.said.contains("mt-"), "a key: {}", ran.said);
+        }
+    }
+    maitre(&["top", "--url", &url], &key, "").await.check(2, "no terminal; write --once");
+    maitre(&["top", "--once", "--interval", "5"], &key, "").await.check(2, "has no unit");
+}

@@ -1,0 +1,174 @@
+//! What an engine tells of how it was started: its version, its types, whether it caches prefixes.
+//!
+//! Routing needs none of it. It is for whoever compares engines that should be alike and are not. What a brand
+//! does not tell is `None`, and nothing is guessed.
+
+use serde::Deserialize;
+
+use crate::engine::{Answer, Kind, METRICS, PROPS, SERVER_INFO, VERSION};
+use crate::exposition;
+
+/// The longest word that is taken for one: it ends up on somebody's screen.
+const WORD_BYTES_MAX: usize = 128;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    pub version: Option<String>,
+    /// Of weights and activations.
+    pub dtype: Option<String>,
+    /// Of the KV cache.
+    pub kv_dtype: Option<String>,
+    pub prefix_caching: Option<bool>,
+    /// Tokens in a block.
+    pub block_tokens: Option<u64>,
+}
+
+/// Reads it from the answers to `PROBES`, in any order and number.
+pub fn about(kind: Kind, answers: &[Answer<'_>]) -> About {
+    let body = |path: &str| {
+        let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
+        answer.map_or(&b""[..], |it| it.body)
+    };
+    match kind {
+        Kind::Vllm => About { version: version(body(VERSION)), ..of_cache_config(body(METRICS)) },
+        Kind::Sglang => of_server_info(body(SERVER_INFO)),
+        Kind::LlamaCpp => About { version: build(body(PROPS)), ..About::default() },
+        Kind::TensorRt | Kind::Generic => About { version: version(body(VERSION)), ..About::default() },
+    }
+}
+
+/// Whether one version number is below another: `0.5.4.post1` is below `0.5.6`. None if either is not one.
+pub fn is_below(version: &str, least: &str) -> Option<bool> {
+    let numbers = |text: &str| -> Option<Vec<u64>> {
+        let plain = text.trim_start_matches('v').split(['+', '-', 'r']).next()?;
+        let parts = plain.split('.').map_while(|it| it.parse().ok());
+        let parts: Vec<u64> = parts.take(3).collect();
+        (!parts.is_empty()).then_some(parts)
+    };
+    Some(numbers(version)? < numbers(least)?)
+}
+
+fn word(text: String) -> Option<String> {
+    let is_word = (1..=WORD_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control);
+    is_word.then_some(text)
+}
+
+fn version(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Page {
+        version: String,
+    }
+    serde_json::from_slice::<Page>(body).ok().and_then(|it| word(it.version))
+}
+
+fn build(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Page {
+        build_info: String,
+    }
+    serde_json::from_slice::<Page>(body).ok().and_then(|it| word(it.build_info))
+}
+
+fn of_cache_config(scrape: &[u8]) -> About {
+    let Some(config) = exposition::samples(scrape).find(|it| it.name == "vllm:cache_config_info") else {
+        return About::default();
+    };
+    let label = |name| config.label(name).map(std::borrow::Cow::into_owned);
+    About {
+        version: None,
+        dtype: None,
+        kv_dtype: label("cache_dtype").and_then(word),
+        prefix_caching: label("enable_prefix_caching").and_then(|it| match it.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        }),
+        block_tokens: label("block_size").and_then(|it| it.parse().ok()),
+    }
+}
+
+fn of_server_info(body: &[u8]) -> About {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Page {
+        version: Option<String>,
+        dtype: Option<String>,
+        kv_cache_dtype: Option<String>,
+        disable_radix_cache: Option<bool>,
+        page_size: Option<u64>,
+    }
+    let page: Page = serde_json::from_slice(body).unwrap_or_default();
+    About {
+        version: page.version.and_then(word),
+        dtype: page.dtype.and_then(word),
+        kv_dtype: page.kv_cache_dtype.and_then(word),
+        prefix_caching: page.disable_radix_cache.map(|it| !it),
+        block_tokens: page.page_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: Kind, pages: &[(&str, &str)], expected: About) {
+        let answers: Vec<Answer<'_>> = pages
+            .iter()
+            .map(|(path, body)| Answer { path, status: 200, body: body.as_bytes(), server: None })
+            .collect();
+        assert_eq!(about(kind, &answers), expected);
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn each_brand_tells_it_in_its_own_place() {
+        let config = "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"fp8\",enable_prefix_caching=\"False\"} 1.0";
+        let expected = About {
+            version: some("0.32.0"),
+            kv_dtype: some("fp8"),
+            prefix_caching: Some(false),
+            block_tokens: Some(16),
+            ..About::default()
+        };
+        check(Kind::Vllm, &[(VERSION, r#"{"version":"0.32.0"}"#), (METRICS, config)], expected);
+        let info = r#"{"version":"0.5.18","dtype":"bfloat16","kv_cache_dtype":"auto","disable_radix_cache":true,"page_size":64}"#;
+        let expected = About {
+            version: some("0.5.18"),
+            dtype: some("bfloat16"),
+            kv_dtype: some("auto"),
+            prefix_caching: Some(false),
+            block_tokens: Some(64),
+        };
+        check(Kind::Sglang, &[(SERVER_INFO, info)], expected);
+        let expected = About { version: some("b6000-abc"), ..About::default() };
+        check(Kind::LlamaCpp, &[(PROPS, r#"{"total_slots":4,"build_info":"b6000-abc"}"#)], expected);
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_known() {
+        for kind in Kind::ALL {
+            check(kind, &[], About::default());
+            check(kind, &[(VERSION, "<html>"), (METRICS, "up 1"), (SERVER_INFO, "[]")], About::default());
+        }
+        check(Kind::Vllm, &[(VERSION, r#"{"version":"a\nb"}"#)], About::default());
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (version, below) in [
+            ("0.5.5", Some(true)),
+            ("0.5.5.post3", Some(true)),
+            ("0.5.6", Some(false)),
+            ("v0.5.10", Some(false)),
+            ("0.5.6rc1", Some(false)),
+            ("1.0", Some(false)),
+            ("main", None),
+        ] {
+            assert_eq!(is_below(version, "0.5.6"), below, "{version}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What to write where an engine is started, to have of it what a router can use.
+//!
+//! For people to read. What each brand can be told differs, and only this crate tells brands apart; a brand that
+//! cannot be told at all gets the plainest words there are.
+
+use crate::engine::Kind;
+
+/// What somebody wants of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// KV events, and where to have missed ones again.
+    Events,
+    /// A replay of events, where events are there.
+    Replay,
+    /// Cached tokens in usage.
+    CachedTokens,
+    PrefixCaching,
+    Metrics,
+    /// As many tokens in a block as others.
+    BlockTokens,
+    /// As long a context as others.
+    Context,
+    Dtype,
+    KvDtype,
+    /// No key asked for.
+    NoKey,
+}
+
+impl Need {
+    pub const ALL: [Need; 10] = [
+        Need::Events,
+        Need::Replay,
+        Need::CachedTokens,
+        Need::PrefixCaching,
+        Need::Metrics,
+        Need::BlockTokens,
+        Need::Context,
+        Need::Dtype,
+        Need::KvDtype,
+        Need::NoKey,
+    ];
+}
+
+impl Kind {
+    /// How the brand is told, as the end of a sentence that begins with "start it".
+    pub const fn advice(self, need: Need) -> &'static str {
+        match self {
+            Kind::Vllm => vllm(need),
+            Kind::Sglang => sglang(need),
+            Kind::TensorRt => tensorrt(need),
+            Kind::LlamaCpp => llamacpp(need),
+            Kind::Generic => generic(need),
+        }
+    }
+
+    /// Whether it can publish what its cache holds.
+    pub const fn publishes(self) -> bool {
+        matches!(self, Kind::Vllm | Kind::Sglang)
+    }
+
+    /// Whether requests may carry a `cache_salt` that keeps their blocks apart.
+    pub const fn salts(self) -> bool {
+        matches!(self, Kind::Vllm | Kind::Sglang)
+    }
+
+    /// Whether its events say which adapter a block is of.
+    pub const fn names_adapters(self) -> bool {
+        matches!(self, Kind::Vllm)
+    }
+
+    /// The first version whose events can be told apart by position; None if all can.
+    pub const fn events_since(self) -> Option<&'static str> {
+        match self {
+            Kind::Sglang => Some("0.5.6"),
+            _ => None,
+        }
+    }
+}
+
+const fn vllm(need: Need) -> &'static str {
+    match need {
+        Need::Events => {
+            r#"with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'"#
+        }
+        Need::Replay => r#"with "replay_endpoint":"tcp://*:5558" in its --kv-events-config"#,
+        Need::CachedTokens => "with --enable-prompt-tokens-details",
+        Need::PrefixCaching => "with --enable-prefix-caching, and without --no-enable-prefix-caching",
+        Need::Metrics => "without --disable-log-stats, and let /metrics through whatever stands before it",
+        Need::BlockTokens => "with the same --block-size as the others",
+        Need::Context => "with the same --max-model-len as the others",
+        Need::Dtype => "with the same --dtype as the others",
+        Need::KvDtype => "with the same --kv-cache-dtype as the others",
+        Need::NoKey => "without --api-key and VLLM_API_KEY",
+    }
+}
+
+const fn sglang(need: Need) -> &'static str {
+    match need {
+        Need::Events => {
+            r#"with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'"#
+        }
+        Need::Replay => r#"with "replay_endpoint":"tcp://*:5558" in its --kv-events-config"#,
+        Need::CachedTokens => "with --enable-cache-report",
+        Need::PrefixCaching => "without --disable-radix-cache",
+        Need::Metrics => "with --enable-metrics",
+        Need::BlockTokens => "with the same --page-size as the others",
+        Need::Context => "with the same --context-length as the others",
+        Need::Dtype => "with the same --dtype as the others",
+        Need::KvDtype => "with the same --kv-cache-dtype as the others",
+        Need::NoKey => "without --api-key",
+    }
+}
+
+const fn tensorrt(need: Need) -> &'static str {
+    match need {
+        Need::PrefixCaching => "with enable_block_reuse: true in its kv_cache_config",
+        Need::Metrics => "with return_perf_metrics: true",
+        Need::BlockTokens => "with the same tokens_per_block in its kv_cache_config as the others",
+        Need::Context => "with the same --max_seq_len as the others",
+        other => generic(other),
+    }
+}
+
+const fn llamacpp(need: Need) -> &'static str {
+    match need {
+        Need::Metrics => "with --metrics",
+        Need::Context => "with the same --ctx-size and --parallel as the others",
+        Need::NoKey => "without --api-key",
+        other => generic(other),
+    }
+}
+
+const fn generic(need: Need) -> &'static str {
+    match need {
+        Need::Events | Need::Replay => "so that it publishes KV events over ZeroMQ, if it can",
+        Need::CachedTokens => "so that usage tells prompt_tokens_details.cached_tokens, if it can",
+        Need::PrefixCaching => "with its prefix cache on, if it has one",
+        Need::Metrics => "with its metrics on, if it has any",
+        Need::BlockTokens => "with as many tokens in a block as the others",
+        Need::Context => "with as long a context as the others",
+        Need::Dtype | Need::KvDtype => "with the same types as the others",
+        Need::NoKey => "without a key",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_ends_a_sentence_that_begins_with_start_it() {
+        for kind in Kind::ALL {
+            for need in Need::ALL {
+                let advice = kind.advice(need);
+                let begins = ["with ", "without ", "so that "].iter().any(|it| advice.starts_with(it));
+                assert!(begins && !advice.ends_with('.'), "{kind:?} {need:?}: {advice}");
+            }
+        }
+    }
+
+    #[test]
+    fn events_are_advised_as_they_are_read() {
+        for kind in [Kind::Vllm, Kind::Sglang] {
+            let config = kind.advice(Need::Events).split('\'').nth(1).unwrap();
+            let page = match kind {
+                Kind::Vllm => format!(r#"{{"0":{config}}}"#),
+                _ => serde_json::json!({ "kv_events_config": config }).to_string(),
+            };
+            let sources = crate::engine::sources::parse(kind, page.as_bytes()).unwrap().sources;
+            assert_eq!((sources.len(), sources[0].events.port), (1, 5557), "{kind:?}");
+            assert!(sources[0].replay.is_some(), "{kind:?}");
+        }
+    }
+}
