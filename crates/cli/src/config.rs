@@ -34,6 +34,7 @@ use std::path::Path;
 use clap::ArgMatches;
 use maitre_proxy::Settings;
 
+use crate::discovery::Wanted;
 use error::{Error, Place};
 use knob::Given;
 use queue::Queue;
@@ -48,6 +49,7 @@ pub use knob::{Knob, Section};
 pub struct Config {
     pub settings: Settings,
     pub log: Log,
+    pub discovery: Wanted,
     /// What `settings` will say of the queue once all names of classes are looked up.
     queue: Queue,
     /// The operator accepts that others on the network can reach us, though we ask nobody who they are.

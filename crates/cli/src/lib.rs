@@ -7,6 +7,7 @@ pub mod compat;
 pub mod completions;
 pub mod config;
 pub mod demo;
+pub mod discovery;
 pub mod doctor;
 pub mod engine;
 pub mod explain;

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::config::{self, Config, reload};
+use crate::discovery::Discovery;
 use crate::log;
 use crate::signals::HangUps;
 
@@ -79,6 +80,7 @@ pub(crate) struct Reloader {
     log: log::Handle,
     watch: Watch,
     hang_ups: HangUps,
+    discovery: Discovery,
     /// Made for this run, where the settings have none.
     admin_key: Option<Secret>,
 }
@@ -91,10 +93,11 @@ pub(crate) fn pair(
     let (asks, asked) = mpsc::channel(WAITING_MAX);
     let files = files(&sources, &config);
     let (hang_ups, admin_key) = (HangUps::new()?, config.settings.admin_key);
+    let discovery = Discovery::start(&config.discovery)?;
     let current = Arc::new(Mutex::new(config));
     let shell = Arc::new(Shell { asks, current: current.clone(), log: log.clone() });
     let watch = Watch::new(files);
-    Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, admin_key }))
+    Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, discovery, admin_key }))
 }
 
 /// All that is read when settings are.
@@ -134,6 +137,7 @@ impl Reloader {
                     // Whoever does not wait for the answer has it in the log.
                     let _ = reply.send(told);
                 }
+                update = self.discovery.news() => self.discovery.tell(router, update),
                 () = self.hang_ups.wait() => drop(self.reload(router, "SIGHUP")),
                 () = tokio::time::sleep(EVERY) => {
                     if self.watch.has_settled() {
@@ -174,6 +178,7 @@ impl Reloader {
             Reloaded { changed: keys(&change.now), restart: keys(&change.at_restart), ..Reloaded::default() };
         // Even where nothing has changed in the file: what an operator set by hand ends here.
         reloaded.workers = router.reload(new.settings.clone())?;
+        self.discovery.retune(router, &new.discovery).map_err(|error| error.to_string())?;
         self.log.set(&new.log.level)?;
         self.watch.follow(files(&self.sources, &new));
         *current = new;

@@ -21,16 +21,20 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("index", &["base"], &[]),
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
+    ("discover", &["base"], &[]),
     ("dispatch", &["base", "fleet", "index", "policy", "queue"], &["dialect"]),
     ("sim", &["base", "dispatch", "fleet", "index", "policy", "queue", "zmtp"], &[]),
     (
         "proxy",
-        &["base", "dialect", "dispatch", "fleet", "index", "policy", "queue", "tokens", "zmtp"],
+        &["base", "dialect", "discover", "dispatch", "fleet", "index", "policy", "queue", "tokens", "zmtp"],
         &["sim"],
     ),
     (
         "cli",
-        &["base", "dialect", "dispatch", "fleet", "index", "policy", "proxy", "queue", "sim", "tokens"],
+        &[
+            "base", "dialect", "discover", "dispatch", "fleet", "index", "policy", "proxy", "queue", "sim",
+            "tokens",
+        ],
         &[],
     ),
 ];

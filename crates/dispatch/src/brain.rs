@@ -119,9 +119,19 @@ pub struct Plan {
     pub block: u32,
     /// Whether any worker that may take it reports its cache: only then do its very tokens matter.
     pub reported: bool,
-    /// Whether its strategy goes by caches, or a shadow does. If not, it is read for the record of traffic alone, and
-    /// need not come with the arrival.
-    pub by_caches: bool,
+    pub reader: Reader,
+}
+
+/// Who wants a prompt by its prefixes, the first of those who do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// The strategy in charge: the prompt comes with the arrival, and so does the size that its tokens tell.
+    Strategy,
+    /// A shadow: the prompt comes with the arrival, but its size is what it would be if nobody had read it. Picks are
+    /// what they would be without a shadow.
+    Shadow,
+    /// Only whoever takes traffic down: it must not come with the arrival.
+    Record,
 }
 
 #[derive(Debug)]
@@ -213,11 +223,12 @@ impl Brain {
     pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
         let known = model.and_then(|name| self.fleet.model(name));
         let strategy = known.and_then(|it| self.strategies.get(&u64::from(it.0))).unwrap_or(&self.unlisted);
-        let by_shadows = || self.settings.shadows.iter().any(|it| it.needs().cache);
-        let by_caches = strategy.name().needs().cache || by_shadows();
-        if !by_caches && !self.settings.reads_all {
-            return None;
-        }
+        let reader = match strategy.name().needs().cache {
+            true => Reader::Strategy,
+            false if self.settings.shadows.iter().any(|it| it.needs().cache) => Reader::Shadow,
+            false if self.settings.reads_all => Reader::Record,
+            false => return None,
+        };
         let anyone = || self.fleet.workers().find_map(|it| self.fleet.base_of(it.id));
         let base = match model {
             Some(_) => known.map(|it| self.fleet.base(it)),
@@ -229,8 +240,8 @@ impl Brain {
             model: name,
             adapter: adapter.cloned(),
             block: base.and_then(|it| self.grains.get(&u64::from(it.0))).copied().unwrap_or(BLOCK_TOKENS),
-            reported: by_caches && self.cache.anyone_reports(),
-            by_caches,
+            reported: reader != Reader::Record && self.cache.anyone_reports(),
+            reader,
         })
     }
 

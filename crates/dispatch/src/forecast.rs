@@ -127,7 +127,7 @@ impl Ratios {
 /// chats. What remains is mostly that half step: nobody knows where in its step an engine is.
 fn raw(ask: &Ask, candidate: &Candidate) -> f64 {
     let Pace { step, step_request, .. } = candidate.pace;
-    let first_token = least_delay::terms(ask, candidate).first_token();
+    let first_token = least_delay::first_token(ask, candidate);
     match candidate.requests {
         0 => first_token - (step / 2.0).min(first_token / 2.0),
         others => first_token + step_request * f64::from(others),

@@ -18,6 +18,7 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, Tokens, WorkerId};
 use maitre_fleet::ModelId;
 use maitre_index::PrefixHash;
+use maitre_index::prefix::Unit;
 use maitre_policy::Candidate;
 
 use crate::cache::Prompt;
@@ -205,16 +206,23 @@ impl Entry {
 impl Sight<'_> {
     fn tokens_at(&self, depth: usize) -> Tokens {
         let units = depth as u64 * u64::from(self.prompt.block);
-        // Units may be words where tokens are not known: the same part of the prompt, then.
-        Tokens((units as f64 / self.prompt.units.max(1) as f64 * self.tokens.0 as f64).round() as u64)
+        match self.prompt.unit {
+            Unit::Tokens => Tokens(units),
+            // The same part of the prompt.
+            Unit::Words => {
+                Tokens((units as f64 / self.prompt.units.max(1) as f64 * self.tokens.0 as f64) as u64)
+            }
+        }
     }
 
     /// Blocks of the longest beginning that anybody holds.
     fn held(&self) -> usize {
         let most = self.candidates.iter().map(|it| it.held).max().unwrap_or_default();
-        let part = most.0 as f64 / self.tokens.0.max(1) as f64;
-        let blocks = part * self.prompt.units as f64 / f64::from(self.prompt.block.max(1));
-        (blocks.round() as usize).min(self.prompt.chain.len())
+        let units = match self.prompt.unit {
+            Unit::Tokens => most.0 as f64,
+            Unit::Words => most.0 as f64 / self.tokens.0.max(1) as f64 * self.prompt.units as f64,
+        };
+        ((units / f64::from(self.prompt.block.max(1))).round() as usize).min(self.prompt.chain.len())
     }
 }
 
@@ -231,7 +239,6 @@ fn depths(sight: &Sight<'_>) -> impl Iterator<Item = usize> + use<> {
 mod tests {
     use super::*;
     use maitre_base::Rng;
-    use maitre_index::prefix::Unit;
     use maitre_policy::{Adapter, Pace, Reported};
 
     fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> Prompt {

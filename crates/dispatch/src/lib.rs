@@ -15,7 +15,7 @@ pub mod in_use;
 pub mod settings;
 pub mod shadow;
 
-pub use brain::{Brain, Plan};
+pub use brain::{Brain, Plan, Reader};
 pub use cache::Prompt;
 pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat, is_told};
 pub use settings::Settings;

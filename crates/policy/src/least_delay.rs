@@ -107,11 +107,14 @@ impl Terms {
         let weighed = self.behind + self.pushed + self.others + self.answer;
         (self.wait + self.floor + self.prefill) + weighed + self.room + self.adapter
     }
+}
 
-    /// Seconds to the first token, as the price sees it.
-    pub fn first_token(&self) -> f64 {
-        self.wait + self.floor + self.prefill + self.adapter
-    }
+/// Seconds to the first token, as the price sees it: the terms `wait`, `floor`, `prefill` and `adapter`.
+#[inline]
+pub fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
+    let pace = &candidate.pace;
+    let answer = || ask.decode.0 as f64 * (pace.step + pace.step_request * f64::from(candidate.requests));
+    candidate.wait_seconds + pace.floor + compute(ask, candidate).seconds + adapter(candidate, answer)
 }
 
 /// What it costs everyone, in seconds, to seat the request there.
@@ -127,13 +130,9 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
     let steps = ask.decode.0 as f64;
     let step = pace.step + pace.step_request * requests;
 
-    // The index may know more than this prompt has (a longer sibling); never count below zero.
-    let below = candidate.held_below.0.min(ask.prefill.0.saturating_sub(candidate.held.0));
-    let computed = ask.prefill.0.saturating_sub(candidate.held.0 + below);
-    let prefill = pace.prefill_token * (computed as f64 + LOAD * below as f64);
-
+    let Computed { tokens, seconds: prefill } = compute(ask, candidate);
     let answer = steps * step;
-    let held = Hold { computed: Tokens(computed + below), answer: ask.decode, seconds: answer };
+    let held = Hold { computed: tokens, answer: ask.decode, seconds: answer };
     Terms {
         wait: candidate.wait_seconds,
         floor: pace.floor,
@@ -143,11 +142,32 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
         answer: ANSWER * answer,
         room: candidate.room.map_or(0.0, |it| room(it, held, requests)),
-        adapter: match candidate.adapter {
-            Adapter::Ready => 0.0,
-            Adapter::Loads => ADAPTER_SECONDS,
-            Adapter::Waits => ADAPTER_SECONDS + answer,
-        },
+        adapter: adapter(candidate, || answer),
+    }
+}
+
+/// What is not there of the prompt, and how long it takes to get there.
+struct Computed {
+    tokens: Tokens,
+    seconds: f64,
+}
+
+#[inline]
+fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
+    // The index may know more than this prompt has (a longer sibling); never count below zero.
+    let below = candidate.held_below.0.min(ask.prefill.0.saturating_sub(candidate.held.0));
+    let computed = ask.prefill.0.saturating_sub(candidate.held.0 + below);
+    let seconds = candidate.pace.prefill_token * (computed as f64 + LOAD * below as f64);
+    Computed { tokens: Tokens(computed + below), seconds }
+}
+
+/// The wait for the adapter, where an answer takes so long.
+#[inline]
+fn adapter(candidate: &Candidate, answer: impl Fn() -> f64) -> f64 {
+    match candidate.adapter {
+        Adapter::Ready => 0.0,
+        Adapter::Loads => ADAPTER_SECONDS,
+        Adapter::Waits => ADAPTER_SECONDS + answer(),
     }
 }
 
@@ -264,6 +284,21 @@ mod tests {
         assert_eq!(pick(&ask(), &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
         candidates[1].wait_seconds = 1.0;
         assert_eq!(pick(&ask(), &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 0);
+    }
+
+    #[test]
+    fn the_terms_are_the_price_and_four_of_them_the_first_token() {
+        let mut candidates = fleet(&[(0, 0), (7, 3_000), (30, 90_000)]);
+        candidates[1].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(9_500) });
+        (candidates[1].held, candidates[1].held_below, candidates[1].holds) =
+            (Tokens(300), Tokens(200), Tokens(9_000));
+        (candidates[2].adapter, candidates[2].share, candidates[2].prefilling) = (Adapter::Waits, 0.25, 3);
+        for it in &candidates {
+            let terms = terms(&ask(), it);
+            assert!((terms.sum() / it.share - price(&ask(), it)).abs() < 1e-12, "{terms:?}");
+            let first = terms.wait + terms.floor + terms.prefill + terms.adapter;
+            assert!((first - first_token(&ask(), it)).abs() < 1e-12, "{terms:?}");
+        }
     }
 
     proptest! {

@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::reading::{Asks, Tokenizers};
 use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
+use crate::roster::Source;
 use crate::settings::Settings;
 use crate::worker::Worker;
 
@@ -40,6 +41,8 @@ pub(crate) struct House {
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
     pub(crate) ids: Ids,
+    /// Where workers are found, as far as we were told.
+    pub(crate) sources: Mutex<Vec<Source>>,
     pub(crate) tokenizers: Tokenizers,
     pub(crate) asks: Asks,
     /// None: nothing is taken down.
@@ -77,6 +80,7 @@ impl House {
             metrics,
             recent: Recent::default(),
             ids: Ids::default(),
+            sources: Mutex::new(Vec::new()),
             mind: Mutex::new(Mind::new(Brain::new(settings.brain.clone()))),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),

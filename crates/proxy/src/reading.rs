@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use maitre_dialect::openai;
 use maitre_dialect::route::Route;
-use maitre_dispatch::{Plan, Prompt};
+use maitre_dispatch::{Plan, Prompt, Reader};
 use maitre_fleet::estimate::Size;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
@@ -119,7 +119,7 @@ pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Req
     let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
         return Reading { prompt: None, size: size(parsed), noted: None };
     };
-    let by_caches = plan.by_caches;
+    let reader = plan.reader;
     let cut = Cut::new(plan, parsed);
     let (level, ids) = match ids(lane, route, parsed, &cut).await {
         Some((level, ids)) => (level, Some(ids)),
@@ -131,14 +131,15 @@ pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Req
         None => cut.of_text(&parsed.prompt),
     };
     let noted = house.recorder.as_ref().map(|_| Noted { model: cut.model.clone(), prompt: prompt.clone() });
-    if !by_caches {
+    if reader == Reader::Record {
         return Reading { prompt: None, size: size(parsed), noted };
     }
     // Names that nobody lists are the client's own, and there is no end of them.
     house.metrics.caches.read(if cut.model.is_empty() { "other" } else { &cut.model }, level);
-    let size = match prompt.unit {
-        Unit::Tokens => Size::Tokens(prompt.units),
-        Unit::Words => size(parsed),
+    let size = match (prompt.unit, reader) {
+        (Unit::Tokens, Reader::Strategy) => Size::Tokens(prompt.units),
+        // What a shadow has read is not for the strategy in charge.
+        _ => size(parsed),
     };
     Reading { prompt: Some(prompt), size, noted }
 }

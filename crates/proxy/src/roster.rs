@@ -49,6 +49,17 @@ struct Member {
     links: Vec<Arc<Link>>,
 }
 
+/// A place where workers are found, and how it fares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// As an operator writes it.
+    pub name: String,
+    pub state: &'static str,
+    pub workers: usize,
+    /// Why it fails, or what of it was left out.
+    pub note: Option<String>,
+}
+
 /// What a list changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {

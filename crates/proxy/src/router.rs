@@ -20,7 +20,7 @@ use crate::pool::Pool;
 use crate::program::{Plain, Program};
 use crate::reading::{NotLoaded, Tokenizers};
 use crate::record::{NotRecorded, Recorder};
-use crate::roster::{By, Difference, Roster};
+use crate::roster::{By, Difference, Roster, Source};
 use crate::settings::Settings;
 use crate::worker::Worker;
 use crate::{admin, lane, recent, server, watch};
@@ -136,8 +136,9 @@ impl Router {
         Ok(self.roster.set(By::Settings, &workers))
     }
 
-    /// All workers that were discovered, from now on.
-    pub fn discovered(&self, workers: &[Worker]) -> Difference {
+    /// All workers that were discovered, from now on, and how those fare who found them.
+    pub fn discovered(&self, workers: &[Worker], sources: Vec<Source>) -> Difference {
+        *self.house.sources.lock() = sources;
         self.roster.set(By::Discovery, workers)
     }
 

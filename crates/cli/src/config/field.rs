@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+use maitre_discover::Source;
+use maitre_discover::kubernetes::Api;
 use maitre_policy::Name;
 use maitre_proxy::Worker;
 use maitre_proxy::secret;
@@ -26,6 +28,10 @@ type At<T> = fn(&mut Config) -> &mut T;
 pub(super) enum Field {
     Socket(At<SocketAddr>),
     Workers(At<Vec<Worker>>),
+    Sources(At<Vec<Source>>),
+    Sockets(At<Vec<SocketAddr>>),
+    /// None if empty.
+    Api(At<Option<Api>>),
     Strategy(At<Name>),
     Strategies(At<BTreeMap<String, Name>>),
     Names(At<Vec<Name>>),
@@ -65,7 +71,9 @@ pub(super) enum Field {
 impl Field {
     pub(super) fn form(&self) -> &'static str {
         match self {
-            Field::Socket(_) => "ADDRESS",
+            Field::Socket(_) | Field::Sockets(_) => "ADDRESS",
+            Field::Sources(_) => "SOURCE",
+            Field::Api(_) => "URL",
             Field::Workers(_) | Field::Beginnings(_) => "URL",
             Field::Strategy(_) | Field::Names(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
@@ -92,8 +100,10 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        use Field::{Beginnings, Keys, Names, Paths, Workers};
-        self.is_table() || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_) | Keys(_))
+        use Field::{Beginnings, Keys, Names, Paths, Sockets, Sources, Workers};
+        self.is_table()
+            || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_) | Keys(_))
+            || matches!(self, Sources(_) | Sockets(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -107,6 +117,8 @@ impl Field {
             Field::Workers(at) => at(config).clear(),
             Field::Strategies(at) => at(config).clear(),
             Field::Names(at) => at(config).clear(),
+            Field::Sources(at) => at(config).clear(),
+            Field::Sockets(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
             Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
@@ -140,6 +152,9 @@ impl Field {
                     return Err(twice(&model));
                 }
             }
+            Field::Sources(at) => add_once(at(config), form::source(text)?, text)?,
+            Field::Sockets(at) => add_once(at(config), form::socket(text)?, text)?,
+            Field::Api(at) => *at(config) = form::api(text)?,
             Field::Names(at) => add_once(at(config), form::strategy(text)?, text)?,
             Field::Folders(at) => {
                 let (model, folder) = form::model_folder(text)?;
@@ -195,6 +210,8 @@ impl Field {
                 return at(config).iter().map(pair).collect();
             }
             Field::Paths(at) | Field::Beginnings(at) => return at(config).clone(),
+            Field::Sources(at) => return at(config).iter().map(Source::to_string).collect(),
+            Field::Sockets(at) => return at(config).iter().map(SocketAddr::to_string).collect(),
             Field::Names(at) => return at(config).iter().map(Name::to_string).collect(),
             Field::Classes(at) => return at(config).iter().map(class::show).collect(),
             Field::Tenants(at) => {
@@ -205,6 +222,7 @@ impl Field {
             Field::Hidden(at) => at(config).as_ref().map_or(String::new(), |it| format!("{it:?}")),
             Field::SaltBy(at) => form::show_salt_by(*at(config)).to_owned(),
             Field::Socket(at) => at(config).to_string(),
+            Field::Api(at) => at(config).as_ref().map_or(String::new(), Api::to_string),
             Field::Strategy(at) => at(config).to_string(),
             Field::File(at) => at(config).as_ref().map_or(String::new(), |it| it.display().to_string()),
             Field::Switch(at) => at(config).to_string(),

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::uri::PathAndQuery;
+use maitre_discover::Source;
+use maitre_discover::kubernetes::Api;
 use maitre_policy::Name;
 use maitre_proxy::Secret;
 use maitre_proxy::secret::BadSecret;
@@ -146,6 +148,18 @@ pub(super) fn path(text: &str) -> Result<String, String> {
     match is_path {
         true => Ok(text.to_owned()),
         false => Err(format!("{text:?} is not a path; write it as in \"/health\"")),
+    }
+}
+
+pub(super) fn source(text: &str) -> Result<Source, String> {
+    text.parse::<Source>().map_err(|error| error.to_string())
+}
+
+/// None if empty.
+pub(super) fn api(text: &str) -> Result<Option<Api>, String> {
+    match text {
+        "" => Ok(None),
+        _ => text.parse::<Api>().map(Some).map_err(|error| error.to_string()),
     }
 }
 

@@ -46,6 +46,7 @@ const fn knob(key: &'static str, field: Field, help: &'static str) -> Knob {
 pub(super) static SECTIONS: &[Section] = &[
     Section { title: None, knobs: MAIN },
     Section { title: Some("Keys"), knobs: KEYS },
+    Section { title: Some("Discovery"), knobs: DISCOVERY },
     Section { title: Some("Caches"), knobs: CACHES },
     Section { title: Some("KV events"), knobs: EVENTS },
     Section { title: Some("Cache aware"), knobs: CACHE_AWARE },
@@ -169,6 +170,35 @@ static KEYS: &[Knob] = &[
         "salt.secret_file",
         Field::File(|it| &mut it.secrets.salt_secret_file),
         "A file that holds it instead.",
+    ),
+];
+
+static DISCOVERY: &[Knob] = &[
+    knob(
+        "discovery.from",
+        Field::Sources(|it| &mut it.discovery.from),
+        "Where workers are found, besides those in `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
+         kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR&port=PORT; as a flag, one at a time.",
+    ),
+    knob(
+        "discovery.gone_after",
+        Field::Time(|it| &mut it.discovery.grace.gone_after, FROM_ZERO),
+        "How long a worker is kept that its source no longer names.",
+    ),
+    knob(
+        "discovery.empty_after",
+        Field::Time(|it| &mut it.discovery.grace.empty_after, FROM_ZERO),
+        "How long the last list is kept of a source that suddenly names nobody; 0s for ever.",
+    ),
+    knob(
+        "discovery.dns",
+        Field::Sockets(|it| &mut it.discovery.servers),
+        "Name servers to ask; those of the system if there are none here.",
+    ),
+    knob(
+        "discovery.kubernetes_api",
+        Field::Api(|it| &mut it.discovery.api),
+        "The API of the cluster; the one we run in if empty. Plain http only on loopback, as `kubectl proxy` serves it.",
     ),
 ];
 

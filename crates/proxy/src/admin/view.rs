@@ -19,6 +19,7 @@ use crate::house::House;
 use crate::link::Link;
 use crate::recent::Sample;
 use crate::refuse::Wrong;
+use crate::roster::Source;
 
 /// Most models listed of one worker: some serve hundreds of adapters.
 const MODELS_MAX: usize = 16;
@@ -77,6 +78,7 @@ pub(super) fn overview(house: &House) -> Value {
         "prediction": { "count": seen.prediction.count, "median_error": seen.prediction.median_error },
         "shadows": seen.shadows.iter().map(shadow).collect::<Vec<_>>(),
     "prefixes": seen.prefixes.iter().map(prefix).collect::<Vec<_>>(),
+        "discovery": house.sources.lock().iter().map(source).collect::<Vec<_>>(),
         "workers": seen.workers.iter().map(|it| it.show(house, now)).collect::<Vec<_>>(),
     })
 }
@@ -100,6 +102,10 @@ fn prefixes(brain: &Brain, now: Instant) -> Vec<(Hot, Option<Arc<str>>)> {
             (it, name)
         })
         .collect()
+}
+
+fn source(it: &Source) -> Value {
+    json!({ "source": it.name, "state": it.state, "workers": it.workers, "note": it.note })
 }
 
 /// Means over all its decisions.

@@ -448,7 +448,7 @@ fn a_record_wants_every_prompt_and_asks_no_engine_for_it() {
     let mut table = Table::with(1, settings);
     table.on(Event::TrustChanged { worker: WorkerId(0), trust: Trust::Fresh });
     let plan = table.brain.plan(Some("llama")).unwrap();
-    assert_eq!((plan.by_caches, plan.reported, plan.block), (false, false, 16));
+    assert_eq!((plan.reader, plan.reported, plan.block), (Reader::Record, false, 16));
 }
 
 // How it is cut.

@@ -35,11 +35,17 @@ fn an_adapter_is_planned_under_the_model_it_is_laid_over() {
     let (llama, sql): (Arc<str>, Arc<str>) = ("llama".into(), "sql".into());
     assert_eq!(
         plan("sql"),
-        Plan { model: Some(llama.clone()), adapter: Some(sql), block: 16, reported: false, by_caches: true }
+        Plan {
+            model: Some(llama.clone()),
+            adapter: Some(sql),
+            block: 16,
+            reported: false,
+            reader: Reader::Strategy
+        }
     );
     assert_eq!(
         plan("llama"),
-        Plan { model: Some(llama), adapter: None, block: 16, reported: false, by_caches: true }
+        Plan { model: Some(llama), adapter: None, block: 16, reported: false, reader: Reader::Strategy }
     );
 }
 

@@ -19,7 +19,7 @@ enum Meddling {
 fn settings(strategy: Name) -> Settings {
     let mut queue = maitre_queue::Settings::default();
     (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
-    queue.others.requests_per_minute = Some(100);
+    queue.others.requests_per_minute = Some(25);
     let explain = explain::Settings { decisions: 0 };
     // Small enough that something is always pushed out of the index.
     let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
@@ -66,8 +66,7 @@ impl Pair {
             }
             Meddling::Considers => {
                 let text = prompt(3, 80);
-                let asked =
-                    Arrival { tenant: TenantId(2), session: Some(1), head: Some(3), ..chat(0, &text) };
+                let asked = Arrival { session: Some(1), head: Some(3), ..chat(0, &text) };
                 let _ = brain.consider(self.watched.now, &asked);
             }
         }
@@ -110,19 +109,22 @@ impl Pair {
         let model = if number.is_multiple_of(4) { "sql" } else { "llama" };
         let base = Arrival {
             model: Some(model),
-            size: Size::Tokens(text.units),
             session: Some(number % 6),
             head: Some(number / 7 % 5),
             class: ClassId((number % 3) as u8),
             deadline: number.is_multiple_of(11).then(|| self.plain.now + Duration::from_millis(200)),
             ..arrival(request, None)
         };
-        // As the proxy does: what nobody asks for is not read.
-        let with = |brain: &Brain| brain.plan(Some(model)).filter(|it| it.by_caches).map(|_| &text);
-        let (one, other) = (with(&self.plain.brain), with(&self.watched.brain));
+        // As the proxy does: what nobody asks for is not read, and only the strategy in charge hears of its size.
         let now = self.plain.now;
-        let told = [(&mut self.plain, one), (&mut self.watched, other)]
-            .map(|(table, prompt)| table.on(Event::Arrived(Arrival { prompt, ..base })));
+        let told = [&mut self.plain, &mut self.watched].map(|table| {
+            let (prompt, size) = match table.brain.plan(Some(model)).map(|it| it.reader) {
+                Some(Reader::Strategy) => (Some(&text), Size::Tokens(text.units)),
+                Some(Reader::Shadow) => (Some(&text), Size::Bytes(text.units * 3)),
+                Some(Reader::Record) | None => (None, Size::Bytes(text.units * 3)),
+            };
+            table.on(Event::Arrived(Arrival { prompt, size, ..base }))
+        });
         assert_eq!(told[0], told[1], "at {now:?}: {base:?}");
     }
 }

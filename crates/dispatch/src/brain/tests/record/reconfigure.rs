@@ -43,7 +43,7 @@ fn a_model_gets_and_loses_a_strategy_of_its_own() {
     assert_eq!(name(&mut table, 1), Name::RoundRobin);
     change(&mut table, |it| it.strategies = BTreeMap::from([("llama".to_owned(), Name::Lmetric)])).unwrap();
     assert_eq!(name(&mut table, 2), Name::Lmetric);
-    assert!(table.brain.plan(Some("llama")).is_some_and(|it| it.by_caches));
+    assert!(table.brain.plan(Some("llama")).is_some_and(|it| it.reader == Reader::Strategy));
     change(&mut table, |it| it.strategies.clear()).unwrap();
     assert_eq!(name(&mut table, 3), Name::RoundRobin);
 }
@@ -77,6 +77,11 @@ fn a_strategy_may_change_under_open_requests_and_every_counter_stays_exact() {
         table.break_down(first + 2, Failure::Busy);
         table.on(Event::Finished { request: RequestId(first + 3), counted: None, pieces: 9 });
         change(&mut table, |it| it.strategy = name).unwrap();
+        // All who are seated read the same, and are counted wherever somebody asks for it.
+        let used = |it| table.brain.in_use.as_ref().map(|in_use| in_use.at(WorkerId(it), Some(&text)));
+        let seated = table.promised().iter().filter(|it| it.requests > 0).count();
+        let counted = (0..3).filter_map(used).filter(|it| it.of_prompt == Tokens(960)).count();
+        assert_eq!(counted, if name == Name::DynamoCost { seated } else { 0 }, "{name}");
     }
     (0..50).for_each(|it| drop(table.on(Event::Left { request: RequestId(it) })));
     assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default(); 3], 0));

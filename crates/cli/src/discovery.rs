@@ -1,0 +1,144 @@
+//! Workers that are found rather than listed: follows the sources, and hands the router what they come to.
+
+use maitre_base::Instant;
+use maitre_discover::{Source, Update, kubernetes, settings, update};
+use maitre_proxy::{Router, Worker, roster, secret};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::demo::clock::Stopwatch;
+
+/// Where workers come from, as configured.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub from: Vec<Source>,
+    pub grace: settings::Grace,
+    /// Name servers; empty for the system's.
+    pub servers: Vec<std::net::SocketAddr>,
+    /// None: that of the cluster we run in.
+    pub api: Option<kubernetes::Api>,
+}
+
+/// The sources as they are followed now.
+pub(crate) struct Discovery {
+    /// Ends with this.
+    _task: JoinSet<()>,
+    updates: watch::Receiver<Update>,
+    wanted: String,
+    /// What the router was last told.
+    told: Update,
+}
+
+impl Discovery {
+    pub(crate) fn start(wanted: &Wanted) -> std::io::Result<Discovery> {
+        let (sender, updates) = watch::channel(Update::default());
+        let mut task = JoinSet::new();
+        if !wanted.from.is_empty() {
+            let mut settings = maitre_discover::Settings { grace: wanted.grace, ..Default::default() };
+            settings.dns.servers.clone_from(&wanted.servers);
+            settings.kubernetes.api.clone_from(&wanted.api);
+            settings.seed = u64::from_le_bytes(secret::dice()?);
+            let watch = Stopwatch::start();
+            let clock = move || Instant::ZERO + watch.elapsed();
+            task.spawn(maitre_discover::run(wanted.from.clone(), settings, clock, sender));
+        }
+        Ok(Discovery { _task: task, updates, wanted: format!("{wanted:?}"), told: Update::default() })
+    }
+
+    /// Follows other sources, if these are others. What was found stays until they have answered.
+    pub(crate) fn retune(&mut self, router: &Router, wanted: &Wanted) -> std::io::Result<()> {
+        if self.wanted == format!("{wanted:?}") {
+            return Ok(());
+        }
+        let told = std::mem::take(&mut self.told);
+        *self = Discovery::start(wanted)?;
+        self.told = told;
+        if wanted.from.is_empty() {
+            self.tell(router, Update::default());
+        }
+        Ok(())
+    }
+
+    /// Waits for news; for ever, if there are no sources.
+    pub(crate) async fn news(&mut self) -> Update {
+        match self.updates.changed().await {
+            Ok(()) => self.updates.borrow_and_update().clone(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn tell(&mut self, router: &Router, update: Update) {
+        self.log(&update);
+        let parse = |url: &str| match url.parse::<Worker>() {
+            Ok(worker) => Some(worker),
+            Err(error) => {
+                warn!(%error, "a worker that was found cannot be used");
+                None
+            }
+        };
+        let mut workers: Vec<Worker> = update.workers.iter().filter_map(|it| parse(&it.url)).collect();
+        if !update.is_complete() && !update.sources.is_empty() {
+            // Somebody has not spoken yet: those we know of may be theirs.
+            let known = self.told.workers.iter().filter_map(|it| parse(&it.url));
+            let known: Vec<Worker> =
+                known.filter(|it| workers.iter().all(|new| new.address != it.address)).collect();
+            workers.extend(known);
+        }
+        let difference = router.discovered(&workers, update.sources.iter().map(source).collect());
+        if difference != roster::Difference::default() {
+            let (added, removed) = (difference.added.join(" "), difference.removed.join(" "));
+            info!(added, removed, workers = workers.len(), "workers found");
+        }
+        if update.is_complete() || update.sources.is_empty() {
+            self.told = update;
+        }
+    }
+
+    /// Says how a source fares when that has changed.
+    fn log(&self, update: &Update) {
+        for it in &update.sources {
+            let before = self.told.sources.iter().find(|old| old.source == it.source);
+            if before.is_some_and(|old| old.state == it.state && old.note == it.note) {
+                continue;
+            }
+            let (source, state, note) = (&it.source, it.state.name(), it.note.as_deref().unwrap_or(""));
+            match it.state {
+                update::State::Fine => info!(source, state, workers = it.workers, note, "source of workers"),
+                update::State::Waiting => {}
+                update::State::Holding | update::State::Failing => {
+                    warn!(source, state, workers = it.workers, note, "source of workers");
+                }
+            }
+        }
+    }
+}
+
+fn source(it: &update::Status) -> roster::Source {
+    roster::Source {
+        name: it.source.clone(),
+        state: it.state.name(),
+        workers: it.workers,
+        note: it.note.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two crates read the same form of a worker: what one finds the other can use.
+    #[test]
+    fn what_is_found_can_be_used() {
+        for url in [
+            "http://10.0.0.7:8000",
+            "http://10.0.0.7:8000?events=5557&replay=5558",
+            "http://[::1]:8000?events=off&ranks=4",
+            "http://engine.example:8000?events=tcp://10.0.0.7:5557",
+        ] {
+            let found: maitre_discover::Found = url.parse().unwrap();
+            let worker: Worker = found.url.parse().unwrap();
+            assert_eq!(worker.address.to_string(), found.address(), "{url}");
+        }
+    }
+}

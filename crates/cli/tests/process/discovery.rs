@@ -1,0 +1,31 @@
+//! Workers that are found in a file, by a router that is running.
+
+use std::fs;
+
+use crate::client::{CHAT, chat};
+use crate::program::{Engine, Program, Serve};
+
+#[tokio::test]
+async fn workers_in_a_file_come_and_go_with_their_lines() {
+    let engines = Engine::start_some(2, &["--profile", "instant"]).await;
+    let folder = std::env::temp_dir().join(format!("maitre-found-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("workers");
+    fs::write(&file, format!("# ours\n{}\n", engines[0].url)).unwrap();
+    let source = format!("file:{}", file.display());
+    let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--discovery-gone-after", "0s"];
+    let serve = [&args[..], &["--discovery-from", &source]].concat();
+    let mut serve = Serve::of(Program::start(&serve)).await;
+    serve.until_worker(&engines[0].url, "ready").await;
+    let mut client = serve.client().await;
+    assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
+    // A wrong file changes nothing, and is told.
+    fs::write(&file, "http//nonsense\n").unwrap();
+    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
+    fs::write(&file, format!("{}\n", engines[1].url)).unwrap();
+    serve.until_worker(&engines[1].url, "ready").await;
+    serve.program.until_says(|it| it.contains("worker leaves").then_some(())).await;
+    assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[1].url);
+    fs::remove_dir_all(&folder).unwrap();
+}

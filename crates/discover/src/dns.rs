@@ -1,0 +1,189 @@
+//! Workers from a name server: the addresses of a name, or the hosts and ports of a service.
+//!
+//! The question is asked again when the shortest-lived record of the answer is over, within bounds. Nothing is
+//! cached in between, and the system's configuration is read each time: it is a small file, and it changes.
+//!
+//! If somebody is missing from an answer, we ask once more before he is given up: `recheck` is shorter than that.
+//!
+//! That a name does not exist, or has no addresses, is an answer, if one that `settle` doubts. That a server
+//! fails, refuses, is silent or cuts its answer short over TCP too is a failure. Answers end at 64 KiB by the
+//! protocol.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::rr::{RData, RecordType};
+use maitre_base::Rng;
+use tokio::time::{sleep, timeout};
+
+use crate::backoff::Backoff;
+use crate::found::{Found, Options};
+use crate::settings::Dns;
+use crate::source::Family;
+use crate::tell::{Answer, Heard, Tell};
+
+/// At each server.
+const ATTEMPTS: usize = 2;
+/// For one question, whatever the servers and the search list are.
+const QUESTION_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Question {
+    Addresses { host: String, port: u16, family: Family, options: Options },
+    Services { name: String, options: Options },
+}
+
+/// What came of one question: workers, and how long the answer holds.
+struct Reply {
+    workers: Vec<Found>,
+    ttl: Duration,
+    note: Option<String>,
+}
+
+/// Follows until dropped.
+pub(crate) async fn follow(question: Question, settings: Dns, recheck: Duration, rng: Rng, tell: Tell) {
+    let mut backoff = Backoff::new(settings.ttl_min, settings.ttl_max, rng);
+    let mut last = Heard::Failure;
+    loop {
+        let (answer, wait) = match question.ask(&settings).await {
+            Ok((answer, ttl)) => {
+                backoff.reset();
+                let ttl = ttl.min(settings.ttl_max);
+                let wait = if is_missed(&last, &answer.heard) { ttl.min(recheck) } else { ttl };
+                last = answer.heard.clone();
+                (answer, wait.max(settings.ttl_min))
+            }
+            Err(why) => (Answer::failure(why), backoff.next()),
+        };
+        tell.tell(answer).await;
+        sleep(wait).await;
+    }
+}
+
+/// Whether somebody is not in an answer who was in the last one.
+fn is_missed(last: &Heard, answer: &Heard) -> bool {
+    let workers = |heard: &Heard| match heard {
+        Heard::List(workers) | Heard::Part(workers) => workers.iter().cloned().collect(),
+        Heard::Census { .. } | Heard::Failure => BTreeSet::new(),
+    };
+    !workers(last).is_subset(&workers(answer))
+}
+
+impl Question {
+    async fn ask(&self, settings: &Dns) -> Result<(Answer, Duration), String> {
+        let resolver = resolver(settings).map_err(|error| format!("set up the resolver: {error}"))?;
+        match self {
+            Question::Services { name, options } => {
+                let reply = ask(&resolver, name, RecordType::SRV, |data| worker(data, 0, options)).await?;
+                Ok(reply.answer())
+            }
+            Question::Addresses { host, port, family, options } => {
+                let one = |kind| ask(&resolver, host, kind, |data| worker(data, *port, options));
+                match family {
+                    Family::V4 => Ok(one(RecordType::A).await?.answer()),
+                    Family::V6 => Ok(one(RecordType::AAAA).await?.answer()),
+                    Family::Either => {
+                        let first = one(RecordType::A).await?;
+                        if !first.workers.is_empty() {
+                            return Ok(first.answer());
+                        }
+                        Ok(one(RecordType::AAAA).await?.answer())
+                    }
+                    Family::Both => both(tokio::join!(one(RecordType::A), one(RecordType::AAAA))),
+                }
+            }
+        }
+    }
+}
+
+/// If one of the two failed, the other is a part of the answer.
+fn both(replies: (Result<Reply, String>, Result<Reply, String>)) -> Result<(Answer, Duration), String> {
+    match replies {
+        (Ok(mut one), Ok(other)) => {
+            one.workers.extend(other.workers);
+            one.ttl = one.ttl.min(other.ttl);
+            one.note = one.note.and(other.note);
+            Ok(one.answer())
+        }
+        (Ok(reply), Err(note)) | (Err(note), Ok(reply)) => {
+            Ok((Answer { heard: Heard::Part(reply.workers), note: Some(note) }, reply.ttl))
+        }
+        (Err(note), Err(_)) => Err(note),
+    }
+}
+
+fn resolver(settings: &Dns) -> Result<TokioResolver, NetError> {
+    let mut builder = if settings.servers.is_empty() {
+        TokioResolver::builder_tokio()?
+    } else {
+        let servers = settings.servers.iter().map(name_server).collect();
+        let config = ResolverConfig::from_name_servers(servers);
+        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+    };
+    let options = builder.options_mut();
+    options.cache_size = 0;
+    options.timeout = settings.timeout;
+    options.attempts = ATTEMPTS;
+    builder.build()
+}
+
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut it| {
+        it.port = address.port();
+        it
+    });
+    NameServerConfig::new(address.ip(), true, connections.into())
+}
+
+async fn ask(
+    resolver: &TokioResolver,
+    name: &str,
+    kind: RecordType,
+    worker: impl Fn(&RData) -> Option<Result<Found, String>>,
+) -> Result<Reply, String> {
+    let question = format!("ask for {kind} of {name}");
+    match timeout(QUESTION_MAX, resolver.lookup(name, kind)).await {
+        Err(_) => Err(format!("{question}: no answer within {QUESTION_MAX:?}")),
+        Ok(Ok(lookup)) => reply(&lookup, worker).map_err(|error| format!("{question}: {error}")),
+        Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none)))) => {
+            // A server that says how long this holds is believed; else we ask as soon as we may.
+            let ttl = Duration::from_secs(none.negative_ttl.unwrap_or(0).into());
+            let note = Some(format!("{question}: {} and no records", none.response_code));
+            Ok(Reply { workers: Vec::new(), ttl, note })
+        }
+        Ok(Err(error)) => Err(format!("{question}: {error}")),
+    }
+}
+
+fn reply(lookup: &Lookup, worker: impl Fn(&RData) -> Option<Result<Found, String>>) -> Result<Reply, String> {
+    let workers: Result<Vec<Found>, String> =
+        lookup.answers().iter().filter_map(|it| worker(&it.data)).collect();
+    let workers = workers?;
+    let ttl = lookup.answers().iter().map(|it| it.ttl).min().unwrap_or(0);
+    let note = workers.is_empty().then(|| "the answer names nobody".to_owned());
+    Ok(Reply { workers, ttl: Duration::from_secs(ttl.into()), note })
+}
+
+/// The worker a record names; none if it is of another kind, or says that there is no service.
+fn worker(data: &RData, port: u16, options: &Options) -> Option<Result<Found, String>> {
+    let (host, port) = match data {
+        RData::A(address) => (address.0.to_string(), port),
+        RData::AAAA(address) => (address.0.to_string(), port),
+        RData::SRV(service) if service.target.is_root() => return None,
+        RData::SRV(service) => (service.target.to_ascii(), service.port),
+        _ => return None,
+    };
+    Some(Found::at(&host, port, options).map_err(|error| error.to_string()))
+}
+
+impl Reply {
+    fn answer(self) -> (Answer, Duration) {
+        (Answer { heard: Heard::List(self.workers), note: self.note }, self.ttl)
+    }
+}

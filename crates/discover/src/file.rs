@@ -1,0 +1,155 @@
+//! Workers from a file, one a line, read again whenever it changes.
+//!
+//! The folder is watched, not the file: editors replace it, and Kubernetes swaps a symbolic link beside it when
+//! a ConfigMap changes. Some file systems tell nobody of changes, so it is read again now and then anyway.
+//!
+//! A file with a wrong line is wrong as a whole, because a torn one looks the same; its last list stands. One
+//! torn between two lines, or within a port, cannot be told from a good one: we wait until it has been quiet
+//! for a moment before we read, and who writes it should write another and rename it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::found::Found;
+use crate::small_file;
+use crate::tell::{Answer, Heard, Tell};
+
+/// Chosen: 250 bytes for each of as many workers as are taken.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// How long nothing must have happened before we read: more than between two writes of one program.
+const QUIET: Duration = Duration::from_millis(50);
+/// How often we wait for that: a log in the same folder must not keep us waiting for ever.
+const QUIET_WAITS_MAX: usize = 20;
+
+/// Follows until dropped.
+pub(crate) async fn follow(path: PathBuf, reread: Duration, tell: Tell) {
+    let (ring, mut rung) = mpsc::channel(1);
+    loop {
+        // Made anew each time, and before the reading: a watch dies with its folder, and tells nobody.
+        let watcher = watch(&path, ring.clone());
+        let blind = watcher.as_ref().err().map(|it| format!("changes are only seen every {reread:?}: {it}"));
+        let mut answer = answer(&path, small_file::read(path.clone(), FILE_BYTES_MAX).await);
+        answer.note = answer.note.or(blind);
+        tell.tell(answer).await;
+        tokio::select! {
+            _ = rung.recv() => quiet(&mut rung).await,
+            () = sleep(reread) => {}
+        }
+    }
+}
+
+async fn quiet(rung: &mut mpsc::Receiver<()>) {
+    for _ in 0..QUIET_WAITS_MAX {
+        if timeout(QUIET, rung.recv()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn watch(path: &Path, ring: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Our own reading is an event too. A bell that rings already needs no second pull.
+        if !event.is_ok_and(|it| it.kind.is_access()) {
+            let _ = ring.try_send(());
+        }
+    })?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    watcher.watch(folder, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+fn answer(path: &Path, read: io::Result<Vec<u8>>) -> Answer {
+    let path = path.display();
+    let none = |why| Answer { heard: Heard::List(Vec::new()), note: Some(format!("{path}: {why}")) };
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return none("there is no such file"),
+        Err(error) => return Answer::failure(format!("read {path}: {error}")),
+    };
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|it| **it == b'\n').count();
+            return Answer::failure(format!("{path}:{line}: is not text in UTF-8"));
+        }
+    };
+    match workers(text) {
+        Ok(workers) if workers.is_empty() => none("there are no workers in it"),
+        Ok(workers) => Answer::of(Heard::List(workers)),
+        Err((line, why)) => Answer::failure(format!("{path}:{line}: {why}")),
+    }
+}
+
+/// The workers named, or the first line that names none, and why.
+fn workers(text: &str) -> Result<Vec<Found>, (usize, String)> {
+    let (mut workers, mut lines) = (Vec::new(), BTreeMap::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        let comment = line.match_indices('#').map(|it| it.0);
+        let end = comment.into_iter().find(|&at| at == 0 || line[..at].ends_with(char::is_whitespace));
+        let line = line[..end.unwrap_or(line.len())].trim();
+        if line.is_empty() {
+            continue;
+        }
+        let found: Found = line.parse().map_err(|error| (number, format!("{error}")))?;
+        if let Some(first) = lines.insert(found.address().to_owned(), number) {
+            return Err((number, format!("{} is in line {first} already", found.address())));
+        }
+        workers.push(found);
+    }
+    Ok(workers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&[&str], &str>) {
+        match (workers(text), expected) {
+            (Ok(found), Ok(urls)) => {
+                assert_eq!(found.iter().map(|it| it.url.as_str()).collect::<Vec<_>>(), urls);
+            }
+            (Err((line, why)), Err(part)) => {
+                assert!(format!("{line}: {why}").contains(part), "{line}: {why}");
+            }
+            (actual, expected) => panic!("{text}: {actual:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_worker_a_line_and_comments() {
+        check("", Ok(&[]));
+        check("\n  \n# http://no:1\n", Ok(&[]));
+        check("http://a:1\r\n  http://b:2?ranks=2 # two cards\n", Ok(&["http://a:1", "http://b:2?ranks=2"]));
+        check("\thttp://a:1", Ok(&["http://a:1"]));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        check("# mine\nhttp://a:1\nhtt", Err("3: \"htt\" does not begin with http://"));
+        check("http://a:1\n\nhttp://b:1#x\n", Err("3: "));
+        check("http://a:1\n\nhttp://A:1/?ranks=2\n", Err("3: http://a:1 is in line 1 already"));
+        check("http://a:1 http://b:1\n", Err("1: "));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_a_failure_with_a_line() {
+        let answer = answer(Path::new("/w"), Ok(b"http://a:1\n\xff\n".to_vec()));
+        assert_eq!(answer, Answer::failure("/w:2: is not text in UTF-8"));
+    }
+
+    #[test]
+    fn no_file_and_nobody_in_it_are_an_empty_list() {
+        for read in [Err(io::Error::from(io::ErrorKind::NotFound)), Ok(Vec::new())] {
+            assert_eq!(answer(Path::new("/w"), read).heard, Heard::List(Vec::new()));
+        }
+        let denied = answer(Path::new("/w"), Err(io::Error::from(io::ErrorKind::PermissionDenied)));
+        assert_eq!(denied.heard, Heard::Failure);
+    }
+}

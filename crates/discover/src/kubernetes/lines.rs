@@ -1,0 +1,82 @@
+//! Cuts a stream of bytes into lines, within a limit.
+
+use std::collections::VecDeque;
+
+/// Bytes that came and have not been taken as lines yet.
+#[derive(Debug)]
+pub(super) struct Lines {
+    bytes: VecDeque<u8>,
+    /// Of these, how many are known to hold no end of a line.
+    searched: usize,
+    bytes_max: usize,
+}
+
+/// A line is longer than it may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl Lines {
+    pub(super) fn new(bytes_max: usize) -> Lines {
+        Lines { bytes: VecDeque::new(), searched: 0, bytes_max }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The next whole line, without its end. What follows the last end is never a line.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let end = self.bytes.iter().skip(self.searched).position(|it| *it == b'\n');
+        match end.map(|it| it + self.searched) {
+            Some(end) if end > self.bytes_max => Err(TooLong),
+            Some(end) => {
+                let line = self.bytes.drain(..=end).take(end).collect();
+                self.searched = 0;
+                Ok(Some(line))
+            }
+            None if self.bytes.len() > self.bytes_max => Err(TooLong),
+            None => {
+                self.searched = self.bytes.len();
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(lines: &mut Lines) -> Result<Vec<String>, TooLong> {
+        let mut found = Vec::new();
+        while let Some(line) = lines.next()? {
+            found.push(String::from_utf8(line).unwrap());
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn cuts_make_no_difference_and_a_torn_line_is_none() {
+        let text = b"one\n\nthree\ntorn";
+        for cut in 0..text.len() {
+            let (mut lines, mut found) = (Lines::new(8), Vec::new());
+            for piece in [&text[..cut], &text[cut..]] {
+                lines.push(piece);
+                found.extend(all(&mut lines).unwrap());
+            }
+            assert_eq!(found, ["one", "", "three"], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_refused_before_it_ends() {
+        let mut lines = Lines::new(4);
+        lines.push(b"four\n");
+        assert_eq!(all(&mut lines), Ok(vec!["four".to_owned()]));
+        lines.push(b"five5");
+        assert_eq!(all(&mut lines), Err(TooLong));
+        let mut lines = Lines::new(4);
+        lines.push(b"five5\n");
+        assert_eq!(all(&mut lines), Err(TooLong));
+    }
+}

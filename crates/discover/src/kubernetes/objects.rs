@@ -1,0 +1,256 @@
+//! EndpointSlices and Pods, as much of them as says where workers are.
+//!
+//! A worker is ready if Kubernetes says it is ready and it is not ending. `serving`, which stays true for an
+//! endpoint that ends gracefully, is not looked at: requests it has it may finish, new ones it should not get.
+//! What its author did not think of (an annotation that makes no sense, two ports and no name) costs that
+//! object alone, and is said.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::Deserialize;
+
+use crate::found::{Found, Options};
+use crate::source::{Cluster, Kind, Port};
+
+/// One object: its name, its version, and the workers it stands for.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) places: Vec<Place>,
+    /// Why it stands for fewer than it seems to.
+    pub(super) note: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) found: Found,
+    pub(super) standing: Standing,
+    /// The Pod behind it. A Service with two address families has it in two slices.
+    pub(super) owner: Option<String>,
+    pub(super) is_ipv6: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    Ready,
+    Unready,
+    /// Deleted with grace, finished, or to be ignored.
+    Ending,
+}
+
+/// Before the names of our own annotations and labels.
+const PREFIX: &str = "maitre.dev/";
+/// The port taken if there are several and nobody says which.
+const PORT_NAME: &str = "http";
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    name: String,
+    #[serde(rename = "resourceVersion", default)]
+    version: String,
+    #[serde(rename = "deletionTimestamp")]
+    deleted: Option<serde::de::IgnoredAny>,
+    annotations: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Slice {
+    metadata: Metadata,
+    endpoints: Option<Vec<Endpoint>>,
+    ports: Option<Vec<NamedPort>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Endpoint {
+    addresses: Vec<String>,
+    #[serde(default)]
+    conditions: Conditions,
+    #[serde(rename = "targetRef")]
+    target: Option<Target>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Conditions {
+    ready: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    uid: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedPort {
+    name: Option<String>,
+    #[serde(alias = "containerPort")]
+    port: Option<u16>,
+    protocol: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pod {
+    metadata: Metadata,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Spec {
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Container {
+    ports: Option<Vec<NamedPort>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    ip: Option<String>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// What an object says about its workers, over what the source says about all.
+#[derive(Debug)]
+struct Terms {
+    port: Option<Port>,
+    options: Options,
+    is_ignored: bool,
+}
+
+/// Reads an object of the kind the source is about.
+pub(super) fn read(cluster: &Cluster, json: &str) -> Result<Object, serde_json::Error> {
+    Ok(match cluster.kind {
+        Kind::Service(_) => slice(cluster, serde_json::from_str(json)?),
+        Kind::Pods(_) => pod(cluster, serde_json::from_str(json)?),
+    })
+}
+
+fn slice(cluster: &Cluster, slice: Slice) -> Object {
+    let metadata = &slice.metadata;
+    // The labels of a Service are copied to its slices; its annotations are not, and we may not read Services.
+    let said = |key: &str| find(&metadata.annotations, key).or_else(|| find(&metadata.labels, key));
+    let ports = slice.ports.unwrap_or_default();
+    let endpoints = slice.endpoints.unwrap_or_default();
+    let read = terms(cluster, said).and_then(|terms| {
+        // Nobody is missed in an empty slice, whatever its ports are.
+        let port = if endpoints.is_empty() { 0 } else { choose(terms.port.as_ref(), &ports)? };
+        let places = endpoints.iter().filter_map(|it| it.place(port, &terms));
+        places.collect::<Result<Vec<Place>, String>>()
+    });
+    object(slice.metadata, read)
+}
+
+fn pod(cluster: &Cluster, pod: Pod) -> Object {
+    let said = |key: &str| find(&pod.metadata.annotations, key);
+    let containers = pod.spec.map(|it| it.containers).unwrap_or_default();
+    let ports: Vec<NamedPort> = containers.into_iter().filter_map(|it| it.ports).flatten().collect();
+    let status = pod.status.as_ref();
+    let address = status.and_then(|it| it.ip.as_deref()).filter(|it| !it.is_empty());
+    let read = terms(cluster, said).and_then(|terms| {
+        let Some(address) = address else { return Ok(Vec::new()) };
+        let port = choose(terms.port.as_ref(), &ports)?;
+        let phase = status.and_then(|it| it.phase.as_deref()).unwrap_or_default();
+        let is_ending = pod.metadata.deleted.is_some() || matches!(phase, "Succeeded" | "Failed");
+        let conditions = status.and_then(|it| it.conditions.as_ref());
+        let is_ready = conditions.into_iter().flatten().any(|it| it.kind == "Ready" && it.status == "True");
+        let standing = match (is_ending || terms.is_ignored, is_ready) {
+            (true, _) => Standing::Ending,
+            (false, true) => Standing::Ready,
+            (false, false) => Standing::Unready,
+        };
+        Ok(vec![place(address, port, &terms, standing)?])
+    });
+    object(pod.metadata, read)
+}
+
+fn object(metadata: Metadata, read: Result<Vec<Place>, String>) -> Object {
+    let Metadata { name, version, .. } = metadata;
+    let (places, note) = match read {
+        Ok(places) => (places, None),
+        Err(why) => (Vec::new(), Some(format!("{name} is left out: {why}"))),
+    };
+    Object { name, version, places, note }
+}
+
+impl Endpoint {
+    /// None if it has no address yet. There is never a second one: they would have to be the same worker.
+    fn place(&self, port: u16, terms: &Terms) -> Option<Result<Place, String>> {
+        let address = self.addresses.first()?;
+        let is_ending = self.conditions.terminating.unwrap_or(false) || terms.is_ignored;
+        let standing = match (is_ending, self.conditions.ready.unwrap_or(true)) {
+            (true, _) => Standing::Ending,
+            (false, true) => Standing::Ready,
+            (false, false) => Standing::Unready,
+        };
+        let owner = self.target.as_ref().and_then(|it| it.uid.clone());
+        Some(place(address, port, terms, standing).map(|it| Place { owner, ..it }))
+    }
+}
+
+fn place(address: &str, port: u16, terms: &Terms, standing: Standing) -> Result<Place, String> {
+    let found = Found::at(address, port, &terms.options).map_err(|error| error.to_string())?;
+    let is_ipv6 =
+        address.parse::<IpAddr>().is_ok_and(|it| it.is_ipv6()) || address.parse::<Ipv6Addr>().is_ok();
+    Ok(Place { found, standing, owner: None, is_ipv6 })
+}
+
+fn find<'a>(values: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a str> {
+    values.as_ref()?.get(&format!("{PREFIX}{key}")).map(String::as_str)
+}
+
+fn terms<'a>(cluster: &Cluster, said: impl Fn(&str) -> Option<&'a str>) -> Result<Terms, String> {
+    let mut terms = Terms { port: cluster.port.clone(), options: cluster.options.clone(), is_ignored: false };
+    if let Some(port) = said("port") {
+        terms.port = Some(port.parse().map_err(|why| format!("{PREFIX}port: {why}"))?);
+    }
+    for (key, option) in [("events-port", "events"), ("replay-port", "replay"), ("ranks", "ranks")] {
+        if let Some(value) = said(key) {
+            terms.options.set(option, value).map_err(|why| format!("{PREFIX}{key}: {why}"))?;
+        }
+    }
+    terms.is_ignored = match said("ignore") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => return Err(format!("{PREFIX}ignore is {other:?}; write \"true\" or \"false\"")),
+    };
+    Ok(terms)
+}
+
+/// The port of a worker: the one asked for, or else the one called `http`, or else the only one.
+fn choose(wanted: Option<&Port>, ports: &[NamedPort]) -> Result<u16, String> {
+    let is_tcp = |it: &&NamedPort| it.protocol.as_deref().is_none_or(|it| it == "TCP");
+    let offered = || ports.iter().filter(is_tcp).filter_map(|it| Some((it.name.as_deref(), it.port?)));
+    let named = |name: &str| offered().find(|it| it.0 == Some(name)).map(|it| it.1);
+    let found = match wanted {
+        Some(Port::Number(number)) => Some(*number),
+        Some(Port::Name(name)) => named(name),
+        None => {
+            let mut all = offered();
+            let only = all.next().filter(|_| all.next().is_none());
+            named(PORT_NAME).or(only.map(|it| it.1))
+        }
+    };
+    found.ok_or_else(|| {
+        let names: Vec<String> =
+            offered().map(|(name, port)| format!("{}:{port}", name.unwrap_or_default())).collect();
+        let wanted = wanted.map_or(PORT_NAME.to_owned(), Port::to_string);
+        format!("no port is called {wanted}, there are [{}]; say which by port=", names.join(" "))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! Lists in pages and watches by lines, as the API has it.
+
+use std::borrow::Cow;
+use std::pin::pin;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, timeout};
+
+use super::Problem;
+use super::api::{Client, shown};
+use super::lines::Lines;
+use super::store::{Cause, Store};
+use crate::backoff::Backoff;
+use crate::escape::escape;
+use crate::tell::{self, Tell};
+
+/// Objects in a page, and its bytes. A Pod has some 10 KiB, and cannot have more than 1.5 MiB.
+const PAGE_OBJECTS: usize = 250;
+const PAGE_BYTES_MAX: usize = 32 << 20;
+/// Of one event of a watch.
+const LINE_BYTES_MAX: usize = 4 << 20;
+/// A watch that lasted this long was a good one.
+const STEADY: Duration = Duration::from_secs(1);
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: PageMetadata,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct PageMetadata {
+    #[serde(rename = "resourceVersion")]
+    version: String,
+    #[serde(rename = "continue", default)]
+    rest: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: PageMetadata,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Fills an empty store; returns the version to watch from.
+pub(super) async fn list(client: &Client, path: &str, store: &mut Store) -> Result<String, Problem> {
+    let mut rest = String::new();
+    loop {
+        let from = if rest.is_empty() { String::new() } else { format!("&continue={}", escape(&rest)) };
+        let answer = client.get(&format!("{path}&limit={PAGE_OBJECTS}{from}")).await?;
+        let late = |_| Problem::Failed(format!("list: not done within {:?}", client.timeout()));
+        let bytes = timeout(client.timeout(), answer.whole(PAGE_BYTES_MAX)).await.map_err(late)??;
+        let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| bad("list", &error))?;
+        for item in page.items.unwrap_or_default() {
+            store.put(item.get())?;
+        }
+        match page.metadata.rest.filter(|it| !it.is_empty()) {
+            None => return Ok(page.metadata.version),
+            // A server that says the same thing for ever would keep us here.
+            Some(next) if next == rest => return Err(Problem::Failed("list: it does not go on".to_owned())),
+            Some(next) => rest = next,
+        }
+    }
+}
+
+fn bad(what: &str, error: &serde_json::Error) -> Problem {
+    Problem::Failed(format!("{what}: not the JSON it should be: {}", shown(&error.to_string())))
+}
+
+/// A store, and the thread by which it is kept up to date.
+pub(super) struct Watch<'a> {
+    pub(super) client: Client,
+    pub(super) path: String,
+    pub(super) store: Store,
+    pub(super) version: String,
+    pub(super) backoff: &'a mut Backoff,
+    pub(super) tell: &'a Tell,
+}
+
+/// Why a watch cannot go on, so that everything must be listed again.
+pub(super) enum Lost {
+    Version,
+    /// Something came that we do not understand, and what it was about is lost.
+    Thread(String),
+}
+
+impl Watch<'_> {
+    /// Watches, again and again, for as long as the version is known.
+    pub(super) async fn follow(&mut self, length: Duration) -> Lost {
+        loop {
+            match self.once(length).await {
+                Ok(()) => {}
+                Err(lost) => return lost,
+            }
+            sleep(self.backoff.next()).await;
+        }
+    }
+
+    async fn once(&mut self, length: Duration) -> Result<(), Lost> {
+        let (path, version, seconds) = (&self.path, escape(&self.version), length.as_secs().max(1));
+        let query =
+            format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
+        let mut answer = match self.client.get(&format!("{path}&{query}")).await {
+            Ok(answer) => answer,
+            Err(Problem::Gone) => return Err(Lost::Version),
+            Err(Problem::Failed(why)) => {
+                self.tell.tell(tell::Answer::failure(why)).await;
+                return Ok(());
+            }
+        };
+        // What we have stands, and is as new as can be.
+        self.tell.tell(self.store.answer(Cause::Listed)).await;
+        let mut lines = Lines::new(LINE_BYTES_MAX);
+        let (mut steady, mut hung) = (pin!(sleep(STEADY)), pin!(sleep(length + self.client.timeout())));
+        let mut is_steady = false;
+        loop {
+            let piece = tokio::select! {
+                piece = answer.piece() => piece,
+                () = &mut steady, if !is_steady => {
+                    is_steady = true;
+                    self.backoff.reset();
+                    continue;
+                }
+                // It should have ended by itself.
+                () = &mut hung => return Ok(()),
+            };
+            match piece {
+                Ok(Some(piece)) => lines.push(&piece),
+                // It ended, or broke off, perhaps within a line: from the last whole one we go on.
+                Ok(None) | Err(_) => return Ok(()),
+            }
+            self.read(&mut lines).await?;
+        }
+    }
+
+    /// Takes every whole line in, and tells once what became of it all.
+    async fn read(&mut self, lines: &mut Lines) -> Result<(), Lost> {
+        let mut told = None;
+        loop {
+            let line = lines
+                .next()
+                .map_err(|_| Lost::Thread(format!("watch: an event has more than {LINE_BYTES_MAX} bytes")))?;
+            let Some(line) = line else { break };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let cause = self.event(&line).map_err(|problem| match problem {
+                Problem::Gone => Lost::Version,
+                Problem::Failed(why) => Lost::Thread(format!("watch: {why}")),
+            })?;
+            told = match (told, cause) {
+                (Some(Cause::Deleted), _) | (_, Some(Cause::Deleted)) => Some(Cause::Deleted),
+                (told, cause) => cause.or(told),
+            };
+        }
+        if let Some(cause) = told {
+            self.tell.tell(self.store.answer(cause)).await;
+        }
+        Ok(())
+    }
+
+    /// Takes one event in; returns what it did to the store.
+    fn event(&mut self, line: &[u8]) -> Result<Option<Cause>, Problem> {
+        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| bad("an event", &error))?;
+        let json = event.object.get();
+        let (version, cause) = match event.kind.as_ref() {
+            "ADDED" | "MODIFIED" => (self.store.put(json)?, Some(Cause::Changed)),
+            "DELETED" => (self.store.remove(json)?, Some(Cause::Deleted)),
+            "BOOKMARK" => {
+                let bookmark: Bookmark =
+                    serde_json::from_str(json).map_err(|error| bad("a bookmark", &error))?;
+                (bookmark.metadata.version, None)
+            }
+            "ERROR" => {
+                let status: Status = serde_json::from_str(json).map_err(|error| bad("an error", &error))?;
+                let is_old = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
+                let why = format!("{} {}", status.code, shown(&status.message));
+                return Err(if is_old { Problem::Gone } else { Problem::Failed(why) });
+            }
+            kind => return Err(Problem::Failed(format!("no event is called {:?}", shown(kind)))),
+        };
+        if !version.is_empty() {
+            self.version = version;
+        }
+        Ok(cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use maitre_base::Rng;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::kubernetes::account::Account;
+    use crate::settings::Kubernetes;
+
+    /// What one event does, as `cause version`, or how it fails.
+    #[track_caller]
+    fn check(line: &str, expected: &str) {
+        let settings =
+            Kubernetes { api: Some("http://127.0.0.1:1".parse().unwrap()), ..Kubernetes::default() };
+        let crate::Source::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
+        let mut watch = Watch {
+            client: Client::new(&settings, Account::new(PathBuf::new())).unwrap(),
+            path: String::new(),
+            store: Store::new(cluster),
+            version: "1".to_owned(),
+            backoff: &mut Backoff::new(Duration::ZERO, Duration::ZERO, Rng::new(0)),
+            tell: &Tell { index: 0, to: mpsc::channel(1).0 },
+        };
+        let actual = match watch.event(line.as_bytes()) {
+            Ok(cause) => format!("{cause:?} {}", watch.version),
+            Err(Problem::Gone) => "gone".to_owned(),
+            Err(Problem::Failed(why)) => why,
+        };
+        assert!(actual.contains(expected), "{line}: {actual}, expected {expected}");
+    }
+
+    #[test]
+    fn every_kind_of_event_is_known() {
+        let object = r#"{"metadata":{"name":"s","resourceVersion":"7"}}"#;
+        check(&format!(r#"{{"type":"ADDED","object":{object}}}"#), "Some(Changed) 7");
+        check(&format!(r#"{{"type":"MODIFIED","object":{object}}}"#), "Some(Changed) 7");
+        check(&format!(r#"{{"object":{object},"type":"DELETED"}}"#), "Some(Deleted) 7");
+        check(&format!(r#"{{"type":"BOOKMARK","object":{object}}}"#), "None 7");
+        check(r#"{"type":"ADDED","object":{"metadata":{"name":"s"}}}"#, "Some(Changed) 1");
+        check(r#"{"type":"ERROR","object":{"code":410}}"#, "gone");
+        check(r#"{"type":"ERROR","object":{"code":500,"reason":"Expired"}}"#, "gone");
+        check(r#"{"type":"ERROR","object":{"code":500,"message":"etcd\nis away"}}"#, "500 etcd is away");
+        check(r#"{"type":"MOVED","object":{}}"#, "no event is called \"MOVED\"");
+        check(r#"{"type":"ADDED","object":{"metadata":{}}}"#, "read an object: missing field `name`");
+        check("{", "an event: not the JSON it should be");
+    }
+}

@@ -1,0 +1,103 @@
+//! How sources are followed, and how much their word is worth.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::kubernetes::Api;
+
+/// Most workers of one source; a longer list is an error. Chosen: more than the brain is measured with.
+pub const WORKERS_MAX: usize = 4_096;
+/// Most sources at once.
+pub const SOURCES_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub grace: Grace,
+    /// How often a file is read again though nothing seems to have changed: some file systems tell nobody.
+    pub reread: Duration,
+    pub dns: Dns,
+    pub kubernetes: Kubernetes,
+    /// Of the dice that keep routers from asking in step.
+    pub seed: u64,
+}
+
+/// How long a worker is kept that its source no longer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grace {
+    /// If the source has others.
+    pub gone_after: Duration,
+    /// If the source suddenly has none, or lost most of them with a part of its answer. Zero: for ever.
+    pub empty_after: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Dns {
+    /// Empty: those of the system, with its search list.
+    pub servers: Vec<SocketAddr>,
+    /// The least and the most time between two questions, whatever the records say.
+    pub ttl_min: Duration,
+    pub ttl_max: Duration,
+    /// For one attempt at one server; there are two.
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Kubernetes {
+    /// None: the cluster we run in, as its environment says.
+    pub api: Option<Api>,
+    /// The folder with `token`, `ca.crt` and `namespace`.
+    pub account: PathBuf,
+    /// To connect, and for each answer that is not a watch.
+    pub timeout: Duration,
+    /// How long one watch lasts. One that does not end by then, and `timeout` more, has hung.
+    pub watch: Duration,
+    /// The first and the longest wait after failures.
+    pub retry_min: Duration,
+    pub retry_max: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            grace: Grace::default(),
+            reread: Duration::from_secs(30),
+            dns: Dns::default(),
+            kubernetes: Kubernetes::default(),
+            seed: 0,
+        }
+    }
+}
+
+impl Default for Grace {
+    fn default() -> Grace {
+        Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(300) }
+    }
+}
+
+impl Default for Dns {
+    fn default() -> Dns {
+        Dns {
+            servers: Vec::new(),
+            // Kubernetes' own records live for 5 s, others' often for minutes, which is long for a fleet.
+            ttl_min: Duration::from_secs(1),
+            ttl_max: Duration::from_secs(30),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Default for Kubernetes {
+    fn default() -> Kubernetes {
+        Kubernetes {
+            api: None,
+            account: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
+            timeout: Duration::from_secs(10),
+            // Others watch for five minutes; with one a watch that died in silence is noticed sooner, for one
+            // small request a minute.
+            watch: Duration::from_secs(60),
+            retry_min: Duration::from_millis(200),
+            retry_max: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Scripts of what a source says when, and laws that hold whatever it says.
+
+use super::*;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+/// Workers are single letters here.
+fn workers(letters: &str) -> Vec<Found> {
+    letters.chars().map(|it| format!("http://{it}:1").parse().unwrap()).collect()
+}
+
+fn letters(settle: &Settle) -> String {
+    settle.workers().map(|it| it.url["http://".len()..].split(':').next().unwrap().to_owned()).collect()
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_millis(1_000 * seconds)
+}
+
+enum Say {
+    List(&'static str),
+    Part(&'static str),
+    /// Ready, unready.
+    Census(&'static str, &'static str),
+    Fail,
+    /// Nothing: time passes.
+    Silence,
+}
+use Say::{Census, Fail, List, Part, Silence};
+
+/// Rows of `(second, what is said, who is there then, of whom are held)`; five seconds until one who is missing
+/// is gone, a hundred until those are who are held.
+#[track_caller]
+fn check(rows: &[(u64, Say, &str, usize)]) {
+    let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
+    let mut settle = Settle::new(grace);
+    for (row, (second, say, there, held)) in rows.iter().enumerate() {
+        let heard = match *say {
+            List(letters) => Some(Heard::List(workers(letters))),
+            Part(letters) => Some(Heard::Part(workers(letters))),
+            Census(ready, unready) => {
+                Some(Heard::Census { ready: workers(ready), unready: workers(unready) })
+            }
+            Fail => Some(Heard::Failure),
+            Silence => None,
+        };
+        match heard {
+            Some(heard) => settle.hear(at(*second), Answer::of(heard)),
+            None => settle.pass(at(*second)),
+        }
+        assert_eq!((letters(&settle).as_str(), settle.held()), (*there, *held), "row {row}");
+    }
+}
+
+#[test]
+fn newcomers_are_believed_at_once() {
+    check(&[(0, List("ab"), "ab", 0), (1, List("abc"), "abc", 0)]);
+}
+
+#[test]
+fn who_is_missing_is_gone_after_a_while() {
+    check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (5, Silence, "ab", 0), (6, Silence, "a", 0)]);
+}
+
+#[test]
+fn who_flaps_keeps_its_place() {
+    check(&[
+        (0, List("ab"), "ab", 0),
+        (1, List("a"), "ab", 0),
+        (5, List("ab"), "ab", 0),
+        (6, List("a"), "ab", 0),
+        (10, Silence, "ab", 0),
+        (11, Silence, "a", 0),
+    ]);
+}
+
+#[test]
+fn to_be_missing_twice_does_not_begin_anew() {
+    check(&[
+        (0, List("ab"), "ab", 0),
+        (1, List("a"), "ab", 0),
+        (4, List("a"), "ab", 0),
+        (6, List("a"), "a", 0),
+    ]);
+}
+
+#[test]
+fn an_empty_answer_is_held_until_it_is_believed() {
+    check(&[
+        (0, List("ab"), "ab", 0),
+        (1, List(""), "ab", 2),
+        (50, List(""), "ab", 2),
+        (100, Silence, "ab", 2),
+        (101, Silence, "", 0),
+        (102, List("a"), "a", 0),
+    ]);
+}
+
+#[test]
+fn a_good_answer_ends_the_hold() {
+    check(&[
+        (0, List("abc"), "abc", 0),
+        (1, List(""), "abc", 3),
+        (50, List("a"), "abc", 0),
+        (54, Silence, "abc", 0),
+        (55, Silence, "a", 0),
+    ]);
+}
+
+#[test]
+fn who_was_on_the_way_out_is_not_held() {
+    check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (2, List(""), "ab", 1), (6, Silence, "a", 1)]);
+}
+
+#[test]
+fn a_failure_changes_nothing_for_ever() {
+    check(&[
+        (0, List("ab"), "ab", 0),
+        (1, Fail, "ab", 0),
+        (100_000, Fail, "ab", 0),
+        (100_001, Silence, "ab", 0),
+    ]);
+}
+
+#[test]
+fn a_failure_keeps_nobody_who_was_leaving() {
+    check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (2, Fail, "ab", 0), (6, Fail, "a", 0)]);
+}
+
+#[test]
+fn a_part_that_would_cost_most_is_doubted_and_a_larger_one_is_not() {
+    check(&[(0, List("abcd"), "abcd", 0), (1, Part("a"), "abcd", 3), (101, Silence, "a", 0)]);
+    check(&[(0, List("abcd"), "abcd", 0), (1, Part("ab"), "abcd", 0), (6, Silence, "ab", 0)]);
+    check(&[(0, List("ab"), "ab", 0), (1, Part("cde"), "abcde", 2)]);
+    check(&[(0, Part(""), "", 0), (1, Part("a"), "a", 0)]);
+}
+
+#[test]
+fn a_whole_answer_that_costs_most_is_not_doubted() {
+    check(&[(0, List("abcd"), "abcd", 0), (1, List("a"), "abcd", 0), (6, Silence, "a", 0)]);
+}
+
+#[test]
+fn who_is_deleted_or_ends_is_gone_at_once() {
+    check(&[(0, Census("ab", ""), "ab", 0), (1, Census("a", ""), "a", 0), (2, Census("", ""), "", 0)]);
+}
+
+#[test]
+fn who_is_unready_has_its_time_and_may_come_back() {
+    check(&[
+        (0, Census("ab", ""), "ab", 0),
+        (1, Census("a", "b"), "ab", 0),
+        (3, Census("ab", ""), "ab", 0),
+        (4, Census("a", "b"), "ab", 0),
+        (9, Silence, "a", 0),
+    ]);
+}
+
+#[test]
+fn who_was_never_ready_is_not_there() {
+    check(&[(0, Census("", "ab"), "", 0), (1, Census("a", "b"), "a", 0)]);
+}
+
+#[test]
+fn all_unready_at_once_are_held_but_not_those_deleted() {
+    check(&[
+        (0, Census("abc", ""), "abc", 0),
+        (1, Census("", "ab"), "ab", 2),
+        (2, Census("", "b"), "b", 1),
+        (101, Silence, "", 0),
+    ]);
+}
+
+#[test]
+fn zero_holds_for_ever() {
+    let grace = Grace { gone_after: Duration::ZERO, empty_after: Duration::ZERO };
+    let mut settle = Settle::new(grace);
+    settle.hear(at(0), Answer::of(Heard::List(workers("ab"))));
+    settle.hear(at(1), Answer::of(Heard::List(workers("a"))));
+    assert_eq!(letters(&settle), "a", "no time to be missing in");
+    settle.hear(at(2), Answer::of(Heard::List(workers(""))));
+    settle.pass(at(1_000_000_000));
+    assert_eq!((letters(&settle).as_str(), settle.due()), ("a", None));
+}
+
+#[test]
+fn options_change_in_place() {
+    let mut settle = Settle::new(Grace::default());
+    for url in ["http://a:1", "http://a:1?ranks=2"] {
+        settle.hear(at(0), Answer::of(Heard::List(vec![url.parse().unwrap()])));
+        assert_eq!(settle.workers().map(|it| it.url.as_str()).collect::<Vec<_>>(), [url]);
+    }
+}
+
+#[test]
+fn a_list_that_is_too_long_is_a_failure() {
+    let many = |count: usize| (0..count).map(|it| format!("http://w{it}:1").parse().unwrap()).collect();
+    let mut settle = Settle::new(Grace::default());
+    settle.hear(at(0), Answer::of(Heard::List(many(WORKERS_MAX))));
+    assert_eq!((settle.count(), settle.heard()), (WORKERS_MAX, Some(LastHeard::Workers)));
+    settle.hear(at(1), Answer::of(Heard::List(many(WORKERS_MAX + 1))));
+    assert_eq!((settle.count(), settle.heard()), (WORKERS_MAX, Some(LastHeard::Failure)));
+    assert_eq!(settle.note(), Some("has 4097 workers; at most 4096 are taken"));
+    assert_eq!(settle.answered(), Some(at(0)));
+}
+
+/// Any answer about six workers.
+fn heard() -> impl Strategy<Value = Heard> {
+    let some = |bits: u8| -> Vec<Found> {
+        workers(
+            &('a'..='f').enumerate().filter(|it| bits >> it.0 & 1 == 1).map(|it| it.1).collect::<String>(),
+        )
+    };
+    prop_oneof![
+        3 => any::<u8>().prop_map(move |it| Heard::List(some(it))),
+        1 => Just(Heard::List(Vec::new())),
+        2 => any::<u8>().prop_map(move |it| Heard::Part(some(it))),
+        2 => any::<(u8, u8)>().prop_map(move |(ready, unready)| {
+            Heard::Census { ready: some(ready), unready: some(unready & !ready) }
+        }),
+        2 => Just(Heard::Failure),
+    ]
+}
+
+fn named(heard: &Heard) -> &[Found] {
+    match heard {
+        Heard::List(named) | Heard::Part(named) | Heard::Census { ready: named, .. } => named,
+        Heard::Failure => &[],
+    }
+}
+
+proptest! {
+    /// Whatever is said, in any order and at any pace: who was just named is there; who is there was named
+    /// once, and not too long ago unless sources fail; nobody is gone before his time unless deleted.
+    #[test]
+    fn laws(script in proptest::collection::vec((1u64..40_000, heard()), 1..60)) {
+        let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
+        let (mut settle, mut now) = (Settle::new(grace), Instant::ZERO);
+        let mut last_named: BTreeMap<String, Instant> = BTreeMap::new();
+        // When each went missing: the first answer about workers after the last that named it.
+        let mut unnamed: BTreeMap<String, Instant> = BTreeMap::new();
+        for (pause, heard) in script {
+            now = now + Duration::from_millis(pause);
+            settle.hear(now, Answer::of(heard.clone()));
+            for found in named(&heard) {
+                last_named.insert(found.address().to_owned(), now);
+                unnamed.remove(found.address());
+            }
+            let deleted = |address: &str| match &heard {
+                Heard::Census { ready, unready } => {
+                    !ready.iter().chain(unready).any(|it| it.address() == address)
+                }
+                _ => false,
+            };
+            let there: Vec<String> = settle.workers().map(|it| it.address().to_owned()).collect();
+            if heard != Heard::Failure {
+                let absent = last_named.keys().filter(|it| last_named[*it] < now || deleted(it));
+                absent.for_each(|it| _ = unnamed.entry(it.clone()).or_insert(now));
+            }
+            for address in last_named.keys().cloned().collect::<Vec<_>>() {
+                let is_there = there.contains(&address);
+                match unnamed.get(&address) {
+                    None => prop_assert!(is_there, "{address} was named and nobody said otherwise"),
+                    Some(_) if deleted(&address) => prop_assert!(!is_there, "{address} was deleted"),
+                    Some(since) => {
+                        let missing = now.since(*since);
+                        // Held, then missing, is the longest there is.
+                        prop_assert!(!is_there || missing < grace.empty_after + grace.gone_after);
+                        prop_assert!(is_there || missing >= grace.gone_after, "{address} had time left");
+                    }
+                }
+                if deleted(&address) {
+                    last_named.remove(&address);
+                    unnamed.remove(&address);
+                }
+            }
+            prop_assert!(there.iter().all(|it| last_named.contains_key(it)), "somebody nobody named");
+            prop_assert!(settle.due().is_none_or(|it| it > now), "nothing that is due is left");
+        }
+    }
+
+    /// Nobody loses a worker to flapping that is shorter than `gone_after`.
+    #[test]
+    fn flapping_is_not_seen(script in proptest::collection::vec((0u64..4_999, any::<bool>()), 1..60)) {
+        let mut settle = Settle::new(Grace::default());
+        settle.hear(Instant::ZERO, Answer::of(Heard::List(workers("ab"))));
+        let mut now = Instant::ZERO;
+        for (pause, fails) in script {
+            now = now + Duration::from_millis(pause);
+            let gap = if fails { Heard::Failure } else { Heard::List(workers("a")) };
+            settle.hear(now, Answer::of(gap));
+            now = now + Duration::from_millis(4_999 - pause);
+            settle.hear(now, Answer::of(Heard::List(workers("ab"))));
+            prop_assert_eq!(letters(&settle), "ab");
+        }
+    }
+
+    /// To look more often changes nothing: only what is said and when.
+    #[test]
+    fn looking_changes_nothing(
+        script in proptest::collection::vec((0u64..40_000, heard()), 1..40),
+        looks in 1u64..5,
+    ) {
+        let (mut one, mut other) = (Settle::new(Grace::default()), Settle::new(Grace::default()));
+        let mut now = Instant::ZERO;
+        for (pause, heard) in script {
+            for _ in 0..looks {
+                now = now + Duration::from_millis(pause) / u32::try_from(looks).unwrap();
+                other.pass(now);
+            }
+            one.hear(now, Answer::of(heard.clone()));
+            other.hear(now, Answer::of(heard));
+            prop_assert_eq!(letters(&one), letters(&other));
+            prop_assert_eq!(one.due(), other.due());
+        }
+    }
+}

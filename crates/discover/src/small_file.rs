@@ -1,0 +1,21 @@
+//! Reads a small file that somebody else may be writing, within a limit.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+/// The whole file; an error if it has more than `bytes_max` bytes. Off the runtime's thread: the file may be
+/// on a network.
+pub(crate) async fn read(path: PathBuf, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
+        std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+        match bytes.len() > bytes_max {
+            true => {
+                Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("has more than {bytes_max} bytes")))
+            }
+            false => Ok(bytes),
+        }
+    });
+    read.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}

@@ -1,0 +1,352 @@
+//! A place that names workers, as an operator writes it.
+//!
+//! ```text
+//! file:/etc/maitre/workers
+//! dns:workers.example.svc:8000?events=5557
+//! srv:_http._tcp.workers.example
+//! kubernetes:namespace/service?port=http
+//! kubernetes:namespace?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000
+//! ```
+//!
+//! What follows the `?` and is not the source's own is given to every worker it names. Settings that hold
+//! several sources in one text part them by commas, so a comma within one is shown as `%2C`; a plain one is
+//! read where a source stands alone.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::escape::{escape, unescape};
+use crate::found::Options;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A worker a line.
+    File {
+        path: PathBuf,
+    },
+    /// The addresses of a name.
+    Dns {
+        host: String,
+        port: u16,
+        family: Family,
+        options: Options,
+    },
+    /// The hosts and ports of a service. Priorities and weights are not looked at: the router has reasons of
+    /// its own to prefer a worker.
+    Srv {
+        name: String,
+        options: Options,
+    },
+    Kubernetes(Cluster),
+}
+
+/// Which of a name's addresses are workers. One engine often has one of each kind, so by default those of
+/// the second kind count only if there are none of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// Those of IPv4, or those of IPv6 if there are none.
+    #[default]
+    Either,
+    V4,
+    V6,
+    /// All: no engine has two.
+    Both,
+}
+
+/// Workers in a Kubernetes cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cluster {
+    /// None: the one we run in.
+    pub namespace: Option<String>,
+    pub kind: Kind,
+    /// None: the one called `http`, or the only one.
+    pub port: Option<Port>,
+    pub options: Options,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The endpoints of a Service.
+    Service(String),
+    /// The Pods with these labels.
+    Pods(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    Number(u16),
+    Name(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?}: {reason}; write {form}")]
+pub struct BadSource {
+    text: String,
+    reason: String,
+    form: &'static str,
+}
+
+const FORMS: &str =
+    "file:PATH, dns:HOST:PORT, srv:NAME, kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR";
+const FILE: &str = "file:/a/path";
+const DNS: &str = "dns:host:port, with options such as ?events=5557&family=4";
+const SRV: &str = "srv:_http._tcp.host, with options such as ?events=5557";
+const KUBERNETES: &str = "kubernetes:namespace/service or kubernetes:namespace?pods=app%3Dvllm, and ?port= or &port= \
+     with a number or a name";
+
+/// Longer names than these DNS and Kubernetes do not know.
+const NAME_BYTES_MAX: usize = 253;
+/// Chosen: a few dozen labels.
+const SELECTOR_BYTES_MAX: usize = 2_048;
+
+impl FromStr for Source {
+    type Err = BadSource;
+
+    fn from_str(text: &str) -> Result<Source, BadSource> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (form, read) = match kind {
+            "file" => (FILE, file(rest)),
+            "dns" => (DNS, dns(rest)),
+            "srv" => (SRV, srv(rest)),
+            "kubernetes" => (KUBERNETES, kubernetes(rest)),
+            _ => (FORMS, Err("is no source of workers we know".to_owned())),
+        };
+        read.map_err(|reason| BadSource { text: text.to_owned(), reason, form })
+    }
+}
+
+fn file(path: &str) -> Result<Source, String> {
+    // A relative path would mean one thing to `maitre check` and another to the service.
+    match path.starts_with('/') {
+        true => Ok(Source::File { path: PathBuf::from(path) }),
+        false => Err("the path does not begin at the root".to_owned()),
+    }
+}
+
+fn dns(text: &str) -> Result<Source, String> {
+    let (place, query) = text.split_once('?').unwrap_or((text, ""));
+    let (host, port) = place.rsplit_once(':').ok_or("there is no port")?;
+    let port = port_number(port).ok_or_else(|| format!("{port:?} is no port"))?;
+    let mut family = Family::Either;
+    let options = options(query, |key, value| {
+        let known = match (key, value) {
+            ("family", "4") => Family::V4,
+            ("family", "6") => Family::V6,
+            ("family", "both") => Family::Both,
+            ("family", "either") => Family::Either,
+            ("family", _) => return Err(format!("family is {value:?}, not 4, 6, either or both")),
+            _ => return Ok(false),
+        };
+        family = known;
+        Ok(true)
+    })?;
+    Ok(Source::Dns { host: dns_name(host)?, port, family, options })
+}
+
+fn srv(text: &str) -> Result<Source, String> {
+    let (name, query) = text.split_once('?').unwrap_or((text, ""));
+    Ok(Source::Srv { name: dns_name(name)?, options: options(query, |_, _| Ok(false))? })
+}
+
+fn kubernetes(text: &str) -> Result<Source, String> {
+    let (place, query) = text.split_once('?').unwrap_or((text, ""));
+    let (namespace, service) = match place.split_once('/') {
+        Some((namespace, service)) => (namespace, Some(service)),
+        None => (place, None),
+    };
+    let (mut pods, mut port) = (None, None);
+    let options = options(query, |key, value| match key {
+        "pods" => {
+            pods = Some(selector(value)?);
+            Ok(true)
+        }
+        "port" => {
+            port = Some(value.parse::<Port>()?);
+            Ok(true)
+        }
+        _ => Ok(false),
+    })?;
+    let kind = match (service, pods) {
+        (Some(service), None) => Kind::Service(object_name(service)?),
+        (None, Some(pods)) => Kind::Pods(pods),
+        (Some(_), Some(_)) => return Err("names a service and pods".to_owned()),
+        (None, None) => return Err("names neither a service nor pods".to_owned()),
+    };
+    let namespace = if namespace.is_empty() { None } else { Some(object_name(namespace)?) };
+    Ok(Source::Kubernetes(Cluster { namespace, kind, port, options }))
+}
+
+/// Reads what follows the `?`: the source's own options by `own`, which says whether it knows the key.
+fn options(query: &str, mut own: impl FnMut(&str, &str) -> Result<bool, String>) -> Result<Options, String> {
+    let mut options = Options::default();
+    for pair in query.split('&').filter(|it| !it.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !own(key, value)? && !options.set(key, value).map_err(|it| it.to_string())? {
+            return Err(format!("no option is called {key:?}"));
+        }
+    }
+    Ok(options)
+}
+
+fn dns_name(text: &str) -> Result<String, String> {
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"-._".contains(&it);
+    let is_label = |it: &str| (1..=63).contains(&it.len()) && it.bytes().all(is_plain);
+    let labels = text.strip_suffix('.').unwrap_or(text);
+    let fits = labels.len() <= NAME_BYTES_MAX && labels.split('.').all(is_label);
+    if fits { Ok(text.to_ascii_lowercase()) } else { Err(format!("{text:?} is no name in DNS")) }
+}
+
+/// A name as Kubernetes allows it: it goes into the path of a URL.
+fn object_name(text: &str) -> Result<String, String> {
+    let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"-.".contains(&it);
+    let fits = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain);
+    let begins = text.starts_with(|it: char| it.is_ascii_alphanumeric());
+    if fits && begins { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name in Kubernetes")) }
+}
+
+/// Whether it says anything the API server has to judge; here only that there is one and it is not absurd.
+fn selector(text: &str) -> Result<String, String> {
+    let selector = unescape(text).ok_or_else(|| format!("pods is {text:?}, with a stray %"))?;
+    let is_sane = !selector.trim().is_empty() && !selector.chars().any(char::is_control);
+    match is_sane && selector.len() <= SELECTOR_BYTES_MAX {
+        true => Ok(selector),
+        false => Err("pods is empty or too long: every pod would be a worker".to_owned()),
+    }
+}
+
+fn port_number(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|&it| it > 0)
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Port, String> {
+        if let Some(number) = port_number(text) {
+            return Ok(Port::Number(number));
+        }
+        let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+        let is_name = (1..=63).contains(&text.len())
+            && text.bytes().all(is_plain)
+            && text.bytes().any(|it| it.is_ascii_lowercase());
+        is_name
+            .then(|| Port::Name(text.to_owned()))
+            .ok_or_else(|| format!("port is {text:?}, no number or name"))
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Port::Number(number) => write!(f, "{number}"),
+            Port::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pairs: Vec<(&str, String)> = Vec::new();
+        let options = match self {
+            Source::File { path } => return write!(f, "file:{}", path.display()),
+            Source::Dns { host, port, family, options } => {
+                write!(f, "dns:{host}:{port}")?;
+                let family = match family {
+                    Family::Either => None,
+                    Family::V4 => Some("4"),
+                    Family::V6 => Some("6"),
+                    Family::Both => Some("both"),
+                };
+                pairs.extend(family.map(|it| ("family", it.to_owned())));
+                options
+            }
+            Source::Srv { name, options } => {
+                write!(f, "srv:{name}")?;
+                options
+            }
+            Source::Kubernetes(cluster) => {
+                write!(f, "kubernetes:{}", cluster.namespace.as_deref().unwrap_or_default())?;
+                match &cluster.kind {
+                    Kind::Service(name) => write!(f, "/{name}")?,
+                    Kind::Pods(selector) => pairs.push(("pods", escape(selector))),
+                }
+                pairs.extend(cluster.port.iter().map(|it| ("port", it.to_string())));
+                &cluster.options
+            }
+        };
+        pairs.extend(options.pairs().map(|(key, value)| (key, value.to_owned())));
+        for (index, (key, value)) in pairs.iter().enumerate() {
+            write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, &str>) {
+        match (text.parse::<Source>(), expected) {
+            (Ok(source), Ok(shown)) => {
+                assert_eq!(source.to_string(), shown);
+                assert_eq!(shown.parse(), Ok(source), "what is shown can be read again");
+            }
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (actual, expected) => panic!("{text}: {actual:?}, expected {expected:?}"),
+        }
+    }
+
+    /// One that is shown as it is written.
+    #[track_caller]
+    fn same(text: &str) {
+        check(text, Ok(text));
+    }
+
+    #[test]
+    fn sources_are_shown_as_they_are_written() {
+        same("file:/etc/maitre/workers");
+        same("dns:workers.example.svc:8000");
+        same("dns:workers.example.:8000?family=both&events=5557&replay=5558&ranks=2");
+        same("srv:_http._tcp.workers.example?events=off");
+        same("kubernetes:inference/vllm");
+        same("kubernetes:inference/vllm?port=http&events=5557");
+        same("kubernetes:/vllm");
+        same("kubernetes:?pods=app%3Dvllm");
+        same("kubernetes:inference?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000&ranks=2");
+        check("dns:Workers.EXAMPLE:80?ranks=2&family=4", Ok("dns:workers.example:80?family=4&ranks=2"));
+        check("dns:a:1?family=either", Ok("dns:a:1"));
+        check(
+            "kubernetes:a?port=1&pods=app=vllm,tier%3Dgpu",
+            Ok("kubernetes:a?pods=app%3Dvllm%2Ctier%3Dgpu&port=1"),
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_says_what_is_right() {
+        check("workers", Err("write file:PATH, dns:HOST:PORT"));
+        check("consul:vllm", Err("no source of workers we know"));
+        check("tier%3Dgpu", Err("no source of workers we know"));
+        check("file:workers", Err("does not begin at the root; write file:/a/path"));
+        check("file:", Err("write file:/a/path"));
+        check("dns:workers", Err("there is no port; write dns:host:port"));
+        check("dns:workers:0", Err("\"0\" is no port"));
+        check("dns:a..b:80", Err("no name in DNS"));
+        check("dns::80", Err("no name in DNS"));
+        check("dns:a:80?family=5", Err("not 4, 6, either or both"));
+        check("dns:a:80?event=5", Err("no option is called \"event\""));
+        check("dns:a:80?events=x", Err("a port, tcp://host:port or off"));
+        check("srv:", Err("no name in DNS"));
+        check("srv:_http._tcp.a:80", Err("no name in DNS"));
+        check("kubernetes:vllm", Err("neither a service nor pods; write kubernetes:namespace/service"));
+        check("kubernetes:a/b?pods=c", Err("a service and pods"));
+        check("kubernetes:a/B", Err("\"B\" is no name in Kubernetes"));
+        check("kubernetes:a/../b", Err("no name in Kubernetes"));
+        check("kubernetes:a?pods=", Err("every pod"));
+        check("kubernetes:a?pods=%2", Err("stray %"));
+        check("kubernetes:a/b?port=-", Err("no number or name"));
+        check("kubernetes:a/b?port=0", Err("no number or name"));
+    }
+}

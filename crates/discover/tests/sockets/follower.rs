@@ -1,0 +1,91 @@
+//! One who follows sources and waits for what he is told.
+
+use std::time::Duration;
+
+use maitre_base::Instant;
+use maitre_discover::update::{State, Status};
+use maitre_discover::{Settings, Update};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// For anything: far longer than a busy machine takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// Longer than any test: what happens only after this does not happen.
+pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
+/// Hardly any time.
+pub(crate) const SOON: Duration = Duration::from_millis(20);
+
+pub(crate) struct Follower {
+    updates: watch::Receiver<Update>,
+    _task: JoinSet<()>,
+}
+
+impl Follower {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock of the test")]
+    pub(crate) fn new(sources: &[&str], settings: Settings) -> Follower {
+        let sources = sources.iter().map(|it| it.parse().unwrap()).collect();
+        let (told, updates) = watch::channel(Update::default());
+        let start = std::time::Instant::now();
+        let clock = move || Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
+        let mut task = JoinSet::new();
+        task.spawn(maitre_discover::run(sources, settings, clock, told));
+        Follower { updates, _task: task }
+    }
+
+    /// Waits until what is told is so.
+    #[track_caller]
+    pub(crate) fn until(
+        &mut self,
+        what: impl ToString,
+        is_so: impl Fn(&Update) -> bool,
+    ) -> impl Future<Output = Update> {
+        let (caller, what) = (std::panic::Location::caller(), what.to_string());
+        async move {
+            let found = timeout(LIMIT, self.updates.wait_for(is_so)).await;
+            if let Ok(update) = found {
+                return update.unwrap().clone();
+            }
+            drop(found);
+            panic!("{caller}: waited for {what}, but: {:#?}", *self.updates.borrow());
+        }
+    }
+
+    /// Waits until exactly these are there.
+    #[track_caller]
+    pub(crate) fn workers(&mut self, urls: &[&str]) -> impl Future<Output = Update> {
+        let is_so = move |it: &Update| it.workers.iter().map(|it| it.url.as_str()).eq(urls.iter().copied());
+        self.until(format!("{urls:?}"), is_so)
+    }
+
+    /// Waits until the first source is in a state, and returns what it says of itself.
+    #[track_caller]
+    pub(crate) fn state(&mut self, state: State) -> impl Future<Output = Status> {
+        let update = self
+            .until(format!("{state:?}"), move |it| it.sources.first().is_some_and(|it| it.state == state));
+        async { update.await.sources.remove(0) }
+    }
+
+    /// Waits until the first source says something with these words in it.
+    #[track_caller]
+    pub(crate) fn note(&mut self, part: &str) -> impl Future<Output = Update> {
+        self.until(format!("a note with {part:?}"), move |it| {
+            it.sources.first().and_then(|it| it.note.as_ref()).is_some_and(|it| it.contains(part))
+        })
+    }
+}
+
+/// Settings in which everything happens soon, but nobody is let go.
+pub(crate) fn quick() -> Settings {
+    let mut settings = Settings { reread: SOON, ..Settings::default() };
+    settings.grace.gone_after = NEVER;
+    settings.grace.empty_after = NEVER;
+    settings.dns.ttl_min = SOON;
+    settings.dns.ttl_max = SOON;
+    settings.dns.timeout = Duration::from_millis(100);
+    settings.kubernetes.timeout = Duration::from_millis(500);
+    settings.kubernetes.watch = NEVER;
+    settings.kubernetes.retry_min = SOON;
+    settings.kubernetes.retry_max = SOON;
+    settings
+}
