@@ -21,6 +21,7 @@ mod queue;
 pub mod reload;
 mod secrets;
 mod table;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -255,9 +256,10 @@ fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
     let (settings, health) = (&config.settings, &config.settings.brain.health);
     let mut conflicts = Vec::new();
     let secrets = &config.secrets;
+    let (clients, operators) = (tls::keeps_out(&settings.tls), tls::keeps_out(&settings.admin_tls));
     for (key, address, is_guarded, fix) in [
-        ("listen", settings.listen, secrets.guard_requests(), "requests need no key; set keys"),
-        ("admin", settings.admin, secrets.guard_admin(), "it asks for no key; set admin_key"),
+        ("listen", settings.listen, secrets.guard_requests() || clients, "requests need no key; set keys"),
+        ("admin", settings.admin, secrets.guard_admin() || operators, "it asks for no key; set admin_key"),
     ] {
         if !config.insecure && !is_guarded && !address.ip().to_canonical().is_loopback() {
             let what = format!(
@@ -276,6 +278,7 @@ fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
         let what = format!("health.back_off {first} is longer than health.back_off_max {most}");
         conflicts.push((vec!["health.back_off", "health.back_off_max"], what));
     }
+    conflicts.extend(tls::conflicts(settings));
     conflicts
 }
 

@@ -165,6 +165,8 @@ pub enum Failure {
     Refused,
     /// The connection was not made in time: the request never left.
     Unreachable,
+    /// Worker and router do not believe each other who they are (TLS): the request never left.
+    Handshake,
     /// The connection broke after the request was sent.
     Broke,
     /// The worker was ejected while the request waited there for its first byte.
@@ -182,9 +184,10 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub const ALL: [Failure; 9] = [
+    pub const ALL: [Failure; 10] = [
         Failure::Refused,
         Failure::Unreachable,
+        Failure::Handshake,
         Failure::Broke,
         Failure::Abandoned,
         Failure::Failed,
@@ -198,6 +201,7 @@ impl Failure {
         match self {
             Failure::Refused => "refused",
             Failure::Unreachable => "unreachable",
+            Failure::Handshake => "handshake",
             Failure::Broke => "broke",
             Failure::Abandoned => "abandoned",
             Failure::Failed => "failed",
@@ -211,7 +215,7 @@ impl Failure {
     /// What it tells about the worker's health.
     pub(crate) const fn evidence(self) -> Option<Evidence> {
         match self {
-            Failure::Refused => Some(Evidence::Refused),
+            Failure::Refused | Failure::Handshake => Some(Evidence::Refused),
             Failure::Unreachable => Some(Evidence::Silent),
             Failure::Broke => Some(Evidence::Broke),
             Failure::Failed | Failure::TimedOut => Some(Evidence::Failed),
@@ -221,7 +225,7 @@ impl Failure {
 
     /// Whether the worker may have begun to work on the request.
     pub(crate) const fn was_sent(self) -> bool {
-        !matches!(self, Failure::Refused | Failure::Unreachable | Failure::NoSocket)
+        !matches!(self, Failure::Refused | Failure::Unreachable | Failure::Handshake | Failure::NoSocket)
     }
 }
 

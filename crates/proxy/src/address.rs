@@ -1,4 +1,4 @@
-//! Where a worker is: `http://host:port`, checked once.
+//! Where a worker is: `http://host:port` or `https://host:port`, checked once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +9,18 @@ use http::{HeaderValue, Uri};
 pub struct Address {
     host: String,
     port: u16,
+    scheme: Scheme,
     header: HeaderValue,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" {reason}; write \"http://host:port\"")]
+#[error("\"{text}\" {reason}; write \"http://host:port\" or \"https://host:port\"")]
 pub struct BadAddress {
     text: String,
     reason: &'static str,
@@ -29,6 +36,11 @@ impl Address {
         self.port
     }
 
+    /// Whether it is reached by TLS.
+    pub fn is_tls(&self) -> bool {
+        self.scheme == Scheme::Https
+    }
+
     /// The value of the `host` header.
     pub(crate) fn header(&self) -> &HeaderValue {
         &self.header
@@ -37,7 +49,8 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        let scheme = if self.is_tls() { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
     }
 }
 
@@ -47,11 +60,11 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, BadAddress> {
         let bad = |reason| BadAddress { text: text.to_owned(), reason };
         let uri: Uri = text.parse().map_err(|_| bad("is not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(bad("asks for TLS, which workers are not reached by")),
+        let (scheme, usual_port) = match uri.scheme_str() {
+            Some("http") => (Scheme::Http, 80),
+            Some("https") => (Scheme::Https, 443),
             _ => return Err(bad("has no scheme")),
-        }
+        };
         if !matches!(uri.path_and_query().map_or("/", |it| it.as_str()), "/" | "") {
             return Err(bad("has a path"));
         }
@@ -59,12 +72,12 @@ impl FromStr for Address {
         if authority.as_str().contains('@') {
             return Err(bad("has a user name"));
         }
-        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
+        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(usual_port));
         if host.is_empty() || host == "[]" {
             return Err(bad("has no host"));
         }
         let header = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("has an odd host"))?;
-        Ok(Address { host: host.to_owned(), port, header })
+        Ok(Address { host: host.to_owned(), port, scheme, header })
     }
 }
 
@@ -88,7 +101,9 @@ mod tests {
         check("http://vllm-0", Ok("http://vllm-0:80"));
         check("http://[::1]:9001", Ok("http://[::1]:9001"));
         check("10.0.0.7:8000", Err("scheme"));
-        check("https://10.0.0.7", Err("TLS"));
+        check("https://10.0.0.7", Ok("https://10.0.0.7:443"));
+        check("https://vllm-0:8000/", Ok("https://vllm-0:8000"));
+        check("ftp://10.0.0.7", Err("scheme"));
         check("http://10.0.0.7/v1", Err("has a path"));
         check("http://me@host", Err("user name"));
         check("http://", Err("not a URL"));

@@ -40,6 +40,7 @@ use crate::refuse::{Health, Wrong, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
+use crate::tls::receive;
 use live::Live;
 use route::{Action, Found};
 
@@ -81,6 +82,7 @@ pub(crate) async fn listen(desk: Arc<Desk>, listener: TcpListener) {
 }
 
 async fn connection(desk: Arc<Desk>, stream: TcpStream) {
+    let Some(stream) = receive(&desk.house, &desk.house.tls.admin, stream).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let desk = desk.clone();
         async move { Ok::<_, Infallible>(answer(&desk, request).await) }

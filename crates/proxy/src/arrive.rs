@@ -14,7 +14,7 @@ use maitre_base::{Instant, RequestId, hash};
 use maitre_dialect::engine;
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
-use maitre_dispatch::{Arrival, Form};
+use maitre_dispatch::{Arrival, Form, Seat};
 use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
@@ -27,6 +27,7 @@ use crate::link::Link;
 use crate::reading::Reading;
 use crate::refuse::{Refused, echo};
 use crate::settings::{Session, Settings};
+use crate::traces::{Context, TRACEPARENT};
 use crate::visit::Visit;
 
 /// A request, whole.
@@ -42,6 +43,8 @@ pub(crate) struct Arrived {
     urgency: OnceLock<Urgency>,
     /// Its tenant's, where caches are kept apart: known once it has been parsed.
     salt: OnceLock<String>,
+    /// If it is traced, what its workers are told of that.
+    pub(crate) trace: Option<Context>,
     _held: Held,
 }
 
@@ -117,7 +120,7 @@ impl Arrived {
         let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
         let (method, headers) = (parts.method, parts.headers);
         let (urgency, salt) = (OnceLock::new(), OnceLock::new());
-        Ok(Arrived { route, at, method, target, headers, body, urgency, salt, _held: held })
+        Ok(Arrived { route, at, method, target, headers, body, urgency, salt, trace: None, _held: held })
     }
 
     /// One that nobody sent: somebody wants to know what would become of it.
@@ -132,6 +135,7 @@ impl Arrived {
             body,
             urgency: OnceLock::new(),
             salt: OnceLock::new(),
+            trace: None,
             _held: held,
         })
     }
@@ -205,15 +209,20 @@ impl Arrived {
 
     /// The request as this worker gets it: the client's own bytes, but for how urgent it is and for its salt, where the
     /// operator wants that said.
-    pub(crate) fn toward(&self, link: &Link) -> Outgoing {
+    pub(crate) fn toward(&self, link: &Link, seat: &Seat) -> Outgoing {
         let host = link.address.header();
         let body = self.body_toward(link);
-        let Some(rank) = link.rank else {
+        if link.rank.is_none() && self.trace.is_none() {
             return Outgoing::new(&self.method, &self.target, host, &self.headers, body);
-        };
-        // The seat is at one rank, whatever the client would have asked for.
+        }
         let mut headers = self.headers.clone();
-        headers.insert(headers::RANK, HeaderValue::from(rank));
+        if let Some(rank) = link.rank {
+            // The seat is at one rank, whatever the client would have asked for.
+            headers.insert(headers::RANK, HeaderValue::from(rank));
+        }
+        if let Some(trace) = &self.trace {
+            headers.insert(TRACEPARENT, trace.toward(seat));
+        }
         Outgoing::new(&self.method, &self.target, host, &headers, body)
     }
 

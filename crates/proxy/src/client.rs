@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::settings::Timeouts;
+use crate::stream::Stream;
 
 /// The grain of the watchdog.
 const TICK: Duration = Duration::from_secs(2);
@@ -92,6 +92,13 @@ impl Pulse {
         }
     }
 
+    /// A plain socket is always flushed. TLS takes what is written before the socket does.
+    fn has_flushed(&self, ready: bool) {
+        if !ready || self.blocked.load(Relaxed) != 0 {
+            self.has_written(ready);
+        }
+    }
+
     fn has_written(&self, ready: bool) {
         let now = self.now.load(Relaxed);
         match (ready, self.blocked.load(Relaxed)) {
@@ -113,12 +120,12 @@ impl Drop for Busy {
 
 /// The socket itself.
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     pulse: Arc<Pulse>,
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, pulse: Arc<Pulse>) -> Client {
+    pub(crate) fn new(stream: Stream, pulse: Arc<Pulse>) -> Client {
         Client { stream, pulse }
     }
 }
@@ -159,7 +166,9 @@ impl AsyncWrite for Client {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.pulse.has_flushed(flushed.is_ready());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -220,6 +229,17 @@ mod tests {
         pulse.has_written(false);
         assert_eq!(ticks_left(&pulse), 10);
         pulse.has_written(true);
+        assert_eq!(ticks_left(&pulse), 100);
+    }
+
+    #[test]
+    fn what_tls_took_and_the_client_does_not_is_a_stall_until_it_is_flushed() {
+        let pulse = pulse();
+        let _busy = pulse.busy();
+        pulse.has_written(true);
+        pulse.has_flushed(false);
+        assert_eq!(ticks_left(&pulse), 10);
+        pulse.has_flushed(true);
         assert_eq!(ticks_left(&pulse), 100);
     }
 

@@ -141,9 +141,13 @@ async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Sea
 async fn open(lane: &Lane, link: &Link, deadline: Option<Instant>) -> Result<Line, Failure> {
     let house = &lane.house;
     let patience = Patience::until(deadline, house.now(), house.settings().timeouts.connect);
-    Line::open(&link.address, patience.left).await.map_err(|error| {
+    Line::open(&link.address, &house.tls.workers, patience.left).await.map_err(|error| {
         debug!(worker = link.url, %error, "no connection");
         match error {
+            Unopened::Handshake(why) => {
+                link.distrust(&why);
+                Failure::Handshake
+            }
             Unopened::Refused(_) => Failure::Refused,
             Unopened::TimedOut(_) => patience.or(Failure::Unreachable),
             Unopened::NoSocket(_) => Failure::NoSocket,
@@ -186,7 +190,7 @@ async fn exchange(
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
     let patience = Patience::until(seat.deadline, sent, timeouts.headers.min(left));
-    let head = timeout(patience.left, line.ask(arrived.toward(&link))).await;
+    let head = timeout(patience.left, line.ask(arrived.toward(&link, &seat))).await;
     let head = head.map_err(|_| patience.or(Failure::TimedOut))?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
@@ -206,6 +210,7 @@ async fn exchange(
 }
 
 fn broke(link: &Link, error: &Broken) -> Failure {
+    link.heard_no(error);
     debug!(worker = link.url, %error, "broke before its first byte");
     Failure::Broke
 }

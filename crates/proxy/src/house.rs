@@ -32,6 +32,8 @@ use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
 use crate::roster::Source;
 use crate::settings::Settings;
+use crate::tls::Tls;
+use crate::traces::Traces;
 use crate::worker::Worker;
 
 pub(crate) struct House {
@@ -45,6 +47,9 @@ pub(crate) struct House {
     pub(crate) sources: Mutex<Vec<Source>>,
     pub(crate) tokenizers: Tokenizers,
     pub(crate) asks: Asks,
+    pub(crate) tls: Tls,
+    /// None: nothing is traced.
+    pub(crate) traces: Option<Traces>,
     /// None: nothing is taken down.
     pub(crate) recorder: Option<Recorder>,
     mind: Mutex<Mind>,
@@ -68,13 +73,20 @@ pub(crate) struct House {
 }
 
 impl House {
-    pub(crate) fn new(mut settings: Settings, tokenizers: Tokenizers) -> Result<House, NotRecorded> {
+    pub(crate) fn new(
+        mut settings: Settings,
+        tokenizers: Tokenizers,
+        tls: Tls,
+        traces: Option<Traces>,
+    ) -> Result<House, NotRecorded> {
         let (clock, metrics) = (Clock::start(), Metrics::new(&settings.brain.queue.classes));
         let recorder = Recorder::start(&settings, clock, metrics.record.clone())?;
         settings.brain.reads_all |= recorder.is_some();
         Ok(House {
             tokenizers,
             asks: Asks::default(),
+            tls,
+            traces,
             recorder,
             clock,
             metrics,

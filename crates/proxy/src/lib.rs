@@ -36,6 +36,9 @@ mod record;
 mod refuse;
 mod serve;
 mod server;
+mod stream;
+mod tls;
+mod traces;
 mod visit;
 mod watch;
 
@@ -47,4 +50,6 @@ pub use router::{NotStarted, Router, Stopped};
 pub use salt::Salter;
 pub use secret::{Bearer, Secret};
 pub use settings::Settings;
+pub use tls::BadTls;
+pub use traces::{BadCollector, Collector};
 pub use worker::Worker;

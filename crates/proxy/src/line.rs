@@ -20,13 +20,15 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
 use maitre_base::Instant;
-use tokio::io::AsyncWrite;
+use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 
 use crate::address::Address;
 use crate::bell::Bell;
+use crate::stream::Stream;
+use crate::tls::Outward;
 use body::{Piece, Reader};
 pub(crate) use head::Head;
 pub(crate) use request::Outgoing;
@@ -36,7 +38,7 @@ const READ_BYTES_MIN: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 
 pub(crate) struct Line {
-    stream: TcpStream,
+    stream: Stream,
     buffer: BytesMut,
     read_bytes: usize,
     body: Reader,
@@ -55,6 +57,9 @@ pub(crate) enum Unopened {
     NoSocket(io::Error),
     #[error("no connection after {0:?}")]
     TimedOut(Duration),
+    /// Somebody listens, and we do not believe them, or they us.
+    #[error("{0}")]
+    Handshake(String),
 }
 
 /// The connection ended, or what came over it is not HTTP.
@@ -79,13 +84,21 @@ fn unopened(error: io::Error) -> Unopened {
     }
 }
 
+async fn connect(address: &Address, tls: &Outward) -> Result<Stream, Unopened> {
+    let stream = TcpStream::connect((address.host(), address.port())).await.map_err(unopened)?;
+    // A lost option costs latency, not correctness.
+    let _ = stream.set_nodelay(true);
+    match address.is_tls() {
+        false => Ok(Stream::Plain(stream)),
+        true => tls.shake(address, stream).await.map_err(Unopened::Handshake),
+    }
+}
+
 impl Line {
-    pub(crate) async fn open(address: &Address, patience: Duration) -> Result<Line, Unopened> {
-        let connecting = TcpStream::connect((address.host(), address.port()));
-        let stream = timeout(patience, connecting).await.map_err(|_| Unopened::TimedOut(patience))?;
-        let stream = stream.map_err(unopened)?;
-        // A lost option costs latency, not correctness.
-        let _ = stream.set_nodelay(true);
+    /// A new connection, with its handshake if the address asks for TLS, all within `patience`.
+    pub(crate) async fn open(address: &Address, tls: &Outward, patience: Duration) -> Result<Line, Unopened> {
+        let connecting = timeout(patience, connect(address, tls));
+        let stream = connecting.await.map_err(|_| Unopened::TimedOut(patience))??;
         Ok(Line {
             stream,
             buffer: BytesMut::new(),
@@ -130,7 +143,8 @@ impl Line {
             head.advance(of_head);
             body.advance(sent - of_head);
         }
-        Poll::Ready(Ok(()))
+        // TLS may have taken it and not sent it yet.
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_head(&mut self, method: &Method, cx: &mut Context<'_>) -> Poll<Result<Head, Broken>> {
@@ -208,10 +222,9 @@ impl Line {
     /// Whether another request may be sent: the last answer was read to its end, and the worker keeps
     /// the connection open and has said nothing since.
     pub(crate) fn settle(&mut self) -> bool {
-        let silent = || {
-            let read = self.stream.try_read(&mut [0]);
-            read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-        };
-        self.keep && self.buffer.is_empty() && self.body.is_complete(&mut BytesMut::new()) && silent()
+        let is_done = self.keep && self.buffer.is_empty() && self.body.is_complete(&mut BytesMut::new());
+        // The look may have taken our waker off the socket.
+        self.bell.ring();
+        is_done && self.stream.is_silent()
     }
 }

@@ -1,6 +1,6 @@
 //! What the sockets know of a worker: its address, when it was last heard, what it says of itself.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -10,8 +10,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::address::Address;
+use crate::line::Broken;
+use crate::tls;
 use crate::worker::{Endpoint, Events, Worker};
 
 pub(crate) struct Link {
@@ -34,6 +37,8 @@ pub(crate) struct Link {
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
     pub(crate) tally: Tally,
+    /// TLS with it failed, and that has been told; until it speaks again.
+    distrusted: AtomicBool,
     about: Mutex<About>,
 }
 
@@ -84,6 +89,7 @@ impl Link {
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
             tally: Tally::default(),
+            distrusted: AtomicBool::new(false),
             about: Mutex::new(About::default()),
         }
     }
@@ -91,6 +97,26 @@ impl Link {
     /// Something was received: whatever a probe says, the worker lives.
     pub(crate) fn hear(&self, now: Instant) {
         self.heard.store(now.as_nanos(), Ordering::Relaxed);
+        if self.distrusted.load(Ordering::Relaxed) {
+            self.distrusted.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// TLS with the worker failed. Told once, not with every probe: it lasts until somebody mends it.
+    pub(crate) fn distrust(&self, why: &str) {
+        if !self.distrusted.swap(true, Ordering::Relaxed) {
+            warn!(worker = self.url, why, "no TLS with the worker; it gets no requests until there is");
+        }
+    }
+
+    /// A connection broke. With TLS that may be how the worker says whom it does not accept: in version 1.3 it hears
+    /// who we are only after we take the handshake for done.
+    pub(crate) fn heard_no(&self, error: &Broken) {
+        if let Broken::Io(error) = error
+            && let Some(why) = tls::refusal("worker_tls", error)
+        {
+            self.distrust(&why);
+        }
     }
 
     /// None: nothing ever was.

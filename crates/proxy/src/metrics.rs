@@ -100,12 +100,15 @@ pub(crate) struct Metrics {
     answered: [Counter; Route::ALL.len() + 1],
     picks: [Counter; Why::ALL.len()],
     failures: Family<[Label; 1], Counter>,
+    unshaken: Family<[Label; 1], Counter>,
+    tls_files: Family<[Label; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
     decisions: Decisions,
     pub(crate) record: Recorded,
+    pub(crate) traced: Traced,
     pub(crate) open: Gauge,
     pub(crate) connections: Gauge,
     pub(crate) first: Histogram,
@@ -118,6 +121,25 @@ pub(crate) struct Metrics {
 pub(crate) struct Recorded {
     pub(crate) requests: Counter,
     pub(crate) dropped: Counter,
+}
+
+/// How traces fare.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traced {
+    pub(crate) exported: Counter,
+    pub(crate) dropped: Counter,
+    pub(crate) failed: Counter,
+}
+
+impl Traced {
+    fn new(registry: &mut Registry) -> Traced {
+        let traced = Traced::default();
+        let Traced { exported, dropped, failed } = traced.clone();
+        registry.register("trace_spans_exported", "Spans that a collector has taken", exported);
+        registry.register("trace_spans_dropped", "Spans that were given up", dropped);
+        registry.register("trace_exports_failed", "Requests to the collector that failed", failed);
+        traced
+    }
 }
 
 /// Name, sentence and source of what is known of each worker.
@@ -194,6 +216,10 @@ impl Metrics {
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
         let failures = Family::default();
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
+        let unshaken = Family::default();
+        registry.register("tls_handshakes_failed", "TLS handshakes that came to nothing", unshaken.clone());
+        let tls_files = Family::default();
+        registry.register("tls_files_changed", "TLS files that were read anew, by result", tls_files.clone());
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let caches = Caches::new(&mut registry);
@@ -202,6 +228,7 @@ impl Metrics {
         let record = Recorded::default();
         registry.register("record_requests", "Requests that were taken down", record.requests.clone());
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
+        let traced = Traced::new(&mut registry);
         let open = Gauge::default();
         registry.register("open_requests", "Requests arrived and not ended", open.clone());
         let connections = Gauge::default();
@@ -227,12 +254,15 @@ impl Metrics {
             answered,
             picks,
             failures,
+            unshaken,
+            tls_files,
             states,
             workers,
             caches,
             queue,
             decisions,
             record,
+            traced,
             open,
             connections,
             first,
@@ -254,6 +284,14 @@ impl Metrics {
 
     pub(crate) fn failed(&self, failure: Failure) {
         self.failures.get_or_create(&[("failure", failure.name())]).inc();
+    }
+
+    pub(crate) fn unshaken(&self, listener: &'static str) {
+        self.unshaken.get_or_create(&[("listener", listener)]).inc();
+    }
+
+    pub(crate) fn tls_files_changed(&self, result: &'static str) {
+        self.tls_files.get_or_create(&[("result", result)]).inc();
     }
 
     /// The page a scraper reads.

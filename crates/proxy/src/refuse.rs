@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{Response, StatusCode};
 use maitre_dialect::failure::{self, Kind};
 use maitre_dialect::openai::BadRequest;
@@ -191,6 +193,7 @@ fn failed(failure: Failure) -> &'static str {
     match failure {
         Failure::Refused => "no worker could be reached: connection refused",
         Failure::Unreachable => "no worker could be reached: no connection in time",
+        Failure::Handshake => "no worker could be reached: no TLS with it",
         Failure::Broke => "the worker's connection broke before it began to answer",
         Failure::Abandoned => "the worker hung before it began to answer",
         Failure::NoSocket => "the router has no socket left to reach a worker with",
@@ -200,6 +203,33 @@ fn failed(failure: Failure) -> &'static str {
         Failure::Late => "the worker did not begin to answer before the request's deadline",
     }
 }
+
+/// What a collector of traces made of what it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collected {
+    Taken,
+    /// Not now; perhaps after this long.
+    Later(Option<Duration>),
+    Never,
+}
+
+/// By the OTLP specification, which names those that are worth another try.
+pub(crate) fn collected(status: StatusCode, headers: &HeaderMap) -> Collected {
+    let wait = || headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs);
+    match status {
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Collected::Later(wait()),
+        status if status.is_success() => Collected::Taken,
+        _ => Collected::Never,
+    }
+}
+
+/// What a client hears that speaks HTTP where TLS is spoken, byte for byte: nothing of it has been parsed.
+pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
+    connection: close\r\n\r\n{\"error\":{\"message\":\"this port speaks TLS; write https:// in the URL\",\
+    \"type\":\"invalid_request_error\",\"param\":null,\"code\":\"tls_required\"}}";
 
 /// What the head of a worker's answer says about the worker.
 pub(crate) fn judge(status: StatusCode) -> Option<Failure> {

@@ -22,8 +22,10 @@ use crate::reading::{NotLoaded, Tokenizers};
 use crate::record::{NotRecorded, Recorder};
 use crate::roster::{By, Difference, Roster, Source};
 use crate::settings::Settings;
+use crate::tls::{BadTls, Tls};
+use crate::traces::Traces;
 use crate::worker::Worker;
-use crate::{admin, lane, recent, server, watch};
+use crate::{admin, lane, recent, server, tls, watch};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
@@ -35,10 +37,15 @@ pub enum NotStarted {
     Tokenizer(#[from] NotLoaded),
     #[error(transparent)]
     Record(#[from] NotRecorded),
+    #[error(transparent)]
+    Tls(#[from] BadTls),
 }
 
 /// How long a stop waits for the last lines of the record. Chosen: a healthy disk takes milliseconds.
 const RECORD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The same for the last traces.
+const TRACES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A running router. Dropped without `stop`, it leaves its clients where they are.
 pub struct Router {
@@ -73,7 +80,9 @@ impl Router {
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
         let tokenizers = Tokenizers::load(&settings.tokenizers)?;
-        let house = Arc::new(House::new(settings, tokenizers)?);
+        let tls = Tls::load(&settings)?;
+        let (traces, exporter) = Traces::new(&settings).unzip();
+        let house = Arc::new(House::new(settings, tokenizers, tls, traces)?);
         let roster = Arc::new(Roster::new(house.clone()));
         let (tasks, lanes) = (Vec::new(), Vec::new());
         let mut router = Router { house: house.clone(), roster, listen, admin, tasks, lanes };
@@ -89,6 +98,10 @@ impl Router {
         let desk = Desk { house: house.clone(), roster: router.roster.clone(), program, lane };
         router.run(admin::listen(Arc::new(desk), admin_listener));
         router.run(recent::take(house.clone()));
+        router.run(tls::follow(house.clone()));
+        if let Some(exporter) = exporter {
+            router.run(exporter.run(house.clone()));
+        }
         router.run(watch::tick(house));
         Ok(router)
     }
@@ -152,6 +165,10 @@ impl Router {
         let lanes = self.lanes;
         let joined = tokio::task::spawn_blocking(move || lanes.into_iter().for_each(|it| drop(it.join())));
         let drained = tokio::time::timeout(timeouts.drain, joined).await.is_ok();
+        if let Some(traces) = &self.house.traces {
+            // A collector that does not answer must not hold us.
+            let _ = tokio::time::timeout(TRACES_PATIENCE, traces.flush()).await;
+        }
         self.tasks.iter().for_each(Task::abort);
         self.roster.stop();
         let house = self.house.clone();

@@ -37,6 +37,7 @@ enum Answer {
 async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Answer, Refused> {
     let house = visit.lane.house.clone();
     visit.id = headers::keep_or_make_id(request.headers_mut(), visit.request, house.salt);
+    visit.trace(&mut request);
     admit(visit, &request)?;
     visit.route = match asked(&visit.settings, &visit.caller, request.method(), request.uri().path())? {
         Asked::Models => return Ok(Answer::Ours(models::list(&house, &visit.caller))),
@@ -44,7 +45,8 @@ async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Ans
         Asked::Passed => None,
     };
     visit.explains = headers::asks_to_explain(request.headers_mut()) && visit.caller.is_trusted();
-    let arrived = Arrived::read(visit, request).await?;
+    let mut arrived = Arrived::read(visit, request).await?;
+    arrived.trace = visit.read();
     let seat = seat(visit, &arrived).await?;
     let begun = forward(&arrived, visit, seat).await?;
     Ok(Answer::Workers(Box::new(begun)))

@@ -19,6 +19,8 @@ use crate::client::{Client, Pulse};
 use crate::house::House;
 use crate::lane::{Guest, Lane};
 use crate::serve::serve;
+use crate::stream::Stream;
+use crate::tls::receive;
 use crate::visit::Visit;
 
 /// Requests at once on one HTTP/2 connection.
@@ -84,14 +86,17 @@ pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedS
 const PREFACE: &[u8] = b"PRI * HTTP/2";
 
 async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
-    let mut beginning = [0; PREFACE.len()];
-    // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
-    let peeked = tokio::select! {
-        peeked = stream.peek(&mut beginning) => peeked,
-        () = lane.house.closing.cancelled() => return,
+    let house = &lane.house;
+    let received = tokio::select! {
+        received = receive(house, &house.tls.clients, stream) => received,
+        () = house.closing.cancelled() => return,
     };
-    let Ok(length) = peeked else { return };
-    let frames = &beginning[..length] == PREFACE;
+    let Some(stream) = received else { return };
+    let speaks = tokio::select! {
+        speaks = speaks_frames(&stream) => speaks,
+        () = house.closing.cancelled() => return,
+    };
+    let Some(frames) = speaks else { return };
     if frames {
         pulse.speaks_frames();
     }
@@ -108,6 +113,15 @@ async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
         let served = http1(&lane.house).serve_connection(io, service);
         let _ = until_closing(&lane.house, served, |it| it.graceful_shutdown()).await;
     }
+}
+
+/// Whether it is HTTP/2: by agreement under TLS, and without it by how the client begins. None if it left.
+async fn speaks_frames(stream: &Stream) -> Option<bool> {
+    let Stream::Plain(plain) = stream else { return Some(stream.protocol() == Some(b"h2")) };
+    let mut beginning = [0; PREFACE.len()];
+    // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
+    let length = plain.peek(&mut beginning).await.ok()?;
+    Some(&beginning[..length] == PREFACE)
 }
 
 /// Drives a connection; when the house closes, asks it to finish what it has begun.

@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use maitre_dispatch as dispatch;
 
 use crate::keys::Keys;
 use crate::salt::Salter;
 use crate::secret::{Bearer, Secret};
+use crate::traces::Collector;
 use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
@@ -32,6 +33,12 @@ pub struct Settings {
     pub door: Door,
     pub events: Events,
     pub record: Record,
+    /// On the listener for clients.
+    pub tls: Tls,
+    /// On the listener for operators.
+    pub admin_tls: Tls,
+    pub worker_tls: WorkerTls,
+    pub traces: Traces,
     /// How much of a prompt's beginning `prefix-hash` goes by.
     pub head_bytes: usize,
     /// Folders with the tokenizers of models, by model.
@@ -68,6 +75,10 @@ impl Default for Settings {
             door: Door::default(),
             events: Events::default(),
             record: Record::default(),
+            tls: Tls::default(),
+            admin_tls: Tls::default(),
+            worker_tls: WorkerTls::default(),
+            traces: Traces::default(),
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
             // conversation keeps its place.
             head_bytes: 1_024,
@@ -209,6 +220,65 @@ impl Default for Record {
     fn default() -> Record {
         // About half a million requests a file, with prompts of two thousand tokens.
         Record { file: None, bytes_max: 256 << 20, files: 4 }
+    }
+}
+
+/// TLS on a listener, which speaks plainly if no certificate is named. All files are PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, and after it those that vouch for it.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// Who may vouch for clients; none: clients are not asked for certificates.
+    pub client_ca: Option<PathBuf>,
+    pub client_auth: ClientAuth,
+}
+
+/// What a client without a certificate is to a listener that asks for one. A wrong one is never accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    #[default]
+    Required,
+    Optional,
+}
+
+/// TLS to workers whose URLs begin with `https`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerTls {
+    /// Who may vouch for workers; none: the authorities that browsers trust.
+    pub ca: Option<PathBuf>,
+    /// What we show to workers that ask.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// Whether a worker must prove who it is.
+    pub verify: bool,
+    /// The name that certificates of workers are for; empty: the host of the worker's own URL.
+    pub server_name: String,
+}
+
+impl Default for WorkerTls {
+    fn default() -> WorkerTls {
+        WorkerTls { ca: None, cert: None, key: None, verify: true, server_name: String::new() }
+    }
+}
+
+/// OpenTelemetry spans. All but `sample` holds from the start on.
+#[derive(Clone, Debug)]
+pub struct Traces {
+    /// Where they are sent; none: nothing is traced.
+    pub endpoint: Option<Collector>,
+    /// The part of requests that are traced, of those whose callers do not say.
+    pub sample: f64,
+    pub service: String,
+    /// What the collector is sent besides, such as a key. Marked sensitive, so that nothing prints it.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Who may vouch for the collector; none: the authorities that browsers trust.
+    pub ca: Option<PathBuf>,
+}
+
+impl Default for Traces {
+    fn default() -> Traces {
+        Traces { endpoint: None, sample: 1.0, service: "maitre".to_owned(), headers: Vec::new(), ca: None }
     }
 }
 

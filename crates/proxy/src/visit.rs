@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue};
+use http::{Request, StatusCode};
 use maitre_base::{ClassId, Instant, RequestId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
@@ -27,6 +27,7 @@ use crate::recent;
 use crate::record::{Ended, Note};
 use crate::refuse;
 use crate::settings::Settings;
+use crate::traces::{Context, Dice, Ending, Trace};
 
 pub(crate) struct Visit {
     pub(crate) lane: Arc<Lane>,
@@ -40,6 +41,8 @@ pub(crate) struct Visit {
     pub(crate) usage: Option<Usage>,
     /// For the record, if one is kept.
     pub(crate) note: Option<Box<Note>>,
+    /// If it is traced.
+    trace: Option<Box<Trace>>,
     pub(crate) arrived: Instant,
     /// Its client wants to know all that was weighed, and may.
     pub(crate) explains: bool,
@@ -92,6 +95,7 @@ impl Visit {
             outcome: Outcome::Gone,
             usage: None,
             note: None,
+            trace: None,
             arrived,
             explains: false,
             seat: None,
@@ -102,17 +106,39 @@ impl Visit {
         }
     }
 
+    /// Begins its trace, if it is to have one.
+    pub(crate) fn trace<B>(&mut self, request: &mut Request<B>) {
+        let house = &self.lane.house;
+        let Some(traces) = &house.traces else { return };
+        let dice = Dice { salt: house.salt, request: self.request, sample: self.settings.traces.sample };
+        self.trace = traces.begin(dice, request);
+    }
+
+    /// Its body is here. What its workers are to be told of its trace.
+    pub(crate) fn read(&mut self) -> Option<Context> {
+        let trace = self.trace.as_mut()?;
+        trace.read(self.lane.house.now());
+        Some(trace.context())
+    }
+
     /// Asks the brain for a seat.
     pub(crate) fn arrive(&mut self, arrival: Arrival<'_>) -> Decision {
         self.queued.class = Some(arrival.class);
         self.is_open = true;
         self.lane.house.ids.keep(self.request, &self.id);
-        self.lane.house.on(Event::Arrived(arrival))
+        let decision = self.lane.house.on(Event::Arrived(arrival));
+        if let Some(trace) = &mut self.trace {
+            trace.decided(self.lane.house.now(), arrival.model);
+        }
+        decision
     }
 
     /// Tells the brain that the attempt failed, and asks for another seat.
-    pub(crate) fn failed(&self, failure: Failure) -> Decision {
+    pub(crate) fn failed(&mut self, failure: Failure) -> Decision {
         self.lane.house.metrics.failed(failure);
+        if let Some(trace) = &mut self.trace {
+            trace.failed(self.lane.house.now(), failure);
+        }
         match self.seat {
             Some(Seat { worker, .. }) => {
                 if let Some(link) = self.lane.house.link(worker) {
@@ -141,6 +167,11 @@ impl Visit {
                 }
                 self.queued.waited = seat.waited;
                 self.seat = Some(seat);
+                if let Some(trace) = &mut self.trace
+                    && let Some(link) = self.lane.house.link(seat.worker)
+                {
+                    trace.seated(self.lane.house.now(), seat, link);
+                }
             }
             Err(refusal) => {
                 self.is_open = false;
@@ -154,9 +185,16 @@ impl Visit {
         let house = self.lane.house.clone();
         let begun = house.now();
         self.queued.since = Some(begun);
+        if let Some(trace) = &mut self.trace {
+            trace.queued(begun);
+        }
         let left = self.settings.timeouts.total.saturating_sub(begun.since(self.arrived));
         let decided = timeout(left, waiter).await;
-        self.queued.end(house.now());
+        let ended = house.now();
+        self.queued.end(ended);
+        if let Some(trace) = &mut self.trace {
+            trace.left_line(ended);
+        }
         match decided {
             Ok(Ok(decided)) => decided,
             // The brain forgot it, as it never should.
@@ -195,6 +233,9 @@ impl Visit {
 
     /// An answer begins, a worker's or ours. What the client got wrong is not traffic: nobody computes it.
     pub(crate) fn answered(&mut self, status: StatusCode) {
+        if let Some(trace) = &mut self.trace {
+            trace.answered(status);
+        }
         if refuse::is_clients_fault(status) {
             self.note = None;
         }
@@ -224,6 +265,25 @@ impl Visit {
     fn worker(&self) -> Option<String> {
         let link = self.lane.house.link(self.seat?.worker)?;
         Some(link.url.clone())
+    }
+
+    /// Leaves what is to be told of its trace for the collector.
+    fn end_trace(&mut self, now: Instant) {
+        let Some(trace) = self.trace.take() else { return };
+        let house = &self.lane.house;
+        let Some(traces) = &house.traces else { return };
+        let ending = Ending {
+            id: self.id.clone(),
+            route: self.route,
+            outcome: self.outcome,
+            usage: self.usage,
+            class: self.class().map(str::to_owned),
+            waited: self.queued.waited,
+            arrived: self.arrived,
+            ended: now,
+            pieces: self.pace.first.map(|first| (first, self.pace.last)),
+        };
+        traces.take(trace.end(ending), &house.metrics);
     }
 
     /// When an event was last received, or the request arrived.
@@ -278,6 +338,9 @@ impl Drop for Visit {
         }
         if let (Some(note), Some(recorder)) = (self.note.take(), &house.recorder) {
             recorder.take(note, Ended { arrived: self.arrived, usage: self.usage, pieces });
+        }
+        if self.trace.is_some() {
+            self.end_trace(now);
         }
         debug!(
             id = self.id.to_str().unwrap_or("-"),

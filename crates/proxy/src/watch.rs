@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::house::House;
-use crate::line::{Line, Outgoing, Unopened};
+use crate::line::{Broken, Line, Outgoing, Unopened};
 use crate::link::Link;
 use crate::refuse::is_fit;
 use crate::secret::Bearer;
@@ -327,8 +327,8 @@ impl Watch {
             self.house.now().since(line.idle_since) < self.house.settings().timeouts.worker_idle
         });
         let key = self.house.settings().worker_key.clone();
-        let ask = Ask { link: &self.link, path, key: key.as_ref() };
-        let got = timeout(patience, get(ask, kept, patience)).await;
+        let ask = Ask { house: &self.house, link: &self.link, path, key: key.as_ref() };
+        let got = timeout(patience, get(ask, kept)).await;
         let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;
         let now = self.house.now();
         self.link.hear(now);
@@ -343,30 +343,42 @@ impl Watch {
 /// What is asked of whom, and what they are shown.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
+    house: &'a House,
     link: &'a Link,
     path: &'a str,
     key: Option<&'a Bearer>,
 }
 
-async fn get(asked: Ask<'_>, kept: Option<Line>, patience: Duration) -> Result<(Page, Line), Unanswered> {
+async fn get(asked: Ask<'_>, kept: Option<Line>) -> Result<(Page, Line), Unanswered> {
     if let Some(line) = kept
         && let Ok(answered) = ask(asked, line).await
     {
         return Ok(answered);
     }
     // The kept connection may have been closed from the other end; a new one tells.
-    let line = Line::open(&asked.link.address, patience).await.map_err(|error| match error {
+    let Ask { house, link, .. } = asked;
+    let patience = house.settings().probes.timeout;
+    let opened = Line::open(&link.address, &house.tls.workers, patience).await;
+    let line = opened.map_err(|error| match error {
         Unopened::Refused(_) => Unanswered::Refused,
+        Unopened::Handshake(why) => {
+            link.distrust(&why);
+            Unanswered::Refused
+        }
         Unopened::TimedOut(_) => Unanswered::TimedOut,
         Unopened::NoSocket(_) => Unanswered::NoSocket,
     })?;
     ask(asked, line).await
 }
 
-async fn ask(Ask { link, path, key }: Ask<'_>, mut line: Line) -> Result<(Page, Line), Unanswered> {
+async fn ask(Ask { link, path, key, .. }: Ask<'_>, mut line: Line) -> Result<(Page, Line), Unanswered> {
+    let broke = |error: Broken| {
+        link.heard_no(&error);
+        Unanswered::Broke
+    };
     let question = Outgoing::get(path, link.address.header(), key);
-    let head = line.ask(question).await.map_err(|_| Unanswered::Broke)?;
-    let body = line.read_all(PAGE_BYTES_MAX).await.map_err(|_| Unanswered::Broke)?;
+    let head = line.ask(question).await.map_err(broke)?;
+    let body = line.read_all(PAGE_BYTES_MAX).await.map_err(broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
     Ok((Page { status: head.status, server, body }, line))
 }

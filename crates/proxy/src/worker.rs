@@ -5,6 +5,7 @@
 //! http://10.0.0.7:8000?events=5557&replay=5558
 //! http://10.0.0.7:8000?events=tcp://10.0.0.7:5557&ranks=4
 //! http://10.0.0.7:8000?events=off
+//! https://10.0.0.7:8443
 //! ```
 
 use std::fmt;
@@ -159,6 +160,6 @@ mod tests {
         check("http://a:1?events=0", Err("a port"));
         check("http://a:1?ranks=0", Err("from 1 to 1024"));
         check("http://a:1?rank=3", Err("known: events, replay and ranks"));
-        check("https://a", Err("TLS"));
+        check("ftp://a", Err("https://host:port"));
     }
 }

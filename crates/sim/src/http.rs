@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -111,6 +112,7 @@ pub struct Stats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub path: String,
+    pub headers: HeaderMap,
     pub body: Bytes,
 }
 
@@ -263,7 +265,7 @@ impl Shared {
         self.crash.send_modify(|times| *times += 1);
     }
 
-    fn record(&self, path: &str, body: &Bytes) {
+    fn record(&self, path: &str, headers: &HeaderMap, body: &Bytes) {
         let limit = self.settings.bodies_max;
         if limit == 0 {
             return;
@@ -272,7 +274,7 @@ impl Shared {
         if bodies.len() == limit {
             bodies.pop_front();
         }
-        bodies.push_back(Recorded { path: path.to_owned(), body: body.clone() });
+        bodies.push_back(Recorded { path: path.to_owned(), headers: headers.clone(), body: body.clone() });
     }
 }
 

@@ -9,13 +9,13 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use maitre_discover::Source;
 use maitre_discover::kubernetes::Api;
 use maitre_policy::Name;
-use maitre_proxy::Worker;
 use maitre_proxy::secret;
-use maitre_proxy::settings::{By, Sense};
+use maitre_proxy::settings::{By, ClientAuth, Sense};
+use maitre_proxy::{Collector, Worker};
 use maitre_queue::Class;
 
 use super::queue::{Secret, class, tenant};
@@ -48,8 +48,13 @@ pub(super) enum Field {
     SaltBy(At<SaltBy>),
     By(At<By>),
     Sense(At<Sense>),
+    ClientAuth(At<ClientAuth>),
     /// None if empty.
     File(At<Option<PathBuf>>),
+    /// None if empty.
+    Collector(At<Option<Collector>>),
+    /// Their values are secrets.
+    Headers(At<Vec<(HeaderName, HeaderValue)>>),
     Switch(At<bool>),
     Paths(At<Vec<String>>),
     /// Of addresses.
@@ -73,8 +78,8 @@ impl Field {
         match self {
             Field::Socket(_) | Field::Sockets(_) => "ADDRESS",
             Field::Sources(_) => "SOURCE",
-            Field::Api(_) => "URL",
-            Field::Workers(_) | Field::Beginnings(_) => "URL",
+            Field::Workers(_) | Field::Beginnings(_) | Field::Collector(_) | Field::Api(_) => "URL",
+            Field::Headers(_) => "NAME=VALUE",
             Field::Strategy(_) | Field::Names(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
             Field::Folders(_) => "MODEL=FOLDER",
@@ -85,6 +90,7 @@ impl Field {
             Field::SaltBy(_) => "SALT",
             Field::By(_) => "BY",
             Field::Sense(_) => "SENSE",
+            Field::ClientAuth(_) => "AUTH",
             Field::File(_) => "FILE",
             Field::Switch(_) => "BOOL",
             Field::Paths(_) | Field::Path(_) => "PATH",
@@ -100,10 +106,10 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        use Field::{Beginnings, Keys, Names, Paths, Sockets, Sources, Workers};
+        use Field::{Beginnings, Headers, Keys, Names, Paths, Sockets, Sources, Workers};
         self.is_table()
             || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_) | Keys(_))
-            || matches!(self, Sources(_) | Sockets(_))
+            || matches!(self, Sources(_) | Sockets(_) | Headers(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -121,6 +127,7 @@ impl Field {
             Field::Sockets(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
             Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
+            Field::Headers(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
             Field::Tenants(at) => at(config).clear(),
             Field::Keys(at) => at(config).clear(),
@@ -171,7 +178,16 @@ impl Field {
             Field::SaltBy(at) => *at(config) = form::salt_by(text)?,
             Field::By(at) => *at(config) = form::by(text)?,
             Field::Sense(at) => *at(config) = form::sense(text)?,
+            Field::ClientAuth(at) => *at(config) = form::client_auth(text)?,
             Field::File(at) => *at(config) = form::file(text)?,
+            Field::Collector(at) => *at(config) = form::collector(text)?,
+            Field::Headers(at) => {
+                let (name, value) = form::header_value(text)?;
+                if at(config).iter().any(|it| it.0 == name) {
+                    return Err(twice(name.as_str()));
+                }
+                at(config).push((name, value));
+            }
             Field::Switch(at) => *at(config) = form::switch(text)?,
             Field::Paths(at) => add_once(at(config), form::pattern(text)?, text)?,
             Field::Beginnings(at) => add_once(at(config), form::beginning(text)?, text)?,
@@ -213,6 +229,13 @@ impl Field {
             Field::Sources(at) => return at(config).iter().map(Source::to_string).collect(),
             Field::Sockets(at) => return at(config).iter().map(SocketAddr::to_string).collect(),
             Field::Names(at) => return at(config).iter().map(Name::to_string).collect(),
+            Field::Headers(at) => {
+                let pair = |(name, value): &(HeaderName, HeaderValue)| {
+                    format!("{name}={}", String::from_utf8_lossy(value.as_bytes()))
+                };
+                return at(config).iter().map(pair).collect();
+            }
+            Field::Collector(at) => at(config).as_ref().map_or(String::new(), Collector::to_string),
             Field::Classes(at) => return at(config).iter().map(class::show).collect(),
             Field::Tenants(at) => {
                 return at(config).iter().map(|(name, written)| tenant::show(name, written)).collect();
@@ -233,6 +256,7 @@ impl Field {
             | Field::ClassName(at) => at(config).clone(),
             Field::By(at) => form::show_by(*at(config)).to_owned(),
             Field::Sense(at) => form::show_sense(*at(config)).to_owned(),
+            Field::ClientAuth(at) => form::show_client_auth(*at(config)).to_owned(),
             Field::Header(at) => at(config).to_string(),
             Field::Size(at, _) => form::show_size(*at(config)),
             Field::Count(at, _) => at(config).to_string(),

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use http::HeaderName;
 use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue};
 use maitre_discover::Source;
 use maitre_discover::kubernetes::Api;
 use maitre_policy::Name;
-use maitre_proxy::Secret;
 use maitre_proxy::secret::BadSecret;
-use maitre_proxy::settings::{By, Sense};
+use maitre_proxy::settings::{By, ClientAuth, Sense};
+use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::Format;
@@ -30,6 +30,8 @@ const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), (
 const BYS: [(&str, By); 3] = [("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)];
 const SENSES: [(&str, Sense); 2] = [("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)];
 const SALTS: [(&str, SaltBy); 2] = [("off", SaltBy::Off), ("tenant", SaltBy::Tenant)];
+const CLIENT_AUTHS: [(&str, ClientAuth); 2] =
+    [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
 const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 
 pub(crate) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
@@ -188,6 +190,27 @@ pub(super) fn header(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| format!("{text:?} is not the name of a header; write it as in \"x-session-id\""))
 }
 
+/// A header with its value, which is a secret: no error repeats it.
+pub(super) fn header_value(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let wrong = || "an item is no header and its value; write \"authorization=Bearer KEY\"".to_owned();
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let name = name.trim().parse().map_err(|_| wrong())?;
+    let mut value = value.trim().parse::<HeaderValue>().map_err(|_| wrong())?;
+    if !value.to_str().is_ok_and(|it| !it.is_empty()) {
+        return Err(wrong());
+    }
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// A collector, or none if there is nothing.
+pub(super) fn collector(text: &str) -> Result<Option<Collector>, String> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|error: maitre_proxy::BadCollector| error.to_string()),
+    }
+}
+
 pub(super) fn cookie(text: &str) -> Result<String, String> {
     // A cookie's name and a header's are made of the same letters (RFC 6265, section 4.1.1).
     match HeaderName::try_from(text) {
@@ -299,6 +322,18 @@ pub(super) fn hidden(text: &str) -> Result<Option<Hidden>, String> {
     }
 }
 
+pub(super) fn client_auth(text: &str) -> Result<ClientAuth, String> {
+    let known = CLIENT_AUTHS.iter().find(|it| it.0 == text);
+    known.map(|it| it.1).ok_or_else(|| format!("{text:?} is neither; write required or optional"))
+}
+
+pub(super) fn show_client_auth(client_auth: ClientAuth) -> &'static str {
+    match client_auth {
+        ClientAuth::Required => CLIENT_AUTHS[0].0,
+        ClientAuth::Optional => CLIENT_AUTHS[1].0,
+    }
+}
+
 pub(super) fn format(text: &str) -> Result<Format, String> {
     let known = FORMATS.iter().find(|it| it.0 == text);
     known.map(|it| it.1).ok_or_else(|| format!("{text:?} is not a format; write text or json"))
@@ -392,6 +427,18 @@ mod tests {
     fn names_are_made_of_letters_that_headers_allow() {
         check(header, &["x-session-id", "X-User"], &["", "a b", "a:"]);
         check(cookie, &["sid", "maitre_session"], &["", "a b", "a=b", "a;"]);
+    }
+
+    #[test]
+    fn a_header_is_kept_from_sight() {
+        let (name, value) = header_value("Authorization = Bearer a=b").unwrap();
+        assert_eq!((name.as_str(), value.to_str().unwrap()), ("authorization", "Bearer a=b"));
+        assert!(!format!("{value:?}").contains("Bearer"));
+        for bad in ["", "sk-secret", "a b=sk-secret", "=sk-secret", "a=", "a=sk\nsk-secret"] {
+            let what = header_value(bad).expect_err(bad);
+            assert!(!what.contains("sk-secret"), "{what}");
+        }
+        check(collector, &["", "http://a:4318", "https://a/otlp"], &["a:4318", "grpc://a:4317"]);
     }
 
     #[test]

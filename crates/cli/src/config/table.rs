@@ -60,12 +60,14 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: Some("Decisions"), knobs: DECISIONS },
     Section { title: Some("Queue"), knobs: QUEUE },
     Section { title: Some("Tenants"), knobs: TENANTS },
+    Section { title: Some("TLS"), knobs: TLS },
     Section { title: Some("Limits"), knobs: LIMITS },
     Section { title: Some("Timeouts"), knobs: TIMEOUTS },
     Section { title: Some("Probes"), knobs: PROBES },
     Section { title: Some("Health"), knobs: HEALTH },
     Section { title: Some("Retries"), knobs: RETRIES },
     Section { title: Some("Record"), knobs: RECORD },
+    Section { title: Some("Traces"), knobs: TRACES },
     Section { title: Some("Log"), knobs: LOG },
 ];
 
@@ -99,7 +101,7 @@ static MAIN: &[Knob] = &[
     knob(
         "insecure",
         Field::Switch(|it| &mut it.insecure),
-        "Accept addresses that other machines can reach, though no key is asked for there.",
+        "Accept addresses that other machines can reach, though no key and no certificate is asked for there.",
     ),
     knob(
         "admin_workers",
@@ -581,6 +583,64 @@ static RETRIES: &[Knob] = &[
     ),
 ];
 
+static TLS: &[Knob] = &[
+    knob(
+        "tls.cert",
+        Field::File(|it| &mut it.settings.tls.cert),
+        "The certificate that clients are shown, and those that vouch for it, as PEM; without one, clients speak \
+         plain HTTP. Read again when it changes.",
+    ),
+    knob("tls.key", Field::File(|it| &mut it.settings.tls.key), "Its private key, as PEM."),
+    knob(
+        "tls.client_ca",
+        Field::File(|it| &mut it.settings.tls.client_ca),
+        "Who signs the certificates of clients, as PEM; without it, clients are not asked for any.",
+    ),
+    knob(
+        "tls.client_auth",
+        Field::ClientAuth(|it| &mut it.settings.tls.client_auth),
+        "With client_ca: whether a client must show a certificate (required) or may (optional).",
+    ),
+    knob(
+        "admin_tls.cert",
+        Field::File(|it| &mut it.settings.admin_tls.cert),
+        "The same for the admin listener.",
+    ),
+    knob("admin_tls.key", Field::File(|it| &mut it.settings.admin_tls.key), "Its private key, as PEM."),
+    knob(
+        "admin_tls.client_ca",
+        Field::File(|it| &mut it.settings.admin_tls.client_ca),
+        "Who signs the certificates of operators and scrapers, as PEM.",
+    ),
+    knob(
+        "admin_tls.client_auth",
+        Field::ClientAuth(|it| &mut it.settings.admin_tls.client_auth),
+        "With client_ca: whether they must show one (required) or may (optional).",
+    ),
+    knob(
+        "worker_tls.ca",
+        Field::File(|it| &mut it.settings.worker_tls.ca),
+        "Who signs the certificates of workers with https:// URLs, as PEM, instead of the authorities that \
+         browsers trust.",
+    ),
+    knob(
+        "worker_tls.cert",
+        Field::File(|it| &mut it.settings.worker_tls.cert),
+        "The certificate that workers are shown if they ask for one, as PEM.",
+    ),
+    knob("worker_tls.key", Field::File(|it| &mut it.settings.worker_tls.key), "Its private key, as PEM."),
+    knob(
+        "worker_tls.verify",
+        Field::Switch(|it| &mut it.settings.worker_tls.verify),
+        "Whether workers must prove who they are; false believes anybody who answers at their address.",
+    ),
+    knob(
+        "worker_tls.server_name",
+        Field::Text(|it| &mut it.settings.worker_tls.server_name),
+        "The name that the workers' certificates are for; the host of each URL if empty.",
+    ),
+];
+
 static RECORD: &[Knob] = &[
     knob(
         "record.file",
@@ -596,6 +656,35 @@ static RECORD: &[Knob] = &[
         "record.files",
         Field::Count(|it| &mut it.settings.record.files, 1..=RECORD_FILES_MAX),
         "How many are kept, the one that is being written included.",
+    ),
+];
+
+static TRACES: &[Knob] = &[
+    knob(
+        "traces.endpoint",
+        Field::Collector(|it| &mut it.settings.traces.endpoint),
+        "The OpenTelemetry collector that spans are posted to, as OTLP over HTTP; nothing is traced if empty.",
+    ),
+    knob(
+        "traces.sample",
+        Field::Ratio(|it| &mut it.settings.traces.sample, 0.0..=1.0),
+        "The part of requests that are traced, of those whose callers do not say in traceparent.",
+    ),
+    knob(
+        "traces.service",
+        Field::Text(|it| &mut it.settings.traces.service),
+        "What we are called there (service.name).",
+    ),
+    knob(
+        "traces.header",
+        Field::Headers(|it| &mut it.settings.traces.headers),
+        "Headers that the collector wants, such as a key; as a flag, one at a time. Values with commas only in a file.",
+    ),
+    knob(
+        "traces.ca",
+        Field::File(|it| &mut it.settings.traces.ca),
+        "Who signs the certificate of a collector with an https:// URL, as PEM, instead of the authorities that \
+         browsers trust.",
     ),
 ];
 

@@ -134,11 +134,11 @@ fn workers_are_texts_or_tables_and_each_has_its_line() {
         assert_eq!(workers.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{text}");
     }
     check_toml(
-        "workers = [\n  \"http://a:80\",\n  \"http://a\",\n  \"a:1\",\n  { url = \"https://a\" },\n]",
+        "workers = [\n  \"http://a:80\",\n  \"http://a\",\n  \"a:1\",\n  { url = \"https://a:80\" },\n]",
         &[
             "m.toml:3: workers: \"http://a\" is there twice",
-            "m.toml:4: workers: \"a:1\" has no scheme; write \"http://host:port\"",
-            "m.toml:5: workers: \"https://a\" asks for TLS, which workers are not reached by; write \"http://host:port\"",
+            "m.toml:4: workers: \"a:1\" has no scheme; write \"http://host:port\" or \"https://host:port\"",
+            "m.toml:5: workers: \"https://a:80\" is there twice",
         ],
     );
 }
@@ -194,6 +194,28 @@ fn an_open_door_must_be_meant() {
     check_toml("admin = \"10.0.0.1:80\"", &[&format!("m.toml:1: admin: 10.0.0.1:80 {open}")]);
     check(start(&["--listen", "0.0.0.0:80", "--insecure"], &[]), &[]);
     check(start(&["--listen", "[::1]:80", "--admin", "[::ffff:127.0.0.1]:80"], &[]), &[]);
+}
+
+#[test]
+fn a_listener_that_wants_certificates_of_clients_may_be_open() {
+    let tls = ["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"];
+    let open = |more: &[&str]| start(&[&["--listen", "0.0.0.0:80"], more].concat(), &[]).is_ok();
+    assert!(open(&tls));
+    assert!(!open(&[&tls[..], &["--tls-client-auth", "optional"]].concat()));
+    assert!(!open(&tls[..4]), "a certificate of ours keeps nobody out");
+}
+
+#[test]
+fn settings_of_tls_that_need_each_other_are_told() {
+    check_toml("tls.cert = \"c\"", &["m.toml:1: tls.cert: tls.cert needs tls.key; set both"]);
+    check_toml(
+        "[admin_tls]\nclient_ca = \"a\"\n[worker_tls]\nkey = \"k\"\nverify = false\nca = \"a\"",
+        &[
+            "m.toml:2: admin_tls.client_ca: admin_tls.client_ca asks clients for certificates, and there is no TLS; set admin_tls.cert, too",
+            "m.toml:4: worker_tls.key: worker_tls.key needs worker_tls.cert; set both",
+            "m.toml:5: worker_tls.verify: worker_tls.ca says whom to believe, and worker_tls.verify = false believes anybody; drop one",
+        ],
+    );
 }
 
 #[test]

@@ -19,3 +19,4 @@ mod program;
 mod reload;
 mod secrecy;
 mod serve;
+mod tls;

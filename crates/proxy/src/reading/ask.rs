@@ -155,7 +155,9 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
     let link = house.link(worker)?;
     let mut line = match lane.pool.take(worker) {
         Some(line) => line,
-        None => Line::open(&link.address, house.settings().timeouts.connect).await.ok()?,
+        None => {
+            Line::open(&link.address, &house.tls.workers, house.settings().timeouts.connect).await.ok()?
+        }
     };
     let key = house.settings().worker_key.clone();
     let (host, question) = (link.address.header(), Bytes::from(question));

@@ -61,7 +61,7 @@ async fn a_thousand_odd_bodies_reach_the_worker_unchanged() {
 }
 
 /// A worker that answers every POST with one script: the head, then these pieces, each its own write.
-async fn scripted(head: &'static str, pieces: Vec<Vec<u8>>) -> std::net::SocketAddr {
+pub(crate) async fn scripted(head: &'static str, pieces: Vec<Vec<u8>>) -> std::net::SocketAddr {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let mut connections = tokio::task::JoinSet::new();

@@ -17,3 +17,5 @@ mod record;
 mod refusal;
 mod salts;
 mod table;
+mod tls;
+mod traces;

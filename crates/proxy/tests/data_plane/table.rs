@@ -13,6 +13,7 @@ use maitre_policy::Name;
 use maitre_proxy::{Router, Settings};
 use maitre_sim::http::Host;
 use maitre_sim::profile::Profile;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -99,7 +100,10 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn connect(addr: SocketAddr) -> Client {
-        let stream = within(TcpStream::connect(addr)).await.unwrap();
+        Client::over(within(TcpStream::connect(addr)).await.unwrap()).await
+    }
+
+    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Client {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         let mut driver = JoinSet::new();
         driver.spawn(async move { drop(connection.await) });
@@ -153,6 +157,23 @@ pub(crate) fn chat(tokens: u32, stream: bool) -> String {
 pub(crate) fn metric(page: &str, line: &str) -> f64 {
     let found = page.lines().find_map(|it| it.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {line} in:\n{page}")).parse().unwrap()
+}
+
+/// Waits until this much is counted, and not more. What is absent counts as zero.
+#[track_caller]
+pub(crate) fn until_counted(router: &Router, line: &str, count: f64) -> impl Future<Output = ()> {
+    let counted = move || {
+        let page = router.metrics();
+        let found = page.lines().find_map(|it| it.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or(0.0)
+    };
+    let all = within(async move {
+        while counted() < count {
+            tokio::task::yield_now().await;
+        }
+        counted()
+    });
+    async move { assert_eq!(all.await, count) }
 }
 
 impl Table {

@@ -77,7 +77,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         return Ok(respond(command_sim(&shared, command, &parts.method, &body), None, open));
     }
     if !body.is_empty() {
-        shared.record(path, &body);
+        shared.record(path, &parts.headers, &body);
     }
     let limit = match shared.faults.take_request(parts.method == Method::POST) {
         None | Some(Fault::RefuseConnections | Fault::Slow { .. }) => None,

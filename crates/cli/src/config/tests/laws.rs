@@ -24,6 +24,9 @@ fn sample(knob: &Knob) -> &'static str {
         Field::Tenants(_) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
         Field::By(_) => "adapter",
         Field::Sense(_) => "higher-first",
+        Field::ClientAuth(_) => "optional",
+        Field::Collector(_) => "https://otel.internal:4318/otlp",
+        Field::Headers(_) => "authorization=Bearer a=b,x-team=c",
         Field::Folders(_) => "llama-3.1=/models/a,qwen=b",
         Field::Text(_) => "kv@",
         // Read when it is named; what it holds will do for any of them.
@@ -54,15 +57,41 @@ fn sample(knob: &Knob) -> &'static str {
     }
 }
 
+/// Those it makes no sense without: a certificate and its key.
+fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
+    let (section, name) = knob.key.split_once('.').unwrap_or(("", knob.key));
+    let needed = match (section.ends_with("tls"), name) {
+        (true, "cert") => ["key", "key"],
+        (true, "key") => ["cert", "cert"],
+        (true, "client_ca") => ["cert", "key"],
+        _ => ["", ""],
+    };
+    knob::all().filter(move |it| {
+        let (other, name) = it.key.split_once('.').unwrap_or(("", it.key));
+        other == section && !section.is_empty() && needed.contains(&name)
+    })
+}
+
 #[test]
 fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
     let default = format!("{:?}", Config::default());
     for knob in knob::all() {
-        let value = sample(knob);
-        let flag = start(&[&format!("{}={value}", knob.flag())], &[]).unwrap();
-        let variable = start(&[], &[(&knob.variable(), value)]).unwrap();
-        let toml = read("m.toml", format!("{} = \"{value}\"", knob.key)).unwrap();
-        let yaml = read("m.yaml", format!("{}: \"{value}\"", knob.key.replace('.', ":\n  "))).unwrap();
+        let knobs: Vec<&Knob> = std::iter::once(knob).chain(companions(knob)).collect();
+        let each = |write: &dyn Fn(&Knob, &str) -> String| -> Vec<String> {
+            knobs.iter().map(|it| write(it, sample(it))).collect()
+        };
+        let flags = each(&|it, value| format!("{}={value}", it.flag()));
+        let flag = start(&flags.iter().map(String::as_str).collect::<Vec<_>>(), &[]).unwrap();
+        let names = each(&|it, _| it.variable());
+        let variables: Vec<_> =
+            names.iter().zip(&knobs).map(|(name, it)| (name.as_str(), sample(it))).collect();
+        let variable = start(&[], &variables).unwrap();
+        let toml = each(&|it, value| format!("{} = \"{value}\"", it.key)).join("\n");
+        let toml = read("m.toml", toml).unwrap();
+        // The one itself by sections, its companions by their whole names.
+        let whole = each(&|it, value| format!("{}: \"{value}\"", it.key))[1..].join("\n");
+        let own = format!("{}: \"{}\"", knob.key.replace('.', ":\n  "), sample(knob));
+        let yaml = read("m.yaml", format!("{own}\n{whole}")).unwrap();
         let printed = read("m.toml", flag.to_string()).unwrap();
         let expected = format!("{flag:?}");
         assert_ne!(expected, default, "{}", knob.key);

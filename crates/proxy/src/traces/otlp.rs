@@ -1,0 +1,198 @@
+//! Records as OTLP: the JSON that collectors take over HTTP, by the OpenTelemetry protocol 1.x, with the names of its
+//! semantic conventions where there are any, and `maitre.` before those of our own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use maitre_base::Instant;
+use maitre_dialect::route::Route;
+use serde_json::{Value, json};
+
+use super::Record;
+use super::context::Which;
+use super::trace::{Attempt, RECALLED, Step};
+use crate::metrics::Outcome;
+
+/// From our clock to the wall's.
+#[derive(Clone, Copy)]
+pub(super) struct Wall {
+    /// Both at the same moment.
+    pub(super) now: Instant,
+    pub(super) unix: Duration,
+}
+
+impl Wall {
+    /// Nanoseconds since 1970, as text: JSON's numbers do not hold them.
+    fn nanos(self, at: Instant) -> String {
+        self.unix.saturating_sub(self.now.since(at)).as_nanos().to_string()
+    }
+}
+
+/// What a collector is sent for these records.
+pub(super) fn body(service: &str, wall: Wall, records: &[Record]) -> Bytes {
+    let spans: Vec<Value> = records.iter().flat_map(|it| spans(wall, it)).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let resource = [text("service.name", service), text("service.version", version)];
+    let scope = json!({"name": "maitre", "version": version});
+    let all = json!({
+        "resourceSpans": [{
+            "resource": {"attributes": resource},
+            "scopeSpans": [{"scope": scope, "spans": spans}],
+        }],
+    });
+    Bytes::from(all.to_string())
+}
+
+const INTERNAL: u8 = 1;
+const SERVER: u8 = 2;
+const CLIENT: u8 = 3;
+
+fn spans(wall: Wall, record: &Record) -> Vec<Value> {
+    let (trace, ending) = (&record.trace, &record.ending);
+    let context = &trace.context;
+    let root = context.span(Which::Receive);
+    let until = |step: Step| (step.from, step.to.unwrap_or(ending.ended));
+    let span = |name: &'static str, which, parent: Option<u64>, time: (Instant, Instant)| {
+        let mut span = json!({
+            "traceId": format!("{:032x}", context.trace),
+            "spanId": format!("{:016x}", context.span(which)),
+            "name": name,
+            "kind": INTERNAL,
+            "startTimeUnixNano": wall.nanos(time.0),
+            "endTimeUnixNano": wall.nanos(time.1),
+        });
+        if let Some(parent) = parent {
+            span["parentSpanId"] = json!(format!("{parent:016x}"));
+        }
+        if let Some(state) = &trace.state {
+            span["traceState"] = json!(state);
+        }
+        span
+    };
+    let mut receive = span("receive", Which::Receive, trace.parent, (ending.arrived, ending.ended));
+    receive["kind"] = json!(SERVER);
+    receive["attributes"] = json!(received(record));
+    if let Some(what) = fault(record) {
+        receive["status"] = json!({"code": 2, "message": what});
+    }
+    let mut spans = vec![receive];
+    spans.extend(trace.decide.map(|it| span("decide", Which::Decide, Some(root), until(it))));
+    for (number, step) in trace.queue.iter().enumerate() {
+        spans.push(span("queue", Which::Queue(number), Some(root), until(*step)));
+    }
+    for (number, attempt) in trace.attempts.iter().enumerate() {
+        let which = Which::Upstream(&attempt.seat);
+        let mut upstream = span("upstream", which, Some(root), until(attempt.step));
+        upstream["kind"] = json!(CLIENT);
+        let is_last = number + 1 == trace.attempts.len();
+        upstream["attributes"] = json!(went(record, attempt, is_last));
+        if let Some(error) =
+            attempt.error.filter(|it| *it != RECALLED).or_else(|| fault(record).filter(|_| is_last))
+        {
+            upstream["status"] = json!({"code": 2, "message": error});
+        }
+        if let Some((first, _)) = ending.pieces.filter(|_| is_last && attempt.error.is_none()) {
+            upstream["events"] = json!([{"timeUnixNano": wall.nanos(first), "name": "first_token"}]);
+        }
+        spans.push(upstream);
+    }
+    if let Some((first, last, attempt)) = record.stream() {
+        let parent = context.span(Which::Upstream(&attempt.seat));
+        spans.push(span("stream", Which::Stream, Some(parent), (first, last)));
+    }
+    spans
+}
+
+/// What went wrong on our side of the client, if anything did.
+fn fault(record: &Record) -> Option<&'static str> {
+    let is_servers = record.trace.status.is_some_and(|it| it.is_server_error());
+    match record.ending.outcome {
+        outcome @ (Outcome::Broke | Outcome::Stalled | Outcome::Overdue) => Some(outcome.name()),
+        Outcome::Refused(code) | Outcome::Declined(code) if is_servers => Some(code),
+        _ => None,
+    }
+}
+
+fn received(record: &Record) -> Vec<Value> {
+    let (trace, ending) = (&record.trace, &record.ending);
+    let seat = trace.attempts.last();
+    let mut all = vec![
+        text("http.request.method", trace.method.as_str()),
+        text("maitre.request_id", ending.id.to_str().unwrap_or("-")),
+        text("maitre.outcome", ending.outcome.name()),
+        number("maitre.queue_ms", ending.waited.as_millis() as u64),
+    ];
+    all.extend(trace.path.as_deref().map(|it| text("url.path", it)));
+    all.extend(trace.status.map(|it| number("http.response.status_code", u64::from(it.as_u16()))));
+    all.extend(ending.route.map(|it| text("gen_ai.operation.name", operation(it))));
+    // A name that nobody serves may be anything.
+    all.extend(trace.model.as_deref().filter(|_| seat.is_some()).map(|it| text("gen_ai.request.model", it)));
+    all.extend(ending.class.as_deref().map(|it| text("maitre.class", it)));
+    all.extend(seat.into_iter().flat_map(chosen));
+    let usage = ending.usage.unwrap_or_default();
+    let counts = [
+        ("gen_ai.usage.input_tokens", usage.prompt_tokens),
+        ("gen_ai.usage.output_tokens", usage.completion_tokens),
+        ("maitre.cached_tokens", usage.cached_tokens),
+    ];
+    all.extend(counts.into_iter().filter_map(|(key, count)| Some(number(key, count?))));
+    all.extend(error(record).map(|it| text("error.type", &it)));
+    all
+}
+
+/// What an operator would match on: our code, a worker's status, or how the answer ended.
+fn error(record: &Record) -> Option<String> {
+    match record.ending.outcome {
+        Outcome::Answered => None,
+        Outcome::Refused(code) => Some(code.to_owned()),
+        Outcome::Declined(code) => {
+            Some(record.trace.status.map_or(code.to_owned(), |it| it.as_u16().to_string()))
+        }
+        outcome => Some(outcome.name().to_owned()),
+    }
+}
+
+fn went(record: &Record, attempt: &Attempt, is_last: bool) -> Vec<Value> {
+    let address = &attempt.link.address;
+    let mut all = vec![
+        text("http.request.method", record.trace.method.as_str()),
+        text("server.address", address.host()),
+        number("server.port", u64::from(address.port())),
+    ];
+    all.extend(chosen(attempt));
+    all.extend(attempt.error.filter(|it| *it != RECALLED).map(|it| text("error.type", it)));
+    if is_last && attempt.error.is_none() {
+        let status = record.trace.status;
+        all.extend(status.map(|it| number("http.response.status_code", u64::from(it.as_u16()))));
+    }
+    all
+}
+
+/// Who was picked, and why.
+fn chosen(attempt: &Attempt) -> impl Iterator<Item = Value> {
+    let seat = &attempt.seat;
+    let certain = [
+        text("maitre.worker", &attempt.link.url),
+        text("maitre.why", seat.why.name()),
+        number("maitre.attempt", u64::from(seat.attempt)),
+    ];
+    certain.into_iter().chain(seat.held.map(|it| number("maitre.held_tokens", it.0)))
+}
+
+/// By the semantic conventions for generative AI, which know three; our own names for the rest.
+fn operation(route: Route) -> &'static str {
+    match route {
+        Route::Chat | Route::Messages | Route::Responses => "chat",
+        Route::Completions | Route::Generate => "text_completion",
+        route => route.name(),
+    }
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
+/// As text, as OTLP has whole numbers of 64 bits.
+fn number(key: &str, value: u64) -> Value {
+    json!({"key": key, "value": {"intValue": value.to_string()}})
+}
