@@ -7,6 +7,8 @@
 //! A turn of a conversation keeps them. A prompt that is new from its 65th block on does not keep the first:
 //! noting 448 blocks in the index takes some 28 µs, whatever the number of workers.
 //!
+//! Decisions are written down, as they are by default; what that adds is measured apart, and what shadows add.
+//!
 //! Neighbours on the machine only ever add, so of many short rounds the one with the least p99 counts.
 //!
 //! Nothing is allocated a worker: standings, holdings and candidates are filled into vectors that the brain

@@ -33,7 +33,7 @@ export async function open(method, path, { body, signal } = {}) {
   let answer;
   try {
     answer = await fetch(ROOT + path, { method, headers, signal, cache: "no-store", body: body && JSON.stringify(body) });
-  } catch (error) {
+  } catch {
     throw new Refused(0, signal?.aborted ? "no answer in time" : "the router cannot be reached");
   }
   if (answer.ok) return answer;

@@ -21,7 +21,7 @@ const CHARTS = [
   { title: "Answer tokens a second", say: format.short, axis: format.short, wholes: true, series: [["", "answer_tokens_per_s", "--c1"]] },
   { title: "Prompt tokens a second", say: format.short, axis: format.short, wholes: true, series: [["", "prompt_tokens_per_s", "--c1"]] },
   { title: "Hit ratio", say: format.percent, axis: format.percent, top: 1, series: [["", "hit_ratio", "--c1"]] },
-  { title: "Waiting, by class", say: format.count, axis: format.count, wholes: true, byClass: true, series: [] },
+  { title: "Waiting", say: format.count, axis: format.count, wholes: true, byClass: true, series: [] },
 ];
 
 const COLOURS = ["--c2", "--c1", "--c3", "--c4", "--c5", "--c6"];
@@ -138,8 +138,7 @@ function options({ chart, series, readings }, width) {
 }
 
 /** A value between two gaps has no line; it gets a dot. */
-function alone(plot, index, show) {
-  if (!show && plot.data[index].length === 0) return null;
+function alone(plot, index) {
   const values = plot.data[index];
   const isGap = (it) => values[it] === null || values[it] === undefined;
   return values.flatMap((_, at) => (!isGap(at) && isGap(at - 1) && isGap(at + 1) ? [at] : []));
@@ -163,10 +162,11 @@ function clock(at_s) {
   return at_s % 60 === 0 ? text.slice(0, 5) : text;
 }
 
-/** Ends with the newest sample and is as long as the span, though there may be less to show. */
+/** Ends with the newest sample. Not longer than the span, nor than there is something to show, nor less than a minute. */
 function bounds() {
   const end = (samples.at(-1)?.at_ms ?? Date.now()) / 1000;
-  return [end - span_s, end];
+  const first = (samples[0]?.at_ms ?? Date.now()) / 1000;
+  return [Math.max(end - span_s, Math.min(first, end - SPANS[0][1])), end];
 }
 
 function data(series) {

@@ -164,7 +164,7 @@ function stack(candidate, used, largest) {
 }
 
 function table(candidates, used) {
-  const head = ["Worker", "holds", ...used.map(([term]) => term), "sum", "price", "TTFT", "requests (prefill)", "opening"];
+  const head = ["Worker", "holds", ...used.map(([term]) => term), "sum", "price", "TTFT", "requests (prefill)", "begins"];
   const rows = candidates.map((it) => {
     const sum = words.TERMS.reduce((total, [term]) => total + (it.terms_ms[term] ?? 0), 0);
     const slow = it.held_slow_tokens > 0 ? ` +${format.short(it.held_slow_tokens)} slow` : "";
@@ -185,7 +185,7 @@ function table(candidates, used) {
   return el(
     "div.scroll", { tabindex: "0", role: "region", "aria-label": "The candidates as a table" },
     el("table.prices", {}, el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "opening" ? "th" : "th.n", { scope: "col" }, it)))),
+      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "begins" ? "th" : "th.n", { scope: "col" }, it)))),
       el("tbody", {}, ...rows)),
   );
 }
@@ -224,7 +224,7 @@ function pair(expected, actual) {
 
 function shadows(decision) {
   if (decision.shadows.length === 0) {
-    return [el("p.quiet", {}, "No other strategy was asked. ", el("code", {}, "shadow = [\"round-robin\"]"), " in the configuration asks one.")];
+    return [el("p.quiet", {}, "No other strategy was asked. ", el("code", {}, "shadow.strategies = [\"round-robin\"]"), " in the configuration asks one.")];
   }
   return [el("ul.shadows", {}, ...decision.shadows.map((it) => el("li", {}, sentence.shadow(it, decision))))];
 }

@@ -77,7 +77,7 @@ function rove(row) {
 function hold(cause, is) {
   if (still[cause] === is) return;
   still[cause] = is;
-  setAttribute(byId("decisions-pause"), "aria-pressed", still.pressed);
+  setAttribute(byId("decisions-pause"), "aria-pressed", String(still.pressed));
   setText(byId("decisions-pause"), still.pressed ? "Resume" : "Pause");
   draw(false);
 }
@@ -89,6 +89,14 @@ export function add({ decisions, skipped: left_out }) {
   skipped += left_out ?? 0;
   remember(decisions);
   draw(false);
+}
+
+/** Another router answers now, or the same one anew: its numbers begin again, and those we have name nothing. */
+export function forget() {
+  kept.clear();
+  skipped = 0;
+  rowsMax = ROWS_MAX;
+  draw(true);
 }
 
 /** The newest from the router's memory: at the start, and after the stream was lost. */

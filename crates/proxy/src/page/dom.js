@@ -3,8 +3,6 @@
 // Model names, tenants and addresses come from outside. Everything is set as text or as an attribute made here;
 // there is no way in this file, or past it, to turn data into markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 export const byId = (id) => document.getElementById(id);
 
 /** An element: `el("td.n", {title: "…"}, child, "text")`. Children that are null are left out. */
@@ -14,13 +12,6 @@ export function el(name, attributes = {}, ...children) {
   if (classes.length > 0) made.className = classes.join(" ");
   for (const [key, value] of Object.entries(attributes)) setAttribute(made, key, value);
   made.append(...children.filter((it) => it !== null && it !== undefined));
-  return made;
-}
-
-export function svg(tag, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [key, value] of Object.entries(attributes)) setAttribute(made, key, value);
-  made.append(...children);
   return made;
 }
 

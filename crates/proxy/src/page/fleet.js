@@ -2,17 +2,15 @@
 //
 // Rows are kept and only their numbers change, so that focus, selection and hover survive the next second.
 
-import { bar, byId, el, plate, setAttribute, setChildren, setHidden, setText } from "./dom.js";
-import * as control from "./control.js";
+import { byId, el, setAttribute, setChildren, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
-import * as words from "./words.js";
+import { Row } from "./row.js";
 
 // Up to here all rows are in the table; beyond, pages of this many.
 const ROWS_MAX = 100;
 const PAGE_ROWS = 50;
 // From here on a plan of all workers says more at a glance than their rows.
 const FLOOR_MIN = 13;
-const HEARD_LATE_MS = 5_000;
 
 const COLUMNS = [
   { name: "Worker", by: (it) => it.id },
@@ -112,9 +110,9 @@ function draw() {
   const known = new Set(workers.map((it) => it.id));
   for (const id of rows.keys()) if (!known.has(id)) rows.delete(id);
   setChildren(byId("workers").tBodies[0], shown.map((it) => {
-    if (!rows.has(it.id)) rows.set(it.id, makeRow(it.id));
+    if (!rows.has(it.id)) rows.set(it.id, new Row(it.id, { workers: () => workers, put }));
     const row = rows.get(it.id);
-    row.show(it);
+    row.show(it, { promised_max, readonly });
     return row.element;
   }));
   drawHead();
@@ -160,14 +158,15 @@ function drawHead() {
 
 function summary() {
   if (workers.length === 0) return "";
-  const counts = new Map();
+  // The best first; those nobody has are left out below.
+  const counts = new Map(["ready", "warming", "draining", "probing", "suspect", "ejected"].map((it) => [it, 0]));
   for (const it of workers) {
     const word = it.draining ? "draining" : it.state;
     counts.set(word, (counts.get(word) ?? 0) + 1);
   }
   const sum = (of) => workers.reduce((total, it) => total + (of(it) ?? 0), 0);
   const used = workers.filter((it) => it.kv_usage !== null);
-  const states = [...counts].map(([word, number]) => `${format.count(number)} ${word}`).join(", ");
+  const states = [...counts].filter(([, number]) => number > 0).map(([word, number]) => `${format.count(number)} ${word}`).join(", ");
   const parts = [states, format.plural(sum((it) => it.requests), "request"), `${format.tokens(sum((it) => it.prefill_tokens))} to prefill`];
   if (used.length > 0) parts.push(`KV ${format.percent(sum((it) => it.kv_usage) / used.length)} in the mean`);
   if (readonly) parts.push("read-only: nothing can be changed from here");
@@ -199,112 +198,4 @@ function drawFloor(fitting) {
     table.classList.toggle("faint", !fitting.has(it.id));
     return table;
   }));
-}
-
-/** A row that knows its cells, and the worker that was shown in it last. */
-function makeRow(id) {
-  let worker = null;
-  const cell = (label, ...children) => el("td", { role: "cell", "data-label": label }, ...children);
-  const note = () => el("small.quiet");
-
-  const name = el("span");
-  const engine = note();
-  const state = el("span.tag", { tabindex: "0" });
-  const heard = note();
-  const [work, workBar, workNote] = [el("span"), bar(), note()];
-  const [requests, requestsNote] = [el("span"), note()];
-  const [kv, kvBar, held] = [el("span"), bar(), note()];
-  const hits = el("span");
-  const [rates, ratesNote] = [el("span"), note()];
-  const trust = el("span.tag", { tabindex: "0" });
-  const weight = el("button.weight", { type: "button" });
-  const drain = el("button.drain", { type: "button" });
-  const error = el("small.error", { role: "alert" });
-
-  weight.addEventListener("click", () => act(() => control.weigh(worker)));
-  drain.addEventListener("click", () => act(() => (worker.draining ? control.resume(worker) : control.drain(worker, workers))));
-  async function act(command) {
-    drain.disabled = true;
-    setText(error, "");
-    try {
-      put(await command());
-    } catch (problem) {
-      setText(error, problem.isKey ? "" : problem.message);
-    } finally {
-      drain.disabled = readonly;
-    }
-  }
-
-  const element = el(
-    "tr", { role: "row", "data-worker": id },
-    el("th", { role: "rowheader", scope: "row" }, name, engine),
-    cell("State", state, heard),
-    cell("Promised work", work, workBar.element, workNote),
-    cell("Requests", requests, requestsNote),
-    cell("KV in use", kv, kvBar.element, held),
-    cell("Hits", hits),
-    cell("Learned rates", rates, ratesNote),
-    cell("Cache events", trust),
-    cell("Weight", weight),
-    cell("Control", drain, error),
-  );
-
-  function show(shown) {
-    worker = shown;
-    if (name.dataset.url !== shown.url) {
-      name.dataset.url = shown.url;
-      name.replaceChildren(plate(shown.id, shown.url));
-    }
-    setText(engine, [shown.engine ?? "engine unknown", ...(shown.models ?? [])].join(" · "));
-    showState(state, heard, shown);
-    showWork(shown);
-    setText(hits, format.percent(shown.hit_ratio));
-    showRates(shown);
-    setText(trust, shown.trust);
-    setAttribute(trust, "data-tone", words.trust(shown.trust).tone);
-    setAttribute(trust, "data-tip", words.trust(shown.trust).says);
-    setText(weight, format.weight(shown.weight));
-    setAttribute(weight, "aria-label", `Weight of worker ${shown.id}: ${shown.weight}. Change it`);
-    setText(drain, shown.draining ? "Resume" : "Drain");
-    setAttribute(drain, "aria-label", `${shown.draining ? "Resume" : "Drain"} worker ${shown.id}`);
-    if (drain.disabled !== readonly && error.textContent === "") drain.disabled = readonly;
-    weight.disabled = readonly;
-    element.classList.toggle("off", !words.takesRequests(shown));
-  }
-
-  function showWork(shown) {
-    const limit = shown.limits?.prefill_tokens ?? null;
-    setText(work, limit === null
-      ? format.tokens(shown.prefill_tokens)
-      : `${format.short(shown.prefill_tokens)} of ${format.tokens(limit)}`);
-    workBar.set(shown.prefill_tokens / (limit || promised_max));
-    setText(workNote, `to prefill, ${format.short(shown.decode_tokens)} to answer`);
-    const sequences = shown.limits?.sequences ?? null;
-    setText(requests, sequences === null ? format.count(shown.requests) : `${format.count(shown.requests)} of ${format.count(sequences)}`);
-    const queued = shown.waiting === null ? "" : `, ${format.count(shown.waiting)} queued there`;
-    setText(requestsNote, `${format.count(shown.prefilling)} in prefill${queued}`);
-    setText(kv, format.percent(shown.kv_usage));
-    kvBar.set(shown.kv_usage);
-    setText(held, `holds ${format.tokens(shown.held_tokens)}`);
-  }
-
-  function showRates(shown) {
-    setText(rates, format.tokenRate(shown.rates?.prefill_tokens_per_s));
-    const learned = shown.rates?.learned === true ? "" : ", assumed";
-    setText(ratesNote, `${format.ms(shown.rates?.step_ms)} a step${learned}`);
-  }
-
-  return { element, show };
-}
-
-function showState(tag, note, worker) {
-  const { mark, tone, says } = words.state(worker.state);
-  setText(tag, worker.draining ? `◌ draining` : `${mark} ${worker.state}`);
-  setAttribute(tag, "data-tone", worker.draining ? "fair" : tone);
-  setAttribute(tag, "data-tip", worker.draining
-    ? `It gets no new requests and finishes those it has. Beside that it is ${worker.state}.`
-    : says);
-  const late = worker.heard_ms === null || worker.heard_ms > HEARD_LATE_MS;
-  const heard = worker.heard_ms === null ? "never heard of" : `heard ${format.ms(worker.heard_ms)} ago`;
-  setText(note, late ? heard : worker.failures > 0 ? format.plural(worker.failures, "failure") : `${format.short(worker.seated)} seated`);
 }

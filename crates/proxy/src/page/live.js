@@ -60,8 +60,8 @@ async function read(on, began) {
     }
   } catch (error) {
     if (error.isKey || error.status > 0) throw error;
-    if (control.signal.aborted) throw new Error("the router fell silent");
-    throw error instanceof Refused ? error : new Error("the connection broke");
+    if (control.signal.aborted) throw new Error("the router fell silent", { cause: error });
+    throw error instanceof Refused ? error : new Error("the connection broke", { cause: error });
   } finally {
     clearTimeout(watchdog);
     control.abort();
@@ -69,7 +69,7 @@ async function read(on, began) {
 }
 
 /** Takes text in any pieces and calls `found` for each whole event. */
-export function parser(found) {
+function parser(found) {
   let held = "";
   return (piece) => {
     held += piece.replaceAll("\r", "");

@@ -28,8 +28,14 @@ function start() {
   decisions.start(decision.open);
   decision.start(decisions.listed, decisions.focus);
   tip.start();
-  onKeyRefused(() => { askForKey("This key was not accepted. It is another one each time maitre starts, unless admin.key is set."); });
+  onKeyRefused(() => { askForKey("This key was not accepted. It is another one each time maitre starts, unless admin_key is set."); });
   setInterval(showLink, 250);
+  // The whole address, with its key, pasted into a tab that has the page already.
+  addEventListener("hashchange", () => {
+    if (!key.fragment().has("key")) return;
+    key.find();
+    location.reload();
+  });
   begin();
 }
 
@@ -55,6 +61,11 @@ function connected() {
   decisions.load().then(decision.follow).catch(() => {});
 }
 
+function restarted() {
+  decisions.forget();
+  decisions.load().catch(() => {});
+}
+
 function lost(reason, retryAt) {
   link.state = "lost";
   Object.assign(link, { reason, retryAt });
@@ -67,6 +78,7 @@ function event(name, data) {
     decisions.add(data);
     decision.refresh(data.decisions);
   } else if (name === "overview") {
+    if (newest !== null && data.uptime_s < newest.uptime_s) restarted();
     newest = data;
     charts.add(data);
     if (drawing) return;

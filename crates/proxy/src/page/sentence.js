@@ -17,20 +17,25 @@ export function why(decision) {
   const others = candidates.filter((it) => it !== chosen && priced(it));
   const cheapest = others[0];
   if (cheapest === undefined || !priced(chosen)) return whySentence(decision.why);
-  switch (decision.why) {
-    case "cached":
-      return cached(decision, chosen, others);
-    case "cache-too-busy":
-      return tooBusy(decision, chosen, others);
-    case "least-delay":
-      return `No worker holds any of the ${format.count(decision.prompt_tokens)} tokens. ${Name(chosen)} delays everyone least, by `
-        + `${format.ms(chosen.price_ms)}; the next, ${name(cheapest)}, by ${format.ms(cheapest.price_ms)}.`;
-    default:
-      return whySentence(decision.why);
-  }
+  // Only least-delay goes by these prices; of any other rule they would explain nothing.
+  const say = decision.strategy === "least-delay" ? PRICED[decision.why] : undefined;
+  if (say === undefined) return whySentence(decision.why);
+  const near = cheapest.price_ms < chosen.price_ms
+    ? ` ${Name(cheapest)} costs ${format.ms(cheapest.price_ms)}, which counts as equal; of equals the one with the fewest requests is taken.`
+    : "";
+  return say(decision, chosen, others) + near;
+}
+
+const PRICED = { cached, "cache-too-busy": tooBusy, "least-delay": leastDelay };
+
+function leastDelay(decision, chosen, [next]) {
+  return `No worker holds any of the ${format.count(decision.prompt_tokens)} tokens. ${Name(chosen)} delays everyone least, by `
+    + `${format.ms(chosen.price_ms)}; ${name(next)} would by ${format.ms(next.price_ms)}.`;
 }
 
 const priced = (candidate) => typeof candidate.price_ms === "number" && typeof candidate.terms_ms?.wait === "number";
+
+const cost = (value_ms) => (value_ms < 0.05 ? "nothing" : format.ms(value_ms));
 
 function cached(decision, chosen, others) {
   const holds = `${Name(chosen)} holds ${format.count(chosen.held_tokens)} of ${format.count(decision.prompt_tokens)} tokens`;
@@ -40,7 +45,7 @@ function cached(decision, chosen, others) {
   }
   // The cheapest of those who would have had to compute it.
   const rival = emptier[0];
-  return `${holds}; waiting for it costs ${format.ms(chosen.terms_ms.wait)}, and computing the rest ${format.ms(chosen.terms_ms.prefill)}. `
+  return `${holds}; waiting for it costs ${cost(chosen.terms_ms.wait)}, and computing the rest ${cost(chosen.terms_ms.prefill)}. `
     + `Elsewhere computing costs ${format.ms(rival.terms_ms.prefill)}: ${name(rival)} would have delayed everyone by `
     + `${format.ms(rival.price_ms)} instead of ${format.ms(chosen.price_ms)}.`;
 }
@@ -55,7 +60,7 @@ function tooBusy(decision, chosen, others) {
 
 /** What most speaks against one candidate beside another, as half a sentence. */
 function drawback(one, other) {
-  if (one.share < 1 && one.price_ms * one.share <= other.price_ms) return `it is still warming up and counts as ${format.percent(one.share)} of a worker`;
+  if (one.share < 1 && one.price_ms * one.share <= other.price_ms) return `it is to take ${format.percent(one.share)} of what others take`;
   const excess = (term) => one.terms_ms[term] / one.share - other.terms_ms[term] / other.share;
   const [worst] = Object.keys(DRAWBACKS).sort((a, b) => excess(b) - excess(a));
   return DRAWBACKS[worst](format.ms(one.terms_ms[worst]));

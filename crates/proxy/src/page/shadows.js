@@ -5,15 +5,15 @@ import * as format from "./format.js";
 
 let drawn = "";
 
-export function show({ shadows, strategy }) {
-  const text = JSON.stringify([shadows, strategy]);
+export function show({ shadows }) {
+  const text = JSON.stringify(shadows);
   if (text === drawn) return;
   drawn = text;
-  byId("shadows").replaceChildren(...(shadows.length === 0 ? [off()] : [table(shadows, strategy), note()]));
+  byId("shadows").replaceChildren(...(shadows.length === 0 ? [off()] : [table(shadows), note()]));
 }
 
 function off() {
-  return el("p.empty", {}, "No other strategy is asked. With ", el("code", {}, "shadow = [\"round-robin\"]"),
+  return el("p.empty", {}, "No other strategy is asked. With ", el("code", {}, "shadow.strategies = [\"round-robin\"]"),
     " in the configuration, round-robin decides about every request too, without consequences, and what it would have cost stands here.");
 }
 
@@ -21,7 +21,7 @@ function note() {
   return el("p.quiet.note", {}, "Predicted, in the mean over all decisions: they chose for a fleet as ours left it, not as they would have.");
 }
 
-function table(shadows, strategy) {
+function table(shadows) {
   const head = el("tr", {}, ...["Strategy", "Decisions", "Differed", "Delay to everyone", "Time to first token"]
     .map((it, index) => el(index === 1 ? "th.n" : "th", { scope: "col" }, it)));
   const rows = shadows.map((it) => el(
@@ -29,8 +29,8 @@ function table(shadows, strategy) {
     el("th", { scope: "row" }, it.strategy),
     el("td.n", {}, format.count(it.decisions)),
     el("td", {}, part(it.decisions > 0 ? it.differed / it.decisions : null)),
-    el("td", {}, against(it.price_ms, it.our_price_ms, strategy)),
-    el("td", {}, against(it.ttft_ms, it.our_ttft_ms, strategy)),
+    el("td", {}, against(it.price_ms, it.our_price_ms)),
+    el("td", {}, against(it.ttft_ms, it.our_ttft_ms)),
   ));
   return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Strategies" }, el("table.plain-table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
 }

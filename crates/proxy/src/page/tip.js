@@ -39,11 +39,6 @@ export function start() {
   for (const kind of ["pointerover", "focusin", "click"]) document.addEventListener(kind, over);
   document.addEventListener("focusout", hide);
   addEventListener("scroll", hide, { capture: true, passive: true });
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || shownFor === null) return;
-    // The first Escape takes the explanation away, the next one what is below it.
-    hide();
-    event.preventDefault();
-    event.stopPropagation();
-  }, { capture: true });
+  // It stops nobody else from hearing of the key: a pointer that happens to rest on a word must not keep a sheet open.
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 }

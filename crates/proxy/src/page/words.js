@@ -23,7 +23,7 @@ export const why = (word) => WHY[word]?.[0] ?? String(word ?? "");
 export const whySentence = (word) => WHY[word]?.[1] ?? `The router says: ${word}.`;
 
 /** A worker's state: a mark that differs by shape and not colour alone, how grave it is, and what it means. */
-export const STATES = {
+const STATES = {
   ready: { mark: "●", tone: "good", says: "It answers, and takes requests." },
   warming: { mark: "◐", tone: "fair", says: "It is back, and gets a growing part of the requests." },
   probing: { mark: "○", tone: "fair", says: "It has not answered a probe yet, and gets no requests." },
@@ -37,7 +37,7 @@ export const state = (word) => STATES[word] ?? STRANGE;
 export const takesRequests = (worker) => !worker.draining && (worker.state === "ready" || worker.state === "warming");
 
 /** How far what a worker reports of its cache can be believed. */
-export const TRUST = {
+const TRUST = {
   none: { tone: "quiet", says: "It sends no cache events: what it holds is guessed from what was sent there." },
   cold: { tone: "fair", says: "Its events have only begun: what it stored before is unknown, what it reports now is believed." },
   suspect: { tone: "bad", says: "Some of its events were lost: what it is said to hold may be wrong until they are replayed." },
@@ -58,21 +58,22 @@ export const TERMS = [
   ["adapter", "loading the adapter it asks for"],
 ];
 
-/** When a worker could begin. */
+/** When a worker could begin with it. */
 export const OPENING = {
-  now: "could begin now",
-  later: "has no room yet",
-  disturbs: "would disturb more urgent ones",
-  "too-late": "could not make the deadline",
+  now: "now",
+  later: "no room yet",
+  disturbs: "disturbs more urgent ones",
+  "too-late": "misses the deadline",
 };
 
-export const OUTCOME = {
+const OUTCOME = {
   open: { mark: "…", tone: "quiet", says: "The answer is under way." },
   answered: { mark: "✓", tone: "good", says: "The answer is complete." },
   failed: { mark: "✕", tone: "bad", says: "The attempt failed before its first byte." },
   "broke-off": { mark: "✕", tone: "bad", says: "The answer broke off in the middle." },
   left: { mark: "↩", tone: "fair", says: "The client left before the end." },
   declined: { mark: "!", tone: "fair", says: "The worker answered with an error of its own." },
+  recalled: { mark: "↩", tone: "quiet", says: "It was called back for a more urgent one, and stood in line again." },
   asked: { mark: "?", tone: "quiet", says: "Only a question: nothing was sent." },
 };
 export const outcome = (word) => OUTCOME[word] ?? { mark: "", tone: "quiet", says: "" };

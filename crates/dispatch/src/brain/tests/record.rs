@@ -7,6 +7,7 @@ use maitre_policy::Why;
 
 mod law;
 mod reconfigure;
+mod shadow;
 mod weight;
 
 /// A prompt of so many blocks of 16 tokens, those of one `text` the same in all.

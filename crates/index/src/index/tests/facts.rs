@@ -74,6 +74,18 @@ fn look_up(index: &mut Index, worker: WorkerId, prompt: &[u8]) -> Holding {
 }
 
 #[test]
+fn a_peek_finds_the_same_and_leaves_nothing_behind() {
+    let mut stage = Stage::new();
+    stage.store("abcdef", 0);
+    let before = format!("{:?}", stage.index);
+    let mut out = Holdings::new();
+    stage.index.peek(chain(&chain_of(b"abcdxy")), &mut out);
+    assert_eq!(format!("{:?}", stage.index), before);
+    assert_eq!(out.of(W), look_up(&mut stage.index, W, b"abcdxy"));
+    assert_ne!(format!("{:?}", stage.index), before, "to look up is to use");
+}
+
+#[test]
 fn a_hole_ends_the_prefix_until_it_is_filled() {
     let mut stage = Stage::new();
     stage.store("abcdef", 0);

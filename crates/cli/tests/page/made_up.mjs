@@ -1,0 +1,191 @@
+// A router that is made up: its workers, decisions and history, in the shapes of the admin API, from a seed.
+//
+// It is arithmetic and no simulation: enough for numbers that belong together (a price is the sum of its terms, a
+// total grows with the decisions), so that the page can be shown states that real traffic hardly ever produces.
+
+const HISTORY_S = 400;
+const CANDIDATES_MAX = 16;
+const CLASSES = ["interactive", "standard", "batch"];
+const HOT = [[2048, 0.4], [4096, 0.3], [1024, 0.2], [8192, 0.1]];
+
+/** Numbers in [0, 1) that are the same each time. Not good dice: good enough for bars of different lengths. */
+function dice(seed) {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+export class Router {
+  /** `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic`, `readonly` say what is unusual about it. */
+  constructor(unusual = {}) {
+    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, readonly: false, ...unusual };
+    this.roll = dice(7);
+    this.started = Date.now() - 754_000;
+    this.decisions = [];
+    this.totals = { requests: 0, answered: 0, refused: 0, failed: 0, left: 0, open: 0, prompt_tokens: 0, cached_tokens: 0, answer_tokens: 0 };
+    this.shadow = { decisions: 0, differed: 0, price: 0, ours: 0, ttft: 0, ourTtft: 0 };
+    this.workers = Array.from({ length: this.is.workers }, (_, id) => this.#worker(id));
+    if (this.is.traffic) for (let count = 0; count < 160; count += 1) this.decide(Date.now() - (160 - count) * 120);
+  }
+
+  #worker(id) {
+    const states = this.is.workers > 20 ? ["ready", "ready", "ready", "ready", "ready", "ready", "ready", "suspect", "ejected", "warming"] : ["ready"];
+    const quick = 22_000 + this.roll() * 6_000;
+    return {
+      id, url: this.is.url ?? `http://127.0.0.1:${9001 + id}`, engine: this.is.engine ?? "vllm 0.32.0", models: [this.is.model],
+      state: this.is.workers === 4 && id === 3 ? "warming" : states[Math.floor(this.roll() * states.length)],
+      draining: false, weight: 1, requests: 0, prefilling: 0, waiting: 0, prefill_tokens: 0, decode_tokens: 0,
+      limits: { sequences: 40, prefill_tokens: 8192 }, kv_usage: 0.3, kv_tokens: 100_000, held_tokens: 40_000 + Math.floor(this.roll() * 40_000),
+      hit_ratio: 0.6 + this.roll() * 0.3, seated: 0, failures: 0,
+      rates: { learned: true, prefill_tokens_per_s: quick, floor_ms: 12, step_ms: 5.5 + this.roll(), step_per_request_ms: 0.05 },
+      trust: ["fresh", "fresh", "cold", "none"][id % 4], heard_ms: 80 + Math.floor(this.roll() * 300),
+    };
+  }
+
+  /** A little later: loads drift, a few requests come. Returns the decisions that are new or changed. */
+  pass(requests) {
+    for (const it of this.workers) {
+      const busy = this.is.traffic ? this.roll() : 0;
+      it.requests = Math.floor(busy * busy * 34);
+      it.prefilling = Math.min(it.requests, Math.floor(busy * 3));
+      it.prefill_tokens = Math.floor(busy * busy * 7400);
+      it.decode_tokens = it.requests * 96;
+      it.kv_usage = 0.15 + busy * 0.7;
+    }
+    if (!this.is.traffic) return [];
+    const ended = this.decisions.filter((it) => it.outcome === "open").map((it) => this.#end(it));
+    return [...ended, ...Array.from({ length: requests }, () => this.decide(Date.now()))];
+  }
+
+  decide(at_ms) {
+    const able = this.workers.filter((it) => !it.draining && ["ready", "warming"].includes(it.state));
+    const from = able.length > 0 ? able : this.workers;
+    const prompt = this.roll() < 0.8 ? HOT[Math.floor(this.roll() * HOT.length)][0] : 200 + Math.floor(this.roll() * 3000);
+    const home = Math.floor(this.roll() * from.length);
+    const candidates = from.map((it, index) => this.#candidate(it, prompt, index === home ? Math.floor(prompt * 0.75) : this.roll() < 0.2 ? Math.floor(prompt / 8) : 0));
+    candidates.sort((one, other) => one.price_ms - other.price_ms);
+    candidates[0].chosen = true;
+    const [best] = candidates;
+    const most = Math.max(...candidates.map((it) => it.held_tokens));
+    const number = this.totals.requests + 1;
+    const decision = {
+      number, id: `req-${number.toString(16).padStart(12, "0")}`, at_ms, model: this.is.model, strategy: this.is.strategy, class: CLASSES[number % 3],
+      tenant: this.is.tenant, worker: best.worker, url: best.url, why: most === 0 ? "least-delay" : best.held_tokens === most ? "cached" : "cache-too-busy",
+      attempt: 0, waited_ms: 0, prompt_tokens: prompt, answer_tokens: 128, held_tokens: best.held_tokens, predicted_ttft_ms: best.ttft_ms,
+      actual_ttft_ms: null, cached_tokens: null, outcome: "open", total_ms: null, actual_answer_tokens: null, actual_prompt_tokens: null,
+      candidates_total: candidates.length, candidates: candidates.slice(0, CANDIDATES_MAX), shadows: this.#shadows(candidates),
+    };
+    this.totals.requests += 1;
+    this.totals.prompt_tokens += prompt;
+    this.workers[best.worker].seated += 1;
+    this.decisions.push(decision);
+    if (this.decisions.length > 600) this.decisions.shift();
+    return decision;
+  }
+
+  #candidate(worker, prompt, held) {
+    const [busy, prefilling] = [this.roll(), Math.floor(this.roll() * 3)];
+    const requests = Math.floor(busy * 20);
+    const prefill = (Math.max(prompt - held, 1) / worker.rates.prefill_tokens_per_s) * 1000;
+    const terms_ms = {
+      wait: busy * busy * 60, floor: 12, prefill, behind: 0.35 * prefill * prefilling, pushed: held > 0 ? 0 : prefill * 0.2,
+      others: 0.25 * prefill * Math.sqrt(requests), answer: 0.05 * 128 * worker.rates.step_ms, room: busy > 0.8 ? 9 : 0, adapter: 0,
+    };
+    const share = worker.state === "warming" ? 0.5 : 1;
+    const sum = Object.values(terms_ms).reduce((total, it) => total + it, 0);
+    return {
+      worker: worker.id, url: worker.url, chosen: false, held_tokens: held, held_slow_tokens: 0, prefill_tokens: Math.floor(busy * 4000),
+      decode_tokens: requests * 90, requests, prefilling, share, opening: busy > 0.9 ? "later" : "now", rates: worker.rates,
+      ttft_ms: terms_ms.wait + 12 + prefill, price_ms: sum / share, terms_ms,
+    };
+  }
+
+  #shadows(candidates) {
+    if (!this.is.shadows) return [];
+    const other = candidates[Math.floor(this.roll() * candidates.length)];
+    const differs = other !== candidates[0];
+    const sums = this.shadow;
+    sums.decisions += 1;
+    sums.differed += differs ? 1 : 0;
+    sums.price += other.price_ms;
+    sums.ours += candidates[0].price_ms;
+    sums.ttft += other.ttft_ms;
+    sums.ourTtft += candidates[0].ttft_ms;
+    return [{ strategy: "round-robin", worker: other.worker, url: other.url, why: "turn", differs, price_ms: other.price_ms, ttft_ms: other.ttft_ms }];
+  }
+
+  #end(decision) {
+    const actual = decision.predicted_ttft_ms * (0.85 + this.roll() * 0.3);
+    Object.assign(decision, {
+      actual_ttft_ms: actual, cached_tokens: decision.held_tokens, outcome: this.roll() < 0.97 ? "answered" : "left",
+      total_ms: actual + 800, actual_answer_tokens: 120, actual_prompt_tokens: decision.prompt_tokens,
+    });
+    this.totals[decision.outcome === "left" ? "left" : "answered"] += 1;
+    this.totals.cached_tokens += decision.held_tokens;
+    this.totals.answer_tokens += 120;
+    return decision;
+  }
+
+  overview() {
+    const { is, shadow, totals } = this;
+    const mean = (sum) => sum / Math.max(shadow.decisions, 1);
+    totals.open = this.decisions.filter((it) => it.outcome === "open").length;
+    const waiting = is.traffic ? Math.floor(this.roll() * 4) : 0;
+    const sample = this.#sample(0);
+    return {
+      at_ms: Date.now(), version: "0.1.0", uptime_s: (Date.now() - this.started) / 1000, ready: this.workers.some((it) => it.state === "ready" && !it.draining),
+      leaving: false, strategy: is.strategy, strategies: {}, admin_readonly: is.readonly, totals,
+      now: { ...sample, waiting },
+      prediction: is.traffic ? { count: 200, median_error: 0.09 } : { count: 0, median_error: null },
+      queue: { enabled: true, waiting, classes: CLASSES.map((name) => ({ class: name, waiting: name === "standard" ? waiting : 0 })) },
+      workers: this.workers,
+      shadows: is.shadows ? [{
+        strategy: "round-robin", decisions: shadow.decisions, differed: shadow.differed, price_ms: mean(shadow.price), our_price_ms: mean(shadow.ours),
+        ttft_ms: mean(shadow.ttft), our_ttft_ms: mean(shadow.ourTtft),
+      }] : [],
+      prefixes: is.traffic && is.strategy === "least-delay" ? this.#prefixes() : [],
+    };
+  }
+
+  #prefixes() {
+    return HOT.map(([tokens, part], index) => ({
+      hash: (0x9f0c3a51n * BigInt(index + 3) ** 9n).toString(16).padStart(16, "0").slice(-16), tokens, seen: part * 1000,
+      holders: this.workers.map((it) => it.id).filter((id) => id % (index + 1) === 0), model: this.is.model,
+    }));
+  }
+
+  #sample(ago_s) {
+    if (!this.is.traffic) {
+      return { requests_per_s: 0, answer_tokens_per_s: 0, prompt_tokens_per_s: 0, ttft_p50_ms: null, ttft_p99_ms: null, hit_ratio: null };
+    }
+    const at = Date.now() / 1000 - ago_s;
+    const wave = Math.sin(at / 23) + 0.6 * Math.sin(at / 7.3);
+    const near = (middle, spread) => middle + spread * wave * 0.4 + spread * (this.roll() - 0.5) * 0.5;
+    return {
+      requests_per_s: near(21, 6), answer_tokens_per_s: near(1800, 500), prompt_tokens_per_s: near(24_000, 7000), ttft_p50_ms: near(64, 18),
+      ttft_p99_ms: near(300, 140), hit_ratio: Math.min(near(0.79, 0.12), 1),
+    };
+  }
+
+  history() {
+    const made = Array.from({ length: HISTORY_S }, (_, index) => HISTORY_S - index);
+    const samples = made.map((ago) => this.#sample(ago));
+    const keys = Object.keys(samples[0]);
+    const waves = made.map((ago) => Math.max(0, Math.round(4 * Math.sin((Date.now() / 1000 - ago) / 31))));
+    return {
+      at_ms: made.map((ago) => Date.now() - ago * 1000),
+      ...Object.fromEntries(keys.map((key) => [key, samples.map((it) => it[key])])),
+      waiting: { interactive: made.map(() => 0), standard: this.is.traffic ? waves : made.map(() => 0), batch: this.is.traffic ? waves.map((it) => it * 2) : made.map(() => 0) },
+    };
+  }
+}
+
+// What only the whole of a decision has.
+const WHOLE = ["candidates", "candidates_total", "shadows", "total_ms", "actual_answer_tokens", "actual_prompt_tokens"];
+
+/** What the list and the stream say of a decision. */
+export function summary(decision) {
+  return Object.fromEntries(Object.entries(decision).filter(([key]) => !WHOLE.includes(key)));
+}

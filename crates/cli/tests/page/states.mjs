@@ -1,0 +1,417 @@
+// The page in every state it has words for, in a browser, in front of a made-up router.
+//
+// Run by scripts/test; `node states.mjs [part of a name]` runs some of it. What a real router does is in real.mjs.
+
+import assert from "node:assert/strict";
+import { launch, overflow, PHONE, run, shoot, until, visit } from "./browser.mjs";
+import { Router } from "./made_up.mjs";
+import { Mock } from "./mock.mjs";
+
+// Browsers write down every answer that is an error, and every connection that breaks.
+const REFUSED = /status of 4\d\d/;
+const BROKEN = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY_RESPONSE|network error|Failed to load/;
+const HOSTILE = "<img src=x onerror=\"window.struck=1\"></script><script>window.struck=1</script>";
+
+const browser = await launch();
+
+/** A router, the page in front of it, and `test(page, mock)`; nothing may have been complained about in the end. */
+async function shown(unusual, test, { visitor = {}, fragment = "key=secret", period_ms = 150 } = {}) {
+  const mock = await Mock.start(new Router(unusual), { period_ms });
+  const visited = await visit(browser, `${mock.url}#${fragment}`, visitor);
+  try {
+    await test(visited.page, mock);
+    assert.deepEqual(visited.complaints, []);
+  } finally {
+    await visited.close();
+    await mock.end();
+  }
+}
+
+const text = (page, selector) => page.locator(selector).first().innerText();
+const says = (page, selector, pattern) => until(`${selector} says ${pattern}`, async () => pattern.test(await text(page, selector)));
+const live = (page) => page.locator("#link[data-state=live]").waitFor();
+const rows = (page) => page.locator("#decisions-rows tr");
+const numbers = (page) => page.$$eval("#decisions-rows tr", (all) => all.map((it) => Number(it.dataset.number)));
+const number = (words) => Number(words.replaceAll(",", ""));
+
+async function opened(page) {
+  await rows(page).first().waitFor();
+  await page.locator("#decisions-pause").click();
+  await rows(page).nth(2).click();
+  await page.locator(".bars li").first().waitFor();
+}
+
+const tests = {
+  async totals_are_those_of_the_router() {
+    await shown({}, async (page, mock) => {
+      // What changes no more can be compared exactly.
+      clearInterval(mock.timer);
+      await live(page);
+      const { totals } = mock.router.overview();
+      await until("the page shows the last totals", async () => number(await text(page, "[data-total=requests]")) === totals.requests);
+      for (const key of ["answered", "refused", "failed", "left", "prompt_tokens", "cached_tokens", "answer_tokens"]) {
+        assert.equal(number(await text(page, `[data-total=${key}]`)), totals[key], key);
+      }
+      for (const worker of mock.router.workers) {
+        const row = `tr[data-worker="${worker.id}"]`;
+        assert.match(await text(page, row), new RegExp(`^${worker.id}\\s+127.0.0.1:${9001 + worker.id}`));
+        assert.match(await text(page, `${row} td:nth-child(2)`), new RegExp(worker.state));
+        assert.match(await text(page, `${row} td:nth-child(4)`), new RegExp(`^${worker.requests} of 40`));
+      }
+    });
+  },
+
+  async it_looks_well_in_light_dark_and_on_a_phone() {
+    const looks = { light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } };
+    for (const [name, visitor] of Object.entries(looks)) {
+      await shown({}, async (page) => {
+        await opened(page);
+        assert.ok(await overflow(page) <= 0, `${name}: the page scrolls sideways`);
+        await shoot(page, `${name}-decision`, false);
+        await page.keyboard.press("Escape");
+        await page.locator("#sheet").waitFor({ state: "hidden" });
+        await until("the charts are drawn", () => page.evaluate(() => document.querySelectorAll("#charts canvas").length === 6));
+        assert.ok(await overflow(page) <= 0, `${name}: the page scrolls sideways`);
+        await shoot(page, name);
+      }, { visitor });
+    }
+  },
+
+  async the_key_is_taken_out_of_the_address_and_kept_in_the_tab() {
+    await shown({}, async (page, mock) => {
+      await live(page);
+      assert.equal(page.url(), mock.url);
+      await page.reload();
+      await live(page);
+      assert.equal(await page.evaluate(() => document.documentElement.outerHTML.includes("secret")), false);
+    });
+  },
+
+  async without_a_key_it_asks_and_a_wrong_one_is_told() {
+    await shown({}, async (page) => {
+      await page.locator("#key-form").waitFor();
+      await says(page, "#key-form", /admin_key/);
+      await shoot(page, "key", false);
+      await page.evaluate(() => { location.hash = "key=no"; });
+      await says(page, "#key-why", /not accepted/);
+      await page.locator("#key").fill("wrong");
+      await page.keyboard.press("Enter");
+      await says(page, "#key-why", /not accepted/);
+      await page.locator("#key").fill("secret");
+      await page.keyboard.press("Enter");
+      await live(page);
+      await rows(page).first().waitFor();
+    }, { fragment: "", visitor: { allow: [REFUSED] } });
+  },
+
+  async names_from_outside_stay_text() {
+    const hostile = { model: HOSTILE, tenant: HOSTILE, engine: HOSTILE, url: `http://host/${HOSTILE}` };
+    for (const size of [undefined, PHONE]) {
+      await shown(hostile, async (page) => {
+        await opened(page);
+        await says(page, "#sheet .meta", /<img src=x onerror=/);
+        await says(page, "#workers tbody", /<img src=x onerror=/);
+        assert.equal(await page.evaluate(() => window.struck), undefined);
+        assert.equal(await page.locator("img, body script").count(), 0);
+        assert.ok(await overflow(page) <= 0, "long names push the page sideways");
+      }, { visitor: size === undefined ? {} : { size } });
+    }
+  },
+
+  async a_thousand_workers_come_in_pages_sorted_and_filtered() {
+    await shown({ workers: 1000 }, async (page) => {
+      const ids = () => page.$$eval("#workers tbody tr", (all) => all.map((it) => Number(it.dataset.worker)));
+      await until("a page of rows", async () => (await ids()).length === 50);
+      assert.equal(await page.locator("#floor i").count(), 1000);
+      await says(page, "#workers-page", /^1 to 50 of 1,000/);
+      await page.locator("#workers-after").click();
+      assert.equal((await ids())[0], 50);
+      await page.getByRole("button", { name: "Worker", exact: true }).click();
+      assert.deepEqual((await ids()).slice(0, 2), [999, 998]);
+      await page.locator("#workers-filter").fill("ejected");
+      await until("only ejected ones are left", async () => {
+        const states = await page.locator("#workers tbody td:nth-child(2)").allInnerTexts();
+        return states.length > 0 && states.every((it) => it.includes("ejected"));
+      });
+      await page.locator("#workers-filter").fill("no such");
+      await says(page, "#workers-empty", /No worker fits/);
+      await page.locator("#floor i").nth(777).click();
+      await until("the one that was pointed at is there", async () => (await ids()).includes(777));
+      await shoot(page, "thousand");
+    }, { period_ms: 500 });
+  },
+
+  async a_lost_router_is_said_and_found_again() {
+    await shown({}, async (page, mock) => {
+      await rows(page).first().waitFor();
+      await mock.vanish();
+      await page.locator("#link[data-state=lost]").waitFor();
+      await says(page, "#link", /data \d+.s old, (next try|trying)/);
+      assert.equal(await page.evaluate(() => document.body.classList.contains("stale")), true);
+      await shoot(page, "lost", false);
+      const before = mock.asked.length;
+      await mock.listen();
+      await live(page);
+      await until("what was missed is asked for", () => mock.asked.slice(before).includes("GET /admin/v1/history"));
+      await until("it is shown as current", () => page.evaluate(() => !document.body.classList.contains("stale")));
+    }, { visitor: { allow: [BROKEN] } });
+  },
+
+  async after_a_restart_the_old_decisions_are_gone() {
+    await shown({}, async (page, mock) => {
+      await until("there are many", async () => (await numbers(page))[0] > 150);
+      await mock.vanish();
+      mock.router = new Router({ traffic: false });
+      mock.router.started = Date.now();
+      await mock.listen();
+      await says(page, "#decisions-empty", /No traffic yet/);
+      assert.deepEqual(await numbers(page), []);
+    }, { visitor: { allow: [BROKEN] } });
+  },
+
+  async nothing_yet_is_said_in_words() {
+    await shown({ workers: 0, traffic: false, shadows: false }, async (page) => {
+      await says(page, "#workers-empty", /There are no workers.*--worker/);
+      await says(page, "#decisions-empty", /No traffic yet/);
+      await says(page, "#shadows", /shadow\.strategies = \["round-robin"\]/);
+      await says(page, "#prefixes", /No traffic yet/);
+      await says(page, "#ready", /not ready/);
+      await says(page, "[data-number=ttft] .value", /^–/);
+      await says(page, "[data-number=prediction]", /no stream has been timed/);
+      await shoot(page, "nothing");
+    });
+  },
+
+  async a_strategy_that_ignores_caches_is_the_reason_for_no_prefixes() {
+    await shown({ strategy: "round-robin" }, async (page) => {
+      await says(page, "#prefixes", /round-robin does not go by caches/);
+      await opened(page);
+      await says(page, "#sheet-body", /did not go by these prices/);
+    });
+  },
+
+  async a_decision_opens_to_terms_that_add_up() {
+    await shown({}, async (page, mock) => {
+      await opened(page);
+      const wanted = (await numbers(page))[2];
+      assert.equal(page.url(), `${mock.url}#decision=${wanted}`);
+      const told = mock.router.decisions.find((it) => it.number === wanted);
+      for (const candidate of told.candidates) {
+        const cells = await page.$$eval(`.prices tr[data-candidate="${candidate.worker}"] [data-term]`, (all) => all.map((it) => [it.dataset.term, it.textContent]));
+        const terms = cells.filter(([term]) => !["sum", "price"].includes(term)).map(([, it]) => number(it));
+        const price = number(cells.find(([term]) => term === "price")[1]);
+        const sum = terms.reduce((total, it) => total + it, 0);
+        assert.ok(Math.abs(sum / candidate.share - price) < 0.06 * (terms.length + 1) / candidate.share, `${cells}`);
+        assert.ok(Math.abs(price - candidate.price_ms) < 0.06, `${price} is not ${candidate.price_ms}`);
+      }
+      const parts = await page.locator(`.bars li.chosen .stack i`).count();
+      assert.equal(parts, Object.values(told.candidates.find((it) => it.chosen).terms_ms).filter((it) => it > 0).length);
+      assert.match(await text(page, ".because"), new RegExp(`[Ww]orker ${told.worker} `));
+      await says(page, "#sheet-body", /round-robin would have gone to/);
+    });
+  },
+
+  async a_decision_is_completed_while_it_is_read() {
+    await shown({}, async (page, mock) => {
+      clearInterval(mock.timer);
+      await live(page);
+      mock.tell();
+      await rows(page).first().getByText("open").waitFor();
+      await rows(page).first().click();
+      await says(page, "#sheet-body", /The first token is expected after/);
+      mock.tell();
+      await says(page, "#sheet-body", /The first token was expected after .* and came after/);
+    });
+  },
+
+  async one_cursor_reads_all_charts() {
+    await shown({}, async (page) => {
+      await page.locator("#charts .u-over").first().hover();
+      await says(page, "#charts-note", /^At \d\d:\d\d:\d\d$/);
+      assert.equal(await page.locator("#charts .u-cursor-x:not(.u-off)").count(), 6);
+      await page.getByRole("radio", { name: "1 min", exact: true }).check();
+      await says(page, "#charts figure:first-child .legend", /p50 \d+.ms\s+p99 \d+.ms/);
+    });
+  },
+
+  async a_decision_has_an_address_and_back_closes_it() {
+    await shown({}, async (page, mock) => {
+      await page.locator(".bars li.chosen").waitFor();
+      assert.equal(page.url(), `${mock.url}#decision=50`);
+      await says(page, "#sheet-title", /Decision 50/);
+      await page.evaluate(() => { location.hash = "decision=999999"; });
+      await says(page, "#sheet-body", /no decision 999999/);
+      await page.goBack();
+      await says(page, "#sheet-title", /Decision 50/);
+      await page.locator("#sheet-close").click();
+      await page.locator("#sheet").waitFor({ state: "hidden" });
+      assert.equal(page.url(), mock.url);
+      await page.goBack();
+      await says(page, "#sheet-title", /Decision 50/);
+    }, { fragment: "key=secret&decision=50", visitor: { allow: [REFUSED] } });
+  },
+
+  async the_keyboard_is_enough() {
+    await shown({}, async (page) => {
+      const focused = () => page.evaluate(() => Number(document.activeElement.dataset?.number));
+      await rows(page).first().waitFor();
+      await page.keyboard.press("Tab");
+      assert.equal(await page.evaluate(() => document.activeElement.className), "skip");
+      await page.keyboard.press("Enter");
+      await until("a row has the focus", async () => {
+        await page.keyboard.press("Tab");
+        return (await focused()) > 0;
+      });
+      const shownRows = await numbers(page);
+      assert.equal(await focused(), shownRows[0]);
+      await page.keyboard.press("ArrowDown");
+      await page.keyboard.press("ArrowDown");
+      assert.equal(await focused(), shownRows[2]);
+      await says(page, "#decisions-note", /Held while you read/);
+      await page.keyboard.press("Enter");
+      await page.locator(".bars li").first().waitFor();
+      await says(page, "#sheet-title", new RegExp(`Decision ${shownRows[2]}`));
+      await page.keyboard.press("ArrowRight");
+      await says(page, "#sheet-title", new RegExp(`Decision ${shownRows[3]}`));
+      await page.keyboard.press("Escape");
+      await page.locator("#sheet").waitFor({ state: "hidden" });
+      assert.equal(await focused(), shownRows[3]);
+    });
+  },
+
+  async explanations_come_on_focus_and_leave_on_escape() {
+    await shown({}, async (page) => {
+      const trust = page.locator("tr[data-worker=\"0\"] td:nth-child(8) .tag");
+      await trust.focus();
+      await says(page, "#tip", /arrive without a gap/);
+      await page.keyboard.press("Escape");
+      await page.locator("#tip").waitFor({ state: "hidden" });
+      // Under a pointer that rests on one, a sheet still closes at once.
+      await opened(page);
+      await page.locator(".terms [data-tip]").first().hover();
+      await says(page, "#tip", /^wait: work promised/);
+      await page.keyboard.press("Escape");
+      await page.locator("#sheet").waitFor({ state: "hidden" });
+      await page.locator("#tip").waitFor({ state: "hidden" });
+    });
+  },
+
+  async the_list_stands_still_while_paused_and_filters() {
+    await shown({}, async (page) => {
+      await rows(page).first().waitFor();
+      const pause = page.locator("#decisions-pause");
+      await pause.click();
+      const [first] = await numbers(page);
+      await says(page, "#decisions-note", /Paused, \d+ new/);
+      assert.equal((await numbers(page))[0], first);
+      await pause.click();
+      await until("newer ones come in", async () => (await numbers(page))[0] > first);
+      await page.locator("#decisions-why").selectOption("cached");
+      await page.locator("#decisions-worker").selectOption("1");
+      await until("only those that fit are left", async () => {
+        const all = await rows(page).allInnerTexts();
+        return all.length > 0 && all.every((it) => it.includes("9002") && it.includes("holds the most"));
+      });
+      await page.locator("#decisions-why").selectOption("dice");
+      await says(page, "#decisions-empty", /No decision fits/);
+    });
+  },
+
+  async drain_and_resume() {
+    await shown({}, async (page, mock) => {
+      const row = "tr[data-worker=\"1\"]";
+      await page.locator(`${row} .drain`).click();
+      await says(page, `${row} td:nth-child(2)`, /draining/);
+      assert.equal(mock.router.workers[1].draining, true);
+      await says(page, "#workers-sum", /1 draining/);
+      await page.getByRole("button", { name: "Resume worker 1" }).click();
+      await says(page, `${row} td:nth-child(2)`, /ready/);
+      assert.equal(mock.router.workers[1].draining, false);
+    });
+  },
+
+  async the_last_ready_worker_is_not_drained_by_accident() {
+    await shown({ workers: 1 }, async (page, mock) => {
+      const drain = page.locator("tr[data-worker=\"0\"] .drain");
+      await drain.click();
+      await says(page, "#ask", /last ready worker/);
+      // The focus is on the harmless one.
+      await page.keyboard.press("Enter");
+      await page.locator("#ask").waitFor({ state: "hidden" });
+      assert.equal(mock.router.workers[0].draining, false);
+      await drain.click();
+      await page.locator("#ask-yes").click();
+      await until("it drains", () => mock.router.workers[0].draining);
+      await says(page, "#ready", /not ready/);
+    });
+  },
+
+  async a_weight_is_checked_and_set() {
+    await shown({}, async (page, mock) => {
+      await page.locator("tr[data-worker=\"2\"] .weight").click();
+      await page.locator("#ask-value").fill("much");
+      await page.keyboard.press("Enter");
+      await says(page, "#ask-error", /“much” is not a weight; write a number from 0.01 to 100/);
+      await page.locator("#ask-value").fill("0.5");
+      await page.keyboard.press("Enter");
+      await says(page, "tr[data-worker=\"2\"] .weight", /×0\.5/);
+      assert.equal(mock.router.workers[2].weight, 0.5);
+    });
+  },
+
+  async what_fails_is_said_where_it_was_done() {
+    await shown({}, async (page, mock) => {
+      mock.failing = "the worker is leaving already";
+      await page.locator("tr[data-worker=\"1\"] .drain").click();
+      await says(page, "tr[data-worker=\"1\"]", /the worker is leaving already/);
+      mock.failing = undefined;
+      mock.key = "another";
+      await page.locator("tr[data-worker=\"1\"] .drain").click();
+      await says(page, "#key-why", /not accepted/);
+      assert.equal(mock.router.workers[1].draining, false);
+      await page.locator("#key").fill("another");
+      await page.keyboard.press("Enter");
+      await page.locator("tr[data-worker=\"1\"] .drain").click();
+      await until("it drains with the right key", () => mock.router.workers[1].draining);
+    }, { visitor: { allow: [REFUSED] } });
+  },
+
+  async where_nothing_may_be_changed_the_buttons_say_so() {
+    await shown({ readonly: true }, async (page) => {
+      await page.locator("tr[data-worker=\"0\"] .drain").waitFor();
+      await until("they are off", () => page.locator("tr[data-worker=\"0\"] .drain").isDisabled());
+      await says(page, "#workers-sum", /nothing can be changed from here/);
+    });
+  },
+
+  async dark_is_a_switch_that_is_remembered() {
+    await shown({}, async (page) => {
+      const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      await live(page);
+      const light = await paper();
+      await page.locator("#theme").click();
+      const dark = await paper();
+      assert.notEqual(dark, light);
+      await page.reload();
+      await live(page);
+      assert.equal(await paper(), dark);
+      assert.equal(await page.locator("#theme").getAttribute("aria-pressed"), "true");
+    });
+  },
+
+  async no_state_scrolls_a_phone_sideways() {
+    for (const unusual of [{ workers: 1000 }, { workers: 0, traffic: false, shadows: false }, { workers: 14, model: "a".repeat(300) }]) {
+      await shown(unusual, async (page) => {
+        await live(page);
+        await page.locator("#totals b").first().waitFor();
+        assert.ok(await overflow(page) <= 0, JSON.stringify(unusual));
+      }, { visitor: { size: PHONE }, period_ms: 500 });
+    }
+  },
+};
+
+try {
+  await run(Object.entries(tests));
+} finally {
+  await browser.close();
+}

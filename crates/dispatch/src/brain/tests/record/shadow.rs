@@ -1,0 +1,78 @@
+//! Strategies that are asked and not obeyed.
+
+use super::*;
+
+fn watched(strategy: Name, shadows: &[Name]) -> Table {
+    Table::with(2, Settings { strategy, shadows: shadows.to_vec(), ..Settings::default() })
+}
+
+#[test]
+fn a_shadow_says_where_it_would_have_gone_and_is_summed_up() {
+    let mut table = watched(Name::RoundRobin, &[Name::LeastWork, Name::RoundRobin]);
+    table.arrive(1, Some("llama")).unwrap();
+    table.arrive(2, Some("llama")).unwrap();
+    table.on(Event::Left { request: RequestId(2) });
+    assert_eq!(table.arrive(3, Some("llama")), Ok(0), "it is the turn of the busy one");
+    let it = table.last();
+    let votes: Vec<_> = it.shadows.iter().map(|it| (it.strategy, it.worker.0, it.why)).collect();
+    assert_eq!(votes, [(Name::LeastWork, 1, Why::LeastWork), (Name::RoundRobin, 0, Why::Turn)]);
+    let ours = it.chosen().unwrap();
+    assert!(it.shadows[0].price < ours.price && Some(it.shadows[0].ttft) < ours.ttft, "{it:?}");
+    assert_eq!((it.shadows[1].price, Some(it.shadows[1].ttft)), (ours.price, ours.ttft));
+
+    let standings: Vec<_> = table.brain.shadows().collect();
+    assert_eq!((standings[1].decisions, standings[1].differed), (3, 0), "one as in charge agrees");
+    assert_eq!(standings[1].price_seconds, standings[1].our_price_seconds);
+    assert!(standings[0].differed >= 1 && standings[0].differed < 3, "{standings:?}");
+    assert!(standings[0].price_seconds < standings[0].our_price_seconds, "{standings:?}");
+    assert!(standings[0].ttft_seconds < standings[0].our_ttft_seconds, "{standings:?}");
+}
+
+#[test]
+fn a_shadow_sees_caches_that_the_strategy_in_charge_does_not_look_at() {
+    let text = prompt(4, 200);
+    let mut table = watched(Name::RoundRobin, &[Name::LeastDelay]);
+    assert_eq!(table.brain.plan(Some("llama")).map(|it| it.reader), Some(Reader::Shadow));
+    let first = seat(&table.on(Event::Arrived(chat(1, &text))));
+    table.after(50).begin(1);
+    let second = seat(&table.on(Event::Arrived(chat(2, &text))));
+    assert_eq!((first.held, second.held), (None, None), "nobody in charge looked");
+    assert_ne!(first.worker, second.worker);
+    assert_eq!(table.promised()[1].prefill, Tokens(3_200), "promised as if nothing were known");
+    let it = table.last();
+    assert_eq!((it.shadows[0].worker, it.shadows[0].why), (first.worker, Why::Cached));
+    let held =
+        |worker| it.candidates.iter().find(|it| it.candidate.worker == worker).map(|it| it.candidate.held);
+    assert_eq!((held(first.worker), it.held), (Some(Tokens(3_184)), Some(Tokens(0))), "the record knows");
+}
+
+#[test]
+fn of_a_sample_only_a_part_is_asked() {
+    let settings = Settings { shadows: vec![Name::Random], shadow_sample: 0.25, ..Settings::default() };
+    let mut table = Table::with(3, settings);
+    for request in 0..1_000 {
+        table.arrive(request, Some("llama")).unwrap();
+        table.on(Event::Left { request: RequestId(request) });
+    }
+    let asked = table.brain.shadows().next().unwrap().decisions;
+    assert!((180..320).contains(&asked), "{asked}");
+    assert_eq!(table.brain.decisions().recent(2_000, |it| !it.shadows.is_empty()).len() as u64, asked);
+}
+
+#[test]
+fn what_is_hot_is_told() {
+    let mut table = Table::with(2, Settings::default());
+    for request in 0..20 {
+        let text = prompt(request % 2, 100);
+        table.after(100).on(Event::Arrived(chat(request, &text)));
+        table.begin(request);
+        table.on(Event::Left { request: RequestId(request) });
+    }
+    let hottest = table.brain.hottest(table.now, 2);
+    assert_eq!(hottest.len(), 2);
+    for it in &hottest {
+        assert!((8.5..=10.0).contains(&it.seen) && it.holders_total >= 1, "{it:?}");
+        // All but the last block, which an engine computes anyway.
+        assert_eq!((it.tokens, it.model.is_some()), (Tokens(99 * 16), true), "{it:?}");
+    }
+}
