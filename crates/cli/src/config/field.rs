@@ -209,7 +209,11 @@ impl Field {
 
     /// Whether there is a value that `texts` does not tell.
     pub(super) fn hides(&self, config: &Config) -> bool {
-        matches!(self, Field::Hidden(at) if at(&mut config.clone()).is_some())
+        match self {
+            Field::Hidden(at) => at(&mut config.clone()).is_some(),
+            Field::Headers(at) => !at(&mut config.clone()).is_empty(),
+            _ => false,
+        }
     }
 
     /// The value as texts that `set` takes: the items of a list, or exactly one. Of what is hidden, that it is there.

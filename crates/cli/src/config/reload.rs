@@ -14,8 +14,11 @@ const BUILT_IN: &[&str] = &[
     "limits.connections",
     "limits.idle_per_worker",
     "record.file",
-    "record.bytes_max",
+    "record.max_bytes",
     "record.files",
+    "traces.endpoint",
+    "traces.service",
+    "traces.header",
     "log.format",
 ];
 
@@ -108,6 +111,28 @@ mod tests {
         assert_eq!(new.settings.brain.queue.classes[0].deadline, Some(std::time::Duration::from_secs(5)));
         let new = check(&[("classes", "standard,batch")], &[], &["classes"]);
         assert_eq!(new.settings.brain.queue.classes.len(), 3);
+    }
+
+    #[test]
+    fn certificates_and_samples_change_at_once_and_collectors_do_not() {
+        check(
+            &[
+                ("tls.cert", "c"),
+                ("worker_tls.ca", "a"),
+                ("traces.sample", "0.5"),
+                ("traces.endpoint", "http://a:1"),
+            ],
+            &["tls.cert", "worker_tls.ca", "traces.sample"],
+            &["traces.endpoint"],
+        );
+    }
+
+    #[test]
+    fn the_headers_of_a_collector_are_not_shown() {
+        let mut config = Config::default();
+        set(&mut config, "traces.header", "authorization=Bearer sesame").unwrap();
+        let shown = config.to_string();
+        assert!(!shown.contains("sesame") && shown.contains("# traces.header is set"), "{shown}");
     }
 
     #[test]
