@@ -37,8 +37,8 @@ enum Answer {
 async fn answer(visit: &mut Visit, mut request: Request<Incoming>) -> Result<Answer, Refused> {
     let house = visit.lane.house.clone();
     visit.id = headers::keep_or_make_id(request.headers_mut(), visit.request, house.salt);
-    visit.trace(&mut request);
     admit(visit, &request)?;
+    visit.trace(&mut request);
     visit.route = match asked(&visit.settings, &visit.caller, request.method(), request.uri().path())? {
         Asked::Models => return Ok(Answer::Ours(models::list(&house, &visit.caller))),
         Asked::Route(route) => Some(route),

@@ -3,6 +3,9 @@
 //! Nothing about a knob is written anywhere else. Its default is the one in `Settings`; its flag and its
 //! variable follow from its key.
 
+mod strategies;
+mod trust;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -11,6 +14,10 @@ use maitre_dispatch::explain::DECISIONS_MAX;
 
 use super::field::Field;
 use super::knob::{Knob, Section};
+use strategies::{
+    CACHE_AWARE, DUALMAP, DYNAMO_COST, PREBLE, PREFIX_HASH, SESSION, STICKY_UNTIL_SATURATED, WEIGHTED,
+};
+use trust::{KEYS, TLS, TRACES};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// Anything up to a day: longer than any answer takes, short enough to add to any clock.
@@ -125,56 +132,6 @@ static MAIN: &[Knob] = &[
     ),
 ];
 
-static KEYS: &[Knob] = &[
-    knob(
-        "keys",
-        Field::Keys(|it| &mut it.secrets.keys),
-        "The keys that requests need, as hashes or in plain text; as a flag, one at a time. With any, every request \
-         needs one. After the key may follow ?tenant=NAME&best=CLASS&models=NAME|NAME*&rpm=COUNT&tpm=COUNT&trusted: \
-         whose it is, the best class and the models it may ask for, the tenant's requests and tokens a minute, and \
-         whether it may ask why and steer engines. `maitre key` makes them.",
-    ),
-    knob(
-        "keys_file",
-        Field::File(|it| &mut it.secrets.keys_file),
-        "A file with more of them, one a line; # begins a comment. Read again whenever settings are.",
-    ),
-    knob(
-        "worker_key",
-        Field::Hidden(|it| &mut it.secrets.worker_key),
-        "What workers ask for (their --api-key): sent with probes and, where requests need a key, in place of the \
-         client's. Without, a client's key goes to the worker only where we ask for none.",
-    ),
-    knob(
-        "worker_key_file",
-        Field::File(|it| &mut it.secrets.worker_key_file),
-        "A file that holds it instead.",
-    ),
-    knob(
-        "admin_key",
-        Field::Secret(|it| &mut it.secrets.admin_key),
-        "What the admin listener asks for, but not for /healthz and /readyz: a key, or its hash.",
-    ),
-    knob("admin_key_file", Field::File(|it| &mut it.secrets.admin_key_file), "A file that holds it instead."),
-    knob(
-        "salt.by",
-        Field::SaltBy(|it| &mut it.secrets.salt_by),
-        "What the caches of engines are kept apart by: off, or tenant, where each tenant gets a cache_salt of ours \
-         and no other tenant can tell what it has asked.",
-    ),
-    knob(
-        "salt.secret",
-        Field::Hidden(|it| &mut it.secrets.salt_secret),
-        "What salts follow from; the same for all routers of a fleet. Without one each process has its own, so that \
-         routers do not share what they warm, and a restart begins cold.",
-    ),
-    knob(
-        "salt.secret_file",
-        Field::File(|it| &mut it.secrets.salt_secret_file),
-        "A file that holds it instead.",
-    ),
-];
-
 static DISCOVERY: &[Knob] = &[
     knob(
         "discovery.from",
@@ -245,99 +202,6 @@ static EVENTS: &[Knob] = &[
         "Only events whose topic begins so; all of them if empty.",
     ),
 ];
-
-static CACHE_AWARE: &[Knob] = &[
-    knob(
-        "cache_aware.cache_threshold",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.cache_aware.cache_threshold, 0.0..=1.0),
-        "The part of a prompt that must be cached somewhere for it to be sent there.",
-    ),
-    knob(
-        "cache_aware.balance_abs_threshold",
-        Field::Count32(|it| &mut it.settings.brain.knobs.cache_aware.balance_abs_threshold, 0..=1_000_000),
-        "Requests that the busiest worker must be ahead for the fleet to be out of balance,",
-    ),
-    knob(
-        "cache_aware.balance_rel_threshold",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.cache_aware.balance_rel_threshold, 1.0..=1_000.0),
-        "and how many times as many as the least busy one it must have.",
-    ),
-];
-
-static PREFIX_HASH: &[Knob] = &[
-    knob(
-        "prefix_hash.head_bytes",
-        Field::Count(|it| &mut it.settings.head_bytes, 1..=BODY_BYTES_MAX),
-        "How many bytes of a prompt's beginning name its home.",
-    ),
-    knob(
-        "prefix_hash.load_factor",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.load_factor, 1.0..=1_000.0),
-        "How far above the mean a home may be loaded before its prompts spill over.",
-    ),
-];
-
-static SESSION: &[Knob] = &[
-    knob(
-        "session.header",
-        Field::Header(|it| &mut it.settings.session.header),
-        "The request header that names a session.",
-    ),
-    knob(
-        "session.cookie",
-        Field::Cookie(|it| &mut it.settings.session.cookie),
-        "The cookie that names a session, if the header does not.",
-    ),
-];
-
-static DYNAMO_COST: &[Knob] = &[knob(
-    "dynamo_cost.prefill_weight",
-    Field::Ratio(|it| &mut it.settings.brain.knobs.dynamo_cost.prefill_weight, WEIGHTS),
-    "What a block to prefill costs beside a block to keep.",
-)];
-
-static WEIGHTED: &[Knob] = &[
-    knob(
-        "weighted.prefix",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.prefix, WEIGHTS),
-        "What the cached part of a prompt weighs,",
-    ),
-    knob(
-        "weighted.queue",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.queue, WEIGHTS),
-        "what a short line of waiting requests weighs,",
-    ),
-    knob(
-        "weighted.kv",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.weighted.kv, WEIGHTS),
-        "and what a free KV cache weighs.",
-    ),
-];
-
-static STICKY_UNTIL_SATURATED: &[Knob] = &[
-    knob(
-        "sticky_until_saturated.threshold",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.sticky_until_saturated.threshold, 0.0..=1.0),
-        "The part of a prompt that must be cached somewhere for it to stay there; 0 for none ever.",
-    ),
-    knob(
-        "sticky_until_saturated.seconds",
-        Field::Ratio(|it| &mut it.settings.brain.knobs.sticky_until_saturated.seconds, SECONDS),
-        "How many seconds more prefill may be waiting there than elsewhere; 0 for any.",
-    ),
-];
-
-static PREBLE: &[Knob] = &[knob(
-    "preble.balance",
-    Field::Ratio(|it| &mut it.settings.brain.knobs.preble.balance, 1.0..=1_000.0),
-    "How many times the least load the most may be before cached prompts leave it.",
-)];
-
-static DUALMAP: &[Knob] = &[knob(
-    "dualmap.slo_seconds",
-    Field::Ratio(|it| &mut it.settings.brain.knobs.dualmap.slo_seconds, SECONDS),
-    "How late, in seconds, a first token may be expected before the cache is left for the other home.",
-)];
 
 static DECISIONS: &[Knob] = &[
     knob(
@@ -583,64 +447,6 @@ static RETRIES: &[Knob] = &[
     ),
 ];
 
-static TLS: &[Knob] = &[
-    knob(
-        "tls.cert",
-        Field::File(|it| &mut it.settings.tls.cert),
-        "The certificate that clients are shown, and those that vouch for it, as PEM; without one, clients speak \
-         plain HTTP. Read again when it changes.",
-    ),
-    knob("tls.key", Field::File(|it| &mut it.settings.tls.key), "Its private key, as PEM."),
-    knob(
-        "tls.client_ca",
-        Field::File(|it| &mut it.settings.tls.client_ca),
-        "Who signs the certificates of clients, as PEM; without it, clients are not asked for any.",
-    ),
-    knob(
-        "tls.client_auth",
-        Field::ClientAuth(|it| &mut it.settings.tls.client_auth),
-        "With client_ca: whether a client must show a certificate (required) or may (optional).",
-    ),
-    knob(
-        "admin_tls.cert",
-        Field::File(|it| &mut it.settings.admin_tls.cert),
-        "The same for the admin listener.",
-    ),
-    knob("admin_tls.key", Field::File(|it| &mut it.settings.admin_tls.key), "Its private key, as PEM."),
-    knob(
-        "admin_tls.client_ca",
-        Field::File(|it| &mut it.settings.admin_tls.client_ca),
-        "Who signs the certificates of operators and scrapers, as PEM.",
-    ),
-    knob(
-        "admin_tls.client_auth",
-        Field::ClientAuth(|it| &mut it.settings.admin_tls.client_auth),
-        "With client_ca: whether they must show one (required) or may (optional).",
-    ),
-    knob(
-        "worker_tls.ca",
-        Field::File(|it| &mut it.settings.worker_tls.ca),
-        "Who signs the certificates of workers with https:// URLs, as PEM, instead of the authorities that \
-         browsers trust.",
-    ),
-    knob(
-        "worker_tls.cert",
-        Field::File(|it| &mut it.settings.worker_tls.cert),
-        "The certificate that workers are shown if they ask for one, as PEM.",
-    ),
-    knob("worker_tls.key", Field::File(|it| &mut it.settings.worker_tls.key), "Its private key, as PEM."),
-    knob(
-        "worker_tls.verify",
-        Field::Switch(|it| &mut it.settings.worker_tls.verify),
-        "Whether workers must prove who they are; false believes anybody who answers at their address.",
-    ),
-    knob(
-        "worker_tls.server_name",
-        Field::Text(|it| &mut it.settings.worker_tls.server_name),
-        "The name that the workers' certificates are for; the host of each URL if empty.",
-    ),
-];
-
 static RECORD: &[Knob] = &[
     knob(
         "record.file",
@@ -656,35 +462,6 @@ static RECORD: &[Knob] = &[
         "record.files",
         Field::Count(|it| &mut it.settings.record.files, 1..=RECORD_FILES_MAX),
         "How many are kept, the one that is being written included.",
-    ),
-];
-
-static TRACES: &[Knob] = &[
-    knob(
-        "traces.endpoint",
-        Field::Collector(|it| &mut it.settings.traces.endpoint),
-        "The OpenTelemetry collector that spans are posted to, as OTLP over HTTP; nothing is traced if empty.",
-    ),
-    knob(
-        "traces.sample",
-        Field::Ratio(|it| &mut it.settings.traces.sample, 0.0..=1.0),
-        "The part of requests that are traced, of those whose callers do not say in traceparent.",
-    ),
-    knob(
-        "traces.service",
-        Field::Text(|it| &mut it.settings.traces.service),
-        "What we are called there (service.name).",
-    ),
-    knob(
-        "traces.header",
-        Field::Headers(|it| &mut it.settings.traces.headers),
-        "Headers that the collector wants, such as a key; as a flag, one at a time. Values with commas only in a file.",
-    ),
-    knob(
-        "traces.ca",
-        Field::File(|it| &mut it.settings.traces.ca),
-        "Who signs the certificate of a collector with an https:// URL, as PEM, instead of the authorities that \
-         browsers trust.",
     ),
 ];
 

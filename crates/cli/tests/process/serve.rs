@@ -30,7 +30,7 @@ async fn the_operators_listener_tells_health_readiness_and_counts() {
     assert_eq!(serve.client().await.post(CHAT, &chat(1)).await.status, 200);
     let mut admin = Client::connect(serve.admin).await;
     for (path, status, text) in
-        [("/healthz", 200, "alive\n"), ("/readyz", 200, "ready\n"), ("/nothing", 404, "try /healthz")]
+        [("/healthz", 200, "alive\n"), ("/readyz", 200, "ready\n"), ("/nothing", 404, "try /, /healthz")]
     {
         let answer = admin.get(path).await;
         assert_eq!(answer.status, status, "{path}");
