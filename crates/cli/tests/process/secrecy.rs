@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::{CHAT, chat, chat_stream, post, within};
+use crate::client::{CHAT, Client, chat, chat_stream, post, within};
 use crate::program::{Engine, Serve, run};
 
 const PROMPT: &str = "canary-prompt-5f1e";
@@ -78,7 +78,8 @@ async fn no_key_that_was_given_out_or_shown_is_said_again() {
     let keys = format!("{CLIENT_KEY}?tenant=acme&models=maitre-sim");
     let flags =
         ["--keys", &keys, "--worker-key", WORKER_KEY, "--salt-by", "tenant", "--salt-secret", SALT_SECRET];
-    let mut serve = Serve::start(&engines, &[&flags[..], &["--log-level", "trace"]].concat()).await;
+    let more = ["--admin-key", ADMIN_KEY, "--shadow-strategies", "round-robin", "--log-level", "trace"];
+    let mut serve = Serve::start(&engines, &[&flags[..], &more].concat()).await;
     let mut client = serve.client().await;
     let mut said = String::new();
     let mut statuses = Vec::new();
@@ -103,11 +104,34 @@ async fn no_key_that_was_given_out_or_shown_is_said_again() {
     assert_eq!(over_http2(serve.listen, &whole, CLIENT_KEY).await, 200);
     assert_eq!(over_http2(serve.listen, &whole, WRONG_KEY).await, 401);
     said.push_str(&serve.metrics().await);
+    said.push_str(&shown_on_the_page(serve.admin, &whole).await);
     serve.program.signal("TERM");
     serve.program.until_ends().await;
     said.push_str(&serve.program.said());
     assert!(said.contains("TRACE") && said.contains("invalid_api_key"), "{said}");
     check_silent(&said);
+}
+
+/// All that the page, or anybody else with the admin key, is told.
+async fn shown_on_the_page(admin: SocketAddr, body: &str) -> String {
+    let mut operator = Client::connect(admin).await;
+    let mut shown = String::new();
+    let paths = ["overview", "history", "workers", "decisions", "decisions/1", "config", "index", "nothing"];
+    for path in paths {
+        let request = Request::get(format!("/admin/v1/{path}")).header("host", "maitre");
+        let request = request.header(AUTHORIZATION, format!("Bearer {ADMIN_KEY}"));
+        let answer = operator.begin(request.body(Full::default()).unwrap()).await.rest().await;
+        assert_eq!(answer.status.is_success(), path != "nothing", "{path}");
+        shown.push_str(&answer.text());
+    }
+    let answer = operator.begin(asking("/admin/v1/explain", body, ADMIN_KEY)).await.rest().await;
+    assert!(answer.status.is_success(), "{}", answer.text());
+    shown.push_str(&answer.text());
+    let request = Request::get("/admin/v1/live").header("host", "maitre");
+    let request = request.header(AUTHORIZATION, format!("Bearer {ADMIN_KEY}"));
+    let mut live = operator.begin(request.body(Full::default()).unwrap()).await;
+    let first = live.piece().await.unwrap();
+    shown + std::str::from_utf8(&first).unwrap()
 }
 
 fn asking(path: &str, body: &str, key: &str) -> Request<Full<Bytes>> {
