@@ -20,6 +20,9 @@ CHART = pathlib.Path(__file__).parent / "maitre"
 # Nothing here may take longer.
 PATIENCE_S = 60
 
+# Workers, name servers and the API are on this machine, where nobody answers.
+ALONE = ["--worker=http://127.0.0.1:1", "--discovery-dns=127.0.0.1:1", "--discovery-kubernetes-api=http://127.0.0.1:1"]
+
 # Everything that can be switched on.
 ALL = """
 replicas: 3
@@ -27,12 +30,19 @@ config: |
   workers = ["http://10.0.0.1:8000"]
   [queue]
   sequences_max = 64
-secret: {create: true, values: {MAITRE_TENANTS: "sk-canary?weight=2"}}
+secret:
+  create: true
+  values:
+    MAITRE_KEYS: "sk-canary-of-a-client?tenant=acme"
+    MAITRE_ADMIN_KEY: "sk-canary-of-an-operator"
+    MAITRE_WORKER_KEY: "sk-canary"
+reload: false
 service: {type: LoadBalancer, port: 443, annotations: {example.com/a: "b"}}
 extraArgs: ["--strategy=round-robin"]
 extraVolumes: [{name: models, emptyDir: {}}]
 extraVolumeMounts: [{name: models, mountPath: /models}]
-rbac: {create: true, resource: pods, namespace: engines}
+discovery:
+  from: ["kubernetes:engines?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000", "kubernetes:/sglang", "dns:old.example:8000"]
 podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
 networkPolicy: {clients: [{namespaceSelector: {}}], operators: [{podSelector: {matchLabels: {app: prometheus}}}]}
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
@@ -69,7 +79,14 @@ class Chart(unittest.TestCase):
         schema = json.loads((CHART / "values.schema.json").read_text())
         jsonschema.Draft7Validator.check_schema(schema)
         jsonschema.validate(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
-        for wrong in ["replica: 2", "replicas: many", "ports: {http: 80, admin: 8081}", "drainGrace: '5'"]:
+        for wrong in [
+            "replica: 2",
+            "replicas: many",
+            "ports: {http: 80, admin: 8081}",
+            "drainGrace: '5'",
+            "discovery: {from: [vllm]}",
+            "discovery: {from: ['kubernetes:?pods=a,b']}",
+        ]:
             self.assertNotEqual(helm("template", "dinner", values=wrong).returncode, 0, wrong)
 
     def test_every_pod_is_confined(self):
@@ -99,16 +116,53 @@ class Chart(unittest.TestCase):
 
     def test_what_is_asked_for_is_there(self):
         objects = rendered(ALL)
-        for kind in ["Secret", "Role", "RoleBinding", "PodDisruptionBudget", "ServiceMonitor"]:
+        for kind in ["Secret", "PodDisruptionBudget", "ServiceMonitor"]:
             self.assertIn((kind, "dinner"), objects)
-        role = objects["Role", "dinner"]
-        self.assertEqual(role["metadata"]["namespace"], "engines")
-        self.assertEqual(role["rules"], [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}])
-        slices = rendered("rbac: {create: true}")["Role", "dinner"]["rules"]
-        self.assertEqual((slices[0]["apiGroups"], slices[0]["resources"]), (["discovery.k8s.io"], ["endpointslices"]))
         for (kind, _), it in objects.items():
             if kind not in ["Secret"]:
                 self.assertNotIn("canary", json.dumps(it), kind)
+
+    def test_each_place_in_kubernetes_has_the_role_that_it_needs(self):
+        objects = rendered(ALL)
+        roles = {name: it for (kind, name), it in objects.items() if kind == "Role"}
+        self.assertEqual(sorted(roles), ["dinner-finds-0", "dinner-finds-1"])
+        pods, slices = roles["dinner-finds-0"], roles["dinner-finds-1"]
+        self.assertEqual((pods["metadata"]["namespace"], slices["metadata"]["namespace"]), ("engines", "hall"))
+        look = ["list", "watch"]
+        self.assertEqual(pods["rules"], [{"apiGroups": [""], "resources": ["pods"], "verbs": look}])
+        expected = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": look}
+        self.assertEqual(slices["rules"], [expected])
+        for name, role in roles.items():
+            binding = objects["RoleBinding", name]
+            self.assertEqual(binding["metadata"]["namespace"], role["metadata"]["namespace"])
+            self.assertEqual(binding["roleRef"]["name"], name)
+            self.assertEqual(
+                binding["subjects"], [{"kind": "ServiceAccount", "name": "dinner", "namespace": "hall"}]
+            )
+        pod = objects["Deployment", "dinner"]["spec"]["template"]["spec"]
+        for it in [pod, objects["ServiceAccount", "dinner"]]:
+            self.assertTrue(it["automountServiceAccountToken"])
+        elsewhere = rendered("discovery: {from: ['dns:a.example:8000']}")
+        self.assertFalse(elsewhere["Deployment", "dinner"]["spec"]["template"]["spec"]["automountServiceAccountToken"])
+        own = rendered("discovery: {from: ['kubernetes:/vllm'], rbac: false}")
+        self.assertNotIn(("Role", "dinner-finds-0"), own)
+
+    def test_a_certificate_comes_from_a_secret(self):
+        pod = rendered("tls: {secret: cert}")["Deployment", "dinner"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        self.assertIn("--tls-cert=/etc/maitre-tls/tls.crt", container["args"])
+        self.assertIn("--tls-key=/etc/maitre-tls/tls.key", container["args"])
+        self.assertIn({"name": "tls", "mountPath": "/etc/maitre-tls", "readOnly": True}, container["volumeMounts"])
+        self.assertIn({"name": "tls", "secret": {"secretName": "cert", "defaultMode": 0o440}}, pod["volumes"])
+
+    def test_nobody_is_let_in_without_a_key_unless_that_is_said(self):
+        for values, said in [("", False), (ALL, False), ("insecure: true", True)]:
+            (container,) = rendered(values)["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
+            self.assertEqual("--insecure" in container["args"], said, values)
+        (container,) = rendered()["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
+        # As it is: it ends before it listens.
+        line = first_line([it for it in container["args"] if "--config" not in it], {})
+        self.assertIn("open to other machines", line)
 
     def test_selectors_find_the_pods_and_the_admin_port_is_not_public(self):
         objects = rendered(ALL)
@@ -124,12 +178,15 @@ class Chart(unittest.TestCase):
         self.assertLessEqual(monitored, objects["Service", "dinner-admin"]["metadata"]["labels"].items())
         self.assertFalse(monitored <= objects["Service", "dinner"]["metadata"]["labels"].items())
 
-    def test_another_configuration_is_another_pod(self):
-        annotations = [
-            rendered(values)["Deployment", "dinner"]["spec"]["template"]["metadata"]["annotations"]
-            for values in ["", "config: 'workers = []'"]
-        ]
-        self.assertNotEqual(*[it["checksum/config"] for it in annotations])
+    def test_another_configuration_is_another_pod_only_if_pods_do_not_read_it_again(self):
+        def pods(extra):
+            return [
+                rendered(f"{extra}{values}")["Deployment", "dinner"]["spec"]["template"]
+                for values in ["", "config: 'workers = []'"]
+            ]
+
+        self.assertEqual(*pods(""))
+        self.assertNotEqual(*pods("reload: false\n"))
 
     def test_the_binary_takes_what_a_pod_is_given(self):
         for values in ["", ALL]:
@@ -142,7 +199,7 @@ class Chart(unittest.TestCase):
                 args = [it.replace("/etc/maitre/maitre.toml", str(config)) for it in container["args"]]
                 args = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", it) for it in args]
                 secret = objects.get(("Secret", "dinner"), {}).get("stringData", {})
-                self.assertIn(" serving ", first_line([*args, "--worker=http://127.0.0.1:1"], secret))
+                self.assertIn(" serving ", first_line([*args, *ALONE], secret))
 
 
 def first_line(args, variables):

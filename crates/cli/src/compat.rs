@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::reload::Sources;
-use crate::{config, out, serve};
+use crate::{out, serve};
 use flag::Old;
 
 const EXAMPLES: &str = "\
@@ -69,9 +69,9 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     if !carried.missing.is_empty() {
         return Ok(failed(&carried.missing));
     }
-    match config::check_text("compat", &carried.toml) {
+    match carried.config() {
         Ok(config) => serve::run_with(Sources::Made(Box::new(config))),
-        Err(errors) => Ok(failed(&[errors.to_string()])),
+        Err(errors) => Ok(failed(&[errors])),
     }
 }
 

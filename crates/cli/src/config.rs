@@ -161,11 +161,6 @@ pub fn check_text(name: &str, text: &str) -> Result<Config, Errors> {
     draft.finish()
 }
 
-/// Whether a knob has this key.
-pub fn is_key(key: &str) -> bool {
-    knob::all().any(|it| it.key == key)
-}
-
 impl Config {
     /// The files that it was read from besides its own.
     pub fn files(&self) -> impl Iterator<Item = &std::path::PathBuf> {

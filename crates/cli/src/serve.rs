@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use maitre_proxy::{Router, Secret, Settings, Stopped, secret};
+use maitre_proxy::{Router, Secret, Stopped, secret};
 use tracing::{info, warn};
 
 use crate::config::{self, Config};
@@ -42,10 +42,9 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     let mut signals = Signals::new()?;
     config.warnings.iter().for_each(|it| warn!("{it}"));
     let made = make_admin_key(&mut config)?;
-    let settings = config.settings.clone();
-    let (shell, mut reloader) = reload::pair(sources, config, log)?;
-    let router = Router::start_in(shell, settings.clone()).await?;
-    announce(&router, &settings, made.as_deref());
+    let (shell, mut reloader) = reload::pair(sources, config.clone(), log)?;
+    let router = Router::start_in(shell, config.settings.clone()).await?;
+    announce(&router, &config, made.as_deref());
     let notify = Notify::from_environment();
     tell(&notify, State::Ready);
     tokio::select! {
@@ -66,20 +65,24 @@ fn make_admin_key(config: &mut Config) -> anyhow::Result<Option<String>> {
     Ok(Some(key))
 }
 
-fn announce(router: &Router, settings: &Settings, made: Option<&str>) {
+fn announce(router: &Router, config: &Config, made: Option<&str>) {
+    let settings = &config.settings;
     let (workers, strategy) = (settings.workers.len(), settings.brain.strategy);
     info!(listen = %router.listen(), admin = %router.admin(), workers, %strategy, "serving");
     if let Some(file) = &settings.record.file {
         info!(file = %file.display(), "recording requests, as hashes");
     }
-    if workers == 0 {
-        warn!("no workers; add some with --worker http://host:port");
+    if workers == 0 && config.discovery.from.is_empty() {
+        warn!(
+            "no workers; add some with --worker http://host:port, or say where to find them with --discovery-from"
+        );
     }
     let mut out = std::io::stdout().lock();
     match made {
         // To somebody who sits there, not to a file or a journal: whoever reads it is the operator.
         Some(key) if out.is_terminal() => {
-            let _ = writeln!(out, "page http://{}/#key={key}", router.admin());
+            let scheme = if settings.admin_tls.cert.is_some() { "https" } else { "http" };
+            let _ = writeln!(out, "page {scheme}://{}/#key={key}", router.admin());
         }
         Some(_) => info!("the page and the admin API need a key; set admin_key (`maitre key` makes one)"),
         None => {}

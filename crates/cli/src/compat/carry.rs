@@ -3,33 +3,38 @@
 //! What was not written is as it would have been there where clients or operators would notice (addresses, strategy, the
 //! size of a body, how long a request may take), and Maitre's own default where not.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+mod door;
 
+use std::collections::BTreeMap;
+use std::fmt;
+
+use maitre_discover::Source;
+use maitre_discover::found::Options;
+use maitre_discover::source::{Cluster, Kind, Port};
 use maitre_dispatch::brain::ATTEMPTS_MAX;
 
 use super::flag::{Fate, Flag, Form, Goal, Old};
 use super::policy;
+use super::table::MANIFEST;
 use super::words::Given;
 use crate::config::{self, Config};
 
-/// Where all three routers listen, and where they show their metrics.
-const PORT: &str = "30000";
-const METRICS_PORT: &str = "29000";
 /// Their limit on a body, in bytes, on a request and on the end of open ones, in seconds.
 const BODY_BYTES: &str = "536870912";
 const REQUEST_SECONDS: &str = "1800";
 const DRAIN_SECONDS: &str = "180";
 /// What a port of discovered workers is if nobody says.
 const WORKER_PORT: &str = "80";
+/// Where spans go if nobody says.
+const COLLECTOR: &str = "localhost:4317";
 /// The header that names a session, and the one that names a tenant.
 const ROUTING_KEY: &str = "x-smg-routing-key";
 const TENANT_HEADER: &str = "x-smg-tenant-id";
+/// Stands in the file where the key does not.
+const WORKER_KEY: &str = "# not printed: worker_key: write the key after --api-key into a file that only Maitre can read, \
+     and name that in worker_key_file, or set MAITRE_WORKER_KEY\n";
 /// So many failures in a row never come.
 const NEVER: &str = "1000000";
-
-/// With one of these the old router let not everybody in.
-const GUARDS: [&str; 4] = ["--api-key", "--tenant-api-key", "--tls-cert-path", "--tls-key-path"];
 
 /// What was made of a command line.
 #[derive(Debug)]
@@ -40,15 +45,40 @@ pub(super) struct Carried {
     pub(super) notes: Vec<String>,
     /// Why it cannot be started, if it cannot.
     pub(super) missing: Vec<String>,
+    /// What is sent to workers: the one secret that no hash can stand for, so that it is not in the file.
+    worker_key: Option<Unshown>,
+}
+
+impl Carried {
+    /// The settings themselves, with what the file leaves out.
+    pub(super) fn config(&self) -> Result<Config, String> {
+        let mut config = config::check_text("compat", &self.toml).map_err(|errors| errors.to_string())?;
+        if let Some(Unshown(key)) = &self.worker_key {
+            config::set(&mut config, "worker_key", key).map_err(|what| format!("worker_key: {what}"))?;
+        }
+        Ok(config)
+    }
+}
+
+/// A secret on its way to the settings.
+struct Unshown(String);
+
+impl fmt::Debug for Unshown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
 }
 
 pub(super) fn carry(old: Old, given: &[Given]) -> Result<Carried, Vec<String>> {
-    let mut draft = Draft { old, given, set: BTreeMap::new(), notes: Vec::new(), errors: Vec::new() };
+    let mut draft = Draft::new(old, given);
     draft.each();
+    draft.keys();
+    draft.certificates();
     draft.addresses();
     draft.strategy();
     draft.workers();
     draft.discovery();
+    draft.traces();
     draft.times();
     draft.line();
     draft.failures();
@@ -64,9 +94,14 @@ struct Draft<'a> {
     set: BTreeMap<&'static str, (String, &'static str)>,
     notes: Vec<String>,
     errors: Vec<String>,
+    worker_key: Option<Unshown>,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn new(old: Old, given: &'a [Given]) -> Draft<'a> {
+        let (notes, errors) = (Vec::new(), Vec::new());
+        Draft { old, given, set: BTreeMap::new(), notes, errors, worker_key: None }
+    }
     /// What was said with this flag, all of it.
     fn all(&self, name: &str) -> Option<Vec<&str>> {
         let given: Vec<&Given> = self.given.iter().filter(|it| it.flag.is_called(name)).collect();
@@ -76,6 +111,11 @@ impl Draft<'_> {
     /// The last value, which is the one that counts.
     fn one(&self, name: &str) -> Option<&str> {
         self.all(name)?.last().copied()
+    }
+
+    /// The same as `all`, to be held on to while settings are made of it.
+    fn words(&self, name: &str) -> Vec<String> {
+        self.all(name).unwrap_or_default().into_iter().map(str::to_owned).collect()
     }
 
     fn has(&self, name: &str) -> bool {
@@ -153,65 +193,6 @@ impl Draft<'_> {
         }
     }
 
-    fn addresses(&mut self) {
-        let open = match self.old {
-            Old::Sglang => "0.0.0.0",
-            Old::VllmRouter => "127.0.0.1",
-        };
-        let host = self.one("--host").unwrap_or(open).to_owned();
-        let port = self.one("--port").unwrap_or(PORT).to_owned();
-        let metrics_port = self.one("--prometheus-port").unwrap_or(METRICS_PORT).to_owned();
-        let same_kind = if host.contains(':') && !self.old_is_vllm() { "::" } else { open };
-        let metrics_host = self.one("--prometheus-host").unwrap_or(same_kind).to_owned();
-        let Some(listen) = self.address(("--host", &host), ("--port", &port)) else { return };
-        let admin = self.address(("--prometheus-host", &metrics_host), ("--prometheus-port", &metrics_port));
-        let Some(admin) = admin else { return };
-        let listen = self.guarded(listen);
-        self.set("listen", listen.to_string(), "--host");
-        self.set("admin", admin.to_string(), "--prometheus-host");
-        for (flag, address) in [("--host", listen), ("--prometheus-host", admin)] {
-            if !address.ip().to_canonical().is_loopback() {
-                self.changed(
-                    flag,
-                    "other machines reach it and no key is asked for; insecure = true says so",
-                );
-                self.set("insecure", "true", flag);
-            }
-        }
-    }
-
-    fn old_is_vllm(&self) -> bool {
-        self.old == Old::VllmRouter
-    }
-
-    fn address(&mut self, host: (&str, &str), port: (&str, &str)) -> Option<SocketAddr> {
-        let ip = match host.1 {
-            "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            text => text.trim_start_matches('[').trim_end_matches(']').parse(),
-        };
-        let number = port.1.parse::<u16>();
-        if ip.is_err() {
-            self.wrong(host.0, &format!("{:?} is not an IP address; write one, as in 0.0.0.0", host.1));
-        }
-        if number.is_err() {
-            self.wrong(port.0, &format!("{:?} is not a port; write 1 to 65535", port.1));
-        }
-        Some(SocketAddr::new(ip.ok()?, number.ok()?))
-    }
-
-    /// Who asked for a key or for TLS must not find the door open because we have neither.
-    fn guarded(&mut self, listen: SocketAddr) -> SocketAddr {
-        if listen.ip().to_canonical().is_loopback() || !GUARDS.iter().any(|it| self.has(it)) {
-            return listen;
-        }
-        let ip: IpAddr = match listen.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        self.changed("--host", "not everybody was let in, so Maitre listens on loopback only");
-        SocketAddr::new(ip, listen.port())
-    }
-
     fn strategy(&mut self) {
         let policy = self.one("--policy").unwrap_or("cache_aware").to_owned();
         let sticky = self.has("--routing-key-override");
@@ -246,8 +227,7 @@ impl Draft<'_> {
         for url in others {
             self.left("--worker-urls", &format!("{url}: workers are spoken to in HTTP"));
         }
-        let ranks = self.one("--intra-node-data-parallel-size").filter(|&it| it != "1");
-        let suffix = ranks.map(|it| format!("?ranks={it}")).unwrap_or_default();
+        let suffix = self.ranks().map(|it| format!("?ranks={it}")).unwrap_or_default();
         let workers: Vec<String> = ours.iter().map(|it| format!("{it}{suffix}")).collect();
         if !workers.is_empty() {
             self.set("workers", workers.join(","), "--worker-urls");
@@ -255,19 +235,52 @@ impl Draft<'_> {
     }
 
     fn discovery(&mut self) {
-        if !self.has("--service-discovery") || !config::is_key("discovery.from") {
-            return;
+        match self.one("--discovery-provider") {
+            Some("kubernetes") => {}
+            Some("file") => return self.left("--discovery-provider", MANIFEST),
+            Some(_) => return self.wrong("--discovery-provider", "write kubernetes or file"),
+            None if self.has("--service-discovery") => {}
+            None => return,
+        }
+        let labels = self.words("--selector");
+        if labels.is_empty() {
+            let what = "no --selector says which pods are workers, and Maitre does not take all there are";
+            return self.left("--service-discovery", what);
+        }
+        if !labels.iter().all(|it| it.contains('=')) {
+            return self.wrong("--selector", "a word in it says no label; write key=value for each");
         }
         let Some(namespace) = self.one("--service-discovery-namespace").map(str::to_owned) else {
-            self.wrong(
-                "--service-discovery-namespace",
-                "without it all namespaces were watched; Maitre watches one: name it",
-            );
-            return;
+            let what = "without it all namespaces were watched; Maitre watches one: name it";
+            return self.wrong("--service-discovery-namespace", what);
         };
-        let port = self.one("--service-discovery-port").unwrap_or(WORKER_PORT);
-        let source = pods(&namespace, &self.all("--selector").unwrap_or_default(), port);
-        self.set("discovery.from", source, "--service-discovery");
+        match self.one("--service-discovery-port").unwrap_or(WORKER_PORT).parse() {
+            Ok(port) => {
+                let ranks = self.ranks().map(str::to_owned);
+                let source = pods(namespace, &labels, port);
+                let options = ranks.map(|it| format!("&ranks={it}")).unwrap_or_default();
+                self.set("discovery.from", format!("{source}{options}"), "--service-discovery");
+            }
+            Err(what) => self.wrong("--service-discovery-port", &what),
+        }
+    }
+
+    /// Data-parallel ranks of each engine, if it has more than one.
+    fn ranks(&self) -> Option<&str> {
+        self.one("--intra-node-data-parallel-size").filter(|&it| it != "1")
+    }
+
+    fn traces(&mut self) {
+        if !self.has("--enable-trace") {
+            return;
+        }
+        let given = self.one("--otlp-traces-endpoint").unwrap_or(COLLECTOR);
+        let url = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
+        let over_http = match url.strip_suffix(":4317") {
+            Some(host) => format!("{host}:4318"),
+            None => url,
+        };
+        self.set("traces.endpoint", over_http, "--otlp-traces-endpoint");
     }
 
     fn times(&mut self) {
@@ -386,13 +399,14 @@ impl Draft<'_> {
         let settings: String = written.map(line).collect();
         let notes: String = self.notes.iter().map(|it| format!("# {it}\n")).collect();
         let head = format!("# What {} was told, in Maitre's words.\n", self.old.name());
-        let toml = format!("{head}{notes}\n{settings}");
+        let hidden = if self.worker_key.is_some() { WORKER_KEY } else { "" };
+        let toml = format!("{head}{notes}{hidden}\n{settings}");
         let essential = |it: &Given| match it.flag.fate() {
             Fate::Essential(_) => Some(format!("{}: there is nothing to start without it", it.flag.name())),
             _ => None,
         };
         let missing = self.given.iter().filter_map(essential).collect();
-        Ok(Carried { toml, notes: self.notes, missing })
+        Ok(Carried { toml, notes: self.notes, missing, worker_key: self.worker_key })
     }
 }
 
@@ -402,10 +416,11 @@ fn plain_url(url: &str) -> String {
     if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
-/// Pods that carry all these labels, as a source of workers. What has a meaning in lists and queries is escaped.
-fn pods(namespace: &str, labels: &[&str], port: &str) -> String {
-    let escaped: Vec<String> = labels.iter().map(|it| it.replace('=', "%3D")).collect();
-    format!("kubernetes:{namespace}?pods={}&port={port}", escaped.join("%2C"))
+/// Pods that carry all these labels, as a source of workers.
+fn pods(namespace: String, labels: &[String], port: Port) -> Source {
+    let kind = Kind::Pods(labels.join(","));
+    let options = Options::default();
+    Source::Kubernetes(Cluster { namespace: Some(namespace), kind, port: Some(port), options })
 }
 
 #[cfg(test)]
@@ -414,8 +429,9 @@ mod tests {
 
     #[test]
     fn a_selector_is_one_word_of_a_list() {
-        let source = pods("ml", &["app=vllm", "tier=gpu"], "8000");
-        assert_eq!(source, "kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000");
+        let source =
+            pods("ml".to_owned(), &["app=vllm".to_owned(), "tier=gpu".to_owned()], Port::Number(8000));
+        assert_eq!(source.to_string(), "kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000");
     }
 
     #[test]
@@ -429,7 +445,7 @@ mod tests {
     fn every_flag_that_is_asked_for_by_name_is_in_the_table() {
         let known: Vec<Flag> =
             [Old::Sglang, Old::VllmRouter].into_iter().flat_map(super::super::table::flags).collect();
-        let source = include_str!("carry.rs");
+        let source = [include_str!("carry.rs"), include_str!("carry/door.rs")].concat();
         let mut names =
             source.split('"').filter(|it| it.starts_with("--") && !it.contains(' ') && it.len() > 2);
         assert!(names.clone().count() > 40, "this test no longer understands its own file");

@@ -1,7 +1,5 @@
 //! A flag of another router, and what becomes of it here.
 
-use crate::config;
-
 /// Whose flags are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Old {
@@ -73,14 +71,6 @@ pub(super) enum Form {
     Word(&'static str),
 }
 
-impl Goal {
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Goal::Key(key, _) | Goal::Part(key) => key,
-        }
-    }
-}
-
 impl Flag {
     pub(super) const fn new(names: &'static [&'static str], takes: Takes, fate: Fate) -> Flag {
         Flag { names, takes, fate }
@@ -94,13 +84,7 @@ impl Flag {
         self.names.contains(&name)
     }
 
-    /// What becomes of it in this version, which may not have every setting that the table speaks of.
     pub(super) fn fate(&self) -> Fate {
-        match self.fate {
-            Fate::Kept(goal) | Fate::Changed(goal, _) if !config::is_key(goal.key()) => {
-                Fate::Left("this version has no such setting")
-            }
-            fate => fate,
-        }
+        self.fate
     }
 }

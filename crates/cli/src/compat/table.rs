@@ -16,7 +16,10 @@ const PROBED: &str =
     "a failed probe makes a suspect and two eject it; it is back after one that succeeds, slowly at first";
 const AT_ONCE: &str =
     "a request is tried elsewhere at once, without a pause, within a budget for the whole fleet";
-const TLS: &str = "no TLS here yet: Maitre listens on loopback only, for a proxy that does it";
+pub(super) const MANIFEST: &str = "a manifest in JSON is not read: write the workers into a file, one a line, and name it in discovery.from";
+const WATCHED: &str = "pods with these labels in one namespace; docs/discovery.md has the Role it takes";
+const OVER_HTTP: &str =
+    "spans are posted over HTTP and not by gRPC, which collectors take on port 4318; 4317 is changed to that";
 
 /// Flags that are left out for one reason, by what they take.
 struct Reason {
@@ -108,17 +111,10 @@ static SHARED: &[Flag] = &[
         One,
         Changed(Key("probes.path", Plain), "anything but a 5xx counts as fit"),
     ),
-    Flag::new(&["--service-discovery"], Nothing, Kept(Part("discovery.from"))),
+    Flag::new(&["--service-discovery"], Nothing, Changed(Part("discovery.from"), WATCHED)),
     Flag::new(&["--selector"], Several, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-port"], One, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-namespace"], One, Kept(Part("discovery.from"))),
-    Flag::new(
-        &["--api-key"],
-        One,
-        Left(
-            "clients are asked for no key yet, so Maitre listens on loopback only; their own is passed on to the engine",
-        ),
-    ),
     Flag::new(&["--enable-igw"], Nothing, Needless("several models behind one router need no mode")),
     Flag::new(
         &["--worker-startup-timeout-secs"],
@@ -258,14 +254,35 @@ static SGLANG: &[Flag] = &[
         Needless("only the tokenizers that are named are loaded, and none is fetched"),
     ),
     Flag::new(
-        &["--tenant-api-key"],
+        &["--api-key"],
         One,
-        Left(
-            "clients are asked for no key yet, so Maitre listens on loopback only; terms by key are in tenants",
+        Changed(
+            Part("keys"),
+            "clients need it for /v1/models, too; workers get it from us (worker_key), whoever asks",
         ),
     ),
-    Flag::new(&["--tls-cert-path"], One, Left(TLS)),
-    Flag::new(&["--tls-key-path"], One, Left(TLS)),
+    Flag::new(
+        &["--tenant-api-key"],
+        One,
+        Changed(Part("keys"), "it ends here: workers get worker_key, if there is one, in its place"),
+    ),
+    Flag::new(
+        &["--control-plane-api-keys"],
+        Several,
+        Changed(Part("admin_key"), "one key, for the page and the API on the admin address"),
+    ),
+    Flag::new(&["--tls-cert-path"], One, Kept(Key("tls.cert", Plain))),
+    Flag::new(&["--tls-key-path"], One, Kept(Key("tls.key", Plain))),
+    Flag::new(&["--client-cert-path"], One, Kept(Key("worker_tls.cert", Plain))),
+    Flag::new(&["--client-key-path"], One, Kept(Key("worker_tls.key", Plain))),
+    Flag::new(
+        &["--ca-cert-paths"],
+        Several,
+        Changed(Part("worker_tls.ca"), "one file, and it stands in place of the public authorities"),
+    ),
+    Flag::new(&["--enable-trace"], Nothing, Changed(Part("traces.endpoint"), OVER_HTTP)),
+    Flag::new(&["--otlp-traces-endpoint"], One, Changed(Part("traces.endpoint"), OVER_HTTP)),
+    Flag::new(&["--discovery-provider"], One, Kept(Part("discovery.from"))),
 ];
 
 static SGLANG_LEFT: &[Reason] = &[
@@ -394,12 +411,8 @@ static SGLANG_LEFT: &[Reason] = &[
         flags: [&[], &[], &[&["--prometheus-duration-buckets"]]],
     },
     Reason {
-        fate: Left("a manifest in JSON is not read: name the workers with --worker-urls"),
-        flags: [
-            &[],
-            &[&["--discovery-provider"], &["--discovery-file"], &["--discovery-check-interval-secs"]],
-            &[],
-        ],
+        fate: Left(MANIFEST),
+        flags: [&[], &[&["--discovery-file"], &["--discovery-check-interval-secs"]], &[]],
     },
     Reason {
         fate: Left(
@@ -477,19 +490,11 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("workers are spoken to without TLS"),
-        flags: [&[], &[&["--client-cert-path"], &["--client-key-path"]], &[&["--ca-cert-paths"]]],
-    },
-    Reason {
-        fate: Left("there are metrics and logs, no spans"),
-        flags: [&[&["--enable-trace"]], &[&["--otlp-traces-endpoint"]], &[]],
-    },
-    Reason {
         fate: Left(IDENTITY),
         flags: [
             &[&["--control-plane-audit-enabled"]],
             &[&["--jwt-issuer"], &["--jwt-audience"], &["--jwt-jwks-uri"]],
-            &[&["--control-plane-api-keys"], &["--jwt-role-mapping"]],
+            &[&["--jwt-role-mapping"]],
         ],
     },
     Reason {
@@ -546,7 +551,17 @@ static SGLANG_LEFT: &[Reason] = &[
     },
 ];
 
-static VLLM: &[Flag] = &[Flag::new(&["--intra-node-data-parallel-size"], One, Kept(Part("workers")))];
+static VLLM: &[Flag] = &[
+    Flag::new(&["--intra-node-data-parallel-size"], One, Kept(Part("workers"))),
+    Flag::new(
+        &["--api-key"],
+        One,
+        Changed(
+            Part("worker_key"),
+            "sent with probes and questions of ours; clients are asked for none, and theirs is passed on, as before",
+        ),
+    ),
+];
 
 static VLLM_LEFT: &[Reason] = &[
     Reason { fate: Essential(PAIRS), flags: [&[&["--vllm-pd-disaggregation"]], &[], &[]] },

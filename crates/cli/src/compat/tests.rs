@@ -14,6 +14,18 @@ const LISTS: [(Old, &str); 3] = [
     (Old::VllmRouter, include_str!("tests/vllm-router-0.1.16.txt")),
 ];
 
+/// Long enough to be taken, and easy to find where it must not be.
+const KEY: &str = "sk-canary-sixteen-or-more";
+/// Its hash, by sha256sum.
+const HASH: &str = "sha256:0eb6b3a4c9400f5bf58f41d79c3fd5cdb50600046b2b255eccee8555ca67281f";
+
+/// The setting that a flag becomes.
+fn key(goal: Goal) -> &'static str {
+    match goal {
+        Goal::Key(key, _) | Goal::Part(key) => key,
+    }
+}
+
 fn carried(old: Old, line: &str) -> Result<Carried, Vec<String>> {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     carry(old, &words::read(&words, &table::flags(old))?)
@@ -72,6 +84,16 @@ fn every_flag_that_is_known_is_listed_by_some_program_and_once_in_the_table() {
     }
 }
 
+#[test]
+fn every_flag_becomes_a_setting_that_there_is() {
+    for flag in [Old::Sglang, Old::VllmRouter].into_iter().flat_map(table::flags) {
+        if let Fate::Kept(goal) | Fate::Changed(goal, _) = flag.fate() {
+            let value = config::value(&config::Config::default(), key(goal));
+            assert!(value.is_some(), "{}: no key {}", flag.name(), key(goal));
+        }
+    }
+}
+
 /// A value that the flag would have there.
 fn some_value(flag: &Flag) -> String {
     let value = match flag.name() {
@@ -86,6 +108,15 @@ fn some_value(flag: &Flag) -> String {
         "--intra-node-data-parallel-size" => "4 --worker-urls http://127.0.0.1:9001",
         "--selector" => "app=vllm",
         "--service-discovery-namespace" => "ml",
+        "--discovery-provider" => "kubernetes --service-discovery-namespace ml --selector app=vllm",
+        "--api-key" => KEY,
+        "--tenant-api-key" => "team-a:sk-canary-sixteen-or-more",
+        "--control-plane-api-keys" => "1:ann:admin:sk-canary-sixteen-or-more",
+        "--tls-cert-path" => "/c.pem --tls-key-path /k.pem",
+        "--tls-key-path" => "/k.pem --tls-cert-path /c.pem",
+        "--client-cert-path" => "/c.pem --client-key-path /k.pem",
+        "--client-key-path" => "/k.pem --client-cert-path /c.pem",
+        "--otlp-traces-endpoint" => "collector:4317",
         _ => "7",
     };
     match flag.takes {
@@ -111,7 +142,7 @@ fn every_flag_alone_gives_settings_that_load_or_a_reason_why_not() {
                 // Some say nothing by themselves: a tenant's header counts once it is trusted.
                 Fate::Kept(Goal::Part("tenant.header" | "discovery.from")) => {}
                 Fate::Kept(goal) => assert!(
-                    carried.toml != plain && carried.toml.contains(&format!("\n{} = ", goal.key())),
+                    carried.toml != plain && carried.toml.contains(&format!("\n{} = ", key(goal))),
                     "{flag:?}:\n{}",
                     carried.toml
                 ),
@@ -183,14 +214,125 @@ fn every_policy_has_a_strategy() {
     check_wrong(Old::VllmRouter, "--policy manual", &["known: cache_aware, round_robin"]);
 }
 
+/// The same, with what is not printed among the settings, and without the key in anything that is.
+#[track_caller]
+fn check_kept(old: Old, line: &str, expected: &[(&str, &str)]) -> Carried {
+    let carried = check(old, line, expected);
+    let settings = carried.config().unwrap().settings;
+    assert_eq!(settings.worker_key.is_some(), line.contains("--api-key"), "{line}");
+    assert!(!format!("{carried:?}").contains("canary"), "{carried:?}");
+    carried
+}
+
+#[test]
+fn keys_are_kept_as_hashes_and_open_the_same_door() {
+    let open = ("listen", "\"0.0.0.0:30000\"");
+    let own = format!("[\"{HASH}\"]");
+    let carried = check_kept(Old::Sglang, &format!("--api-key {KEY}"), &[open, ("keys", &own)]);
+    assert!(carried.toml.contains("# not printed: worker_key"), "{}", carried.toml);
+    assert_eq!(carried.config().unwrap().settings.keys.len(), 1);
+    let tenants = format!("[\"{HASH}?tenant=a\"]");
+    check_kept(Old::Sglang, &format!("--tenant-api-key a:{KEY}"), &[open, ("keys", &tenants)]);
+    let both = format!("--api-key {KEY} --tenant-api-key a:{KEY}");
+    check_kept(Old::Sglang, &both, &[("keys", &tenants)]);
+    let gateway = format!("[\"{HASH}?trusted\"]");
+    check_kept(Old::Sglang, &format!("--api-key {KEY} --trust-tenant-header"), &[("keys", &gateway)]);
+}
+
+#[test]
+fn a_key_for_workers_alone_asks_clients_for_nothing() {
+    let line = format!("--api-key {KEY} --host 0.0.0.0");
+    let carried = check_kept(Old::VllmRouter, &line, &[("keys", "[]"), ("insecure", "true")]);
+    assert!(carried.config().unwrap().settings.keys.is_empty());
+}
+
 #[test]
 fn who_asked_for_a_key_does_not_find_the_door_open() {
-    for flag in ["--api-key sk-canary", "--tenant-api-key a:sk-canary", "--tls-cert-path sk-canary"] {
-        let carried = check(Old::Sglang, flag, &[("listen", "\"127.0.0.1:30000\"")]);
+    for flag in ["--api-key sk-canary", "--tenant-api-key a:sk-canary"] {
+        let here = [("listen", "\"127.0.0.1:30000\""), ("keys", "[]")];
+        let carried = check_kept(Old::Sglang, flag, &here);
         assert!(carried.notes.iter().any(|it| it.contains("loopback")), "{:?}", carried.notes);
-        assert!(!format!("{carried:?}").contains("canary"), "{carried:?}");
+        assert!(carried.notes.iter().any(|it| it.contains("at least 16")), "{:?}", carried.notes);
     }
     check(Old::Sglang, "--api-key x --host ::", &[("listen", "\"[::1]:30000\"")]);
+    check_wrong(Old::Sglang, "--tenant-api-key sk-canary --api-key é", &["at most", "write TENANT:KEY"]);
+    check_wrong(Old::Sglang, "--tenant-api-key a,b:sk-canary", &["no comma"]);
+}
+
+#[test]
+fn one_operator_keeps_the_key() {
+    let keys = format!("--control-plane-api-keys 1:ann:user:x 2:bob:admin:{KEY} 3:eve:admin:{KEY}");
+    let hash = format!("\"{HASH}\"");
+    let carried = check_kept(Old::Sglang, &keys, &[("admin_key", &hash), ("insecure", "true")]);
+    for told in ["may only look", "one admin key"] {
+        assert!(carried.notes.iter().any(|it| it.contains(told)), "{:?}", carried.notes);
+    }
+    let both = format!("--api-key {KEY} --control-plane-api-keys 2:bob:admin:another-{KEY}");
+    check_kept(Old::Sglang, &both, &[("insecure", "false")]);
+    check_wrong(Old::Sglang, "--control-plane-api-keys sk-canary", &["write ID:NAME:ROLE:KEY"]);
+}
+
+#[test]
+fn certificates_are_read_from_the_same_files() {
+    let line = "--tls-cert-path /s.pem --tls-key-path /s.key --client-cert-path /c.pem --client-key-path /c.key \
+                --ca-cert-paths /ca.pem";
+    let expected = [
+        ("tls.cert", "\"/s.pem\""),
+        ("tls.key", "\"/s.key\""),
+        ("worker_tls.cert", "\"/c.pem\""),
+        ("worker_tls.key", "\"/c.key\""),
+        ("worker_tls.ca", "\"/ca.pem\""),
+    ];
+    check(Old::Sglang, line, &expected);
+    check_wrong(
+        Old::Sglang,
+        "--tls-cert-path /s.pem --client-key-path /c.key --ca-cert-paths /a.pem /b.pem",
+        &[
+            "--tls-cert-path: needs --tls-key-path",
+            "--client-key-path: needs --client-cert-path",
+            "join these",
+        ],
+    );
+}
+
+#[test]
+fn spans_go_to_the_port_for_http() {
+    for (line, expected) in [
+        ("--enable-trace", "http://localhost:4318"),
+        ("--enable-trace --otlp-traces-endpoint 10.0.0.9:4317", "http://10.0.0.9:4318"),
+        ("--enable-trace --otlp-traces-endpoint 10.0.0.9:9999", "http://10.0.0.9:9999"),
+        ("--enable-trace --otlp-traces-endpoint https://collector:4318", "https://collector:4318"),
+        ("--otlp-traces-endpoint 10.0.0.9:4317", ""),
+    ] {
+        check(Old::Sglang, line, &[("traces.endpoint", &format!("{expected:?}"))]);
+    }
+}
+
+#[test]
+fn pods_are_found_by_their_labels_in_one_namespace() {
+    let line = "--service-discovery --selector app=vllm tier=gpu --service-discovery-namespace ml";
+    let found = r#"["kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=80"]"#;
+    check(Old::VllmRouter, line, &[("discovery.from", found)]);
+    check(Old::Sglang, line, &[("discovery.from", found)]);
+    let line = format!("{line} --service-discovery-port 8000 --intra-node-data-parallel-size 2");
+    let found = r#"["kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000&ranks=2"]"#;
+    check(Old::VllmRouter, &line, &[("discovery.from", found)]);
+    let provider = "--discovery-provider kubernetes --selector app=a --service-discovery-namespace ml";
+    check(Old::Sglang, provider, &[("discovery.from", r#"["kubernetes:ml?pods=app%3Da&port=80"]"#)]);
+    for (line, told) in [
+        ("--service-discovery --service-discovery-namespace ml", "no --selector says which pods"),
+        ("--discovery-provider file --discovery-file /w.json", "one a line"),
+    ] {
+        let carried = check(Old::Sglang, line, &[("discovery.from", "[]")]);
+        assert!(carried.notes.iter().any(|it| it.contains(told)), "{:?}", carried.notes);
+    }
+    check_wrong(Old::Sglang, "--service-discovery --selector app=a", &["Maitre watches one: name it"]);
+    check_wrong(
+        Old::Sglang,
+        "--service-discovery --selector app --service-discovery-namespace ml",
+        &["write key=value"],
+    );
+    check_wrong(Old::Sglang, "--discovery-provider consul", &["write kubernetes or file"]);
 }
 
 #[test]

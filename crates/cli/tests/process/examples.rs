@@ -16,7 +16,7 @@ fn examples() -> Vec<PathBuf> {
 #[tokio::test]
 async fn every_example_is_checked_and_started() {
     let examples = examples();
-    assert!(examples.len() >= 5, "{examples:?}");
+    assert!(examples.len() >= 7, "{examples:?}");
     let engine = Engine::start(&["--profile", "instant"]).await;
     for path in examples {
         let text = std::fs::read_to_string(&path).unwrap();

@@ -21,3 +21,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- include "maitre.name" . -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* Whether the API is asked where workers are; empty if not. */ -}}
+{{- define "maitre.asks" -}}
+{{- range .Values.discovery.from -}}
+{{- if hasPrefix "kubernetes:" . -}}yes{{- end -}}
+{{- end -}}
+{{- end -}}

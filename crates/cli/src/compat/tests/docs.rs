@@ -32,8 +32,8 @@ fn names(flag: &Flag) -> String {
 
 fn row(flag: &Flag) -> Option<String> {
     let (becomes, note) = match flag.fate() {
-        Fate::Kept(goal) => (format!("`{}`", goal.key()), ""),
-        Fate::Changed(goal, how) => (format!("`{}`", goal.key()), how),
+        Fate::Kept(goal) => (format!("`{}`", super::key(goal)), ""),
+        Fate::Changed(goal, how) => (format!("`{}`", super::key(goal)), how),
         Fate::Needless(how) => ("nothing: it is so anyway".to_owned(), how),
         Fate::Left(_) | Fate::Essential(_) => return None,
     };

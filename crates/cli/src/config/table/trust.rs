@@ -30,7 +30,7 @@ pub(super) static KEYS: &[Knob] = &[
     knob(
         "admin_key",
         Field::Secret(|it| &mut it.secrets.admin_key),
-        "What the admin listener asks for, but not for /healthz and /readyz: a key, or its hash.",
+        "What the page and the admin API ask for: a key, or its hash. Without one, a run makes its own.",
     ),
     knob("admin_key_file", Field::File(|it| &mut it.secrets.admin_key_file), "A file that holds it instead."),
     knob(

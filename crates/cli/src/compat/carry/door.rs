@@ -1,0 +1,189 @@
+//! Where the old router listened, whom it let in there, and whom it believed: addresses, keys and certificates.
+//!
+//! What clients and operators show is kept as a hash, so the printed file is no secret. What workers are shown cannot
+//! be, and is not printed. Where somebody asked for a key that cannot be kept, the door to other machines stays shut.
+//!
+//! The help texts tell half of what `--api-key` does. Seen in the programs themselves: sglang-router and smg ask clients
+//! for it and show it to workers; vllm-router asks nobody for it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use maitre_proxy::secret::{Bearer, KEY_BYTES_MIN, Secret};
+
+use super::{Draft, Unshown};
+use crate::compat::flag::Old;
+
+/// Where all three routers listen, and where they show their metrics.
+const PORT: &str = "30000";
+const METRICS_PORT: &str = "29000";
+
+/// With one of these sglang-router and smg let not everybody in.
+const GUARDS: [&str; 2] = ["--api-key", "--tenant-api-key"];
+
+/// Files that are of no use without each other.
+const PAIRS: [[&str; 2]; 2] =
+    [["--tls-cert-path", "--tls-key-path"], ["--client-cert-path", "--client-key-path"]];
+
+impl Draft<'_> {
+    pub(super) fn keys(&mut self) {
+        let shared = self.one("--api-key").map(str::to_owned);
+        if let Some(key) = &shared {
+            match key.parse::<Bearer>() {
+                Ok(_) => self.worker_key = Some(Unshown(key.clone())),
+                Err(error) => self.wrong("--api-key", &error.to_string()),
+            }
+        }
+        if self.old == Old::Sglang {
+            self.client_keys(shared.as_deref());
+            self.admin_key();
+        }
+    }
+
+    /// A tenant's own key goes first: who has the same one from `--api-key` is that tenant.
+    fn client_keys(&mut self, shared: Option<&str>) {
+        let mut rows: Vec<(Secret, String)> = Vec::new();
+        for pair in self.words("--tenant-api-key") {
+            match pair.split_once(':') {
+                Some((tenant, key)) if is_plain(tenant) => {
+                    let row =
+                        self.hash("--tenant-api-key", key).map(|it| (it, format!("{it}?tenant={tenant}")));
+                    rows.extend(row);
+                }
+                _ => self
+                    .wrong("--tenant-api-key", "write TENANT:KEY; a tenant has no comma, & or ? in its name"),
+            }
+        }
+        let speaks_for_others = self.has("--trust-tenant-header");
+        if let Some(secret) = shared.and_then(|it| self.hash("--api-key", it)) {
+            let trusted = if speaks_for_others { "?trusted" } else { "" };
+            rows.push((secret, format!("{secret}{trusted}")));
+        }
+        if speaks_for_others && !rows.is_empty() {
+            self.changed("--trust-tenant-header", "believed of those who show the key of --api-key");
+        }
+        let is_first = |at: usize| !rows[..at].iter().any(|it| it.0.is(&rows[at].0));
+        let texts: Vec<&str> =
+            (0..rows.len()).filter(|&at| is_first(at)).map(|at| rows[at].1.as_str()).collect();
+        if !texts.is_empty() {
+            let text = texts.join(",");
+            self.set("keys", text, "--api-key");
+        }
+    }
+
+    fn admin_key(&mut self) {
+        const FLAG: &str = "--control-plane-api-keys";
+        let given = self.words(FLAG);
+        let mut operators = Vec::new();
+        for text in &given {
+            match text.splitn(4, ':').collect::<Vec<_>>()[..] {
+                [_, _, "admin", key] => operators.push(key),
+                [_, _, "user", _] => self.left(FLAG, "the admin API knows nobody who may only look"),
+                _ => self.wrong(FLAG, "write ID:NAME:ROLE:KEY, with the role admin or user"),
+            }
+        }
+        if operators.len() > 1 {
+            self.left(FLAG, "there is one admin key: the first with the role admin");
+        }
+        if let Some(secret) = operators.first().and_then(|it| self.hash(FLAG, it)) {
+            self.set("admin_key", secret.to_string(), FLAG);
+        }
+    }
+
+    /// What stands for a key that is only compared; none, and a note, if anybody could guess it.
+    fn hash(&mut self, flag: &str, key: &str) -> Option<Secret> {
+        if key.len() < KEY_BYTES_MIN {
+            let what = format!("a key has at least {KEY_BYTES_MIN} characters here; `maitre key` makes one");
+            self.left(flag, &what);
+            return None;
+        }
+        Some(Secret::of(key.as_bytes()))
+    }
+
+    pub(super) fn certificates(&mut self) {
+        for [cert, key] in PAIRS {
+            match (self.has(cert), self.has(key)) {
+                (true, false) => self.wrong(cert, &format!("needs {key}; write both")),
+                (false, true) => self.wrong(key, &format!("needs {cert}; write both")),
+                _ => {}
+            }
+        }
+        match &self.words("--ca-cert-paths")[..] {
+            [] => {}
+            [path] => self.set("worker_tls.ca", path, "--ca-cert-paths"),
+            _ => self
+                .wrong("--ca-cert-paths", "there is one file of authorities here: join these, and name that"),
+        }
+    }
+
+    pub(super) fn addresses(&mut self) {
+        let open = match self.old {
+            Old::Sglang => "0.0.0.0",
+            Old::VllmRouter => "127.0.0.1",
+        };
+        let host = self.one("--host").unwrap_or(open).to_owned();
+        let port = self.one("--port").unwrap_or(PORT).to_owned();
+        let metrics_port = self.one("--prometheus-port").unwrap_or(METRICS_PORT).to_owned();
+        let same_kind = if host.contains(':') && self.old == Old::Sglang { "::" } else { open };
+        let metrics_host = self.one("--prometheus-host").unwrap_or(same_kind).to_owned();
+        let listen = self.address(("--host", &host), ("--port", &port));
+        let admin = self.address(("--prometheus-host", &metrics_host), ("--prometheus-port", &metrics_port));
+        let (Some(listen), Some(admin)) = (listen, admin) else { return };
+        let listen = self.guarded(listen);
+        self.set("listen", listen.to_string(), "--host");
+        self.set("admin", admin.to_string(), "--prometheus-host");
+        let doors = [
+            ("--host", listen, "keys", "other machines reach it and no key is asked for"),
+            (
+                "--prometheus-host",
+                admin,
+                "admin_key",
+                "other machines read metrics there, and there is no admin_key",
+            ),
+        ];
+        for (flag, address, guard, what) in doors {
+            if !is_here(address) && !self.set.contains_key(guard) {
+                self.changed(flag, &format!("{what}; insecure = true says so"));
+                self.set("insecure", "true", flag);
+            }
+        }
+    }
+
+    fn address(&mut self, host: (&str, &str), port: (&str, &str)) -> Option<SocketAddr> {
+        let ip = match host.1 {
+            "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            text => text.trim_start_matches('[').trim_end_matches(']').parse(),
+        };
+        let number = port.1.parse::<u16>();
+        if ip.is_err() {
+            self.wrong(host.0, &format!("{:?} is not an IP address; write one, as in 0.0.0.0", host.1));
+        }
+        if number.is_err() {
+            self.wrong(port.0, &format!("{:?} is not a port; write 1 to 65535", port.1));
+        }
+        Some(SocketAddr::new(ip.ok()?, number.ok()?))
+    }
+
+    /// Who asked for a key must not find the door open because it was one that we do not take.
+    fn guarded(&mut self, listen: SocketAddr) -> SocketAddr {
+        let was_guarded = self.old == Old::Sglang && GUARDS.iter().any(|it| self.has(it));
+        if is_here(listen) || !was_guarded || self.set.contains_key("keys") {
+            return listen;
+        }
+        let ip: IpAddr = match listen.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        self.changed("--host", "a key was asked for and none is left, so Maitre listens on loopback only");
+        SocketAddr::new(ip, listen.port())
+    }
+}
+
+/// Whether only this machine can reach it.
+fn is_here(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// Whether a tenant's name can stand among the parts of a key, in a list.
+fn is_plain(tenant: &str) -> bool {
+    !tenant.trim().is_empty() && !tenant.contains([',', '?', '&'])
+}
