@@ -19,22 +19,26 @@ mod tests;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::HeaderValue;
-use maitre_proxy::Address;
+use maitre_proxy::{Address, Dialer};
 use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
 
 use crate::config::form;
+use crate::dial;
 use crate::out;
 use crate::signals::Signals;
 use crate::trace;
 
+use line::Lines;
 use played::Played;
 
 /// The endpoint's key, for those who do not want it in the list of processes.
@@ -48,6 +52,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub address: Address,
+    /// One that can dial the address.
+    pub dialer: Arc<Dialer>,
     pub model: String,
     pub api: Api,
     /// Only fields that OpenAI itself takes; answers may then be shorter than the trace's.
@@ -76,10 +82,11 @@ pub enum Api {
 }
 
 impl Plan {
-    /// All of a trace at its own speed.
+    /// All of a trace at its own speed, against an address without TLS.
     pub fn new(address: Address, model: &str) -> Plan {
         Plan {
             address,
+            dialer: Arc::default(),
             model: model.to_owned(),
             api: Api::Chat,
             plain: false,
@@ -91,6 +98,10 @@ impl Plan {
             timeout: Duration::from_secs(600),
             tries: 1,
         }
+    }
+
+    fn lines(&self) -> Lines {
+        Lines::new(self.address.clone(), self.key.clone(), self.dialer.clone())
     }
 }
 
@@ -107,7 +118,9 @@ pub fn command() -> Command {
         text(name, "X", help).value_parser(|it: &str| form::ratio(it, &(0.001..=1e6)))
     };
     Command::new("bench").about("Play a trace in real time against an OpenAI endpoint").args([
-        text("url", "URL", "The endpoint, as in http://127.0.0.1:8080").required(true),
+        text("url", "URL", "The endpoint, as in http://127.0.0.1:8080 or https://router.internal")
+            .required(true),
+        dial::arg(),
         text("trace", "FILE|WORKLOAD", "A trace, or a workload as `maitre generate` takes it").required(true),
         number("speed", "How many times as fast as the trace [default: 1]"),
         text("limit", "N", "Only the first N requests").value_parser(value_parser!(u32).range(1..)),
@@ -159,7 +172,7 @@ async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
     let mut signals = Signals::new()?;
     if plan.model.is_empty() {
         plan.model = tokio::select! {
-            found = play::first_model(&plan.address, plan.key.as_ref()) => found?,
+            found = play::first_model(&plan) => found?,
             () = signals.wait() => return Ok(Played::default()),
         };
     }
@@ -181,6 +194,7 @@ async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
 fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Plan> {
     let named = matches.get_one::<String>("model").cloned().unwrap_or_default();
     let plan = Plan::new(read_address(matches)?, &named);
+    let ca = matches.get_one::<PathBuf>("ca");
     let count = |name: &str| matches.get_one::<u32>(name).map(|&it| it as usize);
     let number = |name: &str| matches.get_one::<f64>(name).copied();
     Ok(Plan {
@@ -189,6 +203,7 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
             _ => Api::Chat,
         },
         plain: matches.get_flag("plain"),
+        dialer: dial::dialer(ca.map(PathBuf::as_path), [&plan.address])?,
         key: read_key(matches, variable)?,
         speed: number("speed").unwrap_or(plan.speed),
         limit: count("limit").unwrap_or(plan.limit),
@@ -202,8 +217,6 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
 
 fn read_address(matches: &ArgMatches) -> anyhow::Result<Address> {
     let url: &String = matches.get_one("url").context("url")?;
-    let wants_tls = url.trim_start().to_ascii_lowercase().starts_with("https://");
-    ensure!(!wants_tls, "--url {url:?} asks for TLS, which bench does not speak; write \"http://host:port\"");
     url.parse().context("--url")
 }
 
@@ -227,11 +240,12 @@ impl Output {
     fn read(matches: &ArgMatches) -> anyhow::Result<Output> {
         let usual = Targets::default();
         let duration = |name: &str| matches.get_one::<Duration>(name).copied();
-        let address = read_address(matches)?;
+        let address = read_address(matches)?.to_string();
+        let host = address.split_once("://").map_or(address.as_str(), |it| it.1);
         let label = matches.get_one::<String>("label").cloned();
         Ok(Output {
             source: matches.get_one::<String>("trace").cloned().context("trace")?,
-            label: label.unwrap_or_else(|| address.to_string().trim_start_matches("http://").to_owned()),
+            label: label.unwrap_or_else(|| host.to_owned()),
             targets: Targets {
                 first_token: duration("ttft-target").unwrap_or(usual.first_token),
                 per_token: duration("tpot-target").unwrap_or(usual.per_token),

@@ -17,15 +17,18 @@ mod show;
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use http::HeaderValue;
-use maitre_proxy::{Address, Settings};
+use maitre_proxy::{Address, Dialer, Settings};
 
 use crate::config::{self, form};
+use crate::dial;
 use crate::out;
 use code::Code;
 use report::Report;
@@ -65,6 +68,8 @@ pub struct Plan {
     pub router: Option<Address>,
     /// Where operators do.
     pub admin: Option<Address>,
+    /// One that can dial both; workers are dialled by the settings.
+    pub dialer: Arc<Dialer>,
     /// The value of the `authorization` header.
     pub key: Option<HeaderValue>,
     /// For each question; answers of engines may take six times as long.
@@ -76,7 +81,15 @@ pub struct Plan {
 impl Plan {
     /// All there is to see of these settings' workers.
     pub fn new(settings: Settings) -> Plan {
-        Plan { settings, router: None, admin: None, key: None, patience: PATIENCE, requests: true }
+        Plan {
+            settings,
+            router: None,
+            admin: None,
+            dialer: Arc::default(),
+            key: None,
+            patience: PATIENCE,
+            requests: true,
+        }
     }
 }
 
@@ -89,6 +102,7 @@ pub fn command() -> Command {
     Command::new("doctor").about("Say what is wrong with a fleet, and how to mend it").long_about(ABOUT).args([
         text("router", "URL", "A running router, where clients reach it, as in http://127.0.0.1:8080"),
         text("admin-url", "URL", "The same where operators do, as in http://127.0.0.1:8081; without workers here, its own are looked at"),
+        dial::arg().help("Who signs the certificates of --router and --admin-url, as PEM; for workers there is worker_tls.ca"),
         text("timeout", "DURATION", "How long a question may take; six times as long for answers [default: 5s]")
             .value_parser(move |it: &str| form::duration(it, &range)),
         switch("no-requests", "Send engines no requests: no look at cached tokens, salts and speed"),
@@ -123,7 +137,7 @@ fn examine(matches: &ArgMatches) -> anyhow::Result<u8> {
     };
     let plan = read_plan(matches, config.settings, std::env::var_os(KEY_VARIABLE))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let fleet = runtime.block_on(look(&plan));
+    let fleet = runtime.block_on(look(&plan))?;
     if fleet.workers.is_empty() && fleet.admin().is_none() {
         let seen = judge(&fleet).findings.into_iter().next().map(|it| format!("; {}", it.what));
         anyhow::bail!("no workers and no router to look at{}", seen.unwrap_or_default());
@@ -158,7 +172,9 @@ fn read_plan(matches: &ArgMatches, settings: Settings, variable: Option<OsString
         "nothing to look at; name workers with --worker http://host:port or --config, or a router with \
          --admin-url http://host:port"
     );
+    let ca = matches.get_one::<PathBuf>("ca");
     Ok(Plan {
+        dialer: dial::dialer(ca.map(PathBuf::as_path), [&router, &admin].into_iter().flatten())?,
         router,
         admin,
         key: read_key(matches, variable)?

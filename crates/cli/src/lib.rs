@@ -20,6 +20,7 @@ pub mod top;
 pub mod trace;
 pub mod tune;
 
+mod dial;
 mod log;
 mod notify;
 mod operator;

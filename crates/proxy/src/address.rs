@@ -42,7 +42,7 @@ impl Address {
     }
 
     /// The value of the `host` header.
-    pub(crate) fn header(&self) -> &HeaderValue {
+    pub fn header(&self) -> &HeaderValue {
         &self.header
     }
 }

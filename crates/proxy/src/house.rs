@@ -179,6 +179,7 @@ impl House {
 
     /// What a scraper of `/metrics` sees.
     pub(crate) fn metrics_page(&self) -> String {
+        self.metrics.process.look();
         self.look(|brain| self.metrics.page(self.now(), brain))
     }
 

@@ -1,6 +1,7 @@
 //! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
 
 pub mod address;
+pub mod dial;
 pub mod keys;
 pub mod program;
 pub mod roster;
@@ -43,6 +44,7 @@ mod visit;
 mod watch;
 
 pub use address::Address;
+pub use dial::{Dialer, Undialled};
 pub use keys::{Key, Keys};
 pub use program::{Program, Reloaded, Reloading};
 pub use roster::Difference;
@@ -50,6 +52,6 @@ pub use router::{NotStarted, Router, Stopped};
 pub use salt::Salter;
 pub use secret::{Bearer, Secret};
 pub use settings::Settings;
-pub use tls::BadTls;
+pub use tls::{BadTls, NoTls};
 pub use traces::{BadCollector, Collector};
 pub use worker::Worker;

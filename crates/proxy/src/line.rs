@@ -90,7 +90,10 @@ async fn connect(address: &Address, tls: &Outward) -> Result<Stream, Unopened> {
     let _ = stream.set_nodelay(true);
     match address.is_tls() {
         false => Ok(Stream::Plain(stream)),
-        true => tls.shake(address, stream).await.map_err(Unopened::Handshake),
+        true => {
+            let shaken = tls.shake(address, stream).await;
+            shaken.map_err(|why| Unopened::Handshake(why.told(tls.section())))
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use crate::address::Address;
 use crate::line::Broken;
-use crate::tls;
+use crate::tls::NoTls;
 use crate::worker::{Endpoint, Events, Worker};
 
 pub(crate) struct Link {
@@ -113,9 +113,9 @@ impl Link {
     /// who we are only after we take the handshake for done.
     pub(crate) fn heard_no(&self, error: &Broken) {
         if let Broken::Io(error) = error
-            && let Some(why) = tls::refusal("worker_tls", error)
+            && let Some(why) = NoTls::of(error)
         {
-            self.distrust(&why);
+            self.distrust(&why.told("worker_tls"));
         }
     }
 

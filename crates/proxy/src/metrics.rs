@@ -3,7 +3,10 @@
 
 mod caches;
 mod decisions;
+mod process;
 mod queue;
+
+use std::sync::Arc;
 
 use maitre_base::Instant;
 use maitre_dialect::route::Route;
@@ -22,6 +25,7 @@ use prometheus_client::registry::Registry;
 
 use caches::Caches;
 use decisions::Decisions;
+use process::Process;
 use queue::Queue;
 
 /// How a request ended.
@@ -95,6 +99,7 @@ struct Look<'a> {
 
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
+    pub(crate) process: Arc<Process>,
     requests: Family<[Label; 3], Counter>,
     /// The counters every request touches, found once: by route (the last is for other paths) and by why.
     answered: [Counter; Route::ALL.len() + 1],
@@ -205,7 +210,10 @@ const WORKER_ROWS: [Row; 18] = [
 
 impl Metrics {
     pub(crate) fn new(classes: &[Class]) -> Metrics {
-        let mut registry = Registry::with_prefix("maitre");
+        let mut whole = Registry::default();
+        let process = Arc::new(Process::default());
+        whole.register_collector(Box::new(process.clone()));
+        let registry = whole.sub_registry_with_prefix("maitre");
         let requests = Family::<[Label; 3], Counter>::default();
         registry.register("requests", "Requests that ended, by how", requests.clone());
         let route = |index: usize| Route::ALL.get(index).copied();
@@ -222,13 +230,13 @@ impl Metrics {
         registry.register("tls_files_changed", "TLS files that were read anew, by result", tls_files.clone());
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
-        let caches = Caches::new(&mut registry);
-        let queue = Queue::new(&mut registry, classes);
-        let decisions = Decisions::new(&mut registry);
+        let caches = Caches::new(registry);
+        let queue = Queue::new(registry, classes);
+        let decisions = Decisions::new(registry);
         let record = Recorded::default();
         registry.register("record_requests", "Requests that were taken down", record.requests.clone());
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
-        let traced = Traced::new(&mut registry);
+        let traced = Traced::new(registry);
         let open = Gauge::default();
         registry.register("open_requests", "Requests arrived and not ended", open.clone());
         let connections = Gauge::default();
@@ -247,9 +255,9 @@ impl Metrics {
             WorkerGauge { gauge, read }
         };
         let workers = WORKER_ROWS.into_iter().map(worker).collect();
-        let registry = Mutex::new(registry);
         Metrics {
-            registry,
+            registry: Mutex::new(whole),
+            process,
             requests,
             answered,
             picks,
@@ -294,7 +302,7 @@ impl Metrics {
         self.tls_files.get_or_create(&[("result", result)]).inc();
     }
 
-    /// The page a scraper reads.
+    /// The page a scraper reads. Of the process it tells what was seen at the last look.
     pub(crate) fn page(&self, now: Instant, brain: &Brain) -> String {
         // Held throughout, so that two scrapers do not see half of each other's workers.
         let registry = self.registry.lock();

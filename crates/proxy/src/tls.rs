@@ -10,6 +10,7 @@
 
 mod files;
 mod inward;
+mod no_tls;
 mod outward;
 
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use crate::settings::{self, Settings, WorkerTls};
 pub use files::BadTls;
 use files::Files;
 pub(crate) use inward::{Inward, Listener, receive};
-pub(crate) use outward::{Outward, refusal};
+pub use no_tls::NoTls;
+pub(crate) use outward::Outward;
 
 /// Between two looks at the files. Chosen: short against any overlap of certificates, and a look costs a few reads.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -1,5 +1,6 @@
-//! Connections to the endpoint, kept open between requests. HTTP/1.1 without TLS.
+//! Connections to the endpoint, kept open between requests. HTTP/1.1, by TLS if the address says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +11,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use maitre_base::Instant;
-use maitre_proxy::Address;
+use maitre_proxy::{Address, Dialer, NoTls, Undialled};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::trouble::{Kind, Trouble};
+use crate::dial;
 
 /// How long a connection may have been idle and still be used. Uvicorn, and with it vLLM, closes one after
 /// five seconds; a request that meets the closing is lost for no fault of the endpoint.
@@ -32,12 +33,13 @@ pub(crate) struct Line {
 pub(crate) struct Lines {
     address: Address,
     key: Option<HeaderValue>,
+    dialer: Arc<Dialer>,
     idle: Mutex<Vec<(Line, Instant)>>,
 }
 
 impl Lines {
-    pub(crate) fn new(address: Address, key: Option<HeaderValue>) -> Lines {
-        Lines { address, key, idle: Mutex::default() }
+    pub(crate) fn new(address: Address, key: Option<HeaderValue>, dialer: Arc<Dialer>) -> Lines {
+        Lines { address, key, dialer, idle: Mutex::default() }
     }
 
     pub(crate) fn get(&self, path: &str) -> request::Builder {
@@ -49,8 +51,7 @@ impl Lines {
     }
 
     fn head(&self, builder: request::Builder) -> request::Builder {
-        let shown = self.address.to_string();
-        let builder = builder.header(HOST, shown.trim_start_matches("http://"));
+        let builder = builder.header(HOST, self.address.header());
         match &self.key {
             Some(key) => builder.header(AUTHORIZATION, key),
             None => builder,
@@ -98,20 +99,26 @@ impl Lines {
     }
 
     async fn open(&self) -> Result<Line, Trouble> {
-        let failed = |what: String| Trouble::new(Kind::Connect, what);
-        let stream = TcpStream::connect((self.address.host(), self.address.port()));
-        let stream = stream.await.map_err(|it| failed(format!("connect to {}: {it}", self.address)))?;
-        stream.set_nodelay(true).map_err(|it| failed(it.to_string()))?;
+        let stream = self.dialer.dial(&self.address).await.map_err(|error| match error {
+            Undialled::NoTls(why) => Trouble::new(Kind::Handshake, dial::told(&why)),
+            Undialled::Unresolved(error) | Undialled::Unconnected(error) => {
+                Trouble::new(Kind::Connect, format!("connect to {}: {error}", self.address))
+            }
+        })?;
         let opened = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = opened.map_err(|it| failed(it.to_string()))?;
+        let (sender, connection) = opened.map_err(|it| Trouble::new(Kind::Connect, it.to_string()))?;
         let mut driver = JoinSet::new();
         driver.spawn(async move { drop(connection.await) });
         Ok(Line { sender, _driver: driver })
     }
 }
 
-/// What hyper says, and what lies under it.
+/// What hyper says, and what lies under it. With TLS 1.3 that may be a no to who we are, which comes only after the
+/// handshake.
 pub(super) fn broke_off(error: &hyper::Error) -> Trouble {
+    if let Some(why) = NoTls::beneath(error) {
+        return Trouble::new(Kind::Handshake, dial::told(&why));
+    }
     let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();
     Trouble::new(Kind::BrokeOff, format!("{error}{cause}"))
 }

@@ -14,7 +14,6 @@ use http::header::USER_AGENT;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use maitre_base::Instant;
-use maitre_proxy::Address;
 use maitre_sim::report::{Label, Seen};
 use maitre_sim::trace::{Request, Trace};
 use parking_lot::Mutex;
@@ -57,7 +56,7 @@ pub async fn play_until(
     let requests = selected(plan, &trace.requests);
     let run = Arc::new(Run {
         plan: plan.clone(),
-        lines: Lines::new(plan.address.clone(), plan.key.clone()),
+        lines: plan.lines(),
         first: requests.first().map_or(Instant::ZERO, |it| it.at),
         answers: Mutex::new(Answers::of(requests)),
         played: Mutex::new(Played { planned: requests.len() as u64, speed: plan.speed, ..Played::default() }),
@@ -298,8 +297,8 @@ struct Model {
 }
 
 /// The name of the first model that the endpoint serves.
-pub async fn first_model(address: &Address, key: Option<&http::HeaderValue>) -> anyhow::Result<String> {
-    let lines = Lines::new(address.clone(), key.cloned());
+pub async fn first_model(plan: &Plan) -> anyhow::Result<String> {
+    let lines = plan.lines();
     let ask = async {
         let request = lines.get("/v1/models").header(USER_AGENT, AGENT).body(Full::default())?;
         let (response, _line) = lines.send(request, Instant::ZERO).await?;
@@ -313,5 +312,5 @@ pub async fn first_model(address: &Address, key: Option<&http::HeaderValue>) -> 
     };
     let asked = tokio::time::timeout(MODELS_TIMEOUT, ask).await;
     let asked = asked.unwrap_or_else(|_| bail!("no answer after {MODELS_TIMEOUT:?}"));
-    asked.with_context(|| format!("ask {address} for its models (--model NAME does without)"))
+    asked.with_context(|| format!("ask {} for its models (--model NAME does without)", plan.address))
 }

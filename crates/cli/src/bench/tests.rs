@@ -146,7 +146,7 @@ async fn what_is_not_answered_is_counted_by_its_kind() {
         (played.failed, played.main_trouble().map(|it| it.0.to_string())),
         (4, Some("connect".into()))
     );
-    let error = first_model(&address, None).await.unwrap_err();
+    let error = first_model(&Plan::new(address.clone(), "")).await.unwrap_err();
     assert!(format!("{error:#}").contains(&address.to_string()), "{error:#}");
 }
 
@@ -254,7 +254,7 @@ async fn a_run_that_is_ended_early_says_so() {
 #[tokio::test]
 async fn the_first_model_is_asked_for() {
     let host = host(INSTANT).await;
-    assert_eq!(first_model(&plan(&host).address, None).await.unwrap(), "maitre-sim");
+    assert_eq!(first_model(&plan(&host)).await.unwrap(), "maitre-sim");
 }
 
 fn matches(args: &[&str]) -> clap::ArgMatches {
@@ -263,9 +263,9 @@ fn matches(args: &[&str]) -> clap::ArgMatches {
 }
 
 #[test]
-fn addresses_are_plain_http() {
+fn addresses_are_a_scheme_and_a_host() {
     for (url, expected) in [
-        ("https://host", "asks for TLS, which bench does not speak"),
+        ("ftp://host", "has no scheme"),
         ("host:8000", "has no scheme"),
         ("http://host/v1", "has a path"),
         ("", "is not a URL"),

@@ -16,6 +16,8 @@ pub enum Kind {
     Status(u16),
     /// No connection could be had.
     Connect,
+    /// Somebody is there, and there is no TLS with them.
+    Handshake,
     /// The connection ended, or the stream did, before the answer.
     BrokeOff,
     Timeout,
@@ -33,6 +35,7 @@ impl fmt::Display for Kind {
         match self {
             Kind::Status(status) => write!(f, "status {status}"),
             Kind::Connect => f.write_str("connect"),
+            Kind::Handshake => f.write_str("handshake"),
             Kind::BrokeOff => f.write_str("broke off"),
             Kind::Timeout => f.write_str("timeout"),
         }

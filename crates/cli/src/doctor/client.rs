@@ -1,9 +1,9 @@
 //! Questions over HTTP/1.1, each on a connection of its own.
 //!
 //! A doctor asks a few dozen questions and wants to know exactly how each one failed; keeping connections would save
-//! little and blur that. Whoever adds another transport does it in `open`: nothing else here knows what a line is made of.
+//! little and blur that. Who speaks plainly to a port of TLS hears nothing sensible, so that is looked into.
 
-use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use maitre_proxy::Address;
-use tokio::net::TcpStream;
+use maitre_proxy::{Address, Dialer, NoTls, Undialled};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::clock;
 use super::facts::Reach;
+use crate::dial;
 
 /// Largest page that is read: metrics of a large model are tens of kilobytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -30,6 +30,7 @@ const WHY_BYTES_MAX: usize = 200;
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) address: Address,
+    pub(super) dialer: Arc<Dialer>,
     pub(super) key: Option<HeaderValue>,
     pub(super) patience: Duration,
 }
@@ -49,6 +50,9 @@ pub(super) enum Unanswered {
     Unresolved(String),
     Refused(String),
     TimedOut(Duration),
+    NoTls(NoTls),
+    /// It was spoken to plainly, and speaks TLS.
+    SpeaksTls,
     Broke(String),
 }
 
@@ -84,6 +88,8 @@ impl Unanswered {
             Unanswered::Unresolved(why) => Reach::Unresolved(why),
             Unanswered::Refused(why) => Reach::Refused(why),
             Unanswered::TimedOut(after) => Reach::TimedOut(after),
+            Unanswered::NoTls(why) => Reach::NoTls(why),
+            Unanswered::SpeaksTls => Reach::SpeaksTls,
             Unanswered::Broke(why) => Reach::Broke(why),
         }
     }
@@ -93,6 +99,8 @@ impl Unanswered {
             Unanswered::Unresolved(why) => format!("its name does not resolve: {why}"),
             Unanswered::Refused(why) | Unanswered::Broke(why) => why,
             Unanswered::TimedOut(after) => format!("no answer within {after:?}"),
+            Unanswered::NoTls(why) => dial::told(&why),
+            Unanswered::SpeaksTls => "it speaks TLS; write https:// in its URL".to_owned(),
         }
     }
 }
@@ -100,6 +108,22 @@ impl Unanswered {
 impl Client {
     /// Asks and reads the whole answer.
     pub(super) async fn ask(&self, question: Question<'_>) -> Result<Page, Unanswered> {
+        let is_plain_page = !self.address.is_tls() && question.method == Method::GET;
+        let asked = self.ask_once(question).await;
+        // What servers of TLS make of plain HTTP: an answer of this status, bytes that are none, or silence.
+        let is_odd =
+            asked.as_ref().map_or_else(|it| matches!(it, Unanswered::Broke(_)), |it| it.status == 400);
+        match is_plain_page && is_odd && self.finds_tls().await {
+            true => Err(Unanswered::SpeaksTls),
+            false => asked,
+        }
+    }
+
+    async fn finds_tls(&self) -> bool {
+        timeout(self.patience, self.dialer.finds_tls(&self.address)).await.unwrap_or(false)
+    }
+
+    async fn ask_once(&self, question: Question<'_>) -> Result<Page, Unanswered> {
         self.within(async {
             let (response, between, _driver) = self.send(question).await?;
             let text = |name| response.headers().get(name).and_then(|it| it.to_str().ok()).map(str::to_owned);
@@ -141,7 +165,7 @@ impl Client {
         &self,
         question: Question<'_>,
     ) -> Result<(Response<Incoming>, (Duration, Duration), JoinSet<()>), Unanswered> {
-        let stream = open(&self.address).await?;
+        let stream = self.dialer.dial(&self.address).await?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|it| broke(&it))?;
         // Dropped with the answer, and with it the connection.
@@ -154,8 +178,7 @@ impl Client {
     }
 
     fn request(&self, question: Question<'_>) -> Result<Request<Full<Bytes>>, Unanswered> {
-        let shown = self.address.to_string();
-        let host = shown.split_once("://").map_or(shown.as_str(), |it| it.1);
+        let host = self.address.header();
         let mut request = Request::builder().method(question.method).uri(question.path).header(HOST, host);
         if !question.body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -170,21 +193,22 @@ impl Client {
     }
 }
 
-/// Opens a line to a worker or a router: the only place that knows how.
-async fn open(address: &Address) -> Result<TcpStream, Unanswered> {
-    let resolved = tokio::net::lookup_host((address.host(), address.port())).await;
-    let places: Vec<_> = resolved.map_err(|it| Unanswered::Unresolved(it.to_string()))?.collect();
-    let stream = TcpStream::connect(&places[..]).await.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => Unanswered::Broke(format!("connect: {error}")),
-        _ => Unanswered::Refused(format!("connect: {error}")),
-    })?;
-    // A lost option costs milliseconds.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
+impl From<Undialled> for Unanswered {
+    fn from(undialled: Undialled) -> Unanswered {
+        match undialled {
+            Undialled::Unresolved(error) => Unanswered::Unresolved(error.to_string()),
+            Undialled::Unconnected(error) => Unanswered::Refused(format!("connect: {error}")),
+            Undialled::NoTls(why) => Unanswered::NoTls(why),
+        }
+    }
 }
 
-/// What hyper says, and what lies under it.
+/// What hyper says, and what lies under it. With TLS 1.3 that may be a no to who we are, which comes only after the
+/// handshake.
 fn broke(error: &hyper::Error) -> Unanswered {
+    if let Some(why) = NoTls::beneath(error) {
+        return Unanswered::NoTls(why);
+    }
     let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();
     Unanswered::Broke(short(&format!("{error}{cause}")))
 }

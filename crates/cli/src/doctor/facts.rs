@@ -10,6 +10,7 @@ use bytes::Bytes;
 use maitre_dialect::engine::{About, Kind, Load};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
+use maitre_proxy::NoTls;
 
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
@@ -27,10 +28,17 @@ pub struct Here {
     pub connections: u64,
     pub idle_per_worker: u64,
     pub threads: u64,
-    /// Where others can reach the admin listener, if the settings let them.
-    pub open_admin: Option<SocketAddr>,
+    /// The admin listener, if the settings let other machines reach it without TLS.
+    pub open_admin: Option<OpenAdmin>,
     /// Tokenizers that cannot be loaded: model and why.
     pub unusable: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenAdmin {
+    pub at: SocketAddr,
+    /// Whether it asks for a key, which then crosses the network.
+    pub with_key: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +70,10 @@ pub enum Reach {
     Unresolved(String),
     Refused(String),
     TimedOut(Duration),
+    /// Its address says TLS, and there is none with it.
+    NoTls(NoTls),
+    /// Its address says plain HTTP, and it speaks TLS.
+    SpeaksTls,
     /// Something is there that does not speak HTTP, or hung up.
     Broke(String),
 }

@@ -12,50 +12,49 @@ use std::sync::Arc;
 
 use maitre_dialect::engine::{self, Answer, Kind};
 use maitre_dialect::models;
-use maitre_proxy::{self as proxy, Settings};
+use maitre_proxy::{self as proxy, BadTls, Dialer, Settings};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Plan;
 use super::client::{Client, Page, Question, Unanswered, short};
 use super::clock;
-use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, Reach, Worker};
+use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, OpenAdmin, Reach, Worker};
 use tokens::Tokenizers;
 
 /// Workers that are looked at side by side.
 const AT_ONCE: usize = 8;
 
-/// Looks at all that the plan names.
-pub async fn look(plan: &Plan) -> Fleet {
+/// What looking at a worker takes.
+struct Tools {
+    plan: Plan,
+    dialer: Arc<Dialer>,
+    tokenizers: Tokenizers,
+}
+
+/// Looks at all that the plan names; fails only if the settings' TLS cannot be used, as the router would.
+pub async fn look(plan: &Plan) -> Result<Fleet, BadTls> {
+    let dialer = Arc::new(Dialer::load("worker_tls", &plan.settings.worker_tls)?);
     let router = router::look(plan).await;
     let workers = match plan.settings.workers.is_empty() {
         true => router.as_ref().map(router::workers).unwrap_or_default(),
         false => plan.settings.workers.clone(),
     };
-    let plan = Arc::new(plan.clone());
     let (tokenizers, unusable) = Tokenizers::load(&plan.settings.tokenizers);
-    let tokenizers = Arc::new(tokenizers);
-    let mut looked = side_by_side(workers.iter().cloned(), {
-        let plan = plan.clone();
-        move |worker| look_at(plan.clone(), tokenizers.clone(), worker)
-    })
-    .await;
+    let tools = Arc::new(Tools { plan: plan.clone(), dialer, tokenizers });
+    let mut looked = side_by_side(workers.iter().cloned(), |worker| look_at(tools.clone(), worker)).await;
     // Afterwards, when nobody is busy with our own questions.
     if plan.requests {
         let targets = looked.iter().zip(&workers).map(|(facts, worker)| {
             let asked = matches!(facts.asked, Asked::Answered(_));
             (asked.then(|| requests::model(facts)).flatten(), worker.clone())
         });
-        let times = side_by_side(targets, {
-            let plan = plan.clone();
-            move |(model, worker)| time(plan.clone(), model, worker)
-        });
-        let times = times.await;
+        let times = side_by_side(targets, |(model, worker)| time(tools.clone(), model, worker)).await;
         for (facts, time) in looked.iter_mut().zip(times) {
             facts.first_token = time;
         }
     }
-    Fleet { workers: looked, router, here: here(&plan, unusable) }
+    Ok(Fleet { workers: looked, router, here: here(plan, unusable) })
 }
 
 /// Does the same for each, a few at once; answers in their order.
@@ -79,16 +78,27 @@ where
     done.into_iter().map(|it| it.1).collect()
 }
 
-async fn time(plan: Arc<Plan>, model: Option<String>, worker: proxy::Worker) -> Option<std::time::Duration> {
-    requests::time(&client(&plan, &worker), &model?).await
+async fn time(
+    tools: Arc<Tools>,
+    model: Option<String>,
+    worker: proxy::Worker,
+) -> Option<std::time::Duration> {
+    requests::time(&tools.client(&worker), &model?).await
 }
 
-fn client(plan: &Plan, worker: &proxy::Worker) -> Client {
-    Client { address: worker.address.clone(), key: plan.key.clone(), patience: plan.patience }
+impl Tools {
+    fn client(&self, worker: &proxy::Worker) -> Client {
+        Client {
+            address: worker.address.clone(),
+            dialer: self.dialer.clone(),
+            key: self.plan.key.clone(),
+            patience: self.plan.patience,
+        }
+    }
 }
 
-async fn look_at(plan: Arc<Plan>, tokenizers: Arc<Tokenizers>, worker: proxy::Worker) -> Worker {
-    let (client, url) = (client(&plan, &worker), worker.address.to_string());
+async fn look_at(tools: Arc<Tools>, worker: proxy::Worker) -> Worker {
+    let (plan, client, url) = (&tools.plan, tools.client(&worker), worker.address.to_string());
     let path = &plan.settings.probes.path;
     let health = match client.ask(Question::get(path)).await {
         Ok(page) => page,
@@ -114,9 +124,9 @@ async fn look_at(plan: Arc<Plan>, tokenizers: Arc<Tokenizers>, worker: proxy::Wo
         return facts;
     }
     let sought = events::seek(&client, &plan.settings, &worker, kind).await;
-    let (events, asked) = events::follow(sought, &client, &plan, &facts).await;
+    let (events, asked) = events::follow(sought, &client, plan, &facts).await;
     (facts.events, facts.asked) = (events, asked);
-    facts.compared = tokens::compare(&client, &facts, &tokenizers).await;
+    facts.compared = tokens::compare(&client, &facts, &tools.tokenizers).await;
     facts
 }
 
@@ -174,14 +184,15 @@ fn ahead(page: &Page) -> Option<f64> {
 }
 
 fn here(plan: &Plan, unusable: Vec<(String, String)>) -> Here {
-    let Settings { limits, threads, admin, .. } = &plan.settings;
+    let Settings { limits, threads, admin, admin_key, admin_tls, .. } = &plan.settings;
+    let is_open = admin_tls.cert.is_none() && !admin.ip().to_canonical().is_loopback();
     let cores = std::thread::available_parallelism().map_or(1, |it| it.get());
     Here {
         descriptors: std::fs::read_to_string("/proc/self/limits").ok().and_then(|it| open_files(&it)),
         connections: limits.connections as u64,
         idle_per_worker: limits.idle_per_worker as u64,
         threads: if *threads == 0 { cores } else { *threads } as u64,
-        open_admin: Some(*admin).filter(|it| !it.ip().to_canonical().is_loopback()),
+        open_admin: is_open.then_some(OpenAdmin { at: *admin, with_key: admin_key.is_some() }),
         unusable,
     }
 }

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::api::Wrong;
+use super::plain::Plain;
 use super::sse::{Event, Reader};
 use super::target::Target;
 use super::trouble::Trouble;
@@ -34,7 +35,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(target: &Target) -> Client {
-        let lines = Lines::new(target.address.clone(), Some(target.key.clone()));
+        let lines = Lines::new(target.address.clone(), Some(target.key.clone()), target.dialer.clone());
         Client { lines, url: target.address.to_string() }
     }
 
@@ -119,13 +120,14 @@ impl Client {
             return Trouble::strange(&self.url, &format!("status {status}"));
         };
         match (status, error.code.as_str()) {
+            (_, "tls_required") => Trouble::Lost(format!("{}: {}", self.url, Plain::new(&error.message))),
             (StatusCode::UNAUTHORIZED, "unauthorized") => Trouble::Key { url: self.url.clone() },
             // Another listener, or a router that does not know this path yet.
             (StatusCode::UNAUTHORIZED, _) | (_, "unknown_path" | "wrong_method") => {
                 Trouble::strange(&self.url, &format!("{status}: {}", error.message))
             }
             (status, _) if status.is_server_error() => {
-                Trouble::Lost(format!("{}: {status}: {}", self.url, super::plain::Plain::new(&error.message)))
+                Trouble::Lost(format!("{}: {status}: {}", self.url, Plain::new(&error.message)))
             }
             _ => Trouble::refused(&error.message),
         }

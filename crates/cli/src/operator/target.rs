@@ -7,11 +7,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 use http::HeaderValue;
-use maitre_proxy::Address;
+use maitre_proxy::{Address, Dialer};
+
+use crate::dial;
 
 /// The same variable that `maitre serve` takes its own key from.
 pub(crate) const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";
@@ -27,9 +30,11 @@ pub(crate) struct Target {
     pub(crate) address: Address,
     /// The value of the `authorization` header.
     pub(crate) key: HeaderValue,
+    /// One that can dial the address.
+    pub(crate) dialer: Arc<Dialer>,
 }
 
-pub(crate) fn args() -> [Arg; 3] {
+pub(crate) fn args() -> [Arg; 4] {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
@@ -39,6 +44,7 @@ pub(crate) fn args() -> [Arg; 3] {
             .conflicts_with("key-file"),
         text("key-file", "FILE", "A file that holds it [default: the variable MAITRE_ADMIN_KEY]")
             .value_parser(value_parser!(PathBuf)),
+        dial::arg(),
     ]
 }
 
@@ -46,7 +52,9 @@ impl Target {
     pub(crate) fn read(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Target> {
         let url: &String = matches.get_one("url").context("url")?;
         let (place, fragment) = url.split_once('#').unwrap_or((url, ""));
-        let address = address(place)?;
+        let address: Address = place.parse().context("--url")?;
+        let ca = matches.get_one::<PathBuf>("ca");
+        let dialer = dial::dialer(ca.map(PathBuf::as_path), [&address])?;
         let in_url = fragment.split('&').find_map(|it| it.strip_prefix("key=")).filter(|it| !it.is_empty());
         let (key, from) = if let Some(key) = matches.get_one::<String>("key") {
             (key.clone(), "--key".to_owned())
@@ -62,14 +70,8 @@ impl Target {
                 "no key: {address} asks for one; set {KEY_VARIABLE}, or write --key-file FILE or the page's address, as in --url '{address}/#key=…'"
             );
         };
-        Ok(Target { address, key: header(&key).with_context(|| from)? })
+        Ok(Target { address, key: header(&key).with_context(|| from)?, dialer })
     }
-}
-
-fn address(place: &str) -> anyhow::Result<Address> {
-    let wants_tls = place.trim_start().to_ascii_lowercase().starts_with("https://");
-    ensure!(!wants_tls, "--url {place:?} asks for TLS, which is not spoken here; write \"http://host:port\"");
-    place.parse().context("--url")
 }
 
 fn in_file(path: &Path) -> anyhow::Result<String> {
@@ -134,6 +136,7 @@ mod tests {
         check(&["--url", page], "s3cret-env", Ok(("http://10.0.0.1:9", "Bearer s3cret-url")));
         check(&["--url", page, "--key", "s3cret"], "", Ok(("http://10.0.0.1:9", "Bearer s3cret")));
         check(&["--url", "http://a:1/#decision=7"], "k", Ok(("http://a:1", "Bearer k")));
+        check(&["--url", "https://a/#key=s3cret"], "", Ok(("https://a:443", "Bearer s3cret")));
         check(&["--url", "http://a:1/#key="], "", Err("no key: http://a:1 asks for one"));
         check(&[], "", Err("set MAITRE_ADMIN_KEY, or write --key-file FILE"));
     }
@@ -161,7 +164,9 @@ mod tests {
     fn what_cannot_be_asked_is_told_without_the_key() {
         check(&["--key", "s3cret\nx"], "", Err("--key: not a key that a header can carry"));
         check(&["--key", "sha256:s3cret"], "", Err("the hash of a key"));
-        check(&["--url", "https://a/#key=s3cret"], "", Err("asks for TLS"));
+        check(&["--url", "ftp://a/#key=s3cret"], "", Err("has no scheme"));
+        check(&["--url", "http://a/#key=s3cret", "--ca", "x"], "", Err("begins with https://"));
+        check(&["--url", "https://a/#key=s3cret", "--ca", "absent"], "", Err("--ca absent: No such file"));
         check(&["--url", "http://a/b#key=s3cret"], "", Err("has a path"));
         check(&["--url", "127.0.0.1:8081#key=s3cret"], "", Err("--url"));
     }

@@ -8,7 +8,7 @@ use crate::client::{Client, within};
 use crate::program::{Engine, run};
 
 /// Forty requests in two tenths of a second: ten prompts that come four times.
-fn trace(name: &str) -> String {
+pub(crate) fn trace(name: &str) -> String {
     let row = |index: u64| {
         let prompt = [(1, 200), (10 + index % 10, 100)];
         json!({"timestamp": 5 * index, "output_length": 8, "prompt": prompt, "answer": 1_000 + index})
@@ -82,7 +82,7 @@ async fn what_cannot_be_played_is_told_at_once() {
     let nobody = format!("http://{}", taken.local_addr().unwrap());
     drop(taken);
     for (url, trace, code, expected) in [
-        ("https://host", trace.as_str(), 1, "asks for TLS"),
+        ("ftp://host", trace.as_str(), 1, "has no scheme"),
         ("nonsense", &trace, 1, "--url"),
         (&nobody, &trace, 1, &format!("ask {nobody} for its models")),
         (&nobody, "/nonexistent/trace", 1, "--trace /nonexistent/trace"),

@@ -8,29 +8,29 @@ use serde_json::Value;
 use crate::client::{chat, within};
 use crate::program::Program;
 
-struct Ran {
-    code: Option<i32>,
-    printed: String,
-    said: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) printed: String,
+    pub(crate) said: String,
 }
 
 impl Ran {
     #[track_caller]
-    fn check(&self, code: i32, said: &str) {
+    pub(crate) fn check(&self, code: i32, said: &str) {
         assert_eq!(self.code, Some(code), "{}{}", self.said, self.printed);
         assert!(self.said.contains(said), "no {said:?} in {:?}", self.said);
         assert_eq!(self.printed, "", "what is wrong is told where errors are told");
     }
 
     #[track_caller]
-    fn good(&self) -> &str {
+    pub(crate) fn good(&self) -> &str {
         assert_eq!((self.code, self.said.as_str()), (Some(0), ""), "{}", self.printed);
         &self.printed
     }
 }
 
 /// Runs to the end, with this key in the environment and this on standard input.
-async fn maitre(args: &[&str], key: &str, input: &str) -> Ran {
+pub(crate) async fn maitre(args: &[&str], key: &str, input: &str) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
     command.args(args).env_clear().env("MAITRE_ADMIN_KEY", key);
     let input = input.to_owned();

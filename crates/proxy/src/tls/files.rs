@@ -25,6 +25,11 @@ impl BadTls {
     pub(super) fn new(key: impl Into<String>, what: impl Into<String>) -> BadTls {
         BadTls { key: key.into(), what: what.into() }
     }
+
+    /// Without the setting, for who was given the file in another way.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
 }
 
 /// A setting that may name a file.

@@ -1,21 +1,18 @@
-//! TLS toward workers: whom we believe, who we say we are, and what a handshake that failed means in plain words.
+//! TLS toward workers: whom we believe, and who we say we are.
 
-use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tracing::warn;
 
 use super::files::{BadTls, Files};
+use super::no_tls::NoTls;
 use super::{Tried, provider};
 use crate::address::Address;
 use crate::metrics::Metrics;
@@ -23,7 +20,6 @@ use crate::settings::WorkerTls;
 use crate::stream::Stream;
 
 pub(crate) struct Outward {
-    /// Which settings it goes by.
     section: &'static str,
     made: ArcSwap<Made>,
     tried: Tried,
@@ -36,7 +32,7 @@ struct Made {
 }
 
 impl Outward {
-    pub(super) fn load(section: &'static str, settings: &WorkerTls) -> Result<Outward, BadTls> {
+    pub(crate) fn load(section: &'static str, settings: &WorkerTls) -> Result<Outward, BadTls> {
         let files = read(section, settings);
         let made = ArcSwap::from_pointee(make(section, settings, &files)?);
         Ok(Outward { section, made, tried: Tried::new(&files) })
@@ -51,70 +47,22 @@ impl Outward {
     }
 
     /// Shakes hands with whoever listens at the address; if it comes to nothing, says why.
-    pub(crate) async fn shake(&self, address: &Address, stream: TcpStream) -> Result<Stream, String> {
+    pub(crate) async fn shake(&self, address: &Address, stream: TcpStream) -> Result<Stream, NoTls> {
         let made = self.made.load_full();
         let name = match &made.server_name {
             Some(name) => name.clone(),
-            None => ServerName::try_from(address.host().to_owned())
-                .map_err(|_| format!("{:?} is no name that a certificate could be for", address.host()))?,
+            None => ServerName::try_from(address.host().to_owned()).map_err(|_| {
+                NoTls::Failed(format!("{:?} is no name that a certificate could be for", address.host()))
+            })?,
         };
-        let shaken = TlsConnector::from(made.config.clone()).connect(name.clone(), stream).await;
-        match shaken {
-            Ok(stream) => Ok(Stream::Tls(Box::new(TlsStream::Client(stream)))),
-            Err(error) => Err(refusal(self.section, &error).unwrap_or_else(|| match error.kind() {
-                io::ErrorKind::UnexpectedEof => {
-                    "it closed the connection in the middle of the TLS handshake".to_owned()
-                }
-                _ => format!("the TLS handshake failed: {error}"),
-            })),
-        }
+        let shaken = TlsConnector::from(made.config.clone()).connect(name, stream).await;
+        let stream = shaken.map_err(|error| NoTls::handshake(&error))?;
+        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
-}
 
-/// What TLS found wrong, in words that say what to do; none if the error is not one of TLS.
-pub(crate) fn refusal(section: &str, error: &io::Error) -> Option<String> {
-    let error = error.get_ref()?.downcast_ref::<Error>()?;
-    Some(match error {
-        Error::InvalidCertificate(why) => distrusted(section, why),
-        Error::AlertReceived(alert) => match alert {
-            AlertDescription::CertificateRequired
-            | AlertDescription::BadCertificate
-            | AlertDescription::CertificateExpired
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::AccessDenied
-            | AlertDescription::UnknownCA => {
-                format!("it does not accept who we are ({alert:?}); see {section}.cert and {section}.key")
-            }
-            alert => format!("it ended the TLS connection: {alert:?}"),
-        },
-        Error::InvalidMessage(_) => {
-            "it does not speak TLS; write http:// if that is how it is reached".to_owned()
-        }
-        error => format!("TLS: {error}"),
-    })
-}
-
-fn distrusted(section: &str, why: &CertificateError) -> String {
-    match why {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired".to_owned()
-        }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet".to_owned()
-        }
-        // The second is an authority of the same name with another key, as after it was made anew.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            format!("its certificate is not signed by anyone we trust; name its authority in {section}.ca")
-        }
-        CertificateError::NotValidForNameContext { expected, presented } => format!(
-            "its certificate is not for {}, but for {}; {section}.server_name can say which name to expect",
-            expected.to_str(),
-            if presented.is_empty() { "nobody".to_owned() } else { presented.join(", ") },
-        ),
-        CertificateError::NotValidForName => {
-            format!("its certificate is for another name; {section}.server_name can say which to expect")
-        }
-        why => format!("its certificate cannot be accepted: {why}"),
+    /// Which settings it goes by.
+    pub(crate) fn section(&self) -> &'static str {
+        self.section
     }
 }
 
@@ -257,7 +205,7 @@ mod tests {
             let _ = TlsAcceptor::from(Arc::new(config)).accept(served).await;
         };
         let (shaken, ()) = tokio::join!(outward.shake(&address, stream), serve);
-        shaken.err().unwrap_or_default()
+        shaken.err().map_or(String::new(), |it| it.told(outward.section()))
     }
 
     #[tokio::test]

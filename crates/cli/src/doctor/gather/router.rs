@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use http::HeaderValue;
 use maitre_dialect::{exposition, models};
 use maitre_proxy::{self as proxy, Address};
 
@@ -27,9 +28,13 @@ pub(super) async fn look(plan: &Plan) -> Option<Router> {
     Some(router)
 }
 
+fn client(plan: &Plan, address: &Address, key: Option<HeaderValue>) -> Client {
+    Client { address: address.clone(), dialer: plan.dialer.clone(), key, patience: plan.patience }
+}
+
 async fn admin(plan: &Plan, address: &Address) -> Result<Admin, String> {
     // The key is the workers': this listener asks for none.
-    let client = Client { address: address.clone(), key: None, patience: plan.patience };
+    let client = client(plan, address, None);
     let ready = client.ask(Question::get("/readyz")).await.map_err(|it| it.why())?;
     let metrics = client.ask(Question::get("/metrics")).await.map_err(|it| it.why())?;
     let is_ours = exposition::samples(&metrics.body).any(|it| it.name.starts_with("maitre_"));
@@ -46,7 +51,7 @@ async fn admin(plan: &Plan, address: &Address) -> Result<Admin, String> {
 }
 
 async fn front(plan: &Plan, address: &Address) -> Result<Vec<String>, String> {
-    let client = Client { address: address.clone(), key: plan.key.clone(), patience: plan.patience };
+    let client = client(plan, address, plan.key.clone());
     let page = client.ask(Question::get("/v1/models")).await.map_err(|it| it.why())?;
     if !page.is_success() {
         return Err(format!("/v1/models answers {}", page.status));

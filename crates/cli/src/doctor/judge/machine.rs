@@ -6,7 +6,7 @@ use maitre_dialect::engine::{Kind, Need};
 
 use super::{groups, router, workers};
 use crate::doctor::code::Code;
-use crate::doctor::facts::{Fleet, Metered, Worker};
+use crate::doctor::facts::{Fleet, Metered, OpenAdmin, Worker};
 use crate::doctor::report::{Finding, Outcome};
 
 /// A worker is slow if it takes this many times as long as its peers,
@@ -101,15 +101,27 @@ pub(super) fn machine(fleet: &Fleet) -> Outcome {
         }
     }
     let descriptors = descriptors(fleet, &mut outcome);
-    if let Some(admin) = fleet.here.open_admin {
-        outcome.find(Finding::general(
-            Code::AdminOpen,
-            format!("the settings open the admin listener to other machines at {admin}, without a key and without TLS"),
-            "set admin to 127.0.0.1:8081, or keep it behind a firewall that lets only operators in",
-        ));
-    }
+    outcome.findings.extend(fleet.here.open_admin.map(open_admin));
     outcome.said = format!("clocks compared with {}; {descriptors}", workers(known));
     outcome
+}
+
+fn open_admin(OpenAdmin { at, with_key }: OpenAdmin) -> Finding {
+    let (what, fix) = match with_key {
+        true => (
+            format!(
+                "other machines reach the admin listener at {at} without TLS: the admin key crosses the network in the clear"
+            ),
+            "set admin_tls.cert and admin_tls.key, or set admin to a loopback address as in 127.0.0.1:8081",
+        ),
+        false => (
+            format!(
+                "the settings open the admin listener to other machines at {at}, without a key and without TLS"
+            ),
+            "set admin to 127.0.0.1:8081, or keep it behind a firewall that lets only operators in",
+        ),
+    };
+    Finding::general(Code::AdminOpen, what, fix)
 }
 
 /// Whose limit it is: the router's own if it tells it; this process's if there is no router yet.

@@ -1,6 +1,7 @@
 //! Is everybody there, and what do they say they serve?
 
 use maitre_dialect::engine::Need;
+use maitre_proxy::NoTls;
 
 use super::{odd_ones, workers};
 use crate::doctor::code::Code;
@@ -31,9 +32,21 @@ fn absence(worker: &Worker) -> Option<Finding> {
             "see whether the engine hangs, still loads its model, or is kept behind a firewall; \
              --timeout waits longer",
         ),
+        Reach::NoTls(why) => find(why.to_string(), mend(why)),
+        Reach::SpeaksTls => find(
+            "it is asked in plain HTTP, and speaks TLS".to_owned(),
+            "write https:// in its URL, and name the authority of its certificate in worker_tls.ca unless \
+             browsers trust it",
+        ),
+        // Whoever does not accept us by TLS 1.3 says so after the handshake, and what they say may get lost.
+        Reach::Broke(why) if url.starts_with("https://") => find(
+            format!("something is there that speaks TLS and does not answer in HTTP/1.1: {why}"),
+            "mend the port in its URL; if it wants certificates of its clients, set worker_tls.cert and \
+             worker_tls.key",
+        ),
         Reach::Broke(why) => find(
             format!("something is there that does not answer in plain HTTP/1.1: {why}"),
-            "mend the port in its URL; if it speaks TLS, reach it by an address that does not",
+            "mend the port in its URL",
         ),
         Reach::Answers { path, status } if worker.is_stranger() => Some(Finding::at(
             url,
@@ -48,6 +61,29 @@ fn absence(worker: &Worker) -> Option<Finding> {
             "read the engine's own log; it gets no requests meanwhile",
         )),
         Reach::Answers { .. } => None,
+    }
+}
+
+/// The setting that lets TLS be.
+fn mend(why: &NoTls) -> &'static str {
+    match why {
+        NoTls::Unsigned => "name the authority that signed it in worker_tls.ca, as a PEM file",
+        NoTls::Misnamed(..) => {
+            "write a name that it is for in the worker's URL, or set worker_tls.server_name to one"
+        }
+        NoTls::Expired | NoTls::NotYetValid => "renew the certificate, or mend this machine's clock",
+        NoTls::Unacceptable(_) => {
+            "have the certificate made anew: one for servers, with the host's name in it, and not an authority's \
+             own (CA:FALSE)"
+        }
+        NoTls::Unwelcome(_) => {
+            "it wants a certificate of its clients: set worker_tls.cert and worker_tls.key to one that it accepts"
+        }
+        NoTls::Plain => "write http:// in its URL, or have it serve TLS",
+        NoTls::Ended(_) | NoTls::Closed | NoTls::Failed(_) => {
+            "mend the port in its URL, or write http:// if it does not speak TLS; it must speak version 1.2 or \
+             1.3, and its own log says more"
+        }
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 use maitre_dialect::engine::{About, Kind, Load};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
+use maitre_proxy::NoTls;
 
 use super::{judge, odd_ones};
 use crate::doctor::code::Code;
 use crate::doctor::facts::{
-    Admin, Answered, Asked, Compared, Comparison, Events, Fleet, Here, Listed, Metered, Published, Reach,
-    Replay, Router, Salted, Stream, Worker,
+    Admin, Answered, Asked, Compared, Comparison, Events, Fleet, Here, Listed, Metered, OpenAdmin, Published,
+    Reach, Replay, Router, Salted, Stream, Worker,
 };
 use crate::doctor::report::Finding;
 
@@ -128,8 +129,10 @@ fn of_a_worker_that_is_not_there_nothing_else_is_said() {
     let unresolved = Reach::Unresolved("no such host".to_owned());
     check_second(gone(unresolved), Code::Unreachable, "does not resolve", "mend the host");
     check_second(gone(Reach::TimedOut(Duration::from_secs(5))), Code::Unreachable, "within 5s", "--timeout");
-    let tls = Reach::Broke("invalid HTTP version parsed".to_owned());
-    check_second(gone(tls), Code::Unreachable, "invalid HTTP", "TLS");
+    let broke = || Reach::Broke("invalid HTTP version parsed".to_owned());
+    check_second(gone(broke()), Code::Unreachable, "in plain HTTP/1.1: invalid HTTP", "mend the port");
+    let broke_in_tls = |it: &mut Worker| *it = Worker::unknown("https://w1:1".to_owned(), broke());
+    check_second(broke_in_tls, Code::Unreachable, "speaks TLS", "worker_tls.cert");
     let lost = |it: &mut Worker| {
         let reach = Reach::Answers { path: "/health".to_owned(), status: 404 };
         *it = Worker::unknown(it.url.clone(), reach);
@@ -138,6 +141,32 @@ fn of_a_worker_that_is_not_there_nothing_else_is_said() {
     check_second(lost, Code::NotAnEngine, "/health answers 404", "without /v1");
     let sick = |it: &mut Worker| it.reach = Reach::Answers { path: "/health".to_owned(), status: 503 };
     check_second(sick, Code::Unreachable, "503", "log");
+}
+
+#[test]
+fn what_tls_finds_wrong_is_told_with_the_setting_that_mends_it() {
+    let word = || "Word".to_owned();
+    for (why, what, fix) in [
+        (NoTls::Unsigned, "not signed by anyone we trust", "worker_tls.ca"),
+        (
+            NoTls::Misnamed("w1".to_owned(), vec!["w2".to_owned()]),
+            "not for w1, but for w2",
+            "worker_tls.server_name",
+        ),
+        (NoTls::Expired, "has expired", "renew"),
+        (NoTls::NotYetValid, "not valid yet", "clock"),
+        (NoTls::Unacceptable(word()), "cannot be accepted: Word", "made anew"),
+        (NoTls::Unwelcome(word()), "does not accept who we are (Word)", "worker_tls.cert and worker_tls.key"),
+        (NoTls::Plain, "does not speak TLS", "write http:// in its URL"),
+        (NoTls::Ended(word()), "ended the TLS connection: Word", "version 1.2"),
+        (NoTls::Closed, "in the middle of the TLS handshake", "write http://"),
+        (NoTls::Failed(word()), "handshake failed: Word", "log"),
+    ] {
+        let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::NoTls(why));
+        check_second(lost, Code::Unreachable, what, fix);
+    }
+    let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::SpeaksTls);
+    check_second(lost, Code::Unreachable, "asked in plain HTTP, and speaks TLS", "write https:// in its URL");
 }
 
 #[test]
@@ -381,7 +410,14 @@ fn metrics_speed_clocks_and_descriptors() {
     check(|fleet| fleet.workers[1].clock_ahead = Some(1.9), &[]);
     check(|fleet| fleet.here.descriptors = Some(1_024), &[(Code::Descriptors, None)]);
     check(|fleet| fleet.here.descriptors = None, &[]);
-    check(|fleet| fleet.here.open_admin = Some("0.0.0.0:8081".parse().unwrap()), &[(Code::AdminOpen, None)]);
+    for (with_key, what, fix) in [
+        (false, "without a key and without TLS", "set admin to 127.0.0.1:8081, or keep it behind a firewall"),
+        (true, "the admin key crosses the network in the clear", "set admin_tls.cert and admin_tls.key, or"),
+    ] {
+        let open = OpenAdmin { at: "0.0.0.0:8081".parse().unwrap(), with_key };
+        let findings = check(|fleet| fleet.here.open_admin = Some(open), &[(Code::AdminOpen, None)]);
+        assert!(findings[0].what.contains(what) && findings[0].fix.contains(fix), "{findings:#?}");
+    }
 }
 
 /// A router's page: its three workers ready and trusted, and what is added.

@@ -56,7 +56,7 @@ async fn client(key: &'static str, tasks: &mut JoinSet<()>) -> Arc<Client> {
             answer(stream).await;
         }
     });
-    Arc::new(Client::new(&Target { address, key: HeaderValue::from_static(key) }))
+    Arc::new(Client::new(&Target { address, key: HeaderValue::from_static(key), dialer: Arc::default() }))
 }
 
 /// The next that is heard, as a word.

@@ -1,6 +1,8 @@
 //! Simulated fleets over loopback, each with one thing wrong: doctor must find that, and nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod tls;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use maitre_cli::doctor::code::Code;
 use maitre_cli::doctor::report::Finding;
 use maitre_cli::doctor::{Plan, judge, look};
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, Secret, Settings};
 use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
@@ -73,7 +75,7 @@ impl Ward {
     }
 
     async fn findings(&self) -> Vec<Finding> {
-        let fleet = tokio::time::timeout(LIMIT, look(&self.plan)).await.expect("within the limit");
+        let fleet = tokio::time::timeout(LIMIT, look(&self.plan)).await.expect("within the limit").unwrap();
         judge(&fleet).findings
     }
 
@@ -120,7 +122,7 @@ async fn a_healthy_fleet_with_events_and_a_tokenizer_has_nothing() {
     let healthy = || odd(Oddity::Tokenizes(tokenize));
     let mut ward = Ward::of([healthy(), healthy(), healthy()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
-    let fleet = look(&ward.plan).await;
+    let fleet = look(&ward.plan).await.unwrap();
     assert_eq!(judge(&fleet).findings, []);
     let said = |name: &str| judge(&fleet).checks.into_iter().find(|it| it.name == name).unwrap().said;
     assert_eq!(said("tokens"), "9 of 9 chats are the same here and there");
@@ -374,11 +376,44 @@ async fn too_few_descriptors_and_an_open_admin() {
     assert_eq!(codes, [Code::Descriptors, Code::AdminOpen]);
 }
 
+#[tokio::test]
+async fn an_admin_that_others_reach_is_well_with_tls_only() {
+    let mut ward = Ward::of([engine()]).await;
+    ward.plan.settings.admin = "0.0.0.0:8081".parse().unwrap();
+    ward.check_at(None, Code::AdminOpen, "without a key", "firewall").await;
+    ward.plan.settings.admin_key = Some(Secret::of(b"0123456789abcdef"));
+    ward.check_at(None, Code::AdminOpen, "key crosses the network in the clear", "admin_tls.cert").await;
+    ward.plan.settings.admin_tls.cert = Some("admin.crt".into());
+    ward.check_well().await;
+    ward.plan.settings.admin_tls.cert = None;
+    ward.plan.settings.admin = ANYWHERE;
+    ward.check_well().await;
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_running_router_tells_its_own_limit_of_descriptors() {
+    let mut ward = Ward::of([engine()]).await;
+    let router = router(&ward).await;
+    ward.plan.admin = Some(url(router.admin()).parse().unwrap());
+    let fleet = look(&ward.plan).await.unwrap();
+    let machine = judge(&fleet).checks.into_iter().find(|it| it.name == "this machine").unwrap();
+    assert!(machine.said.contains("the router may open "), "{}", machine.said);
+    ward.plan.settings.limits.connections = 1 << 40;
+    ward.check_at(None, Code::Descriptors, "the router may open", "ulimit -n").await;
+}
+
 /// A router before these engines that has found them all.
 async fn router(ward: &Ward) -> Router {
     let mut settings = ward.plan.settings.clone();
     (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
     let router = Router::start(settings).await.unwrap();
+    until_well(&router, ward).await;
+    router
+}
+
+/// Waits until the router has found all engines, and believes what they say of their caches.
+async fn until_well(router: &Router, ward: &Ward) {
     let until = async {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
         let wanted = ward.plan.settings.workers.len();
@@ -394,7 +429,6 @@ async fn router(ward: &Ward) -> Router {
         }
     };
     tokio::time::timeout(LIMIT, until).await.expect("within the limit");
-    router
 }
 
 #[tokio::test]
@@ -406,7 +440,7 @@ async fn a_router_is_looked_at_with_the_workers_it_has() {
     ward.check_well().await;
     // It knows its workers, so nobody else need name them.
     let workers = std::mem::take(&mut ward.plan.settings.workers);
-    let fleet = look(&ward.plan).await;
+    let fleet = look(&ward.plan).await.unwrap();
     assert_eq!(judge(&fleet).findings, []);
     let mut seen: Vec<String> = fleet.workers.iter().map(|it| it.url.clone()).collect();
     let mut known: Vec<String> = workers.iter().map(|it| it.address.to_string()).collect();
