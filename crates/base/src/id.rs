@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// One engine replica that takes requests. Numbers are dense and never reused while the process lives,
-/// so a late event about a removed worker can never be taken for news of its successor.
+/// One engine replica that takes requests. Numbers are dense, so that a fleet whose workers come and go for months
+/// needs no more of them than it had workers at once: a number is given to another worker once nothing speaks of the
+/// last one any more. Whoever remembers a number for longer than that remembers also whose it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u32);
 

@@ -39,6 +39,12 @@ impl All {
         self.requests = self.requests.saturating_sub(1);
     }
 
+    /// Whether nobody waits for the worker.
+    pub(crate) fn is_clear(&self, worker: WorkerId) -> bool {
+        let classes = self.workers.get(worker.index());
+        classes.is_none_or(|it| it.iter().all(|it| *it == Awaited::default()))
+    }
+
     /// What of this class and those above waits for the worker.
     pub(crate) fn at(&self, worker: WorkerId, class: ClassId) -> Awaited {
         // Mostly nobody waits for anybody.

@@ -24,6 +24,7 @@ use crate::shadow::Shadows;
 
 mod consider;
 mod learn;
+mod number;
 mod pool;
 mod recall;
 pub mod reconfigure;
@@ -63,8 +64,8 @@ struct Open {
     failovers: u32,
     /// How the last attempt failed.
     failure: Option<Failure>,
-    /// How often it was called back.
-    recalls: u32,
+    /// Where it was called back from, each time.
+    recalled: Vec<WorkerId>,
 }
 
 impl Open {
@@ -264,17 +265,8 @@ impl Brain {
 
     fn believe(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         match event {
-            Event::WorkerJoined { url } => {
-                let worker = self.fleet.add(url);
-                self.cache.join(worker);
-                effects.push(Effect::Watch { worker });
-            }
-            Event::WorkerGone { worker } => {
-                self.fleet.remove(worker);
-                self.cache.leave(worker);
-                self.fleet_changed = true;
-                effects.push(Effect::Forget { worker });
-            }
+            Event::WorkerJoined { url } => self.joined(now, url, effects),
+            Event::WorkerGone { worker } => self.gone(now, worker, effects),
             Event::WorkerDrained { worker, draining } => {
                 self.fleet.drain(worker, draining);
                 self.fleet_changed = true;
@@ -436,7 +428,7 @@ impl Brain {
             tried: Vec::new(),
             failovers: 0,
             failure: None,
-            recalls: 0,
+            recalled: Vec::new(),
         }
     }
 

@@ -52,6 +52,11 @@ struct Known {
     holds: u32,
 }
 
+impl Known {
+    /// Of one that has said nothing yet.
+    const NOTHING: Known = Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 };
+}
+
 #[derive(Debug)]
 pub struct Cache {
     index: Index,
@@ -130,7 +135,9 @@ impl Cache {
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
-        self.known.resize(places, Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 });
+        self.known.resize(places, Known::NOTHING);
+        // The number may have been another's.
+        self.known[worker.index()] = Known::NOTHING;
         self.index.join(worker);
         self.words.join(worker);
     }

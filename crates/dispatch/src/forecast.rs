@@ -103,6 +103,13 @@ impl Forecast {
         self.workers[worker.index()].learn(ratio, LEAN, self.fleet.times.ln());
     }
 
+    /// Whoever has this number from now on has not answered yet.
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        if let Some(it) = self.workers.get_mut(worker.index()) {
+            *it = Ratios::default();
+        }
+    }
+
     /// One that has not answered yet is corrected as the fleet is.
     fn correction(&self, worker: WorkerId) -> f64 {
         let known = self.workers.get(worker.index()).filter(|it| it.weight > 0.0);
@@ -216,6 +223,19 @@ mod tests {
             times(1)
         );
         assert!((1.2..2.6).contains(&times(7)), "{}", times(7));
+    }
+
+    #[test]
+    fn whoever_gets_a_number_is_not_corrected_as_the_last_one_was() {
+        let mut forecast = Forecast::default();
+        play(&mut forecast, 0, 1.0, 100);
+        play(&mut forecast, 1, 3.0, 20);
+        let slow = forecast.seconds(&ask(1_000), &worker(1, 3));
+        forecast.forget(WorkerId(1));
+        forecast.forget(WorkerId(9));
+        let (fresh, unknown) =
+            (forecast.seconds(&ask(1_000), &worker(1, 3)), forecast.seconds(&ask(1_000), &worker(7, 3)));
+        assert!(fresh == unknown && fresh < slow, "{fresh} {unknown} {slow}");
     }
 
     #[test]

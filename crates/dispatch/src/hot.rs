@@ -63,7 +63,9 @@ struct Entry {
     tokens: Tokens,
     model: Option<ModelId>,
     looked: Option<Instant>,
+    /// The first `named` of these.
     holders: [WorkerId; HOLDERS_MAX],
+    named: usize,
     holders_total: u32,
 }
 
@@ -95,6 +97,11 @@ impl Prefixes {
         *self = Prefixes::default();
     }
 
+    /// A worker has left: it holds nothing, and its number may be another's when somebody asks.
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        self.entries.iter_mut().for_each(|it| it.forget(worker));
+    }
+
     pub(crate) fn see(&mut self, now: Instant, sight: Sight<'_>) {
         let one = self.worth(now);
         let mut shorter = 0;
@@ -111,10 +118,16 @@ impl Prefixes {
                     }
                 }
                 None => {
-                    let (tokens, model) = (sight.tokens_at(depth), sight.model);
-                    let holders = [WorkerId(0); HOLDERS_MAX];
-                    let entry =
-                        Entry { prefix, shorter, tokens, model, looked: None, holders, holders_total: 0 };
+                    let entry = Entry {
+                        prefix,
+                        shorter,
+                        tokens: sight.tokens_at(depth),
+                        model: sight.model,
+                        looked: None,
+                        holders: [WorkerId(0); HOLDERS_MAX],
+                        named: 0,
+                        holders_total: 0,
+                    };
                     self.admit(entry, one);
                 }
             }
@@ -181,23 +194,32 @@ impl Prefixes {
 impl Entry {
     fn look(&mut self, now: Instant, candidates: &[Candidate]) {
         self.looked = Some(now);
-        self.holders_total = 0;
+        (self.named, self.holders_total) = (0, 0);
         for candidate in candidates.iter().filter(|it| it.held >= self.tokens) {
-            if let Some(place) = self.holders.get_mut(self.holders_total as usize) {
+            if let Some(place) = self.holders.get_mut(self.named) {
                 *place = candidate.worker;
+                self.named += 1;
             }
             self.holders_total += 1;
         }
     }
 
+    fn forget(&mut self, worker: WorkerId) {
+        let named = &mut self.holders[..self.named];
+        if let Some(place) = named.iter().position(|&it| it == worker) {
+            named[place..].rotate_left(1);
+            self.named -= 1;
+            self.holders_total -= 1;
+        }
+    }
+
     fn hot(&self, seen: f64) -> Hot {
-        let named = (self.holders_total as usize).min(HOLDERS_MAX);
         Hot {
             prefix: PrefixHash(self.prefix),
             tokens: self.tokens,
             seen,
             model: self.model,
-            holders: self.holders[..named].to_vec(),
+            holders: self.holders[..self.named].to_vec(),
             holders_total: self.holders_total,
         }
     }
@@ -294,6 +316,18 @@ mod tests {
         assert_eq!((hottest[1].tokens, hottest[1].seen.round()), (Tokens(1_600), 20.0), "of the second half");
         assert_eq!((&hottest[1].holders[..], hottest[1].holders_total), (&[WorkerId(0), WorkerId(2)][..], 2));
         assert_eq!(hottest.len(), 2, "shorter ones say nothing more, and what was seen once is not hot");
+    }
+
+    #[test]
+    fn one_that_left_is_no_holder_and_the_others_are() {
+        let mut prefixes = Prefixes::default();
+        let now = Instant::from_millis(1);
+        let all: Vec<Candidate> = (0..HOLDERS_MAX as u32 + 4).map(|it| holder(it, 64 * 16)).collect();
+        (0..3).for_each(|own| see(&mut prefixes, now, &prompt(7, 64, own, 1), &all));
+        [3, 0, HOLDERS_MAX as u32 + 1, 99].into_iter().for_each(|it| prefixes.forget(WorkerId(it)));
+        let hottest = prefixes.hottest(now, 1);
+        let left: Vec<WorkerId> = (1..HOLDERS_MAX as u32).filter(|&it| it != 3).map(WorkerId).collect();
+        assert_eq!((&hottest[0].holders, hottest[0].holders_total), (&left, HOLDERS_MAX as u32 + 2));
     }
 
     #[test]

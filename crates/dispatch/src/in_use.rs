@@ -50,6 +50,11 @@ impl InUse {
         Used { all: Tokens(worker.units), of_prompt: Tokens(blocks as u64 * units) }
     }
 
+    /// Whether nothing is in use there.
+    pub(crate) fn is_clear(&self, worker: WorkerId) -> bool {
+        self.workers.get(worker.index()).is_none_or(|it| it.blocks.is_empty() && it.units == 0)
+    }
+
     pub fn begin(&mut self, worker: WorkerId, prompt: &Prompt) {
         if self.workers.len() <= worker.index() {
             self.workers.resize_with(worker.index() + 1, Worker::default);

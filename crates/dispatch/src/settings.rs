@@ -1,6 +1,7 @@
 //! What an operator may say about decisions, and what follows from it for what must be known of a request.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use maitre_fleet::health;
 use maitre_index as index;
@@ -29,8 +30,16 @@ pub struct Settings {
     pub shadows: Vec<Name>,
     /// The part of all decisions that they are asked about, in [0, 1].
     pub shadow_sample: f64,
+    /// How long the number of a worker that has left is given to nobody: see `QUARANTINE`.
+    pub quarantine: Duration,
     pub seed: u64,
 }
+
+/// What may still speak of a worker after it has left, beside requests, whose ends are known: a probe or a scrape that
+/// was being told, KV events that were being applied, a task that has not noticed. None of that waits for anything when
+/// it has come so far, so it is over in milliseconds; chosen far above that, for a machine that stalls or swaps. And a
+/// person who has just read a number gets to use it. It costs the numbers of those that leave in a minute.
+pub const QUARANTINE: Duration = Duration::from_secs(60);
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -47,6 +56,7 @@ impl Default for Settings {
             explain: explain::Settings::default(),
             shadows: Vec::new(),
             shadow_sample: 1.0,
+            quarantine: QUARANTINE,
             seed: 0,
         }
     }

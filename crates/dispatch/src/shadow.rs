@@ -20,6 +20,8 @@ use crate::forecast::Forecast;
 pub struct Vote {
     pub strategy: Name,
     pub worker: WorkerId,
+    /// The worker's, by which it is known when its number is another's.
+    pub key: u64,
     pub why: Why,
     /// Seconds that it would have cost everyone there, and to the first token.
     pub price: f64,
@@ -83,7 +85,8 @@ impl<'a> Case<'a> {
 
     fn vote(&self, strategy: Name, picked: &Candidate, why: Why) -> Vote {
         let price = least_delay::price(self.ask, picked);
-        Vote { strategy, worker: picked.worker, why, price, ttft: self.forecast.seconds(self.ask, picked) }
+        let ttft = self.forecast.seconds(self.ask, picked);
+        Vote { strategy, worker: picked.worker, key: picked.key, why, price, ttft }
     }
 }
 

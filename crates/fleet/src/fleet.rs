@@ -83,8 +83,10 @@ pub struct Change {
 
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// By number; a slot is emptied when its worker leaves and never filled again.
+    /// By number; a place is empty when its worker has left, until another gets its number.
     workers: Vec<Option<Worker>>,
+    /// The empty places, and since when they are.
+    vacant: BTreeMap<WorkerId, Instant>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
     models: Vec<Known>,
@@ -99,16 +101,38 @@ impl Fleet {
         Fleet { settings, ..Fleet::default() }
     }
 
+    /// Takes a worker in, with a number that nobody ever had.
     pub fn add(&mut self, url: &str) -> WorkerId {
         let id = WorkerId(self.workers.len() as u32);
         self.workers.push(Some(Worker::new(id, url)));
         id
     }
 
-    pub fn remove(&mut self, worker: WorkerId) {
-        if let Some(slot) = self.workers.get_mut(worker.index()) {
-            *slot = None;
+    /// Takes a worker in with the number of one that has left; none if it is not vacant. What was known of the last one
+    /// is forgotten, so nothing may be promised or under way there that is not over.
+    pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
+        self.vacant.remove(&id)?;
+        self.workers[id.index()] = Some(Worker::new(id, url));
+        Some(id)
+    }
+
+    /// Numbers whose workers have left, the lowest first, and since when.
+    pub fn vacant(&self) -> impl Iterator<Item = (WorkerId, Instant)> {
+        self.vacant.iter().map(|(&id, &since)| (id, since))
+    }
+
+    /// Numbers there are, vacant or not.
+    pub fn numbers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Lets a worker go; whether it was there.
+    pub fn remove(&mut self, now: Instant, worker: WorkerId) -> bool {
+        let left = self.workers.get_mut(worker.index()).and_then(Option::take);
+        if left.is_some() {
+            self.vacant.insert(worker, now);
         }
+        left.is_some()
     }
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {

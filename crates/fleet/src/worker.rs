@@ -12,6 +12,12 @@ use crate::load::{Load, Report};
 use crate::promise::Promised;
 use crate::rates::Rates;
 
+/// What rendezvous hashing goes by, the same in every router; and what tells a worker from another that had its
+/// number before.
+pub fn key(url: &str) -> u64 {
+    hash::bytes(0, url.as_bytes())
+}
+
 /// The models a worker answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Models {
@@ -25,7 +31,7 @@ pub struct Worker {
     pub id: WorkerId,
     /// Its address, which is also its name towards people.
     pub url: String,
-    /// The same in every router: what rendezvous hashing goes by.
+    /// See `key`.
     pub key: u64,
     pub models: Models,
     pub health: Health,
@@ -55,7 +61,7 @@ impl Worker {
         Worker {
             id,
             url: url.to_owned(),
-            key: hash::bytes(0, url.as_bytes()),
+            key: key(url),
             models: Models::Unknown,
             health: Health::default(),
             promised: Promised::default(),

@@ -41,7 +41,7 @@ pub struct Index {
     pub(crate) table: Table,
     /// By number.
     pub(crate) workers: Vec<Option<Box<Worker>>>,
-    /// The worker of each slot. Slots are used again; numbers are not.
+    /// The worker of each slot. Slots are used again at once, and so are as many as there are workers; numbers rest first.
     pub(crate) slots: Vec<WorkerId>,
     free_slots: Vec<u32>,
     /// Of who has which slot. The seed is in it, so that those of two indices are not mistaken.

@@ -4,9 +4,9 @@
 //! it is found again without a table. From then on it is pinned: workers that join do not pull sessions
 //! off their caches, and one whose worker left moves once and stays moved when the worker returns.
 
-use maitre_base::{Rng, WorkerId};
+use maitre_base::Rng;
 
-use crate::pins::Pins;
+use crate::pins::{Pin, Pins};
 use crate::round_robin::RoundRobin;
 use crate::{Ask, Candidate, Pick, Why, choose};
 
@@ -34,7 +34,7 @@ impl StickySession {
         let (pick, sits) = sit(session, pinned, candidates)?;
         // A worker that failed this one request may be well again for the next.
         if !sits && (ask.attempt == 0 || pinned.is_none()) {
-            self.pins.set(session, candidates[pick.index].worker);
+            self.pins.set(session, Pin::to(&candidates[pick.index]));
         }
         Some(pick)
     }
@@ -49,9 +49,11 @@ impl StickySession {
 }
 
 /// Where a session goes that is pinned there, and whether that is where it is pinned.
-fn sit(session: u64, pinned: Option<WorkerId>, candidates: &[Candidate]) -> Option<(Pick, bool)> {
-    if let Some(worker) = pinned
-        && let Ok(index) = candidates.binary_search_by_key(&worker, |it| it.worker)
+fn sit(session: u64, pinned: Option<Pin>, candidates: &[Candidate]) -> Option<(Pick, bool)> {
+    if let Some(pin) = pinned
+        && let Ok(index) = candidates.binary_search_by_key(&pin.worker, |it| it.worker)
+        // Else its number is another's by now, and it has moved like any other whose worker left.
+        && Pin::to(&candidates[index]) == pin
     {
         return Some((Pick { index, why: Why::Session }, true));
     }
@@ -64,6 +66,7 @@ fn sit(session: u64, pinned: Option<WorkerId>, candidates: &[Candidate]) -> Opti
 mod tests {
     use super::*;
     use crate::strategy::tests::fleet;
+    use maitre_base::WorkerId;
 
     fn seat(strategy: &mut StickySession, session: u64, candidates: &[Candidate]) -> (WorkerId, Why) {
         let ask = Ask { session: Some(session), ..Ask::default() };
@@ -84,6 +87,17 @@ mod tests {
         assert_eq!(why, Why::SessionMoved);
         assert_eq!(seat(&mut strategy, 42, &rest), (second, Why::Session));
         assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session), "it does not move back");
+    }
+
+    #[test]
+    fn a_session_is_not_at_home_with_whoever_got_the_number_of_its_worker() {
+        let mut all = fleet(&[(0, 0); 4]);
+        let mut strategy = StickySession::default();
+        let (home, _) = seat(&mut strategy, 42, &all);
+        all[home.index()].key ^= 0xABCD;
+        let (second, why) = seat(&mut strategy, 42, &all);
+        assert_eq!(why, Why::SessionMoved);
+        assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Answer {
         let whole = self.events.as_ref().is_none_or(Tracker::ended);
         self.visit.outcome = if whole { self.outcome } else { Outcome::Broke };
         let lane = &self.visit.lane;
-        lane.pool.put(lane.house.now(), self.link.worker, line);
+        lane.pool.put(lane.house.now(), &self.link, line);
     }
 
     /// Whether an event stream has had its end mark, whatever becomes of the connection.

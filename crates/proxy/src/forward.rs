@@ -120,7 +120,7 @@ async fn unwanted(house: &House, link: &Link, outs: u32, request: RequestId) -> 
 }
 
 async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Seat) -> Result<Begun, Failure> {
-    let Some(line) = lane.pool.take(seat.worker) else {
+    let Some(line) = lane.pool.take(&link) else {
         let line = open(lane, &link, seat.deadline).await?;
         return exchange(lane, arrived, link, seat, line).await;
     };

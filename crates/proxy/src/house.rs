@@ -57,6 +57,8 @@ pub(crate) struct House {
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
+    /// The serial of the next link.
+    serials: AtomicU64,
     requests: AtomicU64,
     /// Keeps the request ids of two routers, or of two runs, apart.
     pub(crate) salt: u64,
@@ -96,6 +98,7 @@ impl House {
             mind: Mutex::new(Mind::new(Brain::new(settings.brain.clone()))),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
+            serials: AtomicU64::new(0),
             requests: AtomicU64::new(1),
             salt: RandomState::new().build_hasher().finish(),
             bodies: AtomicU64::new(0),
@@ -139,7 +142,8 @@ impl House {
             _ => None,
         });
         let link = joined.map(|id| {
-            let link = Arc::new(Link::new(id, worker, rank));
+            let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+            let link = Arc::new(Link::new(id, serial, worker, rank));
             let places = links.len().max(id.index() + 1);
             links.resize(places, None);
             links[id.index()] = Some(link.clone());
@@ -148,6 +152,22 @@ impl House {
         drop(links);
         self.carry_out(mind, None);
         link
+    }
+
+    /// Lets a worker go, and whoever watches it. What is under way there ends as it may.
+    pub(crate) fn leave(&self, link: &Link) {
+        // Locked around both, as when it joined: once the brain has let its number go it may be another's, whose link
+        // must not be taken for this one.
+        let mut links = self.links.write();
+        let mut mind = self.mind.lock();
+        mind.on(self.now(), Event::WorkerGone { worker: link.worker });
+        if let Some(place) = links.get_mut(link.worker.index()) {
+            place.take_if(|it| it.serial == link.serial);
+        }
+        drop(links);
+        link.gone.cancel();
+        self.carry_out(mind, None);
+        self.changed.notify_waiters();
     }
 
     /// Takes room for a request's body; none if there is not enough.
@@ -321,22 +341,16 @@ impl House {
         match effect {
             Effect::Changed(change) => self.announce(change),
             Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
-            Effect::Forget { worker } => self.forget(worker),
             Effect::Recall { worker, .. } => {
                 self.metrics.queue.recalls.inc();
                 if let Some(link) = self.link(worker) {
                     link.call_back();
                 }
             }
-            // Whoever adds a worker makes its link and watches it; who waits has been told.
-            Effect::Watch { .. } | Effect::Seat(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
-        }
-    }
-
-    fn forget(&self, worker: WorkerId) {
-        let link = self.links.write().get_mut(worker.index()).and_then(Option::take);
-        if let Some(link) = link {
-            link.gone.cancel();
+            // Whoever adds a worker makes its link and watches it, and whoever lets it go takes the link away; who waits
+            // has been told.
+            Effect::Watch { .. } | Effect::Forget { .. } => {}
+            Effect::Seat(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
         }
     }
 

@@ -19,6 +19,10 @@ use crate::worker::{Endpoint, Events, Worker};
 
 pub(crate) struct Link {
     pub(crate) worker: WorkerId,
+    /// No other link ever has it, whoever else gets the worker's number.
+    pub(crate) serial: u64,
+    /// Of the worker, as in the brain: by it a record that names a number tells whose it was.
+    pub(crate) key: u64,
     pub(crate) address: Address,
     /// Which of the engine's data-parallel ranks it is, if each is a worker of its own.
     pub(crate) rank: Option<u32>,
@@ -70,12 +74,14 @@ pub(crate) fn url(worker: &Worker, rank: Option<u32>) -> String {
 }
 
 impl Link {
-    pub(crate) fn new(id: WorkerId, worker: &Worker, rank: Option<u32>) -> Link {
+    pub(crate) fn new(id: WorkerId, serial: u64, worker: &Worker, rank: Option<u32>) -> Link {
         let address = worker.address.clone();
         let url = url(worker, rank);
         let name = HeaderValue::from_str(&url);
         Link {
             worker: id,
+            serial,
+            key: maitre_fleet::worker::key(&url),
             rank,
             events: worker.events.clone(),
             replay: worker.replay.clone(),

@@ -191,5 +191,5 @@ async fn see_off(house: Arc<House>, link: Arc<Link>) {
         |brain: &Brain| brain.fleet().worker(link.worker).is_none_or(|it| it.promised.requests == 0);
     let drained = tokio::time::timeout(patience, house.until(is_idle)).await.is_ok();
     info!(worker = link.url, drained, "worker leaves");
-    house.on(Event::WorkerGone { worker: link.worker });
+    house.leave(&link);
 }

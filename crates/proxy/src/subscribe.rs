@@ -223,8 +223,12 @@ impl Follower {
 }
 
 impl Drop for Follower {
-    /// Nobody hears of the cache any more.
+    /// Nobody hears of the cache any more. Of a worker that has left nothing is known anyhow, and its number may be
+    /// another's.
     fn drop(&mut self) {
+        if self.link.gone.is_cancelled() {
+            return;
+        }
         let worker = self.link.worker;
         self.house.on(Event::BlocksCleared { worker });
         self.house.on(Event::TrustChanged { worker, trust: Trust::None });

@@ -22,6 +22,7 @@ use crate::decision::{Decided, Decision, Waiter};
 use crate::headers;
 use crate::keys::Caller;
 use crate::lane::Lane;
+use crate::link::Link;
 use crate::metrics::Outcome;
 use crate::recent;
 use crate::record::{Ended, Note};
@@ -47,6 +48,8 @@ pub(crate) struct Visit {
     /// Its client wants to know all that was weighed, and may.
     pub(crate) explains: bool,
     seat: Option<Seat>,
+    /// Of the worker it is seated at. Kept, for when the brain has heard the end of it the number may be another's.
+    link: Option<Arc<Link>>,
     /// The brain was told of it and has not refused it: it must be told of its end, too.
     is_open: bool,
     queued: Queued,
@@ -99,6 +102,7 @@ impl Visit {
             arrived,
             explains: false,
             seat: None,
+            link: None,
             is_open: false,
             queued: Queued::default(),
             pace: Pace::default(),
@@ -141,7 +145,7 @@ impl Visit {
         }
         match self.seat {
             Some(Seat { worker, .. }) => {
-                if let Some(link) = self.lane.house.link(worker) {
+                if let Some(link) = &self.link {
                     link.tally.failures.fetch_add(1, Ordering::Relaxed);
                 }
                 self.lane.house.on(Event::Failed { request: self.request, worker, failure })
@@ -162,15 +166,14 @@ impl Visit {
         match decided {
             Ok(seat) => {
                 metrics.picked(seat.why);
-                if let Some(link) = self.lane.house.link(seat.worker) {
+                self.link = self.lane.house.link(seat.worker);
+                if let Some(link) = &self.link {
                     link.tally.seated.fetch_add(1, Ordering::Relaxed);
                 }
                 self.queued.waited = seat.waited;
                 self.seat = Some(seat);
-                if let Some(trace) = &mut self.trace
-                    && let Some(link) = self.lane.house.link(seat.worker)
-                {
-                    trace.seated(self.lane.house.now(), seat, link);
+                if let (Some(trace), Some(link)) = (&mut self.trace, &self.link) {
+                    trace.seated(self.lane.house.now(), seat, link.clone());
                 }
             }
             Err(refusal) => {
@@ -262,9 +265,8 @@ impl Visit {
         self.pace.first.is_some()
     }
 
-    fn worker(&self) -> Option<String> {
-        let link = self.lane.house.link(self.seat?.worker)?;
-        Some(link.url.clone())
+    fn worker(&self) -> Option<&str> {
+        self.link.as_deref().map(|it| it.url.as_str())
     }
 
     /// Leaves what is to be told of its trace for the collector.
@@ -314,7 +316,7 @@ impl Drop for Visit {
             && let (Some(prompt), Some(cached)) = (usage.prompt_tokens, usage.cached_tokens)
         {
             house.metrics.caches.counted(prompt, cached, self.seat.and_then(|it| it.held));
-            if let Some(link) = self.seat.and_then(|it| house.link(it.worker)) {
+            if let Some(link) = &self.link {
                 link.tally.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
                 link.tally.cached_tokens.fetch_add(cached, Ordering::Relaxed);
             }

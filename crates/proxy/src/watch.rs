@@ -68,8 +68,17 @@ pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
     };
     let gone = watch.link.gone.clone();
     tokio::select! {
+        // What is heard of one that is gone is not told any more.
+        biased;
         () = gone.cancelled() => {}
         () = watch.run() => {}
+    }
+    // Whoever counts must have stopped before the counters are taken away, or they would come back.
+    watch.following.shutdown().await;
+    let Watch { house, link, .. } = &watch;
+    // The same address may be back with other options: then it goes on counting.
+    if !house.links().iter().any(|it| it.url == link.url) {
+        house.metrics.caches.feeds.forget(&link.url);
     }
 }
 

@@ -215,7 +215,9 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
 /// Each router has dice of its own.
 fn router(settings: &Settings, number: usize) -> Brain {
     let seed = settings.brain.seed.wrapping_add(number as u64);
-    Brain::new(maitre_dispatch::Settings { seed, ..settings.brain.clone() })
+    // Desks are counted here, and those that left are in the outcome: no number is used twice.
+    let quarantine = Duration::MAX;
+    Brain::new(maitre_dispatch::Settings { seed, quarantine, ..settings.brain.clone() })
 }
 
 impl Lab<'_> {

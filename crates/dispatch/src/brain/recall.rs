@@ -18,7 +18,7 @@ use crate::explain::Outcome;
 /// Most that one request calls back.
 const RECALLS_MAX: usize = 16;
 /// And how often one is called back at most.
-const RECALLED_MAX: u32 = 3;
+const RECALLED_MAX: usize = 3;
 
 /// A seated request whose answer has not begun.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ impl Brain {
         let mut workers: BTreeMap<WorkerId, Vec<Unborn>> = BTreeMap::new();
         for (&request, open) in &self.open {
             let Some(place) = open.seat.filter(|it| !it.promise.prefilled) else { continue };
-            if open.class > class && open.recalls < RECALLED_MAX {
+            if open.class > class && open.recalled.len() < RECALLED_MAX {
                 let (request, prefill) = (RequestId(request), place.promise.prefill);
                 workers.entry(place.worker).or_default().push(Unborn { at: place.at, request, prefill });
             }
@@ -93,7 +93,7 @@ impl Brain {
         let Some(place) = self.unseat(request) else { return };
         self.note_end(now, &place, Outcome::Recalled, None);
         if let Some(open) = self.open.get_mut(&request.0) {
-            open.recalls += 1;
+            open.recalled.push(place.worker);
         }
         self.refund(request);
         effects.push(Effect::Recall { request, worker: place.worker });

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod cache;
-
 mod line;
+mod number;
 mod record;
 
 struct Table {

@@ -78,13 +78,40 @@ fn a_returning_worker_gets_one_request_until_it_has_answered() {
 }
 
 #[test]
-fn a_removed_worker_is_gone_and_its_number_is_not_reused() {
+fn a_removed_worker_is_gone_and_a_new_number_is_nobodys() {
     let mut fleet = ready(2);
-    fleet.remove(WorkerId(0));
+    assert!(fleet.remove(Instant::ZERO, WorkerId(0)));
     assert_eq!(fleet.add("http://127.0.0.1:7"), WorkerId(2));
     fleet.release(WorkerId(0), Promise::default());
     assert_eq!(fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused), None);
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+}
+
+#[test]
+fn a_vacant_number_is_filled_once_and_nothing_of_the_last_one_is_left() {
+    let mut fleet = ready(3);
+    let at = Instant::from_millis;
+    fleet.learn_models(WorkerId(0), &cards(&["llama"]));
+    fleet.promise(at(1), WorkerId(0), Promise { prefill: Tokens(300), ..Promise::default() });
+    fleet.weigh(WorkerId(0), 5.0);
+    assert!(fleet.remove(at(5), WorkerId(2)) && fleet.remove(at(9), WorkerId(0)));
+    // To leave twice is to leave once.
+    assert!(!fleet.remove(at(20), WorkerId(0)) && !fleet.remove(at(20), WorkerId(7)));
+    assert_eq!(fleet.vacant().collect::<Vec<_>>(), [(WorkerId(0), at(9)), (WorkerId(2), at(5))]);
+    assert_eq!(fleet.add_at(WorkerId(0), "http://b"), Some(WorkerId(0)));
+    assert_eq!(fleet.add_at(WorkerId(0), "http://c"), None, "somebody has it");
+    assert_eq!(fleet.add_at(WorkerId(9), "http://c"), None, "nobody ever had it");
+    let worker = fleet.worker(WorkerId(0)).unwrap();
+    assert_eq!(
+        (worker.id, worker.url.as_str(), worker.key),
+        (WorkerId(0), "http://b", crate::worker::key("http://b"))
+    );
+    assert_eq!(
+        (&worker.models, worker.promised, worker.weight),
+        (&Models::Unknown, Promised::default(), 1.0)
+    );
+    assert_eq!(worker.health.state(), State::Probing);
+    assert_eq!((fleet.numbers(), fleet.vacant().count()), (3, 1));
 }
 
 fn evidence() -> impl Strategy<Value = Evidence> {

@@ -63,6 +63,8 @@ struct Duel {
     index: Index,
     model: Model,
     rng: Rng,
+    /// The dice of who gets which number; none if nobody gets a number that another had.
+    numbers: Option<Rng>,
     now: Instant,
     next_worker: u32,
     planted: Vec<(u32, Vec<u8>, Planted, model::Planted)>,
@@ -71,11 +73,12 @@ struct Duel {
 }
 
 impl Duel {
-    fn new(seed: u64) -> Duel {
+    fn new(seed: u64, numbers: Option<Rng>) -> Duel {
         let mut duel = Duel {
             index: index(),
             model: Model::default(),
             rng: Rng::new(seed),
+            numbers,
             now: Instant::from_millis(10_000),
             next_worker: 0,
             planted: Vec::new(),
@@ -108,10 +111,16 @@ impl Duel {
         [Tier::Gpu, Tier::Gpu, Tier::Gpu, Tier::Cpu, Tier::Disk][self.rng.below(5)]
     }
 
+    /// With a new number, or with one that somebody had: the model begins from nothing either way.
     fn join(&mut self) {
-        self.index.join(WorkerId(self.next_worker));
-        self.model.join(self.next_worker);
-        self.next_worker += 1;
+        let vacant = (0..self.next_worker).find(|it| !self.model.workers.contains_key(it));
+        let is_used_again = self.numbers.as_mut().is_some_and(|it| it.below(4) > 0);
+        let worker = vacant.filter(|_| is_used_again).unwrap_or(self.next_worker);
+        self.trail.push(format!("join w{worker}"));
+        self.index.join(WorkerId(worker));
+        self.model.join(worker);
+        assert_eq!(self.index.block_tokens(WorkerId(worker)), None, "how the last one cut its blocks");
+        self.next_worker = self.next_worker.max(worker + 1);
     }
 
     fn store(&mut self) {
@@ -230,7 +239,10 @@ impl Duel {
                 self.trail.push(format!("leave w{worker}"));
                 self.index.leave(id);
                 self.model.workers.remove(&worker);
-                self.join();
+                // Its number may be vacant for a while, and reports of it still come.
+                if self.numbers.as_mut().is_none_or(|it| it.below(2) == 0) {
+                    self.join();
+                }
             }
             3 => {
                 let source = [Source::Predicted, Source::Reported][self.rng.below(2)];
@@ -251,6 +263,9 @@ impl Duel {
                 self.trail.push("tick".to_owned());
                 self.index.tick(self.now);
                 self.model.tick(self.now);
+                if self.numbers.as_mut().is_some_and(|it| it.below(3) == 0) && self.model.workers.len() < 5 {
+                    self.join();
+                }
             }
         }
     }
@@ -314,6 +329,13 @@ impl Duel {
 fn agrees_with_the_model_whatever_happens() {
     // The last: a chain that turned off in the middle of a run touched what it did not cover.
     for seed in (0..16).chain([1119]) {
-        Duel::new(seed).run(seed, 300);
+        Duel::new(seed, None).run(seed, 300);
+    }
+}
+
+#[test]
+fn whoever_gets_a_number_that_another_had_begins_from_nothing() {
+    for seed in 0..6 {
+        Duel::new(seed, Some(Rng::new(!seed))).run(seed, 250);
     }
 }

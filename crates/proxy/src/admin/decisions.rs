@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use maitre_base::{TenantId, WorkerId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::explain::{Considered, Decision, Outcome};
-use maitre_policy::Pace;
 use maitre_policy::least_delay::Terms;
+use maitre_policy::{Candidate, Pace};
 use serde_json::{Value, json};
 
 use crate::house::House;
@@ -116,7 +116,7 @@ fn summary(house: &House, decision: &Decision) -> Value {
         "class": class.map(|it| it.name.as_str()),
         "tenant": tenant(house, decision.tenant),
         "worker": decision.worker.0,
-        "url": url(house, decision.worker),
+        "url": decision.chosen().and_then(|it| url(house, &it.candidate)),
         "why": decision.why.name(),
         "attempt": decision.attempt,
         "waited_ms": millis(decision.waited.as_secs_f64()),
@@ -143,7 +143,7 @@ pub(super) fn whole(house: &House, decision: &Decision) -> Value {
         json!({
             "strategy": it.strategy.to_string(),
             "worker": it.worker.0,
-            "url": url(house, it.worker),
+            "url": url_of(house, it.worker, it.key),
             "why": it.why.name(),
             "differs": it.worker != decision.worker,
             "price_ms": millis(it.price),
@@ -158,7 +158,7 @@ fn candidate(house: &House, decision: &Decision, considered: &Considered) -> Val
     let it = &considered.candidate;
     json!({
         "worker": it.worker.0,
-        "url": url(house, it.worker),
+        "url": url(house, it),
         "chosen": it.worker == decision.worker,
         "held_tokens": it.held.0,
         "held_slow_tokens": it.held_below.0,
@@ -214,7 +214,7 @@ pub(crate) fn compact(house: &House, decision: &Decision) -> String {
         let _ = write!(
             text,
             "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
-            url(house, candidate.worker).unwrap_or_default(),
+            url(house, candidate).unwrap_or_default(),
             candidate.held.0,
             candidate.prefill.0,
             candidate.requests,
@@ -223,8 +223,13 @@ pub(crate) fn compact(house: &House, decision: &Decision) -> String {
     text
 }
 
-fn url(house: &House, worker: WorkerId) -> Option<String> {
-    house.link(worker).map(|it| it.url.clone())
+fn url(house: &House, candidate: &Candidate) -> Option<String> {
+    url_of(house, candidate.worker, candidate.key)
+}
+
+/// None once the worker has left; whoever has its number then is somebody else.
+fn url_of(house: &House, worker: WorkerId, key: u64) -> Option<String> {
+    house.link(worker).filter(|it| it.key == key).map(|it| it.url.clone())
 }
 
 fn model(house: &House, decision: &Decision) -> Option<String> {

@@ -111,6 +111,16 @@ impl Feeds {
         Feeds { batches, gaps, replays, replays_failed, restarts, duplicates, unreadable, lag }
     }
 
+    /// The worker has left: nothing is told of it any more.
+    pub(crate) fn forget(&self, worker: &str) {
+        let labels: ByWorker = [("worker", worker.to_owned())];
+        let counters = [&self.batches, &self.gaps, &self.replays, &self.replays_failed];
+        for family in counters.into_iter().chain([&self.restarts, &self.duplicates, &self.unreadable]) {
+            family.remove(&labels);
+        }
+        self.lag.remove(&labels);
+    }
+
     /// Counts what has happened at a worker since then.
     pub(crate) fn count(&self, worker: &str, then: &Counts, now: &Counts) {
         let rows = [

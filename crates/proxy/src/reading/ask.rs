@@ -153,7 +153,7 @@ fn whom(lane: &Lane, model: Option<&str>) -> Whom {
 async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>> {
     let house = &lane.house;
     let link = house.link(worker)?;
-    let mut line = match lane.pool.take(worker) {
+    let mut line = match lane.pool.take(&link) {
         Some(line) => line,
         None => {
             Line::open(&link.address, &house.tls.workers, house.settings().timeouts.connect).await.ok()?
@@ -164,7 +164,7 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
     let request = Outgoing::post(engine::TOKENIZE, host, key.as_ref(), question);
     let head = line.ask(request).await.ok()?;
     let body = line.read_all(ANSWER_BYTES_MAX).await.ok()?;
-    lane.pool.put(house.now(), worker, line);
+    lane.pool.put(house.now(), &link, line);
     if !head.status.is_success() {
         return None;
     }

@@ -10,6 +10,7 @@ mod door;
 mod events;
 mod failure;
 mod keys;
+mod numbers;
 mod protocol;
 mod queue;
 mod reading;

@@ -1,9 +1,9 @@
-//! The law of the line: whatever happens, everybody ends, and once.
+//! The law of the line: whatever happens, everybody ends, and once; and no number is given away too soon, or too late.
 
 use super::*;
 use maitre_fleet::Load;
 use proptest::prelude::ProptestConfig;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a request is, by what we were told and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,18 @@ struct World {
     table: Table,
     lives: BTreeMap<u64, Life>,
     born: u64,
-    workers: u32,
+    /// Where each of them has ever sat.
+    met: BTreeMap<u64, BTreeSet<WorkerId>>,
+    /// The last to join.
+    joined: WorkerId,
+    /// Who has left, and when; until its number is another's.
+    left: BTreeMap<WorkerId, Instant>,
+    /// For addresses that nobody had.
+    addresses: u32,
 }
 
 impl World {
-    fn new(strategy: Name, recall: bool) -> World {
+    fn new(strategy: Name, recall: bool, quarantine: Duration) -> World {
         let mut queue = Queue { sequences_max: 2, prefill_tokens_max: 3_000, recall, ..Queue::default() };
         queue.aging = Duration::from_millis(200);
         let bounds = [(Some(300), 0.3), (Some(1_000), 0.0), (None, 0.0)];
@@ -42,11 +49,19 @@ impl World {
         }
         let terms = Terms { requests_per_minute: Some(20), weight: 2.0, ..Terms::default() };
         queue.tenants.insert(TenantId(2), Tenant { name: "2".to_owned(), terms });
-        let settings = Settings { strategy, queue, ..Settings::default() };
+        let settings = Settings { strategy, queue, quarantine, ..Settings::default() };
         let mut table = Table::with_line(3, settings);
         let cards = [Card { name: "qwen", parent: None }];
         table.on(Event::ModelsReported { worker: WorkerId(2), cards: &cards });
-        World { table, lives: BTreeMap::new(), born: 0, workers: 3 }
+        World {
+            table,
+            lives: BTreeMap::new(),
+            born: 0,
+            met: BTreeMap::new(),
+            joined: WorkerId(2),
+            left: BTreeMap::new(),
+            addresses: 3,
+        }
     }
 
     fn happen(&mut self, (kind, index, number): Dice) {
@@ -122,21 +137,22 @@ impl World {
     }
 
     fn change(&mut self, kind: u8, number: u64) {
-        let worker = WorkerId((number / 60) as u32 % self.workers);
+        let worker = WorkerId((number / 60) as u32 % self.table.brain.fleet().numbers() as u32);
         match (kind, number % 6) {
-            (16, 0) => self.on(Event::WorkerGone { worker }),
+            (16, 0) => {
+                self.left.entry(worker).or_insert(self.table.now);
+                self.on(Event::WorkerGone { worker });
+            }
             (16, _) => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(2) }),
             (17, it) => {
                 let evidence = [Evidence::ProbeAnswered, Evidence::Silent, Evidence::Refused];
                 self.on(Event::Probed { worker, evidence: evidence[it as usize % 3] });
             }
             (_, 0) => {
-                let (id, name) =
-                    (WorkerId(self.workers), if number.is_multiple_of(12) { "qwen" } else { "llama" });
-                self.workers += 1;
-                self.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", id.0) });
-                self.on(Event::Probed { worker: id, evidence: Evidence::ProbeAnswered });
-                self.on(Event::ModelsReported { worker: id, cards: &[Card { name, parent: None }] });
+                let name = if number.is_multiple_of(12) { "qwen" } else { "llama" };
+                let worker = self.join();
+                self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+                self.on(Event::ModelsReported { worker, cards: &[Card { name, parent: None }] });
             }
             (_, it) => {
                 let load = Load { kv_tokens: Some(2_000 * it), running: Some(it), ..Load::default() };
@@ -145,8 +161,30 @@ impl World {
         }
     }
 
+    /// Whoever joins gets the lowest number that has rested and that nobody who is open has to do with; so there are
+    /// never more than there were workers at once, and those that others still speak of.
+    fn join(&mut self) -> WorkerId {
+        let (now, quarantine) = (self.table.now, self.table.brain.settings().quarantine);
+        let awaited: Vec<WorkerId> =
+            self.table.brain.open.values().filter_map(|it| it.line.awaits).map(|it| it.0).collect();
+        let is_spoken_of =
+            |it: &WorkerId| awaited.contains(it) || self.met.values().any(|met| met.contains(it));
+        let free = self
+            .left
+            .iter()
+            .filter(|(worker, since)| now.since(**since) >= quarantine && !is_spoken_of(worker));
+        let new = WorkerId(self.table.brain.fleet().numbers() as u32);
+        let expected = free.map(|it| *it.0).next().unwrap_or(new);
+        self.addresses += 1;
+        self.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", self.addresses) });
+        assert_eq!(self.joined, expected, "of {:?}, at {now:?}", self.left);
+        self.left.remove(&expected);
+        expected
+    }
+
     fn end(&mut self, request: u64, event: Event<'_>) {
         self.lives.remove(&request);
+        self.met.remove(&request);
         self.on(event);
     }
 
@@ -159,6 +197,11 @@ impl World {
         let waiting = self.lives.values().filter(|it| matches!(it, Life::Waiting { .. })).count();
         assert_eq!((self.table.waiting(), self.table.brain.open()), (waiting, self.lives.len()), "{event:?}");
         assert_eq!(self.table.brain.due().is_some(), waiting > 0, "{event:?}");
+        for worker in self.table.brain.fleet().workers() {
+            let seated = |it: &&Life| matches!(it, Life::Seated { worker: at, .. } if *at == worker.id.0);
+            let seated = self.lives.values().filter(seated).count() as u32;
+            assert_eq!(worker.promised.requests, seated, "{event:?}: promises at {}", worker.id);
+        }
     }
 
     fn obey(&mut self, effect: &Effect) {
@@ -167,7 +210,9 @@ impl World {
                 let life = Life::Seated { worker: seat.worker.0, begun: false };
                 let before = self.lives.insert(seat.request.0, life);
                 assert!(matches!(before, Some(Life::Asking | Life::Waiting { .. })), "{before:?}: {seat:?}");
+                self.met.entry(seat.request.0).or_default().insert(seat.worker);
             }
+            Effect::Watch { worker } => self.joined = worker,
             Effect::Wait { request } => {
                 let before = self.lives.insert(request.0, Life::Waiting { recalled: false });
                 assert_eq!(before, Some(Life::Asking), "{request:?} waits");
@@ -178,6 +223,7 @@ impl World {
             }
             Effect::Refuse { request, .. } => {
                 let before = self.lives.remove(&request.0);
+                self.met.remove(&request.0);
                 assert!(
                     matches!(before, Some(Life::Asking | Life::Waiting { .. })),
                     "{before:?}: {request:?}"
@@ -210,10 +256,11 @@ proptest! {
     fn whatever_happens_everybody_ends_once_and_nothing_is_left(
         script in prop::collection::vec((0u8..22, any::<prop::sample::Index>(), 0u64..1_000_000), 0..150),
         (strategy, recall) in
-            (prop::sample::select(vec![Name::LeastDelay, Name::RoundRobin]), any::<bool>()),
+            (prop::sample::select(vec![Name::LeastDelay, Name::RoundRobin, Name::DynamoCost]), any::<bool>()),
         (learned, index) in (prop::sample::select(vec![0, 12]), any::<prop::sample::Index>()),
+        quarantine in prop::sample::select(vec![0, 200, 60_000]),
     ) {
-        let mut world = World::new(strategy, recall);
+        let mut world = World::new(strategy, recall, Duration::from_millis(quarantine));
         // First tokens as they usually come, of requests that find everybody idle.
         for _ in 0..learned {
             world.happen((0, index, 1));
@@ -225,6 +272,24 @@ proptest! {
         }
         for dice in script {
             world.happen(dice);
+        }
+        world.close();
+    }
+
+    /// The same, where half of what happens is that workers come and go.
+    #[test]
+    fn numbers_are_given_away_neither_too_soon_nor_too_late(
+        script in prop::collection::vec((0u8..22, any::<prop::sample::Index>(), 0u64..1_000_000), 0..150),
+        recall in any::<bool>(),
+        quarantine in prop::sample::select(vec![0, 200, 1_000]),
+    ) {
+        let mut world = World::new(Name::LeastDelay, recall, Duration::from_millis(quarantine));
+        for (kind, index, number) in script {
+            let change = if number.is_multiple_of(2) { 16 } else { 18 };
+            match kind {
+                9 | 10 | 19.. => world.happen((change, index, number - number % 6)),
+                _ => world.happen((kind, index, number)),
+            }
         }
         world.close();
     }

@@ -99,3 +99,25 @@ fn news_of_an_attempt_that_is_over_are_news_of_its_worker_alone() {
     table.play(&[(End(1), "")]);
     table.is_clear();
 }
+
+/// The end of an attempt that was called back is still to be told, of a worker that is gone by then.
+#[test]
+fn nobody_gets_the_number_of_a_worker_that_somebody_open_was_called_back_from() {
+    let mut table = busy(true);
+    check(&mut table, 150, "2 back from 0, 1 back from 0, 3@0");
+    let join = |table: &mut Table, url| {
+        let joined = table.on(Event::WorkerJoined { url });
+        let [Effect::Watch { worker }] = joined[..] else { panic!("{joined:?}") };
+        table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
+        worker.0
+    };
+    table.play(&[(Leave(2), ""), (Drain(0), "")]);
+    assert_eq!(join(&mut table, "http://b"), 1);
+    assert_eq!(table.brain.seat_of(RequestId(1)), Some(WorkerId(1)));
+    table.play(&[(Leave(3), ""), (Gone(0), "")]);
+    table.now = table.now + crate::settings::QUARANTINE;
+    assert_eq!(join(&mut table, "http://c"), 2);
+    table.play(&[(End(1), "")]);
+    assert_eq!(join(&mut table, "http://d"), 0);
+}

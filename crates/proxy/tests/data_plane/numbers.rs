@@ -1,0 +1,142 @@
+//! Workers that come and go get the numbers of those that left; nothing else of theirs.
+
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::Full;
+use maitre_base::WorkerId;
+use maitre_policy::Name;
+use maitre_proxy::{Router, Secret, Settings};
+use maitre_sim::http::Host;
+use maitre_sim::http::fault::{Fault, Injection};
+use serde_json::{Value, json};
+
+use crate::events::{prompt, publisher};
+use crate::table::{
+    ANYWHERE, Client, PATIENCE, Table, chat, engine_settings, post, settings, table_with, within,
+};
+
+const KEY: &str = "the-key-of-the-operator";
+
+/// Numbers are given away at once, and idle connections are kept for as long as the test may take.
+fn hasty() -> Settings {
+    let mut settings = Settings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
+    settings.brain.quarantine = Duration::ZERO;
+    settings.brain.shadows = vec![Name::Random];
+    settings.timeouts.worker_idle = PATIENCE;
+    settings
+}
+
+fn recorded() -> maitre_sim::http::Settings {
+    maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() }
+}
+
+fn url(engine: &Host) -> String {
+    format!("http://{}", engine.addr())
+}
+
+/// The fleet is these, and no others, from now on.
+async fn seat_only(router: &Router, settings: &Settings, engines: &[&Host]) {
+    let workers = engines.iter().map(|it| url(it).parse().unwrap()).collect();
+    router.reload(Settings { workers, ..settings.clone() }).unwrap();
+    within(router.until(|brain| brain.fleet().workers().count() == engines.len())).await;
+    within(router.until_all_ready()).await;
+}
+
+fn number_of(router: &Router, engine: &Host) -> Option<WorkerId> {
+    let url = url(engine);
+    router.look(|brain| brain.fleet().workers().find(|it| it.url == url).map(|it| it.id))
+}
+
+fn chats(engine: &Host) -> usize {
+    engine.handle().bodies().iter().filter(|it| it.path == "/v1/chat/completions").count()
+}
+
+async fn ask(client: &mut Client) -> String {
+    let answer = client.post("/v1/chat/completions", chat(4, true)).await;
+    assert!(answer.status.is_success() && !answer.broke, "{}", answer.text());
+    answer.header("x-maitre-worker").to_owned()
+}
+
+async fn see(table: &Table, path: &str) -> Value {
+    let request = Request::builder().uri(path).header("host", "maitre");
+    let request = request.header("authorization", format!("Bearer {KEY}")).body(Full::default()).unwrap();
+    Client::connect(table.router.admin()).await.ask(request).await.unwrap().json()
+}
+
+#[tokio::test]
+async fn whoever_gets_a_number_gets_no_connection_to_the_last_one_and_is_not_shown_as_it() {
+    let settings = hasty();
+    let table = table_with(1, recorded(), settings.clone()).await;
+    let (first, second) = (&table.engines[0], Host::bind(ANYWHERE, recorded()).await.unwrap());
+    let mut client = table.client().await;
+    assert_eq!(ask(&mut client).await, url(first));
+    table.until_nothing_is_open().await;
+    seat_only(&table.router, &settings, &[]).await;
+    seat_only(&table.router, &settings, &[&second]).await;
+    assert_eq!(number_of(&table.router, &second), Some(WorkerId(0)), "the number of the first");
+    for _ in 0..5 {
+        assert_eq!(ask(&mut client).await, url(&second));
+    }
+    table.until_nothing_is_open().await;
+    // The first one still listens, on the connection that we keep to it; nobody was sent there.
+    assert_eq!((chats(first), chats(&second)), (1, 5));
+    let before = see(&table, "/admin/v1/decisions/1").await;
+    assert_eq!((&before["worker"], &before["url"]), (&json!(0), &Value::Null));
+    assert_eq!(before["candidates"][0]["url"], Value::Null);
+    assert_eq!(before["shadows"][0]["url"], Value::Null);
+    let after = see(&table, "/admin/v1/decisions/2").await;
+    assert_eq!((&after["worker"], &after["url"]), (&json!(0), &json!(url(&second))));
+    assert_eq!(after["shadows"][0]["url"], json!(url(&second)));
+    assert_eq!(see(&table, "/admin/v1/workers/0").await["seated"], 5, "of its own");
+}
+
+#[tokio::test]
+async fn a_number_is_not_given_away_while_an_answer_comes_from_the_last_one() {
+    let mut settings = hasty();
+    // Who leaves is not waited for.
+    settings.timeouts.drain = Duration::ZERO;
+    let table = table_with(1, engine_settings(), settings.clone()).await;
+    let first = &table.engines[0];
+    let second = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
+    let third = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
+    first.handle().inject(Injection::always(Fault::StallAfterChunks { chunks: 2 }));
+    let mut client = table.client().await;
+    let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
+    seat_only(&table.router, &settings, &[]).await;
+    seat_only(&table.router, &settings, &[&second]).await;
+    assert_eq!(number_of(&table.router, &second), Some(WorkerId(1)));
+    drop(begun);
+    drop(client);
+    within(table.router.until(|brain| brain.open() == 0)).await;
+    assert!(table.nothing_is_open());
+    seat_only(&table.router, &settings, &[&second, &third]).await;
+    assert_eq!(number_of(&table.router, &third), Some(WorkerId(0)));
+}
+
+#[tokio::test]
+async fn metrics_forget_a_worker_that_left_and_no_other() {
+    let settings = hasty();
+    let table = table_with(2, publisher(|_| {}), settings.clone()).await;
+    table.until_all_is_known().await;
+    let mut client = table.client().await;
+    for number in 0..4 {
+        client.post("/v1/chat/completions", prompt(number, number)).await;
+    }
+    table.until_all_is_known().await;
+    let [first, second] = [0, 1].map(|it| format!("worker=\"{}\"", url(&table.engines[it])));
+    let page = table.router.metrics();
+    for name in ["maitre_events_batches_total", "maitre_events_lag_seconds", "maitre_worker_state"] {
+        let has = |it: &str| page.lines().any(|line| line.starts_with(name) && line.contains(it));
+        assert!(has(&first) && has(&second), "{name}:\n{page}");
+    }
+    seat_only(&table.router, &settings, &[&table.engines[1]]).await;
+    within(async {
+        while table.router.metrics().contains(&first) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let page = table.router.metrics();
+    assert!(page.lines().any(|it| it.starts_with("maitre_events_batches_total") && it.contains(&second)));
+}
