@@ -147,6 +147,11 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     form::duration(text, &(std::time::Duration::ZERO..=std::time::Duration::from_hours(24)))
 }
 
+/// What may be logged, as `log.level` takes it.
+pub fn level(text: &str) -> Result<String, String> {
+    form::level(text)
+}
+
 /// The settings of one file, with nothing around it.
 pub fn check_file(path: &Path) -> Result<Config, Errors> {
     let mut draft = Draft::default();
@@ -174,12 +179,18 @@ impl Config {
         files.into_iter().flatten()
     }
 
-    /// The same as `to_string`, without the names of tenants: they may be keys.
+    /// The same as `to_string`, without the names of tenants, which may be keys, and without hashes: short keys can be
+    /// guessed from those.
     pub fn for_showing(&self) -> String {
         let text = self.to_string();
-        let lines = text.lines().map(|it| match it.starts_with("tenants = [\"") {
-            true => "# tenants is set, and not shown",
-            false => it,
+        let hidden = [
+            ("tenants = [\"", "# tenants is set, and not shown"),
+            ("keys = [\"", "# keys is set, and not shown"),
+            ("admin_key = \"sha256:", "# admin_key is set, and not shown"),
+        ];
+        let lines = text.lines().map(|line| {
+            let hides = hidden.iter().find(|(beginning, _)| line.starts_with(beginning));
+            hides.map_or(line, |(_, instead)| instead)
         });
         lines.flat_map(|it| [it, "\n"]).collect()
     }

@@ -28,6 +28,8 @@ pub(crate) struct Discovery {
     wanted: String,
     /// What the router was last told.
     told: Update,
+    /// What other sources had found before these: stays until all of these have answered, or one of these has found it.
+    kept: Vec<Worker>,
 }
 
 impl Discovery {
@@ -43,7 +45,8 @@ impl Discovery {
             let clock = move || Instant::ZERO + watch.elapsed();
             task.spawn(maitre_discover::run(wanted.from.clone(), settings, clock, sender));
         }
-        Ok(Discovery { _task: task, updates, wanted: format!("{wanted:?}"), told: Update::default() })
+        let (wanted, told, kept) = (format!("{wanted:?}"), Update::default(), Vec::new());
+        Ok(Discovery { _task: task, updates, wanted, told, kept })
     }
 
     /// Follows other sources, if these are others. What was found stays until they have answered.
@@ -51,9 +54,10 @@ impl Discovery {
         if self.wanted == format!("{wanted:?}") {
             return Ok(());
         }
-        let told = std::mem::take(&mut self.told);
-        *self = Discovery::start(wanted)?;
-        self.told = told;
+        let started = Discovery::start(wanted)?;
+        let before = std::mem::replace(self, started);
+        self.kept = before.kept;
+        self.kept.extend(before.told.workers.iter().filter_map(|it| usable(&it.url)));
         if wanted.from.is_empty() {
             self.tell(router, Update::default());
         }
@@ -70,29 +74,15 @@ impl Discovery {
 
     pub(crate) fn tell(&mut self, router: &Router, update: Update) {
         self.log(&update);
-        let parse = |url: &str| match url.parse::<Worker>() {
-            Ok(worker) => Some(worker),
-            Err(error) => {
-                warn!(%error, "a worker that was found cannot be used");
-                None
-            }
-        };
-        let mut workers: Vec<Worker> = update.workers.iter().filter_map(|it| parse(&it.url)).collect();
-        if !update.is_complete() && !update.sources.is_empty() {
-            // Somebody has not spoken yet: those we know of may be theirs.
-            let known = self.told.workers.iter().filter_map(|it| parse(&it.url));
-            let known: Vec<Worker> =
-                known.filter(|it| workers.iter().all(|new| new.address != it.address)).collect();
-            workers.extend(known);
-        }
+        let mut workers: Vec<Worker> = update.workers.iter().filter_map(|it| usable(&it.url)).collect();
+        keep(&mut self.kept, &update, &workers);
+        workers.extend(self.kept.iter().cloned());
         let difference = router.discovered(&workers, update.sources.iter().map(source).collect());
         if difference != roster::Difference::default() {
             let (added, removed) = (difference.added.join(" "), difference.removed.join(" "));
             info!(added, removed, workers = workers.len(), "workers found");
         }
-        if update.is_complete() || update.sources.is_empty() {
-            self.told = update;
-        }
+        self.told = update;
     }
 
     /// Says how a source fares when that has changed.
@@ -114,6 +104,20 @@ impl Discovery {
     }
 }
 
+fn usable(url: &str) -> Option<Worker> {
+    let read = url.parse::<Worker>();
+    read.inspect_err(|error| warn!(%error, "a worker that was found cannot be used")).ok()
+}
+
+/// Lets go of what other sources had found, as far as these have now spoken for it. One that has never answered has not
+/// spoken, be it slow or failing: what we know of may be its own.
+fn keep(kept: &mut Vec<Worker>, update: &Update, found: &[Worker]) {
+    if update.sources.iter().all(|it| it.answered.is_some()) {
+        kept.clear();
+    }
+    kept.retain(|it| found.iter().all(|new| new.address != it.address));
+}
+
 fn source(it: &update::Status) -> roster::Source {
     roster::Source {
         name: it.source.clone(),
@@ -126,6 +130,40 @@ fn source(it: &update::Status) -> roster::Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn update(states: &[update::State], answered: &[bool]) -> Update {
+        let status = |(state, answered): (&update::State, &bool)| update::Status {
+            source: "dns:a:1".to_owned(),
+            state: *state,
+            workers: 0,
+            held: 0,
+            note: None,
+            answered: answered.then_some(Instant::ZERO),
+        };
+        Update { workers: Vec::new(), sources: states.iter().zip(answered).map(status).collect() }
+    }
+
+    #[test]
+    fn what_was_found_stays_until_new_sources_have_answered() {
+        use update::State::{Failing, Fine, Waiting};
+        let workers: Vec<Worker> = ["http://a:1", "http://b:1"].map(|it| it.parse().unwrap()).into();
+        for (states, answered, expected) in [
+            (&[Waiting][..], &[false][..], 2),
+            (&[Failing], &[false], 2),
+            (&[Fine, Failing], &[true, false], 2),
+            (&[Fine, Failing], &[true, true], 0),
+            (&[Fine], &[true], 0),
+            (&[], &[], 0),
+        ] {
+            let mut kept = workers.clone();
+            keep(&mut kept, &update(states, answered), &[]);
+            assert_eq!(kept.len(), expected, "{states:?}");
+        }
+        // What one of them has found is its own from then on.
+        let mut kept = workers.clone();
+        keep(&mut kept, &update(&[Failing], &[false]), &workers[..1]);
+        assert_eq!(kept, workers[1..]);
+    }
 
     /// Two crates read the same form of a worker: what one finds the other can use.
     #[test]

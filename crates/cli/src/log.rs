@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use crate::config::{Format, Log};
+use crate::config::{self, Format, Log};
 
 #[derive(Clone)]
 pub(crate) struct Handle {
@@ -35,9 +35,9 @@ impl Handle {
     }
 
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
-        let wrong = |error: &dyn std::fmt::Display| {
-            format!("the level is \"{level}\": {error}; write error, warn, info, debug or trace")
-        };
+        // As strict as the settings: the library takes a slip such as `inof` for a module, and falls silent.
+        config::level(level)?;
+        let wrong = |error: &dyn std::fmt::Display| format!("log by {level:?}: {error}");
         let mut current = self.level.lock();
         if *current == level {
             return Ok(());

@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use maitre_proxy::{Program, Reloaded, Reloading, Router, Secret};
 use parking_lot::Mutex;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
@@ -85,19 +86,22 @@ pub(crate) struct Reloader {
     admin_key: Option<Secret>,
 }
 
+/// `made` is the admin key of this run, where the settings have none. One of theirs is not kept: taken out of them, it
+/// opens nothing any more.
 pub(crate) fn pair(
     sources: Sources,
     config: Config,
     log: log::Handle,
+    made: Option<Secret>,
 ) -> std::io::Result<(Arc<Shell>, Reloader)> {
     let (asks, asked) = mpsc::channel(WAITING_MAX);
     let files = files(&sources, &config);
-    let (hang_ups, admin_key) = (HangUps::new()?, config.settings.admin_key);
+    let hang_ups = HangUps::new()?;
     let discovery = Discovery::start(&config.discovery)?;
     let current = Arc::new(Mutex::new(config));
     let shell = Arc::new(Shell { asks, current: current.clone(), log: log.clone() });
     let watch = Watch::new(files);
-    Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, discovery, admin_key }))
+    Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, discovery, admin_key: made }))
 }
 
 /// All that is read when settings are.
@@ -109,8 +113,12 @@ impl Program for Shell {
     fn reload(&self) -> Reloading<'_> {
         Box::pin(async {
             let (reply, told) = oneshot::channel();
-            self.asks.try_send(reply).map_err(|_| "too many reloads at once; try again".to_owned())?;
-            told.await.map_err(|_| "the router is on its way out".to_owned())?
+            let leaving = "the router is on its way out";
+            self.asks.try_send(reply).map_err(|error| match error {
+                TrySendError::Full(_) => "too many reloads at once; try again".to_owned(),
+                TrySendError::Closed(_) => leaving.to_owned(),
+            })?;
+            told.await.map_err(|_| leaving.to_owned())?
         })
     }
 
@@ -130,6 +138,7 @@ impl Program for Shell {
 impl Reloader {
     /// Reads settings again whenever somebody asks or a file has changed; for as long as it is polled.
     pub(crate) async fn run(&mut self, router: &Router) {
+        let mut looks = tokio::time::interval(EVERY);
         loop {
             tokio::select! {
                 Some(reply) = self.asked.recv() => {
@@ -139,7 +148,7 @@ impl Reloader {
                 }
                 update = self.discovery.news() => self.discovery.tell(router, update),
                 () = self.hang_ups.wait() => drop(self.reload(router, "SIGHUP")),
-                () = tokio::time::sleep(EVERY) => {
+                _ = looks.tick() => {
                     if self.watch.has_settled() {
                         let _ = self.reload(router, "a file has changed");
                     }
@@ -168,11 +177,13 @@ impl Reloader {
     }
 
     fn try_reload(&mut self, router: &Router) -> Result<Reloaded, String> {
+        // Before reading: what is written meanwhile is seen as a change.
+        self.watch.look();
         let mut new = self.sources.read().map_err(|errors| errors.to_string())?;
+        let mut current = self.current.lock();
+        let change = reload::change(&current, &mut new)?;
         new.settings.admin_key = new.settings.admin_key.or(self.admin_key);
         new.warnings.iter().for_each(|it| warn!("{it}"));
-        let mut current = self.current.lock();
-        let change = reload::change(&current, &mut new);
         let keys = |keys: &[&str]| keys.iter().map(|&it| it.to_owned()).collect();
         let mut reloaded =
             Reloaded { changed: keys(&change.now), restart: keys(&change.at_restart), ..Reloaded::default() };
@@ -215,13 +226,19 @@ impl Watch {
         }
     }
 
-    /// Whether something is other than when it was last read, and the same as at the last look.
+    /// They are about to be read.
+    fn look(&mut self) {
+        self.read = self.files.iter().map(|it| stamp(it)).collect();
+        self.seen.clone_from(&self.read);
+    }
+
+    /// Whether something is other than when it was last read, and the same as at the last look. One that is gone is being
+    /// replaced, or will not be named any more: it says nothing, and does not keep the others from being read.
     fn has_settled(&mut self) -> bool {
         let now: Vec<Stamp> = self.files.iter().map(|it| stamp(it)).collect();
         let is_quiet = now == self.seen;
         self.seen.clone_from(&now);
-        // One that is gone for a moment is being replaced.
-        let is_other = now != self.read && now.iter().all(Option::is_some);
+        let is_other = now.iter().zip(&self.read).any(|(now, read)| now.is_some() && now != read);
         if is_quiet && is_other {
             self.read = now;
         }
@@ -253,6 +270,28 @@ mod tests {
         fs::write(&file, "abcd").unwrap();
         assert!(!watch.has_settled());
         assert!(watch.has_settled());
+        fs::write(&file, "abcde").unwrap();
+        watch.look();
+        assert!(!watch.has_settled() && !watch.has_settled(), "somebody has had it read");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_gone_does_not_keep_another_from_being_read() {
+        let folder = std::env::temp_dir().join(format!("maitre-watch-two-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, keys) = (folder.join("maitre.toml"), folder.join("keys"));
+        fs::write(&file, "a").unwrap();
+        fs::write(&keys, "k").unwrap();
+        let mut watch = Watch::new(vec![file.clone(), keys.clone()]);
+        fs::remove_file(&keys).unwrap();
+        fs::write(&file, "ab").unwrap();
+        assert!(!watch.has_settled());
+        assert!(watch.has_settled(), "it may no longer name the other");
+        assert!(!watch.has_settled());
+        fs::write(&keys, "k").unwrap();
+        assert!(!watch.has_settled());
+        assert!(watch.has_settled(), "back again, as another file");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

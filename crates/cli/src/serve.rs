@@ -42,7 +42,8 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     let mut signals = Signals::new()?;
     config.warnings.iter().for_each(|it| warn!("{it}"));
     let made = make_admin_key(&mut config)?;
-    let (shell, mut reloader) = reload::pair(sources, config.clone(), log)?;
+    let own_key = made.as_ref().map(|it| Secret::of(it.as_bytes()));
+    let (shell, mut reloader) = reload::pair(sources, config.clone(), log, own_key)?;
     let router = Router::start_in(shell, config.settings.clone()).await?;
     announce(&router, &config, made.as_deref());
     let notify = Notify::from_environment();
@@ -52,6 +53,8 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
         () = reloader.run(&router) => {}
     }
     tell(&notify, State::Stopping);
+    // Whoever asks for a reload now is told so, and does not wait for an answer that nobody will give.
+    drop(reloader);
     drain(router, &mut signals).await
 }
 

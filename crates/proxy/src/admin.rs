@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Limited};
@@ -28,9 +28,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use maitre_fleet::State;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::client::{Client, Pulse};
 use crate::house::House;
 use crate::keys;
 use crate::lane::Lane;
@@ -40,6 +42,7 @@ use crate::refuse::{Health, Wrong, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
+use crate::settings::Timeouts;
 use crate::tls::receive;
 use live::Live;
 use route::{Action, Found};
@@ -47,8 +50,15 @@ use route::{Action, Found};
 /// Operators, scrapers, probes and open pages at once; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 128;
 
+/// Open pages among them: however many there are, probes find a place.
+const STREAMS_MAX: usize = 32;
+
 /// How long an operator's request may take to arrive.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long somebody may take nothing of an answer. Whoever does holds one of the few places, and needs no key for it:
+/// without a limit a hundred of them would keep the probes out, and those decide whether we are left alive.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// OpenMetrics, as prometheus-client writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -64,6 +74,15 @@ pub(crate) struct Desk {
     pub(crate) program: Arc<dyn Program>,
     /// For what must be read as a request is.
     pub(crate) lane: Lane,
+    /// Places for those who follow along.
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+impl Desk {
+    pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> Desk {
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+        Desk { house: lane.house.clone(), roster, program, lane, streams }
+    }
 }
 
 pub(crate) async fn listen(desk: Arc<Desk>, listener: TcpListener) {
@@ -89,8 +108,17 @@ async fn connection(desk: Arc<Desk>, stream: TcpStream) {
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
-    // Errors here are the scraper's own; it will come again.
-    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    let timeouts = desk.house.settings().timeouts;
+    let stalled = timeouts.client_stalled.min(WRITE_PATIENCE);
+    let pulse = Arc::new(Pulse::new(Timeouts { client_stalled: stalled, ..timeouts }));
+    // Slow heads and idle connections are hyper's business here, so to the watchdog it is never idle.
+    let _busy = pulse.busy();
+    let io = TokioIo::new(Client::new(stream, pulse.clone()));
+    tokio::select! {
+        // Errors here are the scraper's own; it will come again.
+        _ = builder.serve_connection(io, service) => {}
+        () = pulse.watch() => {}
+    }
 }
 
 /// The body of an answer: whole, or as it happens.
@@ -176,7 +204,8 @@ pub(crate) fn is_ready(house: &House) -> bool {
 }
 
 async fn api(desk: &Desk, request: Request<Incoming>) -> Result<Response<Out>, Wrong> {
-    if !is_operator(&desk.house, request.headers()) {
+    let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
+    if !is_operator(&desk.house, &presented) {
         return Err(Wrong::Key);
     }
     let (parts, body) = request.into_parts();
@@ -186,7 +215,9 @@ async fn api(desk: &Desk, request: Request<Incoming>) -> Result<Response<Out>, W
         Found::Nothing => return Err(Wrong::Path),
     };
     if row.action == Action::Live {
-        return Ok(live::begin(&desk.house));
+        let full = |_| Wrong::Conflict(format!("{STREAMS_MAX} streams are open already; close one"));
+        let place = desk.streams.clone().try_acquire_owned().map_err(full)?;
+        return Ok(live::begin(&desk.house, presented, place));
     }
     let body = match row.takes {
         Some(_) => read(&desk.house, body).await?,
@@ -221,8 +252,8 @@ impl Asked<'_> {
             Action::Worker => act::worker(house, self.part).and_then(|it| view::worker(house, it)),
             Action::AddWorker => act::add(desk, self.body),
             Action::RemoveWorker => act::remove(desk, self.part),
-            Action::Drain => act::drain(house, self.part, true),
-            Action::Resume => act::drain(house, self.part, false),
+            Action::Drain => act::drain(desk, self.part, true),
+            Action::Resume => act::drain(desk, self.part, false),
             Action::Weigh => act::weigh(house, self.part, self.body),
             Action::Strategies => Ok(view::strategies(house)),
             Action::SetStrategies => act::set_strategies(house, self.body),
@@ -236,10 +267,9 @@ impl Asked<'_> {
     }
 }
 
-/// Whether the admin key came with it. Where none is set nobody has it.
-fn is_operator(house: &House, headers: &HeaderMap) -> bool {
-    let presented = Secret::of(keys::presented(headers).unwrap_or(b""));
-    house.settings().admin_key.is_some_and(|it| it.is(&presented))
+/// Whether this is the admin key, as of now. Where none is set nobody has it.
+fn is_operator(house: &House, presented: &Secret) -> bool {
+    house.settings().admin_key.is_some_and(|it| it.is(presented))
 }
 
 async fn read(house: &House, body: Incoming) -> Result<Bytes, Wrong> {

@@ -89,7 +89,9 @@ pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, salt:
     if let Some(id) = headers.get(&REQUEST_ID)
         && (1..=REQUEST_ID_MAX).contains(&id.len())
     {
-        return id.clone();
+        // A copy of its own: the value is a piece of what was read from the socket, up to a megabyte with the body in
+        // it, and ids are remembered for thousands of requests.
+        return HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone());
     }
     let made = format!("{:016x}", hash::pair(salt, request.0));
     let id = HeaderValue::from_str(&made).unwrap_or(HeaderValue::from_static("-"));
@@ -140,6 +142,16 @@ mod tests {
         let made = keep_or_make_id(&mut map, RequestId(1), 0);
         assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
         assert_ne!(keep_or_make_id(&mut HeaderMap::new(), RequestId(2), 0), made);
+    }
+
+    #[test]
+    fn an_id_that_is_remembered_keeps_nothing_else_in_memory() {
+        let read = bytes::Bytes::from(b"abc and the body of the request behind it".to_vec());
+        let mut map = HeaderMap::new();
+        map.insert(REQUEST_ID, HeaderValue::from_maybe_shared(read.slice(..3)).unwrap());
+        let id = keep_or_make_id(&mut map, RequestId(1), 0);
+        drop(map);
+        assert!(read.is_unique() && id == "abc");
     }
 
     #[test]

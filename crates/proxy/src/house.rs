@@ -200,7 +200,7 @@ impl House {
     /// What a scraper of `/metrics` sees.
     pub(crate) fn metrics_page(&self) -> String {
         self.metrics.process.look();
-        self.look(|brain| self.metrics.page(self.now(), brain))
+        self.metrics.page(|metrics| self.look(|brain| metrics.gather(self.now(), brain)))
     }
 
     /// Looks at the brain; for reports, not for decisions.

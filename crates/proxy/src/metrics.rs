@@ -302,10 +302,20 @@ impl Metrics {
         self.tls_files.get_or_create(&[("result", result)]).inc();
     }
 
-    /// The page a scraper reads. Of the process it tells what was seen at the last look.
-    pub(crate) fn page(&self, now: Instant, brain: &Brain) -> String {
+    /// The page a scraper reads, of what `gather` has looked up, and of the process what was seen at the last look. The
+    /// text is written after that: it is long, and anybody may ask for it, so it must not hold up decisions.
+    pub(crate) fn page(&self, gather: impl FnOnce(&Metrics)) -> String {
         // Held throughout, so that two scrapers do not see half of each other's workers.
         let registry = self.registry.lock();
+        gather(self);
+        let mut page = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut page, &registry);
+        page
+    }
+
+    /// Takes from the brain what only it knows.
+    pub(crate) fn gather(&self, now: Instant, brain: &Brain) {
         self.states.clear();
         self.caches.look(brain);
         self.queue.look(brain);
@@ -323,9 +333,5 @@ impl Metrics {
                 }
             }
         }
-        let mut page = String::new();
-        // Writing to a string cannot fail.
-        let _ = encode(&mut page, &registry);
-        page
     }
 }

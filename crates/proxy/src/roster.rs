@@ -114,6 +114,12 @@ impl Roster {
         By::ALL.into_iter().find_map(|by| self.unname(&mut state, &address, by))
     }
 
+    /// Whether somebody wants the worker of this number: it is not on its way out.
+    pub(crate) fn has(&self, id: WorkerId) -> bool {
+        let state = self.state.lock();
+        state.members.values().any(|it| it.links.iter().any(|link| link.worker == id))
+    }
+
     /// Ends all watching; the workers stay what they are.
     pub(crate) fn stop(&self) {
         self.state.lock().tasks.abort_all();
@@ -121,7 +127,7 @@ impl Roster {
 
     fn name(&self, state: &mut State, worker: &Worker, by: By) -> Option<Named> {
         let address = worker.address.to_string();
-        let mut replaced = None;
+        let (mut replaced, mut named_by) = (None, vec![by]);
         if let Some(member) = state.members.get_mut(&address) {
             if !member.by.contains(&by) {
                 member.by.push(by);
@@ -131,8 +137,9 @@ impl Roster {
             if member.worker == *worker || first != Some(by) {
                 return None;
             }
-            // Other ports or ranks than before: it begins anew.
+            // Other ports or ranks than before: it begins anew, and whoever else names it still does.
             replaced = state.members.remove(&address).map(|it| {
+                named_by = it.by;
                 self.see_off(state, it.links);
                 address.clone()
             });
@@ -146,7 +153,7 @@ impl Roster {
         for link in &links {
             state.run(watch::watch(self.house.clone(), link.clone()));
         }
-        state.members.insert(address.clone(), Member { worker: worker.clone(), by: vec![by], links });
+        state.members.insert(address.clone(), Member { worker: worker.clone(), by: named_by, links });
         Some(Named { added: address, replaced })
     }
 

@@ -95,7 +95,7 @@ impl Router {
         }
         router.run(server::listen(house.clone(), listener, queues));
         let lane = Lane { house: house.clone(), pool: Pool::new(house.settings().limits.idle_per_worker) };
-        let desk = Desk { house: house.clone(), roster: router.roster.clone(), program, lane };
+        let desk = Desk::new(router.roster.clone(), program, lane);
         router.run(admin::listen(Arc::new(desk), admin_listener));
         router.run(recent::take(house.clone()));
         router.run(tls::follow(house.clone()));
@@ -142,9 +142,12 @@ impl Router {
 
     /// Goes by other settings from now on; or changes nothing, and says why not. Requests under way are served as they
     /// were taken in; workers that are no longer named are drained. What is built in (sockets, threads, files) is not
-    /// looked at.
+    /// looked at. Reads the TLS files, if others are named, and so blocks on the disk.
     pub fn reload(&self, settings: Settings) -> Result<Difference, String> {
         let workers = settings.workers.clone();
+        // In force before the rest: who drops keys for client certificates must not be open to everybody meanwhile, or
+        // for good because of a slip in the name of a file.
+        self.house.tls.change(&self.house.settings(), &settings, &self.house.metrics)?;
         self.house.reconfigure(settings)?;
         Ok(self.roster.set(By::Settings, &workers))
     }

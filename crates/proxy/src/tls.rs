@@ -49,6 +49,19 @@ impl Tls {
         Ok(Tls { clients, admin, workers, collector })
     }
 
+    /// Goes by what other settings name, or says what is wrong with it. Where they name the same nothing is read: files that
+    /// changed are `follow`'s business.
+    pub(crate) fn change(&self, old: &Settings, new: &Settings, metrics: &Metrics) -> Result<(), String> {
+        let named = |it: &Settings| {
+            (it.tls.clone(), it.admin_tls.clone(), it.worker_tls.clone(), it.traces.ca.clone())
+        };
+        if named(old) != named(new) {
+            Tls::load(new).map_err(|error| error.to_string())?;
+            self.refresh(new, metrics);
+        }
+        Ok(())
+    }
+
     /// Reads the files again; what changed and is good is in force from now on. Blocks on the disk.
     pub(crate) fn refresh(&self, settings: &Settings, metrics: &Metrics) {
         self.clients.refresh(&settings.tls, metrics);

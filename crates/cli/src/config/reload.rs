@@ -1,6 +1,6 @@
 //! What changes when settings are read again, and what of it has to wait for the next start.
 
-use super::{Config, knob};
+use super::{Config, conflicts, knob, settle_all};
 
 /// What is built into a router when it starts: sockets, threads, files, tables. A new value for one of these is told,
 /// and waits.
@@ -35,8 +35,10 @@ impl Change {
     }
 }
 
-/// What `new` changes of `old`; what cannot change now is set back to what it was.
-pub fn change(old: &Config, new: &mut Config) -> Change {
+/// What `new` changes of `old`; what cannot change now is set back to what it was. Or why the two do not go together: a
+/// file may be right by itself and wrong with what has to stay, such as one without keys for a listener that is still
+/// open to everybody.
+pub fn change(old: &Config, new: &mut Config) -> Result<Change, String> {
     let mut change = Change::default();
     for knob in knob::all().filter(|it| it.toml(old) != it.toml(new)) {
         let is_built_in = BUILT_IN.contains(&knob.key) || knob.key == "classes" && names(old) != names(new);
@@ -54,7 +56,17 @@ pub fn change(old: &Config, new: &mut Config) -> Change {
         new.queue.clone_from(&old.queue);
         new.settings.brain.queue = old.settings.brain.queue.clone();
     }
-    change
+    if !change.at_restart.is_empty() {
+        // Names of classes were looked up among the new ones.
+        let mut wrong = settle_all(new);
+        wrong.extend(conflicts(new));
+        if !wrong.is_empty() {
+            let (waiting, wrong) = (change.at_restart.join(", "), wrong.into_iter().map(|it| it.1));
+            let wrong = wrong.collect::<Vec<_>>().join("; ");
+            return Err(format!("{waiting} can only change at a start, and until then: {wrong}"));
+        }
+    }
+    Ok(change)
 }
 
 fn names(config: &Config) -> Vec<&str> {
@@ -72,7 +84,7 @@ mod tests {
         for (key, text) in settings {
             set(&mut new, key, text).unwrap();
         }
-        let change = change(&old, &mut new);
+        let change = change(&old, &mut new).unwrap();
         assert_eq!((change.now.as_slice(), change.at_restart.as_slice()), (now, at_restart));
         new
     }
@@ -113,16 +125,44 @@ mod tests {
         assert_eq!(new.settings.brain.queue.classes.len(), 3);
     }
 
+    /// What is said of settings that are right by themselves.
+    #[track_caller]
+    fn check_refused(before: &[(&str, &str)], after: &[(&str, &str)], part: &str) {
+        let made = |settings: &[(&str, &str)]| {
+            let mut config = Config::default();
+            settings.iter().for_each(|(key, text)| set(&mut config, key, text).unwrap());
+            config
+        };
+        let said = change(&made(before), &mut made(after)).unwrap_err();
+        assert!(said.contains(part), "{said}");
+    }
+
+    #[test]
+    fn what_waits_must_go_with_what_does_not() {
+        // The door stays open to other machines until the next start, so it still needs its keys.
+        let keys = ("keys", "a-key-of-some-length");
+        check_refused(&[("listen", "0.0.0.0:80"), keys], &[], "listen can only change at a start, and until");
+        check_refused(&[("listen", "0.0.0.0:80"), keys], &[], "0.0.0.0:80 is open to other machines");
+        let classes = ("classes", "standard,nightly");
+        let best = ("keys", "a-key-of-some-length?best=nightly");
+        check_refused(
+            &[],
+            &[classes, best],
+            "no class is called \"nightly\"; known: interactive, standard, batch",
+        );
+    }
+
     #[test]
     fn certificates_and_samples_change_at_once_and_collectors_do_not() {
         check(
             &[
                 ("tls.cert", "c"),
+                ("tls.key", "k"),
                 ("worker_tls.ca", "a"),
                 ("traces.sample", "0.5"),
                 ("traces.endpoint", "http://a:1"),
             ],
-            &["tls.cert", "worker_tls.ca", "traces.sample"],
+            &["tls.cert", "tls.key", "worker_tls.ca", "traces.sample"],
             &["traces.endpoint"],
         );
     }
@@ -136,9 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_waits_is_a_key() {
+    fn every_key_that_waits_is_a_key_and_documented() {
+        let page = include_str!("../../../../docs/reload.md");
         for key in BUILT_IN {
             assert!(knob::all().any(|it| it.key == *key), "{key}");
+            assert!(page.contains(&format!("`{key}`")), "docs/reload.md does not name {key}");
         }
     }
 }

@@ -80,7 +80,11 @@ pub(super) static SECTIONS: &[Section] = &[
 
 static MAIN: &[Knob] = &[
     knob("listen", Field::Socket(|it| &mut it.settings.listen), "Where clients connect."),
-    knob("admin", Field::Socket(|it| &mut it.settings.admin), "Where metrics and health are served."),
+    knob(
+        "admin",
+        Field::Socket(|it| &mut it.settings.admin),
+        "Where the page, the admin API, metrics and health are served.",
+    ),
     knob(
         "workers",
         Field::Workers(|it| &mut it.settings.workers),

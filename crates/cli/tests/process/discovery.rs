@@ -29,3 +29,30 @@ async fn workers_in_a_file_come_and_go_with_their_lines() {
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[1].url);
     fs::remove_dir_all(&folder).unwrap();
 }
+
+#[tokio::test]
+async fn a_source_that_fails_when_it_is_followed_anew_costs_nobody_their_place() {
+    let engines = Engine::start_some(1, &["--profile", "instant"]).await;
+    let folder = std::env::temp_dir().join(format!("maitre-found-anew-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (file, config) = (folder.join("workers"), folder.join("maitre.toml"));
+    fs::write(&file, format!("{}\n", engines[0].url)).unwrap();
+    let write = |seconds: u32| {
+        let text = format!(
+            "discovery.from = [\"file:{}\"]\ndiscovery.gone_after = \"{seconds}s\"\n",
+            file.display()
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write(1);
+    let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"];
+    let mut serve = Serve::of(Program::start(&[&args[..], &[config.to_str().unwrap()]].concat())).await;
+    serve.until_worker(&engines[0].url, "ready").await;
+    fs::write(&file, "http//nonsense\n").unwrap();
+    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    write(2);
+    serve.program.until_says(|it| it.contains("settings read again").then_some(())).await;
+    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    assert_eq!(serve.client().await.post(CHAT, &chat(2)).await.worker(), engines[0].url);
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -191,7 +191,41 @@ async fn the_log_can_be_told_to_say_more() {
     assert_eq!(answer.json()["level"], "debug");
     serve.client().await.post(CHAT, &chat(2)).await;
     serve.program.until_says(|it| it.contains("outcome").then_some(())).await;
+    // A slip is told, and does not silence it.
+    let request = Request::put("/admin/v1/log").header("host", "maitre");
+    let request = request.header("authorization", format!("Bearer {KEY}"));
+    let answer = operator.begin(request.body(Full::from(r#"{"level":"inof"}"#)).unwrap()).await.rest().await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text());
     let config = operate(&mut operator, "GET", "/admin/v1/config").await.json();
     let shown = config["toml"].as_str().unwrap();
     assert!(shown.contains("strategy = \"least-delay\"") && !shown.contains(KEY), "{shown}");
+    assert!(shown.contains("# admin_key is set, and not shown") && !shown.contains("sha256:"), "{shown}");
+}
+
+#[tokio::test]
+async fn an_admin_key_that_is_taken_out_of_the_settings_opens_nothing() {
+    let engines = Engine::start_some(1, &["--profile", "instant"]).await;
+    let file = File::new("revoked");
+    file.write(&valid(&engines, 0));
+    let serve = serve(&file, &engines).await;
+    let mut operator = Client::connect(serve.admin).await;
+    file.write(&valid(&engines, 0).replace("admin_key", "# admin_key"));
+    let answer = operate(&mut operator, "POST", "/admin/v1/reload").await;
+    assert_eq!(answer.json()["changed"], serde_json::json!(["admin_key"]), "{}", answer.text());
+    let answer = operate(&mut operator, "GET", "/admin/v1/overview").await;
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn a_reload_that_comes_too_late_is_told_so() {
+    let engines = Engine::start_some(1, &["--profile", "instant"]).await;
+    let file = File::new("late");
+    file.write(&format!("{}timeouts.drain_grace = \"60s\"\n", valid(&engines, 0)));
+    let mut serve = serve(&file, &engines).await;
+    let mut operator = Client::connect(serve.admin).await;
+    serve.program.signal("TERM");
+    serve.program.until_says(|it| it.contains("draining").then_some(())).await;
+    let answer = within(operate(&mut operator, "POST", "/admin/v1/reload")).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.text());
+    assert!(answer.text().contains("on its way out"), "{}", answer.text());
 }

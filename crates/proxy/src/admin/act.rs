@@ -23,7 +23,7 @@ pub(super) async fn explain(desk: &Desk, query: &str, body: &[u8]) -> Result<Val
     let house = &desk.house;
     let path = match query.split_once('=') {
         None if query.is_empty() => "/v1/chat/completions",
-        Some(("path", path)) => path,
+        Some(("path", path)) => &path.replace("%2F", "/").replace("%2f", "/"),
         _ => return Err(Wrong::Bad("only `path` is known here, as in ?path=/v1/completions".to_owned())),
     };
     let route = Route::of(path).ok_or_else(|| Wrong::Bad(format!("\"{}\" is no API of ours", echo(path))))?;
@@ -97,12 +97,15 @@ pub(super) fn add(desk: &Desk, body: &[u8]) -> Result<Value, Wrong> {
     Ok(json!({ "workers": workers.collect::<Vec<_>>() }))
 }
 
-/// Whether an address is one of those a pattern stands for: itself, or all that begin as it does up to its `*`.
+/// Whether an address is one of those a pattern stands for: itself, or all that begin as it does up to its `*`. What
+/// begins with numbers goes on with numbers: `10.0.0.*` is a network, not a name that somebody else may have.
 fn is_allowed(pattern: &str, address: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => address.starts_with(beginning),
-        None => pattern.trim_end_matches('/') == address,
-    }
+    let Some(beginning) = pattern.strip_suffix('*') else { return pattern.trim_end_matches('/') == address };
+    let Some(rest) = address.strip_prefix(beginning) else { return false };
+    let host = beginning.split_once("://").map_or("", |it| it.1);
+    let is_number = |it: char| it.is_ascii_digit() || it == '.' || it == ':';
+    let is_network = !host.is_empty() && host.chars().all(is_number);
+    !is_network || rest.chars().all(is_number)
 }
 
 pub(super) fn remove(desk: &Desk, part: &str) -> Result<Value, Wrong> {
@@ -116,8 +119,13 @@ pub(super) fn remove(desk: &Desk, part: &str) -> Result<Value, Wrong> {
     }
 }
 
-pub(super) fn drain(house: &House, part: &str, draining: bool) -> Result<Value, Wrong> {
+pub(super) fn drain(desk: &Desk, part: &str, draining: bool) -> Result<Value, Wrong> {
+    let house = &desk.house;
     let worker = worker(house, part)?;
+    if !draining && !desk.roster.has(worker) {
+        // It would take requests until the moment it goes.
+        return Err(Wrong::Conflict(format!("worker {} is on its way out; take it in anew", worker.0)));
+    }
     house.on(Event::WorkerDrained { worker, draining });
     info!(worker = worker.0, draining, "drained or resumed by an operator");
     view::worker(house, worker)
@@ -191,6 +199,8 @@ mod tests {
     fn what_may_be_added_is_told_by_its_beginning() {
         assert!(is_allowed("http://10.0.0.*", "http://10.0.0.7:8000"));
         assert!(!is_allowed("http://10.0.0.*", "http://10.0.1.7:8000"));
+        assert!(!is_allowed("http://10.0.0.*", "http://10.0.0.evil.example:80"));
+        assert!(is_allowed("http://vllm-*", "http://vllm-7.internal:8000"));
         assert!(is_allowed("http://a:1", "http://a:1"));
         assert!(is_allowed("http://a:1/", "http://a:1"));
         assert!(!is_allowed("http://a:1", "http://a:11"));

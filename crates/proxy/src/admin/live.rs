@@ -12,27 +12,33 @@ use bytes::Bytes;
 use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Out, decisions, view};
+use super::{Out, decisions, is_operator, view};
 use crate::house::House;
+use crate::secret::Secret;
 
 /// Between two looks at the decisions; the overview comes with every other one.
 const EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) struct Live {
     house: Arc<House>,
+    /// What was shown for it: a stream lasts for hours, and its key may not.
+    key: Secret,
+    /// One of the few places for streams.
+    _place: OwnedSemaphorePermit,
     ticks: Interval,
     turn: u64,
     /// How far it has told of decisions.
     told: u64,
 }
 
-pub(super) fn begin(house: &Arc<House>) -> Response<Out> {
+pub(super) fn begin(house: &Arc<House>, key: Secret, place: OwnedSemaphorePermit) -> Response<Out> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let told = decisions::revision(house);
-    let live = Live { house: house.clone(), ticks, turn: 0, told };
+    let live = Live { house: house.clone(), key, _place: place, ticks, turn: 0, told };
     let mut response = Response::new(Out::Live(Box::new(live)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -41,11 +47,11 @@ pub(super) fn begin(house: &Arc<House>) -> Response<Out> {
 }
 
 impl Live {
-    /// The next events; none once the house closes.
+    /// The next events; none once the house closes, or the key that was shown is no longer the one.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             ready!(self.ticks.poll_tick(cx));
-            if self.house.closing.is_cancelled() {
+            if self.house.closing.is_cancelled() || !is_operator(&self.house, &self.key) {
                 return Poll::Ready(None);
             }
             let mut events = String::new();

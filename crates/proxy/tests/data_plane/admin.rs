@@ -1,5 +1,7 @@
 //! The admin API over real sockets: who gets in, what is seen there, and what can be changed.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -7,7 +9,9 @@ use maitre_base::WorkerId;
 use maitre_fleet::State;
 use maitre_policy::Name;
 use maitre_proxy::{Secret, Settings};
+use maitre_sim::http::fault::{Fault, Injection};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 use crate::table::{
     Answer, Client, Table, chat, engine_settings, get, metric, post, settings, table_with, within,
@@ -280,6 +284,24 @@ async fn workers_come_and_go_at_an_operators_word() {
 }
 
 #[tokio::test]
+async fn a_worker_on_its_way_out_is_not_called_back() {
+    let table = table(2).await;
+    let mut operator = Operator::at(&table).await;
+    operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
+    let injection = Injection::always(Fault::StallAfterChunks { chunks: 2 });
+    table.engines[0].handle().inject(injection);
+    let mut client = table.client().await;
+    let begun = client.send(post("/v1/chat/completions", chat(9, true))).await.unwrap();
+    let removed = operator.ask("DELETE", "/admin/v1/workers/0", &Value::Null).await;
+    assert_eq!(removed.status, StatusCode::OK, "{}", removed.text());
+    let resumed = operator.ask("POST", "/admin/v1/workers/0/resume", &Value::Null).await;
+    Operator::check(&resumed, 409, "conflict");
+    let resumed = operator.ask("POST", "/admin/v1/workers/1/resume", &Value::Null).await;
+    assert_eq!(resumed.status, StatusCode::OK, "{}", resumed.text());
+    drop(begun);
+}
+
+#[tokio::test]
 async fn a_reload_changes_workers_and_strategy_and_keeps_what_is_under_way() {
     let table = table(2).await;
     let mut client = table.client().await;
@@ -335,11 +357,82 @@ async fn the_stream_tells_of_the_fleet_and_of_decisions() {
     Operator::check(&methods, 405, "wrong_method");
 }
 
+#[tokio::test]
+async fn a_stream_ends_with_the_key_it_was_opened_by() {
+    let table = table(1).await;
+    let mut operator = Operator::at(&table).await;
+    let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
+    let request = request.header("authorization", format!("Bearer {KEY}"));
+    let mut body = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap().into_body();
+    assert!(within(body.frame()).await.unwrap().is_ok());
+    let mut settings =
+        Settings { admin_key: Some(Secret::of(b"the-next-key-of-the-operator")), ..with_key() };
+    let engines = table.engines.iter();
+    settings.workers = engines.map(|it| format!("http://{}", it.addr()).parse().unwrap()).collect();
+    table.router.reload(settings).unwrap();
+    within(async { while body.frame().await.is_some() {} }).await;
+}
+
+/// As many as there are places.
+const PLACES: usize = 128;
+
+#[tokio::test]
+async fn those_who_take_nothing_of_their_answers_do_not_keep_others_out() {
+    let mut settings = with_key();
+    settings.timeouts.client_stalled = Duration::from_millis(1);
+    let table = table_with(1, engine_settings(), settings).await;
+    let mut strangers = Vec::new();
+    let asks = "GET /metrics HTTP/1.1\r\nhost: maitre\r\n\r\n".repeat(2_000);
+    for _ in 0..PLACES {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let stream = socket.connect(table.router.admin()).await.unwrap();
+        stream.writable().await.unwrap();
+        stream.try_write(asks.as_bytes()).unwrap();
+        strangers.push(stream);
+    }
+    let mut prober = Client::connect(table.router.admin()).await;
+    let answer = within(prober.ask(get("/healthz"))).await.unwrap();
+    assert_eq!((answer.status, strangers.len()), (StatusCode::OK, PLACES));
+}
+
+#[tokio::test]
+async fn a_worker_that_two_name_stays_when_one_of_them_changes_its_options_and_leaves() {
+    let table = table(1).await;
+    let url = format!("http://{}", table.engines[0].addr());
+    let found = [url.parse().unwrap()];
+    assert_eq!(table.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
+    let mut settings = with_key();
+    settings.workers = vec![format!("{url}?events=off").parse().unwrap()];
+    let difference = table.router.reload(settings.clone()).unwrap();
+    assert_eq!((difference.added.len(), difference.removed.len()), (1, 1), "it begins anew");
+    settings.workers.clear();
+    let difference = table.router.reload(settings).unwrap();
+    assert_eq!(difference, maitre_proxy::Difference::default(), "discovery still names it");
+}
+
 impl Operator {
     /// On a connection of its own, for one that is taken by a stream.
     async fn ask_anew(&self, table: &Table, method: Method, path: &str) -> Answer {
         Operator::at(table).await.ask(method.as_str(), path, &Value::Null).await
     }
+}
+
+#[tokio::test]
+async fn however_many_follow_along_others_find_a_place() {
+    let table = table(1).await;
+    let mut followers = Vec::new();
+    let mut refused = 0;
+    for _ in 0..40 {
+        let mut operator = Operator::at(&table).await;
+        let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
+        let request = request.header("authorization", format!("Bearer {KEY}"));
+        let response = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap();
+        refused += usize::from(response.status() == StatusCode::CONFLICT);
+        followers.push((operator, response));
+    }
+    assert_eq!(refused, 8);
+    assert_eq!(Operator::at(&table).await.0.ask(get("/healthz")).await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -40,6 +40,27 @@ async fn table_over(folder: &Folder, authority: &Authority, change: impl FnOnce(
 }
 
 #[tokio::test]
+async fn a_reload_goes_by_its_certificates_at_once_or_not_at_all() {
+    let (folder, authority) = (Folder::new(), Authority::new("one"));
+    let table = table_with(1, engine_settings(), settings()).await;
+    let workers = vec![format!("http://{}", table.engines[0].addr()).parse().unwrap()];
+    let mut wanted =
+        Settings { workers, tls: with_tls(&folder, &authority.sign(HERE, Until::Later)), ..settings() };
+    let good = wanted.tls.cert.replace("not-there.pem".into());
+    wanted.brain.strategy = maitre_policy::Name::Random;
+    let said = table.router.reload(wanted.clone()).unwrap_err();
+    assert!(said.contains("tls.cert") && said.contains("not-there.pem"), "{said}");
+    let unchanged = |brain: &maitre_dispatch::Brain| brain.settings().strategy == settings().brain.strategy;
+    assert!(table.router.look(unchanged));
+    wanted.tls.cert = good;
+    table.router.reload(wanted).unwrap();
+    // The very next connection.
+    let config = client_config(&authority, None, &["http/1.1"]);
+    let mut client = Client::over(connect(table.router.listen(), &config).await.unwrap()).await;
+    assert_eq!(client.post("/v1/chat/completions", chat(2, false)).await.status, 200);
+}
+
+#[tokio::test]
 async fn clients_speak_http1_or_http2_as_was_agreed_in_the_handshake() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
     let table = table_over(&folder, &authority, |_| {}).await;
