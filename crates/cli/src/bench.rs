@@ -204,7 +204,7 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
         },
         plain: matches.get_flag("plain"),
         dialer: dial::dialer(ca.map(PathBuf::as_path), [&plan.address])?,
-        key: read_key(matches, variable)?,
+        key: dial::key(matches, variable, KEY_VARIABLE)?,
         speed: number("speed").unwrap_or(plan.speed),
         limit: count("limit").unwrap_or(plan.limit),
         span: number("seconds").map_or(plan.span, Duration::from_secs_f64),
@@ -218,22 +218,6 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
 fn read_address(matches: &ArgMatches) -> anyhow::Result<Address> {
     let url: &String = matches.get_one("url").context("url")?;
     url.parse().context("--url")
-}
-
-fn read_key(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Option<HeaderValue>> {
-    // An empty variable counts as absent, as everywhere.
-    let variable = variable.filter(|it| !it.is_empty());
-    let (key, place) = match (matches.get_one::<String>("key"), variable) {
-        (Some(key), _) => (key.clone(), "--key"),
-        (None, Some(key)) => (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE),
-        (None, None) => return Ok(None),
-    };
-    // The key itself is not repeated: it would end in somebody's log.
-    let mut value = HeaderValue::try_from(format!("Bearer {key}"))
-        .ok()
-        .with_context(|| format!("{place}: not a key that a header can carry"))?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }
 
 impl Output {

@@ -1,13 +1,16 @@
 //! How `top`, `explain`, `bench` and `doctor` reach an address that somebody typed: by TLS if it begins with `https`,
-//! believing one authority or those that browsers trust, and with the flag that mends what TLS finds wrong.
+//! believing one authority or those that browsers trust, with the flag that mends what TLS finds wrong; and the key that
+//! is shown there.
 //!
 //! Left out: certificates of our own, and names other than the address's host. Who needs those has settings.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{anyhow, ensure};
-use clap::{Arg, value_parser};
+use anyhow::{Context as _, anyhow, ensure};
+use clap::{Arg, ArgMatches, value_parser};
+use http::HeaderValue;
 use maitre_proxy::settings::WorkerTls;
 use maitre_proxy::{Address, Dialer, NoTls};
 
@@ -31,6 +34,27 @@ pub(crate) fn dialer<'a>(
     );
     let settings = WorkerTls { ca: ca.map(Path::to_owned), ..WorkerTls::default() };
     Ok(Arc::new(Dialer::load("tls", &settings).map_err(|it| anyhow!("--ca {}", it.what()))?))
+}
+
+/// What is shown there as a bearer token: the flag `--key`, else what the environment has under `name`.
+pub(crate) fn key(
+    matches: &ArgMatches,
+    variable: Option<OsString>,
+    name: &'static str,
+) -> anyhow::Result<Option<HeaderValue>> {
+    // An empty variable counts as absent, as everywhere.
+    let variable = variable.filter(|it| !it.is_empty());
+    let (key, place) = match (matches.get_one::<String>("key"), variable) {
+        (Some(key), _) => (key.clone(), "--key"),
+        (None, Some(key)) => (key.into_string().unwrap_or("\n".to_owned()), name),
+        (None, None) => return Ok(None),
+    };
+    // The key itself is not repeated: it would end in somebody's log.
+    let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+        .ok()
+        .with_context(|| format!("{place}: not a key that a header can carry"))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
 }
 
 /// What is wrong, and what to write instead.

@@ -177,26 +177,10 @@ fn read_plan(matches: &ArgMatches, settings: Settings, variable: Option<OsString
         dialer: dial::dialer(ca.map(PathBuf::as_path), [&router, &admin].into_iter().flatten())?,
         router,
         admin,
-        key: read_key(matches, variable)?
+        key: dial::key(matches, variable, KEY_VARIABLE)?
             .or_else(|| settings.worker_key.as_ref().map(|it| it.header().clone())),
         patience: matches.get_one("timeout").copied().unwrap_or(PATIENCE),
         requests: !matches.get_flag("no-requests"),
         ..Plan::new(settings)
     })
-}
-
-fn read_key(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Option<HeaderValue>> {
-    // An empty variable counts as absent, as everywhere.
-    let variable = variable.filter(|it| !it.is_empty());
-    let (key, place) = match (matches.get_one::<String>("key"), variable) {
-        (Some(key), _) => (key.clone(), "--key"),
-        (None, Some(key)) => (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE),
-        (None, None) => return Ok(None),
-    };
-    // The key itself is not repeated: it would end in somebody's log.
-    let mut value = HeaderValue::try_from(format!("Bearer {key}"))
-        .ok()
-        .with_context(|| format!("{place}: not a key that a header can carry"))?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }

@@ -159,11 +159,19 @@ fn is_endpoint(text: &str) -> bool {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (key, value)) in self.pairs().enumerate() {
-            write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
-        }
-        Ok(())
+        write_pairs(f, self.pairs())
     }
+}
+
+/// Options as they follow an address.
+pub(crate) fn write_pairs<K: fmt::Display, V: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> fmt::Result {
+    for (index, (key, value)) in pairs.into_iter().enumerate() {
+        write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

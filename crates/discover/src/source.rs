@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::escape::{escape, unescape};
-use crate::found::Options;
+use crate::found::{Options, write_pairs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -276,10 +276,7 @@ impl fmt::Display for Source {
             }
         };
         pairs.extend(options.pairs().map(|(key, value)| (key, value.to_owned())));
-        for (index, (key, value)) in pairs.iter().enumerate() {
-            write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
-        }
-        Ok(())
+        write_pairs(f, pairs)
     }
 }
 

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 
 use super::play::{first_model, play, play_until};
 use super::played::Played;
-use super::{Api, Plan, command, read_address, read_key, read_plan};
+use super::{Api, KEY_VARIABLE, Plan, command, read_address, read_plan};
+use crate::dial;
 
 /// Nothing here may take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -279,7 +280,7 @@ fn addresses_are_a_scheme_and_a_host() {
 fn a_key_is_never_shown() {
     let url = "http://host";
     let key = |args: &[&str], variable: Option<&str>| {
-        read_key(&matches(&[&[url], args].concat()), variable.map(Into::into))
+        dial::key(&matches(&[&[url], args].concat()), variable.map(Into::into), KEY_VARIABLE)
     };
     assert_eq!(key(&[], Some("")).unwrap(), None);
     assert_eq!(key(&[], Some("a")).unwrap().unwrap(), "Bearer a");

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::clock;
-use super::facts::Reach;
+use super::facts::Unanswered;
 use crate::dial;
 
 /// Largest page that is read: metrics of a large model are tens of kilobytes.
@@ -43,17 +43,6 @@ pub(super) struct Page {
     pub(super) body: Bytes,
     /// When the question left and when the answer's head was here, since 1970.
     pub(super) between: (Duration, Duration),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    Unresolved(String),
-    Refused(String),
-    TimedOut(Duration),
-    NoTls(NoTls),
-    /// It was spoken to plainly, and speaks TLS.
-    SpeaksTls,
-    Broke(String),
 }
 
 /// A question.
@@ -83,17 +72,6 @@ impl Page {
 }
 
 impl Unanswered {
-    pub(super) fn reach(self) -> Reach {
-        match self {
-            Unanswered::Unresolved(why) => Reach::Unresolved(why),
-            Unanswered::Refused(why) => Reach::Refused(why),
-            Unanswered::TimedOut(after) => Reach::TimedOut(after),
-            Unanswered::NoTls(why) => Reach::NoTls(why),
-            Unanswered::SpeaksTls => Reach::SpeaksTls,
-            Unanswered::Broke(why) => Reach::Broke(why),
-        }
-    }
-
     pub(super) fn why(self) -> String {
         match self {
             Unanswered::Unresolved(why) => format!("its name does not resolve: {why}"),

@@ -67,12 +67,18 @@ pub enum Reach {
         path: String,
         status: u16,
     },
+    Not(Unanswered),
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unanswered {
     Unresolved(String),
     Refused(String),
     TimedOut(Duration),
-    /// Its address says TLS, and there is none with it.
+    /// The address says TLS, and there is none with whoever is there.
     NoTls(NoTls),
-    /// Its address says plain HTTP, and it speaks TLS.
+    /// The address says plain HTTP, and whoever is there speaks TLS.
     SpeaksTls,
     /// Something is there that does not speak HTTP, or hung up.
     Broke(String),

@@ -17,9 +17,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Plan;
-use super::client::{Client, Page, Question, Unanswered, short};
+use super::client::{Client, Page, Question, short};
 use super::clock;
-use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, OpenAdmin, Reach, Worker};
+use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, OpenAdmin, Reach, Unanswered, Worker};
 use tokens::Tokenizers;
 
 /// Workers that are looked at side by side.
@@ -102,11 +102,11 @@ async fn look_at(tools: Arc<Tools>, worker: proxy::Worker) -> Worker {
     let path = &plan.settings.probes.path;
     let health = match client.ask(Question::get(path)).await {
         Ok(page) => page,
-        Err(unanswered) => return Worker::unknown(url, unanswered.reach()),
+        Err(unanswered) => return Worker::unknown(url, Reach::Not(unanswered)),
     };
     let pages = match probe(&client).await {
         Ok(pages) => pages,
-        Err(unanswered) => return Worker::unknown(url, unanswered.reach()),
+        Err(unanswered) => return Worker::unknown(url, Reach::Not(unanswered)),
     };
     let answers: Vec<Answer<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
     let kind = engine::detect(&answers);

@@ -11,9 +11,9 @@ use maitre_dialect::route::Route;
 use maitre_dialect::usage::{Finder, Usage};
 use serde_json::{Value, json};
 
-use crate::doctor::client::{Client, Page, Question, Unanswered, short};
+use crate::doctor::client::{Client, Page, Question, short};
 use crate::doctor::clock;
-use crate::doctor::facts::{Answered, Asked, Salted, Worker};
+use crate::doctor::facts::{Answered, Asked, Salted, Unanswered, Worker};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

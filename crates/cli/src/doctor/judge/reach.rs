@@ -5,7 +5,7 @@ use maitre_proxy::NoTls;
 
 use super::{odd_ones, workers};
 use crate::doctor::code::Code;
-use crate::doctor::facts::{Fleet, Listed, Reach, Worker};
+use crate::doctor::facts::{Fleet, Listed, Reach, Unanswered, Worker};
 use crate::doctor::report::{Finding, Outcome};
 
 pub(super) fn reach(fleet: &Fleet) -> Outcome {
@@ -19,32 +19,32 @@ fn absence(worker: &Worker) -> Option<Finding> {
     let url = &worker.url;
     let find = |what: String, fix: &str| Some(Finding::at(url, Code::Unreachable, what, fix));
     match &worker.reach {
-        Reach::Unresolved(why) => find(
+        Reach::Not(Unanswered::Unresolved(why)) => find(
             format!("its name does not resolve: {why}"),
             "mend the host in its URL, or use its IP address; see what the resolver of this machine knows",
         ),
-        Reach::Refused(why) => find(
+        Reach::Not(Unanswered::Refused(why)) => find(
             format!("nobody listens there: {why}"),
             "start the engine, with --host 0.0.0.0 if it is on another machine, or mend the port in its URL",
         ),
-        Reach::TimedOut(after) => find(
+        Reach::Not(Unanswered::TimedOut(after)) => find(
             format!("no answer within {after:?}"),
             "see whether the engine hangs, still loads its model, or is kept behind a firewall; \
              --timeout waits longer",
         ),
-        Reach::NoTls(why) => find(why.to_string(), mend(why)),
-        Reach::SpeaksTls => find(
+        Reach::Not(Unanswered::NoTls(why)) => find(why.to_string(), mend(why)),
+        Reach::Not(Unanswered::SpeaksTls) => find(
             "it is asked in plain HTTP, and speaks TLS".to_owned(),
             "write https:// in its URL, and name the authority of its certificate in worker_tls.ca unless \
              browsers trust it",
         ),
         // Whoever does not accept us by TLS 1.3 says so after the handshake, and what they say may get lost.
-        Reach::Broke(why) if url.starts_with("https://") => find(
+        Reach::Not(Unanswered::Broke(why)) if url.starts_with("https://") => find(
             format!("something is there that speaks TLS and does not answer in HTTP/1.1: {why}"),
             "mend the port in its URL; if it wants certificates of its clients, set worker_tls.cert and \
              worker_tls.key",
         ),
-        Reach::Broke(why) => find(
+        Reach::Not(Unanswered::Broke(why)) => find(
             format!("something is there that does not answer in plain HTTP/1.1: {why}"),
             "mend the port in its URL",
         ),

@@ -11,7 +11,7 @@ use super::{judge, odd_ones};
 use crate::doctor::code::Code;
 use crate::doctor::facts::{
     Admin, Answered, Asked, Compared, Comparison, Events, Fleet, Here, Listed, Metered, OpenAdmin, Published,
-    Reach, Replay, Router, Salted, Stream, Worker,
+    Reach, Replay, Router, Salted, Stream, Unanswered, Worker,
 };
 use crate::doctor::report::Finding;
 
@@ -124,12 +124,17 @@ fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
 #[test]
 fn of_a_worker_that_is_not_there_nothing_else_is_said() {
     let gone = |reach: Reach| move |it: &mut Worker| *it = Worker::unknown(it.url.clone(), reach);
-    let refused = Reach::Refused("connect: Connection refused".to_owned());
+    let refused = Reach::Not(Unanswered::Refused("connect: Connection refused".to_owned()));
     check_second(gone(refused), Code::Unreachable, "Connection refused", "start the engine");
-    let unresolved = Reach::Unresolved("no such host".to_owned());
+    let unresolved = Reach::Not(Unanswered::Unresolved("no such host".to_owned()));
     check_second(gone(unresolved), Code::Unreachable, "does not resolve", "mend the host");
-    check_second(gone(Reach::TimedOut(Duration::from_secs(5))), Code::Unreachable, "within 5s", "--timeout");
-    let broke = || Reach::Broke("invalid HTTP version parsed".to_owned());
+    check_second(
+        gone(Reach::Not(Unanswered::TimedOut(Duration::from_secs(5)))),
+        Code::Unreachable,
+        "within 5s",
+        "--timeout",
+    );
+    let broke = || Reach::Not(Unanswered::Broke("invalid HTTP version parsed".to_owned()));
     check_second(gone(broke()), Code::Unreachable, "in plain HTTP/1.1: invalid HTTP", "mend the port");
     let broke_in_tls = |it: &mut Worker| *it = Worker::unknown("https://w1:1".to_owned(), broke());
     check_second(broke_in_tls, Code::Unreachable, "speaks TLS", "worker_tls.cert");
@@ -162,10 +167,11 @@ fn what_tls_finds_wrong_is_told_with_the_setting_that_mends_it() {
         (NoTls::Closed, "in the middle of the TLS handshake", "write http://"),
         (NoTls::Failed(word()), "handshake failed: Word", "log"),
     ] {
-        let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::NoTls(why));
+        let lost =
+            |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::Not(Unanswered::NoTls(why)));
         check_second(lost, Code::Unreachable, what, fix);
     }
-    let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::SpeaksTls);
+    let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::Not(Unanswered::SpeaksTls));
     check_second(lost, Code::Unreachable, "asked in plain HTTP, and speaks TLS", "write https:// in its URL");
 }
 
@@ -562,7 +568,7 @@ fn the_worst_comes_first() {
             fleet.workers[0].clock_ahead = Some(60.0);
             fleet.workers[1].about.prefix_caching = Some(false);
             let url = fleet.workers[2].url.clone();
-            fleet.workers[2] = Worker::unknown(url, Reach::Refused("refused".to_owned()));
+            fleet.workers[2] = Worker::unknown(url, Reach::Not(Unanswered::Refused("refused".to_owned())));
         },
         &[(Code::Unreachable, Some(2)), (Code::PrefixCachingOff, Some(1)), (Code::ClockOff, Some(0))],
     );
