@@ -433,6 +433,11 @@ impl Brain {
 
     /// What nobody has worked on counts against no limit: its client was told to come again.
     fn refuse(&mut self, request: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
+        // One among the first in line may have made way for somebody called back while those before it were looked at: it has
+        // been told.
+        if !self.open.contains_key(&request.0) {
+            return;
+        }
         effects.push(Effect::Refuse { request, refusal });
         let queue = &self.settings.queue;
         if let Some(open) = self.open.get(&request.0).filter(|it| queue.enabled && it.tried.is_empty()) {
