@@ -22,25 +22,31 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
     ("discover", &["base"], &[]),
-    ("dispatch", &["base", "fleet", "index", "policy", "queue"], &["dialect"]),
-    ("sim", &["base", "dispatch", "fleet", "index", "policy", "queue", "zmtp"], &[]),
+    ("cluster", &["base"], &[]),
+    ("peer", &["base"], &[]),
+    ("dispatch", &["base", "cluster", "fleet", "index", "policy", "queue"], &["dialect"]),
+    ("sim", &["base", "cluster", "dispatch", "fleet", "index", "policy", "queue", "zmtp"], &[]),
     (
         "proxy",
-        &["base", "dialect", "discover", "dispatch", "fleet", "index", "policy", "queue", "tokens", "zmtp"],
+        &[
+            "base", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "peer", "policy",
+            "queue", "tokens", "zmtp",
+        ],
         &["sim"],
     ),
     (
         "cli",
         &[
-            "base", "dialect", "discover", "dispatch", "fleet", "index", "policy", "proxy", "queue", "sim",
-            "tokens",
+            "base", "dialect", "discover", "dispatch", "fleet", "index", "peer", "policy", "proxy", "queue",
+            "sim", "tokens",
         ],
         &[],
     ),
 ];
 
 /// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
-const PURE: &[&str] = &["base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch"];
+const PURE: &[&str] =
+    &["base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch", "cluster"];
 
 /// What would let them, by the beginning of its name.
 const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];

@@ -1,0 +1,17 @@
+//! The mesh's clocks: one for waits, and one that says which of two starts under one name was the later.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Milliseconds since the epoch; zero if the clock stands before it.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(super) fn stamp() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
