@@ -21,8 +21,10 @@ use crate::hot::Prefixes;
 use crate::in_use::InUse;
 use crate::settings::Settings;
 use crate::shadow::Shadows;
+use crate::untold::Untold;
 
 mod consider;
+mod hear;
 mod learn;
 mod number;
 mod pool;
@@ -30,8 +32,10 @@ mod recall;
 pub mod reconfigure;
 mod record;
 mod seat;
+mod tell;
 mod wait;
 
+use hear::{EarlyPins, Routers};
 use pool::Pool;
 use wait::{Freed, InLine};
 
@@ -66,6 +70,15 @@ struct Open {
     failure: Option<Failure>,
     /// Where it was called back from, each time.
     recalled: Vec<WorkerId>,
+    spending: Spending,
+}
+
+/// What a request took of what its tenant may have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spending {
+    taken: queue::Taken,
+    /// Whether other routers are told.
+    is_told: bool,
 }
 
 impl Open {
@@ -164,6 +177,13 @@ pub struct Brain {
     allowances: queue::Allowances,
     budget: Budget,
     rng: Rng,
+    // Other routers.
+    routers: Routers,
+    /// None if there is nobody to tell.
+    untold: Option<Untold>,
+    /// When all that was learned of workers was last told.
+    judged: Instant,
+    early_pins: EarlyPins,
     // For people. Nothing of it is ever read by a strategy in charge.
     ring: Ring,
     forecast: Forecast,
@@ -197,6 +217,10 @@ impl Brain {
             allowances: queue::Allowances::new(),
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
+            routers: Routers::default(),
+            untold: settings.shares.then(Untold::default),
+            judged: Instant::ZERO,
+            early_pins: EarlyPins::default(),
             ring: Ring::new(settings.explain.decisions),
             forecast: Forecast::default(),
             prefixes: Prefixes::default(),
@@ -305,6 +329,7 @@ impl Brain {
             Event::Declined { request } => self.close_with(now, request, Outcome::Declined, effects),
             Event::BrokeOff { request } => self.close_with(now, request, Outcome::BrokeOff, effects),
             Event::Left { request } => self.close_with(now, request, Outcome::Left, effects),
+            Event::Peers(news) => self.hear(now, news, effects),
             Event::Tick => self.tick(now, effects),
         }
     }
@@ -316,6 +341,9 @@ impl Brain {
         }
         effects.extend(change.map(Effect::Changed));
         self.fleet_changed |= change.is_some_and(|it| it.to.is_out());
+        if change.is_some() {
+            self.tell_judged(worker);
+        }
         // A doubt raised by traffic is settled by a probe, at once.
         if change.is_some_and(|it| matches!(it.to, State::Suspect { .. })) {
             effects.push(Effect::Probe { worker });
@@ -328,13 +356,16 @@ impl Brain {
         self.cache.tick(now);
         self.presume_prefilled(now);
         self.count_workers();
+        self.tell_learned(now);
         if std::mem::take(&mut self.fleet_changed) {
             self.refuse_stranded(effects);
         }
+        changes.iter().for_each(|it| self.tell_judged(it.worker));
         effects.extend(changes.into_iter().map(Effect::Changed));
     }
 
     fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
+        let seen = self.fleet.models_seen();
         self.fleet.learn_models(worker, cards);
         self.fleet_changed = true;
         for card in cards {
@@ -343,6 +374,9 @@ impl Brain {
                 let own = self.settings.strategies.get(card.name).copied();
                 Strategy::new(own.unwrap_or(self.settings.strategy), self.settings.knobs)
             });
+        }
+        if self.fleet.models_seen() > seen {
+            self.hear_early_pins();
         }
         self.cut_alike(worker);
     }
@@ -382,14 +416,18 @@ impl Brain {
             Ok(wanted) => wanted,
             Err(refusal) => return effects.push(Effect::Refuse { request, refusal }),
         };
-        let open = self.opened(now, arrival, wanted);
+        let mut open = self.opened(now, arrival, wanted);
         let queue = &self.settings.queue;
         if queue.enabled {
             let terms = queue.terms(arrival.tenant);
-            if let Err(retry_after) = self.allowances.take(now, arrival.tenant, terms, open.tokens()) {
-                let refusal = Refusal::RateLimited { retry_after };
-                return effects.push(Effect::Refuse { request, refusal });
-            }
+            open.spending = match self.allowances.take(now, arrival.tenant, terms, open.tokens()) {
+                Ok(taken) => Spending { taken, is_told: self.is_spending_told(&open) },
+                Err(retry_after) => {
+                    let refusal = Refusal::RateLimited { retry_after };
+                    return effects.push(Effect::Refuse { request, refusal });
+                }
+            };
+            self.tell_spent(&open);
         }
         self.open.insert(request.0, open);
         self.admit(now, request, Refusal::NoWorker, effects);
@@ -404,6 +442,7 @@ impl Brain {
             decode: work.answer,
             session: arrival.session,
             head: arrival.head,
+            tie: self.tie(arrival, wanted),
             attempt: 0,
         };
         let queue = &self.settings.queue;
@@ -429,6 +468,7 @@ impl Brain {
             failovers: 0,
             failure: None,
             recalled: Vec::new(),
+            spending: Spending::default(),
         }
     }
 
@@ -460,10 +500,14 @@ impl Brain {
         if let Some(prompt) = open.prompt.as_ref().filter(|_| place.is_noted) {
             self.cache.prefilled(now, worker, prompt);
         }
+        if let Some(untold) = &mut self.untold {
+            untold.promise(worker);
+        }
         // An answer in one piece tells when it ended, not when it began.
         if open.form == Form::Stream && open.decodes == Decodes::Yes {
             let there = self.fleet.worker(worker);
-            let (requests, done) = there.map_or((0, Tokens::ZERO), |it| (it.promised.requests, it.prefilled));
+            let (requests, done) =
+                there.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().requests, it.prefilled));
             place.first = Some((now, requests));
             place.mark = Some(Mark { at: now, pieces: 1, requests, done });
             let (ahead, took) = (place.prefill_ahead, now.since(place.at));
@@ -481,6 +525,9 @@ impl Brain {
             let Some(worker) = self.fleet.worker(place.worker) else { continue };
             if now.since(place.at).as_secs_f64() >= worker.rates.prefill.at(place.prefill_ahead as f64) {
                 self.fleet.prefilled(now, place.worker, &mut place.promise);
+                if let Some(untold) = &mut self.untold {
+                    untold.promise(place.worker);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use maitre_index::feed::Trust;
 use maitre_policy::Why;
 
 use crate::cache::Prompt;
+use crate::peers::News;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -108,6 +109,8 @@ pub enum Event<'a> {
     Left {
         request: RequestId,
     },
+    /// Another router told us something.
+    Peers(News<'a>),
     Tick,
 }
 

@@ -12,8 +12,10 @@ pub mod explain;
 pub mod forecast;
 pub mod hot;
 pub mod in_use;
+pub mod peers;
 pub mod settings;
 pub mod shadow;
+mod untold;
 
 pub use brain::{Brain, Plan, Reader};
 pub use cache::Prompt;

@@ -32,6 +32,8 @@ pub struct Settings {
     pub shadow_sample: f64,
     /// How long the number of a worker that has left is given to nobody: see `QUARANTINE`.
     pub quarantine: Duration,
+    /// There are other routers: they are told what we do, and equals are told apart as they would.
+    pub shares: bool,
     pub seed: u64,
 }
 
@@ -57,6 +59,7 @@ impl Default for Settings {
             shadows: Vec::new(),
             shadow_sample: 1.0,
             quarantine: QUARANTINE,
+            shares: false,
             seed: 0,
         }
     }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, Tokens, WorkerId};
 
 use crate::adapters::Slot;
@@ -22,6 +23,10 @@ pub const MODELS_MAX: usize = 4_096;
 /// What the weight of a worker may be. Chosen: a hundred times more or less than another is out, or alone.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
+mod elsewhere;
+
+pub use elsewhere::STRANGERS_MAX;
+
 /// A model name the fleet has seen, as a dense number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u32);
@@ -38,6 +43,8 @@ pub struct Card<'a> {
 #[derive(Clone, Debug)]
 struct Known {
     name: Arc<str>,
+    /// What it goes by between routers.
+    hash: u64,
     /// What it is, if not itself: the model under an adapter, the first name of a model with several.
     base: ModelId,
     is_adapter: bool,
@@ -49,9 +56,12 @@ struct Known {
 pub struct Standing {
     pub worker: WorkerId,
     pub key: u64,
+    /// By all routers.
     pub promised: Promised,
     /// Requests there, whoever sent them.
     pub requests: u32,
+    /// What of the promised requests and of their prefill is ours.
+    pub ours: (u32, Tokens),
     /// Its weight, and of that a part while it warms up.
     pub share: f64,
     /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
@@ -87,9 +97,15 @@ pub struct Fleet {
     workers: Vec<Option<Worker>>,
     /// The empty places, and since when they are.
     vacant: BTreeMap<WorkerId, Instant>,
+    /// Numbers by the workers' keys.
+    keys: NumberMap<WorkerId>,
+    /// What others have promised to workers that are not here, by their keys.
+    strangers: NumberMap<Promised>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
     models: Vec<Known>,
+    /// Numbers of models by the hashes of their names.
+    hashes: NumberMap<ModelId>,
     rates: Rates,
     bends: Bends,
     scale: Scale,
@@ -104,7 +120,8 @@ impl Fleet {
     /// Takes a worker in, with a number that nobody ever had.
     pub fn add(&mut self, url: &str) -> WorkerId {
         let id = WorkerId(self.workers.len() as u32);
-        self.workers.push(Some(Worker::new(id, url)));
+        let worker = self.welcome(Worker::new(id, url));
+        self.workers.push(Some(worker));
         id
     }
 
@@ -112,7 +129,8 @@ impl Fleet {
     /// is forgotten, so nothing may be promised or under way there that is not over.
     pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
         self.vacant.remove(&id)?;
-        self.workers[id.index()] = Some(Worker::new(id, url));
+        let worker = self.welcome(Worker::new(id, url));
+        self.workers[id.index()] = Some(worker);
         Some(id)
     }
 
@@ -129,8 +147,9 @@ impl Fleet {
     /// Lets a worker go; whether it was there.
     pub fn remove(&mut self, now: Instant, worker: WorkerId) -> bool {
         let left = self.workers.get_mut(worker.index()).and_then(Option::take);
-        if left.is_some() {
+        if let Some(left) = &left {
             self.vacant.insert(worker, now);
+            self.see_off(left);
         }
         left.is_some()
     }
@@ -239,8 +258,10 @@ impl Fleet {
         }
         let model = ModelId(self.models.len() as u32);
         let name: Arc<str> = name.into();
+        let hash = hash::bytes(0, name.as_bytes());
         self.names.insert(name.clone(), model);
-        self.models.push(Known { name, base: model, is_adapter: false, estimate: Estimate::default() });
+        self.hashes.insert(hash, model);
+        self.models.push(Known { name, hash, base: model, is_adapter: false, estimate: Estimate::default() });
         Some(model)
     }
 
@@ -323,7 +344,13 @@ impl Fleet {
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
+            let joins = it.promised.prefilling == 0 && it.elsewhere.prefilling > 0;
+            let before = it.promised.progress.max(it.elsewhere.progress);
             it.promised.make(now, promise);
+            // Ours is the first of ours, and not of those who stand there.
+            if joins {
+                it.promised.progress = before;
+            }
         }
     }
 
@@ -449,19 +476,21 @@ impl Fleet {
             _ => Slot::Ready,
         };
         let fresh = worker.fresh(now);
+        let promised = worker.promised_by_all();
         Standing {
             worker: worker.id,
             key: worker.key,
-            promised: worker.promised,
-            requests: worker.requests(now),
+            promised,
+            ours: (worker.promised.requests, worker.promised.prefill),
+            requests: promised.requests.saturating_add(worker.foreign(now)),
             share: worker.health.share(now, &self.settings) * worker.weight,
             scale: worker.scale,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
-            wait_seconds: worker.promised.wait_seconds(now, worker.rates.prefill.slope),
-            room: worker.capacity().map(|it| (it, worker.pinned(now, it))),
+            wait_seconds: promised.wait_seconds(now, worker.rates.prefill.slope),
+            room: worker.capacity().map(|it| (it, worker.pinned(now, it, &promised))),
             idle: now.since(worker.began),
-            used: worker.capacity().map_or(Tokens::ZERO, |it| worker.used(now, it)),
+            used: worker.capacity().map_or(Tokens::ZERO, |it| worker.used(now, it, &promised)),
             waiting: fresh.and_then(|it| it.waiting),
             kv_usage: fresh.and_then(|it| it.kv_usage),
             slot,
@@ -495,7 +524,7 @@ enum Tier {
 fn tier(worker: &Worker) -> Option<Tier> {
     match worker.health.state() {
         State::Ready | State::Warming { proven: true, .. } => Some(Tier::Fit),
-        State::Warming { proven: false, .. } if worker.promised.requests == 0 => Some(Tier::Fit),
+        State::Warming { proven: false, .. } if worker.promised_by_all().requests == 0 => Some(Tier::Fit),
         State::Warming { proven: false, .. } | State::Suspect { refused: false } => Some(Tier::Doubtful),
         State::Suspect { refused: true } => Some(Tier::Last),
         State::Probing | State::Ejected { .. } => None,

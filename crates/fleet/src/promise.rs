@@ -65,6 +65,31 @@ impl Promised {
         }
     }
 
+    /// Somebody else's sums, told anew: when their prefill got on follows from how they have changed.
+    pub fn hear(&mut self, now: Instant, told: Promised) {
+        let begins = self.prefilling == 0 && told.prefilling > 0;
+        let gets_on = told.prefilling < self.prefilling || told.prefill < self.prefill;
+        let progress = match (told.requests, begins || gets_on) {
+            (0, _) => Instant::ZERO,
+            (_, true) => now,
+            (_, false) => self.progress,
+        };
+        *self = Promised { progress, ..told };
+    }
+
+    /// Both together. It is one line that they stand in, so whoever saw it get on last is right.
+    #[must_use]
+    pub fn with(&self, other: &Promised) -> Promised {
+        Promised {
+            requests: self.requests.saturating_add(other.requests),
+            prefilling: self.prefilling.saturating_add(other.prefilling),
+            prefill: self.prefill + other.prefill,
+            decode: self.decode + other.decode,
+            context: self.context + other.context,
+            progress: self.progress.max(other.progress),
+        }
+    }
+
     /// Seconds until the prefill promised so far is done, at so many seconds a token.
     ///
     /// Engines prefill in the order of arrival, so the time since the last progress has gone into the
@@ -103,6 +128,32 @@ mod tests {
         promised.release(one);
         promised.release(two);
         assert_eq!(promised, Promised::default());
+    }
+
+    #[test]
+    fn what_is_told_says_when_prefill_got_on() {
+        let at = Instant::from_millis;
+        let told = |requests: u32, prefilling: u32, prefill: u64| Promised {
+            requests,
+            prefilling,
+            prefill: Tokens(prefill),
+            ..Promised::default()
+        };
+        let mut promised = Promised::default();
+        // When, what is told, and since when the line has not got on.
+        for (now, sums, expected) in [
+            (10, told(1, 1, 500), 10),
+            (20, told(2, 2, 900), 10),
+            (30, told(2, 1, 400), 30),
+            (40, told(3, 2, 700), 30),
+            (50, told(3, 2, 600), 50),
+            (60, told(3, 0, 0), 60),
+            (70, told(4, 1, 100), 70),
+            (80, told(0, 0, 0), 0),
+        ] {
+            promised.hear(at(now), sums);
+            assert_eq!(promised, Promised { progress: at(expected), ..sums }, "at {now}");
+        }
     }
 
     #[test]

@@ -31,6 +31,14 @@ const LEAN_OF_FLEET: f64 = 0.5;
 const MEMORY_OF_FLEET: f64 = 0.995;
 /// How many steps at the fleet's pace a worker's own slowness leans on.
 const LEAN_STEPS: f64 = 8.0;
+/// What another router has learned of a worker is worth so many observations, until ours replace it: more than the lean,
+/// or a worker that is unlike its neighbours would be priced half like them.
+const HEARSAY: f64 = 16.0;
+/// Four points of it at a time count for the fleet: with them its rates are learned, and not usual any more.
+const HEARSAY_POINTS: [f64; 4] = [0.0, 1.0, 0.0, 1.0];
+/// First tokens seen here, before others are told what was learned: as many as the line one leans on is worth.
+const TOLD_FROM: u32 = 4;
+
 /// How far one observation may be from what was expected, as a factor.
 const WILD: f64 = 4.0;
 
@@ -44,6 +52,12 @@ pub struct Fit {
 impl Fit {
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.slope * x
+    }
+
+    /// Whether times can be told by it: what comes from elsewhere may be anything.
+    fn is_sane(&self) -> bool {
+        let is_time = |it: f64| (0.0..MOST_SECONDS).contains(&it);
+        is_time(self.base) && is_time(self.slope) && self.slope > 0.0
     }
 }
 
@@ -120,6 +134,9 @@ const SLOPE_RANGE: f64 = 50.0;
 const FIRST_TOKEN: Fit = Fit { base: 0.020, slope: 50e-6 };
 const STEP: Fit = Fit { base: 0.010, slope: 100e-6 };
 
+/// No floor and no slope is so large.
+const MOST_SECONDS: f64 = 1_000.0;
+
 /// Where the second point of a lean lies: an ordinary prompt, an ordinary crowd.
 const FIRST_TOKEN_SPAN: f64 = 4_000.0;
 const STEP_SPAN: f64 = 32.0;
@@ -137,6 +154,8 @@ pub struct Rates {
     pub prefill: Fit,
     /// Seconds between tokens, by requests that share the step.
     pub decode: Fit,
+    /// First tokens that were seen here, and not heard of.
+    own: u32,
 }
 
 impl Default for Rates {
@@ -148,6 +167,7 @@ impl Default for Rates {
             expected: 0.0,
             prefill: FIRST_TOKEN,
             decode: STEP,
+            own: 0,
         }
     }
 }
@@ -161,6 +181,7 @@ impl Rates {
     /// A first token came after `seconds`, with so many tokens to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
         let tokens = tokens as f64;
+        self.own = self.own.saturating_add(1);
         self.first_token.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.prefill.at(tokens)));
         self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN);
     }
@@ -191,6 +212,40 @@ impl Rates {
     pub fn lean(&mut self, fleet: &Rates) {
         self.prefill = self.first_token.fit(fleet.as_lean(), FIRST_TOKEN_SPAN);
         self.compare(fleet.decode);
+    }
+
+    /// What others may be told: what was learned from answers seen here, and not what they told us.
+    pub fn to_tell(&self) -> Option<(Fit, Fit)> {
+        (self.own >= TOLD_FROM).then_some((self.prefill, self.decode))
+    }
+
+    /// What another router has learned of this worker counts as long as nothing was seen of it here, and what was told
+    /// before does not then.
+    pub fn hear(&mut self, fleet: &Rates, (prefill, decode): (Fit, Fit)) {
+        if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
+            return;
+        }
+        let half = HEARSAY / 2.0;
+        let line = Line::default().plus(half, 0.0, prefill.base);
+        self.first_token = line.plus(half, FIRST_TOKEN_SPAN, prefill.at(FIRST_TOKEN_SPAN));
+        self.seen = HEARSAY * decode.at(STEP_SPAN);
+        self.expected = HEARSAY * fleet.decode.at(STEP_SPAN);
+        self.lean(fleet);
+    }
+
+    /// The same for the fleet's own rates, of any of its workers: as long as none has answered here.
+    pub fn hear_of_any(&mut self, (prefill, decode): (Fit, Fit)) {
+        if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
+            return;
+        }
+        for part in HEARSAY_POINTS {
+            let (tokens, requests) = (part * FIRST_TOKEN_SPAN, part * STEP_SPAN);
+            self.first_token.learn(MEMORY, tokens, prefill.at(tokens));
+            self.step.learn(MEMORY, requests, decode.at(requests));
+        }
+        let (first_token, step) = Rates::usual();
+        self.prefill = self.first_token.fit(first_token, FIRST_TOKEN_SPAN);
+        self.decode = self.step.fit(step, STEP_SPAN);
     }
 
     /// What first tokens of workers lean on, if these are the fleet's rates.
@@ -271,6 +326,49 @@ mod tests {
         let mut new = Rates::default();
         new.lean(&fleet);
         check_near(new.prefill.at(4_000.0), fleet.prefill.at(4_000.0), 0.01);
+    }
+
+    #[test]
+    fn a_worker_nobody_saw_here_is_as_fast_as_others_found_it_and_what_we_see_counts_more() {
+        let (fast, slow) = (Fit { base: 0.02, slope: 40e-6 }, Fit { base: 0.1, slope: 300e-6 });
+        let (step, slow_step) = (Fit { base: 0.01, slope: 1e-4 }, Fit { base: 0.04, slope: 4e-4 });
+        let (mut fleet, mut one, mut other) = (Rates::default(), Rates::default(), Rates::default());
+        for _ in 0..4 {
+            fleet.hear_of_any((fast, step));
+            one.hear(&fleet, (fast, step));
+            fleet.hear_of_any((slow, slow_step));
+            other.hear(&fleet, (slow, slow_step));
+        }
+        assert!(fleet.is_learned() && one.is_learned());
+        check_near(one.prefill.at(4_000.0), fast.at(4_000.0), 0.6);
+        check_near(other.prefill.at(4_000.0), slow.at(4_000.0), 0.15);
+        check_near(other.decode.at(32.0), slow_step.at(32.0), 0.25);
+        assert!(one.prefill.slope < other.prefill.slope / 2.0 && one.decode.base < other.decode.base / 2.0);
+        assert_eq!((one.to_tell(), fleet.to_tell()), (None, None), "hearsay is not passed on");
+        // The worker is really twice as slow as it was said to be.
+        for number in 0..150 {
+            let tokens = 500 + 100 * (number % 40);
+            one.first_token(tokens, seconds(2.0 * fast.at(tokens as f64)), fleet.as_lean());
+        }
+        check_near(one.prefill.at(4_000.0), 2.0 * fast.at(4_000.0), 0.2);
+        assert!(one.to_tell().is_some());
+        let before = one;
+        one.hear(&fleet, (slow, slow_step));
+        assert_eq!(one, before, "who has seen it knows better");
+    }
+
+    #[test]
+    fn nonsense_is_not_heard() {
+        let fine = Fit { base: 0.02, slope: 40e-6 };
+        for (base, slope) in [(f64::NAN, 1e-6), (0.1, f64::INFINITY), (-1.0, 1e-6), (0.1, 0.0), (1e9, 1e-6)] {
+            let odd = Fit { base, slope };
+            let mut rates = Rates::default();
+            rates.hear(&Rates::default(), (odd, fine));
+            rates.hear(&Rates::default(), (fine, odd));
+            rates.hear_of_any((odd, fine));
+            rates.hear_of_any((fine, odd));
+            assert_eq!(rates, Rates::default(), "{odd:?}");
+        }
     }
 
     #[test]

@@ -35,15 +35,18 @@ pub struct Worker {
     pub key: u64,
     pub models: Models,
     pub health: Health,
+    /// By us.
     pub promised: Promised,
+    /// By other routers, as far as they have told.
+    pub elsewhere: Promised,
     /// When an answer last began there.
     pub began: Instant,
-    /// All that was ever prefilled there for us.
+    /// All that was ever prefilled there, for us and, as far as they tell, for others.
     pub prefilled: Tokens,
     pub report: Option<Report>,
     /// What was promised to it when it last reported: in all, and to prefill.
     promised_then: (Tokens, Tokens),
-    /// Requests there that are not ours, as far as its last two reports agree.
+    /// Requests there that no router has told of, as far as its last two reports agree.
     foreign: [u32; 2],
     pub rates: Rates,
     pub(crate) bends: Bends,
@@ -54,6 +57,8 @@ pub struct Worker {
     pub draining: bool,
     /// What it should take beside a worker of weight one, as the operator sets it.
     pub weight: f64,
+    /// When it was last probed for another router's doubt.
+    pub(crate) doubted: Option<Instant>,
 }
 
 impl Worker {
@@ -65,6 +70,7 @@ impl Worker {
             models: Models::Unknown,
             health: Health::default(),
             promised: Promised::default(),
+            elsewhere: Promised::default(),
             began: Instant::ZERO,
             prefilled: Tokens::ZERO,
             report: None,
@@ -76,6 +82,7 @@ impl Worker {
             adapters: Adapters::default(),
             draining: false,
             weight: 1.0,
+            doubted: None,
         }
     }
 
@@ -93,12 +100,18 @@ impl Worker {
         !self.draining && !matches!(self.health.state(), State::Probing | State::Ejected { .. })
     }
 
+    /// All that is promised to it, by us and by others: what it has to do.
+    pub fn promised_by_all(&self) -> Promised {
+        self.promised.with(&self.elsewhere)
+    }
+
     pub(crate) fn hear(&mut self, now: Instant, load: Load) {
         let there = load.running.unwrap_or(0).saturating_add(load.waiting.unwrap_or(0));
-        let foreign = there.saturating_sub(u64::from(self.promised.requests));
+        let promised = self.promised_by_all();
+        let foreign = there.saturating_sub(u64::from(promised.requests));
         // One report may count a request that ended on its way here; two in a row will not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
-        self.promised_then = (self.promised.context, self.promised.prefill);
+        self.promised_then = (promised.context, promised.prefill);
         self.report = Some(Report { load, at: now });
     }
 
@@ -109,8 +122,12 @@ impl Worker {
 
     /// Requests there, whoever sent them.
     pub fn requests(&self, now: Instant) -> u32 {
-        let foreign = self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]));
-        self.promised.requests.saturating_add(foreign)
+        self.promised_by_all().requests.saturating_add(self.foreign(now))
+    }
+
+    /// Requests there that no router has told of, if it still says so.
+    pub(crate) fn foreign(&self, now: Instant) -> u32 {
+        self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]))
     }
 
     /// Tokens its cache has room for, if it ever said so: that does not change while it lives.
@@ -121,9 +138,8 @@ impl Worker {
     }
 
     /// What the requests there hold of it, and what those in line there will: by its own account, where it
-    /// gives one, and ours of what it has not let in.
-    pub fn pinned(&self, now: Instant, capacity: Tokens) -> Tokens {
-        let promised = &self.promised;
+    /// gives one, and that of routers of what it has not let in.
+    pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &Promised) -> Tokens {
         let Some(load) = self.fresh(now) else { return promised.context };
         let Some(usage) = load.kv_usage else { return promised.context };
         let used = usage * capacity.0 as f64;
@@ -135,13 +151,14 @@ impl Worker {
         promised.prefill + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
     }
 
-    /// What is in use of its cache now: what it last reported, and what came and went since by our account. Answers
+    /// What is in use of its cache now: what it last reported, and what came and went since by the account of
+    /// routers. Answers
     /// that are still to be written are not in it.
-    pub fn used(&self, now: Instant, capacity: Tokens) -> Tokens {
-        let context = self.promised.context - self.promised.decode;
+    pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &Promised) -> Tokens {
+        let context = promised.context - promised.decode;
         let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };
         let (then, to_prefill) = self.promised_then;
         let reported = Tokens((usage * capacity.0 as f64) as u64) + to_prefill;
-        (reported + self.promised.context) - then
+        (reported + promised.context) - then
     }
 }

@@ -35,13 +35,13 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -
     let fewest = candidates.iter().map(|it| it.requests).min()?;
     let apart = most - fewest > knobs.balance_abs_threshold;
     if apart && f64::from(most) > f64::from(fewest) * knobs.balance_rel_threshold {
-        return least_request::pick(candidates, rng);
+        return least_request::pick(ask, candidates, rng);
     }
-    let best = choose::least(candidates, rng, |it| -(it.held.0 as f64))?;
+    let best = choose::least(ask, candidates, rng, |it| -(it.held.0 as f64))?;
     if candidates[best].held.0 as f64 > knobs.cache_threshold * ask.prefill.0 as f64 {
         return Some(Pick { index: best, why: Why::Cached });
     }
-    let index = choose::least(candidates, rng, |it| it.holds.0 as f64 / it.share)?;
+    let index = choose::least(ask, candidates, rng, |it| it.holds.0 as f64 / it.share)?;
     Some(Pick { index, why: Why::MostRoom })
 }
 

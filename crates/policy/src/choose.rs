@@ -2,16 +2,22 @@
 
 use maitre_base::{Rng, hash};
 
-use crate::Candidate;
+use crate::{Ask, Candidate};
 
-/// The candidate with the smallest cost. Equals share by dice: the first of an idle fleet would
-/// otherwise take everything until it is no longer idle.
-pub fn least(candidates: &[Candidate], rng: &mut Rng, cost: impl Fn(&Candidate) -> f64) -> Option<usize> {
-    least_of(candidates, rng, |_| true, cost)
+/// The candidate with the smallest cost. Equals share by dice, or by what routers agree on: the first of an
+/// idle fleet would otherwise take everything until it is no longer idle.
+pub fn least(
+    ask: &Ask,
+    candidates: &[Candidate],
+    rng: &mut Rng,
+    cost: impl Fn(&Candidate) -> f64,
+) -> Option<usize> {
+    least_of(ask, candidates, rng, |_| true, cost)
 }
 
 /// The same among those that pass; none if nobody does.
 pub fn least_of(
+    ask: &Ask,
     candidates: &[Candidate],
     rng: &mut Rng,
     passes: impl Fn(&Candidate) -> bool,
@@ -23,9 +29,10 @@ pub fn least_of(
         let cost = cost(candidate);
         match best {
             Some((_, least)) if cost > least => continue,
-            Some((_, least)) if cost == least => {
+            Some((before, least)) if cost == least => {
                 equals += 1;
-                if rng.below(equals) > 0 {
+                let both = Equals { one: &candidates[before], other: candidate, met: equals };
+                if !both.prefer_other(ask, rng) {
                     continue;
                 }
             }
@@ -34,6 +41,24 @@ pub fn least_of(
         best = Some((index, cost));
     }
     best.map(|(index, _)| index)
+}
+
+/// Two that cost the same, and how many such were met with the second.
+pub(crate) struct Equals<'a> {
+    pub(crate) one: &'a Candidate,
+    pub(crate) other: &'a Candidate,
+    pub(crate) met: usize,
+}
+
+impl Equals<'_> {
+    /// Whether the second is to be had. Each of those met is as likely by dice. Where the ask brings what routers
+    /// agree on, it is the one that this belongs to among all of them, and no dice are thrown.
+    pub(crate) fn prefer_other(&self, ask: &Ask, rng: &mut Rng) -> bool {
+        match ask.tie {
+            Some(key) => hash::pair(key, self.other.key) > hash::pair(key, self.one.key),
+            None => rng.below(self.met) == 0,
+        }
+    }
 }
 
 /// The candidate that `key` belongs to among those that pass: rendezvous hashing. Every router that
@@ -56,10 +81,30 @@ mod tests {
         let mut rng = Rng::new(1);
         let mut seen = [0u32; 4];
         for _ in 0..3_000 {
-            let index = least(&candidates, &mut rng, |it| f64::from(it.requests)).unwrap();
+            let index = least(&Ask::default(), &candidates, &mut rng, |it| f64::from(it.requests)).unwrap();
             seen[index] += 1;
         }
         assert_eq!(seen[0], 0);
+        assert!(seen[1..].iter().all(|&count| (900..1_100).contains(&count)), "{seen:?}");
+    }
+
+    #[test]
+    fn with_something_to_agree_on_equals_are_told_apart_without_dice_and_in_any_order() {
+        let candidates = fleet(&[(1, 0), (0, 0), (0, 0), (0, 0)]);
+        let mut turned = candidates.clone();
+        turned.reverse();
+        let mut seen = [0u32; 4];
+        for tie in 0..3_000 {
+            let ask = Ask { tie: Some(tie), ..Ask::default() };
+            let pick = |rows: &[Candidate], seed| {
+                let index = least(&ask, rows, &mut Rng::new(seed), |it| f64::from(it.requests)).unwrap();
+                rows[index].worker
+            };
+            let worker = pick(&candidates, 1);
+            assert_eq!((pick(&candidates, 2), pick(&turned, 3)), (worker, worker), "of {tie}");
+            seen[worker.index()] += 1;
+        }
+        assert_eq!(seen[0], 0, "who costs more is no equal");
         assert!(seen[1..].iter().all(|&count| (900..1_100).contains(&count)), "{seen:?}");
     }
 

@@ -43,11 +43,11 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -
     let is_late = |index: usize| soon(index) > knobs.slo_seconds;
 
     let uncached = |it: &Candidate| it.uncached(ask).0 as f64;
-    let holder = better(candidates, (one, other), uncached, rng);
+    let holder = better(ask, candidates, (one, other), uncached, rng);
     if !is_late(holder) {
         return Some(Pick { index: holder, why: Why::Home });
     }
-    let sooner = better(candidates, (one, other), |it| first_token(ask, it), rng);
+    let sooner = better(ask, candidates, (one, other), |it| first_token(ask, it), rng);
     if is_late(sooner) {
         let neighbour = choose::home(candidates, again, |it| !is_home(it, one) && !is_home(it, other));
         if let Some(index) = neighbour.filter(|&it| !is_late(it)) {
@@ -64,8 +64,10 @@ fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     (candidate.wait_seconds + candidate.pace.floor + prefill) / candidate.share
 }
 
-/// The one of two with the smaller cost; of equals the one whose requests hold less, and then the dice.
+/// The one of two with the smaller cost; of equals the one whose requests hold less, and then the dice,
+/// unless routers are to agree.
 fn better(
+    ask: &Ask,
     candidates: &[Candidate],
     (one, other): (usize, usize),
     cost: impl Fn(&Candidate) -> f64,
@@ -76,6 +78,8 @@ fn better(
     match first.0.total_cmp(&second.0).then(first.1.total_cmp(&second.1)) {
         std::cmp::Ordering::Less => one,
         std::cmp::Ordering::Greater => other,
+        // The first home is hashed already: all routers would name the same.
+        std::cmp::Ordering::Equal if ask.tie.is_some() => one,
         std::cmp::Ordering::Equal => [one, other][rng.below(2)],
     }
 }

@@ -35,7 +35,7 @@ impl Default for Knobs {
 }
 
 pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
-    let index = choose::least(candidates, rng, |it| cost(ask, it, knobs))?;
+    let index = choose::least(ask, candidates, rng, |it| cost(ask, it, knobs))?;
     Some(Pick::priced(candidates, index, Why::LeastCost))
 }
 

@@ -22,11 +22,13 @@
 //! twice. Seconds that a crowd loses count by its root: a pause matters less to an answer that the crowd makes
 //! long anyway, and with the whole crowd one weight could not suit both six long contexts and forty short ones.
 //!
-//! What it does not see: what other routers have promised meanwhile, except through what engines report.
+//! What other routers have promised enters as what we have, once they have told it; in the moment before two of them
+//! may pick the same worker.
 //! Where a signal is missing its term is the same for everybody, and least work is what remains.
 
 use maitre_base::{Rng, Tokens};
 
+use crate::choose::Equals;
 use crate::{Adapter, Ask, Candidate, Pick, Room, Why};
 
 /// What a second before the first token of somebody who will come weighs against one before our own.
@@ -59,7 +61,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
     prices.extend(candidates.iter().map(|it| price(ask, it)));
     let best = prices.iter().copied().min_by(f64::total_cmp)?;
     let limit = best * NEAR + NEAR_SECONDS;
-    // Of equals the one with the fewest requests, and then the dice.
+    // Of equals the one with the fewest requests, and then the dice, or what routers agree on.
     let mut chosen: Option<usize> = None;
     let mut equals = 0;
     for (index, (candidate, price)) in candidates.iter().zip(prices).enumerate() {
@@ -71,7 +73,9 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
             (chosen, equals) = (Some(index), 1);
         } else if candidate.requests == fewest {
             equals += 1;
-            if rng.below(equals) == 0 {
+            let one = chosen.map_or(candidate, |it| &candidates[it]);
+            let both = Equals { one, other: candidate, met: equals };
+            if both.prefer_other(ask, rng) {
                 chosen = Some(index);
             }
         }

@@ -38,6 +38,8 @@ pub struct Ask {
     pub session: Option<u64>,
     /// Hash of the first bytes of the prompt, if it has any.
     pub head: Option<u64>,
+    /// What equals are told apart by, so that all routers would do it alike; none where the dice do it.
+    pub tie: Option<u64>,
     /// Workers that were tried for it and failed; they are not among the candidates.
     pub attempt: u32,
 }
@@ -48,7 +50,7 @@ pub struct Candidate {
     pub worker: WorkerId,
     /// Names the worker the same way in every router and after every restart: a hash of its address.
     pub key: u64,
-    /// Requests we seated there that have not finished.
+    /// Requests there that have not finished, whoever seated them.
     pub requests: u32,
     /// Those of them whose first token is not out.
     pub prefilling: u32,
@@ -63,7 +65,7 @@ pub struct Candidate {
     pub held_below: Tokens,
     /// What it holds of anything.
     pub holds: Tokens,
-    /// What the prompts of our requests there hold, what they share counted once; and how much of that is the
+    /// What the prompts of our own requests there hold, what they share counted once; and how much of that is the
     /// beginning of this prompt. Zero unless the strategy needs it.
     pub in_use: Tokens,
     pub held_in_use: Tokens,

@@ -15,7 +15,7 @@ use maitre_base::{Rng, Tokens};
 use crate::{Ask, Candidate, Pick, Why, choose};
 
 pub fn pick(ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
-    let index = choose::least(candidates, rng, |it| cost(ask, it))?;
+    let index = choose::least(ask, candidates, rng, |it| cost(ask, it))?;
     Some(Pick::priced(candidates, index, Why::LeastCost))
 }
 

@@ -22,7 +22,11 @@ pub struct Pin {
 
 impl Pin {
     pub fn to(candidate: &Candidate) -> Pin {
-        Pin { worker: candidate.worker, mark: candidate.key as u32 }
+        Pin::new(candidate.worker, candidate.key)
+    }
+
+    pub fn new(worker: WorkerId, key: u64) -> Pin {
+        Pin { worker, mark: key as u32 }
     }
 }
 

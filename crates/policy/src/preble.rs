@@ -41,14 +41,15 @@ impl Default for Knobs {
 pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
     let longest = candidates.iter().map(|it| matched(ask, it)).max()?;
     if longest > ask.prefill - longest {
-        let holder = choose::least_of(candidates, rng, |it| matched(ask, it) == longest, load)?;
-        let lightest = choose::least(candidates, rng, load)?;
+        let holder = choose::least_of(ask, candidates, rng, |it| matched(ask, it) == longest, load)?;
+        let lightest = choose::least(ask, candidates, rng, load)?;
         return Some(match is_out_of_balance(ask, candidates, (holder, lightest), knobs) {
             true => Pick { index: lightest, why: Why::CacheTooBusy },
             false => Pick { index: holder, why: Why::Cached },
         });
     }
-    let index = choose::least(candidates, rng, |it| load(it) + prefill(ask, it) * (1.0 + pushes_out(it)))?;
+    let index =
+        choose::least(ask, candidates, rng, |it| load(it) + prefill(ask, it) * (1.0 + pushes_out(it)))?;
     Some(Pick::priced(candidates, index, Why::LeastCost))
 }
 

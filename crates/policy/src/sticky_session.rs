@@ -17,16 +17,19 @@ pub const SESSIONS_MAX: usize = 1 << 18;
 pub struct StickySession {
     pins: Pins,
     strangers: RoundRobin,
+    /// The session that the last pick pinned, if it did.
+    pinned: Option<u64>,
 }
 
 impl Default for StickySession {
     fn default() -> StickySession {
-        StickySession { pins: Pins::new(SESSIONS_MAX), strangers: RoundRobin::default() }
+        StickySession { pins: Pins::new(SESSIONS_MAX), strangers: RoundRobin::default(), pinned: None }
     }
 }
 
 impl StickySession {
     pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
+        self.pinned = None;
         let Some(session) = ask.session else {
             return self.strangers.pick(candidates, rng);
         };
@@ -35,8 +38,19 @@ impl StickySession {
         // A worker that failed this one request may be well again for the next.
         if !sits && (ask.attempt == 0 || pinned.is_none()) {
             self.pins.set(session, Pin::to(&candidates[pick.index]));
+            self.pinned = Some(session);
         }
         Some(pick)
+    }
+
+    /// The session that the last pick pinned, where it was not before.
+    pub fn pinned(&self) -> Option<u64> {
+        self.pinned
+    }
+
+    /// The session sits there from now on: another router seated it.
+    pub fn pin(&mut self, session: u64, pin: Pin) {
+        self.pins.set(session, pin);
     }
 
     /// What it would pick; nothing is remembered of it.
@@ -119,6 +133,20 @@ mod tests {
         let before: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &few).0).collect();
         let after: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &all).0).collect();
         assert_eq!(before, after);
+    }
+
+    #[test]
+    fn what_another_router_pinned_is_kept_and_only_our_own_pins_are_new() {
+        let all = fleet(&[(0, 0); 4]);
+        let mut strategy = StickySession::default();
+        let (home, _) = seat(&mut strategy, 42, &all);
+        assert_eq!(strategy.pinned(), Some(42));
+        seat(&mut strategy, 42, &all);
+        assert_eq!(strategy.pinned(), None, "it sat there before");
+        let other = all[(home.index() + 1) % 4];
+        strategy.pin(42, Pin::new(other.worker, other.key));
+        assert_eq!(seat(&mut strategy, 42, &all), (other.worker, Why::Session));
+        assert_eq!(strategy.pinned(), None, "others know");
     }
 
     #[test]

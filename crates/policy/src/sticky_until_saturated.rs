@@ -44,7 +44,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -
     };
     let asked = |it: &Candidate| !only_sticky || is_sticky(it);
     let tokens = |it: &Candidate| (it.prefill + it.uncached(ask)).0 as f64 / it.share;
-    let index = choose::least_of(candidates, rng, asked, tokens)?;
+    let index = choose::least_of(ask, candidates, rng, asked, tokens)?;
     Some(Pick::priced(candidates, index, Why::LeastWork))
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use maitre_base::Rng;
 
+use crate::pins::Pin;
 use crate::round_robin::RoundRobin;
 use crate::sticky_session::StickySession;
 use crate::{Ask, Candidate, Pick, Why};
@@ -188,6 +189,18 @@ impl Strategy {
         }
     }
 
+    /// The session that the last pick gave a place it did not have before.
+    pub fn pinned(&self) -> Option<u64> {
+        self.sticky_session.pinned().filter(|_| self.name == Name::StickySession)
+    }
+
+    /// Another router gave a session this place. Nothing to those who go by no sessions.
+    pub fn pin(&mut self, session: u64, pin: Pin) {
+        if self.name == Name::StickySession {
+            self.sticky_session.pin(session, pin);
+        }
+    }
+
     /// What each candidate of the last pick cost, where the strategy prices them as `least_delay` does; else empty.
     pub fn prices(&self) -> &[f64] {
         &self.prices
@@ -217,11 +230,11 @@ impl Strategy {
             (_, 1) => Some(Pick { index: 0, why: Why::Only }),
             (Name::RoundRobin, _) => self.round_robin.pick(candidates, rng),
             (Name::Random, _) => random::pick(candidates, rng),
-            (Name::LeastRequest, _) => least_request::pick(candidates, rng),
-            (Name::LeastWork, _) => least_work::pick(candidates, rng),
+            (Name::LeastRequest, _) => least_request::pick(ask, candidates, rng),
+            (Name::LeastWork, _) => least_work::pick(ask, candidates, rng),
             (Name::PowerOfTwo, _) => power_of_two::pick(candidates, rng),
             (Name::PrefixHash, _) => prefix_hash::pick(ask, candidates, self.knobs.load_factor)
-                .or_else(|| least_work::pick(candidates, rng)),
+                .or_else(|| least_work::pick(ask, candidates, rng)),
             (Name::CacheAware, _) => cache_aware::pick(ask, candidates, &self.knobs.cache_aware, rng),
             (Name::LeastDelay, _) => least_delay::pick(ask, candidates, &mut self.prices, rng),
             (Name::DynamoCost, _) => dynamo_cost::pick(ask, candidates, &self.knobs.dynamo_cost, rng),
@@ -232,7 +245,7 @@ impl Strategy {
             (Name::Preble, _) => preble::pick(ask, candidates, &self.knobs.preble, rng),
             (Name::Lmetric, _) => lmetric::pick(ask, candidates, rng),
             (Name::Dualmap, _) => dualmap::pick(ask, candidates, &self.knobs.dualmap, rng)
-                .or_else(|| least_work::pick(candidates, rng)),
+                .or_else(|| least_work::pick(ask, candidates, rng)),
         }
     }
 }

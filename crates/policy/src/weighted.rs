@@ -43,7 +43,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -
         let score = knobs.prefix * prefix(ask, it) + knobs.queue * lines.mark(it) + knobs.kv * free(it);
         (full - score) / it.share
     };
-    let index = choose::least(candidates, rng, lacks)?;
+    let index = choose::least(ask, candidates, rng, lacks)?;
     Some(Pick::priced(candidates, index, Why::LeastCost))
 }
 

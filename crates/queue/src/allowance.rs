@@ -8,7 +8,10 @@
 //! What is larger than the whole bucket would never fit, and would be told to wait for ever. It passes when
 //! the bucket is full, and leaves a debt: the tenant waits until that has been refilled too.
 //!
-//! What this leaves out: limits across routers. Each counts what it sees.
+//! A limit holds over all routers. What others let through is charged here as they tell it, without being asked for: so
+//! a bucket may owe, when several took the last of it in the moment before they had heard of each other, and then nothing
+//! passes until that has been refilled. Routers that hear only some of the others count everything as many times as all
+//! are to those they hear: the parts, each for itself, come to the limit together at the most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,6 +37,54 @@ pub struct Allowances {
     /// When all of a tenant's buckets will be full again.
     full: BTreeSet<(Instant, TenantId)>,
     crowd: Buckets,
+    share: Share,
+}
+
+/// How many routers count together, ourselves included, of how many there are. What is taken counts for those who cannot
+/// be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    heard: u32,
+    known: u32,
+}
+
+impl Default for Share {
+    fn default() -> Share {
+        Share::of(1, 1)
+    }
+}
+
+impl Share {
+    /// Never nobody, and never more than there are.
+    pub fn of(heard: u32, known: u32) -> Share {
+        let known = known.max(1);
+        Share { heard: heard.clamp(1, known), known }
+    }
+
+    /// The part of each limit that those who hear each other may give, in (0, 1].
+    pub fn part(self) -> f64 {
+        f64::from(self.heard) / f64::from(self.known)
+    }
+
+    /// For ever stays for ever. Rounded up, as all that is taken is.
+    fn times(self, nanos: u64) -> u64 {
+        if nanos == u64::MAX || self.heard == self.known {
+            return nanos;
+        }
+        let all = (u128::from(nanos) * u128::from(self.known)).div_ceil(u128::from(self.heard));
+        u64::try_from(all).unwrap_or(u64::MAX - 1).min(u64::MAX - 1)
+    }
+}
+
+/// What one request took, to be given back if nobody works on it. Nothing, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken(Option<Refill>);
+
+/// What other routers let through for one tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    pub requests: u64,
+    pub tokens: u64,
 }
 
 /// When each will be full again.
@@ -44,7 +95,7 @@ struct Buckets {
 }
 
 /// How long the buckets take to refill what one request takes; none where there is no limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refill {
     requests: Option<u64>,
     tokens: Option<u64>,
@@ -64,41 +115,65 @@ impl Allowances {
         tenant: TenantId,
         terms: &Terms,
         tokens: u64,
-    ) -> Result<(), Duration> {
-        let Some(refill) = Refill::of(terms, tokens) else { return Ok(()) };
+    ) -> Result<Taken, Duration> {
+        let Some(refill) = self.refill(terms, Passed { requests: 1, tokens }) else {
+            return Ok(Taken::default());
+        };
         self.forget(now);
-        let mut buckets = self.buckets.get(&tenant).copied();
-        let is_crowd = buckets.is_none() && self.buckets.len() >= TENANTS_HELD;
-        if is_crowd {
-            buckets = Some(self.crowd);
-        }
-        let mut buckets = buckets.unwrap_or_default();
-        let wait = refill.wait(now, &buckets);
+        let wait = refill.wait(now, &self.of(tenant));
         if wait > Duration::ZERO {
             return Err(wait);
         }
+        self.put(now, tenant, refill);
+        Ok(Taken(Some(refill)))
+    }
+
+    /// Other routers let this through. It is taken whether it fits or not.
+    pub fn charge(&mut self, now: Instant, tenant: TenantId, terms: &Terms, passed: Passed) {
+        // A limit of zero lets nothing through, so there is nothing to wait for that would ever be over.
+        let refill = self.refill(terms, passed).map(Refill::finite);
+        if let Some(refill) = refill {
+            self.forget(now);
+            self.put(now, tenant, refill);
+        }
+    }
+
+    /// So much of what is taken from now on is for those we cannot hear.
+    pub fn share(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    fn refill(&self, terms: &Terms, passed: Passed) -> Option<Refill> {
+        Refill::of(terms, passed).map(|it| it.times(self.share))
+    }
+
+    /// A tenant's buckets; the crowd's, if it is one of it.
+    fn of(&self, tenant: TenantId) -> Buckets {
+        let crowd = (self.buckets.len() >= TENANTS_HELD).then_some(self.crowd);
+        self.buckets.get(&tenant).copied().or(crowd).unwrap_or_default()
+    }
+
+    fn put(&mut self, now: Instant, tenant: TenantId, refill: Refill) {
+        let mut buckets = self.of(tenant);
         buckets.take(now, refill);
-        match is_crowd {
+        match self.buckets.len() >= TENANTS_HELD && !self.buckets.contains_key(&tenant) {
             true => self.crowd = buckets,
             false => self.keep(tenant, buckets),
         }
-        Ok(())
     }
 
     /// What `take` would say, and nothing is taken.
     pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), Duration> {
-        let Some(refill) = Refill::of(terms, tokens) else { return Ok(()) };
-        let known = self.buckets.get(&tenant).copied();
-        let crowd = (self.buckets.len() >= TENANTS_HELD).then_some(self.crowd);
-        match refill.wait(now, &known.or(crowd).unwrap_or_default()) {
+        let refill = self.refill(terms, Passed { requests: 1, tokens });
+        match refill.map_or(Duration::ZERO, |it| it.wait(now, &self.of(tenant))) {
             Duration::ZERO => Ok(()),
             wait => Err(wait),
         }
     }
 
-    /// Undoes what `take` did for a request that was refused after all, with the same terms and tokens.
-    pub fn give_back(&mut self, tenant: TenantId, terms: &Terms, tokens: u64) {
-        let Some(refill) = Refill::of(terms, tokens) else { return };
+    /// Undoes what `take` did for a request that was refused after all.
+    pub fn give_back(&mut self, tenant: TenantId, taken: Taken) {
+        let Some(refill) = taken.0 else { return };
         match self.buckets.get(&tenant).copied() {
             Some(mut buckets) => {
                 buckets.give_back(refill);
@@ -162,10 +237,20 @@ fn earlier(moment: Instant, span: Duration) -> Instant {
 
 impl Refill {
     /// None where there are no limits at all: nothing need be kept of such a tenant.
-    fn of(terms: &Terms, tokens: u64) -> Option<Refill> {
-        let requests = terms.requests_per_minute.map(|it| refill_nanos(1, u64::from(it)));
-        let tokens = terms.tokens_per_minute.map(|it| refill_nanos(tokens, it));
+    fn of(terms: &Terms, passed: Passed) -> Option<Refill> {
+        let requests = terms.requests_per_minute.map(|it| refill_nanos(passed.requests, u64::from(it)));
+        let tokens = terms.tokens_per_minute.map(|it| refill_nanos(passed.tokens, it));
         (requests.is_some() || tokens.is_some()).then_some(Refill { requests, tokens })
+    }
+
+    fn times(self, share: Share) -> Refill {
+        let times = |it: Option<u64>| it.map(|it| share.times(it));
+        Refill { requests: times(self.requests), tokens: times(self.tokens) }
+    }
+
+    fn finite(self) -> Refill {
+        let finite = |it: Option<u64>| it.filter(|&it| it != u64::MAX);
+        Refill { requests: finite(self.requests), tokens: finite(self.tokens) }
     }
 
     fn wait(self, now: Instant, buckets: &Buckets) -> Duration {

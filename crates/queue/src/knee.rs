@@ -63,12 +63,21 @@ pub struct Caps {
     pub sequences: u32,
 }
 
+impl Caps {
+    /// All that is allowed, whatever a worker can work on.
+    pub fn as_limits(self) -> Limits {
+        let or_any = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        let sequences = u32::try_from(or_any(self.sequences.into())).unwrap_or(u32::MAX);
+        Limits { prefill_tokens: or_any(self.prefill_tokens), sequences }
+    }
+}
+
 pub fn limits(scale: Scale, caps: Caps) -> Limits {
     let prefill = (PREFILL * scale.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
     let crowd = (CROWD * scale.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
-    let or_none = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+    let most = caps.as_limits();
     Limits {
-        prefill_tokens: (prefill as u64).min(or_none(caps.prefill_tokens)),
-        sequences: (crowd as u64).min(or_none(caps.sequences.into())) as u32,
+        prefill_tokens: (prefill as u64).min(most.prefill_tokens),
+        sequences: (crowd as u32).min(most.sequences),
     }
 }

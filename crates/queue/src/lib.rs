@@ -9,7 +9,7 @@ pub mod line;
 pub mod settings;
 pub mod spare;
 
-pub use allowance::Allowances;
+pub use allowance::{Allowances, Passed, Share, Taken};
 pub use book::Book;
 pub use drain::Drain;
 pub use knee::{Caps, Limits, Scale};

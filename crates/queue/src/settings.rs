@@ -60,6 +60,12 @@ pub struct Terms {
     pub tokens_per_minute: Option<u64>,
 }
 
+impl Terms {
+    pub fn are_limited(&self) -> bool {
+        self.requests_per_minute.is_some() || self.tokens_per_minute.is_some()
+    }
+}
+
 #[derive(Clone, PartialEq)]
 pub struct Tenant {
     /// What the caller is known by: an API key, the value of a header, an adapter. It may be a secret, so it is

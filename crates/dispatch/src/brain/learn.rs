@@ -31,11 +31,11 @@ impl Brain {
         let Some(open) = self.open.get_mut(&request.0).filter(|it| it.form == Form::Stream) else { return };
         let Some(place) = open.seat.as_mut() else { return };
         let Some(worker) = self.fleet.worker(place.worker) else { return };
-        let (requests, done) = (worker.promised.requests, worker.prefilled);
+        let (requests, done) = (worker.promised_by_all().requests, worker.prefilled);
         let before = place.mark.replace(Mark { at: now, pieces, requests, done });
         if let Some(before) = before.filter(|it| pieces >= it.pieces + STRETCH) {
             let steps = pieces - before.pieces;
-            let crowd = f64::from(before.requests + requests) / 2.0;
+            let crowd = (f64::from(before.requests) + f64::from(requests)) / 2.0;
             let prefill = (done - before.done).0 as f64 / f64::from(steps);
             self.fleet.learn_bend(place.worker, crowd, prefill, now.since(before.at) / steps);
         }
@@ -55,9 +55,9 @@ impl Brain {
     /// What it tells of its speed.
     pub(super) fn learn_pace(&mut self, now: Instant, form: Form, place: &Place, steps: u32) {
         let Some(worker) = self.fleet.worker(place.worker) else { return };
-        let (rates, requests) = (worker.rates, worker.promised.requests);
+        let (rates, requests) = (worker.rates, worker.promised_by_all().requests);
         // Others on the worker besides this one, over its life: about the mean of its ends.
-        let others = |then: u32| f64::from(then + requests) / 2.0;
+        let others = |then: u32| (f64::from(then) + f64::from(requests)) / 2.0;
         match (form, place.first) {
             (Form::Stream, Some((first, then))) if steps > 0 => {
                 let others = others(then.saturating_sub(1));

@@ -24,14 +24,18 @@ impl Brain {
         self.cache.join(worker);
         self.forecast.forget(worker);
         debug_assert!(self.is_unspoken_of(worker), "{worker} was given away too soon");
+        self.tell_joined(worker);
+        self.hear_early_pins();
         effects.push(Effect::Watch { worker });
     }
 
     /// A worker goes. What is under way there may end, and is not counted anywhere any more.
     pub(super) fn gone(&mut self, now: Instant, worker: WorkerId, effects: &mut Vec<Effect>) {
+        let key = self.fleet.worker(worker).map(|it| it.key);
         if !self.fleet.remove(now, worker) {
             return;
         }
+        key.into_iter().for_each(|it| self.tell_gone(it));
         self.cache.leave(worker);
         self.prefixes.forget(worker);
         self.fleet_changed = true;

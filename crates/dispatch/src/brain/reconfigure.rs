@@ -69,6 +69,7 @@ impl Brain {
         let was_enabled = std::mem::replace(&mut self.settings, settings).queue.enabled;
         self.retune_strategies();
         self.count_use();
+        self.share();
         self.ring.resize(self.settings.explain.decisions);
         if !self.ring.is_on() {
             self.prefixes.clear();

@@ -117,7 +117,7 @@ impl Brain {
             return;
         };
         let considerate = self.pools.get(&open.pool).is_some_and(|it| it.must_not_disturb(now, open.class));
-        let (caps, part) = (queue.caps(), queue.part_of(open.class));
+        let (caps, part, routers) = (queue.caps(), queue.part_of(open.class), self.routers.heard);
         let is_learned = self.fleet.rates().is_learned();
         for (place, standing) in self.standings.iter().enumerate() {
             let promise = promise(&open.ask, self.held.get(place).copied().unwrap_or_default());
@@ -136,7 +136,7 @@ impl Brain {
             self.openings.push(match open.deadline {
                 Some(deadline) if is_late(deadline) => Opening::TooLate,
                 _ if disturbs => Opening::Disturbs,
-                _ if has_room(standing, &promise, limits) => Opening::Now,
+                _ if has_room(standing, &promise, Knee { limits, caps, routers }) => Opening::Now,
                 _ => Opening::Later,
             });
         }
@@ -149,6 +149,9 @@ impl Brain {
         let strategy = strategy(&mut self.strategies, &mut self.unlisted, open.wanted);
         let pick = strategy.pick(&open.ask, &self.candidates, &mut self.rng)?;
         let is_priced = strategy.prices().len() == self.candidates.len();
+        if let Some(session) = strategy.pinned() {
+            self.tell_pinned(request, session, self.candidates[pick.index].key);
+        }
         Some(Picked { place: self.places[pick.index], pick, is_priced })
     }
 
@@ -203,6 +206,7 @@ impl Brain {
         if let (Some(in_use), Some(prompt)) = (&mut self.in_use, noted) {
             in_use.begin(worker, prompt);
         }
+        let told = noted.cloned().filter(|_| self.untold.is_some());
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
         let company = standing.promised.requests;
         let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
@@ -235,6 +239,8 @@ impl Brain {
         };
         let (pool, class) = (open.pool, open.class);
         self.fleet.promise(now, worker, promise);
+        self.tell_promised(worker);
+        told.into_iter().for_each(|it| self.tell_seated(standing.key, it));
         self.hold_adapter(worker, adapter, Hold::Begins);
         if let Some(pool) = self.pools.get_mut(&pool) {
             pool.seated(now, class, promise.prefill.0 as f64 * standing.prefill.slope);
@@ -287,6 +293,7 @@ impl Brain {
             pool.unseated(open.class);
         }
         self.fleet.release(place.worker, place.promise);
+        self.tell_promised(place.worker);
         self.hold_adapter(place.worker, place.adapter, Hold::Ends);
         Some(place)
     }
@@ -348,13 +355,37 @@ pub(super) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> L
     knee::limits(knee::Scale { requests, prefill_tokens }, caps)
 }
 
-/// Whether a worker has less than it can work on.
-pub(super) fn is_below_knee(standing: &Standing, limits: Limits) -> bool {
-    standing.promised.prefill.0 < limits.prefill_tokens && standing.requests < limits.sequences
+/// How much a worker can work on, and among how many routers that is to be shared.
+#[derive(Clone, Copy)]
+pub(super) struct Knee {
+    pub(super) limits: Limits,
+    pub(super) caps: Caps,
+    pub(super) routers: u32,
+}
+
+impl Knee {
+    /// Whether a worker has less than that, or we have less than our part of it there.
+    ///
+    /// Whoever ends a request there gives the place to the next in its own line, at once, and the others never hear that
+    /// it was free: a router that comes late to a full fleet would wait for ever. So each may fill its part whatever
+    /// others have, within what the operator allows, and those with more stand back until all together have no more than
+    /// there should be.
+    pub(super) fn is_above(self, standing: &Standing) -> bool {
+        let Knee { limits, caps, routers } = self;
+        let promised = (standing.requests, standing.promised.prefill);
+        is_less(promised, limits)
+            || routers > 1
+                && is_less(standing.ours, limits.times(1.0 / f64::from(routers)))
+                && is_less(promised, caps.as_limits())
+    }
+}
+
+fn is_less((requests, prefill): (u32, Tokens), limits: Limits) -> bool {
+    prefill.0 < limits.prefill_tokens && requests < limits.sequences
 }
 
 /// The same, and its cache has room for this request.
-fn has_room(standing: &Standing, promise: &Promise, limits: Limits) -> bool {
+fn has_room(standing: &Standing, promise: &Promise, knee: Knee) -> bool {
     // One that has nothing to do takes anything: if not now, when? What no cache could ever hold waits for nothing. As
     // engines do, we ask for room for the prompt, and see about the answer when it comes.
     let fits = standing.promised.requests == 0
@@ -362,7 +393,7 @@ fn has_room(standing: &Standing, promise: &Promise, limits: Limits) -> bool {
             let room = (capacity.0 as f64 * CACHE_FULL) as u64;
             promise.prefill.0 > room || (standing.used + promise.prefill).0 <= room
         });
-    fits && is_below_knee(standing, limits)
+    fits && knee.is_above(standing)
 }
 
 /// What a request will cost a worker that holds so much of it.

@@ -15,6 +15,7 @@ use std::time::Duration;
 mod cache;
 mod line;
 mod number;
+mod peers;
 mod record;
 
 struct Table {

@@ -12,7 +12,7 @@ use maitre_queue::Limits;
 use maitre_queue::line::{Entry, Waiting};
 
 use super::pool::Pool;
-use super::seat::{Tried, is_below_knee, limits};
+use super::seat::{Knee, Tried, limits};
 use super::{Brain, Open};
 use crate::event::{Effect, Event, Refusal};
 
@@ -27,7 +27,7 @@ const PULSE: Duration = Duration::from_millis(50);
 /// Those whose time is over are refused so many at a time: others want the brain meanwhile.
 const EXPIRED_A_STEP: usize = 256;
 /// Those whose model nobody lists stand in a line of their own.
-const UNLISTED: u64 = u64::MAX;
+pub(super) const UNLISTED: u64 = u64::MAX;
 
 /// A request's time in line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -236,6 +236,7 @@ impl Brain {
             | Event::ModelsReported { worker, .. }
             | Event::AdaptersReported { worker, .. } => Freed::Worker(*worker),
             Event::Tick => Freed::Anyone,
+            Event::Peers(news) => self.frees_elsewhere(news),
             Event::Arrived(_)
             | Event::WorkerJoined { .. }
             | Event::WorkerGone { .. }
@@ -280,8 +281,9 @@ impl Brain {
 
     fn has_room_at(&self, now: Instant, worker: WorkerId) -> bool {
         let caps = self.settings.queue.caps();
+        let routers = self.routers.heard;
         let standing = self.fleet.standing_of(now, worker);
-        standing.is_some_and(|it| is_below_knee(&it, limits(it.scale, caps)))
+        standing.is_some_and(|it| Knee { limits: limits(it.scale, caps), caps, routers }.is_above(&it))
     }
 
     /// This worker may have room: those it can serve go, in order, as long as anybody has room for the first of them.
@@ -441,8 +443,8 @@ impl Brain {
         effects.push(Effect::Refuse { request, refusal });
         let queue = &self.settings.queue;
         if let Some(open) = self.open.get(&request.0).filter(|it| queue.enabled && it.tried.is_empty()) {
-            let tokens = (open.ask.prefill + open.ask.decode).0;
-            self.allowances.give_back(open.tenant, queue.terms(open.tenant), tokens);
+            self.allowances.give_back(open.tenant, open.spending.taken);
+            self.tell_given_back(request);
         }
         self.close(request);
     }
@@ -495,8 +497,13 @@ pub(super) enum Freed {
 }
 
 /// What the pool of this model goes by.
-fn number(base: Option<ModelId>) -> u64 {
+pub(super) fn number(base: Option<ModelId>) -> u64 {
     base.map_or(UNLISTED, |it| u64::from(it.0))
+}
+
+/// The model of the pool that goes by this.
+pub(super) fn base(number: u64) -> Option<ModelId> {
+    u32::try_from(number).ok().map(ModelId)
 }
 
 /// What a request is expected to take, in tokens of prefill. What of it is cached is not known before it is seated.

@@ -159,7 +159,7 @@ fn aliases_and_adapters_stand_for_the_model_under_them() {
 fn requests_of_others_count_once_two_reports_agree() {
     let mut fleet = ready(1);
     let load = |running| Load { running: Some(running), ..Load::default() };
-    let requests = |fleet: &Fleet, now| fleet.worker(WorkerId(0)).unwrap().requests(now);
+    let requests = |fleet: &Fleet, now| fleet.standing_of(now, WorkerId(0)).unwrap().requests;
     fleet.report(Instant::ZERO, WorkerId(0), load(9));
     assert_eq!(requests(&fleet, Instant::ZERO), 0);
     fleet.report(Instant::ZERO, WorkerId(0), load(7));

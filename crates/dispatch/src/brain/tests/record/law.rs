@@ -1,6 +1,9 @@
 //! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
 
 use super::*;
+use crate::peers::{Judged, Load, News, Spent, Tidings, Verdict};
+use maitre_fleet::rates::Fit;
+use maitre_fleet::worker::key;
 use proptest::prelude::ProptestConfig;
 
 /// One thing that happens, by dice: which, to whom, and how.
@@ -14,6 +17,8 @@ enum Meddling {
     Reconfigures,
     /// Somebody asks what would be done.
     Considers,
+    /// Other routers fetch what is to be told.
+    Tells,
 }
 
 fn settings(strategy: Name) -> Settings {
@@ -38,6 +43,7 @@ impl Pair {
         let mut plain = settings(strategies.0);
         // Two models on the same workers, each with a strategy of its own.
         plain.strategies.insert("sql".to_owned(), strategies.1);
+        plain.shares = matches!(meddling, Meddling::Tells);
         let explain = explain::Settings { decisions: 7 };
         let watched = Settings { explain, shadows, shadow_sample: sample, ..plain.clone() };
         let mut pair = Pair {
@@ -68,6 +74,11 @@ impl Pair {
                 let text = prompt(3, 80);
                 let asked = Arrival { session: Some(1), head: Some(3), ..chat(0, &text) };
                 let _ = brain.consider(self.watched.now, &asked);
+            }
+            Meddling::Tells => {
+                let mut tidings = Tidings::default();
+                brain.take_tidings(&mut tidings);
+                assert!(tidings.is_empty() || !brain.has_tidings());
             }
         }
         let (one, other) = (self.plain.on(event), self.watched.on(event));
@@ -100,8 +111,35 @@ impl Pair {
             12 => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(3) }),
             13 => self.on(Event::WorkerWeighed { worker, weight: [0.5, 1.0, 3.0][whom as usize % 3] }),
             14 => self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered }),
+            15 => self.hear(whom, number),
             _ => self.on(Event::Tick),
         }
+    }
+
+    /// Another router tells something.
+    fn hear(&mut self, whom: u64, number: u64) {
+        let worker = key(&format!("http://127.0.0.1:{}", number % 4));
+        let (text, model) =
+            (prompt(number / 7 % 5, 10 + number % 150), maitre_base::hash::bytes(0, b"llama"));
+        let rates = (Fit { base: 0.01, slope: 1e-6 * (number % 90) as f64 }, Fit { base: 0.01, slope: 1e-4 });
+        let verdict = [Verdict::Fit, Verdict::Doubted, Verdict::Out][number as usize % 3];
+        let tokens = Tokens(number % 3_000);
+        let load = Load {
+            requests: (number % 4) as u32,
+            prefilling: (number % 3) as u32,
+            prefill: tokens,
+            decode: tokens,
+            context: tokens,
+        };
+        let more = Spent { requests: number % 9, tokens: number };
+        self.on(Event::Peers(match whom % 8 {
+            0..=2 => News::Promised { worker, load },
+            3 => News::Judged { worker, judged: Judged { verdict, rates: Some(rates) } },
+            4 => News::Pinned { model, session: number % 6, worker },
+            5 => News::Spent { model, tenant: TenantId(0), more },
+            6 => News::Seated { worker, prompt: &text },
+            _ => News::Routers { heard: 1 + (number % 3) as u32, known: 3 },
+        }));
     }
 
     fn arrive(&mut self, request: u64, number: u64) {
@@ -141,7 +179,7 @@ proptest! {
         strategies in (names(), names()),
         shadows in prop::collection::vec(names(), 0..4),
         sample in prop::sample::select(vec![1.0, 0.5]),
-        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..200),
+        script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..200),
     ) {
         let mut pair = Pair::new(strategies, shadows, sample, Meddling::Nothing);
         script.into_iter().for_each(|it| pair.happen(it));
@@ -151,16 +189,26 @@ proptest! {
     fn to_consider_a_request_changes_nothing(
         strategies in (names(), names()),
         shadows in prop::collection::vec(names(), 0..3),
-        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+        script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
     ) {
         let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Considers);
         script.into_iter().for_each(|it| pair.happen(it));
     }
 
     #[test]
+    fn to_be_told_of_changes_nothing(
+        strategies in (names(), names()),
+        shadows in prop::collection::vec(names(), 0..3),
+        script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
+    ) {
+        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Tells);
+        script.into_iter().for_each(|it| pair.happen(it));
+    }
+
+    #[test]
     fn what_is_considered_is_what_is_done(
         strategies in (names(), names()),
-        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+        script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
         number in 0u64..1_000_000,
     ) {
         let mut pair = Pair::new(strategies, vec![], 1.0, Meddling::Nothing);
@@ -194,7 +242,7 @@ proptest! {
     #[test]
     fn the_same_settings_again_change_nothing(
         strategies in (names(), names()),
-        script in prop::collection::vec((0u8..17, any::<u64>(), 0u64..1_000_000), 0..100),
+        script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
     ) {
         let mut pair = Pair::new(strategies, vec![Name::DynamoCost], 1.0, Meddling::Reconfigures);
         script.into_iter().for_each(|it| pair.happen(it));

@@ -1,0 +1,143 @@
+//! What is told to other routers, and what of theirs is heard, in the brain's words.
+//!
+//! Workers go by their keys, models by the hashes of their names: numbers differ between routers.
+
+pub mod exchange;
+
+use maitre_base::{Instant, TenantId, Tokens};
+use maitre_fleet::promise::Promised;
+use maitre_fleet::rates::Fit;
+use maitre_fleet::{State, Worker};
+
+use crate::cache::Prompt;
+
+/// What other routers have promised to a worker, all together; or we alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub requests: u32,
+    pub prefilling: u32,
+    pub prefill: Tokens,
+    pub decode: Tokens,
+    pub context: Tokens,
+}
+
+impl Load {
+    pub(crate) fn of(promised: &Promised) -> Load {
+        let Promised { requests, prefilling, prefill, decode, context, .. } = *promised;
+        Load { requests, prefilling, prefill, decode, context }
+    }
+
+    /// When its prefill got on is not told.
+    pub(crate) fn promised(self) -> Promised {
+        let Load { requests, prefilling, prefill, decode, context } = self;
+        Promised { requests, prefilling, prefill, decode, context, progress: Instant::ZERO }
+    }
+}
+
+/// How a router finds a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    #[default]
+    Fit,
+    Doubted,
+    Out,
+}
+
+/// What a router has learned of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judged {
+    pub verdict: Verdict,
+    /// Seconds to the first token by tokens to prefill, and between tokens by requests; none before they are learned.
+    pub rates: Option<(Fit, Fit)>,
+}
+
+impl Judged {
+    /// What we would tell of a worker; nothing of one that has never answered.
+    pub(crate) fn of(worker: &Worker) -> Option<Judged> {
+        let verdict = match worker.health.state() {
+            State::Probing => return None,
+            State::Ready | State::Warming { .. } => Verdict::Fit,
+            State::Suspect { .. } => Verdict::Doubted,
+            State::Ejected { .. } => Verdict::Out,
+        };
+        Some(Judged { verdict, rates: worker.rates.to_tell() })
+    }
+}
+
+/// What a tenant had of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub requests: u64,
+    pub tokens: u64,
+}
+
+/// What another router tells.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// All that others have promised to this worker now.
+    Promised {
+        worker: u64,
+        load: Load,
+    },
+    Judged {
+        worker: u64,
+        judged: Judged,
+    },
+    Pinned {
+        model: u64,
+        session: u64,
+        worker: u64,
+    },
+    Spent {
+        model: u64,
+        tenant: TenantId,
+        more: Spent,
+    },
+    /// A prompt was sent to this worker.
+    Seated {
+        worker: u64,
+        prompt: &'a Prompt,
+    },
+    /// How many routers can be heard, we included, and how many there are.
+    Routers {
+        heard: u32,
+        known: u32,
+    },
+}
+
+/// What others should be told, since they last were.
+#[derive(Clone, Debug, Default)]
+pub struct Tidings {
+    /// All we have promised, for each worker where that changed.
+    pub promised: Vec<(u64, Load)>,
+    pub judged: Vec<(u64, Judged)>,
+    /// Workers that we no longer have.
+    pub gone: Vec<u64>,
+    /// Model, session, worker.
+    pub pinned: Vec<(u64, u64, u64)>,
+    pub spent: Vec<(u64, TenantId, Spent)>,
+    pub seated: Vec<(u64, Prompt)>,
+    /// What was dropped because nobody fetched it.
+    pub dropped: u64,
+}
+
+impl Tidings {
+    /// Nothing, with room for as much as there was. To let many prompts go takes time: better before
+    /// `Brain::take_tidings`, which does it too, than behind the lock that guards the brain.
+    pub fn clear(&mut self) {
+        let Tidings { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        promised.clear();
+        judged.clear();
+        gone.clear();
+        pinned.clear();
+        spent.clear();
+        seated.clear();
+        *dropped = 0;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        let Tidings { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        let of_workers = promised.is_empty() && judged.is_empty() && gone.is_empty();
+        of_workers && pinned.is_empty() && spent.is_empty() && seated.is_empty() && *dropped == 0
+    }
+}

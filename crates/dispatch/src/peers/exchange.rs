@@ -1,0 +1,156 @@
+//! Between the brain and the router's place among others: their words are the same, their types their own, for neither
+//! should have to know the other.
+
+use std::sync::Arc;
+
+use maitre_base::{TenantId, Tokens};
+use maitre_cluster as cluster;
+use maitre_fleet::rates::Fit;
+use maitre_index::PrefixHash;
+use maitre_index::prefix::Unit;
+
+use super::{Judged, Load, News, Spent, Tidings, Verdict};
+use crate::cache::Prompt;
+
+/// Tells the others, with the next flush, what the brain has for them, and leaves the tidings empty with their room.
+/// `links` is scratch.
+pub fn tell(node: &mut cluster::Node, tidings: &mut Tidings, links: &mut Vec<u64>) {
+    // Before the rest: a worker that left and came back is there.
+    tidings.gone.drain(..).for_each(|it| node.forget(it));
+    tidings.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
+    tidings.judged.drain(..).for_each(|(worker, it)| node.judge(worker, told_facts(it)));
+    tidings.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
+    for (model, TenantId(tenant), Spent { requests, tokens }) in tidings.spent.drain(..) {
+        node.spend(model, tenant, cluster::Spent { requests, tokens });
+    }
+    for (worker, prompt) in tidings.seated.drain(..) {
+        links.clear();
+        links.extend(prompt.chain.iter().map(|it| it.0));
+        let unit = match prompt.unit {
+            Unit::Tokens => cluster::Unit::Tokens,
+            Unit::Words => cluster::Unit::Words,
+        };
+        node.seat(worker, cluster::Chain { unit, block: prompt.block, units: prompt.units, links });
+    }
+    tidings.dropped = 0;
+}
+
+/// News with what it speaks of, for as long as the brain hears it.
+#[derive(Debug)]
+pub enum Heard {
+    Seated { worker: u64, prompt: Prompt },
+    Other(News<'static>),
+}
+
+impl Heard {
+    pub fn new(news: &cluster::News) -> Heard {
+        Heard::Other(match *news {
+            cluster::News::Seated(ref seated) => {
+                return Heard::Seated { worker: seated.worker, prompt: prompt(seated) };
+            }
+            cluster::News::Promised { worker, load } => News::Promised { worker, load: heard_load(load) },
+            cluster::News::Judged { worker, facts } => News::Judged { worker, judged: heard_facts(facts) },
+            cluster::News::Pinned { model, session, worker } => News::Pinned { model, session, worker },
+            cluster::News::Spent { model, tenant, more } => News::Spent {
+                model,
+                tenant: TenantId(tenant),
+                more: Spent { requests: more.requests, tokens: more.tokens },
+            },
+            cluster::News::Routers { heard, known } => News::Routers { heard, known },
+        })
+    }
+
+    /// In the brain's words.
+    pub fn news(&self) -> News<'_> {
+        match self {
+            Heard::Seated { worker, prompt } => News::Seated { worker: *worker, prompt },
+            Heard::Other(news) => *news,
+        }
+    }
+}
+
+fn prompt(seated: &cluster::Seated) -> Prompt {
+    Prompt {
+        unit: match seated.unit {
+            cluster::Unit::Tokens => Unit::Tokens,
+            cluster::Unit::Words => Unit::Words,
+        },
+        units: seated.units,
+        block: seated.block,
+        chain: seated.links.iter().map(|&it| PrefixHash(it)).collect::<Arc<[PrefixHash]>>(),
+    }
+}
+
+fn told_load(load: Load) -> cluster::Load {
+    cluster::Load {
+        requests: load.requests,
+        prefilling: load.prefilling,
+        prefill_tokens: load.prefill.0,
+        decode_tokens: load.decode.0,
+        context_tokens: load.context.0,
+    }
+}
+
+fn heard_load(load: cluster::Load) -> Load {
+    Load {
+        requests: load.requests,
+        prefilling: load.prefilling,
+        prefill: Tokens(load.prefill_tokens),
+        decode: Tokens(load.decode_tokens),
+        context: Tokens(load.context_tokens),
+    }
+}
+
+fn told_facts(judged: Judged) -> cluster::Facts {
+    let fit = |it: Fit| cluster::Fit { base: it.base as f32, slope: it.slope as f32 };
+    cluster::Facts {
+        verdict: match judged.verdict {
+            Verdict::Fit => cluster::Verdict::Fit,
+            Verdict::Doubted => cluster::Verdict::Doubted,
+            Verdict::Out => cluster::Verdict::Out,
+        },
+        rates: judged.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
+    }
+}
+
+fn heard_facts(facts: cluster::Facts) -> Judged {
+    let fit = |it: cluster::Fit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
+    Judged {
+        verdict: match facts.verdict {
+            cluster::Verdict::Fit => Verdict::Fit,
+            cluster::Verdict::Doubted => Verdict::Doubted,
+            cluster::Verdict::Out => Verdict::Out,
+        },
+        rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_is_heard() {
+        let load =
+            Load { requests: 1, prefilling: 2, prefill: Tokens(3), decode: Tokens(4), context: Tokens(5) };
+        assert_eq!(heard_load(told_load(load)), load);
+        let fit = |base| Fit { base, slope: 0.25 };
+        for verdict in [Verdict::Fit, Verdict::Doubted, Verdict::Out] {
+            for rates in [None, Some((fit(0.5), fit(2.0)))] {
+                let judged = Judged { verdict, rates };
+                assert_eq!(heard_facts(told_facts(judged)), judged);
+            }
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_heard_as_it_was_sent() {
+        for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
+            let seated = cluster::Seated { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
+            let heard = Heard::new(&cluster::News::Seated(seated));
+            let News::Seated { worker: 7, prompt } = heard.news() else { panic!("{heard:?}") };
+            let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
+            assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));
+        }
+    }
+}
