@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use maitre_sim::lab::{Deck, Knowledge, Outcome};
+use maitre_sim::lab::{Deck, Knowledge, Outcome, Via};
 use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
@@ -215,7 +215,10 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "block_tokens": study.block_tokens,
         "knowledge": knowledge_word(study.knowledge),
         "routers": study.routers,
-        "shared": study.shared,
+        "sync": study.sync.map(|it| json!({
+            "via": if it.via == Via::Redis { "redis" } else { "mesh" },
+            "delay_ms": it.delay.as_secs_f64() * 1e3,
+        })),
         "seed": study.seed,
         "targets": {
             "ttft_s": study.targets.first_token.as_secs_f64(),

@@ -14,6 +14,7 @@ mod outcome;
 mod patience;
 pub mod script;
 mod settings;
+mod sync;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,13 +31,15 @@ use maitre_index::prefix::Unit;
 pub use deck::{Deck, block_tokens};
 pub use outcome::{Answer, Outcome, Sample, Worked};
 pub use script::Script;
-pub use settings::{Judge, Knowledge, Limits, Settings};
+pub use settings::{Judge, Knowledge, Limits, Settings, Sync, Via};
+pub use sync::Talk;
 
 use crate::engine::{Finish, Job, JobId, Known, Rest};
 use crate::profile::Profile;
 use crate::report::Seen;
 use deck::MODEL;
 use desk::Desk;
+use sync::Post;
 
 /// Watches a run from outside.
 pub trait Witness {
@@ -100,6 +103,18 @@ enum Happens {
     Tick,
     Sample,
     Act(usize),
+    /// A router tells the others what it has for them.
+    Flush {
+        router: usize,
+    },
+    Beat {
+        router: usize,
+    },
+    /// What another told reaches a router.
+    Letter {
+        router: usize,
+        letter: u64,
+    },
 }
 
 /// A request on its way.
@@ -147,6 +162,7 @@ struct Lab<'a> {
     deck: &'a Deck<'a>,
     settings: &'a Settings,
     routers: Vec<Brain>,
+    post: Post,
     effects: Vec<Effect>,
     desks: Vec<Desk>,
     queue: BinaryHeap<Reverse<(Instant, u64, Happens)>>,
@@ -173,6 +189,7 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
         deck,
         settings,
         routers: (0..settings.routers.max(1)).map(|it| router(settings, it)).collect(),
+        post: Post::new(settings),
         effects: Vec::new(),
         desks: Vec::new(),
         queue: BinaryHeap::new(),
@@ -199,11 +216,13 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
     lab.foresee(Instant::ZERO, Happens::Scrape);
     lab.foresee(Instant::ZERO, Happens::Tick);
     lab.foresee(Instant::ZERO, Happens::Sample);
+    lab.say_hello();
     while let Some(Reverse((now, _, happens))) = lab.queue.pop() {
         lab.happen(now, happens, witness);
     }
     debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
     lab.outcome.deciding = lab.deciding;
+    lab.outcome.talk = lab.post.talk;
     lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
     let decides = settings.judge == Judge::Brain;
     for (number, worked) in lab.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
@@ -217,7 +236,8 @@ fn router(settings: &Settings, number: usize) -> Brain {
     let seed = settings.brain.seed.wrapping_add(number as u64);
     // Desks are counted here, and those that left are in the outcome: no number is used twice.
     let quarantine = Duration::MAX;
-    Brain::new(maitre_dispatch::Settings { seed, quarantine, ..settings.brain.clone() })
+    let shares = settings.sync.is_some();
+    Brain::new(maitre_dispatch::Settings { seed, quarantine, shares, ..settings.brain.clone() })
 }
 
 impl Lab<'_> {
@@ -270,6 +290,9 @@ impl Lab<'_> {
             Happens::Tick => self.tick(now),
             Happens::Sample => self.sample(now),
             Happens::Act(number) => self.act(now, number),
+            Happens::Flush { router } => self.flush(now, router),
+            Happens::Beat { router } => self.beat(now, router),
+            Happens::Letter { router, letter } => self.hear(now, router, letter),
         }
     }
 
@@ -281,7 +304,8 @@ impl Lab<'_> {
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
             let all = [it.promised.prefill, it.promised.decode, it.promised.context];
-            it.promised.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
+            let told = it.elsewhere.requests > 0 || it.elsewhere.context > Tokens::ZERO;
+            told || it.promised.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
         };
         let keeps = |it: &Brain| it.open() == 0 && !it.fleet().workers().any(owes);
         self.is_over() && self.routers.iter().all(keeps)
@@ -326,6 +350,7 @@ impl Lab<'_> {
         }
         self.effects = effects;
         self.foresee_due(now, router);
+        self.foresee_flush(now, router);
     }
 
     fn tell_all(&mut self, now: Instant, event: Event<'_>) {
@@ -337,6 +362,7 @@ impl Lab<'_> {
     fn arrive(&mut self, now: Instant, number: usize, witness: &mut dyn Witness) {
         let (request, router) = (number as u64, number % self.routers.len());
         self.open.insert(request, Open::new(number, router, now));
+        self.count_served(router);
         let begun = witness.wall();
         self.ask(now, request);
         self.deciding += witness.wall() - begun;

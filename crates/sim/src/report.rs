@@ -148,6 +148,9 @@ pub struct Row {
     /// Times that clients came again after they had been refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<u64>,
+    /// Bytes that routers told each other, for each request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_bytes: Option<f64>,
     /// What the router had learned that a worker may have before others wait, at the end, in the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_prefill_tokens: Option<f64>,

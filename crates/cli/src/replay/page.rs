@@ -17,7 +17,7 @@ use std::time::Duration;
 use maitre_sim::report::Row;
 use maitre_sim::trace::Request;
 
-use super::table::seconds;
+use super::table::{seconds, talk};
 use super::{Run, Study, knowledge_word};
 use finding::Asked;
 use tables::{By, Lead};
@@ -135,10 +135,9 @@ fn fleet(study: &Study) -> String {
 }
 
 fn knowledge(study: &Study) -> String {
-    let routers = match (study.routers, study.shared) {
-        (1, _) => "1 router".to_owned(),
-        (number, true) => format!("{number} routers that share"),
-        (number, false) => format!("{number} routers"),
+    let routers = match study.routers {
+        1 => "1 router".to_owned(),
+        number => format!("{number} routers{}", talk(study)),
     };
     format!(
         "{} caches{}; load read every {}{}; {routers}",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use maitre_policy::Name;
-use maitre_sim::lab::{self, Deck, Judge, Knowledge, Outcome, Script, Settings, Witness, script};
+use maitre_sim::lab::{self, Deck, Judge, Knowledge, Outcome, Script, Settings, Sync, Via, Witness, script};
 use maitre_sim::profile::Profile;
 use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
@@ -74,8 +74,8 @@ pub struct Study {
     pub scrape_every: Duration,
     pub scrape_delay: Duration,
     pub routers: u32,
-    /// Routers know what the others promised, at once.
-    pub shared: bool,
+    /// How they tell each other what they do.
+    pub sync: Option<Sync>,
     pub script: Script,
     /// Clients that are told when to come again do.
     pub retry: bool,
@@ -86,6 +86,14 @@ pub struct Study {
 
 fn duration(text: &str) -> Result<Duration, String> {
     config::duration(text)
+}
+
+/// A bare number is milliseconds.
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u32>() {
+        Ok(number) => Ok(Duration::from_millis(number.into())),
+        Err(_) => duration(text),
+    }
 }
 
 pub fn args() -> Vec<Arg> {
@@ -193,11 +201,19 @@ fn knowledge_args() -> Vec<Arg> {
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..=64))
-            .help("Requests are dealt to so many routers, which do not know what the others promised"),
-        Arg::new("shared")
-            .long("shared")
-            .action(ArgAction::SetTrue)
-            .help("They do know it, without delay: the bound of what sharing can give"),
+            .help("Requests are dealt to so many routers in turn"),
+        Arg::new("sync")
+            .long("sync")
+            .value_name("HOW")
+            .default_value("none")
+            .value_parser(["none", "redis", "mesh"])
+            .help("How they tell each other what they do"),
+        Arg::new("sync-delay")
+            .long("sync-delay")
+            .value_name("MS")
+            .default_value("50")
+            .value_parser(milliseconds)
+            .help("From one router to the others, in milliseconds or with a unit"),
         Arg::new("config")
             .long("config")
             .value_name("FILE")
@@ -248,7 +264,11 @@ impl Study {
             scrape_every,
             scrape_delay: time("scrape-delay")?,
             routers: *matches.get_one("routers").context("routers")?,
-            shared: matches.get_flag("shared"),
+            sync: match matches.get_one::<String>("sync").map(String::as_str) {
+                Some("redis") => Some(Sync { via: Via::Redis, delay: time("sync-delay")? }),
+                Some("mesh") => Some(Sync { via: Via::Mesh, delay: time("sync-delay")? }),
+                _ => None,
+            },
             script,
             retry: matches.get_flag("retry"),
             targets: Targets { first_token: time("ttft-target")?, per_token: time("tpot-target")? },
@@ -282,8 +302,9 @@ impl Study {
             event_delay: self.event_delay,
             scrape_every: self.scrape_every,
             scrape_delay: self.scrape_delay,
-            // Routers that share all they know decide as one.
-            routers: if self.shared { 1 } else { self.routers as usize },
+            routers: self.routers as usize,
+            // One has nobody to talk to.
+            sync: self.sync.filter(|_| self.routers > 1),
             script: self.script.clone(),
             returns_max: if self.retry { RETURNS_MAX } else { 0 },
             ..Settings::new(self.fleet.clone(), brain)

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use maitre_sim::lab::{Sync, Via};
 use maitre_sim::report::Row;
 
 use super::{Run, Study, knowledge_word};
@@ -53,6 +54,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ),
     column("in time", Better::Higher, |it| it.deadlines_met_ratio, |it| percent(it.deadlines_met_ratio)),
     column("late", Better::Lower, |it| it.served_late.map(|it| it as f64), |it| whole(it.served_late)),
+    column("told", Better::Lower, |it| it.told_bytes, |it| bytes(it.told_bytes)),
     column("share", Better::Neither, |it| it.token_share, |it| percent(it.token_share)),
     column(
         "imbalance",
@@ -124,13 +126,16 @@ pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
     text
 }
 
+fn bytes(count: Option<f64>) -> String {
+    count.map_or_else(String::new, |it| format!("{it:.0} B"))
+}
+
 fn title(study: &Study) -> String {
     let requests = study.trace.requests.len();
     let seconds = study.trace.span().as_secs_f64();
-    let routers = match (study.routers, study.shared) {
-        (1, _) => String::new(),
-        (count, true) => format!(", {count} routers that share"),
-        (count, false) => format!(", {count} routers"),
+    let routers = match study.routers {
+        1 => String::new(),
+        count => format!(", {count} routers{}", talk(study)),
     };
     let mut kinds: Vec<&str> = study.fleet.iter().map(|it| it.name).collect();
     kinds.dedup();
@@ -142,6 +147,20 @@ fn title(study: &Study) -> String {
         study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min().unwrap_or(0),
         knowledge_word(study.knowledge),
     )
+}
+
+/// How routers tell each other what they do.
+pub(crate) fn talk(study: &Study) -> String {
+    match study.sync {
+        None => " that tell each other nothing".to_owned(),
+        Some(Sync { via, delay }) => {
+            let via = match via {
+                Via::Redis => "through Redis",
+                Via::Mesh => "in a mesh",
+            };
+            format!(" {via}, {} ms late", delay.as_millis())
+        }
+    }
 }
 
 fn all_rows(run: &Run) -> impl Iterator<Item = &Row> {

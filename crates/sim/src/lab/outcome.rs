@@ -6,6 +6,7 @@ use maitre_base::{Instant, WorkerId};
 
 use maitre_queue::Limits;
 
+use super::sync::Talk;
 use crate::report::{How, Lost, Row, Seen, Targets};
 use crate::trace::Request;
 
@@ -53,6 +54,8 @@ pub struct Outcome {
     pub lost: Vec<Lost>,
     pub workers: Vec<Worked>,
     pub samples: Vec<Sample>,
+    /// What routers told each other.
+    pub talk: Talk,
     /// How long the router took to decide, if somebody held a watch.
     pub deciding: Duration,
 }
@@ -66,6 +69,7 @@ impl Outcome {
         let count = |count: fn(&Worked) -> u64| Some(self.workers.iter().map(count).sum());
         Row {
             returns: (self.returns > 0).then_some(self.returns),
+            told_bytes: self.told_bytes(),
             limit_prefill_tokens: self.mean_limit(|it| it.prefill_tokens as f64),
             limit_requests: self.mean_limit(|it| f64::from(it.sequences)),
             imbalance: Some(self.imbalance()),
@@ -98,6 +102,12 @@ impl Outcome {
     pub(super) fn break_off(&mut self, request: &Request) {
         self.failed += 1;
         self.lost.push(Lost { label: request.label(), how: How::Failed });
+    }
+
+    fn told_bytes(&self) -> Option<f64> {
+        let requests = self.answers.len() as u64 + self.refused + self.failed;
+        let each = self.talk.bytes as f64 / requests.max(1) as f64;
+        (self.talk.frames > 0).then_some((each * 10.0).round() / 10.0)
     }
 
     fn mean_limit(&self, of: fn(&Limits) -> f64) -> Option<f64> {

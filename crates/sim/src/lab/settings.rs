@@ -17,8 +17,10 @@ pub struct Settings {
     /// Between two scrapes, and from a scrape to its arrival.
     pub scrape_every: Duration,
     pub scrape_delay: Duration,
-    /// Requests go to routers in turn, and none knows what the others promised.
+    /// Requests go to routers in turn.
     pub routers: usize,
+    /// How routers tell each other what they do; none: they do not.
+    pub sync: Option<Sync>,
     pub limits: Limits,
     pub script: Script,
     /// How often a client comes again when it was told when to.
@@ -37,11 +39,28 @@ impl Settings {
             scrape_every: Duration::from_secs(1),
             scrape_delay: Duration::ZERO,
             routers: 1,
+            sync: None,
             limits: Limits::Untold,
             script: Script::default(),
             returns_max: 0,
         }
     }
+}
+
+/// How routers tell each other what they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sync {
+    pub via: Via,
+    /// From one router to the others.
+    pub delay: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// What is told while a round trip to the server is under way goes with the next.
+    Redis,
+    /// Each to each, as it comes.
+    Mesh,
 }
 
 /// Who seats requests.

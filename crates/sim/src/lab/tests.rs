@@ -7,7 +7,7 @@ use maitre_base::{Instant, Rng, WorkerId};
 use maitre_policy::Name;
 use proptest::prelude::{Strategy as _, any, prop, proptest};
 
-use super::{Answer, Deck, Judge, Knowledge, Outcome, Settings, play};
+use super::{Answer, Deck, Judge, Knowledge, Outcome, Settings, Sync, Via, play};
 use crate::profile::{H200_8B, Profile};
 use crate::report::{Row, Targets};
 use crate::trace::{Piece, Request, Trace};
@@ -237,6 +237,30 @@ fn four_routers_are_no_better_than_one() {
 }
 
 #[test]
+fn routers_that_share_find_what_one_finds() {
+    let trace = traffic(12.0);
+    let knowledge = Knowledge::Predicted;
+    let played = |routers, sync| {
+        let outcome = run_whole(&Settings { routers, sync, knowledge, ..fleet(3) }, &trace);
+        (row(&outcome), outcome.talk)
+    };
+    let (one, _) = played(1, None);
+    let (alone, silence) = played(4, None);
+    assert!(alone.hit_ratio < 0.8 * one.hit_ratio, "{} and {}", alone.hit_ratio, one.hit_ratio);
+    assert_eq!((silence.frames, alone.told_bytes), (0, None));
+    for via in [Via::Redis, Via::Mesh] {
+        let (shared, talk) = played(4, Some(Sync { via, delay: Duration::from_millis(50) }));
+        assert!(
+            shared.hit_ratio > 0.95 * one.hit_ratio,
+            "{via:?}: {} and {}",
+            shared.hit_ratio,
+            one.hit_ratio
+        );
+        assert!(talk.frames > 100 && shared.told_bytes > Some(100.0), "{via:?}: {talk:?}");
+    }
+}
+
+#[test]
 fn bounds_are_bounds_and_the_same_twice() {
     let trace = traffic(14.0);
     let bound = |judge| {
@@ -335,6 +359,7 @@ proptest! {
         knowledge in prop::sample::select(vec![Knowledge::Reported, Knowledge::Predicted, Knowledge::None]),
         judge in prop::sample::select(vec![Judge::Brain, Judge::Brain, Judge::Oracle, Judge::IdealCache]),
         (routers, delay_ms, strategy) in (1..4_usize, 0..400_u64, prop::sample::select(Name::ALL.to_vec())),
+        via in prop::sample::select(vec![None, Some(Via::Redis), Some(Via::Mesh)]),
         seed in any::<u64>(),
     ) {
         let delay = Duration::from_millis(delay_ms.saturating_sub(100));
@@ -344,6 +369,7 @@ proptest! {
             judge,
             knowledge,
             routers,
+            sync: via.map(|via| Sync { via, delay }),
             event_delay: delay,
             scrape_delay: delay,
             ..scripted(3, &lines.join("\n"))
