@@ -11,6 +11,7 @@
 pub mod error;
 pub mod knob;
 
+mod cluster;
 mod environment;
 mod field;
 mod file;
@@ -53,6 +54,8 @@ pub struct Config {
     pub discovery: Wanted,
     /// What `settings` will say of the queue once all names of classes are looked up.
     queue: Queue,
+    /// What `settings` will say of other routers once all is read.
+    cluster: cluster::Wanted,
     /// The operator accepts that others on the network can reach us, though we ask nobody who they are.
     pub insecure: bool,
     /// What `settings` will say of keys once their files are read.
@@ -134,6 +137,7 @@ pub fn settle(config: &mut Config) -> Result<(), String> {
 fn settle_all(config: &mut Config) -> Vec<(Vec<&'static str>, String)> {
     let mut wrong = queue::settle(config);
     wrong.extend(secrets::settle(config));
+    wrong.extend(cluster::settle(config));
     wrong
 }
 
@@ -175,6 +179,7 @@ impl Config {
             &secrets.worker_key_file,
             &secrets.admin_key_file,
             &secrets.salt_secret_file,
+            &secrets.cluster_key_file,
         ];
         files.into_iter().flatten()
     }
@@ -285,6 +290,7 @@ fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
         conflicts.push((vec!["health.back_off", "health.back_off_max"], what));
     }
     conflicts.extend(tls::conflicts(settings));
+    conflicts.extend(cluster::conflicts(config));
     conflicts
 }
 

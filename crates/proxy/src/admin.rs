@@ -4,6 +4,7 @@
 //! `/admin/` and needs the admin key, whatever is asked for, before anything is looked at.
 
 mod act;
+mod cluster;
 pub(crate) mod decisions;
 mod live;
 mod openapi;
@@ -187,10 +188,13 @@ fn page_file(file: &'static page::File) -> Response<Bytes> {
     response
 }
 
-/// Ready: not leaving, and at least one worker could take a request now.
+/// Ready: not leaving, not about to hear what other routers know, and at least one worker could take a request now.
 fn readiness(house: &House) -> Response<Bytes> {
     if house.leaving.is_cancelled() {
         return plain(Health::Unwell, "draining\n");
+    }
+    if house.is_joining() {
+        return plain(Health::Unwell, "joining the other routers\n");
     }
     match is_ready(house) {
         true => plain(Health::Well, "ready\n"),
@@ -260,6 +264,7 @@ impl Asked<'_> {
             Action::Config => Ok(serde_json::json!({ "toml": desk.program.config() })),
             Action::Reload => act::reload(desk).await,
             Action::Index => Ok(view::index(house)),
+            Action::Cluster => Ok(cluster::view(house)),
             Action::Log => Ok(serde_json::json!({ "level": desk.program.log_level() })),
             Action::SetLog => act::set_log(desk, self.body),
             Action::OpenApi => Ok(openapi::document()),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_dispatch::peers::Tidings;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal, explain};
 use maitre_fleet::{Change, State};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::cluster::Seen;
 use crate::decision::{Decision, Waiter, Waiters};
 use crate::ids::Ids;
 use crate::link::{self, Link};
@@ -52,6 +54,8 @@ pub(crate) struct House {
     pub(crate) traces: Option<Traces>,
     /// None: nothing is taken down.
     pub(crate) recorder: Option<Recorder>,
+    /// None: we are the only router, as far as we were told.
+    pub(crate) cluster: Option<Arc<Seen>>,
     mind: Mutex<Mind>,
     /// Requests that were called back and have not noticed: read without the lock, for there mostly are none.
     recalls: AtomicUsize,
@@ -84,7 +88,10 @@ impl House {
         let (clock, metrics) = (Clock::start(), Metrics::new(&settings.brain.queue.classes));
         let recorder = Recorder::start(&settings, clock, metrics.record.clone())?;
         settings.brain.reads_all |= recorder.is_some();
+        settings.brain.shares = settings.cluster.is_some();
+        let cluster = settings.cluster.as_ref().map(|it| Arc::new(Seen::new(it, clock.unix_ms())));
         Ok(House {
+            cluster,
             tokenizers,
             asks: Asks::default(),
             tls,
@@ -181,6 +188,7 @@ impl House {
     /// Goes by other settings from now on; or changes nothing, and says why not.
     pub(crate) fn reconfigure(&self, mut settings: Settings) -> Result<(), String> {
         settings.brain.reads_all |= self.recorder.is_some();
+        settings.brain.shares = self.cluster.is_some();
         let mut guard = self.mind.lock();
         let mind = &mut *guard;
         let brain = settings.brain.clone();
@@ -200,7 +208,12 @@ impl House {
     /// What a scraper of `/metrics` sees.
     pub(crate) fn metrics_page(&self) -> String {
         self.metrics.process.look();
-        self.metrics.page(|metrics| self.look(|brain| metrics.gather(self.now(), brain)))
+        self.metrics.page(|metrics| {
+            self.look(|brain| {
+                metrics.gather(self.now(), brain);
+                self.cluster.iter().for_each(|it| metrics.gather_routers(it, brain));
+            });
+        })
     }
 
     /// Looks at the brain; for reports, not for decisions.
@@ -285,8 +298,38 @@ impl House {
         mind.tick_at.max(last + pause).since(self.now())
     }
 
-    /// Tells whoever ticks if the brain wants it sooner than was said.
+    /// Whether other routers have yet to tell us what they know, and there is still time for it.
+    pub(crate) fn is_joining(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|it| it.is_joining())
+    }
+
+    /// Requests that have come since the start, whatever became of them.
+    pub(crate) fn taken(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed) - 1
+    }
+
+    /// Those of them that have not ended.
+    pub(crate) fn open(&self) -> u32 {
+        u32::try_from(self.metrics.open.get()).unwrap_or(0)
+    }
+
+    /// Takes what other routers should be told; `tidings` are empty, and their room is used.
+    pub(crate) fn take_tidings(&self, tidings: &mut Tidings) {
+        let mut mind = self.mind.lock();
+        mind.roused = false;
+        mind.brain.take_tidings(tidings);
+    }
+
+    /// Tells whoever ticks if the brain wants it sooner than was said, and whoever tells other routers if it has
+    /// something for them. Called after every event.
     fn hurry(&self, mind: &mut Mind) {
+        if !mind.roused
+            && mind.brain.has_tidings()
+            && let Some(cluster) = &self.cluster
+        {
+            mind.roused = true;
+            cluster.rouse();
+        }
         if let Some(due) = mind.brain.due().filter(|&it| it < mind.tick_at) {
             mind.tick_at = due;
             self.hurry.notify_one();
@@ -375,11 +418,19 @@ struct Mind {
     waiters: Waiters,
     /// When the next tick is due, as whoever ticks knows it.
     tick_at: Instant,
+    /// Whoever tells other routers knows that there is something to tell, and has not taken it yet.
+    roused: bool,
 }
 
 impl Mind {
     fn new(brain: Brain) -> Mind {
-        Mind { brain, effects: Vec::new(), waiters: Waiters::default(), tick_at: Instant::ZERO }
+        Mind {
+            brain,
+            effects: Vec::new(),
+            waiters: Waiters::default(),
+            tick_at: Instant::ZERO,
+            roused: false,
+        }
     }
 
     fn on(&mut self, now: Instant, event: Event<'_>) {

@@ -1,6 +1,7 @@
 //! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
 
 pub mod address;
+pub mod cluster;
 pub mod dial;
 pub mod keys;
 pub mod program;

@@ -2,6 +2,7 @@
 //! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
 
 mod caches;
+mod cluster;
 mod decisions;
 mod process;
 mod queue;
@@ -24,9 +25,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use caches::Caches;
+use cluster::Cluster;
 use decisions::Decisions;
 use process::Process;
 use queue::Queue;
+
+use crate::cluster::Seen;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +116,7 @@ pub(crate) struct Metrics {
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
     decisions: Decisions,
+    cluster: Cluster,
     pub(crate) record: Recorded,
     pub(crate) traced: Traced,
     pub(crate) open: Gauge,
@@ -233,6 +238,7 @@ impl Metrics {
         let caches = Caches::new(registry);
         let queue = Queue::new(registry, classes);
         let decisions = Decisions::new(registry);
+        let cluster = Cluster::new(registry);
         let record = Recorded::default();
         registry.register("record_requests", "Requests that were taken down", record.requests.clone());
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
@@ -269,6 +275,7 @@ impl Metrics {
             caches,
             queue,
             decisions,
+            cluster,
             record,
             traced,
             open,
@@ -312,6 +319,11 @@ impl Metrics {
         // Writing to a string cannot fail.
         let _ = encode(&mut page, &registry);
         page
+    }
+
+    /// Takes from whoever speaks with other routers what only it knows.
+    pub(crate) fn gather_routers(&self, seen: &Seen, brain: &Brain) {
+        self.cluster.look(seen, brain);
     }
 
     /// Takes from the brain what only it knows.

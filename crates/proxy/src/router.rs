@@ -14,6 +14,7 @@ use tokio::task::JoinHandle as Task;
 use tracing::info;
 
 use crate::admin::Desk;
+use crate::cluster::{self, Member, NotJoined};
 use crate::house::House;
 use crate::lane::Lane;
 use crate::pool::Pool;
@@ -39,6 +40,8 @@ pub enum NotStarted {
     Record(#[from] NotRecorded),
     #[error(transparent)]
     Tls(#[from] BadTls),
+    #[error(transparent)]
+    Cluster(#[from] NotJoined),
 }
 
 /// How long a stop waits for the last lines of the record. Chosen: a healthy disk takes milliseconds.
@@ -55,6 +58,8 @@ pub struct Router {
     admin: SocketAddr,
     tasks: Vec<Task<()>>,
     lanes: Vec<JoinHandle<()>>,
+    /// None: there are no other routers.
+    member: Option<Member>,
 }
 
 /// How a stop ended.
@@ -74,7 +79,7 @@ impl Router {
     }
 
     /// The same, within a program that can read its settings again.
-    pub async fn start_in(program: Arc<dyn Program>, settings: Settings) -> Result<Router, NotStarted> {
+    pub async fn start_in(program: Arc<dyn Program>, mut settings: Settings) -> Result<Router, NotStarted> {
         let listener = bind(settings.listen).await?;
         let admin_listener = bind(settings.admin).await?;
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
@@ -82,10 +87,14 @@ impl Router {
         let tokenizers = Tokenizers::load(&settings.tokenizers)?;
         let tls = Tls::load(&settings)?;
         let (traces, exporter) = Traces::new(&settings).unzip();
+        if let Some(cluster) = &mut settings.cluster {
+            cluster.name = cluster::name(cluster, listen);
+        }
         let house = Arc::new(House::new(settings, tokenizers, tls, traces)?);
         let roster = Arc::new(Roster::new(house.clone()));
         let (tasks, lanes) = (Vec::new(), Vec::new());
-        let mut router = Router { house: house.clone(), roster, listen, admin, tasks, lanes };
+        let member = join(&house).await?;
+        let mut router = Router { house: house.clone(), roster, listen, admin, tasks, lanes, member };
         router.roster.set(By::Settings, &house.settings().workers);
         let mut queues = Vec::new();
         for number in 0..threads(&house.settings()) {
@@ -112,6 +121,11 @@ impl Router {
 
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Where other routers reach this one; none unless they are a mesh.
+    pub fn mesh(&self) -> Option<SocketAddr> {
+        self.member.as_ref()?.address
     }
 
     /// Looks at what the router believes.
@@ -174,6 +188,10 @@ impl Router {
         }
         self.tasks.iter().for_each(Task::abort);
         self.roster.stop();
+        if let Some(member) = self.member {
+            // Not before: what is promised to workers counts for the others until it is done.
+            member.leave().await;
+        }
         let house = self.house.clone();
         let taken_down = tokio::task::spawn_blocking(move || house.recorder.as_ref().map(Recorder::finish));
         // A disk that hangs must not hold us; what it did not take is lost.
@@ -182,6 +200,14 @@ impl Router {
             true => Stopped::Drained,
             false => Stopped::Cut { open: self.house.look(|brain| brain.open()) },
         }
+    }
+}
+
+async fn join(house: &Arc<House>) -> Result<Option<Member>, NotJoined> {
+    let settings = house.settings().cluster.clone();
+    match (settings, house.cluster.clone()) {
+        (Some(settings), Some(seen)) => Member::join(house, seen, settings).await.map(Some),
+        _ => Ok(None),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use maitre_dispatch as dispatch;
 
+use crate::cluster;
 use crate::keys::Keys;
 use crate::salt::Salter;
 use crate::secret::{Bearer, Secret};
@@ -39,6 +40,8 @@ pub struct Settings {
     pub admin_tls: Tls,
     pub worker_tls: WorkerTls,
     pub traces: Traces,
+    /// Other routers in front of the same workers; none: there are none that we would tell anything.
+    pub cluster: Option<cluster::Settings>,
     /// How much of a prompt's beginning `prefix-hash` goes by.
     pub head_bytes: usize,
     /// Folders with the tokenizers of models, by model.
@@ -79,6 +82,7 @@ impl Default for Settings {
             admin_tls: Tls::default(),
             worker_tls: WorkerTls::default(),
             traces: Traces::default(),
+            cluster: None,
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
             // conversation keeps its place.
             head_bytes: 1_024,

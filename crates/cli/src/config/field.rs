@@ -18,6 +18,7 @@ use maitre_proxy::settings::{By, ClientAuth, Sense};
 use maitre_proxy::{Collector, Worker};
 use maitre_queue::Class;
 
+use super::cluster::{self, Via};
 use super::queue::{Secret, class, tenant};
 use super::secrets::{Hidden, SaltBy, key};
 use super::{Config, Format, form};
@@ -55,6 +56,12 @@ pub(super) enum Field {
     Collector(At<Option<Collector>>),
     /// Their values are secrets.
     Headers(At<Vec<(HeaderName, HeaderValue)>>),
+    Via(At<Via>),
+    /// Of routers: host and port.
+    Addresses(At<Vec<String>>),
+    /// None if empty.
+    Address(At<Option<String>>),
+    RouterName(At<String>),
     Switch(At<bool>),
     Paths(At<Vec<String>>),
     /// Of addresses.
@@ -79,6 +86,8 @@ impl Field {
             Field::Socket(_) | Field::Sockets(_) => "ADDRESS",
             Field::Sources(_) => "SOURCE",
             Field::Workers(_) | Field::Beginnings(_) | Field::Collector(_) | Field::Api(_) => "URL",
+            Field::Via(_) => "VIA",
+            Field::Addresses(_) | Field::Address(_) => "HOST:PORT",
             Field::Headers(_) => "NAME=VALUE",
             Field::Strategy(_) | Field::Names(_) => "STRATEGY",
             Field::Strategies(_) => "MODEL=STRATEGY",
@@ -94,7 +103,7 @@ impl Field {
             Field::File(_) => "FILE",
             Field::Switch(_) => "BOOL",
             Field::Paths(_) | Field::Path(_) => "PATH",
-            Field::Header(_) | Field::Cookie(_) | Field::ClassName(_) => "NAME",
+            Field::Header(_) | Field::Cookie(_) | Field::ClassName(_) | Field::RouterName(_) => "NAME",
             Field::Text(_) => "TEXT",
             Field::Size(..) => "SIZE",
             Field::Count(..) | Field::Count32(..) | Field::Count64(..) => "COUNT",
@@ -106,10 +115,10 @@ impl Field {
     }
 
     pub(super) fn is_list(&self) -> bool {
-        use Field::{Beginnings, Headers, Keys, Names, Paths, Sockets, Sources, Workers};
+        use Field::{Addresses, Beginnings, Headers, Keys, Names, Paths, Sockets, Sources, Workers};
         self.is_table()
             || matches!(self, Workers(_) | Paths(_) | Names(_) | Beginnings(_) | Keys(_))
-            || matches!(self, Sources(_) | Sockets(_) | Headers(_))
+            || matches!(self, Sources(_) | Sockets(_) | Headers(_) | Addresses(_))
     }
 
     /// Whether a file may write this list as a table.
@@ -126,7 +135,7 @@ impl Field {
             Field::Sources(at) => at(config).clear(),
             Field::Sockets(at) => at(config).clear(),
             Field::Folders(at) => at(config).clear(),
-            Field::Paths(at) | Field::Beginnings(at) => at(config).clear(),
+            Field::Paths(at) | Field::Beginnings(at) | Field::Addresses(at) => at(config).clear(),
             Field::Headers(at) => at(config).clear(),
             Field::Classes(at) => at(config).clear(),
             Field::Tenants(at) => at(config).clear(),
@@ -188,6 +197,10 @@ impl Field {
                 }
                 at(config).push((name, value));
             }
+            Field::Via(at) => *at(config) = cluster::via(text)?,
+            Field::Addresses(at) => add_once(at(config), cluster::address(text)?, text)?,
+            Field::Address(at) => *at(config) = cluster::some_address(text)?,
+            Field::RouterName(at) => *at(config) = cluster::name(text)?,
             Field::Switch(at) => *at(config) = form::switch(text)?,
             Field::Paths(at) => add_once(at(config), form::pattern(text)?, text)?,
             Field::Beginnings(at) => add_once(at(config), form::beginning(text)?, text)?,
@@ -212,6 +225,7 @@ impl Field {
         match self {
             Field::Hidden(at) => at(&mut config.clone()).is_some(),
             Field::Headers(at) => !at(&mut config.clone()).is_empty(),
+            Field::Via(at) => at(&mut config.clone()).hides(),
             _ => false,
         }
     }
@@ -229,7 +243,7 @@ impl Field {
                 let pair = |(model, folder): (&String, &PathBuf)| format!("{model}={}", folder.display());
                 return at(config).iter().map(pair).collect();
             }
-            Field::Paths(at) | Field::Beginnings(at) => return at(config).clone(),
+            Field::Paths(at) | Field::Beginnings(at) | Field::Addresses(at) => return at(config).clone(),
             Field::Sources(at) => return at(config).iter().map(Source::to_string).collect(),
             Field::Sockets(at) => return at(config).iter().map(SocketAddr::to_string).collect(),
             Field::Names(at) => return at(config).iter().map(Name::to_string).collect(),
@@ -247,6 +261,8 @@ impl Field {
             Field::Keys(at) => return at(config).iter().map(key::show).collect(),
             Field::Secret(at) => at(config).as_ref().map_or(String::new(), ToString::to_string),
             Field::Hidden(at) => at(config).as_ref().map_or(String::new(), |it| format!("{it:?}")),
+            Field::Via(at) => cluster::show_via(at(config)),
+            Field::Address(at) => at(config).clone().unwrap_or_default(),
             Field::SaltBy(at) => form::show_salt_by(*at(config)).to_owned(),
             Field::Socket(at) => at(config).to_string(),
             Field::Api(at) => at(config).as_ref().map_or(String::new(), Api::to_string),
@@ -254,6 +270,7 @@ impl Field {
             Field::File(at) => at(config).as_ref().map_or(String::new(), |it| it.display().to_string()),
             Field::Switch(at) => at(config).to_string(),
             Field::Path(at)
+            | Field::RouterName(at)
             | Field::Cookie(at)
             | Field::Text(at)
             | Field::Level(at)

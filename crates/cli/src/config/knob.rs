@@ -43,6 +43,9 @@ impl Knob {
             "workers" => "worker",
             // To name the file is to ask for the record.
             "record.file" => "record",
+            // To say how is to ask for it.
+            "cluster.via" => "cluster",
+            "cluster.peers" => "peer",
             key => key,
         };
         format!("--{}", name.replace(['.', '_'], "-"))

@@ -1,6 +1,6 @@
 //! What changes when settings are read again, and what of it has to wait for the next start.
 
-use super::{Config, conflicts, knob, settle_all};
+use super::{Config, cluster, conflicts, knob, settle_all};
 
 /// What is built into a router when it starts: sockets, threads, files, tables. A new value for one of these is told,
 /// and waits.
@@ -19,6 +19,15 @@ const BUILT_IN: &[&str] = &[
     "traces.endpoint",
     "traces.service",
     "traces.header",
+    "cluster.via",
+    "cluster.peers",
+    "cluster.listen",
+    "cluster.advertise",
+    "cluster.name",
+    "cluster.group",
+    "cluster.key",
+    "cluster.key_file",
+    "cluster.wait",
     "log.format",
 ];
 
@@ -40,7 +49,8 @@ impl Change {
 /// open to everybody.
 pub fn change(old: &Config, new: &mut Config) -> Result<Change, String> {
     let mut change = Change::default();
-    for knob in knob::all().filter(|it| it.toml(old) != it.toml(new)) {
+    let unseen: Vec<&str> = cluster::changed(old, new).collect();
+    for knob in knob::all().filter(|it| it.toml(old) != it.toml(new) || unseen.contains(&it.key)) {
         let is_built_in = BUILT_IN.contains(&knob.key) || knob.key == "classes" && names(old) != names(new);
         if is_built_in {
             change.at_restart.push(knob.key);
@@ -51,6 +61,8 @@ pub fn change(old: &Config, new: &mut Config) -> Result<Change, String> {
     for knob in knob::all().filter(|it| change.at_restart.contains(&it.key)) {
         knob.copy(old, new);
     }
+    // Not by copying what is shown of it: some of it is not.
+    cluster::keep(old, new);
     if change.at_restart.contains(&"classes") {
         // What else is said of classes is said of those that stay: it waits with them.
         new.queue.clone_from(&old.queue);
@@ -59,6 +71,8 @@ pub fn change(old: &Config, new: &mut Config) -> Result<Change, String> {
     if !change.at_restart.is_empty() {
         // Names of classes were looked up among the new ones.
         let mut wrong = settle_all(new);
+        // A file that holds its key was read again with the others.
+        cluster::keep(old, new);
         wrong.extend(conflicts(new));
         if !wrong.is_empty() {
             let (waiting, wrong) = (change.at_restart.join(", "), wrong.into_iter().map(|it| it.1));

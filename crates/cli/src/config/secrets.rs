@@ -38,6 +38,8 @@ pub(super) struct Secrets {
     pub(super) salt_by: SaltBy,
     pub(super) salt_secret: Option<Hidden>,
     pub(super) salt_secret_file: Option<PathBuf>,
+    pub(super) cluster_key: Option<Hidden>,
+    pub(super) cluster_key_file: Option<PathBuf>,
 }
 
 impl Secrets {
@@ -86,9 +88,12 @@ pub(super) fn settle(config: &mut Config) -> Wrong {
     let worker = opened("worker_key_file", secrets.worker_key_file.as_deref());
     let admin = opened("admin_key_file", secrets.admin_key_file.as_deref());
     let salt = opened("salt.secret_file", secrets.salt_secret_file.as_deref());
+    let cluster = opened("cluster.key_file", secrets.cluster_key_file.as_deref());
 
     let worker = one("worker_key", "worker_key_file", secrets.worker_key.as_ref(), worker, &mut wrong);
     let salt = one("salt.secret", "salt.secret_file", secrets.salt_secret.as_ref(), salt, &mut wrong);
+    let cluster = one("cluster.key", "cluster.key_file", secrets.cluster_key.as_ref(), cluster, &mut wrong);
+    let cluster = cluster.and_then(|(knob, text)| long_enough(&text, knob, &mut wrong));
     let admin = match (secrets.admin_key, admin) {
         (Some(_), Some(_)) => {
             wrong.push(both("admin_key", "admin_key_file"));
@@ -110,6 +115,7 @@ pub(super) fn settle(config: &mut Config) -> Wrong {
     let settings = &mut config.settings;
     settings.keys = Keys::new(keys);
     (settings.worker_key, settings.admin_key, settings.salt) = (worker, admin, salt);
+    config.cluster.secret = cluster.map(Hidden);
     config.warnings = warnings;
     wrong
 }
@@ -144,15 +150,23 @@ fn read_one<T: std::str::FromStr<Err = BadSecret>>(
     text.trim().parse().map_err(|error: BadSecret| wrong.push((vec![knob], error.to_string()))).ok()
 }
 
+/// A secret that is not easily guessed.
+fn long_enough(text: &str, knob: &'static str, wrong: &mut Wrong) -> Option<String> {
+    let secret = text.trim();
+    if secret.len() < KEY_BYTES_MIN {
+        let what = format!("a secret has at least {KEY_BYTES_MIN} characters; `maitre key` makes one");
+        wrong.push((vec![knob], what));
+        return None;
+    }
+    Some(secret.to_owned())
+}
+
 /// What salts follow from, if there are to be any. Where no secret was given it is rolled, once for this process: a
 /// reload must not turn every cache cold.
 fn salter(by: SaltBy, secret: Option<(&'static str, String)>, wrong: &mut Wrong) -> Option<Salter> {
     static ROLLED: OnceLock<[u8; 32]> = OnceLock::new();
     if let Some((knob, secret)) = secret {
-        let secret = secret.trim();
-        if secret.len() < KEY_BYTES_MIN {
-            wrong.push((vec![knob], format!("a secret has at least {KEY_BYTES_MIN} characters")));
-        }
+        let secret = long_enough(&secret, knob, wrong)?;
         return (by == SaltBy::Tenant).then(|| Salter::of(secret.as_bytes()));
     }
     if by == SaltBy::Off {

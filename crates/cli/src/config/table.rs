@@ -3,6 +3,7 @@
 //! Nothing about a knob is written anywhere else. Its default is the one in `Settings`; its flag and its
 //! variable follow from its key.
 
+mod cluster;
 mod strategies;
 mod trust;
 
@@ -14,6 +15,7 @@ use maitre_dispatch::explain::DECISIONS_MAX;
 
 use super::field::Field;
 use super::knob::{Knob, Section};
+use cluster::CLUSTER;
 use strategies::{
     CACHE_AWARE, DUALMAP, DYNAMO_COST, PREBLE, PREFIX_HASH, SESSION, STICKY_UNTIL_SATURATED, WEIGHTED,
 };
@@ -54,6 +56,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Section { title: None, knobs: MAIN },
     Section { title: Some("Keys"), knobs: KEYS },
     Section { title: Some("Discovery"), knobs: DISCOVERY },
+    Section { title: Some("Other routers"), knobs: CLUSTER },
     Section { title: Some("Caches"), knobs: CACHES },
     Section { title: Some("KV events"), knobs: EVENTS },
     Section { title: Some("Cache aware"), knobs: CACHE_AWARE },

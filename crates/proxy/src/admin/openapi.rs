@@ -71,7 +71,7 @@ fn schemas() -> Value {
             "required": ["error"],
             "properties": { "error": { "type": "object", "required": ["code", "message"], "properties": { "code": { "type": "string" }, "message": { "type": "string" } } } },
         },
-        "Overview": object("`workers`, `queue`, `totals`, `now`, `prediction`, `shadows`, `prefixes`, and how the router is."),
+        "Overview": object("`workers`, `queue`, `totals`, `now`, `prediction`, `shadows`, `prefixes`, `cluster`, and how the router is."),
         "History": object("Lists of equal length, oldest first: `at_ms` and what was measured then; `waiting` has one list a class."),
         "Live": { "type": "string", "description": "Events `overview` and `decisions`." },
         "Decision": object("Who was asked, what each would have cost and why, who was chosen, and what came of it."),
@@ -87,6 +87,7 @@ fn schemas() -> Value {
         "Config": { "type": "object", "required": ["toml"], "properties": { "toml": { "type": "string" } } },
         "Reloaded": object("`changed`: keys that took effect; `restart`: keys that take effect at the next start; `added` and `removed`: workers."),
         "Index": object("`bytes`, and of each worker the blocks it holds."),
+        "Cluster": json!({ "type": ["object", "null"], "description": "`via`, `name`, `connected`, `trouble`, `warm`, `limit_share`, and all `routers`; null where there is one router only." }),
         "Log": { "type": "object", "required": ["level"], "properties": { "level": { "type": "string", "examples": ["info", "maitre_proxy=debug"] } } },
         "Document": object("OpenAPI 3.1."),
     })

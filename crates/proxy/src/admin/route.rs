@@ -24,6 +24,7 @@ pub(crate) enum Action {
     Config,
     Reload,
     Index,
+    Cluster,
     Log,
     SetLog,
     OpenApi,
@@ -219,6 +220,14 @@ pub(crate) static ROWS: &[Row] = &[
         "Index",
         "What the index of caches holds, in all and of each worker.",
     ),
+    row(
+        Verb::Get,
+        "/admin/v1/cluster",
+        Action::Cluster,
+        "Cluster",
+        "The other routers: who is there, how far behind we hear each, and which part of the requests it takes.",
+    ),
+    row(Verb::Get, "/admin/cluster", Action::Cluster, "Cluster", "The same, by a shorter path."),
     row(Verb::Get, "/admin/v1/log", Action::Log, "Log", "How much is logged."),
     row(
         Verb::Put,

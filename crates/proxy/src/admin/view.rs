@@ -8,12 +8,14 @@ use maitre_base::{ClassId, Instant, WorkerId};
 use maitre_dispatch::forecast::Prediction;
 use maitre_dispatch::hot::Hot;
 use maitre_dispatch::{Brain, shadow};
+use maitre_fleet::promise::Promised;
 use maitre_fleet::{Models, Worker};
 use maitre_index::feed::Trust;
 use maitre_policy::Name;
 use maitre_queue::Limits;
 use serde_json::{Map, Value, json};
 
+use super::cluster;
 use super::decisions::millis;
 use crate::house::House;
 use crate::link::Link;
@@ -45,7 +47,7 @@ pub(super) fn overview(house: &House) -> Value {
         "at_ms": house.clock.unix_ms(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": now.since(Instant::ZERO).as_secs_f64(),
-        "ready": !house.leaving.is_cancelled() && seen.workers.iter().any(|it| it.is_ready),
+        "ready": !house.leaving.is_cancelled() && !house.is_joining() && seen.workers.iter().any(|it| it.is_ready),
         "leaving": house.leaving.is_cancelled(),
         "strategy": settings.brain.strategy.to_string(),
         "strategies": by_model(&settings.brain.strategies),
@@ -79,6 +81,7 @@ pub(super) fn overview(house: &House) -> Value {
         "shadows": seen.shadows.iter().map(shadow).collect::<Vec<_>>(),
     "prefixes": seen.prefixes.iter().map(prefix).collect::<Vec<_>>(),
         "discovery": house.sources.lock().iter().map(source).collect::<Vec<_>>(),
+        "cluster": cluster::view(house),
         "workers": seen.workers.iter().map(|it| it.show(house, now)).collect::<Vec<_>>(),
     })
 }
@@ -152,6 +155,8 @@ struct Row {
     waiting: Option<u64>,
     prefill_tokens: u64,
     decode_tokens: u64,
+    /// What other routers have promised to it.
+    others: Promised,
     limits: Option<Limits>,
     kv_usage: Option<f64>,
     kv_tokens: Option<u64>,
@@ -194,6 +199,7 @@ impl Row {
             waiting: load.and_then(|it| it.waiting),
             prefill_tokens: worker.promised.prefill.0,
             decode_tokens: worker.promised.decode.0,
+            others: worker.elsewhere,
             limits: brain.limits(worker.id),
             kv_usage: load.and_then(|it| it.kv_usage),
             kv_tokens: worker.capacity().map(|it| it.0),
@@ -230,6 +236,11 @@ impl Row {
             "waiting": self.waiting,
             "prefill_tokens": self.prefill_tokens,
             "decode_tokens": self.decode_tokens,
+            "others": {
+                "requests": self.others.requests,
+                "prefill_tokens": self.others.prefill.0,
+                "decode_tokens": self.others.decode.0,
+            },
             "limits": self.limits.map(|it| json!({ "sequences": it.sequences, "prefill_tokens": it.prefill_tokens })),
             "kv_usage": self.kv_usage,
             "kv_tokens": self.kv_tokens,

@@ -340,7 +340,9 @@ async fn the_stream_tells_of_the_fleet_and_of_decisions() {
     let mut body = response.into_body();
     chats(&table, 3).await;
     let mut told = String::new();
-    while !(told.contains("event: decisions") && told.matches("event: overview").count() >= 2) {
+    // On a slow machine they are told in several events.
+    let is_told = |told: &str, number: u32| told.contains(&format!("\"number\":{number},"));
+    while !((1..=3).all(|it| is_told(&told, it)) && told.matches("event: overview").count() >= 2) {
         let frame = within(body.frame()).await.unwrap().unwrap();
         told.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
     }
@@ -349,7 +351,7 @@ async fn the_stream_tells_of_the_fleet_and_of_decisions() {
         let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
         match name {
             "event: overview" => assert!(data["workers"].is_array()),
-            "event: decisions" => assert_eq!(data["decisions"][2]["number"], 3),
+            "event: decisions" => assert!(data["decisions"][0]["number"].is_u64(), "{data}"),
             other => panic!("{other}"),
         }
     }

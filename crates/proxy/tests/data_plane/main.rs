@@ -4,6 +4,7 @@
 mod abort;
 mod admin;
 mod bytes;
+mod cluster;
 mod deadline;
 mod disorder;
 mod door;

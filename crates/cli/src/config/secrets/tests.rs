@@ -185,7 +185,10 @@ fn what_is_no_secret_is_told_without_it() {
         start(&["--worker-key", "two words"], &[]),
         &["--worker-key: a key has at most 4096 letters, digits and signs, and no space"],
     );
-    check(start(&["--salt-secret", "tiny"], &[]), &["--salt-secret: a secret has at least 16 characters"]);
+    check(
+        start(&["--salt-secret", "tiny"], &[]),
+        &["--salt-secret: a secret has at least 16 characters; `maitre key` makes one"],
+    );
     check(
         start(&["--salt-by", "user"], &[]),
         &["--salt-by: \"user\" keeps no caches apart; write off or tenant"],

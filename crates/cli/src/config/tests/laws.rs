@@ -37,6 +37,10 @@ fn sample(knob: &Knob) -> &'static str {
         }
         Field::Secret(_) | Field::Hidden(_) => "correct-horse-battery",
         Field::SaltBy(_) => "tenant",
+        Field::Via(_) => "mesh",
+        Field::Addresses(_) => "router-1:7946,[::1]:7946",
+        Field::Address(_) => "router-1:7946",
+        Field::RouterName(_) => "router-1",
         Field::Switch(_) if knob.default() == "true" => "false",
         Field::Switch(_) => "true",
         Field::Sources(_) => "file:/etc/workers,dns:workers:8000?events=5557",
@@ -57,19 +61,29 @@ fn sample(knob: &Knob) -> &'static str {
     }
 }
 
-/// Those it makes no sense without: a certificate and its key.
+/// Those it makes no sense without: a certificate and its key, or a mesh and its key.
 fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
     let (section, name) = knob.key.split_once('.').unwrap_or(("", knob.key));
+    if section == "cluster" {
+        // A file, since what it holds is not shown, and it itself is.
+        let needed = match name {
+            "via" => ["cluster.key_file", ""],
+            "peers" => ["cluster.via", "cluster.key_file"],
+            _ => ["", ""],
+        };
+        return knob::all().filter(|it| needed.contains(&it.key)).collect::<Vec<_>>().into_iter();
+    }
     let needed = match (section.ends_with("tls"), name) {
         (true, "cert") => ["key", "key"],
         (true, "key") => ["cert", "cert"],
         (true, "client_ca") => ["cert", "key"],
         _ => ["", ""],
     };
-    knob::all().filter(move |it| {
+    let others = knob::all().filter(move |it| {
         let (other, name) = it.key.split_once('.').unwrap_or(("", it.key));
         other == section && !section.is_empty() && needed.contains(&name)
-    })
+    });
+    others.collect::<Vec<_>>().into_iter()
 }
 
 #[test]
