@@ -2,10 +2,13 @@
 //!
 //! Everything is real but the GPUs: the traffic goes over loopback sockets through the same router that
 //! `maitre serve` runs, to engines that schedule, cache and evict as vLLM does. Several strategies are run
-//! one after the other on fresh engines, with the same arrivals and the same questions.
+//! one after the other on fresh engines, with the same arrivals and the same questions. There may be several
+//! routers in front of the same engines; then clients go to each in turn.
 
+mod apart;
 pub(crate) mod clock;
 mod guest;
+mod routers;
 mod screen;
 mod stage;
 mod tally;
@@ -20,7 +23,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Instant;
 use maitre_policy::Name;
-use maitre_proxy::{NotStarted, Router, Secret, Settings, secret};
+use maitre_proxy::{Router, Settings, secret};
 use maitre_sim::events;
 use maitre_sim::profile::Profile;
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix, Workload};
@@ -29,14 +32,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::demo::clock::Stopwatch;
+use crate::demo::guest::Turns;
+use crate::demo::routers::Routers;
 use crate::demo::stage::Engines;
 use crate::demo::tally::Tally;
 
 /// A port of the kernel's choice.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-/// Strategies that are asked what they would have done, and not obeyed.
-const SHADOWS: [Name; 3] = [Name::RoundRobin, Name::LeastRequest, Name::CacheAware];
 
 /// How long one strategy runs where nobody watches.
 const SECONDS: u32 = 20;
@@ -72,6 +74,12 @@ pub fn command() -> Command {
             .default_value("4")
             .value_parser(value_parser!(u32).range(1..=64))
             .help("How many engines"),
+        Arg::new("routers")
+            .long("routers")
+            .value_name("N")
+            .default_value("1")
+            .value_parser(value_parser!(u32).range(1..=i64::from(routers::MOST)))
+            .help("How many routers, which tell each other what they know; requests go to each in turn"),
         Arg::new("rate")
             .long("rate")
             .value_name("N")
@@ -93,10 +101,11 @@ struct Plan {
     live: bool,
     json: bool,
     engines: usize,
+    routers: usize,
     events: Option<events::Settings>,
     mix: Mix,
     seed: u64,
-    /// What the page asks for.
+    /// What the pages ask for.
     key: String,
 }
 
@@ -120,6 +129,7 @@ impl Plan {
             live,
             json: matches.get_flag("json"),
             engines: *matches.get_one::<u32>("engines").context("engines")? as usize,
+            routers: *matches.get_one::<u32>("routers").context("routers")? as usize,
             events: (!matches.get_flag("no-events"))
                 .then(|| events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) }),
             mix: Mix { sessions_per_second: rate, ..mix },
@@ -154,12 +164,16 @@ fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<
         let report = json!({
             "seconds": seconds.round(),
             "seed": plan.seed,
+            "routers": plan.routers,
             "events": plan.events.is_some(),
             "strategies": strategies,
         });
         writeln!(out, "{report}")?;
     } else {
         write!(out, "\n{}", screen::compare(runs, seconds))?;
+        if plan.routers > 1 {
+            writeln!(out, "over all {} routers, which took requests in turn", plan.routers)?;
+        }
     }
     Ok(())
 }
@@ -170,60 +184,35 @@ async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration
     let mut settings = maitre_sim::http::Settings::new(profile);
     settings.events.clone_from(&plan.events);
     let engines = Engines::start(plan.engines, settings).await?;
-    let router = start_router(plan, strategy, &engines).await?;
+    let routers = Routers::start(plan, strategy, &engines).await?;
     if !plan.live {
-        eprintln!("page {}", page(plan, &router));
+        eprint!("{}", routers.pages(&plan.key));
     }
-    router.until_all_ready().await;
+    routers.until_all_ready().await;
     let tally = Arc::new(Mutex::new(Tally::default()));
     let watch = Stopwatch::start();
     let limit = plan.seconds.map_or(Duration::MAX, |it| Duration::from_secs(it.into()));
     tokio::select! {
-        () = traffic(plan, router.listen(), watch, limit, &tally) => {}
-        () = live(plan, strategy, &router, watch, &tally) => {}
+        () = traffic(plan, &routers, watch, limit, &tally) => {}
+        () = live(plan, strategy, &routers, watch, &tally) => {}
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
     let elapsed = watch.elapsed().min(limit);
-    router.stop().await;
+    routers.stop().await;
     let tally = tally.lock().clone();
     Ok((tally, elapsed))
-}
-
-/// Where a browser sees it all.
-fn page(plan: &Plan, router: &Router) -> String {
-    format!("http://{}/#key={}", router.admin(), plan.key)
-}
-
-async fn start_router(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Router> {
-    let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
-    let workers = workers.collect::<Result<_, _>>()?;
-    let admin_key = Some(Secret::of(plan.key.as_bytes()));
-    let mut settings = Settings { workers, admin_key, threads: 1, ..Settings::default() };
-    settings.brain.strategy = strategy;
-    // So that the page can tell what others would have done.
-    settings.brain.shadows = SHADOWS.into_iter().filter(|&it| it != strategy).collect();
-    settings.brain.seed = plan.seed;
-    settings.timeouts.drain = Duration::from_secs(1);
-    if plan.live {
-        // The usual ports, for a visitor's own curl; if somebody sits there, any others.
-        match Router::start(settings.clone()).await {
-            Err(NotStarted::Listen { .. }) => {}
-            started => return Ok(started?),
-        }
-    }
-    (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
-    Ok(Router::start(settings).await?)
 }
 
 /// Opens sessions as they are due, until the limit; then waits for the requests that are open.
 async fn traffic(
     plan: &Plan,
-    router: SocketAddr,
+    routers: &Routers,
     watch: Stopwatch,
     limit: Duration,
     tally: &Arc<Mutex<Tally>>,
 ) {
     let mut workload = Workload::new(plan.seed, plan.mix.clone());
+    let turns = Arc::new(Turns::new(routers.all().map(Router::listen).collect()));
     let mut guests = JoinSet::new();
     loop {
         let session = workload.next_session();
@@ -235,7 +224,7 @@ async fn traffic(
         tally.lock().sessions += 1;
         let tally = tally.clone();
         guests.spawn(guest::visit(
-            router,
+            turns.clone(),
             session,
             move || watch.elapsed() < limit,
             move |told| match told {
@@ -248,26 +237,33 @@ async fn traffic(
     let _ = tokio::time::timeout(LAST_ORDERS, guests.join_all()).await;
 }
 
-/// Draws the table until the traffic ends; without one, waits for ever.
-async fn live(plan: &Plan, strategy: Name, router: &Router, watch: Stopwatch, tally: &Mutex<Tally>) {
+/// Draws the first router's table until the traffic ends; without one, waits for ever.
+async fn live(plan: &Plan, strategy: Name, routers: &Routers, watch: Stopwatch, tally: &Mutex<Tally>) {
     if !plan.live {
         return std::future::pending().await;
     }
-    let title = format!(
-        "maitre demo: {strategy}, {} engines (h200-8b, {} KV blocks)\npage {}\nrouter http://{}   metrics http://{}/metrics   Ctrl-C ends it",
-        plan.engines,
-        DEMO_KV_BLOCKS,
-        page(plan, router),
-        router.listen(),
-        router.admin(),
-    );
+    let title = title(plan, strategy, routers);
     let mut frames = tokio::time::interval(FRAME);
     loop {
         frames.tick().await;
-        let picture = router.look(|brain| screen::draw(&title, watch.elapsed(), brain, &tally.lock()));
+        let picture =
+            routers.first().look(|brain| screen::draw(&title, watch.elapsed(), brain, &tally.lock()));
         let mut out = std::io::stdout().lock();
         // A terminal that went away takes the picture with it, not the demo.
         let _ = write!(out, "{}{picture}", screen::HOME);
         let _ = out.flush();
     }
+}
+
+/// What runs, and where it can be seen.
+fn title(plan: &Plan, strategy: Name, routers: &Routers) -> String {
+    let count = if plan.routers > 1 { format!(", {} routers", plan.routers) } else { String::new() };
+    let pages = routers.pages(&plan.key);
+    let first = routers.first();
+    format!(
+        "maitre demo: {strategy}, {} engines (h200-8b, {DEMO_KV_BLOCKS} KV blocks){count}\n{pages}router http://{}   metrics http://{}/metrics   Ctrl-C ends it",
+        plan.engines,
+        first.listen(),
+        first.admin(),
+    )
 }

@@ -1,6 +1,11 @@
 //! One session of the demo's traffic over HTTP: asks, listens, thinks, asks again.
+//!
+//! Where there are several routers, each request goes to the next one, whoever had the one before: what a load balancer
+//! that knows nothing of sessions would do, and the hardest for routers that do not talk to each other.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -18,25 +23,45 @@ use tokio::task::JoinSet;
 use crate::demo::clock::Stopwatch;
 use crate::demo::tally::Seen;
 
+/// Where routers take requests, at least one, and whose turn it is.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    addresses: Vec<SocketAddr>,
+    next: AtomicUsize,
+}
+
+impl Turns {
+    pub(crate) fn new(addresses: Vec<SocketAddr>) -> Turns {
+        debug_assert!(!addresses.is_empty(), "a demo has a router");
+        Turns { addresses, next: AtomicUsize::new(0) }
+    }
+
+    /// The place of the router that takes the next request.
+    fn next(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.addresses.len()
+    }
+}
+
 /// Sends a session's turns until it has had enough or `open` says that the doors are closed; `tell` hears
 /// of every answer and every failure.
 pub(crate) async fn visit(
-    router: SocketAddr,
+    turns: Arc<Turns>,
     mut session: Session,
     open: impl Fn() -> bool,
     tell: impl Fn(anyhow::Result<Seen>),
 ) {
     let mut turn = session.first();
-    let mut line = None;
+    let mut lines: Vec<Option<Line>> = turns.addresses.iter().map(|_| None).collect();
     while open() {
-        let connected = match line.take() {
+        let place = turns.next();
+        let connected = match lines[place].take() {
             Some(line) => Ok(line),
-            None => Line::open(router).await,
+            None => Line::open(turns.addresses[place]).await,
         };
         let answer = match connected {
             Ok(mut kept) => {
                 let answer = kept.ask(session.id, &turn).await;
-                line = Some(kept);
+                lines[place] = Some(kept);
                 answer
             }
             Err(error) => Err(error),
@@ -153,4 +178,18 @@ async fn listen(response: Response<Incoming>, watch: &Stopwatch) -> anyhow::Resu
         bail!("the stream ended without [DONE]");
     }
     Ok((seen, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_to_the_routers_in_turn() {
+        let turns =
+            |count: u16| Turns::new((1..=count).map(|it| SocketAddr::from(([127, 0, 0, 1], it))).collect());
+        let (three, one) = (turns(3), turns(1));
+        let turns = |turns: &Turns| (0..5).map(|_| turns.next()).collect::<Vec<_>>();
+        assert_eq!((turns(&three), turns(&one)), (vec![0, 1, 2, 0, 1], vec![0; 5]));
+    }
 }

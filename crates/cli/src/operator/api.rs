@@ -27,6 +27,40 @@ pub(crate) struct Overview {
     pub(crate) workers: Vec<Worker>,
     #[serde(default)]
     pub(crate) shadows: Vec<Standing>,
+    /// None where the router is alone.
+    #[serde(default)]
+    pub(crate) cluster: Option<Cluster>,
+}
+
+/// The routers in front of the same fleet.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cluster {
+    pub(crate) via: Plain,
+    pub(crate) connected: bool,
+    pub(crate) trouble: Option<Plain>,
+    pub(crate) limit_share: Option<f64>,
+    pub(crate) routers: Vec<Router>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Router {
+    pub(crate) name: Plain,
+    #[serde(rename = "self")]
+    pub(crate) is_self: bool,
+    pub(crate) state: Plain,
+    pub(crate) lag_ms: Option<f64>,
+    pub(crate) open: u64,
+    /// Its part of all requests of late.
+    pub(crate) share: Option<f64>,
+    pub(crate) heard_ms: Option<f64>,
+}
+
+impl Router {
+    pub(crate) fn is_live(&self) -> bool {
+        &*self.state == "live"
+    }
 }
 
 /// The last second.
@@ -95,6 +129,7 @@ pub(crate) struct Load {
     pub(crate) prefill_tokens: u64,
     pub(crate) decode_tokens: u64,
     pub(crate) limits: Option<Limits>,
+    pub(crate) others: Option<Others>,
     pub(crate) kv_usage: Option<f64>,
     pub(crate) kv_tokens: Option<u64>,
     pub(crate) held_tokens: u64,
@@ -102,6 +137,15 @@ pub(crate) struct Load {
     pub(crate) seated: u64,
     pub(crate) failures: u64,
     pub(crate) heard_ms: Option<f64>,
+}
+
+/// What other routers promised to a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Others {
+    pub(crate) requests: u64,
+    pub(crate) prefill_tokens: u64,
+    pub(crate) decode_tokens: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -1,9 +1,10 @@
 //! The picture of a router: a pure function of what is known, the time and the size.
 //!
-//! From the top: the numbers that matter, what is wrong, the last minutes, workers, who waits, what others would have
-//! done, the last decisions. Where there is less room, tables lose columns, then rows; the numbers stay.
+//! From the top: the numbers that matter, what is wrong, the last minutes, workers, who waits, which other routers there
+//! are, what other strategies would have done, the last decisions. Where there is less room, tables lose columns, then rows; the numbers stay.
 
 mod dialog;
+mod routers;
 mod tables;
 
 use std::time::Duration;
@@ -54,12 +55,11 @@ pub(super) fn picture(state: &State, now: Option<Duration>, area: Rect, buffer: 
     rest = write(&numbers, BOLD, rest, buffer);
     let banner = now.and_then(|it| banner(state, it)).map(|it| wrap(&it, width)).unwrap_or_default();
     rest = write(&banner[..banner.len().min(BANNER_MAX)], ALARM, rest, buffer);
+    rest = write(&between(&state.overview, width), ALARM, rest, buffer);
     if area.height >= ROWS_FOR_SPARKS {
         rest = sparks(state, rest, buffer);
     }
-    let below =
-        [flow(&queue(&state.overview), width, 1), flow(&shadows(&state.overview), width, SHADOWS_MAX)];
-    let below = below.concat();
+    let below = below(&state.overview, width);
     let tables = rest.height.saturating_sub(below.len() as u16);
     let (workers, decisions) = share(tables, state.overview.workers.len(), state.decisions.len());
     let selects = now.is_some();
@@ -73,8 +73,8 @@ pub(super) fn picture(state: &State, now: Option<Duration>, area: Rect, buffer: 
 pub(super) fn rows(state: &State, width: u16) -> u16 {
     let width = usize::from(width);
     let fixed = flow(&numbers(&state.overview), width, HEADER_MAX).len()
-        + flow(&queue(&state.overview), width, 1).len()
-        + flow(&shadows(&state.overview), width, SHADOWS_MAX).len();
+        + between(&state.overview, width).len()
+        + below(&state.overview, width).len();
     let lists = state.overview.workers.len() + 1 + state.decisions.len() + 1;
     u16::try_from(fixed + lists + 2).unwrap_or(u16::MAX).max(ROWS_FOR_SPARKS)
 }
@@ -120,6 +120,25 @@ fn banner(state: &State, now: Duration) -> Option<String> {
         }
         Link::Live => state.notice(now).map(str::to_owned).or((age > OLD).then_some(old)),
     }
+}
+
+/// What is wrong between routers.
+fn between(overview: &Overview, width: usize) -> Vec<String> {
+    let trouble = overview.cluster.as_ref().and_then(routers::trouble);
+    let mut lines = trouble.map(|it| wrap(&it, width)).unwrap_or_default();
+    lines.truncate(BANNER_MAX);
+    lines
+}
+
+/// The lines below the workers.
+fn below(overview: &Overview, width: usize) -> Vec<String> {
+    let routers = overview.cluster.as_ref().map(routers::items).unwrap_or_default();
+    [
+        flow(&queue(overview), width, 1),
+        flow(&routers, width, routers::LINES_MAX),
+        flow(&shadows(overview), width, SHADOWS_MAX),
+    ]
+    .concat()
 }
 
 fn queue(overview: &Overview) -> Vec<String> {

@@ -27,6 +27,18 @@ fn picture() -> Picture {
     }
 }
 
+/// The same, of a router among three, one of which is lost.
+fn clustered() -> Value {
+    let mut overview: Value = serde_json::from_str(include_str!("tests/overview.json")).unwrap();
+    overview["workers"][0]["others"] = json!({ "requests": 2, "prefill_tokens": 700, "decode_tokens": 480 });
+    let router = |name: &str, lag_ms: Option<f64>| json!({ "name": name, "self": lag_ms.is_none(), "state": "live", "lag_ms": lag_ms, "served": 9, "open": 4, "share": 0.5, "heard_ms": 90 });
+    overview["cluster"] = json!({
+        "via": "mesh", "name": "a", "connected": true, "trouble": null, "warm": true, "limit_share": 0.667,
+        "routers": [router("a", None), router("b", Some(1.2)), { "name": "c", "self": false, "state": "lost", "heard_ms": 41_000 }],
+    });
+    overview
+}
+
 fn decision(number: u64) -> Value {
     json!({
         "number": number, "id": format!("req-{number}"), "at_ms": 1_763_214_990_123_u64 + 500 * number,

@@ -18,11 +18,15 @@ function dice(seed) {
 }
 
 export class Router {
-  /** `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic`, `readonly` say what is unusual about it. */
+  /**
+   * `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic`, `readonly` say what is unusual about it; `routers`, that
+   * there are so many, and `cluster`, what is unusual between them.
+   */
   constructor(unusual = {}) {
-    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, readonly: false, ...unusual };
+    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, readonly: false, routers: 1, cluster: {}, ...unusual };
     this.roll = dice(7);
     this.started = Date.now() - 754_000;
+    this.wire = 0;
     this.decisions = [];
     this.totals = { requests: 0, answered: 0, refused: 0, failed: 0, left: 0, open: 0, prompt_tokens: 0, cached_tokens: 0, answer_tokens: 0 };
     this.shadow = { decisions: 0, differed: 0, price: 0, ours: 0, ttft: 0, ourTtft: 0 };
@@ -53,7 +57,12 @@ export class Router {
       it.prefill_tokens = Math.floor(busy * busy * 7400);
       it.decode_tokens = it.requests * 96;
       it.kv_usage = 0.15 + busy * 0.7;
+      if (this.is.routers > 1) {
+        it.others = { requests: Math.floor(busy * 6), prefill_tokens: Math.floor(busy * 700), decode_tokens: Math.floor(busy * 6) * 96 };
+        it.requests += it.others.requests;
+      }
     }
+    this.wire += 9_000;
     if (!this.is.traffic) return [];
     const ended = this.decisions.filter((it) => it.outcome === "open").map((it) => this.#end(it));
     return [...ended, ...Array.from({ length: requests }, () => this.decide(Date.now()))];
@@ -146,6 +155,24 @@ export class Router {
         ttft_ms: mean(shadow.ttft), our_ttft_ms: mean(shadow.ourTtft),
       }] : [],
       prefixes: is.traffic && is.strategy === "least-delay" ? this.#prefixes() : [],
+      cluster: is.routers > 1 ? this.#cluster() : null,
+    };
+  }
+
+  /** The last one that `lost` counts is lost; this one is the first. */
+  #cluster() {
+    const { routers: count, cluster: { lost = 0, names = (index) => `router-${index}`, ...unusual } } = this.is;
+    const routers = Array.from({ length: count }, (_, index) => {
+      const [self, live] = [index === 0, index < count - lost];
+      return {
+        name: names(index), self, state: live ? "live" : "lost", lag_ms: self || !live ? null : 0.4 + this.roll() * 3,
+        served: this.totals.requests * (index + 1), open: live ? Math.floor(this.roll() * 9) : 0, share: live ? 1 / (count - lost) : null,
+        heard_ms: self ? 0 : live ? Math.floor(this.roll() * 480) : 41_000, incarnation: 1_763_215_000_123 + index,
+      };
+    });
+    return {
+      via: "mesh", name: names(0), connected: true, trouble: null, warm: true, limit_share: 1, routers,
+      bytes_out: this.wire, bytes_in: this.wire * (count - 1), dropped: 0, repairs: 0, ...unusual,
     };
   }
 

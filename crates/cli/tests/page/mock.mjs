@@ -1,6 +1,6 @@
 // The admin listener of a made-up router: the page's files as they are in the tree, and the API behind a key.
 //
-// By itself, `node mock.mjs [workers]`, it serves until it is stopped: for looking at the page while working on it.
+// By itself, `node mock.mjs [workers [routers]]`, it serves until it is stopped: for looking at the page while working on it.
 
 import { createReadStream, existsSync } from "node:fs";
 import { createServer } from "node:http";
@@ -123,6 +123,6 @@ function file(pathname, response) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const mock = await Mock.start(new Router({ workers: Number(process.argv[2] ?? 4) }));
+  const mock = await Mock.start(new Router({ workers: Number(process.argv[2] ?? 4), routers: Number(process.argv[3] ?? 1) }));
   console.log(`${mock.url}#key=${mock.key}`);
 }

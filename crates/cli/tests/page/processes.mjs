@@ -58,9 +58,9 @@ export async function endAll() {
 
 /** A program with a page: where it is, and its key. */
 export class House {
-  /** Engines, a router and traffic, for forty seconds at most. */
-  static async demo() {
-    const program = new Program(["demo", "--headless", "--seconds", "40", "--engines", "4", "--json"]);
+  /** Engines, a router or more, and traffic, for forty seconds at most. It is the first router's. */
+  static async demo(...flags) {
+    const program = new Program(["demo", "--headless", "--seconds", "40", "--engines", "4", "--json", ...flags]);
     const [page, url, key] = await program.untilSays(/(http:\/\/127\.0\.0\.1:\d+\/)#key=(\S+)/);
     return Object.assign(new House(), { program, url, key, page });
   }

@@ -63,6 +63,23 @@ async function chat(house, words) {
 }
 
 const tests = {
+  async routers_that_share_a_fleet_are_all_on_the_page() {
+    const house = await House.demo("--routers", "3");
+    await shown(house, async (page) => {
+      await says(page, "#routers-sum", /^3 live · directly, as a mesh · sends [\d.]+.k?B\/s, hears [\d.]+.k?B\/s/);
+      await until("all of them have served somebody", async () => (await house.api("GET", "overview")).cluster.routers.every((it) => it.served > 0));
+      const names = await page.$$eval("#routers tbody tr", (all) => all.map((it) => it.dataset.router));
+      assert.deepEqual(names, ["router-1", "router-2", "router-3"]);
+      await says(page, "tr[data-router=router-1]", /this one/);
+      await says(page, "tr[data-router=router-3]", /● live\s[^]*\d.ms ago/);
+      await until("requests of other routers stand beside ours", () => page.locator("#workers span.others:not(:empty)").count());
+      assert.equal(await page.locator("#routers-trouble").isVisible(), false);
+      assert.ok(await overflow(page) <= 0, "the page scrolls sideways");
+      await shoot(page, "real-routers");
+    });
+    await house.program.end();
+  },
+
   async it_comes_with_the_binary_and_complains_of_nothing() {
     const looks = { light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } };
     for (const [name, visitor] of Object.entries(looks)) {

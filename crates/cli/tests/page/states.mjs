@@ -32,6 +32,7 @@ const says = (page, selector, pattern) => until(`${selector} says ${pattern}`, a
 const live = (page) => page.locator("#link[data-state=live]").waitFor();
 const rows = (page) => page.locator("#decisions-rows tr");
 const numbers = (page) => page.$$eval("#decisions-rows tr", (all) => all.map((it) => Number(it.dataset.number)));
+const routers = (page) => page.$$eval("#routers tbody tr", (all) => all.map((it) => it.dataset.router));
 const number = (words) => Number(words.replaceAll(",", ""));
 
 async function opened(page) {
@@ -139,6 +140,80 @@ const tests = {
       await until("the one that was pointed at is there", async () => (await ids()).includes(777));
       await shoot(page, "thousand");
     }, { period_ms: 500 });
+  },
+
+  async a_router_that_is_alone_says_nothing_of_others() {
+    await shown({}, async (page) => {
+      await page.locator("#totals b").first().waitFor();
+      assert.equal(await page.locator("#routers").isVisible(), false);
+      assert.equal(await page.locator("#workers span.others:not(:empty)").count(), 0);
+      assert.equal(await page.evaluate(() => document.body.innerText.includes("other routers")), false);
+    });
+  },
+
+  async every_router_has_a_row_and_the_line_says_how_they_hear_each_other() {
+    for (const [look, visitor] of Object.entries({ light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } })) {
+      await shown({ routers: 3, cluster: { via: "redis" } }, async (page, mock) => {
+        await says(page, "#routers-sum", /^3 live · through Redis · sends [\d.]+.kB\/s, hears [\d.]+.kB\/s$/);
+        assert.deepEqual(await routers(page), ["router-0", "router-1", "router-2"]);
+        assert.equal(await page.locator("#routers-trouble").isVisible(), false);
+        await says(page, "tr[data-router=router-0]", /router-0\s*this one/);
+        await says(page, "tr[data-router=router-1]", /● live\s[^]*33.%[^]*\d+.ms ago/);
+        // What can still change is compared once it no longer does.
+        clearInterval(mock.timer);
+        mock.tell();
+        const busy = mock.router.workers.find((it) => it.others.requests > 0);
+        const cell = `tr[data-worker="${busy.id}"] td:nth-child(4)`;
+        await says(page, cell, new RegExp(`^(Requests\\s+)?${busy.requests - busy.others.requests} \\+ ${busy.others.requests} of 40`));
+        await page.locator(`${cell} span.others`).focus();
+        await says(page, "#tip", /^Other routers promised \d+ requests? there, with \d+.tok to prefill/);
+        const drawn = await page.$eval(`tr[data-worker="${busy.id}"] td:nth-child(3) .bar .others`, (it) => Number.parseFloat(it.style.width));
+        assert.ok(Math.abs(drawn - (busy.others.prefill_tokens / 8192) * 100) < 0.1, `${drawn} of ${busy.others.prefill_tokens}`);
+        assert.ok(await overflow(page) <= 0, "the page scrolls sideways");
+        await page.keyboard.press("Escape");
+        await shoot(page, `routers-${look}`);
+      }, { visitor });
+    }
+  },
+
+  async a_router_that_is_lost_comes_first_and_what_that_means_is_said() {
+    await shown({ routers: 3, cluster: { lost: 1, limit_share: 2 / 3, repairs: 4, dropped: 7 } }, async (page) => {
+      await says(page, "#routers-sum", /^2 live, 1 lost · directly, as a mesh · .* · 4 asked for again · 7 dropped$/);
+      assert.deepEqual(await routers(page), ["router-0", "router-2", "router-1"]);
+      await says(page, "tr[data-router=router-2]", /✕ lost\s[^]*41.\d?.?s ago/);
+      await says(page, "#routers-trouble", /^▲ Limits are split: this router lets through 67.% of what they allow\.$/);
+      await page.locator("tr[data-router=router-2] .tag").focus();
+      await says(page, "#tip", /has not been heard/);
+    });
+  },
+
+  async a_router_that_is_cut_off_says_why_and_what_it_does_about_limits() {
+    const cut = { lost: 2, connected: false, trouble: "10.0.0.7:7946: connection refused", limit_share: 1 / 3 };
+    await shown({ routers: 3, cluster: cut }, async (page, mock) => {
+      await says(page, "#routers-trouble", /^✕ Not connected: 10\.0\.0\.7:7946: connection refused\. .* Limits are split: this router lets through a third\.$/);
+      assert.equal(await page.locator("#routers-trouble").getAttribute("data-tone"), "bad");
+      mock.router.is.cluster = { warm: false };
+      await says(page, "#routers-trouble", /^◐ Just joined: [^▲]*$/);
+      mock.router.is.cluster = {};
+      await page.locator("#routers-trouble").waitFor({ state: "hidden" });
+      mock.router.is.routers = 1;
+      await page.locator("#routers").waitFor({ state: "hidden" });
+    });
+  },
+
+  async many_routers_with_names_from_outside_fit() {
+    const names = (index) => (index === 7 ? HOSTILE : index === 8 ? "n".repeat(300) : `r${index}`);
+    for (const size of [undefined, PHONE]) {
+      await shown({ routers: 64, cluster: { names, trouble: HOSTILE, limit_share: null } }, async (page) => {
+        await until("all of them", async () => (await routers(page)).length === 64);
+        assert.deepEqual((await routers(page)).filter((it) => it.startsWith("r")).slice(0, 4), ["r0", "r1", "r2", "r3"]);
+        await says(page, "#routers", /<img src=x onerror=/);
+        await says(page, "#routers-trouble", /^▲ <img src=x/);
+        assert.equal(await page.evaluate(() => window.struck), undefined);
+        assert.equal(await page.locator("img, body script").count(), 0);
+        assert.ok(await overflow(page) <= 0, "long names push the page sideways");
+      }, { visitor: size === undefined ? {} : { size } });
+    }
   },
 
   async a_lost_router_is_said_and_found_again() {

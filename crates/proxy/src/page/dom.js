@@ -47,18 +47,23 @@ export function setChildren(parent, wanted) {
   }
 }
 
-/** A bar with room for a part, 0 to 1, and a number beside it that says the same to those who do not see it. */
+/**
+ * A bar with room for a part, 0 to 1, and a number beside it that says the same to those who do not see it. What is
+ * not ours of the whole, if any of it is not, is drawn behind, as a lighter part that begins where ours ends.
+ */
 export function bar(kind = "") {
-  const fill = el("i");
-  const element = el(kind === "" ? "span.bar" : `span.bar.${kind}`, { "aria-hidden": "true" }, fill);
+  const [fill, others] = [el("i"), el("i.others")];
+  const element = el(kind === "" ? "span.bar" : `span.bar.${kind}`, { "aria-hidden": "true" }, fill, others);
+  const widen = (drawn, width) => { if (drawn.style.width !== width) drawn.style.width = width; };
   return {
     element,
-    set(part) {
+    set(part, theirs = 0) {
       const share = part === null || !Number.isFinite(part) ? 0 : Math.min(Math.max(part, 0), 1);
-      const width = `${(share * 100).toFixed(1)}%`;
-      if (fill.style.width !== width) fill.style.width = width;
+      const more = Number.isFinite(theirs) ? Math.min(Math.max(theirs, 0), 1 - share) : 0;
+      widen(fill, `${(share * 100).toFixed(1)}%`);
+      widen(others, `${(more * 100).toFixed(1)}%`);
       element.classList.toggle("unknown", part === null);
-      element.classList.toggle("high", share >= 0.9);
+      element.classList.toggle("high", share + more >= 0.9);
     },
   };
 }

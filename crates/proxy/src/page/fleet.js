@@ -15,7 +15,7 @@ const FLOOR_MIN = 13;
 const COLUMNS = [
   { name: "Worker", by: (it) => it.id },
   { name: "State", by: (it) => `${it.draining ? 1 : 0}${it.state}` },
-  { name: "Promised work", by: (it) => it.prefill_tokens, down: true },
+  { name: "Promised work", by: prefillByAll, down: true },
   { name: "Requests", by: (it) => it.requests, down: true },
   { name: "KV in use", by: (it) => it.kv_usage, down: true },
   { name: "Hits", by: (it) => it.hit_ratio, down: true },
@@ -89,7 +89,7 @@ function reveal(worker) {
 export function show(overview) {
   workers = overview.workers;
   readonly = overview.admin_readonly === true;
-  promised_max = Math.max(1, ...workers.map((it) => it.prefill_tokens));
+  promised_max = Math.max(1, ...workers.map(prefillByAll));
   draw();
 }
 
@@ -167,16 +167,23 @@ function summary() {
   const sum = (of) => workers.reduce((total, it) => total + (of(it) ?? 0), 0);
   const used = workers.filter((it) => it.kv_usage !== null);
   const states = [...counts].filter(([, number]) => number > 0).map(([word, number]) => `${format.count(number)} ${word}`).join(", ");
-  const parts = [states, format.plural(sum((it) => it.requests), "request"), `${format.tokens(sum((it) => it.prefill_tokens))} to prefill`];
+  const theirs = sum((it) => it.others?.requests);
+  const requests = format.plural(sum((it) => it.requests), "request") + (theirs > 0 ? `, ${format.count(theirs)} of them by other routers` : "");
+  const parts = [states, requests, `${format.tokens(sum((it) => it.prefill_tokens))} to prefill`];
   if (used.length > 0) parts.push(`KV ${format.percent(sum((it) => it.kv_usage) / used.length)} in the mean`);
   if (readonly) parts.push("read-only: nothing can be changed from here");
   return parts.join(" · ");
 }
 
+/** Tokens to prefill, promised by us and by other routers. */
+function prefillByAll(worker) {
+  return worker.prefill_tokens + (worker.others?.prefill_tokens ?? 0);
+}
+
 /** How full a worker is, 0 to 1: the nearest of its limits. */
 function fullness(worker) {
   const { limits } = worker;
-  const prefill = worker.prefill_tokens / (limits?.prefill_tokens || promised_max);
+  const prefill = prefillByAll(worker) / (limits?.prefill_tokens || promised_max);
   const sequences = limits?.sequences > 0 ? worker.requests / limits.sequences : 0;
   return Math.min(Math.max(prefill, sequences, worker.kv_usage ?? 0), 1);
 }

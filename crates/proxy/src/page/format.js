@@ -32,6 +32,7 @@ const KINDS = {
   rate: (value) => [digits[value < 9.95 ? 1 : 0].format(value), "/s"],
   tokenRate: (value) => large(value, "tok/s"),
   percent: (value) => [digits[value > 0 && value < 0.0995 ? 1 : 0].format(value * 100), "%"],
+  byteRate: bytesPerSecond,
   ms: milliseconds,
 };
 
@@ -41,6 +42,7 @@ export const short = say("short");
 export const rate = say("rate");
 export const tokenRate = say("tokenRate");
 export const percent = say("percent");
+export const byteRate = say("byteRate");
 export const ms = say("ms");
 
 /** In full up to a hundred thousand; then thousands, millions, billions with three digits. */
@@ -52,6 +54,12 @@ function large(value, unit) {
     return [digits[scaled < 10 ? 2 : scaled < 100 ? 1 : 0].format(scaled) + THIN + letter, unit];
   }
   return [whole.format(value), unit];
+}
+
+function bytesPerSecond(value) {
+  const steps = [[1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"]];
+  const [size, unit] = steps.find(([from]) => value >= from * 0.9995) ?? [1, "B/s"];
+  return [digits[size > 1 && value / size < 9.95 ? 1 : 0].format(value / size), unit];
 }
 
 function milliseconds(value) {

@@ -11,6 +11,7 @@ import * as key from "./key.js";
 import * as live from "./live.js";
 import * as numbers from "./numbers.js";
 import * as prefixes from "./prefixes.js";
+import * as routers from "./routers.js";
 import * as shadows from "./shadows.js";
 import * as tip from "./tip.js";
 
@@ -86,7 +87,7 @@ function event(name, data) {
     // Not while nobody looks: the last one is drawn when somebody does.
     requestAnimationFrame(() => {
       drawing = false;
-      for (const part of [numbers, fleet, decisions, shadows, prefixes]) part.show(newest);
+      for (const part of [numbers, fleet, routers, decisions, shadows, prefixes]) part.show(newest);
       document.title = newest.ready ? "Maitre" : "Maitre (not ready)";
     });
   }

@@ -18,7 +18,8 @@ export class Row {
     const note = () => el("small.quiet");
     this.name = el("span");
     [this.engine, this.heard, this.workNote, this.requestsNote, this.heldNote, this.ratesNote] = Array.from({ length: 6 }, note);
-    [this.work, this.requests, this.kv, this.hits, this.rates] = Array.from({ length: 5 }, () => el("span"));
+    [this.kv, this.hits, this.rates] = Array.from({ length: 3 }, () => el("span"));
+    [this.work, this.requests] = [new Amount(), new Amount()];
     [this.state, this.trust] = [el("span.tag", { tabindex: "0" }), el("span.tag", { tabindex: "0" })];
     [this.workBar, this.kvBar] = [bar(), bar()];
     this.weight = el("button.weight", { type: "button" });
@@ -37,8 +38,8 @@ export class Row {
       "tr", { role: "row", "data-worker": id },
       el("th", { role: "rowheader", scope: "row" }, this.name, this.engine),
       cell("State", this.state, this.heard),
-      cell("Promised work", this.work, this.workBar.element, this.workNote),
-      cell("Requests", this.requests, this.requestsNote),
+      cell("Promised work", this.work.element, this.workBar.element, this.workNote),
+      cell("Requests", this.requests.element, this.requestsNote),
       cell("KV in use", this.kv, this.kvBar.element, this.heldNote),
       cell("Hits", this.hits),
       cell("Learned rates", this.rates, this.ratesNote),
@@ -94,12 +95,15 @@ export class Row {
 
   #showLoad(worker, promised_max) {
     const { prefill_tokens = null, sequences = null } = worker.limits ?? {};
-    setText(this.work, prefill_tokens === null
-      ? format.tokens(worker.prefill_tokens)
-      : `${format.short(worker.prefill_tokens)} of ${format.tokens(prefill_tokens)}`);
-    this.workBar.set(worker.prefill_tokens / (prefill_tokens || promised_max));
+    const { others } = worker;
+    const theirs = words.promisedByOthers(others);
+    this.work.show(worker.prefill_tokens, others?.prefill_tokens, { limit: prefill_tokens, kinds: [format.short, format.tokens], theirs });
+    const whole = prefill_tokens || promised_max;
+    this.workBar.set(worker.prefill_tokens / whole, (others?.prefill_tokens ?? 0) / whole);
+    setAttribute(this.workBar.element, "data-tip", theirs);
     setText(this.workNote, `to prefill, ${format.short(worker.decode_tokens)} to answer`);
-    setText(this.requests, sequences === null ? format.count(worker.requests) : `${format.count(worker.requests)} of ${format.count(sequences)}`);
+    // Requests are counted whoever sent them.
+    this.requests.show(Math.max(worker.requests - (others?.requests ?? 0), 0), others?.requests, { limit: sequences, kinds: [format.count, format.count], theirs });
     const queued = worker.waiting === null ? "" : `, ${format.count(worker.waiting)} queued there`;
     setText(this.requestsNote, `${format.count(worker.prefilling)} in prefill${queued}`);
     setText(this.kv, format.percent(worker.kv_usage));
@@ -124,6 +128,24 @@ export class Row {
     setText(this.drain, verb);
     setAttribute(this.drain, "aria-label", `${verb} worker ${worker.id}`);
     this.#setBusy(this.#busy);
+  }
+}
+
+/** Ours, what other routers add to it, and the limit for both: `12 + 5 of 40`. */
+class Amount {
+  constructor() {
+    [this.ours, this.others, this.limit] = [el("span"), el("span.others"), el("span")];
+    this.element = el("span", {}, this.ours, this.others, this.limit);
+  }
+
+  /** `kinds` are how a number is written before another one, and how at the end, with its unit; `theirs` is the sentence about others. */
+  show(ours, others, { limit, kinds: [bare, whole], theirs }) {
+    const more = others > 0;
+    setText(this.ours, (limit === null && !more ? whole : bare)(ours));
+    setText(this.others, more ? ` + ${(limit === null ? whole : bare)(others)}` : "");
+    setAttribute(this.others, "data-tip", more ? theirs : null);
+    setAttribute(this.others, "tabindex", more ? "0" : null);
+    setText(this.limit, limit === null ? "" : ` of ${whole(limit)}`);
   }
 }
 

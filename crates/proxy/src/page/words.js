@@ -1,5 +1,7 @@
 // The router's words, in sentences. Unknown ones, of a newer router, are shown as they are.
 
+import * as format from "./format.js";
+
 /** Why a worker was picked: what stands in the list, and the sentence. */
 export const WHY = {
   only: ["nobody else could", "No other worker could take it."],
@@ -35,6 +37,30 @@ export const state = (word) => STATES[word] ?? STRANGE;
 
 /** Can it take a request that comes now? */
 export const takesRequests = (worker) => !worker.draining && (worker.state === "ready" || worker.state === "warming");
+
+/** Another router's state, as that of a worker. */
+const STANDINGS = {
+  live: { mark: "●", tone: "good", says: "It is heard: what it promises to workers counts here, too." },
+  lost: { mark: "✕", tone: "bad", says: "It has not been heard for some time: what it promised counts no more, and it may be gone." },
+};
+export const standing = (word) => STANDINGS[word] ?? STRANGE;
+
+/** How routers reach each other. */
+export const via = (word) => ({ mesh: "directly, as a mesh", redis: "through Redis" })[word] ?? String(word ?? "");
+
+/** Beside a worker's load: what other routers add to it; null if there are none, or they add nothing. */
+export function promisedByOthers(others) {
+  if (!(others?.requests > 0 || others?.prefill_tokens > 0 || others?.decode_tokens > 0)) return null;
+  return `Other routers promised ${format.plural(others.requests, "request")} there, with ${format.tokens(others.prefill_tokens)} to prefill and `
+    + `${format.tokens(others.decode_tokens)} to answer.`;
+}
+
+/** A part of a whole, as one says it where it has a name. */
+export function part(share) {
+  const names = { 1: "all", 2: "a half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7: "a seventh", 8: "an eighth" };
+  const parts = Math.round(1 / share);
+  return Math.abs(parts * share - 1) < 0.02 && parts in names ? names[parts] : `${format.percent(share)} of what they allow`;
+}
 
 /** How far what a worker reports of its cache can be believed. */
 const TRUST = {

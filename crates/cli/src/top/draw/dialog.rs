@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget as _};
 
 use super::super::state::{Dialog, State, Weighed};
-use crate::operator::api::Worker;
+use crate::operator::api::{Load, Others, Worker};
 use crate::operator::grid::cells;
 use crate::operator::show::{self, UNKNOWN};
 use crate::operator::weighed::{self, wrap};
@@ -15,7 +15,7 @@ use crate::operator::weighed::{self, wrap};
 const FRAME_WIDTH: u16 = 4;
 const FRAME_HEIGHT: u16 = 2;
 
-const HELP: [&str; 13] = [
+const HELP: [&str; 14] = [
     "q          quit",
     "Tab        between workers and decisions",
     "j k ↓ ↑    select; PgUp, PgDn by ten",
@@ -25,6 +25,7 @@ const HELP: [&str; 13] = [
     "Esc        close this",
     "",
     "now, prefill, decode: requests there, and tokens promised and not yet done",
+    "others: of the requests there, those of other routers",
     "cache: how full the engine says its KV cache is; hits: cached prompt tokens",
     "tok/s, step: learned rates of prefill and of a token; ~ while it is a guess",
     "trust: how far its KV events are believed",
@@ -96,7 +97,7 @@ fn about(worker: &Worker) -> Vec<String> {
         },
     );
     let learned = if rates.learned { "learned" } else { "a guess" };
-    vec![
+    let lines = [
         format!("{} (worker {})", worker.url, worker.id),
         format!("engine {}; models {}", worker.engine.as_deref().unwrap_or(UNKNOWN), models.join(", ")),
         format!(
@@ -134,5 +135,16 @@ fn about(worker: &Worker) -> Vec<String> {
             show::millis(rates.step_per_request_ms),
         ),
         format!("{} requests seated, {} failures", load.seated, load.failures),
-    ]
+    ];
+    lines.into_iter().chain(others(load)).collect()
+}
+
+/// What other routers promised there; nothing if nobody did.
+fn others(load: &Load) -> Option<String> {
+    let Others { requests, prefill_tokens, decode_tokens } =
+        load.others.filter(|it| *it != Others::default())?;
+    let [prefill, decode] = [prefill_tokens, decode_tokens].map(|it| show::count(it as f64));
+    Some(format!(
+        "other routers promised: {requests} requests, {prefill} tokens of prefill, {decode} of decode"
+    ))
 }

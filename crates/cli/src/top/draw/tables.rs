@@ -31,6 +31,10 @@ const WORKERS: [Column; 11] = [
     Column::number("weight", 8),
 ];
 
+/// Of the requests there, those of other routers; only where there are any such.
+const OTHERS: Column = Column::number("others", 3);
+const OTHERS_AT: usize = 3;
+
 const DECISIONS: [Column; 10] = [
     Column::words("UTC", 2, 8),
     Column::words("model", 6, 8),
@@ -59,7 +63,13 @@ struct Shown<'a> {
 
 pub(super) fn workers(state: &State, selects: bool, area: Rect, buffer: &mut Buffer) {
     let all = &state.overview.workers;
-    let grid = Grid { columns: WORKERS.to_vec(), rows: all.iter().map(worker).collect() };
+    let mut grid = Grid { columns: WORKERS.to_vec(), rows: all.iter().map(worker).collect() };
+    if state.overview.cluster.is_some() {
+        grid.columns.insert(OTHERS_AT, OTHERS);
+        for (row, it) in grid.rows.iter_mut().zip(all) {
+            row.insert(OTHERS_AT, it.load.others.map_or(0, |it| it.requests).to_string());
+        }
+    }
     let shown = Shown {
         none: "no workers",
         note: String::new(),

@@ -7,7 +7,7 @@ use ratatui::backend::TestBackend;
 
 use super::super::state::{Key, News, State};
 use super::super::{draw, printed};
-use super::{SECOND, decision, picture, state};
+use super::{SECOND, clustered, decision, picture, state};
 use crate::operator::api::{Decision, Worker};
 use crate::operator::plain::Plain;
 use crate::operator::trouble::Trouble;
@@ -92,6 +92,33 @@ fn a_worker_lies_over_the_picture_with_all_that_is_known() {
 }
 
 #[test]
+fn other_routers_have_a_line_and_what_is_wrong_between_them_one_at_the_top() {
+    let mut picture = picture();
+    picture.overview = serde_json::from_value(clustered()).unwrap();
+    let mut state = State::new("http://127.0.0.1:8081", picture);
+    check!(screen(&state, SECOND, 100, 24), "routers.txt");
+    state.press(Key::Enter);
+    let shown = screen(&state, SECOND, 120, 24);
+    assert!(
+        shown.contains("other routers promised: 2 requests, 700 tokens of prefill, 480 of decode"),
+        "{shown}"
+    );
+    let text = printed(&mut state);
+    for part in ["limits are split", "routers  2 live, 1 lost, via mesh", "c lost for 41.0 s"] {
+        assert!(text.contains(part), "no {part:?} in:\n{text}");
+    }
+    let mut alone = clustered();
+    (alone["cluster"], alone["workers"][0]["others"]) =
+        (serde_json::Value::Null, serde_json::json!({ "requests": 0 }));
+    let mut picture = super::picture();
+    picture.overview = serde_json::from_value(alone).unwrap();
+    let mut state = State::new("http://127.0.0.1:8081", picture);
+    state.press(Key::Enter);
+    let shown = screen(&state, SECOND, 120, 24) + &printed(&mut state);
+    assert!(!shown.contains("routers") && !shown.contains("others"), "{shown}");
+}
+
+#[test]
 fn one_is_asked_by_name_before_a_worker_is_drained() {
     let mut state = state();
     state.press(Key::Letter('d'));
@@ -115,8 +142,12 @@ fn what_does_not_fit_can_be_scrolled() {
 #[test]
 fn names_cannot_act_on_the_terminal() {
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\r\n";
-    let mut overview: serde_json::Value = serde_json::from_str(include_str!("overview.json")).unwrap();
+    let mut overview = clustered();
     for path in [
+        "/cluster/via",
+        "/cluster/trouble",
+        "/cluster/routers/0/name",
+        "/cluster/routers/2/state",
         "/strategy",
         "/version",
         "/workers/0/url",
@@ -155,10 +186,17 @@ fn names_cannot_act_on_the_terminal() {
 
 #[test]
 fn no_size_is_too_small_and_no_number_too_large() {
-    let mut overview: serde_json::Value = serde_json::from_str(include_str!("overview.json")).unwrap();
-    for path in
-        ["/uptime_s", "/now/ttft_p50_ms", "/now/requests_per_s", "/workers/0/kv_usage", "/workers/0/weight"]
-    {
+    let mut overview = clustered();
+    for path in [
+        "/uptime_s",
+        "/now/ttft_p50_ms",
+        "/now/requests_per_s",
+        "/workers/0/kv_usage",
+        "/workers/0/weight",
+        "/cluster/routers/1/lag_ms",
+        "/cluster/routers/1/share",
+        "/cluster/routers/2/heard_ms",
+    ] {
         *overview.pointer_mut(path).unwrap() = 1e300.into();
     }
     overview["workers"][0]["prefill_tokens"] = u64::MAX.into();

@@ -1,0 +1,114 @@
+//! The demo's routers: one, or several that tell each other what they know.
+//!
+//! Several are a mesh on loopback, under a key that nobody else has. Each knows all engines, and where to find the routers
+//! that were started before it. They stand side by side in one process and share nothing in it.
+
+use std::time::Duration;
+
+use maitre_peer::seal;
+use maitre_policy::Name;
+use maitre_proxy::cluster::{self, Via};
+use maitre_proxy::{Router, Secret, Settings, secret};
+use tokio::task::JoinSet;
+
+use crate::demo::apart::Apart;
+use crate::demo::stage::Engines;
+use crate::demo::{ANYWHERE, Plan};
+
+/// Most of them. Chosen: more than a machine that also plays the engines can keep busy.
+pub(crate) const MOST: u32 = 8;
+
+/// Strategies that are asked what they would have done, and not obeyed.
+const SHADOWS: [Name; 3] = [Name::RoundRobin, Name::LeastRequest, Name::CacheAware];
+
+/// Nobody else is in it: the key is fresh.
+const GROUP: &str = "demo";
+
+pub(crate) struct Routers {
+    first: Apart,
+    others: Vec<Apart>,
+}
+
+impl Routers {
+    pub(crate) async fn start(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Routers> {
+        let mut settings = settings(plan, strategy, engines)?;
+        if plan.routers > 1 {
+            settings.cluster = Some(cluster::Settings {
+                via: mesh(Vec::new()),
+                name: name(0),
+                group: GROUP.to_owned(),
+                key: Some(seal::Key::new(secret::fresh()?.as_bytes())),
+                wait: cluster::WAIT,
+            });
+        }
+        let usual = plan.live.then(|| settings.clone());
+        (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
+        // The usual ports, for a visitor's own curl; if somebody sits there, any others.
+        let tries = usual.into_iter().chain([settings.clone()]).collect();
+        let mut routers = Routers { first: Apart::start(&name(0), tries).await?, others: Vec::new() };
+        for number in 1..plan.routers {
+            // The same dice in all of them would make the same mistakes at the same time.
+            settings.brain.seed = plan.seed.wrapping_add(number as u64);
+            if let Some(cluster) = &mut settings.cluster {
+                let peers = routers.all().filter_map(Router::mesh).map(|it| it.to_string());
+                (cluster.via, cluster.name) = (mesh(peers.collect()), name(number));
+            }
+            routers.others.push(Apart::start(&name(number), vec![settings.clone()]).await?);
+        }
+        Ok(routers)
+    }
+
+    /// Whose page and table are shown.
+    pub(crate) fn first(&self) -> &Router {
+        &self.first.router
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Router> {
+        std::iter::once(&self.first).chain(&self.others).map(|it| &it.router)
+    }
+
+    /// A line for each: where a browser sees what it does.
+    pub(crate) fn pages(&self, key: &str) -> String {
+        let line = |(number, router): (usize, &Router)| {
+            let of = if number == 0 { String::new() } else { format!(" of {}", name(number)) };
+            format!("page{of} http://{}/#key={key}\n", router.admin())
+        };
+        self.all().enumerate().map(line).collect()
+    }
+
+    pub(crate) async fn until_all_ready(&self) {
+        for router in self.all() {
+            router.until_all_ready().await;
+        }
+    }
+
+    /// All at once, so that it takes no longer than one.
+    pub(crate) async fn stop(self) {
+        let mut stops = JoinSet::new();
+        for router in std::iter::once(self.first).chain(self.others) {
+            stops.spawn(router.stop());
+        }
+        stops.join_all().await;
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("router-{}", number + 1)
+}
+
+fn mesh(peers: Vec<String>) -> Via {
+    Via::Mesh { listen: ANYWHERE, advertise: None, peers }
+}
+
+fn settings(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Settings> {
+    let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
+    let workers = workers.collect::<Result<_, _>>()?;
+    let admin_key = Some(Secret::of(plan.key.as_bytes()));
+    let mut settings = Settings { workers, admin_key, threads: 1, ..Settings::default() };
+    settings.brain.strategy = strategy;
+    // So that the page can tell what others would have done.
+    settings.brain.shadows = SHADOWS.into_iter().filter(|&it| it != strategy).collect();
+    settings.brain.seed = plan.seed;
+    settings.timeouts.drain = Duration::from_secs(1);
+    Ok(settings)
+}
