@@ -3,6 +3,10 @@
 HELM and MAITRE name the two binaries. Nothing here talks to a cluster, and none has run it.
 """
 
+import base64
+import contextlib
+import http.server
+import itertools
 import json
 import os
 import pathlib
@@ -53,7 +57,22 @@ tolerations: [{key: gpu, operator: Exists}]
 topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
 priorityClassName: high
 image: {pullSecrets: [registry]}
+cluster: {via: mesh, key: {existing: shared, field: cluster}}
 """
+
+# Every way for routers to reach each other: what is said, and the Secrets and fields that a pod is then given.
+CLUSTERS = [
+    ("{}", {}),
+    ("{via: off}", {}),
+    ("{via: 'off', key: {existing: shared}, redis: {existing: server}}", {}),
+    ("{via: mesh}", {"MAITRE_CLUSTER_KEY": ("dinner-cluster", "key")}),
+    ("{via: mesh, key: {existing: shared, field: '1'}}", {"MAITRE_CLUSTER_KEY": ("shared", "1")}),
+    ("{via: redis, redis: {existing: server}}", {"MAITRE_CLUSTER_VIA": ("server", "url")}),
+    (
+        "{via: redis, redis: {existing: server, field: at}, key: {existing: shared}, group: both}",
+        {"MAITRE_CLUSTER_VIA": ("server", "at"), "MAITRE_CLUSTER_KEY": ("shared", "key")},
+    ),
+]
 
 
 def helm(*args, values=""):
@@ -61,9 +80,9 @@ def helm(*args, values=""):
     return subprocess.run(command, input=values, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def rendered(values=""):
+def rendered(values="", flags=()):
     """Every object of a release, by kind and name."""
-    result = helm("template", "dinner", "--namespace", "hall", values=values)
+    result = helm("template", "dinner", "--namespace", "hall", *flags, values=values)
     assert result.returncode == 0, result.stderr
     objects = [it for it in yaml.safe_load_all(result.stdout) if it]
     return {(it["kind"], it["metadata"]["name"]): it for it in objects}
@@ -86,6 +105,12 @@ class Chart(unittest.TestCase):
             "drainGrace: '5'",
             "discovery: {from: [vllm]}",
             "discovery: {from: ['kubernetes:?pods=a,b']}",
+            "cluster: {via: gossip}",
+            "cluster: {via: 'redis://10.0.0.1'}",
+            "cluster: {via: redis}",
+            "cluster: {via: redis, redis: {existing: server, field: 'a b'}}",
+            "cluster: {via: mesh, group: 'a:b'}",
+            "podDisruptionBudget: {enabled: perhaps}",
         ]:
             self.assertNotEqual(helm("template", "dinner", values=wrong).returncode, 0, wrong)
 
@@ -161,8 +186,8 @@ class Chart(unittest.TestCase):
             self.assertEqual("--insecure" in container["args"], said, values)
         (container,) = rendered()["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
         # As it is: it ends before it listens.
-        line = first_line([it for it in container["args"] if "--config" not in it], {})
-        self.assertIn("open to other machines", line)
+        lines = list(lines_of([it for it in container["args"] if "--config" not in it], {}))
+        self.assertIn("open to other machines", lines[0])
 
     def test_selectors_find_the_pods_and_the_admin_port_is_not_public(self):
         objects = rendered(ALL)
@@ -178,6 +203,69 @@ class Chart(unittest.TestCase):
         self.assertLessEqual(monitored, objects["Service", "dinner-admin"]["metadata"]["labels"].items())
         self.assertFalse(monitored <= objects["Service", "dinner"]["metadata"]["labels"].items())
 
+    def test_routers_that_share_are_given_what_it_takes_and_no_others(self):
+        for (cluster, secrets), replicas in itertools.product(CLUSTERS, [1, 3]):
+            with self.subTest(cluster=cluster, replicas=replicas):
+                objects = rendered(f"replicas: {replicas}\ncluster: {cluster}")
+                (container,) = objects["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
+                variables = {it["name"]: it["valueFrom"] for it in container.get("env", [])}
+                name = {"fieldRef": {"fieldPath": "metadata.name"}}
+                self.assertEqual(variables.pop("MAITRE_CLUSTER_NAME", None), name if secrets else None)
+                refs = {key: it["secretKeyRef"] for key, it in variables.items()}
+                self.assertEqual({key: (it["name"], it["key"]) for key, it in refs.items()}, secrets)
+                is_mesh = "via: mesh" in cluster
+                expected = ["--cluster=mesh", "--cluster-listen=0.0.0.0:7946", "--peer=dinner-peers:7946"]
+                if not is_mesh:
+                    group = "both" if "both" in cluster else "hall.dinner"
+                    expected = [f"--cluster-group={group}"] if secrets else []
+                flags = [it for it in container["args"] if it.startswith(("--cluster", "--peer"))]
+                self.assertEqual(flags, expected)
+                self.assertEqual({"name": "cluster", "containerPort": 7946} in container["ports"], is_mesh)
+                self.assertEqual(("Service", "dinner-peers") in objects, is_mesh)
+                made = is_mesh and "existing" not in cluster
+                self.assertEqual(("Secret", "dinner-cluster") in objects, made)
+                self.assertEqual(("PodDisruptionBudget", "dinner") in objects, replicas > 1)
+
+    def test_routers_find_each_other_before_they_are_ready_and_nobody_else_is_let_in(self):
+        objects = rendered("{cluster: {via: mesh}, ports: {cluster: 9999}, networkPolicy: {clients: [{}]}}")
+        template = objects["Deployment", "dinner"]["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        self.assertIn("--cluster-listen=0.0.0.0:9999", container["args"])
+        self.assertIn("--peer=dinner-peers:9999", container["args"])
+        self.assertIn({"name": "cluster", "containerPort": 9999}, container["ports"])
+        peers = objects["Service", "dinner-peers"]["spec"]
+        self.assertEqual((peers["clusterIP"], peers["publishNotReadyAddresses"]), ("None", True))
+        self.assertEqual(peers["ports"], [{"name": "cluster", "port": 9999, "targetPort": "cluster"}])
+        self.assertLessEqual(peers["selector"].items(), template["metadata"]["labels"].items())
+        rules = objects["NetworkPolicy", "dinner"]["spec"]["ingress"]
+        (rule,) = [it for it in rules if {"port": "cluster"} in it["ports"]]
+        own = [{"podSelector": {"matchLabels": peers["selector"]}}]
+        self.assertEqual(rule, {"ports": [{"port": "cluster"}], "from": own})
+        for values in ["cluster: {via: mesh}\nnetworkPolicy: {enabled: false}", "cluster: {via: 'off'}"]:
+            policy = rendered(values).get(("NetworkPolicy", "dinner"), {"spec": {"ingress": []}})
+            self.assertNotIn("cluster", json.dumps(policy["spec"]["ingress"]))
+
+    def test_a_budget_is_there_as_it_is_asked_for(self):
+        for replicas, enabled, there in [(1, "auto", 0), (2, "auto", 1), (1, "true", 1), (2, "false", 0), (0, "auto", 0)]:
+            objects = rendered(f"replicas: {replicas}\npodDisruptionBudget: {{enabled: {enabled}}}")
+            self.assertEqual(("PodDisruptionBudget", "dinner") in objects, bool(there), (replicas, enabled))
+
+    def test_the_key_of_routers_is_made_once_and_kept(self):
+        def made(flags=()):
+            secret = rendered("cluster: {via: mesh}", flags)["Secret", "dinner-cluster"]
+            return base64.b64decode(secret["data"]["key"]).decode()
+
+        self.assertRegex(made(), "^[A-Za-z0-9]{48}$")
+        self.assertNotEqual(made(), made(), "of chance")
+        with Api() as api:
+            first = made(api.flags())
+            self.assertRegex(first, "^[A-Za-z0-9]{48}$")
+            api.secrets["dinner-cluster"] = first
+            self.assertEqual(made(api.flags()), first)
+            # It is in no other object.
+            others = rendered("cluster: {via: mesh}", api.flags())
+            self.assertNotIn(first, json.dumps([it for (kind, _), it in others.items() if kind != "Secret"]))
+
     def test_another_configuration_is_another_pod_only_if_pods_do_not_read_it_again(self):
         def pods(extra):
             return [
@@ -189,29 +277,101 @@ class Chart(unittest.TestCase):
         self.assertNotEqual(*pods("reload: false\n"))
 
     def test_the_binary_takes_what_a_pod_is_given(self):
-        for values in ["", ALL]:
+        for values in ["", ALL, *(f"cluster: {it}\ninsecure: true" for it, _ in CLUSTERS)]:
             objects = rendered(values)
             (container,) = objects["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
-            with tempfile.TemporaryDirectory() as folder:
+            with self.subTest(values), tempfile.TemporaryDirectory() as folder:
                 config = pathlib.Path(folder, "maitre.toml")
                 config.write_text(objects["ConfigMap", "dinner"]["data"]["maitre.toml"])
                 # Elsewhere only where it listens, and that nobody outside this machine is asked.
                 args = [it.replace("/etc/maitre/maitre.toml", str(config)) for it in container["args"]]
                 args = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", it) for it in args]
+                args = [it.replace("dinner-peers:7946", "127.0.0.1:1") for it in args]
                 secret = objects.get(("Secret", "dinner"), {}).get("stringData", {})
-                self.assertIn(" serving ", first_line([*args, *ALONE], secret))
+                self.assertTrue(serves([*args, *ALONE], {**secret, **variables(container)}))
 
 
-def first_line(args, variables):
-    """What the router says first. It is ended then."""
+def variables(container):
+    """What a container's variables would hold."""
+
+    def value(source):
+        match source.get("secretKeyRef"):
+            case None:
+                return "dinner-5f7c9d-x2x7q"
+            case {"name": "server"}:
+                return "redis://maitre:sk-canary@127.0.0.1:1"
+            case _:
+                return "sk-canary-of-the-routers"
+
+    return {it["name"]: value(it["valueFrom"]) for it in container.get("env", [])}
+
+
+class Api:
+    """As much of Kubernetes as helm asks before it renders: which Secrets there are in the namespace `hall`."""
+
+    def __init__(self):
+        self.secrets = {}
+
+    def __enter__(self):
+        api = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, body = api.answer(self.path.partition("?")[0])
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def flags(self):
+        return ["--dry-run=server", f"--kube-apiserver=http://127.0.0.1:{self.server.server_port}"]
+
+    def answer(self, path):
+        folder, _, name = path.rpartition("/")
+        if path == "/api/v1":
+            kind = {"name": "secrets", "namespaced": True, "kind": "Secret", "verbs": ["get"]}
+            return 200, {"kind": "APIResourceList", "groupVersion": "v1", "resources": [kind]}
+        if folder == "/api/v1/namespaces/hall/secrets" and name in self.secrets:
+            data = {"key": base64.b64encode(self.secrets[name].encode()).decode()}
+            return 200, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+        return 404, {"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+
+
+def lines_of(args, variables):
+    """What the router says, line by line. It is ended when nobody listens any more."""
     command = [os.environ["MAITRE"], *args]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         alarm = threading.Timer(PATIENCE_S, process.kill)
         alarm.start()
-        line = process.stderr.readline()
-        alarm.cancel()
-        process.kill()
-        return re.sub(r"\x1b\[[0-9;]*m", "", line)
+        try:
+            for line in process.stderr:
+                yield re.sub(r"\x1b\[[0-9;]*m", "", line)
+        finally:
+            alarm.cancel()
+            process.kill()
+
+
+def serves(args, variables):
+    """Whether the router comes so far. What it said instead is shown."""
+    lines = []
+    with contextlib.closing(lines_of(args, variables)) as said:
+        for line in said:
+            lines.append(line)
+            if " serving " in line:
+                return True
+    print(*lines)
+    return False
 
 
 if __name__ == "__main__":

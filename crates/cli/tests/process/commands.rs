@@ -70,6 +70,14 @@ fn an_unknown_strategy_is_answered_with_the_known_ones() {
 }
 
 #[test]
+fn a_demo_has_one_router_at_least_and_eight_at_most() {
+    for count in ["0", "9", "some"] {
+        check(&["demo", "--routers", count], 2, &["--routers", count]);
+    }
+    check(&["demo", "--routers", "9"], 2, &["1..=8"]);
+}
+
+#[test]
 fn a_listener_open_to_others_must_be_asked_for() {
     for flag in ["--listen", "--admin"] {
         check(&["serve", flag, "0.0.0.0:0"], 1, &[flag, "open to other machines", "insecure"]);

@@ -16,7 +16,7 @@ fn examples() -> Vec<PathBuf> {
 #[tokio::test]
 async fn every_example_is_checked_and_started() {
     let examples = examples();
-    assert!(examples.len() >= 7, "{examples:?}");
+    assert!(examples.len() >= 8, "{examples:?}");
     let engine = Engine::start(&["--profile", "instant"]).await;
     for path in examples {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -24,13 +24,16 @@ async fn every_example_is_checked_and_started() {
         let name = path.to_str().unwrap();
         let output = run(&["check", name]);
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        // On ports of its own, in front of nobody that is not on this machine, and recording into a folder that is
-        // there. All else as it is written.
+        // On ports of its own, in front of and beside nobody that is not on this machine, and recording into a folder
+        // that is there. All else as it is written.
         let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("examples.jsonl");
         let mut args = vec!["serve", "--config", name, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         args.extend(["--worker", &engine.url]);
         if text.contains("[record]") {
             args.extend(["--record", record.to_str().unwrap()]);
+        }
+        if text.contains("[cluster]") {
+            args.extend(["--cluster", "redis://127.0.0.1:1"]);
         }
         let mut program = Program::start(&args);
         program.until_says(|it| address(it, "listen=")).await;

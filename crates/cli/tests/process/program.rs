@@ -179,7 +179,7 @@ pub(crate) fn address(line: &str, key: &str) -> Option<SocketAddr> {
     plain.split_whitespace().find_map(|it| it.strip_prefix(key)?.parse().ok())
 }
 
-fn without_colours(line: &str) -> String {
+pub(crate) fn without_colours(line: &str) -> String {
     let mut pieces = line.split('\x1b');
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |text, piece| text + piece.split_once('m').map_or("", |it| it.1))

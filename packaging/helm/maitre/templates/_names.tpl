@@ -28,3 +28,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if hasPrefix "kubernetes:" . -}}yes{{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* How routers reach each other: mesh or redis; empty if they do not. An `off` without quotes is no word to YAML. */ -}}
+{{- define "maitre.via" -}}
+{{- if has .Values.cluster.via (list "mesh" "redis") -}}{{ .Values.cluster.via }}{{- end -}}
+{{- end -}}
+
+{{- /* The Secret with the key that routers share; empty if there is none. */ -}}
+{{- define "maitre.clusterKey" -}}
+{{- if .Values.cluster.key.existing -}}
+{{- .Values.cluster.key.existing -}}
+{{- else if eq (include "maitre.via" .) "mesh" -}}
+{{- include "maitre.name" . -}}-cluster
+{{- end -}}
+{{- end -}}
