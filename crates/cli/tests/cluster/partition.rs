@@ -1,0 +1,94 @@
+//! One router of a mesh is cut off from the two others, silently or by resets: all three serve on, and when the cut is
+//! healed they soon believe the same.
+//!
+//! Everybody reaches a through its door, and a the others through theirs; b and c have a way to each other besides.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::door::{Door, Pass};
+use crate::guests::Guests;
+use crate::stage::{CLUSTER_KEY, CONVERGED, Router, Stage, Way, prompt, until_agreed};
+use crate::watch;
+
+/// Until those who are cut off are lost: three seconds, and a beat or two to notice.
+const ALONE: Duration = Duration::from_secs(5);
+
+/// Longer than the scene.
+const LONG: u32 = 3_000;
+
+async fn check(cut: Pass, lasts: Duration) {
+    let mut stage = Stage::empty(Way::Mesh).await;
+    let doors = [Door::new().await, Door::new().await, Door::new().await];
+    let at = |it: &Door| it.address.to_string();
+    let [to_a, to_b, to_c] = &doors;
+    let b = join(&stage, "b", to_b, &[at(to_a)]).await;
+    let c = join(&stage, "c", to_c, &[b.mesh.unwrap().to_string(), at(to_a)]).await;
+    stage.routers.extend([b, c]);
+    stage.until_together().await;
+    let a = join(&stage, "a", to_a, &[at(to_b), at(to_c)]).await;
+    stage.routers.insert(0, a);
+    stage.until_together().await;
+    let [a, b, c] = [0, 1, 2].map(|it| &stage.routers[it]);
+    let mut held =
+        vec![a.stream(LONG).await, a.stream(LONG).await, b.stream(LONG).await, c.stream(LONG).await];
+    stage.until_agreed(4, watch::now(), CONVERGED).await;
+    let guests = Guests::come(&stage.routers);
+    guests.until_served(None, 30, watch::now()).await;
+
+    doors.iter().for_each(|it| it.set(cut));
+    let since = watch::now();
+    for (router, lost) in [(a, 2.0), (b, 1.0), (c, 1.0)] {
+        router.until_metric("maitre_cluster_routers{state=\"lost\"}", lost, since, ALONE).await;
+        let share = 1.0 - lost / 3.0;
+        router.until_metric("maitre_cluster_limit_share", share, since, ALONE).await;
+    }
+    // What happens meanwhile is news to the others afterwards.
+    held.push(a.stream(LONG).await);
+    held.push(b.stream(LONG).await);
+    held.remove(0);
+    tokio::time::sleep(lasts.saturating_sub(since.elapsed())).await;
+    guests.until_served(None, 50, since).await;
+    guests.pause();
+    // Those who still hear each other agree all the while.
+    until_agreed(&[b, c], 3, watch::now(), CONVERGED).await;
+
+    let said = a.program.said();
+    assert_eq!(said.matches("no longer connected").count(), 2, "both connections were given up: {said}");
+
+    doors.iter().for_each(|it| it.set(Pass::Open));
+    let healed = watch::now();
+    let agreed = stage.until_agreed(5, healed, CONVERGED).await;
+    for router in [a, b, c] {
+        router.until_metric("maitre_cluster_routers{state=\"live\"}", 3.0, healed, CONVERGED).await;
+        router.until_metric("maitre_cluster_limit_share", 1.0, healed, CONVERGED).await;
+    }
+    guests.go_on();
+    guests.until_served(None, 20, watch::now()).await;
+    let served = guests.leave().await;
+    eprintln!(
+        "Mesh: {cut:?} for {lasts:?}; agreed {agreed:.1?} after it was healed, {served} requests, none failed"
+    );
+    let mut operator = b.operator().await;
+    stage.follow(0, &mut operator, &prompt("what comes after", 2)).await;
+    drop(held);
+    stage.until_nothing_is_left().await;
+}
+
+/// A router that others reach by this door, and that finds them at these addresses.
+async fn join(stage: &Stage, name: &str, door: &Door, peers: &[String]) -> Router {
+    let address: SocketAddr = door.address;
+    let mut args = vec!["--cluster-advertise".to_owned(), address.to_string()];
+    args.extend(peers.iter().flat_map(|it| ["--peer".to_owned(), it.clone()]));
+    let router = stage.start_with(name, &args, CLUSTER_KEY).await;
+    door.lead_to(router.mesh.unwrap());
+    router
+}
+
+/// The silent one is long enough for all connections through it to be given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_fails_no_request_and_views_converge_within_2_s_of_its_end() {
+    let silent = check(Pass::Silent, Duration::from_secs(8));
+    let reset = check(Pass::Reset, Duration::from_secs(4));
+    tokio::join!(silent, reset);
+}

@@ -1,0 +1,59 @@
+//! A router that is killed under load and started again: what the others kept for it makes it as good as before.
+
+use std::time::Duration;
+
+use crate::guests::{BOOKS, Guests};
+use crate::stage::{Stage, Way};
+use crate::watch;
+
+/// In which it must be as good as before, or nearly.
+const RECOVERED: Duration = Duration::from_secs(5);
+const RECOVERED_TO: f64 = 0.95;
+
+/// Longer than the scene.
+const LONG: u32 = 3_000;
+
+/// What a ratio is taken of, at least.
+const SAMPLE: usize = 50;
+
+async fn check(way: Way) {
+    let mut stage = Stage::open(way).await;
+    let guests = Guests::come(&stage.routers);
+    let begin = watch::now();
+    guests.until_served(None, 4 * BOOKS as usize, begin).await;
+    let warm = watch::now();
+    guests.until_served(Some(0), SAMPLE, warm).await;
+    let before = guests.hit_ratio(Some(0), warm);
+
+    // What it has promised goes with it.
+    let held = [stage.routers[0].stream(LONG).await, stage.routers[0].stream(LONG).await];
+    guests.give_up(0);
+    // It dies with its value.
+    let name = stage.routers.remove(0).name;
+    let killed = watch::now();
+    let again = stage.start(&name).await;
+    let ready = watch::now();
+    guests.open(0, again.listen);
+    stage.routers.insert(0, again);
+    let took = guests.until_served(Some(0), SAMPLE, ready).await;
+    let (after, others) = (guests.hit_ratio(Some(0), ready), guests.hit_ratio(None, ready));
+    eprintln!(
+        "{way:?}: killed, and ready again after {:.1?}; hit ratio {before:.3} before, {after:.3} within {took:.1?}, \
+         {others:.3} of all in that time",
+        ready - killed
+    );
+    assert!(took <= RECOVERED, "{SAMPLE} requests took {took:?}");
+    let least = RECOVERED_TO * before.max(others);
+    assert!(after >= least, "{after:.3}; {before:.3} before, {others:.3} of all");
+    assert!(before > 0.5, "there was something to lose");
+
+    drop(held);
+    guests.leave().await;
+    stage.until_together().await;
+    stage.until_nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_that_was_killed_is_as_good_as_before_within_5_s() {
+    tokio::join!(check(Way::Redis), check(Way::Mesh));
+}
