@@ -5,6 +5,7 @@
 pub mod exchange;
 
 use maitre_base::{Instant, TenantId, Tokens};
+use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::promise::Promised;
 use maitre_fleet::rates::Fit;
 use maitre_fleet::{State, Worker};
@@ -34,15 +35,6 @@ impl Load {
     }
 }
 
-/// How a router finds a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    #[default]
-    Fit,
-    Doubted,
-    Out,
-}
-
 /// What a router has learned of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Judged {
@@ -62,13 +54,6 @@ impl Judged {
         };
         Some(Judged { verdict, rates: worker.rates.to_tell() })
     }
-}
-
-/// What a tenant had of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    pub requests: u64,
-    pub tokens: u64,
 }
 
 /// What another router tells.

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 
 use maitre_base::{TenantId, WorkerId};
+use maitre_cluster::Spent;
 use maitre_fleet::Fleet;
 
 use crate::cache::Prompt;
-use crate::peers::{Judged, Load, Spent, Tidings};
+use crate::peers::{Judged, Load, Tidings};
 
 /// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: a second of what one router
 /// seats at the most, and fifty times what comes between two fetches.

@@ -5,13 +5,14 @@
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
+use maitre_cluster::{Spent, Verdict};
 use maitre_policy::pins::Pin;
 use maitre_queue::{Passed, Share};
 
 use super::Brain;
 use super::wait::{Freed, UNLISTED, number};
 use crate::event::Effect;
-use crate::peers::{Judged, Load, News, Spent, Verdict};
+use crate::peers::{Judged, Load, News};
 
 /// Pins of models or workers that we have not met yet, kept for when we do: a router that has just started hears of
 /// sessions before its workers have told what they serve. Chosen, like all that is kept for others; beyond it a session

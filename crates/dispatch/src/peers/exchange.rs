@@ -9,7 +9,7 @@ use maitre_fleet::rates::Fit;
 use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
-use super::{Judged, Load, News, Spent, Tidings, Verdict};
+use super::{Judged, Load, News, Tidings};
 use crate::cache::Prompt;
 
 /// Tells the others, with the next flush, what the brain has for them, and leaves the tidings empty with their room.
@@ -20,9 +20,7 @@ pub fn tell(node: &mut cluster::Node, tidings: &mut Tidings, links: &mut Vec<u64
     tidings.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
     tidings.judged.drain(..).for_each(|(worker, it)| node.judge(worker, told_facts(it)));
     tidings.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
-    for (model, TenantId(tenant), Spent { requests, tokens }) in tidings.spent.drain(..) {
-        node.spend(model, tenant, cluster::Spent { requests, tokens });
-    }
+    tidings.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
     for (worker, prompt) in tidings.seated.drain(..) {
         links.clear();
         links.extend(prompt.chain.iter().map(|it| it.0));
@@ -51,11 +49,9 @@ impl Heard {
             cluster::News::Promised { worker, load } => News::Promised { worker, load: heard_load(load) },
             cluster::News::Judged { worker, facts } => News::Judged { worker, judged: heard_facts(facts) },
             cluster::News::Pinned { model, session, worker } => News::Pinned { model, session, worker },
-            cluster::News::Spent { model, tenant, more } => News::Spent {
-                model,
-                tenant: TenantId(tenant),
-                more: Spent { requests: more.requests, tokens: more.tokens },
-            },
+            cluster::News::Spent { model, tenant, more } => {
+                News::Spent { model, tenant: TenantId(tenant), more }
+            }
             cluster::News::Routers { heard, known } => News::Routers { heard, known },
         })
     }
@@ -104,25 +100,14 @@ fn heard_load(load: cluster::Load) -> Load {
 fn told_facts(judged: Judged) -> cluster::Facts {
     let fit = |it: Fit| cluster::Fit { base: it.base as f32, slope: it.slope as f32 };
     cluster::Facts {
-        verdict: match judged.verdict {
-            Verdict::Fit => cluster::Verdict::Fit,
-            Verdict::Doubted => cluster::Verdict::Doubted,
-            Verdict::Out => cluster::Verdict::Out,
-        },
+        verdict: judged.verdict,
         rates: judged.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
     }
 }
 
 fn heard_facts(facts: cluster::Facts) -> Judged {
     let fit = |it: cluster::Fit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
-    Judged {
-        verdict: match facts.verdict {
-            cluster::Verdict::Fit => Verdict::Fit,
-            cluster::Verdict::Doubted => Verdict::Doubted,
-            cluster::Verdict::Out => Verdict::Out,
-        },
-        rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
-    }
+    Judged { verdict: facts.verdict, rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))) }
 }
 
 #[cfg(test)]
@@ -135,7 +120,7 @@ mod tests {
             Load { requests: 1, prefilling: 2, prefill: Tokens(3), decode: Tokens(4), context: Tokens(5) };
         assert_eq!(heard_load(told_load(load)), load);
         let fit = |base| Fit { base, slope: 0.25 };
-        for verdict in [Verdict::Fit, Verdict::Doubted, Verdict::Out] {
+        for verdict in [cluster::Verdict::Fit, cluster::Verdict::Doubted, cluster::Verdict::Out] {
             for rates in [None, Some((fit(0.5), fit(2.0)))] {
                 let judged = Judged { verdict, rates };
                 assert_eq!(heard_facts(told_facts(judged)), judged);

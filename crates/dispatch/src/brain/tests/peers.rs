@@ -4,7 +4,8 @@
 //! promised is the sum of what each of them last said.
 
 use super::*;
-use crate::peers::{Judged, Load, News, Spent, Tidings, Verdict};
+use crate::peers::{Judged, Load, News, Tidings};
+use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
 use maitre_index::PrefixHash;

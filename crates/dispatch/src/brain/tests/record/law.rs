@@ -1,7 +1,8 @@
 //! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
 
 use super::*;
-use crate::peers::{Judged, Load, News, Spent, Tidings, Verdict};
+use crate::peers::{Judged, Load, News, Tidings};
+use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
 use proptest::prelude::ProptestConfig;
