@@ -334,8 +334,8 @@ async fn what_others_write_in_place_of_snapshots_is_passed_over() {
     put("long", &vec![0; (8 << 20) + 1]);
     put("good", b"\x05\0\0\0\x10good");
     let mut a = Router::start(settings(&server, "a"));
-    assert_eq!(a.hear().await, "good");
-    assert_eq!(a.hear().await, "abc");
+    assert_eq!(a.recall().await, "good");
+    assert_eq!(a.recall().await, "abc");
     a.connected().await;
     a.status(|it| it.refused == 3 && it.connected).await;
 }

@@ -206,7 +206,7 @@ impl Brain {
         if let (Some(in_use), Some(prompt)) = (&mut self.in_use, noted) {
             in_use.begin(worker, prompt);
         }
-        let told = noted.cloned().filter(|_| self.untold.is_some());
+        let told = noted.filter(|_| self.untold.is_some()).cloned();
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
         let company = standing.promised.requests;
         let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
