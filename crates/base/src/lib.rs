@@ -3,11 +3,13 @@
 
 pub mod hash;
 pub mod id;
+pub mod recent;
 pub mod rng;
 pub mod time;
 pub mod tokens;
 
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
+pub use recent::Recent;
 pub use rng::Rng;
 pub use time::Instant;
 pub use tokens::Tokens;

@@ -19,9 +19,8 @@ mod tests;
 use crate::book::pages::{Astray, Page, Pages};
 use crate::book::parked::{Parked, Want};
 use crate::frame::{LINKS_MAX, Links, PAGE, RECORD_LINKS_MAX, Record, Seat};
-use crate::recent::Recent;
 use crate::row::{Chain, News, RouterId, Seated, Unit};
-use maitre_base::{Instant, hash};
+use maitre_base::{Instant, Recent, hash};
 
 pub(crate) use crate::book::pages::PAGES_MAX;
 

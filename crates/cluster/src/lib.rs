@@ -12,7 +12,6 @@ mod book;
 mod frame;
 pub mod node;
 mod own;
-mod recent;
 pub mod row;
 mod stream;
 mod view;

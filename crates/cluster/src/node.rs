@@ -259,7 +259,7 @@ impl Node {
     }
 
     /// The last: our rows are no longer ours.
-    pub fn bye(&mut self, _now: Instant) -> Vec<u8> {
+    pub fn bye(&self) -> Vec<u8> {
         write::bye(&self.head())
     }
 

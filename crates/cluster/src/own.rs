@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use crate::frame::Record;
-use crate::recent::Recent;
 use crate::row::{Facts, Fit, Load, Spent};
+use maitre_base::Recent;
 use maitre_base::hash::{self, NumberMap};
 
 /// Most workers a router tells of, and is heard of.

@@ -12,7 +12,7 @@ pub mod least_delay;
 pub mod least_request;
 pub mod least_work;
 pub mod lmetric;
-pub mod pins;
+pub mod pin;
 pub mod power_of_two;
 pub mod preble;
 pub mod prefix_hash;

@@ -4,9 +4,9 @@
 //! it is found again without a table. From then on it is pinned: workers that join do not pull sessions
 //! off their caches, and one whose worker left moves once and stays moved when the worker returns.
 
-use maitre_base::Rng;
+use maitre_base::{Recent, Rng};
 
-use crate::pins::{Pin, Pins};
+use crate::pin::Pin;
 use crate::round_robin::RoundRobin;
 use crate::{Ask, Candidate, Pick, Why, choose};
 
@@ -15,7 +15,7 @@ pub const SESSIONS_MAX: usize = 1 << 18;
 
 #[derive(Clone, Debug)]
 pub struct StickySession {
-    pins: Pins,
+    pins: Recent<Pin>,
     strangers: RoundRobin,
     /// The session that the last pick pinned, if it did.
     pinned: Option<u64>,
@@ -23,7 +23,7 @@ pub struct StickySession {
 
 impl Default for StickySession {
     fn default() -> StickySession {
-        StickySession { pins: Pins::new(SESSIONS_MAX), strangers: RoundRobin::default(), pinned: None }
+        StickySession { pins: Recent::new(SESSIONS_MAX), strangers: RoundRobin::default(), pinned: None }
     }
 }
 
@@ -33,11 +33,11 @@ impl StickySession {
         let Some(session) = ask.session else {
             return self.strangers.pick(candidates, rng);
         };
-        let pinned = self.pins.get(session);
+        let pinned = self.pins.get(session).copied();
         let (pick, sits) = sit(session, pinned, candidates)?;
         // A worker that failed this one request may be well again for the next.
         if !sits && (ask.attempt == 0 || pinned.is_none()) {
-            self.pins.set(session, Pin::to(&candidates[pick.index]));
+            self.pins.put(session, Pin::to(&candidates[pick.index]));
             self.pinned = Some(session);
         }
         Some(pick)
@@ -50,7 +50,7 @@ impl StickySession {
 
     /// The session sits there from now on: another router seated it.
     pub fn pin(&mut self, session: u64, pin: Pin) {
-        self.pins.set(session, pin);
+        self.pins.put(session, pin);
     }
 
     /// What it would pick; nothing is remembered of it.

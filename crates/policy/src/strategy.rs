@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use maitre_base::Rng;
 
-use crate::pins::Pin;
+use crate::pin::Pin;
 use crate::round_robin::RoundRobin;
 use crate::sticky_session::StickySession;
 use crate::{Ask, Candidate, Pick, Why};

@@ -156,7 +156,7 @@ proptest! {
     ) {
         let mut frames = told(&ops);
         if leaves {
-            frames.push(born("a", 1).bye(Instant::ZERO));
+            frames.push(born("a", 1).bye());
         }
         let (mut plain, mut heard) = (born("c", 1), Brain::default());
         hear(&mut plain, &mut heard, Instant::ZERO, &frames);
@@ -446,7 +446,7 @@ proptest! {
         hear(&mut node, &mut brain, Instant::ZERO, &frames);
         for (name, way) in ["a", "b"].into_iter().zip(ways) {
             let farewell = match way {
-                0 => born(name, 9).bye(Instant::ZERO),
+                0 => born(name, 9).bye(),
                 1 => born(name, 9).beat(Instant::ZERO),
                 // Silence.
                 _ => continue,

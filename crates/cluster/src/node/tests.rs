@@ -214,10 +214,10 @@ fn a_bye_takes_all_rows_along_and_what_comes_later_is_late() {
     let told = flush(&mut a, at(0));
     hear(&mut b, at(0), &told);
     let left = [News::Promised { worker: 7, load: load(0) }, News::Routers { heard: 1, known: 1 }];
-    assert_eq!(hear(&mut b, at(10), &[a.bye(at(10))]), left);
+    assert_eq!(hear(&mut b, at(10), &[a.bye()]), left);
     let mut news = Vec::new();
     assert_eq!(b.hear(at(20), &told[0], &mut news), Ok(Heard::Ignored));
-    assert_eq!(b.hear(at(20), &a.bye(at(20)), &mut news), Ok(Heard::Ignored));
+    assert_eq!(b.hear(at(20), &a.bye(), &mut news), Ok(Heard::Ignored));
     assert_eq!((news, b.view.rows(), b.peers().count()), (vec![], 0, 0));
     // Its next life is another matter.
     assert_eq!(hear(&mut b, at(30), &[born("a", 2).beat(at(30))]), [JOINED]);
@@ -321,7 +321,7 @@ fn a_router_whose_clock_was_set_back_is_heard_once_its_former_life_is_over() {
     assert_eq!(pass(&mut again, &mut b, at(3_520)), [News::Promised { worker: 8, load: load(1) }]);
     assert_eq!(b.peers().map(|it| it.incarnation.0).collect::<Vec<_>>(), [3]);
     // The same after a goodbye.
-    hear(&mut b, at(4_000), &[born("a", 9).bye(at(4_000))]);
+    hear(&mut b, at(4_000), &[born("a", 9).bye()]);
     assert_eq!(b.hear(at(6_000), &again.beat(at(6_000)), &mut news), Ok(Heard::Ignored), "it is late");
     assert_eq!(
         b.hear(at(7_500), &born("a", 9).beat(at(7_500)), &mut news),
@@ -396,7 +396,7 @@ fn no_more_routers_than_there_may_be() {
     assert!(a.beat(at(3_001)).len() < 4_096);
     // Nor more farewells.
     for number in 0..1_000 {
-        hear(&mut a, at(3_002), &[node(&format!("left {number}")).bye(at(0))]);
+        hear(&mut a, at(3_002), &[node(&format!("left {number}")).bye()]);
     }
     a.tick(at(4_000), &mut news);
     assert_eq!(a.peers().count(), ROUTERS_MAX - 1);

@@ -4,8 +4,8 @@
 //! is gone is kept as long as an older delta might still come; then it is forgotten too.
 
 use crate::own::{PINS_MAX, SPENT_MAX, WORKERS_MAX};
-use crate::recent::Recent;
 use crate::row::{Facts, Load, Spent};
+use maitre_base::Recent;
 use maitre_base::hash::NumberMap;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

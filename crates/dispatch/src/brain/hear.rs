@@ -6,7 +6,7 @@
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
 use maitre_cluster::{Spent, Verdict};
-use maitre_policy::pins::Pin;
+use maitre_policy::pin::Pin;
 use maitre_queue::{Passed, Share};
 
 use super::Brain;

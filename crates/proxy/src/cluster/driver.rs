@@ -374,7 +374,7 @@ impl Driver {
         let now = self.house.now();
         self.flush();
         let kept = self.snapshots.is_some().then(|| self.node.snapshot(now));
-        let bye = self.node.bye(now);
+        let bye = self.node.bye();
         let Line { outgoing, mut incoming, .. } = self.line;
         if let Some(frames) = kept {
             let _ = outgoing.send(Outgoing::Snapshot(frames.into_iter().map(Bytes::from).collect())).await;

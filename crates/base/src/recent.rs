@@ -8,10 +8,10 @@
 
 use std::mem;
 
-use maitre_base::hash::NumberMap;
+use crate::hash::NumberMap;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Recent<V> {
+pub struct Recent<V> {
     young: NumberMap<V>,
     old: NumberMap<V>,
     /// Most entries a generation holds.
@@ -21,7 +21,7 @@ pub(crate) struct Recent<V> {
 }
 
 impl<V: Copy> Recent<V> {
-    pub(crate) fn new(limit: usize) -> Recent<V> {
+    pub fn new(limit: usize) -> Recent<V> {
         Recent {
             young: NumberMap::default(),
             old: NumberMap::default(),
@@ -30,28 +30,33 @@ impl<V: Copy> Recent<V> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 
-    pub(crate) fn forgotten(&self) -> u64 {
+    /// Entries that made way, since the start.
+    pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
     /// To have asked so keeps nothing from being forgotten.
-    pub(crate) fn peek(&self, key: u64) -> Option<V> {
+    pub fn peek(&self, key: u64) -> Option<V> {
         self.young.get(&key).or_else(|| self.old.get(&key)).copied()
     }
 
     /// Asking keeps it from being forgotten.
-    pub(crate) fn get(&mut self, key: u64) -> Option<&mut V> {
+    pub fn get(&mut self, key: u64) -> Option<&mut V> {
         if let Some(value) = self.old.remove(&key) {
             self.put(key, value);
         }
         self.young.get_mut(&key)
     }
 
-    pub(crate) fn put(&mut self, key: u64, value: V) {
+    pub fn put(&mut self, key: u64, value: V) {
         if let Some(held) = self.young.get_mut(&key) {
             *held = value;
             return;
@@ -65,17 +70,17 @@ impl<V: Copy> Recent<V> {
         self.young.insert(key, value);
     }
 
-    pub(crate) fn remove(&mut self, key: u64) -> Option<V> {
+    pub fn remove(&mut self, key: u64) -> Option<V> {
         self.young.remove(&key).or_else(|| self.old.remove(&key))
     }
 
-    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&V) -> bool) {
+    pub fn retain(&mut self, mut keeps: impl FnMut(&V) -> bool) {
         self.young.retain(|_, value| keeps(value));
         self.old.retain(|_, value| keeps(value));
     }
 
     /// In no order: sort what is shown.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
         self.young.iter().chain(&self.old).map(|(&key, value)| (key, value))
     }
 }
