@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use maitre_sim::lab::{Deck, Knowledge, Outcome, Via};
+use maitre_sim::lab::{Knowledge, Outcome, PreparedTrace, Via};
 use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
@@ -108,8 +108,8 @@ fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<Choice>> {
 pub(crate) struct Task<'a> {
     pub(crate) study: &'a Study,
     pub(crate) choice: Choice,
-    pub(crate) deck: &'a Deck<'a>,
-    /// Of the deck, for the row.
+    pub(crate) prepared: &'a PreparedTrace<'a>,
+    /// Of the prepared, for the row.
     pub(crate) speed: f64,
 }
 
@@ -120,7 +120,9 @@ fn play_all(study: &Study, choices: &[Choice], speeds: &[f64], jobs: Option<usiz
     let tasks: Vec<Task<'_>> = decks
         .iter()
         .zip(speeds)
-        .flat_map(|(deck, &speed)| choices.iter().map(move |&choice| Task { study, choice, deck, speed }))
+        .flat_map(|(prepared, &speed)| {
+            choices.iter().map(move |&choice| Task { study, choice, prepared, speed })
+        })
         .collect();
     play_tasks(&tasks, jobs)
 }
@@ -128,7 +130,7 @@ fn play_all(study: &Study, choices: &[Choice], speeds: &[f64], jobs: Option<usiz
 /// Several at a time; the runs come back in the order in which they were asked for.
 pub(crate) fn play_tasks(tasks: &[Task<'_>], jobs: Option<usize>) -> Vec<Run> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let progress = Progress::begin(tasks.iter().map(|it| it.deck.requests().len()).sum());
+    let progress = Progress::begin(tasks.iter().map(|it| it.prepared.requests().len()).sum());
     let work = || {
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
@@ -151,28 +153,28 @@ pub(crate) fn play_tasks(tasks: &[Task<'_>], jobs: Option<usize>) -> Vec<Run> {
 }
 
 /// Times differ between speeds, prompts do not.
-fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<Deck<'a>> {
-    let mut decks: Vec<Deck<'a>> = Vec::with_capacity(traces.len());
+fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<PreparedTrace<'a>> {
+    let mut decks: Vec<PreparedTrace<'a>> = Vec::with_capacity(traces.len());
     for trace in traces {
-        let deck = match decks.first() {
+        let prepared = match decks.first() {
             Some(first) => first.at_times_of(trace),
-            None => Deck::new(trace, study.block_tokens),
+            None => PreparedTrace::new(trace, study.block_tokens),
         };
-        decks.push(deck);
+        decks.push(prepared);
     }
     decks
 }
 
-fn play_one(&Task { study, choice, deck, speed }: &Task<'_>, progress: &Progress) -> Run {
+fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Progress) -> Run {
     let mut told = 0;
     let mut step = |arrived: usize| {
         // A bell for every request would cost more than some requests do.
-        if arrived - told >= 64 || arrived == deck.requests().len() {
+        if arrived - told >= 64 || arrived == prepared.requests().len() {
             progress.add(arrived - told);
             told = arrived;
         }
     };
-    let outcome = study.play(choice, deck, &mut step);
+    let outcome = study.play(choice, prepared, &mut step);
     let row = Row { speed, ..outcome.row(choice.as_str(), &study.targets) };
     let [mut parts, mut classes, mut tenants] = [Outcome::parts, Outcome::classes, Outcome::tenants].map(
         |rows: fn(&Outcome, &str, &Targets) -> Vec<Row>| rows(&outcome, choice.as_str(), &study.targets),

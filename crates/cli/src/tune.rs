@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_policy::Name;
-use maitre_sim::lab::Deck;
+use maitre_sim::lab::PreparedTrace;
 use maitre_sim::lab::script::WORKERS_MAX;
 use maitre_sim::trace::Trace;
 
@@ -126,8 +126,8 @@ impl Asked {
     fn answer(self, as_json: bool) -> anyhow::Result<(String, ExitCode)> {
         let has_dials = self.runs > 0 && self.names.iter().any(|&it| !dials::of(it).is_empty());
         let split = traffic::split(&self.study, self.speed, has_dials)?;
-        let decks: Vec<Deck<'_>> =
-            split.traffics.iter().map(|it| Deck::new(&it.trace, self.study.block_tokens)).collect();
+        let decks: Vec<PreparedTrace<'_>> =
+            split.traffics.iter().map(|it| PreparedTrace::new(&it.trace, self.study.block_tokens)).collect();
         let mut player = self.player(&split, &decks)?;
         let mut search =
             Search { player: &mut player, goal: &self.goal, span: self.span, runs: self.runs, split: &split };
@@ -138,8 +138,11 @@ impl Asked {
         Ok((text, code))
     }
 
-    fn player<'a>(&self, split: &Split, decks: &'a [Deck<'a>]) -> anyhow::Result<Player<'a>> {
-        let ground = |(deck, traffic): (&'a Deck<'a>, &traffic::Traffic)| Ground { deck, seed: traffic.seed };
+    fn player<'a>(&self, split: &Split, decks: &'a [PreparedTrace<'a>]) -> anyhow::Result<Player<'a>> {
+        let ground = |(prepared, traffic): (&'a PreparedTrace<'a>, &traffic::Traffic)| Ground {
+            prepared,
+            seed: traffic.seed,
+        };
         let grounds = decks.iter().zip(&split.traffics).map(ground).collect();
         let mut study = self.study.clone();
         study.trace = Trace::default();

@@ -27,7 +27,7 @@ use maitre_policy::Name;
 use maitre_proxy::Router;
 use maitre_sim::events;
 use maitre_sim::http::{self, Handle, Host};
-use maitre_sim::lab::{self, Deck, Knowledge, Limits};
+use maitre_sim::lab::{self, Knowledge, Limits, PreparedTrace};
 use maitre_sim::profile::{A10G_8B, Profile, StepModel};
 use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
@@ -223,8 +223,8 @@ impl Stage {
     }
 
     fn play_virtually(&self, settings: &lab::Settings, block_tokens: u32) -> Row {
-        let deck = Deck::new(&self.trace, block_tokens);
-        lab::play(settings, &deck, &mut ()).row("virtual", &Targets::default())
+        let prepared = PreparedTrace::new(&self.trace, block_tokens);
+        lab::play(settings, &prepared, &mut ()).row("virtual", &Targets::default())
     }
 
     /// The laboratory with one thing wrong at a time.

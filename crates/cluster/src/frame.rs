@@ -67,7 +67,7 @@ pub(crate) enum Body<'a> {
     /// All rows of the sender as of `head.seq`.
     Snapshot { part: Part, since: Since, name: &'a str, records: Vec<Record<'a>> },
     /// What the sender believes of caches, whoever told it. The first part names the routers that it hears.
-    Book { part: Part, routers: Vec<RouterId>, records: Vec<Record<'a>> },
+    CacheDirectory { part: Part, routers: Vec<RouterId>, records: Vec<Record<'a>> },
     /// What is asked of others, and pages they asked for.
     Aside(Vec<Record<'a>>),
 }
@@ -226,7 +226,7 @@ pub(crate) enum Kind {
     Hello = 3,
     Bye = 4,
     Snapshot = 5,
-    Book = 6,
+    CacheDirectory = 6,
     Aside = 7,
 }
 
@@ -254,9 +254,9 @@ impl Record<'_> {
                 matches!(kind, Kind::Delta | Kind::Snapshot)
             }
             Record::Gone { .. } => kind == Kind::Delta,
-            Record::Seat(_) => matches!(kind, Kind::Delta | Kind::Snapshot | Kind::Book),
+            Record::Seat(_) => matches!(kind, Kind::Delta | Kind::Snapshot | Kind::CacheDirectory),
             Record::Pages { .. } => {
-                matches!(kind, Kind::Delta | Kind::Snapshot | Kind::Book | Kind::Aside)
+                matches!(kind, Kind::Delta | Kind::Snapshot | Kind::CacheDirectory | Kind::Aside)
             }
             Record::Resync { .. } | Record::Want { .. } => kind == Kind::Aside,
         }

@@ -8,7 +8,7 @@
 //! Left out: how frames get to the others and whom to trust, which a transport sees to; and what follows from the news,
 //! which is for whoever picks workers.
 
-mod book;
+mod directory;
 mod frame;
 pub mod node;
 mod own;
@@ -16,5 +16,5 @@ pub mod row;
 mod stream;
 mod view;
 
-pub use node::{BEAT, FLUSH, Heard, Node, Numbers, Peer, Settings, Standing, Unheard};
-pub use row::{Chain, Facts, Fit, Incarnation, Load, News, RouterId, Seated, Spent, Unit, Verdict};
+pub use node::{BEAT, FLUSH, Heard, Node, Numbers, Peer, PeerState, Settings, Unheard};
+pub use row::{Chain, Facts, Fit, Incarnation, Load, PeerUpdate, RouterId, Seated, Spent, Unit, Verdict};

@@ -19,12 +19,12 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::book::{Book, CLAIMS_MAX, PAGES_MAX};
+use crate::directory::{CLAIMS_MAX, CacheDirectory, PAGES_MAX};
 use crate::frame::write::{self, Sheet};
 use crate::frame::{Beat, Echo, Head, NAME_MAX, ROUTERS_MAX, Record, Since};
 use crate::node::greet::Greeting;
 use crate::own::{self, Own, PINS_MAX, SPENT_MAX};
-use crate::row::{Chain, Facts, Incarnation, Load, News, RouterId, Spent};
+use crate::row::{Chain, Facts, Incarnation, Load, PeerUpdate, RouterId, Spent};
 use crate::view::{Ranked, View};
 use maitre_base::Instant;
 
@@ -75,7 +75,7 @@ pub enum Unheard {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PeerState {
     Live,
     /// Not heard for too long.
     Lost,
@@ -88,7 +88,7 @@ pub struct Peer {
     /// Its number until it has told its name.
     pub name: String,
     pub incarnation: Incarnation,
-    pub standing: Standing,
+    pub standing: PeerState,
     /// How long what it tells is under way; none before it was measured.
     pub lag: Option<Duration>,
     /// When it was last heard.
@@ -120,7 +120,7 @@ pub struct Node {
     stamp: u64,
     own: Own,
     view: View,
-    book: Book,
+    directory: CacheDirectory,
     greeting: Greeting,
     pulse: Pulse,
     asked: Asked,
@@ -163,7 +163,7 @@ impl Node {
             stamp: 0,
             own: Own::new(PINS_MAX, SPENT_MAX),
             view: View::default(),
-            book: Book::new(PAGES_MAX, CLAIMS_MAX),
+            directory: CacheDirectory::new(PAGES_MAX, CLAIMS_MAX),
             greeting: Greeting::default(),
             pulse: Pulse::default(),
             asked: Asked::default(),
@@ -185,7 +185,7 @@ impl Node {
     /// This router no longer knows the worker.
     pub fn forget(&mut self, worker: u64) {
         self.own.forget(worker);
-        self.book.forget(worker);
+        self.directory.forget(worker);
     }
 
     /// A session sits there now. Saying so again costs nothing.
@@ -209,7 +209,7 @@ impl Node {
 
     /// A prompt went to this worker. Links are never 0; a chain without links, or with too many, is not told.
     pub fn seat(&mut self, worker: u64, chain: Chain<'_>) {
-        self.book.seat(worker, chain, self.seq + 1);
+        self.directory.seat(worker, chain, self.seq + 1);
     }
 
     /// What is shown of us to others.
@@ -230,7 +230,7 @@ impl Node {
     /// Whether a flush would send something now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.own.has_pending()
-            || self.book.has_pending()
+            || self.directory.has_pending()
             || self.greeting.is_due()
             || self.asks(now)
             || self.answers(now)
@@ -264,7 +264,7 @@ impl Node {
     }
 
     /// Lets rows of the silent go. Call it with each beat.
-    pub fn tick(&mut self, now: Instant, news: &mut Vec<News>) {
+    pub fn tick(&mut self, now: Instant, news: &mut Vec<PeerUpdate>) {
         self.view.tick(now, self.silence_max);
         self.view.tell(news);
         self.greet_again(now);
@@ -277,9 +277,9 @@ impl Node {
     /// For metrics.
     pub fn numbers(&self) -> Numbers {
         Numbers {
-            dropped: self.own.dropped() + self.view.dropped() + self.book.dropped(),
+            dropped: self.own.dropped() + self.view.dropped() + self.directory.dropped(),
             repairs: self.repairs,
-            pages: self.book.pages(),
+            pages: self.directory.pages(),
             rows: self.own.rows() + self.view.rows(),
         }
     }
@@ -302,7 +302,7 @@ impl Node {
     fn tell(&mut self, frames: &mut Vec<Vec<u8>>) {
         let mut deltas = Deltas { head: self.head(), sheet: &mut self.sheet, frames };
         self.own.tell(|make| deltas.push(make));
-        self.book.tell(|record| deltas.push(&|_| *record));
+        self.directory.tell(|record| deltas.push(&|_| *record));
         deltas.close();
         self.seq = deltas.head.seq;
     }

@@ -88,7 +88,7 @@ pub struct Seated {
 
 /// What changed in the view, for whoever decides. Workers, models and tenants go by hashes of their names.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum PeerUpdate {
     /// All that other routers have promised to this worker now.
     Promised {
         worker: u64,

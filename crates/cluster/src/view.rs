@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::frame::{Body, Head, ROUTERS_MAX};
-use crate::node::{Peer, Standing};
+use crate::node::{Peer, PeerState};
 use crate::own;
-use crate::row::{Facts, Incarnation, Load, News, RouterId, Spent};
+use crate::row::{Facts, Incarnation, Load, PeerUpdate, RouterId, Spent};
 use crate::stream::{Parts, Stream};
 use crate::view::rows::{Account, Pin, Rows};
 use maitre_base::Instant;
@@ -46,7 +46,7 @@ impl Router {
                 id: head.router,
                 name: format!("{:016x}", head.router.0),
                 incarnation: head.incarnation,
-                standing: Standing::Live,
+                standing: PeerState::Live,
                 lag: None,
                 heard: now,
                 served: 0,
@@ -63,7 +63,7 @@ impl Router {
     }
 
     pub(crate) fn is_live(&self) -> bool {
-        self.peer.standing == Standing::Live
+        self.peer.standing == PeerState::Live
     }
 
     pub(crate) fn rename(&mut self, name: &str) {
@@ -139,7 +139,7 @@ impl View {
         if self.over.get(&head.router).is_some_and(is_late) {
             return Admission::Late;
         }
-        let is_kept = matches!(body, Body::Snapshot { .. } | Body::Book { .. });
+        let is_kept = matches!(body, Body::Snapshot { .. } | Body::CacheDirectory { .. });
         match self.routers.get(&head.router).map(|it| (it.peer.incarnation, it.is_live())) {
             Some((known, is_live)) if known > head.incarnation && (is_live || !beats) => {
                 return Admission::Late;
@@ -156,7 +156,7 @@ impl View {
         self.over.remove(&head.router);
         let router = self.routers.entry(head.router).or_insert_with(|| Router::new(now, head));
         router.peer.heard = now;
-        router.peer.standing = Standing::Live;
+        router.peer.standing = PeerState::Live;
         router.is_warm = head.is_warm;
         Admission::Heard
     }
@@ -190,7 +190,7 @@ impl View {
     }
 
     /// Tells what changed since it was told last.
-    pub(crate) fn tell(&mut self, news: &mut Vec<News>) {
+    pub(crate) fn tell(&mut self, news: &mut Vec<PeerUpdate>) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -201,14 +201,14 @@ impl View {
                 false => self.sums.insert(worker, load),
             };
             if told.unwrap_or_default() != load {
-                news.push(News::Promised { worker, load });
+                news.push(PeerUpdate::Promised { worker, load });
             }
         }
         self.touched = touched;
         let counted = (self.live().count(), self.routers.len());
         if counted != self.counted {
             self.counted = counted;
-            news.push(News::Routers { heard: counted.0 as u32 + 1, known: counted.1 as u32 + 1 });
+            news.push(PeerUpdate::Routers { heard: counted.0 as u32 + 1, known: counted.1 as u32 + 1 });
         }
     }
 
@@ -219,9 +219,15 @@ impl View {
         }
     }
 
-    pub(crate) fn facts(&mut self, from: RouterId, version: u64, worker: u64, facts: Facts) -> Option<News> {
+    pub(crate) fn facts(
+        &mut self,
+        from: RouterId,
+        version: u64,
+        worker: u64,
+        facts: Facts,
+    ) -> Option<PeerUpdate> {
         let router = self.routers.get_mut(&from)?;
-        router.rows.set_facts(version, worker, Some(facts)).then_some(News::Judged { worker, facts })
+        router.rows.set_facts(version, worker, Some(facts)).then_some(PeerUpdate::Judged { worker, facts })
     }
 
     pub(crate) fn gone(&mut self, from: RouterId, version: u64, worker: u64) {
@@ -246,7 +252,13 @@ impl View {
     }
 
     /// What a tenant had, in all. Returns how much of it is news.
-    pub(crate) fn spent(&mut self, from: RouterId, model: u64, tenant: u64, heard: Account) -> Option<News> {
+    pub(crate) fn spent(
+        &mut self,
+        from: RouterId,
+        model: u64,
+        tenant: u64,
+        heard: Account,
+    ) -> Option<PeerUpdate> {
         let Router { rows, stream, .. } = self.routers.get_mut(&from)?;
         let forgotten = rows.accounts_forgotten();
         // What is first seen counts if it began while we listened; else it may be of hours ago.
@@ -257,7 +269,7 @@ impl View {
             stream.begin = Some(stream.seen().saturating_sub(1));
         }
         let more = more.unwrap_or(if is_new { heard.total } else { Spent::default() });
-        (more != Spent::default()).then_some(News::Spent { model, tenant, more })
+        (more != Spent::default()).then_some(PeerUpdate::Spent { model, tenant, more })
     }
 
     /// A snapshot of this version is complete: what it did not name is gone.
@@ -297,7 +309,7 @@ impl View {
         let Some(router) = self.routers.get_mut(&id) else {
             return;
         };
-        router.peer.standing = Standing::Lost;
+        router.peer.standing = PeerState::Lost;
         router.peer.lag = None;
         self.touched.extend(router.rows.loaded());
         self.dropped += router.rows.dropped();

@@ -1,4 +1,4 @@
-//! What a decision costs: from the arrival of a prompt of 512 blocks to its seat, among 64 workers and among
+//! What a decision costs: from the arrival of a prompt of 512 blocks to its placement, among 64 workers and among
 //! 1,000.
 //!
 //! All of it is timed that stands between a client and its worker: the prompt is looked up, every worker
@@ -11,8 +11,8 @@
 //!
 //! Neighbours on the machine only ever add, so of many short rounds the one with the least p99 counts.
 //!
-//! Nothing is allocated a worker: standings, holdings and candidates are filled into vectors that the brain
-//! keeps, and what a seat allocates (its place among the open, runs of new blocks in the index) does not
+//! Nothing is allocated a worker: snapshots, holdings and candidates are filled into vectors that the brain
+//! keeps, and what a placement allocates (its place among the open, runs of new blocks in the index) does not
 //! know how many workers there are. To count that here would take an allocator of our own, and so unsafe
 //! code, which we have forbidden ourselves.
 //!
@@ -250,11 +250,11 @@ impl Fleet {
         let start = Clock::now();
         self.brain.on(self.now, event, &mut self.effects);
         let took = start.elapsed();
-        let [Effect::Seat(seat)] = self.effects[..] else { panic!("not seated: {:?}", self.effects) };
-        let computed = tokens.len() as u64 - seat.held.map_or(0, |it| it.0);
+        let [Effect::Place(placement)] = self.effects[..] else { panic!("not seated: {:?}", self.effects) };
+        let computed = tokens.len() as u64 - placement.held.map_or(0, |it| it.0);
         let first = self.now + FLOOR + PREFILL_TOKEN * computed as u32;
-        self.script.push(Reverse((first, Step::FirstToken(seat.request, seat.worker))));
-        self.script.push(Reverse((first + STEP * ANSWER, Step::Finished(seat.request))));
+        self.script.push(Reverse((first, Step::FirstToken(placement.request, placement.worker))));
+        self.script.push(Reverse((first + STEP * ANSWER, Step::Finished(placement.request))));
         self.next += 1;
         self.play_until(self.now + STEP * ANSWER / (OPEN * self.workers));
         took

@@ -1,6 +1,6 @@
 //! Requests that stand in line for one worker and no other: not promised to it yet, but they will be.
 //!
-//! Whoever looks for a seat reckons with those of its own class and above that wait for it there. Those below wait for
+//! Whoever looks for a placement reckons with those of its own class and above that wait for it there. Those below wait for
 //! what is left, and are not in the way.
 
 use maitre_base::{ClassId, Tokens, WorkerId};

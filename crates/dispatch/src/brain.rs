@@ -5,7 +5,7 @@ use std::sync::Arc;
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, Standing, State, Wanted};
+use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, State, Wanted, WorkerSnapshot};
 use maitre_index::prefix::Unit;
 use maitre_index::{Planted, Report, Root, Stored};
 use maitre_policy::{Ask, Candidate, Strategy};
@@ -14,6 +14,7 @@ use maitre_queue as queue;
 use crate::awaited;
 use crate::budget::Budget;
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
+use crate::dirty::DirtySet;
 use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal};
 use crate::explain::{Opening, Outcome, Ring};
 use crate::forecast::{Forecast, Foreseen};
@@ -21,17 +22,16 @@ use crate::hot::Prefixes;
 use crate::in_use::InUse;
 use crate::settings::Settings;
 use crate::shadow::Shadows;
-use crate::untold::Untold;
 
 mod consider;
 mod hear;
 mod learn;
 mod number;
+mod placement;
 mod pool;
 mod recall;
 pub mod reconfigure;
 mod record;
-mod seat;
 mod tell;
 mod wait;
 
@@ -44,7 +44,7 @@ pub const ATTEMPTS_MAX: u32 = 8;
 
 /// A request between its arrival and its end.
 #[derive(Clone, Debug)]
-struct Open {
+struct PendingRequest {
     wanted: Wanted,
     ask: Ask,
     size: Size,
@@ -62,7 +62,7 @@ struct Open {
     line: InLine,
     prompt: Option<Prompt>,
     /// Where it is seated now; none between a failed attempt and the refusal.
-    seat: Option<Place>,
+    placement: Option<Attempt>,
     tried: Vec<WorkerId>,
     /// Attempts that reached a worker and failed.
     failovers: u32,
@@ -81,16 +81,16 @@ struct Spending {
     is_told: bool,
 }
 
-impl Open {
+impl PendingRequest {
     /// What it will come to, in all.
     fn tokens(&self) -> u64 {
         (self.ask.prefill + self.ask.decode).0
     }
 }
 
-/// A seat, and what we will want to know of it later.
+/// A placement, and what we will want to know of it later.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Attempt {
     worker: WorkerId,
     promise: Promise,
     at: Instant,
@@ -161,7 +161,7 @@ pub struct Brain {
     strategies: NumberMap<Strategy>,
     /// For requests whose model nobody lists, or that name none.
     unlisted: Strategy,
-    open: NumberMap<Open>,
+    open: NumberMap<PendingRequest>,
     /// By the number of the model.
     pools: NumberMap<Pool>,
     /// Those in line for one worker alone.
@@ -180,7 +180,7 @@ pub struct Brain {
     // Other routers.
     routers: Routers,
     /// None if there is nobody to tell.
-    untold: Option<Untold>,
+    dirty: Option<DirtySet>,
     /// When all that was learned of workers was last told.
     judged: Instant,
     early_pins: EarlyPins,
@@ -190,11 +190,11 @@ pub struct Brain {
     prefixes: Prefixes,
     shadows: Shadows,
     // Scratch, so that a decision allocates nothing per worker.
-    standings: Vec<Standing>,
+    snapshots: Vec<WorkerSnapshot>,
     held: Vec<Held>,
     openings: Vec<Opening>,
     candidates: Vec<Candidate>,
-    /// The standing behind each candidate.
+    /// The snapshot behind each candidate.
     places: Vec<usize>,
     found: Vec<RequestId>,
 }
@@ -218,14 +218,14 @@ impl Brain {
             budget: Budget::new(settings.budget),
             rng: Rng::new(settings.seed),
             routers: Routers::default(),
-            untold: settings.shares.then(Untold::default),
+            dirty: settings.shares.then(DirtySet::default),
             judged: Instant::ZERO,
             early_pins: EarlyPins::default(),
             ring: Ring::new(settings.explain.decisions),
             forecast: Forecast::default(),
             prefixes: Prefixes::default(),
             shadows: Shadows::new(&settings.shadows, settings.knobs, settings.shadow_sample, settings.seed),
-            standings: Vec::new(),
+            snapshots: Vec::new(),
             held: Vec::new(),
             openings: Vec::new(),
             candidates: Vec::new(),
@@ -276,8 +276,8 @@ impl Brain {
     }
 
     /// Where a request is seated now.
-    pub fn seat_of(&self, request: RequestId) -> Option<WorkerId> {
-        self.open.get(&request.0)?.seat.map(|it| it.worker)
+    pub fn worker_of(&self, request: RequestId) -> Option<WorkerId> {
+        self.open.get(&request.0)?.placement.map(|it| it.worker)
     }
 
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
@@ -319,7 +319,7 @@ impl Brain {
                     self.see(now, worker, evidence, effects);
                 }
                 // What became of an attempt that nobody wants any more is news of its worker alone.
-                if self.seat_of(request) == Some(worker) {
+                if self.worker_of(request) == Some(worker) {
                     self.failed(now, request, failure, effects);
                 }
             }
@@ -434,7 +434,7 @@ impl Brain {
     }
 
     /// A request as it is known before anything was decided.
-    fn opened(&self, now: Instant, arrival: &Arrival<'_>, wanted: Wanted) -> Open {
+    fn opened(&self, now: Instant, arrival: &Arrival<'_>, wanted: Wanted) -> PendingRequest {
         let estimate = self.fleet.estimate(model_of(wanted));
         let work = estimate.work(arrival.size, arrival.answer_max, arrival.decodes);
         let ask = Ask {
@@ -449,7 +449,7 @@ impl Brain {
         let class = ClassId(arrival.class.0.min(queue.classes.len() as u8 - 1));
         let deadline = arrival.deadline.filter(|_| queue.enabled);
         let patience = deadline.or_else(|| queue.classes[class.index()].deadline.map(|it| now + it));
-        Open {
+        PendingRequest {
             class,
             tenant: arrival.tenant,
             arrived: now,
@@ -463,7 +463,7 @@ impl Brain {
             decodes: arrival.decodes,
             form: arrival.form,
             prompt: arrival.prompt.cloned(),
-            seat: None,
+            placement: None,
             tried: Vec::new(),
             failovers: 0,
             failure: None,
@@ -487,21 +487,21 @@ impl Brain {
     }
 
     fn first_token(&mut self, now: Instant, request: RequestId, worker: WorkerId, effects: &mut Vec<Effect>) {
-        // One that was called back too late: its client has its answer, and it wants no other seat.
+        // One that was called back too late: its client has its answer, and it wants no other placement.
         self.leave_line(request);
-        if self.seat_of(request).is_some_and(|it| it != worker)
+        if self.worker_of(request).is_some_and(|it| it != worker)
             && let Some(place) = self.unseat(request)
         {
             self.note_end(now, &place, Outcome::Recalled, None);
         }
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let Some(place) = open.seat.as_mut() else { return };
+        let Some(place) = open.placement.as_mut() else { return };
         self.fleet.prefilled(now, worker, &mut place.promise);
         if let Some(prompt) = open.prompt.as_ref().filter(|_| place.is_noted) {
             self.cache.prefilled(now, worker, prompt);
         }
-        if let Some(untold) = &mut self.untold {
-            untold.promise(worker);
+        if let Some(dirty) = &mut self.dirty {
+            dirty.promise(worker);
         }
         // An answer in one piece tells when it ended, not when it began.
         if open.form == Form::Stream && open.decodes == Decodes::Yes {
@@ -521,12 +521,12 @@ impl Brain {
     /// Answers in one piece do not say when their prefill is done: it is when it should be.
     fn presume_prefilled(&mut self, now: Instant) {
         for open in self.open.values_mut().filter(|it| it.form == Form::Whole) {
-            let Some(place) = open.seat.as_mut().filter(|it| !it.promise.prefilled) else { continue };
+            let Some(place) = open.placement.as_mut().filter(|it| !it.promise.prefilled) else { continue };
             let Some(worker) = self.fleet.worker(place.worker) else { continue };
             if now.since(place.at).as_secs_f64() >= worker.rates.prefill.at(place.prefill_ahead as f64) {
                 self.fleet.prefilled(now, place.worker, &mut place.promise);
-                if let Some(untold) = &mut self.untold {
-                    untold.promise(place.worker);
+                if let Some(dirty) = &mut self.dirty {
+                    dirty.promise(place.worker);
                 }
             }
         }
@@ -566,7 +566,7 @@ impl Brain {
     }
 
     /// Ends a request, whatever became of it, and tells where it sat.
-    fn close(&mut self, request: RequestId) -> Option<(Open, Option<Place>)> {
+    fn close(&mut self, request: RequestId) -> Option<(PendingRequest, Option<Attempt>)> {
         self.leave_line(request);
         let place = self.unseat(request);
         let open = self.open.remove(&request.0)?;

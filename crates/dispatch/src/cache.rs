@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use maitre_base::{Instant, Tokens, WorkerId};
-use maitre_fleet::Standing;
+use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Report, Settings, Source};
@@ -40,7 +40,7 @@ pub struct Held {
 pub(crate) struct Question<'a> {
     pub(crate) prompt: &'a Prompt,
     pub(crate) tokens: Tokens,
-    pub(crate) standings: &'a [Standing],
+    pub(crate) snapshots: &'a [WorkerSnapshot],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -219,7 +219,7 @@ impl Cache {
 
     // Requests.
 
-    /// Fills `held`, one for each of the standings.
+    /// Fills `held`, one for each of the snapshots.
     pub(crate) fn look_up(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
         self.find(question, held, Index::look_up);
     }
@@ -235,12 +235,12 @@ impl Cache {
         held: &mut Vec<Held>,
         look: fn(&mut Index, Chain<'_>, &mut Holdings),
     ) {
-        let Question { prompt, tokens: prompt_tokens, standings } = question;
+        let Question { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
-        held.resize(standings.len(), Held::default());
+        held.resize(snapshots.len(), Held::default());
         self.sizes.clear();
-        for standing in standings {
-            let size = self.known.get(standing.worker.index()).map_or(BLOCK_TOKENS, |it| it.block);
+        for snapshot in snapshots {
+            let size = self.known.get(snapshot.worker.index()).map_or(BLOCK_TOKENS, |it| it.block);
             if !self.sizes.contains(&size) {
                 self.sizes.push(size);
             }
@@ -249,8 +249,8 @@ impl Cache {
             let size = self.sizes[place];
             let Some(chain) = chain(prompt, size, &mut self.links) else { continue };
             look(of(prompt.unit, &mut self.index, &mut self.words), chain, &mut self.holdings);
-            for (standing, held) in standings.iter().zip(held.iter_mut()) {
-                let worker = standing.worker;
+            for (snapshot, held) in snapshots.iter().zip(held.iter_mut()) {
+                let worker = snapshot.worker;
                 if self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block) == size {
                     *held = in_tokens(prompt, prompt_tokens, size, self.holdings.of(worker));
                 }

@@ -10,7 +10,7 @@ use maitre_index::feed::Trust;
 use maitre_policy::Why;
 
 use crate::cache::Prompt;
-use crate::peers::News;
+use crate::peers::PeerUpdate;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -110,7 +110,7 @@ pub enum Event<'a> {
         request: RequestId,
     },
     /// Another router told us something.
-    Peers(News<'a>),
+    Peers(PeerUpdate<'a>),
     Tick,
 }
 
@@ -249,8 +249,8 @@ pub enum Effect {
     /// Tell the operator.
     Changed(Change),
     /// The request goes there. Not only the one that the event was about: any that waited.
-    Seat(Seat),
-    /// It waits in line; a later `Seat` or `Refuse` tells what became of it.
+    Place(Placement),
+    /// It waits in line; a later `Placement` or `Refuse` tells what became of it.
     Wait {
         request: RequestId,
     },
@@ -268,7 +268,7 @@ pub enum Effect {
 
 /// Where a request goes, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Placement {
     pub request: RequestId,
     pub worker: WorkerId,
     pub why: Why,

@@ -70,7 +70,7 @@ impl Opening {
 pub enum Outcome {
     /// It is under way.
     #[default]
-    Open,
+    PendingRequest,
     Answered,
     /// It failed before the first byte; if there is another attempt, that has a record of its own.
     Failed,
@@ -91,7 +91,7 @@ pub enum Outcome {
 impl Outcome {
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::Open => "open",
+            Outcome::PendingRequest => "open",
             Outcome::Answered => "answered",
             Outcome::Failed => "failed",
             Outcome::BrokeOff => "broke-off",
@@ -147,7 +147,7 @@ pub struct Decision {
     pub ask: Ask,
     /// What the chosen one was believed to hold of the prompt; none where nobody looked.
     pub held: Option<Tokens>,
-    /// Seconds from the seat to the first token, as foreseen.
+    /// Seconds from the placement to the first token, as foreseen.
     pub predicted: Option<f64>,
     /// The cheapest first.
     pub candidates: Vec<Considered>,
@@ -158,9 +158,9 @@ pub struct Decision {
 
     // What became of it.
     pub outcome: Outcome,
-    /// From the seat to the first token. The time in line is `waited`. None for answers in one piece.
+    /// From the placement to the first token. The time in line is `waited`. None for answers in one piece.
     pub first_token: Option<Duration>,
-    /// From the seat to the end.
+    /// From the placement to the end.
     pub total: Option<Duration>,
     pub counted: Counted,
 }
@@ -186,7 +186,7 @@ impl Default for Decision {
             candidates: Vec::new(),
             candidates_total: 0,
             shadows: Vec::new(),
-            outcome: Outcome::Open,
+            outcome: Outcome::PendingRequest,
             first_token: None,
             total: None,
             counted: NOTHING_COUNTED,
@@ -203,7 +203,7 @@ impl Decision {
     }
 
     pub fn is_open(&self) -> bool {
-        self.outcome == Outcome::Open
+        self.outcome == Outcome::PendingRequest
     }
 }
 

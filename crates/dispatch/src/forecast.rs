@@ -31,7 +31,7 @@ pub struct Prediction {
     pub median_error: Option<f64>,
 }
 
-/// What was foreseen of one seat.
+/// What was foreseen of one placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Foreseen {
     /// Before any correction.
@@ -82,7 +82,7 @@ impl Forecast {
         Prediction { count: self.errors.len(), median_error }
     }
 
-    /// A first token came so many seconds after its seat.
+    /// A first token came so many seconds after its placement.
     pub(crate) fn learn(&mut self, worker: WorkerId, foreseen: Foreseen, seconds: f64) {
         if seconds <= 0.0 || foreseen.raw <= 0.0 {
             return;

@@ -7,6 +7,7 @@ mod awaited;
 pub mod brain;
 pub mod budget;
 pub mod cache;
+mod dirty;
 pub mod event;
 pub mod explain;
 pub mod forecast;
@@ -15,9 +16,8 @@ pub mod in_use;
 pub mod peers;
 pub mod settings;
 pub mod shadow;
-mod untold;
 
 pub use brain::{Brain, Plan, Reader};
 pub use cache::Prompt;
-pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal, Seat, is_told};
+pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Placement, Refusal, is_told};
 pub use settings::Settings;

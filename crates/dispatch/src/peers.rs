@@ -58,7 +58,7 @@ impl Judged {
 
 /// What another router tells.
 #[derive(Clone, Copy, Debug)]
-pub enum News<'a> {
+pub enum PeerUpdate<'a> {
     /// All that others have promised to this worker now.
     Promised {
         worker: u64,
@@ -92,7 +92,7 @@ pub enum News<'a> {
 
 /// What others should be told, since they last were.
 #[derive(Clone, Debug, Default)]
-pub struct Tidings {
+pub struct Outbox {
     /// All we have promised, for each worker where that changed.
     pub promised: Vec<(u64, Load)>,
     pub judged: Vec<(u64, Judged)>,
@@ -106,11 +106,11 @@ pub struct Tidings {
     pub dropped: u64,
 }
 
-impl Tidings {
+impl Outbox {
     /// Nothing, with room for as much as there was. To let many prompts go takes time: better before
-    /// `Brain::take_tidings`, which does it too, than behind the lock that guards the brain.
+    /// `Brain::take_outbox`, which does it too, than behind the lock that guards the brain.
     pub fn clear(&mut self) {
-        let Tidings { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        let Outbox { promised, judged, gone, pinned, spent, seated, dropped } = self;
         promised.clear();
         judged.clear();
         gone.clear();
@@ -121,7 +121,7 @@ impl Tidings {
     }
 
     pub fn is_empty(&self) -> bool {
-        let Tidings { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        let Outbox { promised, judged, gone, pinned, spent, seated, dropped } = self;
         let of_workers = promised.is_empty() && judged.is_empty() && gone.is_empty();
         of_workers && pinned.is_empty() && spent.is_empty() && seated.is_empty() && *dropped == 0
     }

@@ -30,7 +30,7 @@ pub struct Vote {
 
 /// How a shadow has done beside the strategy in charge, in sums over its decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct ShadowScore {
     pub name: Name,
     pub decisions: u64,
     /// Those in which it would have gone elsewhere.
@@ -43,7 +43,7 @@ pub struct Standing {
 
 #[derive(Clone, Debug)]
 struct Shadow {
-    standing: Standing,
+    score: ShadowScore,
     /// By the number of the model.
     strategies: NumberMap<Strategy>,
     unlisted: Strategy,
@@ -103,8 +103,8 @@ impl Shadows {
         self.shadows.is_empty()
     }
 
-    pub(crate) fn standings(&self) -> impl Iterator<Item = Standing> {
-        self.shadows.iter().map(|it| it.standing)
+    pub(crate) fn scores(&self) -> impl Iterator<Item = ShadowScore> {
+        self.shadows.iter().map(|it| it.score)
     }
 
     /// Other shadows from now on; those that stay keep what they remember, and their sums.
@@ -112,7 +112,7 @@ impl Shadows {
         (self.knobs, self.sample) = (knobs, sample);
         let mut before = std::mem::take(&mut self.shadows);
         for &name in names {
-            let known = before.iter().position(|it| it.standing.name == name);
+            let known = before.iter().position(|it| it.score.name == name);
             let mut shadow = match known {
                 Some(place) => before.swap_remove(place),
                 None => Shadow::new(name, knobs),
@@ -133,20 +133,20 @@ impl Shadows {
         let (our_price, our_ttft) = (least_delay::price(ask, chosen), case.forecast.seconds(ask, chosen));
         let open = case.open();
         for shadow in &mut self.shadows {
-            let name = shadow.standing.name;
+            let name = shadow.score.name;
             // As if it were in charge: who cannot tell what waiting costs is shown only those that have room.
             let shown = if name.holds_out() { candidates } else { &open };
             let strategy = shadow.strategy(case.model, self.knobs);
             let Some(pick) = strategy.pick(ask, shown, &mut self.rng) else { continue };
             let vote = case.vote(name, &shown[pick.index], pick.why);
             votes.push(vote);
-            let standing = &mut shadow.standing;
-            standing.decisions += 1;
-            standing.differed += u64::from(vote.worker != chosen.worker);
-            standing.price_seconds += vote.price;
-            standing.our_price_seconds += our_price;
-            standing.ttft_seconds += vote.ttft;
-            standing.our_ttft_seconds += our_ttft;
+            let score = &mut shadow.score;
+            score.decisions += 1;
+            score.differed += u64::from(vote.worker != chosen.worker);
+            score.price_seconds += vote.price;
+            score.our_price_seconds += our_price;
+            score.ttft_seconds += vote.ttft;
+            score.our_ttft_seconds += our_ttft;
         }
     }
 
@@ -155,7 +155,7 @@ impl Shadows {
         votes.clear();
         let open = case.open();
         for shadow in &self.shadows {
-            let strategy = shadow.standing.name;
+            let strategy = shadow.score.name;
             let shown = if strategy.holds_out() { case.candidates } else { &open };
             let known = case.model.and_then(|it| shadow.strategies.get(&u64::from(it.0)));
             let pick = known.unwrap_or(&shadow.unlisted).peek(case.ask, shown, &self.rng);
@@ -166,7 +166,7 @@ impl Shadows {
 
 impl Shadow {
     fn new(name: Name, knobs: Knobs) -> Shadow {
-        let standing = Standing {
+        let score = ShadowScore {
             name,
             decisions: 0,
             differed: 0,
@@ -175,11 +175,11 @@ impl Shadow {
             ttft_seconds: 0.0,
             our_ttft_seconds: 0.0,
         };
-        Shadow { standing, strategies: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
+        Shadow { score, strategies: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
     }
 
     fn strategy(&mut self, model: Option<ModelId>, knobs: Knobs) -> &mut Strategy {
-        let name = self.standing.name;
+        let name = self.score.name;
         match model {
             Some(model) => {
                 self.strategies.entry(u64::from(model.0)).or_insert_with(|| Strategy::new(name, knobs))

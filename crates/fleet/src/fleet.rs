@@ -53,7 +53,7 @@ struct Known {
 
 /// A worker that could take a request, as it stands now.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct WorkerSnapshot {
     pub worker: WorkerId,
     pub key: u64,
     /// By all routers.
@@ -423,7 +423,13 @@ impl Fleet {
     ///
     /// The fit come first. Suspects join when less than half of the workers are fit (the fault may be
     /// ours, and the few left would drown), those known to refuse only when there is nobody else.
-    pub fn standings(&self, now: Instant, wanted: Wanted, tried: &[WorkerId], seats: &mut Vec<Standing>) {
+    pub fn snapshots(
+        &self,
+        now: Instant,
+        wanted: Wanted,
+        tried: &[WorkerId],
+        seats: &mut Vec<WorkerSnapshot>,
+    ) {
         let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
         // One pass over the workers, not one a question: to fetch a thousand of them from memory twice was
         // a fifth of a decision.
@@ -433,7 +439,7 @@ impl Fleet {
             for it in self.workers().filter(is_open) {
                 open += 1;
                 if tier(it).is_some_and(|tier| tier <= worst) {
-                    seats.push(self.standing(now, wanted, it));
+                    seats.push(self.snapshot(now, wanted, it));
                 }
             }
             (seats.len(), open)
@@ -455,9 +461,9 @@ impl Fleet {
     }
 
     /// One worker as it stands, whatever it serves; none if it may not take anything.
-    pub fn standing_of(&self, now: Instant, worker: WorkerId) -> Option<Standing> {
+    pub fn snapshot_of(&self, now: Instant, worker: WorkerId) -> Option<WorkerSnapshot> {
         let worker = self.worker(worker).filter(|it| !it.draining && tier(it).is_some())?;
-        Some(self.standing(now, Wanted::Anything, worker))
+        Some(self.snapshot(now, Wanted::Anything, worker))
     }
 
     /// What is learned of all workers together.
@@ -470,14 +476,14 @@ impl Fleet {
         self.scale
     }
 
-    fn standing(&self, now: Instant, wanted: Wanted, worker: &Worker) -> Standing {
+    fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
         let slot = match wanted {
             Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
             _ => Slot::Ready,
         };
         let fresh = worker.fresh(now);
         let promised = worker.promised_by_all();
-        Standing {
+        WorkerSnapshot {
             worker: worker.id,
             key: worker.key,
             promised,

@@ -12,7 +12,7 @@ pub mod rates;
 pub mod worker;
 
 pub use adapters::Slot;
-pub use fleet::{Card, Change, Fleet, ModelId, Standing, Wanted};
+pub use fleet::{Card, Change, Fleet, ModelId, Wanted, WorkerSnapshot};
 pub use health::{Evidence, State};
 pub use load::Load;
 pub use promise::Promise;

@@ -70,7 +70,7 @@ pub struct Lean {
 
 /// Points seen of late, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Line {
+struct LinearFit {
     weight: f64,
     x: f64,
     y: f64,
@@ -78,13 +78,13 @@ struct Line {
     xy: f64,
 }
 
-impl Line {
+impl LinearFit {
     fn learn(&mut self, memory: f64, x: f64, y: f64) {
         *self = self.times(memory).plus(1.0, x, y);
     }
 
-    fn times(self, factor: f64) -> Line {
-        Line {
+    fn times(self, factor: f64) -> LinearFit {
+        LinearFit {
             weight: self.weight * factor,
             x: self.x * factor,
             y: self.y * factor,
@@ -93,8 +93,8 @@ impl Line {
         }
     }
 
-    fn plus(self, weight: f64, x: f64, y: f64) -> Line {
-        Line {
+    fn plus(self, weight: f64, x: f64, y: f64) -> LinearFit {
+        LinearFit {
             weight: self.weight + weight,
             x: self.x + weight * x,
             y: self.y + weight * y,
@@ -144,9 +144,9 @@ const STEP_SPAN: f64 = 32.0;
 /// The rates of one worker, or of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    first_token: Line,
+    first_token: LinearFit,
     /// Of the fleet.
-    step: Line,
+    step: LinearFit,
     /// Of a worker: seconds that its steps took of late, and that the fleet's would have.
     seen: f64,
     expected: f64,
@@ -161,8 +161,8 @@ pub struct Rates {
 impl Default for Rates {
     fn default() -> Rates {
         Rates {
-            first_token: Line::default(),
-            step: Line::default(),
+            first_token: LinearFit::default(),
+            step: LinearFit::default(),
             seen: 0.0,
             expected: 0.0,
             prefill: FIRST_TOKEN,
@@ -226,7 +226,7 @@ impl Rates {
             return;
         }
         let half = HEARSAY / 2.0;
-        let line = Line::default().plus(half, 0.0, prefill.base);
+        let line = LinearFit::default().plus(half, 0.0, prefill.base);
         self.first_token = line.plus(half, FIRST_TOKEN_SPAN, prefill.at(FIRST_TOKEN_SPAN));
         self.seen = HEARSAY * decode.at(STEP_SPAN);
         self.expected = HEARSAY * fleet.decode.at(STEP_SPAN);

@@ -7,8 +7,8 @@
 //! way; if that frees too little, the newcomer is dropped and counted: the bytes are never passed.
 
 use crate::Index;
-use crate::predicted::Bed;
-use crate::reported::{Applied, Scene};
+use crate::predicted::PredictionWriter;
+use crate::reported::{Applied, ReportApplier};
 
 /// How far one call may move the hand. Chosen: some 20 µs.
 const PLACES_MAX: usize = 2_048;
@@ -74,7 +74,8 @@ impl Index {
                 return 1;
             }
             let (applied, ready) = (&mut Applied::default(), &mut Vec::new());
-            Scene { table: &mut self.table, worker, clock: 0, applied, ready }.forget(self.hand.place);
+            ReportApplier { table: &mut self.table, worker, clock: 0, applied, ready }
+                .forget(self.hand.place);
             worker.numbers.evicted += 1;
             return 4;
         }
@@ -100,7 +101,8 @@ impl Index {
             return false;
         }
         let before = self.table.beliefs.blocks(worker.slot);
-        Bed { table: &mut self.table, worker, path: &mut self.path, clock: 0 }.fade(oldest.used_at);
+        PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock: 0 }
+            .fade(oldest.used_at);
         worker.numbers.evicted += u64::from(before - self.table.beliefs.blocks(worker.slot));
         true
     }

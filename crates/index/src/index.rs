@@ -5,9 +5,9 @@ use crate::budget::{BUDGET_MIN, Hand};
 use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
-use crate::predicted::{Bed, FADE, Moment, Planted};
+use crate::predicted::{FADE, Moment, Planted, PredictionWriter};
 use crate::report::{Report, Stored, Tier};
-use crate::reported::{Applied, PIECE, Scene};
+use crate::reported::{Applied, PIECE, ReportApplier};
 use crate::table::{Chain, Segment, Table};
 use crate::worker::{Numbers, Source, Worker};
 use maitre_base::hash::mix;
@@ -331,15 +331,15 @@ impl Index {
         true
     }
 
-    fn scene<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<Scene<'a>> {
+    fn scene<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<ReportApplier<'a>> {
         let clock = self.clock();
         let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
-        Some(Scene { table: &mut self.table, worker, clock, applied, ready: &mut self.ready })
+        Some(ReportApplier { table: &mut self.table, worker, clock, applied, ready: &mut self.ready })
     }
 
-    fn bed(&mut self, id: WorkerId, clock: u32) -> Option<Bed<'_>> {
+    fn bed(&mut self, id: WorkerId, clock: u32) -> Option<PredictionWriter<'_>> {
         let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
-        Some(Bed { table: &mut self.table, worker, path: &mut self.path, clock })
+        Some(PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock })
     }
 
     /// Brings the sum of bytes up to date with a worker that may have changed.

@@ -107,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Fetches what `find` will need, without waiting for it: see `Scene::hash`.
+    /// Fetches what `find` will need, without waiting for it: see `ReportApplier::hash`.
     #[inline]
     pub(crate) fn touch(&self, name: u64) -> u64 {
         self.entries.get(self.home(name)).map_or(0, |it| it[0])

@@ -38,7 +38,7 @@ impl Planted {
 }
 
 /// One worker's predictions, while a request is noted.
-pub(crate) struct Bed<'a> {
+pub(crate) struct PredictionWriter<'a> {
     pub(crate) table: &'a mut Table,
     pub(crate) worker: &'a mut Worker,
     pub(crate) path: &'a mut Vec<Segment>,
@@ -52,7 +52,7 @@ pub(crate) struct Moment {
     pub(crate) stamp: Stamp,
 }
 
-impl Bed<'_> {
+impl PredictionWriter<'_> {
     /// Plants what is not believed held of the first `blocks_max` blocks, and uses the rest.
     pub(crate) fn plant(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> Planted {
         let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };

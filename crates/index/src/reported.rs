@@ -35,7 +35,7 @@ pub struct Applied {
 }
 
 /// One worker's part of the index, while a report is applied.
-pub(crate) struct Scene<'a> {
+pub(crate) struct ReportApplier<'a> {
     pub(crate) table: &'a mut Table,
     pub(crate) worker: &'a mut Worker,
     pub(crate) clock: u32,
@@ -83,7 +83,7 @@ impl From<Tier> for Class {
     }
 }
 
-impl Scene<'_> {
+impl ReportApplier<'_> {
     /// Stores blocks that are of this worker's block size, `PIECE` at most. There must be room.
     pub(crate) fn store(&mut self, stored: &Stored<'_>) {
         let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {

@@ -51,7 +51,7 @@ pub struct Status {
 
 /// The near end. Dropped, the transport ends.
 #[derive(Debug)]
-pub struct Line {
+pub struct Transport {
     pub outgoing: mpsc::Sender<Outgoing>,
     pub incoming: mpsc::Receiver<Incoming>,
     pub status: watch::Receiver<Status>,

@@ -34,7 +34,7 @@ use self::resolve::Place;
 use self::targets::Targets;
 use self::wire::TEXT_MAX;
 use crate::seal::Key;
-use crate::{Line, Status};
+use crate::{Status, Transport};
 
 /// Frames that wait for us.
 const OUTGOING_MAX: usize = 1024;
@@ -59,7 +59,7 @@ pub struct Settings {
 /// dropped, it says goodbye and ends within half a second; dropped itself, it ends at once.
 pub async fn join(
     settings: Settings,
-) -> io::Result<(Line, SocketAddr, impl Future<Output = ()> + Send + 'static)> {
+) -> io::Result<(Transport, SocketAddr, impl Future<Output = ()> + Send + 'static)> {
     let peers = check(&settings).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
     let bind = |error: io::Error| {
         io::Error::new(error.kind(), format!("listen for other routers at {}: {error}", settings.listen))
@@ -79,7 +79,7 @@ pub async fn join(
     let (told, status) = watch::channel(Status::default());
     let far = Far { outgoing: to_send, incoming: received, status: told };
     let hub = Hub::new(card, listener, targets, far)?;
-    Ok((Line { outgoing, incoming, status }, listen, hub.run()))
+    Ok((Transport { outgoing, incoming, status }, listen, hub.run()))
 }
 
 fn check(settings: &Settings) -> Result<Vec<Place>, String> {

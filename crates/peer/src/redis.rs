@@ -25,7 +25,7 @@ pub mod url;
 mod wire;
 
 use crate::seal::Key;
-use crate::{Line, Outgoing, Status};
+use crate::{Outgoing, Status, Transport};
 use bytes::Bytes;
 use failure::Failure;
 use maitre_base::Rng;
@@ -83,11 +83,11 @@ impl std::fmt::Debug for Settings {
 /// A server that is not there is no failure: `Status` says what is wrong, and attempts go on. A URL that cannot be read
 /// is told there too, and nothing is tried. Once the near end is dropped, what was given to it still goes out, if that
 /// takes no longer than half a second.
-pub fn connect(settings: Settings) -> (Line, impl Future<Output = ()> + Send + 'static) {
+pub fn connect(settings: Settings) -> (Transport, impl Future<Output = ()> + Send + 'static) {
     let (outgoing, given) = mpsc::channel(OUTGOING);
     let (heard, incoming) = mpsc::channel(INCOMING);
     let (status, watched) = watch::channel(Status::default());
-    let line = Line { outgoing, incoming, status: watched };
+    let line = Transport { outgoing, incoming, status: watched };
     let work = async move {
         match Server::parse(&settings.url) {
             Ok(server) => run(Shared::new(settings, server, heard, status), given).await,

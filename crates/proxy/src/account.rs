@@ -22,11 +22,11 @@ use crate::admin::decisions;
 use crate::bell::Behind;
 use crate::forward::{Begun, streams};
 use crate::headers;
-use crate::line::Line;
+use crate::line::Upstream;
 use crate::link::Link;
 use crate::metrics::Outcome;
 use crate::refuse::outcome;
-use crate::visit::Visit;
+use crate::visit::RequestGuard;
 
 /// The body of a response: ours, whole; or a worker's, as it comes.
 pub(crate) enum Out {
@@ -35,10 +35,10 @@ pub(crate) enum Out {
 }
 
 pub(crate) struct Answer {
-    visit: Visit,
+    visit: RequestGuard,
     link: Arc<Link>,
     /// None once the answer is over.
-    line: Option<Line>,
+    line: Option<Upstream>,
     first: Option<Bytes>,
     /// Only for event streams.
     events: Option<Tracker>,
@@ -55,16 +55,16 @@ pub(crate) struct Answer {
 pub(crate) struct BrokeOff;
 
 /// Dresses an answer that has begun for the client.
-pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
-    let Begun { seat, link, line, mut head, first } = begun;
+pub(crate) fn answer(mut visit: RequestGuard, begun: Begun) -> Response<Out> {
+    let Begun { placement, link, line, mut head, first } = begun;
     headers::strip_hop_by_hop(&mut head.headers);
     let extra = &mut head.headers;
     extra.insert(headers::REQUEST_ID, visit.id.clone());
     visit.tell_queued(extra);
     if visit.settings.explain {
         extra.insert(headers::WORKER, link.name.clone());
-        extra.insert(headers::WHY, HeaderValue::from_static(seat.why.name()));
-        if let Some(held) = seat.held {
+        extra.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));
+        if let Some(held) = placement.held {
             extra.insert(headers::HELD, HeaderValue::from(held.0));
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn answer(mut visit: Visit, begun: Begun) -> Response<Out> {
     response
 }
 
-fn explained(visit: &Visit) -> Option<HeaderValue> {
+fn explained(visit: &RequestGuard) -> Option<HeaderValue> {
     let house = &visit.lane.house;
     let decision = house.look(|brain| brain.decisions().of(visit.request).cloned())?;
     HeaderValue::from_str(&decisions::compact(house, &decision)).ok()
@@ -109,7 +109,7 @@ impl Answer {
             self.visit.piece(now, self.outcome);
         }
         // One that was cut short is left for the next poll, which says so.
-        if self.line.as_mut().is_some_and(Line::is_complete) && !self.is_cut() {
+        if self.line.as_mut().is_some_and(Upstream::is_complete) && !self.is_cut() {
             self.finish();
         }
     }
@@ -243,7 +243,7 @@ impl Body for Out {
             Out::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Out::Answer(answer) => {
                 let held = answer.first.as_ref().map_or(0, |it| it.len() as u64);
-                let left = answer.line.as_ref().map_or(Some(0), Line::bytes_left);
+                let left = answer.line.as_ref().map_or(Some(0), Upstream::bytes_left);
                 left.map_or_else(SizeHint::new, |left| SizeHint::with_exact(left + held))
             }
         }

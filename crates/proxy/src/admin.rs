@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{Client, Pulse};
-use crate::house::House;
+use crate::house::RouterState;
 use crate::keys;
 use crate::lane::Lane;
 use crate::page;
@@ -69,8 +69,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
      img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
 /// What the listener needs to answer.
-pub(crate) struct Desk {
-    pub(crate) house: Arc<House>,
+pub(crate) struct AdminState {
+    pub(crate) house: Arc<RouterState>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) program: Arc<dyn Program>,
     /// For what must be read as a request is.
@@ -79,14 +79,14 @@ pub(crate) struct Desk {
     pub(crate) streams: Arc<Semaphore>,
 }
 
-impl Desk {
-    pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> Desk {
+impl AdminState {
+    pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        Desk { house: lane.house.clone(), roster, program, lane, streams }
+        AdminState { house: lane.house.clone(), roster, program, lane, streams }
     }
 }
 
-pub(crate) async fn listen(desk: Arc<Desk>, listener: TcpListener) {
+pub(crate) async fn listen(desk: Arc<AdminState>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -101,7 +101,7 @@ pub(crate) async fn listen(desk: Arc<Desk>, listener: TcpListener) {
     }
 }
 
-async fn connection(desk: Arc<Desk>, stream: TcpStream) {
+async fn connection(desk: Arc<AdminState>, stream: TcpStream) {
     let Some(stream) = receive(&desk.house, &desk.house.tls.admin, stream).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let desk = desk.clone();
@@ -144,7 +144,7 @@ impl Body for Out {
     }
 }
 
-async fn answer(desk: &Desk, request: Request<Incoming>) -> Response<Out> {
+async fn answer(desk: &AdminState, request: Request<Incoming>) -> Response<Out> {
     let path = request.uri().path();
     if path.starts_with("/admin/") || path == "/admin" {
         return match api(desk, request).await {
@@ -156,7 +156,7 @@ async fn answer(desk: &Desk, request: Request<Incoming>) -> Response<Out> {
 }
 
 /// What anybody who can reach us may see.
-fn open(house: &House, method: &Method, path: &str) -> Response<Bytes> {
+fn open(house: &RouterState, method: &Method, path: &str) -> Response<Bytes> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return Wrong::Method("GET".to_owned()).answer();
     }
@@ -189,7 +189,7 @@ fn page_file(file: &'static page::File) -> Response<Bytes> {
 }
 
 /// Ready: not leaving, not about to hear what other routers know, and at least one worker could take a request now.
-fn readiness(house: &House) -> Response<Bytes> {
+fn readiness(house: &RouterState) -> Response<Bytes> {
     if house.leaving.is_cancelled() {
         return plain(Health::Unwell, "draining\n");
     }
@@ -202,12 +202,12 @@ fn readiness(house: &House) -> Response<Bytes> {
     }
 }
 
-pub(crate) fn is_ready(house: &House) -> bool {
+pub(crate) fn is_ready(house: &RouterState) -> bool {
     let fit = |state| matches!(state, State::Ready | State::Warming { .. });
     house.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 
-async fn api(desk: &Desk, request: Request<Incoming>) -> Result<Response<Out>, Wrong> {
+async fn api(desk: &AdminState, request: Request<Incoming>) -> Result<Response<Out>, Wrong> {
     let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
     if !is_operator(&desk.house, &presented) {
         return Err(Wrong::Key);
@@ -242,7 +242,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    async fn answer(&self, desk: &Desk) -> Result<Value, Wrong> {
+    async fn answer(&self, desk: &AdminState) -> Result<Value, Wrong> {
         let house = &desk.house;
         match self.action {
             Action::Overview => Ok(view::overview(house)),
@@ -273,11 +273,11 @@ impl Asked<'_> {
 }
 
 /// Whether this is the admin key, as of now. Where none is set nobody has it.
-fn is_operator(house: &House, presented: &Secret) -> bool {
+fn is_operator(house: &RouterState, presented: &Secret) -> bool {
     house.settings().admin_key.is_some_and(|it| it.is(presented))
 }
 
-async fn read(house: &House, body: Incoming) -> Result<Bytes, Wrong> {
+async fn read(house: &RouterState, body: Incoming) -> Result<Bytes, Wrong> {
     let limit = house.settings().limits.body_bytes;
     let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
     let too_slow = |_| Wrong::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));

@@ -14,21 +14,21 @@ use maitre_base::{Instant, RequestId, hash};
 use maitre_dialect::engine;
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
-use maitre_dispatch::{Arrival, Form, Seat};
+use maitre_dispatch::{Arrival, Form, Placement};
 use maitre_fleet::estimate::{Decodes, Size};
 use tokio::time::timeout;
 
-use crate::door::{self, Rules, Standing};
 use crate::headers;
-use crate::house::{Held, House};
+use crate::house::{Held, RouterState};
 use crate::keys::Caller;
 use crate::line::Outgoing;
 use crate::link::Link;
+use crate::priority::{self, Priority, Rules};
 use crate::reading::Reading;
 use crate::refuse::{Refused, echo};
 use crate::settings::{Session, Settings};
 use crate::traces::{Context, TRACEPARENT};
-use crate::visit::Visit;
+use crate::visit::RequestGuard;
 
 /// A request, whole.
 pub(crate) struct Arrived {
@@ -103,7 +103,7 @@ fn is_plain(path: &str) -> bool {
 
 impl Arrived {
     /// Reads the body, up to the limits.
-    pub(crate) async fn read(visit: &Visit, request: Request<Incoming>) -> Result<Arrived, Refused> {
+    pub(crate) async fn read(visit: &RequestGuard, request: Request<Incoming>) -> Result<Arrived, Refused> {
         let (house, route, at) = (&visit.lane.house, visit.route, visit.arrived);
         let (mut parts, body) = request.into_parts();
         if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
@@ -124,7 +124,7 @@ impl Arrived {
     }
 
     /// One that nobody sent: somebody wants to know what would become of it.
-    pub(crate) fn made(house: &Arc<House>, route: Route, body: Bytes) -> Result<Arrived, Refused> {
+    pub(crate) fn made(house: &Arc<RouterState>, route: Route, body: Bytes) -> Result<Arrived, Refused> {
         let held = house.hold(body.len()).ok_or(Refused::TooBusy)?;
         Ok(Arrived {
             route: Some(route),
@@ -153,7 +153,7 @@ impl Arrived {
         }
         if let Some(salter) = &settings.salt {
             let tenant =
-                door::known_by(rules(settings, caller), &self.headers, Some(&parsed)).unwrap_or_default();
+                priority::known_by(rules(settings, caller), &self.headers, Some(&parsed)).unwrap_or_default();
             let salt = salter.salt(tenant, parsed.cache_salt.as_deref());
             parsed.cache_salt = Some(Cow::Owned(self.salt.get_or_init(|| salt).clone()));
         }
@@ -169,14 +169,14 @@ impl Arrived {
         read: Option<(&'a openai::Request<'_>, &'a Reading)>,
     ) -> Result<Arrival<'a>, Refused> {
         let rules = rules(settings, caller);
-        let standing = door::standing(rules, self.at, &self.headers, read.map(|(parsed, _)| parsed))?;
+        let priority = priority::priority(rules, self.at, &self.headers, read.map(|(parsed, _)| parsed))?;
         // A number that somebody may not choose must not reach an engine as it is.
         let claims = || read.is_some_and(|(parsed, _)| parsed.priority.is_some());
         if settings.door.forward_priority || !caller.is_trusted() && claims() {
-            let (place, classes) = (standing.class.index(), rules.queue.classes.len());
+            let (place, classes) = (priority.class.index(), rules.queue.classes.len());
             self.urgency.get_or_init(|| Urgency { place, classes });
         }
-        let Some((parsed, reading)) = read else { return Ok(stranger(request, self.body.len(), standing)) };
+        let Some((parsed, reading)) = read else { return Ok(stranger(request, self.body.len(), priority)) };
         let needs = settings.brain.needs();
         let session = needs.session || settings.record.file.is_some();
         let decodes = match self.route.is_some_and(Route::decodes) {
@@ -192,9 +192,9 @@ impl Arrived {
             form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: session.then(|| self.session(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
-            class: standing.class,
-            tenant: standing.tenant,
-            deadline: standing.deadline,
+            class: priority.class,
+            tenant: priority.tenant,
+            deadline: priority.deadline,
             prompt: reading.prompt.as_ref(),
         })
     }
@@ -209,7 +209,7 @@ impl Arrived {
 
     /// The request as this worker gets it: the client's own bytes, but for how urgent it is and for its salt, where the
     /// operator wants that said.
-    pub(crate) fn toward(&self, link: &Link, seat: &Seat) -> Outgoing {
+    pub(crate) fn toward(&self, link: &Link, placement: &Placement) -> Outgoing {
         let host = link.address.header();
         let body = self.body_toward(link);
         if link.rank.is_none() && self.trace.is_none() {
@@ -217,11 +217,11 @@ impl Arrived {
         }
         let mut headers = self.headers.clone();
         if let Some(rank) = link.rank {
-            // The seat is at one rank, whatever the client would have asked for.
+            // The placement is at one rank, whatever the client would have asked for.
             headers.insert(headers::RANK, HeaderValue::from(rank));
         }
         if let Some(trace) = &self.trace {
-            headers.insert(TRACEPARENT, trace.toward(seat));
+            headers.insert(TRACEPARENT, trace.toward(placement));
         }
         Outgoing::new(&self.method, &self.target, host, &headers, body)
     }
@@ -260,7 +260,7 @@ fn rules<'a>(settings: &'a Settings, caller: &'a Caller) -> Rules<'a> {
 
 /// Takes from a client's headers what is not for the worker. A key that we asked for was shown to us, and the worker
 /// is shown ours; where we ask for none, it is between client and worker.
-fn hand_over(visit: &Visit, headers: &mut HeaderMap) {
+fn hand_over(visit: &RequestGuard, headers: &mut HeaderMap) {
     if !visit.caller.is_trusted() {
         headers::strip_steering(headers);
     }
@@ -279,7 +279,7 @@ fn needs_model(route: Route) -> bool {
 }
 
 /// A request nobody has parsed.
-fn stranger<'a>(request: RequestId, bytes: usize, standing: Standing) -> Arrival<'a> {
+fn stranger<'a>(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'a> {
     let size = Size::Bytes(bytes as u64);
     Arrival {
         request,
@@ -290,9 +290,9 @@ fn stranger<'a>(request: RequestId, bytes: usize, standing: Standing) -> Arrival
         form: Form::Whole,
         session: None,
         head: None,
-        class: standing.class,
-        tenant: standing.tenant,
-        deadline: standing.deadline,
+        class: priority.class,
+        tenant: priority.tenant,
+        deadline: priority.deadline,
         prompt: None,
     }
 }
@@ -313,7 +313,7 @@ fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
 }
 
 /// The body in one piece, and the room it takes.
-async fn collect(house: &Arc<House>, mut body: Incoming) -> Result<(Bytes, Held), Refused> {
+async fn collect(house: &Arc<RouterState>, mut body: Incoming) -> Result<(Bytes, Held), Refused> {
     let limit = house.settings().limits.body_bytes;
     let too_large = Refused::BodyTooLarge { limit };
     let hint = body.size_hint();

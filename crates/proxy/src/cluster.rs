@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_peer::seal::Key;
-use maitre_peer::{Line, mesh, redis};
+use maitre_peer::{Transport, mesh, redis};
 use tokio::task::{AbortHandle, JoinHandle};
 use tracing::info;
 
-use crate::house::House;
+use crate::house::RouterState;
 use driver::Driver;
 
 pub(crate) use refusals::Cause;
@@ -146,7 +146,7 @@ pub(crate) struct Member {
 impl Member {
     /// Begins to tell and to hear. The house was made with the same settings.
     pub(crate) async fn join(
-        house: &Arc<House>,
+        house: &Arc<RouterState>,
         seen: Arc<Seen>,
         settings: Settings,
     ) -> Result<Member, NotJoined> {
@@ -161,7 +161,7 @@ impl Member {
             Via::Mesh { listen, advertise, peers } => {
                 let (name, key) = (seen.name.clone(), settings.key.ok_or(NotJoined::NoKey)?);
                 let mesh = mesh::Settings { listen, advertise, peers, name, key };
-                let (line, address, transport): (Line, _, _) =
+                let (line, address, transport): (Transport, _, _) =
                     mesh::join(mesh).await.map_err(NotJoined::Mesh)?;
                 info!(name = seen.name, listen = %address, via = "mesh", "joining the other routers");
                 let driver = Driver::new(house.clone(), seen.clone(), line, settings.wait);

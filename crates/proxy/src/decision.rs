@@ -5,10 +5,10 @@
 
 use maitre_base::RequestId;
 use maitre_base::hash::NumberMap;
-use maitre_dispatch::{Refusal, Seat};
+use maitre_dispatch::{Placement, Refusal};
 use tokio::sync::oneshot;
 
-pub(crate) type Decided = Result<Seat, Refusal>;
+pub(crate) type Decided = Result<Placement, Refusal>;
 pub(crate) type Teller = oneshot::Sender<Decided>;
 pub(crate) type Waiter = oneshot::Receiver<Decided>;
 
@@ -16,7 +16,7 @@ pub(crate) type Waiter = oneshot::Receiver<Decided>;
 pub(crate) enum Decision {
     /// The event asked for none.
     Nothing,
-    Seat(Seat),
+    Placed(Placement),
     Refuse(Refusal),
     /// It stands in line.
     Wait(Waiter),
@@ -25,7 +25,7 @@ pub(crate) enum Decision {
 impl From<Decided> for Decision {
     fn from(decided: Decided) -> Decision {
         match decided {
-            Ok(seat) => Decision::Seat(seat),
+            Ok(placement) => Decision::Placed(placement),
             Err(refusal) => Decision::Refuse(refusal),
         }
     }

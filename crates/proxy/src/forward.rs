@@ -1,5 +1,5 @@
 //! Takes a seated request to its worker and waits for the answer to begin; where it does not, asks for
-//! another seat.
+//! another placement.
 //!
 //! An answer has begun when the first byte of its body is here. Until then the client has seen nothing,
 //! not even a status line (vLLM sends that before it has done any work), so a worker may die and another
@@ -16,24 +16,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use maitre_base::{Instant, RequestId};
-use maitre_dispatch::{Failure, Refusal, Seat};
+use maitre_dispatch::{Failure, Placement, Refusal};
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::arrive::Arrived;
 use crate::decision::{Decision, Waiter};
-use crate::house::House;
+use crate::house::RouterState;
 use crate::lane::Lane;
-use crate::line::{Broken, Head, Line, Unopened};
+use crate::line::{Broken, Head, Unopened, Upstream};
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
-use crate::visit::Visit;
+use crate::visit::RequestGuard;
 
 /// An answer that has begun.
 pub(crate) struct Begun {
-    pub(crate) seat: Seat,
+    pub(crate) placement: Placement,
     pub(crate) link: Arc<Link>,
-    pub(crate) line: Line,
+    pub(crate) line: Upstream,
     pub(crate) head: Head,
     /// None: the answer has no body.
     pub(crate) first: Option<Bytes>,
@@ -56,11 +56,15 @@ impl From<Failure> for Ended {
 /// it lay idle, and the request never read.
 const CLOSED_WHILE_IDLE: Duration = Duration::from_millis(200);
 
-pub(crate) async fn forward(arrived: &Arrived, visit: &mut Visit, mut seat: Seat) -> Result<Begun, Refused> {
+pub(crate) async fn forward(
+    arrived: &Arrived,
+    visit: &mut RequestGuard,
+    mut placement: Placement,
+) -> Result<Begun, Refused> {
     // A worker's own refusal: what the client gets if nobody does better.
     let mut refusal = None;
     loop {
-        let decision = match attempt(&visit.lane, arrived, seat).await {
+        let decision = match attempt(&visit.lane, arrived, placement).await {
             Ok(begun) => match judge(begun.head.status) {
                 None => return Ok(begun),
                 Some(failure) => {
@@ -71,8 +75,8 @@ pub(crate) async fn forward(arrived: &Arrived, visit: &mut Visit, mut seat: Seat
             Err(Ended::Failed(failure)) => visit.failed(failure),
             Err(Ended::Recalled(waiter)) => Decision::Wait(waiter),
         };
-        seat = match visit.decided(decision).await {
-            Ok(seat) => seat,
+        placement = match visit.decided(decision).await {
+            Ok(placement) => placement,
             Err(ours @ (Refusal::Failed { .. } | Refusal::NoWorker)) => return refusal.ok_or(by_brain(ours)),
             // What became of it in line is the later news.
             Err(ours) => return Err(by_brain(ours)),
@@ -86,25 +90,25 @@ fn by_brain(refusal: Refusal) -> Refused {
 }
 
 /// One attempt, given up when nobody wants it any more.
-async fn attempt(lane: &Lane, arrived: &Arrived, seat: Seat) -> Result<Begun, Ended> {
+async fn attempt(lane: &Lane, arrived: &Arrived, placement: Placement) -> Result<Begun, Ended> {
     let house = &lane.house;
-    let link = house.link(seat.worker).ok_or(Failure::Refused)?;
+    let link = house.link(placement.worker).ok_or(Failure::Refused)?;
     let outs = link.outs();
     let outcome = tokio::select! {
         biased;
-        outcome = on_some_line(lane, arrived, link.clone(), seat) => outcome.map_err(Ended::Failed),
-        ended = unwanted(house, &link, outs, seat.request) => Err(ended),
+        outcome = on_some_line(lane, arrived, link.clone(), placement) => outcome.map_err(Ended::Failed),
+        ended = unwanted(house, &link, outs, placement.request) => Err(ended),
     };
     // Called back at the very moment that it ended: the brain has it in line and would hear nothing of this.
     match outcome {
         Err(Ended::Recalled(_)) => outcome,
-        _ => house.take_recalled(seat.request).map_or(outcome, |waiter| Err(Ended::Recalled(waiter))),
+        _ => house.take_recalled(placement.request).map_or(outcome, |waiter| Err(Ended::Recalled(waiter))),
     }
 }
 
 /// Waits until the worker is taken out, for whoever has seen no byte yet need not wait for one that hangs; or
 /// until the request is called back.
-async fn unwanted(house: &House, link: &Link, outs: u32, request: RequestId) -> Ended {
+async fn unwanted(house: &RouterState, link: &Link, outs: u32, request: RequestId) -> Ended {
     loop {
         let mut news = pin!(link.news());
         // Listens before it looks, so that nothing falls between.
@@ -119,29 +123,34 @@ async fn unwanted(house: &House, link: &Link, outs: u32, request: RequestId) -> 
     }
 }
 
-async fn on_some_line(lane: &Lane, arrived: &Arrived, link: Arc<Link>, seat: Seat) -> Result<Begun, Failure> {
+async fn on_some_line(
+    lane: &Lane,
+    arrived: &Arrived,
+    link: Arc<Link>,
+    placement: Placement,
+) -> Result<Begun, Failure> {
     let Some(line) = lane.pool.take(&link) else {
-        let line = open(lane, &link, seat.deadline).await?;
-        return exchange(lane, arrived, link, seat, line).await;
+        let line = open(lane, &link, placement.deadline).await?;
+        return exchange(lane, arrived, link, placement, line).await;
     };
     let sent = lane.house.now();
-    match exchange(lane, arrived, link.clone(), seat, line).await {
+    match exchange(lane, arrived, link.clone(), placement, line).await {
         Err(Failure::Broke) if lane.house.now().since(sent) < CLOSED_WHILE_IDLE => {}
         outcome => return outcome,
     }
     // Once more, on a connection that is surely open. If there is none to be had, the worker broke under
     // the request: that must not be counted as one that never left.
-    let line = open(lane, &link, seat.deadline).await.map_err(|failure| match failure {
+    let line = open(lane, &link, placement.deadline).await.map_err(|failure| match failure {
         Failure::Late => Failure::Late,
         _ => Failure::Broke,
     })?;
-    exchange(lane, arrived, link, seat, line).await
+    exchange(lane, arrived, link, placement, line).await
 }
 
-async fn open(lane: &Lane, link: &Link, deadline: Option<Instant>) -> Result<Line, Failure> {
+async fn open(lane: &Lane, link: &Link, deadline: Option<Instant>) -> Result<Upstream, Failure> {
     let house = &lane.house;
     let patience = Patience::until(deadline, house.now(), house.settings().timeouts.connect);
-    Line::open(&link.address, &house.tls.workers, patience.left).await.map_err(|error| {
+    Upstream::open(&link.address, &house.tls.workers, patience.left).await.map_err(|error| {
         debug!(worker = link.url, %error, "no connection");
         match error {
             Unopened::Handshake(why) => {
@@ -183,21 +192,21 @@ async fn exchange(
     lane: &Lane,
     arrived: &Arrived,
     link: Arc<Link>,
-    seat: Seat,
-    mut line: Line,
+    placement: Placement,
+    mut line: Upstream,
 ) -> Result<Begun, Failure> {
     let timeouts = lane.house.settings().timeouts;
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
-    let patience = Patience::until(seat.deadline, sent, timeouts.headers.min(left));
-    let head = timeout(patience.left, line.ask(arrived.toward(&link, &seat))).await;
+    let patience = Patience::until(placement.deadline, sent, timeouts.headers.min(left));
+    let head = timeout(patience.left, line.ask(arrived.toward(&link, &placement))).await;
     let head = head.map_err(|_| patience.or(Failure::TimedOut))?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
     // An answer that does not stream is complete when it begins; its head has used up its patience.
     let limit = if streams(&head.headers) { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(answered.since(sent));
-    let patience = Patience::until(seat.deadline, answered, left);
+    let patience = Patience::until(placement.deadline, answered, left);
     let first = timeout(patience.left, poll_fn(|cx| line.poll_piece(cx))).await;
     let first = first
         .map_err(|_| patience.or(Failure::TimedOut))?
@@ -206,7 +215,7 @@ async fn exchange(
     if first.is_none() && streams(&head.headers) {
         return Err(broke(&link, &Broken::Cut));
     }
-    Ok(Begun { seat, link, line, head, first })
+    Ok(Begun { placement, link, line, head, first })
 }
 
 fn broke(link: &Link, error: &Broken) -> Failure {

@@ -3,7 +3,7 @@
 //! A decision takes a few microseconds and nothing waits while it holds the lock, so a mutex serves
 //! better than a task with a queue: no hop, no wake-up, and answers in order.
 //!
-//! Whatever happens may give a seat to somebody who waits. Who is to be told is found under the lock; the telling,
+//! Whatever happens may give a placement to somebody who waits. Who is to be told is found under the lock; the telling,
 //! and all else the brain wants done, comes after it.
 
 use std::collections::hash_map::RandomState;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use maitre_base::{Instant, RequestId, WorkerId};
-use maitre_dispatch::peers::Tidings;
+use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal, explain};
 use maitre_fleet::{Change, State};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -38,7 +38,7 @@ use crate::tls::Tls;
 use crate::traces::Traces;
 use crate::worker::Worker;
 
-pub(crate) struct House {
+pub(crate) struct RouterState {
     /// What the operator wants, as of the last reload.
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) clock: Clock,
@@ -56,7 +56,7 @@ pub(crate) struct House {
     pub(crate) recorder: Option<Recorder>,
     /// None: we are the only router, as far as we were told.
     pub(crate) cluster: Option<Arc<Seen>>,
-    mind: Mutex<Mind>,
+    mind: Mutex<SharedBrain>,
     /// Requests that were called back and have not noticed: read without the lock, for there mostly are none.
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
@@ -78,19 +78,19 @@ pub(crate) struct House {
     pub(crate) leaving: CancellationToken,
 }
 
-impl House {
+impl RouterState {
     pub(crate) fn new(
         mut settings: Settings,
         tokenizers: Tokenizers,
         tls: Tls,
         traces: Option<Traces>,
-    ) -> Result<House, NotRecorded> {
+    ) -> Result<RouterState, NotRecorded> {
         let (clock, metrics) = (Clock::start(), Metrics::new(&settings.brain.queue.classes));
         let recorder = Recorder::start(&settings, clock, metrics.record.clone())?;
         settings.brain.reads_all |= recorder.is_some();
         settings.brain.shares = settings.cluster.is_some();
         let cluster = settings.cluster.as_ref().map(|it| Arc::new(Seen::new(it, clock.unix_ms())));
-        Ok(House {
+        Ok(RouterState {
             cluster,
             tokenizers,
             asks: Asks::default(),
@@ -102,7 +102,7 @@ impl House {
             recent: Recent::default(),
             ids: Ids::default(),
             sources: Mutex::new(Vec::new()),
-            mind: Mutex::new(Mind::new(Brain::new(settings.brain.clone()))),
+            mind: Mutex::new(SharedBrain::new(Brain::new(settings.brain.clone()))),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
             serials: AtomicU64::new(0),
@@ -244,11 +244,11 @@ impl House {
         let own = asks(&event);
         match mind.effects.as_slice() {
             // The common case: nothing but the decision, and nothing to do after unlocking.
-            [Effect::Seat(seat)] if own == Some(seat.request) && mind.waiters.recalls() == 0 => {
-                let seat = *seat;
+            [Effect::Place(placement)] if own == Some(placement.request) && mind.waiters.recalls() == 0 => {
+                let placement = *placement;
                 mind.effects.clear();
                 self.hurry(&mut mind);
-                Decision::Seat(seat)
+                Decision::Placed(placement)
             }
             [] if mind.waiters.recalls() == 0 => {
                 self.hurry(&mut mind);
@@ -313,18 +313,18 @@ impl House {
         u32::try_from(self.metrics.open.get()).unwrap_or(0)
     }
 
-    /// Takes what other routers should be told; `tidings` are empty, and their room is used.
-    pub(crate) fn take_tidings(&self, tidings: &mut Tidings) {
+    /// Takes what other routers should be told; `outbox` are empty, and their room is used.
+    pub(crate) fn take_outbox(&self, outbox: &mut Outbox) {
         let mut mind = self.mind.lock();
         mind.roused = false;
-        mind.brain.take_tidings(tidings);
+        mind.brain.take_outbox(outbox);
     }
 
     /// Tells whoever ticks if the brain wants it sooner than was said, and whoever tells other routers if it has
     /// something for them. Called after every event.
-    fn hurry(&self, mind: &mut Mind) {
+    fn hurry(&self, mind: &mut SharedBrain) {
         if !mind.roused
-            && mind.brain.has_tidings()
+            && mind.brain.has_outbox()
             && let Some(cluster) = &self.cluster
         {
             mind.roused = true;
@@ -337,13 +337,13 @@ impl House {
     }
 
     /// Does what the brain wants done; the decision about `own`, if there is one.
-    fn carry_out(&self, mut guard: MutexGuard<'_, Mind>, own: Option<RequestId>) -> Decision {
+    fn carry_out(&self, mut guard: MutexGuard<'_, SharedBrain>, own: Option<RequestId>) -> Decision {
         let mind = &mut *guard;
         let effects = std::mem::take(&mut mind.effects);
         let (mut decision, mut told) = (Decision::Nothing, Vec::new());
         for effect in &effects {
             let (request, decided) = match *effect {
-                Effect::Seat(seat) => (seat.request, Ok(seat)),
+                Effect::Place(placement) => (placement.request, Ok(placement)),
                 Effect::Refuse { request, refusal } => (request, Err(refusal)),
                 Effect::Wait { request } if own == Some(request) => {
                     decision = Decision::Wait(mind.waiters.wait(request));
@@ -393,7 +393,7 @@ impl House {
             // Whoever adds a worker makes its link and watches it, and whoever lets it go takes the link away; who waits
             // has been told.
             Effect::Watch { .. } | Effect::Forget { .. } => {}
-            Effect::Seat(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
+            Effect::Place(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
         }
     }
 
@@ -411,7 +411,7 @@ impl House {
 }
 
 /// The brain, and who waits for a word of it: behind one lock, so that nothing falls between the two.
-struct Mind {
+struct SharedBrain {
     brain: Brain,
     /// Kept from event to event, so that a decision allocates nothing.
     effects: Vec<Effect>,
@@ -422,9 +422,9 @@ struct Mind {
     roused: bool,
 }
 
-impl Mind {
-    fn new(brain: Brain) -> Mind {
-        Mind {
+impl SharedBrain {
+    fn new(brain: Brain) -> SharedBrain {
+        SharedBrain {
             brain,
             effects: Vec::new(),
             waiters: Waiters::default(),
@@ -458,7 +458,7 @@ fn asks(event: &Event<'_>) -> Option<RequestId> {
 
 /// Room taken for a request's body, given back when dropped.
 pub(crate) struct Held {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     bytes: u64,
 }
 

@@ -12,17 +12,17 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::task::TaskTracker;
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::pool::Pool;
 use crate::server;
 
 pub(crate) struct Lane {
-    pub(crate) house: Arc<House>,
+    pub(crate) house: Arc<RouterState>,
     pub(crate) pool: Pool,
 }
 
 /// A client connection as the listener hands it over; its place is free again when it is dropped.
-pub(crate) struct Guest {
+pub(crate) struct Connection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) place: OwnedSemaphorePermit,
 }
@@ -35,8 +35,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 #[expect(clippy::disallowed_methods, reason = "the connections of a lane are tracked here")]
 pub(crate) fn start(
     number: usize,
-    house: Arc<House>,
-    mut guests: mpsc::Receiver<Guest>,
+    house: Arc<RouterState>,
+    mut guests: mpsc::Receiver<Connection>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let body = async move {

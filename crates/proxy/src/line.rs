@@ -37,7 +37,7 @@ pub(crate) use request::Outgoing;
 const READ_BYTES_MIN: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 
-pub(crate) struct Line {
+pub(crate) struct Upstream {
     stream: Stream,
     buffer: BytesMut,
     read_bytes: usize,
@@ -97,12 +97,16 @@ async fn connect(address: &Address, tls: &Outward) -> Result<Stream, Unopened> {
     }
 }
 
-impl Line {
+impl Upstream {
     /// A new connection, with its handshake if the address asks for TLS, all within `patience`.
-    pub(crate) async fn open(address: &Address, tls: &Outward, patience: Duration) -> Result<Line, Unopened> {
+    pub(crate) async fn open(
+        address: &Address,
+        tls: &Outward,
+        patience: Duration,
+    ) -> Result<Upstream, Unopened> {
         let connecting = timeout(patience, connect(address, tls));
         let stream = connecting.await.map_err(|_| Unopened::TimedOut(patience))??;
-        Ok(Line {
+        Ok(Upstream {
             stream,
             buffer: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,

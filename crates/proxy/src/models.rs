@@ -5,21 +5,21 @@
 use bytes::Bytes;
 use maitre_dialect::{models, openai};
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
 
 /// Most names a message lists.
 const NAMES_MAX: usize = 20;
 
-pub(crate) fn list(house: &House, caller: &Caller) -> Bytes {
+pub(crate) fn list(house: &RouterState, caller: &Caller) -> Bytes {
     let lists: Vec<Bytes> = house.links().iter().filter_map(|it| it.about().models).collect();
     let lists: Vec<&[u8]> = lists.iter().map(|it| &it[..]).collect();
     Bytes::from(models::merge(&lists, |it| caller.may_use(it)))
 }
 
 /// The names of what is served, for a message to someone who asked for something else.
-pub(crate) fn names(house: &House, caller: &Caller) -> String {
+pub(crate) fn names(house: &RouterState, caller: &Caller) -> String {
     house.look(|brain| {
         let names = brain.fleet().model_names().filter(|it| caller.may_use(it));
         let names: Vec<&str> = names.take(NAMES_MAX).collect();
@@ -28,7 +28,11 @@ pub(crate) fn names(house: &House, caller: &Caller) -> String {
 }
 
 /// Refuses what the caller may not use, in the very words in which it hears of what nobody serves.
-pub(crate) fn check(house: &House, caller: &Caller, parsed: &openai::Request<'_>) -> Result<(), Refused> {
+pub(crate) fn check(
+    house: &RouterState,
+    caller: &Caller,
+    parsed: &openai::Request<'_>,
+) -> Result<(), Refused> {
     if !caller.is_limited() {
         return Ok(());
     }

@@ -10,13 +10,13 @@ use maitre_base::Instant;
 use maitre_base::hash::NumberMap;
 use parking_lot::Mutex;
 
-use crate::line::Line;
+use crate::line::Upstream;
 use crate::link::Link;
 
 pub(crate) struct Pool {
     /// By the serial of the link. The newest idle line is last, and is taken first: the old ones age out. So do the
     /// lists of workers that left.
-    idle: Mutex<NumberMap<Vec<Line>>>,
+    idle: Mutex<NumberMap<Vec<Upstream>>>,
     idle_per_worker: usize,
 }
 
@@ -25,7 +25,7 @@ impl Pool {
         Pool { idle: Mutex::new(NumberMap::default()), idle_per_worker }
     }
 
-    pub(crate) fn take(&self, link: &Link) -> Option<Line> {
+    pub(crate) fn take(&self, link: &Link) -> Option<Upstream> {
         let mut idle = self.idle.lock();
         let lines = idle.get_mut(&link.serial)?;
         // One that was closed while it lay idle is dropped here.
@@ -33,7 +33,7 @@ impl Pool {
     }
 
     /// Keeps a line for the next request, if it can be used again and there is room.
-    pub(crate) fn put(&self, now: Instant, link: &Link, mut line: Line) {
+    pub(crate) fn put(&self, now: Instant, link: &Link, mut line: Upstream) {
         if !line.settle() {
             return;
         }

@@ -13,7 +13,7 @@ use maitre_dialect::usage::Usage;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::metrics::Outcome;
 
 /// Between two samples.
@@ -217,7 +217,7 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 /// Takes a sample each second, for as long as the router runs.
-pub(crate) async fn take(house: Arc<House>) {
+pub(crate) async fn take(house: Arc<RouterState>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

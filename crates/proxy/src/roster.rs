@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tracing::info;
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::link::Link;
 use crate::watch;
 use crate::worker::Worker;
@@ -30,7 +30,7 @@ impl By {
 }
 
 pub(crate) struct Roster {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     state: Mutex<State>,
 }
 
@@ -68,7 +68,7 @@ pub struct Difference {
 }
 
 impl Roster {
-    pub(crate) fn new(house: Arc<House>) -> Roster {
+    pub(crate) fn new(house: Arc<RouterState>) -> Roster {
         Roster { house, state: Mutex::new(State::default()) }
     }
 
@@ -192,7 +192,7 @@ impl State {
 }
 
 /// Waits for what is under way at a worker, as long as a drain may take, and takes it out.
-async fn see_off(house: Arc<House>, link: Arc<Link>) {
+async fn see_off(house: Arc<RouterState>, link: Arc<Link>) {
     let patience = house.settings().timeouts.drain;
     let is_idle =
         |brain: &Brain| brain.fleet().worker(link.worker).is_none_or(|it| it.promised.requests == 0);

@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle as Task;
 use tracing::info;
 
-use crate::admin::Desk;
+use crate::admin::AdminState;
 use crate::cluster::{self, Member, NotJoined};
-use crate::house::House;
+use crate::house::RouterState;
 use crate::lane::Lane;
 use crate::pool::Pool;
 use crate::program::{Plain, Program};
@@ -52,7 +52,7 @@ const TRACES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A running router. Dropped without `stop`, it leaves its clients where they are.
 pub struct Router {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     roster: Arc<Roster>,
     listen: SocketAddr,
     admin: SocketAddr,
@@ -90,7 +90,7 @@ impl Router {
         if let Some(cluster) = &mut settings.cluster {
             cluster.name = cluster::name(cluster, listen);
         }
-        let house = Arc::new(House::new(settings, tokenizers, tls, traces)?);
+        let house = Arc::new(RouterState::new(settings, tokenizers, tls, traces)?);
         let roster = Arc::new(Roster::new(house.clone()));
         let (tasks, lanes) = (Vec::new(), Vec::new());
         let member = join(&house).await?;
@@ -104,7 +104,7 @@ impl Router {
         }
         router.run(server::listen(house.clone(), listener, queues));
         let lane = Lane { house: house.clone(), pool: Pool::new(house.settings().limits.idle_per_worker) };
-        let desk = Desk::new(router.roster.clone(), program, lane);
+        let desk = AdminState::new(router.roster.clone(), program, lane);
         router.run(admin::listen(Arc::new(desk), admin_listener));
         router.run(recent::take(house.clone()));
         router.run(tls::follow(house.clone()));
@@ -203,7 +203,7 @@ impl Router {
     }
 }
 
-async fn join(house: &Arc<House>) -> Result<Option<Member>, NotJoined> {
+async fn join(house: &Arc<RouterState>) -> Result<Option<Member>, NotJoined> {
     let settings = house.settings().cluster.clone();
     match (settings, house.cluster.clone()) {
         (Some(settings), Some(seen)) => Member::join(house, seen, settings).await.map(Some),

@@ -16,12 +16,12 @@ use tracing::warn;
 
 use crate::bell::Behind;
 use crate::client::{Client, Pulse};
-use crate::house::House;
-use crate::lane::{Guest, Lane};
+use crate::house::RouterState;
+use crate::lane::{Connection, Lane};
 use crate::serve::serve;
 use crate::stream::Stream;
 use crate::tls::receive;
-use crate::visit::Visit;
+use crate::visit::RequestGuard;
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 1_024;
@@ -36,7 +36,11 @@ const READ_BYTES_MAX: usize = 1 << 20;
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections and deals them out to the lanes in turn, until the house closes.
-pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, lanes: Vec<mpsc::Sender<Guest>>) {
+pub(crate) async fn listen(
+    house: Arc<RouterState>,
+    listener: TcpListener,
+    lanes: Vec<mpsc::Sender<Connection>>,
+) {
     let places = Arc::new(Semaphore::new(house.settings().limits.connections));
     let mut turn = 0;
     loop {
@@ -60,12 +64,12 @@ pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, lanes: Vec<
     }
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<Guest> {
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<Connection> {
     let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     // A lost option costs latency, not correctness.
     let _ = stream.set_nodelay(true);
-    Ok(Guest { stream: stream.into_std()?, place })
+    Ok(Connection { stream: stream.into_std()?, place })
 }
 
 /// Serves one client connection to its end.
@@ -101,7 +105,7 @@ async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
         pulse.speaks_frames();
     }
     let service = service_fn(|request: Request<Incoming>| {
-        let visit = Visit::begin(lane.clone(), pulse.busy());
+        let visit = RequestGuard::begin(lane.clone(), pulse.busy());
         async move { Ok::<_, Infallible>(serve(visit, request).await) }
     });
     let io = TokioIo::new(Client::new(stream, pulse.clone()));
@@ -125,7 +129,11 @@ async fn speaks_frames(stream: &Stream) -> Option<bool> {
 }
 
 /// Drives a connection; when the house closes, asks it to finish what it has begun.
-async fn until_closing<F: Future>(house: &House, served: F, finish: impl FnOnce(Pin<&mut F>)) -> F::Output {
+async fn until_closing<F: Future>(
+    house: &RouterState,
+    served: F,
+    finish: impl FnOnce(Pin<&mut F>),
+) -> F::Output {
     let mut served = pin!(served);
     tokio::select! {
         biased;
@@ -135,7 +143,7 @@ async fn until_closing<F: Future>(house: &House, served: F, finish: impl FnOnce(
     served.await
 }
 
-fn http1(house: &House) -> http1::Builder {
+fn http1(house: &RouterState) -> http1::Builder {
     let mut builder = http1::Builder::new();
     // Slow heads are the watchdog's business: hyper's own timer costs an allocation a request, and also
     // closes connections that are merely idle.
@@ -166,7 +174,7 @@ where
     }
 }
 
-fn http2(house: &House) -> http2::Builder<Streams> {
+fn http2(house: &RouterState) -> http2::Builder<Streams> {
     let header_bytes = u32::try_from(house.settings().limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder =
         http2::Builder::new(Streams { limit: house.settings().timeouts.total.saturating_add(CUT_OFF_AFTER) });

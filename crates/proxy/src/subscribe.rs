@@ -24,7 +24,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::link::Link;
 use replay::{Batch, Bound, ReplayError};
 use socket::{Message, Place, Subscriber};
@@ -55,7 +55,7 @@ pub(crate) struct Source {
 }
 
 /// Follows until dropped.
-pub(crate) async fn follow(house: Arc<House>, link: Arc<Link>, source: Source) {
+pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Source) {
     let offered = if source.replay.is_some() { Replay::Offered } else { Replay::Absent };
     let mut follower = Follower {
         house,
@@ -97,7 +97,7 @@ pub(crate) async fn follow(house: Arc<House>, link: Arc<Link>, source: Source) {
 type Replaying = Pin<Box<dyn Future<Output = Result<Vec<Batch>, ReplayError>> + Send>>;
 
 struct Follower {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     link: Arc<Link>,
     source: Source,
     feed: Feed<Bytes>,
@@ -259,7 +259,7 @@ async fn replayed(replaying: &mut Option<(u64, Replaying)>) -> Input<Bytes> {
     }
 }
 
-async fn until(house: &House, deadline: Option<Instant>) {
+async fn until(house: &RouterState, deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep(deadline.since(house.now())).await,
         None => std::future::pending().await,

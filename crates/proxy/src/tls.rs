@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustls::crypto::{CryptoProvider, ring};
 use tracing::{info, warn};
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::metrics::Metrics;
 use crate::settings::{self, Settings, WorkerTls};
 pub use files::BadTls;
@@ -77,7 +77,7 @@ fn toward_collector(settings: &Settings) -> WorkerTls {
 }
 
 /// Follows the files, and the settings that name them, until aborted.
-pub(crate) async fn follow(house: Arc<House>) {
+pub(crate) async fn follow(house: Arc<RouterState>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let settings = house.settings.load_full();

@@ -12,7 +12,7 @@ use http::{Request, StatusCode};
 use maitre_base::{ClassId, Instant, RequestId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Arrival, Event, Failure, Refusal, Seat, is_told};
+use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, is_told};
 use maitre_fleet::estimate::Counted;
 use tokio::time::timeout;
 use tracing::debug;
@@ -30,7 +30,7 @@ use crate::refuse;
 use crate::settings::Settings;
 use crate::traces::{Context, Dice, Ending, Trace};
 
-pub(crate) struct Visit {
+pub(crate) struct RequestGuard {
     pub(crate) lane: Arc<Lane>,
     /// As they were when it arrived: a reload changes nothing for it.
     pub(crate) settings: Arc<Settings>,
@@ -47,7 +47,7 @@ pub(crate) struct Visit {
     pub(crate) arrived: Instant,
     /// Its client wants to know all that was weighed, and may.
     pub(crate) explains: bool,
-    seat: Option<Seat>,
+    placement: Option<Placement>,
     /// Of the worker it is seated at. Kept, for when the brain has heard the end of it the number may be another's.
     link: Option<Arc<Link>>,
     /// The brain was told of it and has not refused it: it must be told of its end, too.
@@ -83,11 +83,11 @@ struct Pace {
     pieces: u32,
 }
 
-impl Visit {
-    pub(crate) fn begin(lane: Arc<Lane>, busy: Busy) -> Visit {
+impl RequestGuard {
+    pub(crate) fn begin(lane: Arc<Lane>, busy: Busy) -> RequestGuard {
         let (request, arrived) = (lane.house.next_request(), lane.house.now());
         lane.house.metrics.open.inc();
-        Visit {
+        RequestGuard {
             settings: lane.house.settings.load_full(),
             lane,
             request,
@@ -101,7 +101,7 @@ impl Visit {
             trace: None,
             arrived,
             explains: false,
-            seat: None,
+            placement: None,
             link: None,
             is_open: false,
             queued: Queued::default(),
@@ -125,7 +125,7 @@ impl Visit {
         Some(trace.context())
     }
 
-    /// Asks the brain for a seat.
+    /// Asks the brain for a placement.
     pub(crate) fn arrive(&mut self, arrival: Arrival<'_>) -> Decision {
         self.queued.class = Some(arrival.class);
         self.is_open = true;
@@ -137,14 +137,14 @@ impl Visit {
         decision
     }
 
-    /// Tells the brain that the attempt failed, and asks for another seat.
+    /// Tells the brain that the attempt failed, and asks for another placement.
     pub(crate) fn failed(&mut self, failure: Failure) -> Decision {
         self.lane.house.metrics.failed(failure);
         if let Some(trace) = &mut self.trace {
             trace.failed(self.lane.house.now(), failure);
         }
-        match self.seat {
-            Some(Seat { worker, .. }) => {
+        match self.placement {
+            Some(Placement { worker, .. }) => {
                 if let Some(link) = &self.link {
                     link.tally.failures.fetch_add(1, Ordering::Relaxed);
                 }
@@ -157,23 +157,23 @@ impl Visit {
     /// Where it goes, or why not; while it stands in line, this waits. Dropped meanwhile, its client has left.
     pub(crate) async fn decided(&mut self, decision: Decision) -> Decided {
         let decided = match decision {
-            Decision::Seat(seat) => Ok(seat),
+            Decision::Placed(placement) => Ok(placement),
             Decision::Refuse(refusal) => Err(refusal),
             Decision::Nothing => Err(self.give_up(Refusal::NoWorker)),
             Decision::Wait(waiter) => self.stand_in_line(waiter).await,
         };
         let metrics = &self.lane.house.metrics;
         match decided {
-            Ok(seat) => {
-                metrics.picked(seat.why);
-                self.link = self.lane.house.link(seat.worker);
+            Ok(placement) => {
+                metrics.picked(placement.why);
+                self.link = self.lane.house.link(placement.worker);
                 if let Some(link) = &self.link {
                     link.tally.seated.fetch_add(1, Ordering::Relaxed);
                 }
-                self.queued.waited = seat.waited;
-                self.seat = Some(seat);
+                self.queued.waited = placement.waited;
+                self.placement = Some(placement);
                 if let (Some(trace), Some(link)) = (&mut self.trace, &self.link) {
-                    trace.seated(self.lane.house.now(), seat, link.clone());
+                    trace.seated(self.lane.house.now(), placement, link.clone());
                 }
             }
             Err(refusal) => {
@@ -253,7 +253,7 @@ impl Visit {
             if matches!(outcome, Outcome::Declined(_)) {
                 return;
             }
-            if let Some(Seat { worker, .. }) = self.seat {
+            if let Some(Placement { worker, .. }) = self.placement {
                 self.lane.house.on(Event::FirstToken { request: self.request, worker });
             }
         } else if is_told(self.pace.pieces) {
@@ -294,7 +294,7 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let house = &self.lane.house;
         let request = self.request;
@@ -315,7 +315,7 @@ impl Drop for Visit {
         if let Some(usage) = self.usage
             && let (Some(prompt), Some(cached)) = (usage.prompt_tokens, usage.cached_tokens)
         {
-            house.metrics.caches.counted(prompt, cached, self.seat.and_then(|it| it.held));
+            house.metrics.caches.counted(prompt, cached, self.placement.and_then(|it| it.held));
             if let Some(link) = &self.link {
                 link.tally.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
                 link.tally.cached_tokens.fetch_add(cached, Ordering::Relaxed);
@@ -350,11 +350,11 @@ impl Drop for Visit {
             outcome = self.outcome.name(),
             code = self.outcome.code(),
             worker = self.worker(),
-            why = self.seat.map(|it| it.why.name()),
-            held_tokens = self.seat.and_then(|it| it.held).map(|it| it.0),
+            why = self.placement.map(|it| it.why.name()),
+            held_tokens = self.placement.and_then(|it| it.held).map(|it| it.0),
             class = self.class(),
             waited_ms = self.queued.waited.as_millis() as u64,
-            attempt = self.seat.map(|it| it.attempt),
+            attempt = self.placement.map(|it| it.attempt),
             first_ms = ttft.map(|it| it.as_millis() as u64),
             total_ms = total.as_millis() as u64,
             prompt_tokens = self.usage.and_then(|it| it.prompt_tokens),

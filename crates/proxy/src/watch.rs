@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::house::House;
-use crate::line::{Broken, Line, Outgoing, Unopened};
+use crate::house::RouterState;
+use crate::line::{Broken, Outgoing, Unopened, Upstream};
 use crate::link::Link;
 use crate::refuse::is_fit;
 use crate::secret::Bearer;
@@ -38,7 +38,7 @@ const TICK: Duration = Duration::from_millis(500);
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Ticks every so often, and when the brain wants it, as when somebody's deadline passes in line.
-pub(crate) async fn tick(house: Arc<House>) {
+pub(crate) async fn tick(house: Arc<RouterState>) {
     loop {
         house.on(Event::Tick);
         let last = house.now();
@@ -53,7 +53,7 @@ pub(crate) async fn tick(house: Arc<House>) {
 }
 
 /// Watches until the worker is gone from the fleet.
-pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
+pub(crate) async fn watch(house: Arc<RouterState>, link: Arc<Link>) {
     let seed = hash::bytes(house.salt, link.url.as_bytes());
     let mut watch = Watch {
         house,
@@ -83,9 +83,9 @@ pub(crate) async fn watch(house: Arc<House>, link: Arc<Link>) {
 }
 
 struct Watch {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     link: Arc<Link>,
-    line: Option<Line>,
+    line: Option<Upstream>,
     is_probed: bool,
     /// When the list of models was last read.
     models_at: Option<Instant>,
@@ -352,13 +352,13 @@ impl Watch {
 /// What is asked of whom, and what they are shown.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
-    house: &'a House,
+    house: &'a RouterState,
     link: &'a Link,
     path: &'a str,
     key: Option<&'a Bearer>,
 }
 
-async fn get(asked: Ask<'_>, kept: Option<Line>) -> Result<(Page, Line), Unanswered> {
+async fn get(asked: Ask<'_>, kept: Option<Upstream>) -> Result<(Page, Upstream), Unanswered> {
     if let Some(line) = kept
         && let Ok(answered) = ask(asked, line).await
     {
@@ -367,7 +367,7 @@ async fn get(asked: Ask<'_>, kept: Option<Line>) -> Result<(Page, Line), Unanswe
     // The kept connection may have been closed from the other end; a new one tells.
     let Ask { house, link, .. } = asked;
     let patience = house.settings().probes.timeout;
-    let opened = Line::open(&link.address, &house.tls.workers, patience).await;
+    let opened = Upstream::open(&link.address, &house.tls.workers, patience).await;
     let line = opened.map_err(|error| match error {
         Unopened::Refused(_) => Unanswered::Refused,
         Unopened::Handshake(why) => {
@@ -380,7 +380,10 @@ async fn get(asked: Ask<'_>, kept: Option<Line>) -> Result<(Page, Line), Unanswe
     ask(asked, line).await
 }
 
-async fn ask(Ask { link, path, key, .. }: Ask<'_>, mut line: Line) -> Result<(Page, Line), Unanswered> {
+async fn ask(
+    Ask { link, path, key, .. }: Ask<'_>,
+    mut line: Upstream,
+) -> Result<(Page, Upstream), Unanswered> {
     let broke = |error: Broken| {
         link.heard_no(&error);
         Unanswered::Broke

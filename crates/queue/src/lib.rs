@@ -2,17 +2,17 @@
 //! a clock.
 
 pub mod allowance;
-pub mod book;
 pub mod drain;
 pub mod knee;
-pub mod line;
+pub mod retry_schedule;
 pub mod settings;
 pub mod spare;
+pub mod wait_queue;
 
 pub use allowance::{Allowances, Passed, Share, Taken};
-pub use book::Book;
 pub use drain::Drain;
 pub use knee::{Caps, Limits, Scale};
-pub use line::{ClassMask, Entry, Full, Line, Waiting};
+pub use retry_schedule::RetrySchedule;
 pub use settings::{Class, Settings, Tenant, Terms};
 pub use spare::Spare;
+pub use wait_queue::{ClassMask, Entry, Full, WaitQueue, Waiting};

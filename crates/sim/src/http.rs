@@ -11,7 +11,7 @@ mod ask;
 mod body;
 mod chat;
 mod completion;
-mod desk;
+mod driver;
 mod error;
 pub mod fault;
 mod messages;
@@ -43,7 +43,7 @@ use crate::events::socket::{self, Service};
 use crate::events::{self, Publisher};
 use crate::kv::Root;
 use crate::profile::Profile;
-use desk::Desk;
+use driver::EngineDriver;
 use fault::{Faults, Injection};
 use oddity::Oddities;
 
@@ -90,7 +90,7 @@ pub struct BindError {
 pub struct Host {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    /// The listeners (which own the connections) and the desk.
+    /// The listeners (which own the connections) and the driver.
     tasks: JoinSet<()>,
 }
 
@@ -119,7 +119,7 @@ pub struct Recorded {
 struct Shared {
     settings: Settings,
     addr: SocketAddr,
-    desk: Desk,
+    driver: EngineDriver,
     publisher: Option<Arc<Publisher>>,
     /// Changes when every connection is to be dropped.
     crash: watch::Sender<u64>,
@@ -140,7 +140,7 @@ impl Host {
         let publisher = publish(&settings, &changed, &mut tasks).await?;
         let shared = Arc::new(Shared {
             addr,
-            desk: Desk::new(&settings, publisher.clone(), Arc::clone(&changed)),
+            driver: EngineDriver::new(&settings, publisher.clone(), Arc::clone(&changed)),
             publisher,
             crash: watch::Sender::new(0),
             settings,
@@ -151,7 +151,7 @@ impl Host {
             changed,
         });
         let driven = Arc::clone(&shared);
-        tasks.spawn(async move { driven.desk.run(&driven.faults).await });
+        tasks.spawn(async move { driven.driver.run(&driven.faults).await });
         tasks.spawn(accept(listener, Arc::clone(&shared)));
         Ok(Host { addr, shared, tasks })
     }
@@ -184,7 +184,7 @@ impl Handle {
             connections_open: self.0.connections.open.load(Ordering::Relaxed),
             requests_open: self.0.requests.open.load(Ordering::Relaxed),
             requests_received: self.0.requests.total.load(Ordering::Relaxed),
-            engine: self.0.desk.stats(),
+            engine: self.0.driver.stats(),
             events: self.0.publisher.as_ref().map(|it| it.stats()).unwrap_or_default(),
         }
     }
@@ -238,30 +238,30 @@ impl Handle {
     /// Forgets the cache unless a job holds blocks; whether it did. Subscribers hear of it with the next step,
     /// as from vLLM.
     pub fn clear_cache(&self) -> bool {
-        self.0.desk.clear_cache()
+        self.0.driver.clear_cache()
     }
 
     /// The truth an index is to be compared with: every cached block by its name, which is also its name in
     /// events, and how many copies there are.
     pub fn resident(&self) -> BTreeMap<u64, u32> {
-        self.0.desk.resident()
+        self.0.driver.resident()
     }
 
     /// The same truth, asked by prompt: how many leading blocks of it are cached.
     pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
-        self.0.desk.holds(tokens, root)
+        self.0.driver.holds(tokens, root)
     }
 
     /// What the engine stored and removed since the last call, if `engine::Settings::changes_max` allows.
     /// With events on there is nothing here: the publisher takes it.
     pub fn take_changes(&self) -> (Vec<crate::kv::Change>, u64) {
-        self.0.desk.take_changes()
+        self.0.driver.take_changes()
     }
 }
 
 impl Shared {
     fn restart(&self) {
-        self.desk.restart();
+        self.driver.restart();
         self.crash.send_modify(|times| *times += 1);
     }
 

@@ -8,13 +8,13 @@
 
 mod acts;
 mod bounds;
-mod deck;
-mod desk;
 mod outcome;
 mod patience;
+mod prepared;
 pub mod script;
 mod settings;
 mod sync;
+mod worker;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,14 +22,14 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Prompt, Seat, is_told};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Placement, Prompt, is_told};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
-pub use deck::{Deck, block_tokens};
 pub use outcome::{Answer, Outcome, Sample, Worked};
+pub use prepared::{PreparedTrace, block_tokens};
 pub use script::Script;
 pub use settings::{Judge, Knowledge, Limits, Settings, Sync, Via};
 pub use sync::Talk;
@@ -37,9 +37,9 @@ pub use sync::Talk;
 use crate::engine::{Finish, Job, JobId, Known, Rest};
 use crate::profile::Profile;
 use crate::report::Seen;
-use deck::MODEL;
-use desk::Desk;
+use prepared::MODEL;
 use sync::Post;
+use worker::SimWorker;
 
 /// Watches a run from outside.
 pub trait Witness {
@@ -159,12 +159,12 @@ impl Open {
 }
 
 struct Lab<'a> {
-    deck: &'a Deck<'a>,
+    prepared: &'a PreparedTrace<'a>,
     settings: &'a Settings,
     routers: Vec<Brain>,
     post: Post,
     effects: Vec<Effect>,
-    desks: Vec<Desk>,
+    workers: Vec<SimWorker>,
     queue: BinaryHeap<Reverse<(Instant, u64, Happens)>>,
     /// Keeps what happens at one instant in the order in which it was foreseen.
     serial: u64,
@@ -183,21 +183,21 @@ struct Lab<'a> {
 }
 
 /// Plays all requests to the end.
-pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> Outcome {
-    let span = deck.requests.last().map_or(Duration::ZERO, |it| it.at.since(Instant::ZERO));
+pub fn play(settings: &Settings, prepared: &PreparedTrace<'_>, witness: &mut dyn Witness) -> Outcome {
+    let span = prepared.requests.last().map_or(Duration::ZERO, |it| it.at.since(Instant::ZERO));
     let mut lab = Lab {
-        deck,
+        prepared,
         settings,
         routers: (0..settings.routers.max(1)).map(|it| router(settings, it)).collect(),
         post: Post::new(settings),
         effects: Vec::new(),
-        desks: Vec::new(),
+        workers: Vec::new(),
         queue: BinaryHeap::new(),
         serial: 0,
         open: NumberMap::default(),
         due: vec![None; settings.routers.max(1)],
-        to_come: deck.requests.len(),
-        given: if settings.judge == Judge::IdealCache { deck.given() } else { Vec::new() },
+        to_come: prepared.requests.len(),
+        given: if settings.judge == Judge::IdealCache { prepared.given() } else { Vec::new() },
         sample_every: (span / SAMPLES).max(SAMPLE_MIN),
         outcome: Outcome::default(),
         outputs: Vec::new(),
@@ -207,7 +207,7 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
     for profile in &settings.fleet {
         lab.join(Instant::ZERO, *profile);
     }
-    if let Some(first) = deck.requests.first() {
+    if let Some(first) = prepared.requests.first() {
         lab.foresee(first.at, Happens::Arrival(0));
     }
     for (number, (at, _)) in settings.script.acts.iter().enumerate() {
@@ -223,7 +223,7 @@ pub fn play(settings: &Settings, deck: &Deck<'_>, witness: &mut dyn Witness) -> 
     debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
     lab.outcome.deciding = lab.deciding;
     lab.outcome.talk = lab.post.talk;
-    lab.outcome.workers = lab.desks.iter().map(Desk::worked).collect();
+    lab.outcome.workers = lab.workers.iter().map(SimWorker::worked).collect();
     let decides = settings.judge == Judge::Brain;
     for (number, worked) in lab.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
         worked.limits = lab.routers[0].limits(WorkerId(number as u32));
@@ -253,7 +253,7 @@ impl Lab<'_> {
             return;
         }
         let mut at = now + every;
-        let next = self.deck.requests.get(self.deck.requests.len() - self.to_come);
+        let next = self.prepared.requests.get(self.prepared.requests.len() - self.to_come);
         if let Some(next) = next.filter(|_| self.open.is_empty() && self.settings.script.is_empty())
             && next.at.since(now) > SILENCE
         {
@@ -266,7 +266,7 @@ impl Lab<'_> {
         match happens {
             Happens::Arrival(number) => {
                 self.to_come -= 1;
-                if let Some(next) = self.deck.requests.get(number + 1) {
+                if let Some(next) = self.prepared.requests.get(number + 1) {
                     self.foresee(next.at, Happens::Arrival(number + 1));
                 }
                 witness.arrived(number + 1);
@@ -282,7 +282,7 @@ impl Lab<'_> {
             Happens::StepEnds { worker, life }
             | Happens::Events { worker, life }
             | Happens::Load { worker, life }
-                if self.desks[worker].life != life => {}
+                if self.workers[worker].life != life => {}
             Happens::StepEnds { worker, .. } => self.end_step(now, worker),
             Happens::Events { worker, .. } => self.tell_events(now, worker),
             Happens::Load { worker, .. } => self.tell_load(now, worker),
@@ -318,9 +318,9 @@ impl Lab<'_> {
     }
 
     fn join(&mut self, now: Instant, profile: Profile) {
-        let number = self.desks.len();
-        let profile = Profile { block_tokens: self.deck.block_tokens, ..profile };
-        self.desks.push(Desk::new(profile, self.has_events()));
+        let number = self.workers.len();
+        let profile = Profile { block_tokens: self.prepared.block_tokens, ..profile };
+        self.workers.push(SimWorker::new(profile, self.has_events()));
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
         let cards = [Card { name: MODEL, parent: None }];
@@ -332,7 +332,7 @@ impl Lab<'_> {
         }
         // A router asks a new worker about itself at once: until it knows the block, nothing it sends there is
         // remembered.
-        if self.desks[number].post_load() {
+        if self.workers[number].post_load() {
             self.tell_load(now, number);
         }
     }
@@ -342,7 +342,7 @@ impl Lab<'_> {
         self.routers[router].on(now, event, &mut effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Seat(seat) => self.obey(now, &seat),
+                Effect::Place(placement) => self.obey(now, &placement),
                 Effect::Refuse { request, refusal } => self.turn_away(now, request.0, refusal),
                 Effect::Recall { request, .. } => self.take_back(request.0),
                 _ => {}
@@ -368,20 +368,20 @@ impl Lab<'_> {
         self.deciding += witness.wall() - begun;
     }
 
-    /// Asks the router for a seat.
+    /// Asks the router for a placement.
     fn ask(&mut self, now: Instant, request: u64) {
         let Some(&Open { number, router, .. }) = self.open.get(&request) else { return };
         if self.settings.judge != Judge::Brain {
             return self.seat_by_foreknowledge(now, request, number);
         }
-        let (asked, queue) = (&self.deck.requests[number], &self.settings.brain.queue);
+        let (asked, queue) = (&self.prepared.requests[number], &self.settings.brain.queue);
         let looks = self.settings.knowledge != Knowledge::None;
         let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
         let prompt = plan.map(|_| Prompt {
             unit: Unit::Tokens,
             units: asked.prompt_tokens(),
-            block: self.deck.block_tokens,
-            chain: self.deck.chains[number].clone(),
+            block: self.prepared.block_tokens,
+            chain: self.prepared.chains[number].clone(),
         });
         let arrival = Arrival {
             request: RequestId(request),
@@ -391,7 +391,7 @@ impl Lab<'_> {
             decodes: Decodes::Yes,
             form: Form::Stream,
             session: asked.session,
-            head: Some(self.deck.heads[number]),
+            head: Some(self.prepared.heads[number]),
             class: queue
                 .allowed(TenantId(asked.tenant), asked.class.as_deref().and_then(|it| queue.class(it))),
             tenant: TenantId(asked.tenant),
@@ -401,48 +401,48 @@ impl Lab<'_> {
         self.tell(router, now, Event::Arrived(arrival));
     }
 
-    fn obey(&mut self, now: Instant, seat: &Seat) {
-        let request = seat.request.0;
-        self.seat(now, request, seat.worker, seat.held.map(|it| it.0));
+    fn obey(&mut self, now: Instant, placement: &Placement) {
+        let request = placement.request.0;
+        self.placement(now, request, placement.worker, placement.held.map(|it| it.0));
         if let Some(open) = self.open.get_mut(&request) {
-            let record = self.routers[open.router].decisions().of(seat.request);
+            let record = self.routers[open.router].decisions().of(placement.request);
             let foreseen = record.and_then(|it| it.predicted);
             open.foreseen = foreseen.and_then(|it| Duration::try_from_secs_f64(it).ok());
             open.seated = now;
         }
-        if let (Some(open), Some(deadline)) = (self.open.get(&request), seat.deadline) {
+        if let (Some(open), Some(deadline)) = (self.open.get(&request), placement.deadline) {
             let trip = open.trip;
             self.foresee(deadline, Happens::Deadline { request, trip });
         }
     }
 
-    fn seat(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
+    fn placement(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
         if let Some(open) = self.open.get_mut(&request) {
             (open.worker, open.believed) = (worker, believed);
             open.trip += 1;
-            let (trip, overhead) = (open.trip, self.desks[worker.index()].profile.overhead);
+            let (trip, overhead) = (open.trip, self.workers[worker.index()].profile.overhead);
             self.foresee(now + overhead, Happens::Submission { request, trip });
         }
     }
 
     fn refuse(&mut self, request: u64) {
         let Some(open) = self.open.remove(&request) else { return };
-        self.outcome.refuse(&self.deck.requests[open.number]);
+        self.outcome.refuse(&self.prepared.requests[open.number]);
     }
 
     fn submit(&mut self, now: Instant, request: u64) {
         let Some(open) = self.open.get_mut(&request) else { return };
         let (number, router, worker, at) = (open.number, open.router, open.worker.index(), open.at);
-        let asked = &self.deck.requests[number];
-        if !self.desks[worker].up {
+        let asked = &self.prepared.requests[number];
+        if !self.workers[worker].up {
             return self.fail(now, request, Failure::Refused);
         }
         let mut tokens = std::mem::take(&mut open.tokens);
         if tokens.is_empty() {
-            deck::write_tokens(asked, &mut tokens);
+            prepared::write_tokens(asked, &mut tokens);
         }
-        let mut known = Known { names: &self.deck.chains[number], elsewhere_tokens: 0 };
-        let mut root = deck::root().start();
+        let mut known = Known { names: &self.prepared.chains[number], elsewhere_tokens: 0 };
+        let mut root = prepared::root().start();
         if let Some(&given) = self.given.get(number) {
             // The rest of the prompt is this request's own; the cache here has nothing to add.
             let given = given.min(tokens.len() as u32 - 1);
@@ -457,7 +457,7 @@ impl Lab<'_> {
             answer_tokens: asked.answer_tokens,
             finish: Finish::Stop,
         };
-        if let Some(job) = self.desks[worker].submit(request, at, job, known) {
+        if let Some(job) = self.workers[worker].submit(request, at, job, known) {
             if let Some(open) = self.open.get_mut(&request) {
                 open.job = Some(job);
             }
@@ -469,8 +469,8 @@ impl Lab<'_> {
     }
 
     fn begin_step(&mut self, now: Instant, worker: usize) {
-        if let Some(span) = self.desks[worker].begin_step() {
-            let life = self.desks[worker].life;
+        if let Some(span) = self.workers[worker].begin_step() {
+            let life = self.workers[worker].life;
             self.foresee(now + span, Happens::StepEnds { worker, life });
         }
     }
@@ -478,12 +478,12 @@ impl Lab<'_> {
     fn end_step(&mut self, now: Instant, worker: usize) {
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
-        self.desks[worker].finish_step(now, &mut outputs);
-        if self.has_events() && self.desks[worker].post_events() {
+        self.workers[worker].finish_step(now, &mut outputs);
+        if self.has_events() && self.workers[worker].post_events() {
             match self.settings.event_delay {
                 Duration::ZERO => self.tell_events(now, worker),
                 delay => {
-                    let life = self.desks[worker].life;
+                    let life = self.workers[worker].life;
                     self.foresee(now + delay, Happens::Events { worker, life });
                 }
             }
@@ -493,7 +493,7 @@ impl Lab<'_> {
             if output.index > 0 && output.finish.is_none() && !looks {
                 continue;
             }
-            let request = self.desks[worker].request(output.job);
+            let request = self.workers[worker].request(output.job);
             if looks {
                 self.stream(now, request, output.index + 1);
             }
@@ -522,9 +522,9 @@ impl Lab<'_> {
 
     fn finish(&mut self, now: Instant, request: u64, cached_tokens: u32) {
         let Some(open) = self.open.remove(&request) else { return };
-        let asked = &self.deck.requests[open.number];
+        let asked = &self.prepared.requests[open.number];
         let prompt_tokens = asked.prompt_tokens() as u32;
-        self.desks[open.worker.index()].answered += 1;
+        self.workers[open.worker.index()].answered += 1;
         self.outcome.answers.push(Answer {
             worker: open.worker,
             believed_tokens: open.believed,
@@ -549,11 +549,11 @@ impl Lab<'_> {
     }
 
     fn tell_events(&mut self, now: Instant, worker: usize) {
-        let mut batch = self.desks[worker].next_events();
-        for event in batch.events(WorkerId(worker as u32), self.deck.block_tokens) {
+        let mut batch = self.workers[worker].next_events();
+        for event in batch.events(WorkerId(worker as u32), self.prepared.block_tokens) {
             self.tell_all(now, event);
         }
-        self.desks[worker].keep_scratch(batch);
+        self.workers[worker].keep_scratch(batch);
     }
 
     /// An attempt failed before its first token: whoever seated the request seats it again, or gives it up.

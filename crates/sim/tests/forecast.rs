@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use maitre_base::{Instant, Rng};
 use maitre_sim::generate::Plan;
-use maitre_sim::lab::{Answer, Deck, Knowledge, Settings, play};
+use maitre_sim::lab::{Answer, Knowledge, PreparedTrace, Settings, play};
 use maitre_sim::profile::{A10G_8B, H100X2_32B, H200_8B, Profile};
 use maitre_sim::trace::{Piece, Request, Trace};
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix};
@@ -75,7 +75,7 @@ impl Case<'_> {
     fn play(&self) -> Vec<Answer> {
         let brain = maitre_dispatch::Settings { seed: 1, ..maitre_dispatch::Settings::default() };
         let settings = Settings { knowledge: self.knowledge, ..Settings::new(self.fleet.clone(), brain) };
-        let mut answers = play(&settings, &Deck::new(&self.trace, 16), &mut ()).answers;
+        let mut answers = play(&settings, &PreparedTrace::new(&self.trace, 16), &mut ()).answers;
         assert!(answers.len() >= 3 * LEARNING, "{}: {} answers", self.name, answers.len());
         answers.sort_by_key(|it| it.seen.at);
         answers.split_off(LEARNING)

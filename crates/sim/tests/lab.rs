@@ -4,7 +4,7 @@
 use maitre_base::{Instant, Rng};
 use maitre_policy::Name;
 use maitre_sim::generate::Plan;
-use maitre_sim::lab::{Deck, Knowledge, Outcome, Settings, play};
+use maitre_sim::lab::{Knowledge, Outcome, PreparedTrace, Settings, play};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_sim::report::{Row, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
@@ -47,7 +47,7 @@ fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -
     let brain =
         maitre_dispatch::Settings { strategy, queue, seed: 1, ..maitre_dispatch::Settings::default() };
     let settings = Settings { knowledge, ..Settings::new(fleet.to_vec(), brain) };
-    let outcome = play(&settings, &Deck::new(trace, 16), &mut ());
+    let outcome = play(&settings, &PreparedTrace::new(trace, 16), &mut ());
     assert_eq!((outcome.refused, outcome.answers.len()), (0, trace.requests.len()));
     outcome
 }

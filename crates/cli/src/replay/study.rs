@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use maitre_policy::Name;
-use maitre_sim::lab::{self, Deck, Judge, Knowledge, Outcome, Script, Settings, Sync, Via, Witness, script};
+use maitre_sim::lab::{
+    self, Judge, Knowledge, Outcome, PreparedTrace, Script, Settings, Sync, Via, Witness, script,
+};
 use maitre_sim::profile::Profile;
 use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
@@ -284,7 +286,12 @@ impl Study {
         trace
     }
 
-    pub fn play(&self, choice: Choice, deck: &Deck<'_>, progress: &mut dyn FnMut(usize)) -> Outcome {
+    pub fn play(
+        &self,
+        choice: Choice,
+        prepared: &PreparedTrace<'_>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Outcome {
         let mut brain = unwatched(&self.config);
         brain.strategies.clear();
         brain.seed = self.seed;
@@ -309,7 +316,7 @@ impl Study {
             returns_max: if self.retry { RETURNS_MAX } else { 0 },
             ..Settings::new(self.fleet.clone(), brain)
         };
-        lab::play(&settings, deck, &mut Watch { watch: Stopwatch::start(), progress })
+        lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plays what a search asks for, several runs at a time, none twice, and keeps what came of each.
 
 use maitre_policy::Name;
-use maitre_sim::lab::Deck;
+use maitre_sim::lab::PreparedTrace;
 use maitre_sim::profile::Profile;
 use maitre_sim::report::Row;
 
@@ -31,7 +31,7 @@ pub(super) struct Tried {
 /// What is played.
 #[derive(Debug)]
 pub(super) struct Ground<'a> {
-    pub(super) deck: &'a Deck<'a>,
+    pub(super) prepared: &'a PreparedTrace<'a>,
     pub(super) seed: u64,
 }
 
@@ -68,8 +68,8 @@ impl Player<'_> {
     }
 
     fn task<'a>(&'a self, trial: &Trial, study: &'a Study) -> Task<'a> {
-        let deck = self.grounds[trial.traffic].deck;
-        Task { study, choice: Choice::Strategy(trial.name), deck, speed: self.speed }
+        let prepared = self.grounds[trial.traffic].prepared;
+        Task { study, choice: Choice::Strategy(trial.name), prepared, speed: self.speed }
     }
 
     fn study_of(&self, trial: &Trial) -> anyhow::Result<Study> {

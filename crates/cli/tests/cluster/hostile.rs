@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use maitre_peer::seal::Key;
-use maitre_peer::{Line, Outgoing, mesh, redis};
+use maitre_peer::{Outgoing, Transport, mesh, redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ const TIMES: usize = 5;
 
 /// Somebody who has the key, and says what no router would.
 struct Insider {
-    line: Line,
+    line: Transport,
     _transport: JoinSet<()>,
 }
 

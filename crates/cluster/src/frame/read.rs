@@ -45,7 +45,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
             name: rest.name()?,
             records: records(&mut rest, kind)?,
         },
-        Kind::Book => Body::Book {
+        Kind::CacheDirectory => Body::CacheDirectory {
             part: part(&mut rest)?,
             routers: routers(&mut rest)?,
             records: records(&mut rest, kind)?,
@@ -59,7 +59,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
 }
 
 fn kind(byte: u8) -> Result<Kind> {
-    let kinds = [Kind::Delta, Kind::Beat, Kind::Hello, Kind::Bye, Kind::Snapshot, Kind::Book, Kind::Aside];
+    let kinds =
+        [Kind::Delta, Kind::Beat, Kind::Hello, Kind::Bye, Kind::Snapshot, Kind::CacheDirectory, Kind::Aside];
     kinds.into_iter().find(|&it| it as u8 == byte).ok_or(Unheard::Malformed("a kind nobody knows"))
 }
 

@@ -124,11 +124,11 @@ proptest! {
         let body = Body::Snapshot { part, since, name: "näme", records };
         prop_assert_eq!(parse(&frame), Ok(Frame { head, body }));
 
-        let told: Vec<Made> = made.iter().filter(|it| it.record().belongs_in(Kind::Book)).cloned().collect();
+        let told: Vec<Made> = made.iter().filter(|it| it.record().belongs_in(Kind::CacheDirectory)).cloned().collect();
         let records = told.iter().map(Made::record).collect();
         let routers = vec![RouterId(since.rows); since.chains as usize % ROUTERS_MAX];
         let frame = write::book(&head, part, &routers, &mut sheet(&told));
-        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Book { part, routers, records } }));
+        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::CacheDirectory { part, routers, records } }));
     }
 
     #[test]

@@ -193,7 +193,7 @@ pub(crate) fn snapshot(head: &Head, part: Part, since: Since, name: &str, sheet:
 }
 
 pub(crate) fn book(head: &Head, part: Part, routers: &[RouterId], sheet: &mut Sheet) -> Vec<u8> {
-    let mut frame = begin(head, Kind::Book);
+    let mut frame = begin(head, Kind::CacheDirectory);
     put_part(&mut frame, part);
     varint(&mut frame, routers.len() as u64);
     routers.iter().for_each(|it| word(&mut frame, it.0));

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::book::recital::Scope;
+use crate::directory::recital::Scope;
 use crate::frame::write::{self, Sheet};
 use crate::frame::{PARTS_MAX, Part, Record, Since};
 use crate::node::Node;
@@ -51,7 +51,7 @@ impl Node {
     }
 
     pub(super) fn asked_for_page(&mut self, block: u32, page: u64) {
-        let is_new = self.book.has_page(page) && !self.asked.pages.contains(&(block, page));
+        let is_new = self.directory.has_page(page) && !self.asked.pages.contains(&(block, page));
         if is_new && self.asked.pages.len() < WANTED_MAX {
             self.asked.pages.push((block, page));
         }
@@ -60,7 +60,7 @@ impl Node {
     /// Whether there is something to ask.
     pub(super) fn asks(&self, now: Instant) -> bool {
         let is_torn = self.view.live().any(|it| it.stream.is_torn() && it.stream.ask <= now);
-        is_torn || self.book.wants_by().is_some_and(|it| it <= now)
+        is_torn || self.directory.wants_by().is_some_and(|it| it <= now)
     }
 
     /// Whether there is something to answer.
@@ -84,12 +84,12 @@ impl Node {
             }
         }
         let mut wants = Vec::new();
-        self.book.wants(now, &mut wants);
+        self.directory.wants(now, &mut wants);
         for want in wants {
             sheets.push(&Record::Want { router: want.router, block: want.block, page: want.page });
         }
         let wanted = std::mem::take(&mut self.asked.pages);
-        self.book.answer(&wanted, PAGES_BYTES_MAX, |record| sheets.push(record));
+        self.directory.answer(&wanted, PAGES_BYTES_MAX, |record| sheets.push(record));
         let head = self.head();
         frames.extend(sheets.0.iter_mut().map(|sheet| write::aside(&head, sheet)));
     }
@@ -117,7 +117,7 @@ impl Node {
         self.own.recite(since.rows, |record| sheets.push(record));
         if since.chains < self.seq {
             let scope = Scope::OursSince(since.chains);
-            self.book.recite(scope, CHAINS_BYTES_MAX, |record| sheets.push(record));
+            self.directory.recite(scope, CHAINS_BYTES_MAX, |record| sheets.push(record));
         }
         let (head, edition) = (self.head(), self.next_edition());
         let name = self.name.as_str();
@@ -130,7 +130,7 @@ impl Node {
     /// The book.
     fn recital(&mut self) -> Vec<Vec<u8>> {
         let mut sheets = Sheets::default();
-        self.book.recite(Scope::All, SNAPSHOT_BYTES_MAX, |record| sheets.push(record));
+        self.directory.recite(Scope::All, SNAPSHOT_BYTES_MAX, |record| sheets.push(record));
         let (head, edition) = (self.head(), self.next_edition());
         let routers: Vec<RouterId> = self.view.live().map(|it| it.peer.id).collect();
         sheets.finish(edition, |part, sheet| {

@@ -1,10 +1,10 @@
 //! What came of others, and what follows from it.
 
-use crate::book::{Source, Teller};
+use crate::directory::{Source, Teller};
 use crate::frame::{Beat, Body, Frame, Head, Part, Record, Since, read};
 use crate::node::{Heard, Node, Unheard};
 use crate::own;
-use crate::row::{News, RouterId};
+use crate::row::{PeerUpdate, RouterId};
 use crate::view::Admission;
 use crate::view::rows::Account;
 use maitre_base::Instant;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const PAGES_LATER: Duration = Duration::from_secs(1);
 
 impl Node {
-    pub fn hear(&mut self, now: Instant, frame: &[u8], news: &mut Vec<News>) -> Result<Heard, Unheard> {
+    pub fn hear(&mut self, now: Instant, frame: &[u8], news: &mut Vec<PeerUpdate>) -> Result<Heard, Unheard> {
         let Frame { head, body } = read::parse(frame)?;
         if head.router == self.id {
             return match head.incarnation > self.incarnation {
@@ -43,14 +43,19 @@ impl Node {
 
     /// A frame that was kept for those who join. Who said it may be long gone: what it tells of caches is believed, for they
     /// outlive who filled them, and of that router nothing.
-    pub fn recall(&mut self, now: Instant, frame: &[u8], news: &mut Vec<News>) -> Result<Heard, Unheard> {
+    pub fn recall(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        news: &mut Vec<PeerUpdate>,
+    ) -> Result<Heard, Unheard> {
         let Frame { head, body } = read::parse(frame)?;
-        let Body::Book { records, .. } = body else { return Ok(Heard::Ignored) };
+        let Body::CacheDirectory { records, .. } = body else { return Ok(Heard::Ignored) };
         self.take_records(now, &head, (Source::Memory, &records), news);
         Ok(Heard::Taken)
     }
 
-    fn take(&mut self, now: Instant, head: &Head, body: &Body<'_>, news: &mut Vec<News>) {
+    fn take(&mut self, now: Instant, head: &Head, body: &Body<'_>, news: &mut Vec<PeerUpdate>) {
         let Some(router) = self.view.get_mut(head.router) else {
             return;
         };
@@ -89,7 +94,7 @@ impl Node {
                     self.take_part(head, *part, *since);
                 }
             }
-            Body::Book { part, routers, records } => {
+            Body::CacheDirectory { part, routers, records } => {
                 let is_whole = router.book.take(*part);
                 self.take_records(now, head, (Source::Memory, records), news);
                 self.greeting.hear_book(now, is_whole, routers);
@@ -106,7 +111,7 @@ impl Node {
         now: Instant,
         head: &Head,
         heard: (Source, &[Record<'_>]),
-        news: &mut Vec<News>,
+        news: &mut Vec<PeerUpdate>,
     ) {
         let (source, records) = heard;
         let (from, version) = (head.router, head.seq);
@@ -123,18 +128,23 @@ impl Node {
                 Record::Spent { model, tenant, born, total } => {
                     news.extend(self.view.spent(from, model, tenant, Account { born, total }));
                 }
-                Record::Seat(seat) => self.book.hear(teller, &seat, news),
-                Record::Pages { block, parent, links } => self.book.hear_pages(block, parent, links),
+                Record::Seat(seat) => self.directory.hear(teller, &seat, news),
+                Record::Pages { block, parent, links } => self.directory.hear_pages(block, parent, links),
                 Record::Resync { router, since } if router == self.id => self.asked_for_rows(since),
                 Record::Want { router, block, page } if router == self.id => self.asked_for_page(block, page),
                 Record::Resync { .. } | Record::Want { .. } => {}
             }
         }
-        self.book.settle(now, news);
+        self.directory.settle(now, news);
     }
 
-    /// A session was pinned elsewhere. News if that is now the pin that holds, and to another worker than before.
-    fn take_pin(&mut self, (model, session): (u64, u64), pin: (u64, RouterId, u64), news: &mut Vec<News>) {
+    /// A session was pinned elsewhere. PeerUpdate if that is now the pin that holds, and to another worker than before.
+    fn take_pin(
+        &mut self,
+        (model, session): (u64, u64),
+        pin: (u64, RouterId, u64),
+        news: &mut Vec<PeerUpdate>,
+    ) {
         let key = own::key(model, session);
         self.stamp = self.stamp.max(pin.0);
         let ours = self.our_pin(key);
@@ -144,7 +154,7 @@ impl Node {
             return;
         };
         if before.is_none_or(|it| it.2 != worker) {
-            news.push(News::Pinned { model, session, worker });
+            news.push(PeerUpdate::Pinned { model, session, worker });
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::frame::tests::{delta, head, made};
 use crate::frame::{Head, PAGE};
 use crate::node::{BEAT, FLUSH, Node, Settings};
-use crate::row::{Chain, Facts, Incarnation, Load, News, RouterId, Spent, Unit, Verdict};
+use crate::row::{Chain, Facts, Incarnation, Load, PeerUpdate, RouterId, Spent, Unit, Verdict};
 use maitre_base::{Instant, Rng, hash};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -84,23 +84,23 @@ struct Brain {
 }
 
 impl Brain {
-    fn on(&mut self, news: &News) {
+    fn on(&mut self, news: &PeerUpdate) {
         match news {
-            News::Promised { worker, load } if *load == Load::default() => {
+            PeerUpdate::Promised { worker, load } if *load == Load::default() => {
                 assert!(self.promised.remove(worker).is_some(), "nothing was told as news");
             }
-            News::Promised { worker, load } => {
+            PeerUpdate::Promised { worker, load } => {
                 assert_ne!(self.promised.insert(*worker, *load), Some(*load), "told twice");
             }
-            News::Judged { .. } => {}
-            News::Pinned { session, worker, .. } => {
+            PeerUpdate::Judged { .. } => {}
+            PeerUpdate::Pinned { session, worker, .. } => {
                 self.pinned.insert(*session, *worker);
             }
-            News::Spent { tenant, more, .. } => *self.spent.entry(*tenant).or_default() += more.tokens,
-            News::Seated(seated) => {
+            PeerUpdate::Spent { tenant, more, .. } => *self.spent.entry(*tenant).or_default() += more.tokens,
+            PeerUpdate::Seated(seated) => {
                 self.seated.extend(seated.links.iter().map(|&link| (seated.worker, link)));
             }
-            News::Routers { heard, known } => self.routers = (*heard, *known),
+            PeerUpdate::Routers { heard, known } => self.routers = (*heard, *known),
         }
     }
 }
@@ -496,7 +496,7 @@ proptest! {
                 prop_assert!(other.hear(now, &frame, &mut Vec::new()).is_ok());
             }
         }
-        let promised: Vec<_> = news.iter().filter(|it| matches!(it, News::Promised { .. })).collect();
+        let promised: Vec<_> = news.iter().filter(|it| matches!(it, PeerUpdate::Promised { .. })).collect();
         prop_assert!(promised.windows(2).all(|it| it[0] != it[1]));
         node.tick(now + SILENCE_MAX, &mut news);
         prop_assert_eq!(node.view.rows(), 0);

@@ -37,7 +37,7 @@ fn flush(node: &mut Node, now: Instant) -> Vec<Vec<u8>> {
 }
 
 #[track_caller]
-fn hear(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> Vec<News> {
+fn hear(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> Vec<PeerUpdate> {
     let mut news = Vec::new();
     for frame in frames {
         assert!(frame.len() <= crate::frame::FRAME_MAX);
@@ -48,31 +48,31 @@ fn hear(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> Vec<News> {
 
 /// What the others hear of this one's next flush.
 #[track_caller]
-fn pass(from: &mut Node, to: &mut Node, now: Instant) -> Vec<News> {
+fn pass(from: &mut Node, to: &mut Node, now: Instant) -> Vec<PeerUpdate> {
     let frames = flush(from, now);
     hear(to, now, &frames)
 }
 
-const JOINED: News = News::Routers { heard: 2, known: 2 };
+const JOINED: PeerUpdate = PeerUpdate::Routers { heard: 2, known: 2 };
 
 #[test]
 fn what_others_promised_is_summed_and_told_when_it_changes() {
     let (mut a, mut b, mut c) = (node("a"), node("b"), node("c"));
     a.promise(7, load(2));
-    assert_eq!(pass(&mut a, &mut c, at(0)), [News::Promised { worker: 7, load: load(2) }, JOINED]);
+    assert_eq!(pass(&mut a, &mut c, at(0)), [PeerUpdate::Promised { worker: 7, load: load(2) }, JOINED]);
     b.promise(7, load(3));
     b.promise(8, load(1));
     let told = pass(&mut b, &mut c, at(0));
     let expected = [
-        News::Promised { worker: 7, load: load(5) },
-        News::Promised { worker: 8, load: load(1) },
-        News::Routers { heard: 3, known: 3 },
+        PeerUpdate::Promised { worker: 7, load: load(5) },
+        PeerUpdate::Promised { worker: 8, load: load(1) },
+        PeerUpdate::Routers { heard: 3, known: 3 },
     ];
     assert_eq!(told, expected);
     a.promise(7, load(0));
-    assert_eq!(pass(&mut a, &mut c, at(1)), [News::Promised { worker: 7, load: load(3) }]);
+    assert_eq!(pass(&mut a, &mut c, at(1)), [PeerUpdate::Promised { worker: 7, load: load(3) }]);
     b.forget(7);
-    assert_eq!(pass(&mut b, &mut c, at(1)), [News::Promised { worker: 7, load: load(0) }]);
+    assert_eq!(pass(&mut b, &mut c, at(1)), [PeerUpdate::Promised { worker: 7, load: load(0) }]);
     assert_eq!(c.view.rows(), 1);
 }
 
@@ -100,7 +100,7 @@ fn chains_arrive_whole_though_only_what_is_new_is_told() {
     assert!(second[0].len() < 200, "{}", second[0].len());
     let told = hear(&mut b, at(20), &second);
     let whole = Seated { worker: 7, unit: Unit::Tokens, block: 16, units: 2_048 * 16 + 3, links: all };
-    assert_eq!(told, [News::Seated(whole)]);
+    assert_eq!(told, [PeerUpdate::Seated(whole)]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn judged() {
     for (facts, is_told, what) in cases {
         a.judge(7, facts);
         let told = pass(&mut a, &mut b, at(0));
-        let judged = told.contains(&News::Judged { worker: 7, facts });
+        let judged = told.contains(&PeerUpdate::Judged { worker: 7, facts });
         assert_eq!(judged, is_told, "{what}: {told:?}");
     }
 }
@@ -130,8 +130,8 @@ fn spent(tokens: u64) -> Spent {
 }
 
 /// What was told as spent, in tokens.
-fn tokens(news: &[News]) -> u64 {
-    let tokens = news.iter().map(|it| if let News::Spent { more, .. } = it { more.tokens } else { 0 });
+fn tokens(news: &[PeerUpdate]) -> u64 {
+    let tokens = news.iter().map(|it| if let PeerUpdate::Spent { more, .. } = it { more.tokens } else { 0 });
     tokens.sum()
 }
 
@@ -180,7 +180,7 @@ fn a_tenant_that_was_forgotten_begins_anew_and_is_not_charged_twice() {
 #[test]
 fn the_later_pin_holds_whoever_set_it() {
     let (mut a, mut b, mut c) = (node("a"), node("b"), node("c"));
-    let pinned = |worker| News::Pinned { model: 5, session: 1, worker };
+    let pinned = |worker| PeerUpdate::Pinned { model: 5, session: 1, worker };
     a.pin(5, 1, 70);
     let told = flush(&mut a, at(0));
     assert!(hear(&mut b, at(0), &told).contains(&pinned(70)));
@@ -213,7 +213,8 @@ fn a_bye_takes_all_rows_along_and_what_comes_later_is_late() {
     a.promise(7, load(2));
     let told = flush(&mut a, at(0));
     hear(&mut b, at(0), &told);
-    let left = [News::Promised { worker: 7, load: load(0) }, News::Routers { heard: 1, known: 1 }];
+    let left =
+        [PeerUpdate::Promised { worker: 7, load: load(0) }, PeerUpdate::Routers { heard: 1, known: 1 }];
     assert_eq!(hear(&mut b, at(10), &[a.bye()]), left);
     let mut news = Vec::new();
     assert_eq!(b.hear(at(20), &told[0], &mut news), Ok(Heard::Ignored));
@@ -235,20 +236,21 @@ fn the_silent_are_lost_then_forgotten_and_may_come_back() {
         news
     };
     assert_eq!(tick(&mut b, 2_999), []);
-    let lost = [News::Promised { worker: 7, load: load(0) }, News::Routers { heard: 1, known: 2 }];
+    let lost =
+        [PeerUpdate::Promised { worker: 7, load: load(0) }, PeerUpdate::Routers { heard: 1, known: 2 }];
     assert_eq!(tick(&mut b, 3_000), lost);
-    assert_eq!(b.peers().map(|it| it.standing).collect::<Vec<_>>(), [Standing::Lost]);
+    assert_eq!(b.peers().map(|it| it.standing).collect::<Vec<_>>(), [PeerState::Lost]);
     // It comes back, and what it said while nobody heard is asked for, but not charged.
     a.spend(5, 1, spent(50));
     flush(&mut a, at(4_000));
     assert_eq!(hear(&mut b, at(5_000), &[a.beat(at(5_000))]), [JOINED]);
     pass(&mut b, &mut a, at(5_000));
-    assert_eq!(pass(&mut a, &mut b, at(5_000)), [News::Promised { worker: 7, load: load(2) }]);
+    assert_eq!(pass(&mut a, &mut b, at(5_000)), [PeerUpdate::Promised { worker: 7, load: load(2) }]);
     a.spend(5, 1, spent(3));
     assert_eq!(tokens(&pass(&mut a, &mut b, at(5_020))), 3);
     tick(&mut b, 9_000);
     assert_eq!(tick(&mut b, 604_000), []);
-    assert_eq!(tick(&mut b, 605_020), [News::Routers { heard: 1, known: 1 }]);
+    assert_eq!(tick(&mut b, 605_020), [PeerUpdate::Routers { heard: 1, known: 1 }]);
     assert_eq!(b.peers().count(), 0);
 }
 
@@ -266,7 +268,7 @@ fn what_was_kept_of_one_who_fell_silent_does_not_bring_it_back() {
     // If it was only suspended, it says so itself.
     assert_eq!(hear(&mut b, at(5_000), &[a.beat(at(5_000))]), [JOINED]);
     pass(&mut b, &mut a, at(5_000));
-    assert_eq!(pass(&mut a, &mut b, at(5_000)), [News::Promised { worker: 7, load: load(2) }]);
+    assert_eq!(pass(&mut a, &mut b, at(5_000)), [PeerUpdate::Promised { worker: 7, load: load(2) }]);
 }
 
 #[test]
@@ -284,7 +286,7 @@ fn of_what_was_kept_only_the_book_is_believed() {
         for frame in &kept {
             reader.recall(at(20), frame, &mut news).unwrap();
         }
-        assert!(matches!(&news[..], [News::Seated(it)] if it.links == links(1, 20)), "{news:?}");
+        assert!(matches!(&news[..], [PeerUpdate::Seated(it)] if it.links == links(1, 20)), "{news:?}");
         assert_eq!((reader.peers().count(), reader.view.rows()), (0, 0));
     }
     assert!(node("b").recall(at(20), b"nonsense", &mut Vec::new()).is_err());
@@ -299,7 +301,10 @@ fn a_new_life_ends_the_old_one() {
     let mut again = born("a", 2);
     again.promise(8, load(1));
     let told = pass(&mut again, &mut b, at(10));
-    let expected = [News::Promised { worker: 7, load: load(0) }, News::Promised { worker: 8, load: load(1) }];
+    let expected = [
+        PeerUpdate::Promised { worker: 7, load: load(0) },
+        PeerUpdate::Promised { worker: 8, load: load(1) },
+    ];
     assert_eq!(told, expected);
     assert_eq!(b.hear(at(20), &old[0], &mut Vec::new()), Ok(Heard::Ignored));
 }
@@ -318,7 +323,7 @@ fn a_router_whose_clock_was_set_back_is_heard_once_its_former_life_is_over() {
     // A sign of life is of one who lives.
     assert_eq!(hear(&mut b, at(3_500), &[again.beat(at(3_500))]), [JOINED]);
     pass(&mut b, &mut again, at(3_500));
-    assert_eq!(pass(&mut again, &mut b, at(3_520)), [News::Promised { worker: 8, load: load(1) }]);
+    assert_eq!(pass(&mut again, &mut b, at(3_520)), [PeerUpdate::Promised { worker: 8, load: load(1) }]);
     assert_eq!(b.peers().map(|it| it.incarnation.0).collect::<Vec<_>>(), [3]);
     // The same after a goodbye.
     hear(&mut b, at(4_000), &[born("a", 9).bye()]);
@@ -452,15 +457,15 @@ fn a_snapshot_stands_for_itself() {
     let news = hear(&mut b, at(0), &a.snapshot(at(0)));
     let seated = Seated { worker: 7, unit: Unit::Tokens, block: 16, units: 323, links: links(1, 20) };
     let expected = [
-        News::Judged { worker: 7, facts: Facts { verdict: Verdict::Doubted, rates: None } },
-        News::Pinned { model: 5, session: 1, worker: 7 },
-        News::Promised { worker: 7, load: load(2) },
+        PeerUpdate::Judged { worker: 7, facts: Facts { verdict: Verdict::Doubted, rates: None } },
+        PeerUpdate::Pinned { model: 5, session: 1, worker: 7 },
+        PeerUpdate::Promised { worker: 7, load: load(2) },
         JOINED,
-        News::Seated(seated),
+        PeerUpdate::Seated(seated),
     ];
     assert_eq!(news, expected);
     assert_eq!(b.peers().next().unwrap().name, "a");
-    assert_eq!(pass(&mut a, &mut b, at(20)), [News::Promised { worker: 7, load: load(3) }]);
+    assert_eq!(pass(&mut a, &mut b, at(20)), [PeerUpdate::Promised { worker: 7, load: load(3) }]);
     assert_eq!(b.numbers().repairs, 0);
 }
 
@@ -481,7 +486,7 @@ fn what_is_missing_is_asked_for_once_a_second_and_told_once_to_all() {
     let answer = flush(&mut a, at(20));
     assert_eq!(answer.len(), 1);
     for node in [&mut b, &mut c] {
-        assert_eq!(hear(node, at(20), &answer), [News::Promised { worker: 7, load: load(1) }]);
+        assert_eq!(hear(node, at(20), &answer), [PeerUpdate::Promised { worker: 7, load: load(1) }]);
         assert_eq!(flush(node, at(5_000)).len(), 0, "nothing is missing any more");
     }
     // Asked again right away it waits a little.
@@ -500,9 +505,9 @@ fn rows_that_a_snapshot_does_not_name_are_gone() {
     flush(&mut a, at(20));
     a.promise(9, load(1));
     // The loss shows with the next delta, which is heard anyway.
-    assert_eq!(pass(&mut a, &mut b, at(40)), [News::Promised { worker: 9, load: load(1) }]);
+    assert_eq!(pass(&mut a, &mut b, at(40)), [PeerUpdate::Promised { worker: 9, load: load(1) }]);
     pass(&mut b, &mut a, at(60));
-    assert_eq!(pass(&mut a, &mut b, at(80)), [News::Promised { worker: 7, load: load(0) }]);
+    assert_eq!(pass(&mut a, &mut b, at(80)), [PeerUpdate::Promised { worker: 7, load: load(0) }]);
     assert_eq!(b.view.rows(), 2);
 }
 
@@ -546,9 +551,9 @@ fn who_joins_hears_everybody_s_rows_and_one_book() {
     assert!(!c.is_warm());
     news.extend(hear(&mut c, at(2_020), &of_b));
     assert!(c.is_warm());
-    let seated = news.iter().filter(|it| matches!(it, News::Seated(_))).count();
+    let seated = news.iter().filter(|it| matches!(it, PeerUpdate::Seated(_))).count();
     assert_eq!(seated, 2);
-    assert!(news.contains(&News::Promised { worker: 7, load: load(2) }));
+    assert!(news.contains(&PeerUpdate::Promised { worker: 7, load: load(2) }));
     // Hello again, as on every connection: there is nothing more to say.
     let hello = c.hello(at(3_000));
     for node in [&mut a, &mut b] {
@@ -569,7 +574,8 @@ fn if_one_does_not_tell_its_book_the_next_is_asked() {
             hear(node, at(1_000 * second), std::slice::from_ref(&hello));
             let frames = flush(node, at(1_000 * second));
             // All of it is lost but a sign of life.
-            if frames.iter().any(|it| it[3] & !crate::frame::WARM == crate::frame::Kind::Book as u8) {
+            if frames.iter().any(|it| it[3] & !crate::frame::WARM == crate::frame::Kind::CacheDirectory as u8)
+            {
                 tellers.push(name);
             }
             hear(&mut c, at(1_000 * second), &[node.beat(at(1_000 * second))]);
@@ -627,7 +633,7 @@ fn a_large_book_is_told_in_portions() {
         let frames = flush(&mut a, at(2_000));
         flushes.push(frames.len());
         let news = hear(&mut b, at(2_000), &frames);
-        seated += news.iter().filter(|it| matches!(it, News::Seated(_))).count();
+        seated += news.iter().filter(|it| matches!(it, PeerUpdate::Seated(_))).count();
     }
     assert_eq!((seated, b.is_warm()), (300, true));
     assert_eq!(flushes, [1 + 2, 2, 2, 2, 2, 2], "its rows, and twelve frames of the book");

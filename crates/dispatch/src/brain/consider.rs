@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, RequestId};
 
-use super::seat::Picked;
-use super::{Brain, Open, model_of};
+use super::placement::Picked;
+use super::{Brain, PendingRequest, model_of};
 use crate::cache::Cache;
 use crate::event::{Arrival, Refusal};
 use crate::explain::{Decision, Opening, Outcome};
@@ -93,7 +93,7 @@ impl Brain {
     }
 
     /// Whether somebody stands before it, or classes above leave nothing for its own.
-    fn is_behind_others(&self, now: Instant, open: &Open) -> bool {
+    fn is_behind_others(&self, now: Instant, open: &PendingRequest) -> bool {
         let Some(pool) = self.pools.get(&open.pool).filter(|it| it.workers > 0) else { return false };
         let allowed = pool.would_allow(now, &self.settings.queue, self.fleet.scale().requests);
         let ahead = (0..=open.class.0).any(|it| pool.line.waiting(ClassId(it)).requests > 0);
@@ -111,7 +111,7 @@ impl Brain {
 
     /// How long those before it will take; nothing where nobody knows.
     fn seconds_ahead(&self) -> Duration {
-        let pool = |it: &Open| self.pools.get(&it.pool)?.seconds_ahead(it.class);
+        let pool = |it: &PendingRequest| self.pools.get(&it.pool)?.seconds_ahead(it.class);
         let seconds = self.open.get(&NOBODY.0).and_then(pool).unwrap_or(0.0);
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }

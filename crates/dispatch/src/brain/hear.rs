@@ -12,7 +12,7 @@ use maitre_queue::{Passed, Share};
 use super::Brain;
 use super::wait::{Freed, UNLISTED, number};
 use crate::event::Effect;
-use crate::peers::{Judged, Load, News};
+use crate::peers::{Judged, Load, PeerUpdate};
 
 /// Pins of models or workers that we have not met yet, kept for when we do: a router that has just started hears of
 /// sessions before its workers have told what they serve. Chosen, like all that is kept for others; beyond it a session
@@ -77,14 +77,16 @@ impl Brain {
         Share::of(self.routers.heard, self.routers.known).part()
     }
 
-    pub(super) fn hear(&mut self, now: Instant, news: News<'_>, effects: &mut Vec<Effect>) {
+    pub(super) fn hear(&mut self, now: Instant, news: PeerUpdate<'_>, effects: &mut Vec<Effect>) {
         match news {
-            News::Promised { worker, load } => {
+            PeerUpdate::Promised { worker, load } => {
                 self.fleet.promised_elsewhere(now, worker, load.promised());
             }
-            News::Judged { worker, judged } => self.hear_judged(now, worker, judged, effects),
-            News::Pinned { model, session, worker } => self.hear_pinned(ToldPin { model, session, worker }),
-            News::Spent { model, tenant, more: Spent { requests, tokens } } => {
+            PeerUpdate::Judged { worker, judged } => self.hear_judged(now, worker, judged, effects),
+            PeerUpdate::Pinned { model, session, worker } => {
+                self.hear_pinned(ToldPin { model, session, worker })
+            }
+            PeerUpdate::Spent { model, tenant, more: Spent { requests, tokens } } => {
                 let queue = &self.settings.queue;
                 if queue.enabled {
                     let terms = queue.terms(tenant);
@@ -95,13 +97,13 @@ impl Brain {
                     }
                 }
             }
-            News::Seated { worker, prompt } => {
+            PeerUpdate::Seated { worker, prompt } => {
                 // Where nobody asks what caches hold, nobody need know.
                 if let Some(worker) = self.number_of(worker).filter(|_| self.settings.needs().cache) {
                     self.cache.seated(now, worker, prompt);
                 }
             }
-            News::Routers { heard, known } => {
+            PeerUpdate::Routers { heard, known } => {
                 self.routers = Routers { heard: heard.max(1), known };
                 self.allowances.share(Share::of(heard, known));
             }
@@ -109,8 +111,8 @@ impl Brain {
     }
 
     /// What others have promised may have become less: room for those who wait here.
-    pub(super) fn frees_elsewhere(&self, news: &News<'_>) -> Freed {
-        let News::Promised { worker, load } = news else { return Freed::Nobody };
+    pub(super) fn frees_elsewhere(&self, news: &PeerUpdate<'_>) -> Freed {
+        let PeerUpdate::Promised { worker, load } = news else { return Freed::Nobody };
         let Some(worker) = self.fleet.by_key(*worker) else { return Freed::Nobody };
         let before = Load::of(&worker.elsewhere);
         let shrinks = load.requests < before.requests

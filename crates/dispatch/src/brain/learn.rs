@@ -5,7 +5,7 @@ use std::time::Duration;
 use maitre_base::{Instant, RequestId};
 use maitre_fleet::estimate::Counted;
 
-use super::{Brain, Mark, Open, Place, model_of};
+use super::{Attempt, Brain, Mark, PendingRequest, model_of};
 use crate::event::Form;
 
 /// Fewer pieces of an answer tell little of a pace.
@@ -17,7 +17,7 @@ impl Brain {
     pub(super) fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
         self.mark(now, request, pieces);
         let Some(open) = self.open.get(&request.0) else { return };
-        let Some(place) = open.seat.filter(|_| open.form == Form::Stream) else { return };
+        let Some(place) = open.placement.filter(|_| open.form == Form::Stream) else { return };
         let Some(estimate) = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it)) else { return };
         if !estimate.is_new() {
             return;
@@ -29,7 +29,7 @@ impl Brain {
     /// What a stretch of an answer tells of the worker's steps: since it was last looked at, so many pieces more.
     pub(super) fn mark(&mut self, now: Instant, request: RequestId, pieces: u32) {
         let Some(open) = self.open.get_mut(&request.0).filter(|it| it.form == Form::Stream) else { return };
-        let Some(place) = open.seat.as_mut() else { return };
+        let Some(place) = open.placement.as_mut() else { return };
         let Some(worker) = self.fleet.worker(place.worker) else { return };
         let (requests, done) = (worker.promised_by_all().requests, worker.prefilled);
         let before = place.mark.replace(Mark { at: now, pieces, requests, done });
@@ -42,7 +42,7 @@ impl Brain {
     }
 
     /// What a finished answer tells of the worker's cache.
-    pub(super) fn learn_cache(&mut self, open: &Open, place: &Place, counted: Option<Counted>) {
+    pub(super) fn learn_cache(&mut self, open: &PendingRequest, place: &Attempt, counted: Option<Counted>) {
         let (Some(prompt), Some(planted), Some(counted)) = (&open.prompt, place.planted, counted) else {
             return;
         };
@@ -53,7 +53,7 @@ impl Brain {
     }
 
     /// What it tells of its speed.
-    pub(super) fn learn_pace(&mut self, now: Instant, form: Form, place: &Place, steps: u32) {
+    pub(super) fn learn_pace(&mut self, now: Instant, form: Form, place: &Attempt, steps: u32) {
         let Some(worker) = self.fleet.worker(place.worker) else { return };
         let (rates, requests) = (worker.rates, worker.promised_by_all().requests);
         // Others on the worker besides this one, over its life: about the mean of its ends.

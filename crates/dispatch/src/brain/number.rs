@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use maitre_base::{Instant, WorkerId};
 
-use super::{Brain, Open};
+use super::{Brain, PendingRequest};
 use crate::event::Effect;
 
 impl Brain {
@@ -65,11 +65,11 @@ impl Brain {
     }
 }
 
-impl Open {
+impl PendingRequest {
     /// The workers that what becomes of it may still be about.
     fn speaks_of(&self) -> impl Iterator<Item = WorkerId> {
-        let seat = self.seat.iter().map(|it| it.worker);
+        let placement = self.placement.iter().map(|it| it.worker);
         let awaits = self.line.awaits.iter().map(|it| it.0);
-        seat.chain(awaits).chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
+        placement.chain(awaits).chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
     }
 }

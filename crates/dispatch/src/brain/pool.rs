@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use maitre_base::{ClassId, Instant};
-use maitre_queue::line::Entry;
 use maitre_queue::settings::CLASSES_MAX;
-use maitre_queue::{Book, ClassMask, Drain, Line, Settings, Spare, spare};
+use maitre_queue::wait_queue::Entry;
+use maitre_queue::{ClassMask, Drain, RetrySchedule, Settings, Spare, WaitQueue, spare};
 
 /// How long those below look for a moment at which they disturb nobody.
 const CONSIDERATE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    pub(super) line: Line,
+    pub(super) line: WaitQueue,
     pub(super) drain: Drain,
     /// What those were told who were refused, by class.
-    books: [Book; CLASSES_MAX],
+    books: [RetrySchedule; CLASSES_MAX],
     spare: Spare,
     /// Requests at workers, by class.
     seated: [u32; CLASSES_MAX],
@@ -28,9 +28,9 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(settings: &Settings) -> Pool {
         Pool {
-            line: Line::new(&settings.classes, settings.aging),
+            line: WaitQueue::new(&settings.classes, settings.aging),
             drain: Drain::default(),
-            books: [Book::default(); CLASSES_MAX],
+            books: [RetrySchedule::default(); CLASSES_MAX],
             spare: Spare::default(),
             seated: [0; CLASSES_MAX],
             prefill: [Drain::default(); CLASSES_MAX],

@@ -8,10 +8,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
-use maitre_fleet::Standing;
+use maitre_fleet::WorkerSnapshot;
 
 use super::Brain;
-use super::seat::{LATER, Tried, foresee, limits};
+use super::placement::{LATER, Tried, foresee, limits};
 use crate::event::Effect;
 use crate::explain::Outcome;
 
@@ -22,7 +22,7 @@ const RECALLED_MAX: usize = 3;
 
 /// A seated request whose answer has not begun.
 #[derive(Clone, Copy, Debug)]
-struct Unborn {
+struct AwaitingFirstToken {
     at: Instant,
     request: RequestId,
     prefill: Tokens,
@@ -52,15 +52,15 @@ impl Brain {
         let left = open.deadline?.since(now).as_secs_f64();
         let unborn = self.unborn(open.class);
         let mut best: Option<(Tokens, Vec<RequestId>)> = None;
-        for standing in &self.standings {
-            let limits = limits(standing.scale, self.settings.queue.caps());
-            let in_time = |it: &Standing| LATER * foresee(it, open.ask.prefill, limits) <= left;
-            let (mut left_there, mut called, mut work) = (*standing, Vec::new(), Tokens::ZERO);
-            for it in unborn.get(&standing.worker).into_iter().flatten().take(RECALLS_MAX) {
+        for snapshot in &self.snapshots {
+            let limits = limits(snapshot.scale, self.settings.queue.caps());
+            let in_time = |it: &WorkerSnapshot| LATER * foresee(it, open.ask.prefill, limits) <= left;
+            let (mut left_there, mut called, mut work) = (*snapshot, Vec::new(), Tokens::ZERO);
+            for it in unborn.get(&snapshot.worker).into_iter().flatten().take(RECALLS_MAX) {
                 if in_time(&left_there) {
                     break;
                 }
-                left_there.wait_seconds -= it.prefill.0 as f64 * standing.prefill.slope;
+                left_there.wait_seconds -= it.prefill.0 as f64 * snapshot.prefill.slope;
                 left_there.requests = left_there.requests.saturating_sub(1);
                 work += it.prefill;
                 called.push(it.request);
@@ -75,13 +75,17 @@ impl Brain {
 
     /// Requests of classes below this one without a first token, by worker. The last to come is first: it has the least
     /// to lose.
-    fn unborn(&self, class: ClassId) -> BTreeMap<WorkerId, Vec<Unborn>> {
-        let mut workers: BTreeMap<WorkerId, Vec<Unborn>> = BTreeMap::new();
+    fn unborn(&self, class: ClassId) -> BTreeMap<WorkerId, Vec<AwaitingFirstToken>> {
+        let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
         for (&request, open) in &self.open {
-            let Some(place) = open.seat.filter(|it| !it.promise.prefilled) else { continue };
+            let Some(place) = open.placement.filter(|it| !it.promise.prefilled) else { continue };
             if open.class > class && open.recalled.len() < RECALLED_MAX {
                 let (request, prefill) = (RequestId(request), place.promise.prefill);
-                workers.entry(place.worker).or_default().push(Unborn { at: place.at, request, prefill });
+                workers.entry(place.worker).or_default().push(AwaitingFirstToken {
+                    at: place.at,
+                    request,
+                    prefill,
+                });
             }
         }
         workers.values_mut().for_each(|it| it.sort_unstable_by_key(|it| Reverse((it.at, it.request))));

@@ -100,7 +100,9 @@ impl Brain {
             (true, None) => {
                 let mut in_use = InUse::default();
                 for open in self.open.values() {
-                    if let (Some(prompt), Some(place)) = (&open.prompt, open.seat.filter(|it| it.is_noted)) {
+                    if let (Some(prompt), Some(place)) =
+                        (&open.prompt, open.placement.filter(|it| it.is_noted))
+                    {
                         in_use.begin(place.worker, prompt);
                     }
                 }

@@ -7,8 +7,8 @@ use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_fleet::estimate::Counted;
 use maitre_policy::{Ask, Candidate, least_delay};
 
-use super::seat::Picked;
-use super::{Brain, Open, Place, model_of};
+use super::placement::Picked;
+use super::{Attempt, Brain, PendingRequest, model_of};
 use crate::cache::Question;
 use crate::explain::{CANDIDATES_MAX, Considered, Decision, Least, Opening, Outcome, PRICED_MAX, Ring, ring};
 use crate::forecast::{Foreseen, Prediction};
@@ -25,8 +25,8 @@ impl Brain {
     }
 
     /// How shadows have done since they began.
-    pub fn shadows(&self) -> impl Iterator<Item = shadow::Standing> {
-        self.shadows.standings()
+    pub fn shadows(&self) -> impl Iterator<Item = shadow::ShadowScore> {
+        self.shadows.scores()
     }
 
     /// How good our forecasts of first tokens have been of late.
@@ -92,7 +92,7 @@ impl Brain {
         let Some(open) = self.open.get(&request.0) else { return };
         let Some(prompt) = open.prompt.as_ref().filter(|_| !self.sees_caches(open)) else { return };
         let mut held = std::mem::take(&mut self.held);
-        let question = Question { prompt, tokens: open.ask.prefill, standings: &self.standings };
+        let question = Question { prompt, tokens: open.ask.prefill, snapshots: &self.snapshots };
         self.cache.peek(question, &mut held);
         for (candidate, &place) in self.candidates.iter_mut().zip(&self.places) {
             let it = held.get(place).copied().unwrap_or_default();
@@ -101,7 +101,7 @@ impl Brain {
         self.held = held;
     }
 
-    /// Fills a record with what is known before the seat is taken.
+    /// Fills a record with what is known before the placement is taken.
     pub(super) fn describe(
         &self,
         now: Instant,
@@ -123,13 +123,13 @@ impl Brain {
         decision.ask = open.ask;
         decision.held = open.prompt.as_ref().map(|_| chosen.held);
         decision.predicted = Some(foreseen.seconds);
-        decision.candidates_total = self.standings.len() as u32;
+        decision.candidates_total = self.snapshots.len() as u32;
         self.consider_all(open, picked, &mut decision.candidates);
         Some(foreseen)
     }
 
     /// The cheapest of those who could take it, and the one that was picked.
-    fn consider_all(&self, open: &Open, picked: Picked, into: &mut Vec<Considered>) {
+    fn consider_all(&self, open: &PendingRequest, picked: Picked, into: &mut Vec<Considered>) {
         let (ask, chosen) = (&open.ask, picked.pick.index);
         let mut least = Least::<CANDIDATES_MAX>::new();
         match picked.is_priced {
@@ -146,15 +146,15 @@ impl Brain {
         into.extend(least.iter().map(|(price, index)| {
             self.considered(ask, self.candidates[index], self.openings[self.places[index]], price)
         }));
-        if self.candidates.len() < self.standings.len() {
+        if self.candidates.len() < self.snapshots.len() {
             self.consider_shut(open, self.candidates[chosen].worker, into);
         }
     }
 
     /// Those the strategy was not shown, since they have no room or would be too late. If there are many, the first.
-    fn consider_shut(&self, open: &Open, chosen: WorkerId, into: &mut Vec<Considered>) {
+    fn consider_shut(&self, open: &PendingRequest, chosen: WorkerId, into: &mut Vec<Considered>) {
         let is_shut = |place: &usize| self.places.binary_search(place).is_err();
-        for place in (0..self.standings.len()).filter(is_shut).take(PRICED_MAX) {
+        for place in (0..self.snapshots.len()).filter(is_shut).take(PRICED_MAX) {
             let candidate = self.candidate_at(open, place);
             let price = least_delay::price(&open.ask, &candidate);
             // The one that was chosen stays, wherever it stands.
@@ -174,7 +174,7 @@ impl Brain {
     }
 
     /// Its first token came.
-    pub(super) fn note_first_token(&mut self, now: Instant, place: &Place) {
+    pub(super) fn note_first_token(&mut self, now: Instant, place: &Attempt) {
         let took = now.since(place.at);
         self.ring.begin(place.decision, took);
         if let Some(foreseen) = place.foreseen {
@@ -186,7 +186,7 @@ impl Brain {
     pub(super) fn note_end(
         &mut self,
         now: Instant,
-        place: &Place,
+        place: &Attempt,
         outcome: Outcome,
         counted: Option<Counted>,
     ) {

@@ -1,7 +1,7 @@
 //! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
 
 use super::*;
-use crate::event::{Failure, Seat};
+use crate::event::{Failure, Placement};
 use crate::{budget, explain};
 use maitre_base::{ClassId, TenantId, Tokens};
 use maitre_fleet::Slot;
@@ -55,14 +55,14 @@ impl Table {
     /// The first token of a request comes, where it is seated.
     fn begin(&mut self, request: u64) -> Vec<Effect> {
         let request = RequestId(request);
-        let worker = self.brain.seat_of(request).unwrap_or(WorkerId(0));
+        let worker = self.brain.worker_of(request).unwrap_or(WorkerId(0));
         self.on(Event::FirstToken { request, worker })
     }
 
     /// The attempt of a request fails, where it is seated.
     fn break_down(&mut self, request: u64, failure: Failure) -> Vec<Effect> {
         let request = RequestId(request);
-        let worker = self.brain.seat_of(request).unwrap_or(WorkerId(0));
+        let worker = self.brain.worker_of(request).unwrap_or(WorkerId(0));
         self.on(Event::Failed { request, worker, failure })
     }
 
@@ -97,9 +97,9 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
 }
 
 #[track_caller]
-fn seat(effects: &[Effect]) -> Seat {
+fn placement(effects: &[Effect]) -> Placement {
     let found = effects.iter().find_map(|it| match it {
-        Effect::Seat(seat) => Some(*seat),
+        Effect::Place(placement) => Some(*placement),
         _ => None,
     });
     found.unwrap_or_else(|| panic!("not seated: {effects:?}"))
@@ -108,7 +108,7 @@ fn seat(effects: &[Effect]) -> Seat {
 #[track_caller]
 fn outcome(effects: &[Effect]) -> Result<u32, Refusal> {
     let found = effects.iter().find_map(|it| match it {
-        Effect::Seat(seat) => Some(Ok(seat.worker.0)),
+        Effect::Place(placement) => Some(Ok(placement.worker.0)),
         Effect::Refuse { refusal, .. } => Some(Err(*refusal)),
         _ => None,
     });
@@ -211,12 +211,12 @@ fn being_full_is_no_fault() {
 fn a_model_may_have_a_strategy_of_its_own() {
     let strategies = BTreeMap::from([("llama".to_owned(), Name::StickySession)]);
     let mut table = Table::with(3, Settings { strategies, ..Settings::default() });
-    let mut seat = |request| {
+    let mut placement = |request| {
         let arrival = Arrival { session: Some(7), ..arrival(request, Some("llama")) };
         outcome(&table.on(Event::Arrived(arrival))).unwrap()
     };
-    let home = seat(0);
-    assert!((1..20).all(|request| seat(request) == home));
+    let home = placement(0);
+    assert!((1..20).all(|request| placement(request) == home));
 }
 
 #[test]

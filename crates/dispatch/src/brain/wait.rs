@@ -9,11 +9,11 @@ use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::rates::Rates;
 use maitre_fleet::{ModelId, Wanted, Worker};
 use maitre_queue::Limits;
-use maitre_queue::line::{Entry, Waiting};
+use maitre_queue::wait_queue::{Entry, Waiting};
 
+use super::placement::{Knee, Tried, limits};
 use super::pool::Pool;
-use super::seat::{Knee, Tried, limits};
-use super::{Brain, Open};
+use super::{Brain, PendingRequest};
 use crate::event::{Effect, Event, Refusal};
 
 /// How long a request may hold out for a busy worker that suits it better than those that have room: for its cache,
@@ -59,7 +59,7 @@ impl InLine {
     }
 }
 
-impl Open {
+impl PendingRequest {
     pub(super) fn may_hold_out(&self, now: Instant) -> bool {
         self.line.held_out.is_none_or(|it| now.since(it) < HOLD_OUT)
     }
@@ -103,7 +103,7 @@ impl Brain {
         number(base)
     }
 
-    /// Gives a request a seat, or a place in line, or refuses it.
+    /// Gives a request a placement, or a place in line, or refuses it.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -220,8 +220,8 @@ impl Brain {
     /// Where this event may make room.
     pub(super) fn frees(&self, event: &Event<'_>) -> Freed {
         let at = |request: &RequestId| {
-            let seat = self.open.get(&request.0).and_then(|it| it.seat);
-            seat.map_or(Freed::Nobody, |it| Freed::Worker(it.worker))
+            let placement = self.open.get(&request.0).and_then(|it| it.placement);
+            placement.map_or(Freed::Nobody, |it| Freed::Worker(it.worker))
         };
         match event {
             Event::FirstToken { request, .. }
@@ -282,8 +282,8 @@ impl Brain {
     fn has_room_at(&self, now: Instant, worker: WorkerId) -> bool {
         let caps = self.settings.queue.caps();
         let routers = self.routers.heard;
-        let standing = self.fleet.standing_of(now, worker);
-        standing.is_some_and(|it| Knee { limits: limits(it.scale, caps), caps, routers }.is_above(&it))
+        let snapshot = self.fleet.snapshot_of(now, worker);
+        snapshot.is_some_and(|it| Knee { limits: limits(it.scale, caps), caps, routers }.is_above(&it))
     }
 
     /// This worker may have room: those it can serve go, in order, as long as anybody has room for the first of them.
@@ -311,7 +311,7 @@ impl Brain {
         self.found = found;
     }
 
-    /// Seats those that this worker serves, wherever they find a seat, as long as one of the first of them does.
+    /// Seats those that this worker serves, wherever they find a placement, as long as one of the first of them does.
     fn serve(&mut self, now: Instant, number: u64, worker: WorkerId, effects: &mut Vec<Effect>) {
         let mut found = std::mem::take(&mut self.found);
         while let (Some(pool), Some(worker)) = (self.pools.get_mut(&number), self.fleet.worker(worker)) {
@@ -330,7 +330,7 @@ impl Brain {
         self.found = found;
     }
 
-    /// Seats the first of these, from this place on, that finds a seat, or refuses one that never will; whether any is
+    /// Seats the first of these, from this place on, that finds a placement, or refuses one that never will; whether any is
     /// gone from the line.
     fn serve_one(&mut self, now: Instant, first: First<'_>, effects: &mut Vec<Effect>) -> bool {
         let First { number, found, from } = first;
@@ -363,7 +363,7 @@ impl Brain {
 
     /// Who can never go from here is told so: the workers it could have gone to are gone, or serve it no more.
     pub(super) fn refuse_stranded(&mut self, effects: &mut Vec<Effect>) {
-        let stands = |it: &(&u64, &Open)| it.1.line.since.is_some();
+        let stands = |it: &(&u64, &PendingRequest)| it.1.line.since.is_some();
         let mut stranded: Vec<RequestId> = Vec::new();
         for (&request, open) in self.open.iter().filter(stands) {
             let is_listed = self.pool_of(open.wanted) == open.pool;
@@ -386,7 +386,7 @@ impl Brain {
     fn charge(&mut self, request: RequestId, entry: &Entry) {
         let rates = *self.fleet.rates();
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let Some(place) = open.seat else { return };
+        let Some(place) = open.placement else { return };
         let decode = open.ask.decode.0 as f64;
         let cost = place.promise.prefill.0 as f64 + decode * answer_token(&rates);
         open.line.charged = Some(cost);
@@ -405,7 +405,7 @@ impl Brain {
     }
 
     /// The answer was longer or shorter than was thought.
-    pub(super) fn settle_charge(&mut self, open: &Open, answer_tokens: u64) {
+    pub(super) fn settle_charge(&mut self, open: &PendingRequest, answer_tokens: u64) {
         let (Some(_), Some(pool)) = (open.line.charged, self.pools.get_mut(&open.pool)) else { return };
         let difference = answer_tokens as f64 - open.ask.decode.0 as f64;
         let weight = self.settings.queue.terms(open.tenant).weight;
@@ -507,7 +507,7 @@ pub(super) fn base(number: u64) -> Option<ModelId> {
 }
 
 /// What a request is expected to take, in tokens of prefill. What of it is cached is not known before it is seated.
-fn cost(open: &Open, rates: &Rates) -> f64 {
+fn cost(open: &PendingRequest, rates: &Rates) -> f64 {
     open.ask.prefill.0 as f64 + open.ask.decode.0 as f64 * answer_token(rates)
 }
 

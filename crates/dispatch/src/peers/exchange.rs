@@ -9,19 +9,19 @@ use maitre_fleet::rates::Fit;
 use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
-use super::{Judged, Load, News, Tidings};
+use super::{Judged, Load, Outbox, PeerUpdate};
 use crate::cache::Prompt;
 
-/// Tells the others, with the next flush, what the brain has for them, and leaves the tidings empty with their room.
+/// Tells the others, with the next flush, what the brain has for them, and leaves the outbox empty with their room.
 /// `links` is scratch.
-pub fn tell(node: &mut cluster::Node, tidings: &mut Tidings, links: &mut Vec<u64>) {
+pub fn tell(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>) {
     // Before the rest: a worker that left and came back is there.
-    tidings.gone.drain(..).for_each(|it| node.forget(it));
-    tidings.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
-    tidings.judged.drain(..).for_each(|(worker, it)| node.judge(worker, told_facts(it)));
-    tidings.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
-    tidings.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
-    for (worker, prompt) in tidings.seated.drain(..) {
+    outbox.gone.drain(..).for_each(|it| node.forget(it));
+    outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
+    outbox.judged.drain(..).for_each(|(worker, it)| node.judge(worker, told_facts(it)));
+    outbox.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
+    outbox.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
+    for (worker, prompt) in outbox.seated.drain(..) {
         links.clear();
         links.extend(prompt.chain.iter().map(|it| it.0));
         let unit = match prompt.unit {
@@ -30,36 +30,42 @@ pub fn tell(node: &mut cluster::Node, tidings: &mut Tidings, links: &mut Vec<u64
         };
         node.seat(worker, cluster::Chain { unit, block: prompt.block, units: prompt.units, links });
     }
-    tidings.dropped = 0;
+    outbox.dropped = 0;
 }
 
-/// News with what it speaks of, for as long as the brain hears it.
+/// PeerUpdate with what it speaks of, for as long as the brain hears it.
 #[derive(Debug)]
 pub enum Heard {
     Seated { worker: u64, prompt: Prompt },
-    Other(News<'static>),
+    Other(PeerUpdate<'static>),
 }
 
 impl Heard {
-    pub fn new(news: &cluster::News) -> Heard {
+    pub fn new(news: &cluster::PeerUpdate) -> Heard {
         Heard::Other(match *news {
-            cluster::News::Seated(ref seated) => {
+            cluster::PeerUpdate::Seated(ref seated) => {
                 return Heard::Seated { worker: seated.worker, prompt: prompt(seated) };
             }
-            cluster::News::Promised { worker, load } => News::Promised { worker, load: heard_load(load) },
-            cluster::News::Judged { worker, facts } => News::Judged { worker, judged: heard_facts(facts) },
-            cluster::News::Pinned { model, session, worker } => News::Pinned { model, session, worker },
-            cluster::News::Spent { model, tenant, more } => {
-                News::Spent { model, tenant: TenantId(tenant), more }
+            cluster::PeerUpdate::Promised { worker, load } => {
+                PeerUpdate::Promised { worker, load: heard_load(load) }
             }
-            cluster::News::Routers { heard, known } => News::Routers { heard, known },
+            cluster::PeerUpdate::Judged { worker, facts } => {
+                PeerUpdate::Judged { worker, judged: heard_facts(facts) }
+            }
+            cluster::PeerUpdate::Pinned { model, session, worker } => {
+                PeerUpdate::Pinned { model, session, worker }
+            }
+            cluster::PeerUpdate::Spent { model, tenant, more } => {
+                PeerUpdate::Spent { model, tenant: TenantId(tenant), more }
+            }
+            cluster::PeerUpdate::Routers { heard, known } => PeerUpdate::Routers { heard, known },
         })
     }
 
     /// In the brain's words.
-    pub fn news(&self) -> News<'_> {
+    pub fn news(&self) -> PeerUpdate<'_> {
         match self {
-            Heard::Seated { worker, prompt } => News::Seated { worker: *worker, prompt },
+            Heard::Seated { worker, prompt } => PeerUpdate::Seated { worker: *worker, prompt },
             Heard::Other(news) => *news,
         }
     }
@@ -132,8 +138,8 @@ mod tests {
     fn a_prompt_is_heard_as_it_was_sent() {
         for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
             let seated = cluster::Seated { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
-            let heard = Heard::new(&cluster::News::Seated(seated));
-            let News::Seated { worker: 7, prompt } = heard.news() else { panic!("{heard:?}") };
+            let heard = Heard::new(&cluster::PeerUpdate::Seated(seated));
+            let PeerUpdate::Seated { worker: 7, prompt } = heard.news() else { panic!("{heard:?}") };
             let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
             assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));
         }

@@ -18,7 +18,7 @@ fn cards<'a>(names: &[&'a str]) -> Vec<Card<'a>> {
 
 fn seated(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
     let mut seats = Vec::new();
-    fleet.standings(Instant::ZERO, wanted, tried, &mut seats);
+    fleet.snapshots(Instant::ZERO, wanted, tried, &mut seats);
     seats.iter().map(|it| it.worker.0).collect()
 }
 
@@ -159,7 +159,7 @@ fn aliases_and_adapters_stand_for_the_model_under_them() {
 fn requests_of_others_count_once_two_reports_agree() {
     let mut fleet = ready(1);
     let load = |running| Load { running: Some(running), ..Load::default() };
-    let requests = |fleet: &Fleet, now| fleet.standing_of(now, WorkerId(0)).unwrap().requests;
+    let requests = |fleet: &Fleet, now| fleet.snapshot_of(now, WorkerId(0)).unwrap().requests;
     fleet.report(Instant::ZERO, WorkerId(0), load(9));
     assert_eq!(requests(&fleet, Instant::ZERO), 0);
     fleet.report(Instant::ZERO, WorkerId(0), load(7));
@@ -174,7 +174,7 @@ fn room_is_taken_by_those_inside_and_those_in_line() {
     fleet.report(Instant::ZERO, WorkerId(0), load);
     let pinned = |fleet: &Fleet, now| {
         let mut seats = Vec::new();
-        fleet.standings(now, Wanted::Anything, &[], &mut seats);
+        fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
         let (capacity, pinned) = seats[0].room.unwrap();
         assert_eq!(capacity, Tokens(1_600));
         pinned
@@ -196,7 +196,7 @@ fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
     let mut fleet = ready(1);
     let said = |fleet: &Fleet, now| {
         let mut seats = Vec::new();
-        fleet.standings(now, Wanted::Anything, &[], &mut seats);
+        fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
         (seats[0].waiting, seats[0].kv_usage)
     };
     assert_eq!(said(&fleet, Instant::ZERO), (None, None));

@@ -14,7 +14,7 @@ use crate::Incoming;
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Rogue {
-    line: Line,
+    line: Transport,
     listen: SocketAddr,
     card: Card,
     _task: JoinSet<()>,

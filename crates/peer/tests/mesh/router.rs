@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use maitre_peer::mesh::{self, Settings};
 use maitre_peer::seal::Key;
-use maitre_peer::{Incoming, Line, Outgoing, Status};
+use maitre_peer::{Incoming, Outgoing, Status, Transport};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -20,7 +20,7 @@ pub(crate) fn now() -> Instant {
 }
 
 pub(crate) struct Router {
-    pub(crate) line: Line,
+    pub(crate) line: Transport,
     pub(crate) address: SocketAddr,
     pub(crate) task: JoinSet<()>,
 }

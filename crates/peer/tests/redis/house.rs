@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use maitre_peer::redis::{Settings, connect};
 use maitre_peer::seal::Key;
-use maitre_peer::{Incoming, Line, Outgoing, Status};
+use maitre_peer::{Incoming, Outgoing, Status, Transport};
 use redis::{Cmd, FromRedisValue, ToRedisArgs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -204,7 +204,7 @@ pub(crate) fn key(secret: &str) -> Option<Key> {
 /// A router, as far as this transport knows one.
 pub(crate) struct Router {
     pub(crate) name: String,
-    line: Line,
+    line: Transport,
     task: JoinHandle<()>,
 }
 
@@ -223,7 +223,7 @@ impl Router {
         router
     }
 
-    pub(crate) fn line(&self) -> &Line {
+    pub(crate) fn line(&self) -> &Transport {
         &self.line
     }
 

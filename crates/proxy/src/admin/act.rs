@@ -8,9 +8,9 @@ use maitre_policy::Name;
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::{Desk, decisions, view};
+use super::{AdminState, decisions, view};
 use crate::arrive::Arrived;
-use crate::house::House;
+use crate::house::RouterState;
 use crate::keys::Caller;
 use crate::models;
 use crate::reading;
@@ -19,7 +19,7 @@ use crate::roster::By;
 use crate::worker::Worker;
 
 /// What would be done with a request that came now.
-pub(super) async fn explain(desk: &Desk, query: &str, body: &[u8]) -> Result<Value, Wrong> {
+pub(super) async fn explain(desk: &AdminState, query: &str, body: &[u8]) -> Result<Value, Wrong> {
     let house = &desk.house;
     let path = match query.split_once('=') {
         None if query.is_empty() => "/v1/chat/completions",
@@ -45,7 +45,7 @@ pub(super) async fn explain(desk: &Desk, query: &str, body: &[u8]) -> Result<Val
 const WEIGHT: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// The worker that a path names.
-pub(super) fn worker(house: &House, part: &str) -> Result<WorkerId, Wrong> {
+pub(super) fn worker(house: &RouterState, part: &str) -> Result<WorkerId, Wrong> {
     let id = part.parse().map(WorkerId).map_err(|_| {
         Wrong::Bad(format!(
             "a worker is named by its number, not \"{}\"; /admin/v1/workers lists them",
@@ -75,7 +75,7 @@ fn only(value: &Value, known: &[&str]) -> Result<(), Wrong> {
     }
 }
 
-pub(super) fn add(desk: &Desk, body: &[u8]) -> Result<Value, Wrong> {
+pub(super) fn add(desk: &AdminState, body: &[u8]) -> Result<Value, Wrong> {
     let value = object(body)?;
     only(&value, &["url"])?;
     let url = value["url"]
@@ -108,7 +108,7 @@ fn is_allowed(pattern: &str, address: &str) -> bool {
     !is_network || rest.chars().all(is_number)
 }
 
-pub(super) fn remove(desk: &Desk, part: &str) -> Result<Value, Wrong> {
+pub(super) fn remove(desk: &AdminState, part: &str) -> Result<Value, Wrong> {
     let id = worker(&desk.house, part)?;
     match desk.roster.remove(id) {
         Some(address) => {
@@ -119,7 +119,7 @@ pub(super) fn remove(desk: &Desk, part: &str) -> Result<Value, Wrong> {
     }
 }
 
-pub(super) fn drain(desk: &Desk, part: &str, draining: bool) -> Result<Value, Wrong> {
+pub(super) fn drain(desk: &AdminState, part: &str, draining: bool) -> Result<Value, Wrong> {
     let house = &desk.house;
     let worker = worker(house, part)?;
     if !draining && !desk.roster.has(worker) {
@@ -131,7 +131,7 @@ pub(super) fn drain(desk: &Desk, part: &str, draining: bool) -> Result<Value, Wr
     view::worker(house, worker)
 }
 
-pub(super) fn weigh(house: &House, part: &str, body: &[u8]) -> Result<Value, Wrong> {
+pub(super) fn weigh(house: &RouterState, part: &str, body: &[u8]) -> Result<Value, Wrong> {
     let worker = worker(house, part)?;
     let value = object(body)?;
     only(&value, &["weight"])?;
@@ -146,7 +146,7 @@ pub(super) fn weigh(house: &House, part: &str, body: &[u8]) -> Result<Value, Wro
     view::worker(house, worker)
 }
 
-pub(super) fn set_strategies(house: &House, body: &[u8]) -> Result<Value, Wrong> {
+pub(super) fn set_strategies(house: &RouterState, body: &[u8]) -> Result<Value, Wrong> {
     let value = object(body)?;
     only(&value, &["strategy", "strategies"])?;
     let name = |value: &Value| {
@@ -170,7 +170,7 @@ pub(super) fn set_strategies(house: &House, body: &[u8]) -> Result<Value, Wrong>
     Ok(view::strategies(house))
 }
 
-pub(super) async fn reload(desk: &Desk) -> Result<Value, Wrong> {
+pub(super) async fn reload(desk: &AdminState) -> Result<Value, Wrong> {
     let reloaded = desk.program.reload().await.map_err(Wrong::Conflict)?;
     Ok(json!({
         "changed": reloaded.changed,
@@ -180,7 +180,7 @@ pub(super) async fn reload(desk: &Desk) -> Result<Value, Wrong> {
     }))
 }
 
-pub(super) fn set_log(desk: &Desk, body: &[u8]) -> Result<Value, Wrong> {
+pub(super) fn set_log(desk: &AdminState, body: &[u8]) -> Result<Value, Wrong> {
     let value = object(body)?;
     only(&value, &["level"])?;
     let level = value["level"]

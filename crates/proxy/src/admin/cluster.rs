@@ -1,16 +1,16 @@
 //! The other routers, as an operator sees them.
 
 use maitre_base::Instant;
-use maitre_cluster::Standing;
+use maitre_cluster::PeerState;
 use maitre_dispatch::Brain;
 use serde_json::{Value, json};
 
 use super::decisions::millis;
 use crate::cluster::{Router, Seen};
-use crate::house::House;
+use crate::house::RouterState;
 
 /// Null where there is one router only.
-pub(super) fn view(house: &House) -> Value {
+pub(super) fn view(house: &RouterState) -> Value {
     let Some(seen) = house.cluster.as_deref() else { return Value::Null };
     show(seen, house.now(), house.look(Brain::limit_share))
 }
@@ -39,8 +39,8 @@ fn router(it: &Router, now: Instant) -> Value {
         "name": it.name,
         "self": it.is_self,
         "state": match it.standing {
-            Standing::Live => "live",
-            Standing::Lost => "lost",
+            PeerState::Live => "live",
+            PeerState::Lost => "lost",
         },
         "lag_ms": it.lag.map(|it| millis(it.as_secs_f64())),
         "served": it.served,

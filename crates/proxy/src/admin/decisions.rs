@@ -9,7 +9,7 @@ use maitre_policy::least_delay::Terms;
 use maitre_policy::{Candidate, Pace};
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::house::RouterState;
 use crate::refuse::{Wrong, echo};
 
 /// Most decisions in one answer, how many there are if nobody says, and in one event of the stream.
@@ -18,12 +18,12 @@ const LIMIT: usize = 100;
 const NEWS_MAX: usize = 50;
 
 /// How far the decisions have come: what is after it is new.
-pub(super) fn revision(house: &House) -> u64 {
+pub(super) fn revision(house: &RouterState) -> u64 {
     house.look(|brain| brain.decisions().revision())
 }
 
 /// What was decided, or ended, since `told`; which is moved on.
-pub(super) fn news(house: &House, told: &mut u64) -> Option<Value> {
+pub(super) fn news(house: &RouterState, told: &mut u64) -> Option<Value> {
     let (decisions, skipped) = house.look(|brain| {
         let changed = brain.decisions().changed(*told, NEWS_MAX);
         *told = changed.revision;
@@ -75,7 +75,7 @@ impl Wanted<'_> {
     }
 }
 
-pub(super) fn list(house: &House, query: &str) -> Result<Value, Wrong> {
+pub(super) fn list(house: &RouterState, query: &str) -> Result<Value, Wrong> {
     let wanted = Wanted::read(query)?;
     let limit = wanted.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
     let decisions: Vec<Decision> = house.look(|brain| {
@@ -86,7 +86,7 @@ pub(super) fn list(house: &House, query: &str) -> Result<Value, Wrong> {
 }
 
 /// By its number, or by the id of the request it was about.
-pub(super) fn one(house: &House, part: &str) -> Result<Value, Wrong> {
+pub(super) fn one(house: &RouterState, part: &str) -> Result<Value, Wrong> {
     let number = part.parse::<u64>().ok();
     let request = house.ids.find(part);
     let find = |brain: &Brain| {
@@ -103,7 +103,7 @@ pub(super) fn one(house: &House, part: &str) -> Result<Value, Wrong> {
     }
 }
 
-fn summary(house: &House, decision: &Decision) -> Value {
+fn summary(house: &RouterState, decision: &Decision) -> Value {
     let settings = house.settings();
     let class = settings.brain.queue.classes.get(decision.class.index());
     let tokens = |it: Option<u64>| json!(it);
@@ -130,7 +130,7 @@ fn summary(house: &House, decision: &Decision) -> Value {
     })
 }
 
-pub(super) fn whole(house: &House, decision: &Decision) -> Value {
+pub(super) fn whole(house: &RouterState, decision: &Decision) -> Value {
     let mut shown = summary(house, decision);
     shown["total_ms"] = json!(decision.total.map(|it| millis(it.as_secs_f64())));
     shown["actual_answer_tokens"] = json!(decision.counted.answer);
@@ -154,7 +154,7 @@ pub(super) fn whole(house: &House, decision: &Decision) -> Value {
     shown
 }
 
-fn candidate(house: &House, decision: &Decision, considered: &Considered) -> Value {
+fn candidate(house: &RouterState, decision: &Decision, considered: &Considered) -> Value {
     let it = &considered.candidate;
     json!({
         "worker": it.worker.0,
@@ -200,7 +200,7 @@ fn terms(terms: &Terms) -> Value {
 }
 
 /// For a response header: who was asked, the cheapest first, and what each would have cost.
-pub(crate) fn compact(house: &House, decision: &Decision) -> String {
+pub(crate) fn compact(house: &RouterState, decision: &Decision) -> String {
     /// Workers that are listed: more would not fit a header that everybody passes on.
     const SHOWN: usize = 8;
     let mut text = format!("decision={} strategy={}", decision.number, decision.strategy);
@@ -223,22 +223,22 @@ pub(crate) fn compact(house: &House, decision: &Decision) -> String {
     text
 }
 
-fn url(house: &House, candidate: &Candidate) -> Option<String> {
+fn url(house: &RouterState, candidate: &Candidate) -> Option<String> {
     url_of(house, candidate.worker, candidate.key)
 }
 
 /// None once the worker has left; whoever has its number then is somebody else.
-fn url_of(house: &House, worker: WorkerId, key: u64) -> Option<String> {
+fn url_of(house: &RouterState, worker: WorkerId, key: u64) -> Option<String> {
     house.link(worker).filter(|it| it.key == key).map(|it| it.url.clone())
 }
 
-fn model(house: &House, decision: &Decision) -> Option<String> {
+fn model(house: &RouterState, decision: &Decision) -> Option<String> {
     let model = decision.model?;
     house.look(|brain| brain.fleet().name(model).map(|it| it.to_string()))
 }
 
 /// As much of a tenant as may be shown: a name may be a key.
-fn tenant(house: &House, tenant: TenantId) -> Option<String> {
+fn tenant(house: &RouterState, tenant: TenantId) -> Option<String> {
     let settings = house.settings();
     let known = settings.brain.queue.tenants.get(&tenant);
     match tenant {

@@ -16,14 +16,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{Out, decisions, is_operator, view};
-use crate::house::House;
+use crate::house::RouterState;
 use crate::secret::Secret;
 
 /// Between two looks at the decisions; the overview comes with every other one.
 const EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) struct Live {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     /// What was shown for it: a stream lasts for hours, and its key may not.
     key: Secret,
     /// One of the few places for streams.
@@ -34,7 +34,7 @@ pub(crate) struct Live {
     told: u64,
 }
 
-pub(super) fn begin(house: &Arc<House>, key: Secret, place: OwnedSemaphorePermit) -> Response<Out> {
+pub(super) fn begin(house: &Arc<RouterState>, key: Secret, place: OwnedSemaphorePermit) -> Response<Out> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let told = decisions::revision(house);

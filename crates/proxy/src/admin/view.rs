@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::cluster;
 use super::decisions::millis;
-use crate::house::House;
+use crate::house::RouterState;
 use crate::link::Link;
 use crate::recent::Sample;
 use crate::refuse::Wrong;
@@ -29,7 +29,7 @@ const MODELS_MAX: usize = 16;
 /// Prefixes listed, the hottest.
 const PREFIXES_MAX: usize = 20;
 
-pub(super) fn overview(house: &House) -> Value {
+pub(super) fn overview(house: &RouterState) -> Value {
     let now = house.now();
     let (settings, sums, latest) = (house.settings(), house.recent.sums(), house.recent.latest());
     let classes = &settings.brain.queue.classes;
@@ -92,7 +92,7 @@ struct Seen {
     waiting: Vec<u32>,
     open: usize,
     prediction: Prediction,
-    shadows: Vec<shadow::Standing>,
+    shadows: Vec<shadow::ShadowScore>,
     prefixes: Vec<(Hot, Option<Arc<str>>)>,
 }
 
@@ -112,7 +112,7 @@ fn source(it: &Source) -> Value {
 }
 
 /// Means over all its decisions.
-fn shadow(it: &shadow::Standing) -> Value {
+fn shadow(it: &shadow::ShadowScore) -> Value {
     let mean = |seconds: f64| (it.decisions > 0).then(|| millis(seconds / it.decisions as f64));
     json!({
         "strategy": it.name.to_string(),
@@ -215,7 +215,7 @@ impl Row {
         }
     }
 
-    fn show(&self, house: &House, now: Instant) -> Value {
+    fn show(&self, house: &RouterState, now: Instant) -> Value {
         let link = house.link(self.worker);
         let link = link.as_deref();
         let count = |read: fn(&Link) -> &std::sync::atomic::AtomicU64| {
@@ -261,19 +261,19 @@ impl Row {
     }
 }
 
-pub(super) fn workers(house: &House) -> Value {
+pub(super) fn workers(house: &RouterState) -> Value {
     let now = house.now();
     let rows = house.look(|brain| rows(brain, now));
     json!({ "workers": rows.iter().map(|it| it.show(house, now)).collect::<Vec<_>>() })
 }
 
-pub(super) fn worker(house: &House, id: WorkerId) -> Result<Value, Wrong> {
+pub(super) fn worker(house: &RouterState, id: WorkerId) -> Result<Value, Wrong> {
     let now = house.now();
     let row = house.look(|brain| brain.fleet().worker(id).map(|it| Row::new(brain, now, it)));
     row.map(|it| it.show(house, now)).ok_or_else(|| Wrong::Unknown(format!("there is no worker {}", id.0)))
 }
 
-pub(super) fn history(house: &House) -> Value {
+pub(super) fn history(house: &RouterState) -> Value {
     let samples = house.recent.samples();
     let list = |read: fn(&Sample) -> Value| samples.iter().map(read).collect::<Vec<_>>();
     let settings = house.settings();
@@ -294,7 +294,7 @@ pub(super) fn history(house: &House) -> Value {
     })
 }
 
-pub(super) fn strategies(house: &House) -> Value {
+pub(super) fn strategies(house: &RouterState) -> Value {
     let settings = house.settings();
     json!({
         "known": Name::ALL.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -307,7 +307,7 @@ fn by_model(strategies: &std::collections::BTreeMap<String, Name>) -> Map<String
     strategies.iter().map(|(model, name)| (model.clone(), json!(name.to_string()))).collect()
 }
 
-pub(super) fn index(house: &House) -> Value {
+pub(super) fn index(house: &RouterState) -> Value {
     let budget = house.settings().brain.index.budget_bytes;
     house.look(|brain| {
         let cache = brain.cache();

@@ -3,7 +3,7 @@
 //! All of one frame behind one lock would be simplest, and mostly is what happens. But who joins is told of tens of
 //! thousands of prompts, each of up to thousands of blocks, and meanwhile requests want their decisions.
 
-use maitre_cluster::News;
+use maitre_cluster::PeerUpdate;
 
 /// Chosen: at about twenty nanoseconds a block, half a millisecond.
 const WEIGHT_MAX: usize = 16_384;
@@ -12,7 +12,7 @@ const WEIGHT_MAX: usize = 16_384;
 const PIECE: usize = 32;
 
 /// The news in pieces that may each be told behind one lock; none is empty.
-pub(super) fn batches(mut news: &[News]) -> impl Iterator<Item = &[News]> {
+pub(super) fn batches(mut news: &[PeerUpdate]) -> impl Iterator<Item = &[PeerUpdate]> {
     std::iter::from_fn(move || {
         if news.is_empty() {
             return None;
@@ -23,10 +23,10 @@ pub(super) fn batches(mut news: &[News]) -> impl Iterator<Item = &[News]> {
     })
 }
 
-fn first(news: &[News]) -> usize {
+fn first(news: &[PeerUpdate]) -> usize {
     let mut weight = 0;
-    let fits = |it: &&News| {
-        let links = if let News::Seated(seated) = it { seated.links.len() } else { 0 };
+    let fits = |it: &&PeerUpdate| {
+        let links = if let PeerUpdate::Seated(seated) = it { seated.links.len() } else { 0 };
         weight += PIECE + links;
         weight <= WEIGHT_MAX
     };
@@ -40,19 +40,25 @@ mod tests {
 
     use super::*;
 
-    fn seated(links: usize) -> News {
-        News::Seated(Seated { worker: 1, unit: Unit::Tokens, block: 16, units: 0, links: vec![1; links] })
+    fn seated(links: usize) -> PeerUpdate {
+        PeerUpdate::Seated(Seated {
+            worker: 1,
+            unit: Unit::Tokens,
+            block: 16,
+            units: 0,
+            links: vec![1; links],
+        })
     }
 
     #[track_caller]
-    fn check(news: &[News], sizes: &[usize]) {
-        assert_eq!(batches(news).map(<[News]>::len).collect::<Vec<_>>(), sizes);
+    fn check(news: &[PeerUpdate], sizes: &[usize]) {
+        assert_eq!(batches(news).map(<[PeerUpdate]>::len).collect::<Vec<_>>(), sizes);
     }
 
     #[test]
     fn nothing_is_left_out_and_no_batch_is_heavy() {
         check(&[], &[]);
-        let light = News::Routers { heard: 1, known: 1 };
+        let light = PeerUpdate::Routers { heard: 1, known: 1 };
         check(&vec![light; 512], &[512]);
         check(&[seated(8_000), seated(8_000), seated(8_000)], &[2, 1]);
         check(&[seated(100_000), seated(100_000)], &[1, 1]);

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use maitre_base::Instant;
 use maitre_cluster::node::{BEAT, FLUSH, SILENCE_MAX};
-use maitre_cluster::{News, Node, Standing};
+use maitre_cluster::{Node, PeerState, PeerUpdate};
 use maitre_dispatch::Event;
-use maitre_dispatch::peers::Tidings;
+use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::peers::exchange::{self, Heard};
-use maitre_peer::{Incoming, Line, Outgoing};
+use maitre_peer::{Incoming, Outgoing, Transport};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
@@ -23,7 +23,7 @@ use super::batch::batches;
 use super::refusals::Refusals;
 use super::seen::{Router, Seen, Shown, live};
 use super::shares::Shares;
-use crate::house::House;
+use crate::house::RouterState;
 
 /// Between two snapshots for those who will join, while there is anything new to tell. Chosen: to write a full book takes tens of
 /// milliseconds, and whoever joins asks those who are there; a snapshot is for when nobody is.
@@ -38,14 +38,14 @@ const HELLO: Duration = Duration::from_millis(200);
 /// Most that is taken from the line before anything else has its turn.
 const INCOMING_MAX: usize = 64;
 
-/// News that are gathered before the brain hears of them, if they come in several frames at once.
+/// PeerUpdate that are gathered before the brain hears of them, if they come in several frames at once.
 const NEWS_MAX: usize = 256;
 
 pub(super) struct Driver {
-    house: Arc<House>,
+    house: Arc<RouterState>,
     seen: Arc<Seen>,
     node: Node,
-    line: Line,
+    line: Transport,
     /// None where nobody could keep one.
     snapshots: Option<Snapshots>,
     started: Instant,
@@ -100,17 +100,17 @@ struct Snapshots {
 /// Kept from turn to turn, so that a turn allocates little.
 #[derive(Default)]
 struct Room {
-    tidings: Tidings,
+    outbox: Outbox,
     links: Vec<u64>,
     frames: Vec<Vec<u8>>,
     incoming: Vec<Incoming>,
-    news: Vec<News>,
+    news: Vec<PeerUpdate>,
 }
 
 /// What a turn of the loop is about.
 enum Turn {
     Incoming(usize),
-    Tidings,
+    Outbox,
     Flush,
     Beat,
     Waited,
@@ -118,7 +118,7 @@ enum Turn {
 }
 
 impl Driver {
-    pub(super) fn new(house: Arc<House>, seen: Arc<Seen>, line: Line, wait: Duration) -> Driver {
+    pub(super) fn new(house: Arc<RouterState>, seen: Arc<Seen>, line: Transport, wait: Duration) -> Driver {
         let now = house.now();
         let (name, incarnation) = (seen.name.clone(), seen.incarnation);
         let node = Node::new(maitre_cluster::Settings { name, incarnation, silence_max: SILENCE_MAX });
@@ -158,7 +158,7 @@ impl Driver {
                 count = self.line.incoming.recv_many(&mut self.room.incoming, INCOMING_MAX) => {
                     Turn::Incoming(count)
                 }
-                () = self.seen.tidings.notified(), if !self.owed.flush => Turn::Tidings,
+                () = self.seen.outbox.notified(), if !self.owed.flush => Turn::Outbox,
                 () = flush, if self.owed.flush => Turn::Flush,
                 _ = beats.tick() => Turn::Beat,
                 () = waited, if self.seen.is_joining() => Turn::Waited,
@@ -169,7 +169,7 @@ impl Driver {
                     return self.carry_on_alone().await;
                 }
                 Turn::Incoming(_) => self.hear().await,
-                Turn::Tidings => self.owed.flush = true,
+                Turn::Outbox => self.owed.flush = true,
                 Turn::Flush => self.flush(),
                 Turn::Beat => self.beat().await,
                 Turn::Waited => {}
@@ -213,7 +213,7 @@ impl Driver {
     async fn tell_brain(&mut self) {
         let mut news = std::mem::take(&mut self.room.news);
         self.has_changed(!news.is_empty());
-        if news.iter().any(|it| matches!(it, News::Routers { .. })) {
+        if news.iter().any(|it| matches!(it, PeerUpdate::Routers { .. })) {
             self.show(self.house.now());
         }
         for (place, batch) in batches(&news).enumerate() {
@@ -250,10 +250,10 @@ impl Driver {
 
     /// Takes from the brain what others should know.
     fn fetch(&mut self) {
-        let Room { tidings, links, .. } = &mut self.room;
-        self.house.take_tidings(tidings);
-        self.untold += tidings.dropped;
-        exchange::tell(&mut self.node, tidings, links);
+        let Room { outbox, links, .. } = &mut self.room;
+        self.house.take_outbox(outbox);
+        self.untold += outbox.dropped;
+        exchange::tell(&mut self.node, outbox, links);
     }
 
     /// A sign of life, and all that is done twice a second.
@@ -301,7 +301,7 @@ impl Driver {
 
     /// Takes down what everybody has taken.
     fn sample(&mut self) {
-        let live = self.node.peers().filter(|it| it.standing == Standing::Live);
+        let live = self.node.peers().filter(|it| it.standing == PeerState::Live);
         let mut counts: Vec<_> = live.map(|it| (it.id, it.incarnation, it.served)).collect();
         counts.push((self.seen.id(), self.seen.incarnation, self.house.taken()));
         self.shares.sample(&counts);
@@ -311,7 +311,7 @@ impl Driver {
         let own = Router {
             name: self.seen.name.clone(),
             is_self: true,
-            standing: Standing::Live,
+            standing: PeerState::Live,
             lag: None,
             heard: now,
             served: self.house.taken(),
@@ -375,7 +375,7 @@ impl Driver {
         self.flush();
         let kept = self.snapshots.is_some().then(|| self.node.snapshot(now));
         let bye = self.node.bye();
-        let Line { outgoing, mut incoming, .. } = self.line;
+        let Transport { outgoing, mut incoming, .. } = self.line;
         if let Some(frames) = kept {
             let _ = outgoing.send(Outgoing::Snapshot(frames.into_iter().map(Bytes::from).collect())).await;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use maitre_base::Instant;
 use maitre_cluster::node::Numbers;
-use maitre_cluster::{Incarnation, Node, Peer, RouterId, Standing};
+use maitre_cluster::{Incarnation, Node, Peer, PeerState, RouterId};
 use maitre_peer::Status;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -20,7 +20,7 @@ pub(crate) struct Seen {
     pub(crate) via: &'static str,
     pub(crate) incarnation: Incarnation,
     /// Rung when the brain has something to tell.
-    pub(super) tidings: Notify,
+    pub(super) outbox: Notify,
     /// Set when we go.
     pub(super) leaving: CancellationToken,
     /// Others have yet to tell what they know, and we wait for that.
@@ -50,7 +50,7 @@ pub(crate) struct Shown {
 pub(crate) struct Router {
     pub(crate) name: String,
     pub(crate) is_self: bool,
-    pub(crate) standing: Standing,
+    pub(crate) standing: PeerState,
     pub(crate) lag: Option<Duration>,
     pub(crate) heard: Instant,
     pub(crate) served: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Router {
 }
 
 impl Shown {
-    pub(crate) fn count(&self, standing: Standing) -> usize {
+    pub(crate) fn count(&self, standing: PeerState) -> usize {
         self.routers.iter().filter(|it| it.standing == standing).count()
     }
 }
@@ -88,7 +88,7 @@ impl Seen {
             name: settings.name.clone(),
             via: settings.via.name(),
             incarnation: Incarnation(unix_ms),
-            tidings: Notify::new(),
+            outbox: Notify::new(),
             leaving: CancellationToken::new(),
             joining: AtomicBool::new(!settings.wait.is_zero()),
             shown: Mutex::default(),
@@ -102,7 +102,7 @@ impl Seen {
 
     /// The brain has something to tell.
     pub(crate) fn rouse(&self) {
-        self.tidings.notify_one();
+        self.outbox.notify_one();
     }
 
     pub(super) fn leave(&self) {
@@ -139,7 +139,7 @@ impl Seen {
 
 /// Names of the others that can be heard, for the log.
 pub(super) fn live(node: &Node) -> Vec<String> {
-    let live = node.peers().filter(|it| it.standing == Standing::Live);
+    let live = node.peers().filter(|it| it.standing == PeerState::Live);
     let mut names: Vec<String> = live.map(|it| it.name.clone()).collect();
     names.sort_unstable();
     names

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use maitre_cluster::Standing;
+use maitre_cluster::PeerState;
 use maitre_dispatch::Brain;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -90,7 +90,7 @@ impl Cluster {
 
     pub(super) fn look(&self, seen: &Seen, brain: &Brain) {
         let (shown, status) = (seen.shown(), seen.status());
-        for (standing, state) in [(Standing::Live, "live"), (Standing::Lost, "lost")] {
+        for (standing, state) in [(PeerState::Live, "live"), (PeerState::Lost, "lost")] {
             self.routers.get_or_create(&[("state", state)]).set(whole(shown.count(standing)));
         }
         self.look_at_lags(&shown);
@@ -100,7 +100,7 @@ impl Cluster {
         let dropped = [
             ("frames", status.dropped + shown.undelivered),
             ("chains", numbers.dropped),
-            ("tidings", shown.untold),
+            ("outbox", shown.untold),
         ];
         set(&self.dropped, "what", dropped);
         let causes = Cause::ALL.map(|it| (it.name(), shown.refused[it as usize]));
@@ -115,7 +115,7 @@ impl Cluster {
 
     fn look_at_lags(&self, shown: &Shown) {
         self.lag.clear();
-        let live = shown.routers.iter().filter(|it| it.standing == Standing::Live);
+        let live = shown.routers.iter().filter(|it| it.standing == PeerState::Live);
         for (router, lag) in live.filter_map(|it| Some((it, it.lag?))).take(ROUTERS_MAX) {
             let lag = Duration::as_secs_f64(&lag);
             self.lag.get_or_create(&[("router", label(&router.name))]).set(lag);

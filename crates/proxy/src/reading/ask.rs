@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{Cut, Ids};
 use crate::lane::Lane;
-use crate::line::{Line, Outgoing};
+use crate::line::{Outgoing, Upstream};
 
 /// How long an engine that failed to answer is left alone; doubles each time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
     let mut line = match lane.pool.take(&link) {
         Some(line) => line,
         None => {
-            Line::open(&link.address, &house.tls.workers, house.settings().timeouts.connect).await.ok()?
+            Upstream::open(&link.address, &house.tls.workers, house.settings().timeouts.connect).await.ok()?
         }
     };
     let key = house.settings().worker_key.clone();

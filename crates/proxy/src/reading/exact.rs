@@ -12,7 +12,7 @@ use maitre_tokens::model::{self, Model};
 use tracing::debug;
 
 use super::Ids;
-use crate::house::House;
+use crate::house::RouterState;
 
 /// Fresh text beyond this is tokenized on a thread of its own: at some megabytes a second a lane would
 /// otherwise keep everybody on it waiting for more than a few milliseconds.
@@ -49,7 +49,11 @@ impl Tokenizers {
 }
 
 /// The prompt's ids; none if it cannot be rendered.
-pub(super) async fn ids(house: &House, model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<Ids> {
+pub(super) async fn ids(
+    house: &RouterState,
+    model: &Arc<Model>,
+    parsed: &openai::Request<'_>,
+) -> Option<Ids> {
     if parsed.template.is_own {
         return None;
     }
@@ -62,7 +66,7 @@ pub(super) async fn ids(house: &House, model: &Arc<Model>, parsed: &openai::Requ
 }
 
 async fn chat(
-    house: &House,
+    house: &RouterState,
     model: &Arc<Model>,
     parsed: &openai::Request<'_>,
     messages: &str,

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::files::{BadTls, Files};
 use super::{Tried, provider};
-use crate::house::House;
+use crate::house::RouterState;
 use crate::metrics::Metrics;
 use crate::refuse::PLAIN_HTTP;
 use crate::settings::{self, ClientAuth};
@@ -88,7 +88,7 @@ impl Inward {
 
 /// Takes a connection in: as it is, or after a handshake where there is a certificate. None: it came to nothing, and
 /// has been counted.
-pub(crate) async fn receive(house: &House, inward: &Inward, stream: TcpStream) -> Option<Stream> {
+pub(crate) async fn receive(house: &RouterState, inward: &Inward, stream: TcpStream) -> Option<Stream> {
     let Some(config) = inward.config.load_full() else { return Some(Stream::Plain(stream)) };
     let patience = house.settings().timeouts.client_head;
     let (error, stream) = match timeout(patience, shake(config, stream)).await {

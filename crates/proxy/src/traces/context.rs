@@ -2,7 +2,7 @@
 
 use http::header::{HeaderMap, HeaderValue};
 use maitre_base::hash;
-use maitre_dispatch::Seat;
+use maitre_dispatch::Placement;
 
 use super::{TRACEPARENT, header_value};
 
@@ -62,7 +62,7 @@ pub(super) enum Which<'a> {
     Receive,
     Decide,
     Queue(usize),
-    Upstream(&'a Seat),
+    Upstream(&'a Placement),
     Stream,
 }
 
@@ -94,17 +94,17 @@ impl Context {
             Which::Stream => 5,
             Which::Queue(number) => hash::pair(6, number as u64),
             // A request that was called back is seated anew without another attempt, but later.
-            Which::Upstream(seat) => {
-                let attempt = hash::pair(u64::from(seat.attempt), seat.worker.index() as u64);
-                hash::pair(attempt, seat.waited.as_nanos() as u64)
+            Which::Upstream(placement) => {
+                let attempt = hash::pair(u64::from(placement.attempt), placement.worker.index() as u64);
+                hash::pair(attempt, placement.waited.as_nanos() as u64)
             }
         };
         hash::pair(self.seed, place).max(1)
     }
 
     /// What the worker of this attempt is told: its parent is the attempt.
-    pub(crate) fn toward(&self, seat: &Seat) -> HeaderValue {
-        self.header(self.span(Which::Upstream(seat)), self.flags)
+    pub(crate) fn toward(&self, placement: &Placement) -> HeaderValue {
+        self.header(self.span(Which::Upstream(placement)), self.flags)
     }
 
     /// What the worker is told of a trace that nobody keeps.

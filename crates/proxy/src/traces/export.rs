@@ -13,8 +13,8 @@ use tracing::{info, warn};
 
 use super::otlp::{self, Wall};
 use super::{Collector, Record};
-use crate::house::House;
-use crate::line::{Broken, Line, Outgoing, Unopened};
+use crate::house::RouterState;
+use crate::line::{Broken, Outgoing, Unopened, Upstream};
 use crate::refuse::{Collected, collected};
 use crate::settings;
 
@@ -40,7 +40,7 @@ pub(crate) struct Exporter {
     path: PathAndQuery,
     headers: HeaderMap,
     service: String,
-    line: Option<Line>,
+    line: Option<Upstream>,
     /// Who waits for all to be sent; from then on nothing is tried twice.
     flushing: Option<oneshot::Sender<()>>,
     /// The trouble was told, and lasts.
@@ -78,7 +78,7 @@ impl Exporter {
     }
 
     /// Until aborted.
-    pub(crate) async fn run(mut self, house: Arc<House>) {
+    pub(crate) async fn run(mut self, house: Arc<RouterState>) {
         loop {
             self.rest(GATHER).await;
             loop {
@@ -106,7 +106,7 @@ impl Exporter {
         }
     }
 
-    async fn deliver(&mut self, house: &House, batch: &[Record]) {
+    async fn deliver(&mut self, house: &RouterState, batch: &[Record]) {
         let spans: usize = batch.iter().map(Record::spans).sum();
         let wall = Wall { now: house.now(), unix: house.clock.unix() };
         let body = otlp::body(&self.service, wall, batch);
@@ -139,19 +139,19 @@ impl Exporter {
         counts.dropped.inc_by(spans as u64);
     }
 
-    async fn post(&mut self, house: &House, body: Bytes) -> Result<(), Unsent> {
+    async fn post(&mut self, house: &RouterState, body: Bytes) -> Result<(), Unsent> {
         if let Some(line) = self.line.take()
             && let Ok(posted) = self.post_on(line, body.clone()).await
         {
             return posted;
         }
         // The kept connection may have been closed from the other end; a new one tells.
-        let opened = Line::open(&self.collector.address, &house.tls.collector, PATIENCE).await?;
+        let opened = Upstream::open(&self.collector.address, &house.tls.collector, PATIENCE).await?;
         self.post_on(opened, body).await?
     }
 
     /// What the collector made of it; or that the connection broke.
-    async fn post_on(&mut self, mut line: Line, body: Bytes) -> Result<Result<(), Unsent>, Broken> {
+    async fn post_on(&mut self, mut line: Upstream, body: Bytes) -> Result<Result<(), Unsent>, Broken> {
         let host = self.collector.address.header();
         let head = line.ask(Outgoing::new(&Method::POST, &self.path, host, &self.headers, body)).await?;
         line.read_all(ANSWER_BYTES_MAX).await?;

@@ -81,7 +81,7 @@ fn spans(wall: Wall, record: &Record) -> Vec<Value> {
         spans.push(span("queue", Which::Queue(number), Some(root), until(*step)));
     }
     for (number, attempt) in trace.attempts.iter().enumerate() {
-        let which = Which::Upstream(&attempt.seat);
+        let which = Which::Upstream(&attempt.placement);
         let mut upstream = span("upstream", which, Some(root), until(attempt.step));
         upstream["kind"] = json!(CLIENT);
         let is_last = number + 1 == trace.attempts.len();
@@ -97,7 +97,7 @@ fn spans(wall: Wall, record: &Record) -> Vec<Value> {
         spans.push(upstream);
     }
     if let Some((first, last, attempt)) = record.stream() {
-        let parent = context.span(Which::Upstream(&attempt.seat));
+        let parent = context.span(Which::Upstream(&attempt.placement));
         spans.push(span("stream", Which::Stream, Some(parent), (first, last)));
     }
     spans
@@ -115,7 +115,7 @@ fn fault(record: &Record) -> Option<&'static str> {
 
 fn received(record: &Record) -> Vec<Value> {
     let (trace, ending) = (&record.trace, &record.ending);
-    let seat = trace.attempts.last();
+    let placement = trace.attempts.last();
     let mut all = vec![
         text("http.request.method", trace.method.as_str()),
         text("maitre.request_id", ending.id.to_str().unwrap_or("-")),
@@ -126,9 +126,11 @@ fn received(record: &Record) -> Vec<Value> {
     all.extend(trace.status.map(|it| number("http.response.status_code", u64::from(it.as_u16()))));
     all.extend(ending.route.map(|it| text("gen_ai.operation.name", operation(it))));
     // A name that nobody serves may be anything.
-    all.extend(trace.model.as_deref().filter(|_| seat.is_some()).map(|it| text("gen_ai.request.model", it)));
+    all.extend(
+        trace.model.as_deref().filter(|_| placement.is_some()).map(|it| text("gen_ai.request.model", it)),
+    );
     all.extend(ending.class.as_deref().map(|it| text("maitre.class", it)));
-    all.extend(seat.into_iter().flat_map(chosen));
+    all.extend(placement.into_iter().flat_map(chosen));
     let usage = ending.usage.unwrap_or_default();
     let counts = [
         ("gen_ai.usage.input_tokens", usage.prompt_tokens),
@@ -170,13 +172,13 @@ fn went(record: &Record, attempt: &Attempt, is_last: bool) -> Vec<Value> {
 
 /// Who was picked, and why.
 fn chosen(attempt: &Attempt) -> impl Iterator<Item = Value> {
-    let seat = &attempt.seat;
+    let placement = &attempt.placement;
     let certain = [
         text("maitre.worker", &attempt.link.url),
-        text("maitre.why", seat.why.name()),
-        number("maitre.attempt", u64::from(seat.attempt)),
+        text("maitre.why", placement.why.name()),
+        number("maitre.attempt", u64::from(placement.attempt)),
     ];
-    certain.into_iter().chain(seat.held.map(|it| number("maitre.held_tokens", it.0)))
+    certain.into_iter().chain(placement.held.map(|it| number("maitre.held_tokens", it.0)))
 }
 
 /// By the semantic conventions for generative AI, which know three; our own names for the rest.

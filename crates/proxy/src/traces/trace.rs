@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, StatusCode};
 use maitre_base::Instant;
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Failure, Seat};
+use maitre_dispatch::{Failure, Placement};
 
 use super::Context;
 use crate::link::Link;
@@ -45,7 +45,7 @@ pub(super) struct Step {
 
 pub(super) struct Attempt {
     pub(super) step: Step,
-    pub(super) seat: Seat,
+    pub(super) placement: Placement,
     pub(super) link: Arc<Link>,
     /// How it failed, or `RECALLED`.
     pub(super) error: Option<&'static str>,
@@ -119,10 +119,10 @@ impl Trace {
         end(self.queue.last_mut(), now);
     }
 
-    pub(crate) fn seated(&mut self, now: Instant, seat: Seat, link: Arc<Link>) {
+    pub(crate) fn seated(&mut self, now: Instant, placement: Placement, link: Arc<Link>) {
         if self.attempts.len() < STEPS_MAX {
             let step = Step { from: now, to: None };
-            self.attempts.push(Attempt { step, seat, link, error: None });
+            self.attempts.push(Attempt { step, placement, link, error: None });
         }
     }
 

@@ -12,7 +12,7 @@ use maitre_cluster::{Incarnation, Node};
 use maitre_dispatch::Brain;
 use maitre_fleet::promise::Promised;
 use maitre_peer::seal::Key;
-use maitre_peer::{Incoming, Line, Outgoing, mesh};
+use maitre_peer::{Incoming, Outgoing, Transport, mesh};
 use maitre_policy::Name;
 use maitre_proxy::cluster::{self, Via};
 use maitre_proxy::{Router, Secret, Settings, Stopped};
@@ -339,7 +339,7 @@ async fn one_router_alone_shows_nothing_of_others() {
 /// A router that is made by hand: it says and answers what the test wants.
 struct Stranger {
     node: Node,
-    line: Line,
+    line: Transport,
     now: Instant,
     _transport: JoinSet<()>,
     address: String,

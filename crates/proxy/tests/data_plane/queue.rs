@@ -71,9 +71,9 @@ async fn body_of(stream: &mut TcpStream) -> Option<Value> {
 }
 
 /// A client on a connection of its own. Dropped, it leaves.
-struct Guest(JoinSet<Answer>);
+struct Connection(JoinSet<Answer>);
 
-impl Guest {
+impl Connection {
     async fn answer(mut self) -> Answer {
         within(self.0.join_next()).await.unwrap().unwrap()
     }
@@ -116,7 +116,7 @@ async fn room(change: impl FnOnce(&mut Settings)) -> Room {
 }
 
 impl Room {
-    fn guest(&self, name: &str, wish: Wish) -> Guest {
+    fn guest(&self, name: &str, wish: Wish) -> Connection {
         let Wish { class, stream, tokens, deadline } = wish;
         let body = serde_json::json!({
             "model": "m",
@@ -133,7 +133,7 @@ impl Room {
             request.headers_mut().insert("x-maitre-deadline-ms", millis);
         }
         task.spawn(async move { Client::connect(listen).await.ask(request).await.unwrap() });
-        Guest(task)
+        Connection(task)
     }
 
     /// The next request that reaches the worker, which must be this one.
@@ -222,7 +222,7 @@ async fn a_client_that_leaves_as_its_turn_comes_keeps_no_seat() {
         };
         let second = room.guest("second", PLAIN);
         room.until_waiting(STANDARD, 1).await;
-        // Its seat and its leaving cross, now the one first and now the other.
+        // Its placement and its leaving cross, now the one first and now the other.
         tokio::join!(taken.answer(), async { drop(second) });
         assert_eq!(first.answer().await.status, 200);
         room.until_nothing_is_open().await;

@@ -6,7 +6,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::ask::{Ask, Delivery, Shape};
-use super::desk::Seen;
+use super::driver::Seen;
 use super::tool::Call;
 use super::{chat, completion, messages, responses};
 use crate::engine::{Finish, Reject};

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use super::Open;
 use super::answer::{Answer, Script};
-use super::desk::{Seen, Ticket};
+use super::driver::{Seen, Ticket};
 
 /// Room taken at once for the events of a stream: about a dozen of them.
 const SCRATCH_BYTES: usize = 4096;

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Script, Words};
 use super::ask::Delivery;
-use super::desk::Seen;
+use super::driver::Seen;
 use crate::engine::Finish;
 
 pub(super) fn script(answer: &Answer) -> Script {

@@ -1,7 +1,7 @@
 //! `/v1/messages`, Anthropic's shape: every event has a name, and there is no `[DONE]`.
 
 use super::answer::{Answer, Script, Words};
-use super::desk::Seen;
+use super::driver::Seen;
 use crate::engine::Finish;
 
 pub(super) fn script(answer: &Answer, seen: Seen) -> Script {

@@ -7,8 +7,8 @@ use super::answer::escape;
 use crate::histogram::Histogram;
 
 pub(super) fn render(shared: &Shared) -> String {
-    let stats = shared.desk.stats();
-    let (first_token, inter_token) = shared.desk.histograms();
+    let stats = shared.driver.stats();
+    let (first_token, inter_token) = shared.driver.histograms();
     let counters = stats.counters;
     let model = escape(&shared.settings.model);
     let mut page =

@@ -3,7 +3,7 @@
 //! Nothing is stored: a response cannot be fetched or continued by its id afterwards.
 
 use super::answer::{Answer, Script};
-use super::desk::Seen;
+use super::driver::Seen;
 use crate::engine::Finish;
 
 /// Events before the first token: the response twice, its message, the message's text.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Length, Words, escape};
 use super::ask::{self, Ask, Delivery, Shape};
 use super::body::{Body, Cut, Limit, Stream, Then};
-use super::desk::Ticket;
+use super::driver::Ticket;
 use super::error::Refusal;
 use super::fault::{Fault, Injection};
 use super::oddity::Oddity;
@@ -167,7 +167,7 @@ async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
         "/classify" => pooling::classify(shared, posted.body).await.map(Reply::text),
         "/tokenize" => tokenize(shared, posted.body),
         "/detokenize" => detokenize(posted.body),
-        "/reset_prefix_cache" => Ok(Reply::json(&json!({"success": shared.desk.clear_cache()}))),
+        "/reset_prefix_cache" => Ok(Reply::json(&json!({"success": shared.driver.clear_cache()}))),
         "/v1/messages/count_tokens" => {
             Ok(Reply::json(&json!({"input_tokens": ask::parse_prompt(posted.body)?.len()})))
         }
@@ -178,7 +178,7 @@ async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
 }
 
 async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<Reply, Refusal> {
-    let arrived = shared.desk.now();
+    let arrived = shared.driver.now();
     let ask = Ask::parse(shape, posted.body)?;
     if ask.delivery != Delivery::Whole && shape == Shape::Generate {
         return Err(Refusal::bad_request("stream: not simulated on this route"));
@@ -202,8 +202,8 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         tells_cached: shared.settings.oddities.tells_cached_tokens(),
     };
     let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
-    shared.desk.pay_overhead(arrived, profile.overhead).await;
-    let ticket = shared.desk.submit(arrived, job)?;
+    shared.driver.pay_overhead(arrived, profile.overhead).await;
+    let ticket = shared.driver.submit(arrived, job)?;
     match ask.delivery {
         Delivery::Stream { .. } => Ok(Reply::Stream(Box::new(Stream::new(ticket, answer)))),
         Delivery::Whole => {
@@ -250,7 +250,7 @@ impl Shared {
             answer_tokens: 1,
             finish: engine::Finish::Stop,
         };
-        Ok(self.desk.submit(self.desk.now(), job)?)
+        Ok(self.driver.submit(self.driver.now(), job)?)
     }
 
     fn answer_id(&self, request_id: Option<&HeaderValue>) -> String {

@@ -6,27 +6,27 @@ use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure};
 use maitre_fleet::Evidence;
 
-use super::desk::Desk;
 use super::outcome::Sample;
 use super::script::Act;
+use super::worker::SimWorker;
 use super::{Happens, Lab, Open, TICK};
 
 impl Lab<'_> {
     pub(super) fn scrape(&mut self, now: Instant) {
-        for worker in 0..self.desks.len() {
-            if self.desks[worker].is_gone {
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].is_gone {
                 continue;
             }
             if !self.settings.script.is_empty() {
-                let up = self.desks[worker].up;
+                let up = self.workers[worker].up;
                 let evidence = if up { Evidence::ProbeAnswered } else { Evidence::Refused };
                 self.tell_all(now, Event::Probed { worker: WorkerId(worker as u32), evidence });
             }
-            if self.desks[worker].post_load() {
+            if self.workers[worker].post_load() {
                 match self.settings.scrape_delay {
                     Duration::ZERO => self.tell_load(now, worker),
                     delay => {
-                        let life = self.desks[worker].life;
+                        let life = self.workers[worker].life;
                         self.foresee(now + delay, Happens::Load { worker, life });
                     }
                 }
@@ -41,13 +41,13 @@ impl Lab<'_> {
     }
 
     pub(super) fn tell_load(&mut self, now: Instant, worker: usize) {
-        if let Some(load) = self.desks[worker].next_load() {
+        if let Some(load) = self.workers[worker].next_load() {
             self.tell_all(now, Event::LoadReported { worker: WorkerId(worker as u32), load });
         }
     }
 
     pub(super) fn sample(&mut self, now: Instant) {
-        let loads = self.desks.iter().map(Desk::requests).collect();
+        let loads = self.workers.iter().map(SimWorker::requests).collect();
         self.outcome.samples.push(Sample { at: now, loads });
         if !self.is_over() {
             self.foresee(now + self.sample_every, Happens::Sample);
@@ -59,20 +59,20 @@ impl Lab<'_> {
         match act {
             Act::Join { profile, count } => (0..count).for_each(|_| self.join(now, profile)),
             Act::Leave(worker) => {
-                self.desks[worker as usize].is_gone = true;
+                self.workers[worker as usize].is_gone = true;
                 self.tell_all(now, Event::WorkerGone { worker: WorkerId(worker) });
             }
             Act::Drain(worker) | Act::Resume(worker) => {
                 let draining = matches!(act, Act::Drain(_));
-                self.desks[worker as usize].is_draining = draining;
+                self.workers[worker as usize].is_draining = draining;
                 self.tell_all(now, Event::WorkerDrained { worker: WorkerId(worker), draining });
             }
-            Act::Slow { worker, factor } => self.desks[worker as usize].slowness = factor,
+            Act::Slow { worker, factor } => self.workers[worker as usize].slowness = factor,
             Act::Crash(worker) => self.crash(now, worker as usize),
-            Act::Start(worker) => self.desks[worker as usize].up = true,
+            Act::Start(worker) => self.workers[worker as usize].up = true,
             Act::Restart(worker) => {
                 self.crash(now, worker as usize);
-                self.desks[worker as usize].up = true;
+                self.workers[worker as usize].up = true;
             }
         }
     }
@@ -82,7 +82,7 @@ impl Lab<'_> {
         if self.has_events() {
             self.tell_all(now, Event::BlocksCleared { worker: WorkerId(worker as u32) });
         }
-        let mut lost = self.desks[worker].crash();
+        let mut lost = self.workers[worker].crash();
         lost.sort_unstable();
         for request in lost {
             // It may have ended there, or been taken back, and be elsewhere by now.
@@ -91,7 +91,7 @@ impl Lab<'_> {
             let (number, router, began) = (open.number, open.router, open.first.is_some());
             if began {
                 self.open.remove(&request);
-                self.outcome.break_off(&self.deck.requests[number]);
+                self.outcome.break_off(&self.prepared.requests[number]);
                 self.tell(router, now, Event::BrokeOff { request: RequestId(request) });
             } else {
                 self.fail(now, request, Failure::Broke);

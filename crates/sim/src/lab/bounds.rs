@@ -130,23 +130,23 @@ impl Play<'_> {
 impl Lab<'_> {
     pub(super) fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
         match self.foreknow(number) {
-            Some(worker) => self.seat(now, request, WorkerId(worker as u32), None),
+            Some(worker) => self.placement(now, request, WorkerId(worker as u32), None),
             None => self.refuse(request),
         }
     }
 
     /// Where it adds least to everybody's delay, knowing all.
     fn foreknow(&mut self, number: usize) -> Option<usize> {
-        let request = &self.deck.requests[number];
+        let request = &self.prepared.requests[number];
         let prompt = request.prompt_tokens() as u32;
         let mut best: Option<(f64, usize)> = None;
-        for (worker, desk) in self.desks.iter().enumerate().filter(|it| it.1.takes()) {
+        for (worker, sim_worker) in self.workers.iter().enumerate().filter(|it| it.1.takes()) {
             let given = self.given.get(number).copied();
             let elsewhere = given.unwrap_or(0).min(prompt - 1);
-            let names = &self.deck.chains[number];
+            let names = &self.prepared.chains[number];
             let held = match given {
                 Some(_) => 0,
-                None => (desk.engine.holds_named(names) * self.deck.block_tokens).min(prompt - 1),
+                None => (sim_worker.engine.holds_named(names) * self.prepared.block_tokens).min(prompt - 1),
             };
             let new = Rest {
                 prefill: prompt - elsewhere - held,
@@ -156,10 +156,10 @@ impl Lab<'_> {
                 running: false,
             };
             self.rests.clear();
-            self.rests.extend(desk.engine.rests());
-            let without = delay_sum(&desk.profile, desk.slowness, &self.rests);
+            self.rests.extend(sim_worker.engine.rests());
+            let without = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.rests);
             self.rests.push(new);
-            let added = delay_sum(&desk.profile, desk.slowness, &self.rests) - without;
+            let added = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.rests) - without;
             if best.is_none_or(|it| added < it.0) {
                 best = Some((added, worker));
             }

@@ -75,7 +75,7 @@ impl Lab<'_> {
         let Some(open) = self.open.get_mut(&request) else { return };
         open.trip += 1;
         if let Some(job) = open.job.take() {
-            self.desks[open.worker.index()].engine.abort(job);
+            self.workers[open.worker.index()].engine.abort(job);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::profile::Profile;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// One engine each. All have the block of the deck.
+    /// One engine each. All have the block of the prepared.
     pub fleet: Vec<Profile>,
     pub brain: maitre_dispatch::Settings,
     pub judge: Judge,

@@ -9,9 +9,9 @@ use std::time::Duration;
 use maitre_base::Instant;
 use maitre_base::hash::NumberMap;
 use maitre_cluster::node::{BEAT, FLUSH, SILENCE_MAX};
-use maitre_cluster::{self as cluster, Incarnation, News, Node};
+use maitre_cluster::{self as cluster, Incarnation, Node, PeerUpdate};
 use maitre_dispatch::Event;
-use maitre_dispatch::peers::{Tidings, exchange};
+use maitre_dispatch::peers::{Outbox, exchange};
 
 use super::settings::Via;
 use super::{Happens, Lab, Settings};
@@ -28,18 +28,18 @@ pub struct Talk {
 #[derive(Default)]
 pub(super) struct Post {
     /// By router; empty if they do not talk.
-    desks: Vec<Desk>,
+    sim_routers: Vec<SimRouter>,
     letters: NumberMap<Letter>,
     next: u64,
     pub(super) talk: Talk,
     // Scratch.
-    tidings: Tidings,
+    outbox: Outbox,
     links: Vec<u64>,
     frames: Vec<Vec<u8>>,
-    news: Vec<News>,
+    news: Vec<PeerUpdate>,
 }
 
-struct Desk {
+struct SimRouter {
     node: Node,
     /// When it last told the others something, and whether it will again.
     flushed: Option<Instant>,
@@ -56,7 +56,7 @@ struct Letter {
 impl Post {
     pub(super) fn new(settings: &Settings) -> Post {
         let talkers = settings.sync.map_or(0, |_| settings.routers.max(1));
-        let desk = |number: usize| Desk {
+        let sim_router = |number: usize| SimRouter {
             node: Node::new(cluster::Settings {
                 name: format!("router-{number}"),
                 incarnation: Incarnation(1),
@@ -66,14 +66,14 @@ impl Post {
             is_due: false,
             served: 0,
         };
-        Post { desks: (0..talkers).map(desk).collect(), ..Post::default() }
+        Post { sim_routers: (0..talkers).map(sim_router).collect(), ..Post::default() }
     }
 }
 
 impl Lab<'_> {
     pub(super) fn say_hello(&mut self) {
-        for router in 0..self.post.desks.len() {
-            let hello = self.post.desks[router].node.hello(Instant::ZERO);
+        for router in 0..self.post.sim_routers.len() {
+            let hello = self.post.sim_routers[router].node.hello(Instant::ZERO);
             self.send(Instant::ZERO, router, &hello);
             self.foresee(Instant::ZERO + BEAT, Happens::Beat { router });
         }
@@ -81,27 +81,27 @@ impl Lab<'_> {
 
     /// A router that has something to tell will, when it is time.
     pub(super) fn foresee_flush(&mut self, now: Instant, router: usize) {
-        let Some(desk) = self.post.desks.get_mut(router) else { return };
-        if desk.is_due || !self.routers[router].has_tidings() {
+        let Some(sim_router) = self.post.sim_routers.get_mut(router) else { return };
+        if sim_router.is_due || !self.routers[router].has_outbox() {
             return;
         }
         let pause = match self.settings.sync {
             Some(sync) if sync.via == Via::Redis => sync.delay.max(FLUSH),
             _ => FLUSH,
         };
-        desk.is_due = true;
-        let at = desk.flushed.map_or(now, |it| (it + pause).max(now));
+        sim_router.is_due = true;
+        let at = sim_router.flushed.map_or(now, |it| (it + pause).max(now));
         self.foresee(at, Happens::Flush { router });
     }
 
     pub(super) fn flush(&mut self, now: Instant, router: usize) {
-        let Post { desks, tidings, links, frames, .. } = &mut self.post;
-        let desk = &mut desks[router];
-        (desk.flushed, desk.is_due) = (Some(now), false);
-        self.routers[router].take_tidings(tidings);
-        exchange::tell(&mut desk.node, tidings, links);
+        let Post { sim_routers, outbox, links, frames, .. } = &mut self.post;
+        let sim_router = &mut sim_routers[router];
+        (sim_router.flushed, sim_router.is_due) = (Some(now), false);
+        self.routers[router].take_outbox(outbox);
+        exchange::tell(&mut sim_router.node, outbox, links);
         let mut frames = std::mem::take(frames);
-        desk.node.flush(now, &mut frames);
+        sim_router.node.flush(now, &mut frames);
         for frame in frames.drain(..) {
             self.send(now, router, &frame);
         }
@@ -110,11 +110,11 @@ impl Lab<'_> {
 
     pub(super) fn beat(&mut self, now: Instant, router: usize) {
         let mut news = std::mem::take(&mut self.post.news);
-        let desk = &mut self.post.desks[router];
+        let sim_router = &mut self.post.sim_routers[router];
         let open = self.open.values().filter(|it| it.router == router).count();
-        desk.node.serve(desk.served, open as u32);
-        let beat = desk.node.beat(now);
-        desk.node.tick(now, &mut news);
+        sim_router.node.serve(sim_router.served, open as u32);
+        let beat = sim_router.node.beat(now);
+        sim_router.node.tick(now, &mut news);
         self.send(now, router, &beat);
         self.tell_news(now, router, &mut news);
         self.post.news = news;
@@ -131,19 +131,19 @@ impl Lab<'_> {
             self.post.letters.remove(&letter);
         }
         let mut news = std::mem::take(&mut self.post.news);
-        let heard = self.post.desks[router].node.hear(now, &frame, &mut news);
+        let heard = self.post.sim_routers[router].node.hear(now, &frame, &mut news);
         debug_assert!(heard.is_ok(), "a router of the same version makes sense: {heard:?}");
         self.tell_news(now, router, &mut news);
         self.post.news = news;
     }
 
     pub(super) fn count_served(&mut self, router: usize) {
-        if let Some(desk) = self.post.desks.get_mut(router) {
-            desk.served += 1;
+        if let Some(sim_router) = self.post.sim_routers.get_mut(router) {
+            sim_router.served += 1;
         }
     }
 
-    fn tell_news(&mut self, now: Instant, router: usize, news: &mut Vec<News>) {
+    fn tell_news(&mut self, now: Instant, router: usize, news: &mut Vec<PeerUpdate>) {
         for news in news.drain(..) {
             let heard = exchange::Heard::new(&news);
             self.tell(router, now, Event::Peers(heard.news()));
@@ -151,14 +151,14 @@ impl Lab<'_> {
     }
 
     fn send(&mut self, now: Instant, from: usize, frame: &[u8]) {
-        let others = self.post.desks.len() - 1;
+        let others = self.post.sim_routers.len() - 1;
         let Some(sync) = self.settings.sync.filter(|_| others > 0) else { return };
         self.post.talk.frames += 1;
         self.post.talk.bytes += frame.len() as u64;
         let letter = self.post.next;
         self.post.next += 1;
         self.post.letters.insert(letter, Letter { frame: frame.into(), readers: others });
-        for router in (0..self.post.desks.len()).filter(|&it| it != from) {
+        for router in (0..self.post.sim_routers.len()).filter(|&it| it != from) {
             self.foresee(now + delay(sync.delay), Happens::Letter { router, letter });
         }
     }

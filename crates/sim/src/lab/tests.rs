@@ -7,7 +7,7 @@ use maitre_base::{Instant, Rng, WorkerId};
 use maitre_policy::Name;
 use proptest::prelude::{Strategy as _, any, prop, proptest};
 
-use super::{Answer, Deck, Judge, Knowledge, Outcome, Settings, Sync, Via, play};
+use super::{Answer, Judge, Knowledge, Outcome, PreparedTrace, Settings, Sync, Via, play};
 use crate::profile::{H200_8B, Profile};
 use crate::report::{Row, Targets};
 use crate::trace::{Piece, Request, Trace};
@@ -53,7 +53,7 @@ fn scripted(workers: usize, script: &str) -> Settings {
 /// Plays, and makes sure that every request ended, and once. (That promises did too is asserted in `play`.)
 #[track_caller]
 fn run(settings: &Settings, trace: &Trace) -> Outcome {
-    let outcome = play(settings, &Deck::new(trace, 16), &mut ());
+    let outcome = play(settings, &PreparedTrace::new(trace, 16), &mut ());
     let ended = outcome.answers.len() as u64 + outcome.refused + outcome.failed;
     assert_eq!(ended, trace.requests.len() as u64, "{} refused, {} failed", outcome.refused, outcome.failed);
     let times: BTreeSet<Instant> = outcome.answers.iter().map(|it| it.seen.at).collect();

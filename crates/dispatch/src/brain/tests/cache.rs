@@ -31,13 +31,13 @@ impl Table {
         named(root, tokens, plan.block)
     }
 
-    fn seat(&mut self, arrival: Arrival<'_>) -> Seat {
-        seat(&self.on(Event::Arrived(arrival)))
+    fn placement(&mut self, arrival: Arrival<'_>) -> Placement {
+        placement(&self.on(Event::Arrived(arrival)))
     }
 
-    fn ask(&mut self, request: u64, tokens: &[u32]) -> Seat {
+    fn ask(&mut self, request: u64, tokens: &[u32]) -> Placement {
         let prompt = self.prompt(tokens, None);
-        self.seat(of_prompt(request, &prompt))
+        self.placement(of_prompt(request, &prompt))
     }
 
     /// The first token comes, and the rest of the answer after it.
@@ -49,10 +49,10 @@ impl Table {
     }
 
     /// The prompt is asked and answered; where.
-    fn serve(&mut self, request: u64, tokens: &[u32]) -> Seat {
-        let seat = self.ask(request, tokens);
+    fn serve(&mut self, request: u64, tokens: &[u32]) -> Placement {
+        let placement = self.ask(request, tokens);
         self.answer(request, None);
-        seat
+        placement
     }
 
     /// The worker's engine stores a prompt. Blocks are named by where they end and by what they end with.
@@ -131,15 +131,15 @@ fn check(script: impl Fn(&mut Table)) {
 
 /// Where a prompt goes that one worker holds in part.
 #[track_caller]
-fn check_seat(seat: Seat, worker: u32, held: u64) {
-    assert_eq!((seat.worker.0, seat.held), (worker, Some(Tokens(held))), "{seat:?}");
-    assert_eq!(seat.why, Why::Cached);
+fn check_seat(placement: Placement, worker: u32, held: u64) {
+    assert_eq!((placement.worker.0, placement.held), (worker, Some(Tokens(held))), "{placement:?}");
+    assert_eq!(placement.why, Why::Cached);
 }
 
 #[track_caller]
-fn check_held_by_nobody(seat: Seat) {
-    assert_eq!(seat.held, Some(Tokens(0)), "{seat:?}");
-    assert!([Why::LeastDelay, Why::MostRoom, Why::Only].contains(&seat.why), "{seat:?}");
+fn check_held_by_nobody(placement: Placement) {
+    assert_eq!(placement.held, Some(Tokens(0)), "{placement:?}");
+    assert!([Why::LeastDelay, Why::MostRoom, Why::Only].contains(&placement.why), "{placement:?}");
 }
 
 // What we routed.
@@ -162,7 +162,7 @@ fn an_attempt_that_failed_before_its_first_token_leaves_no_belief() {
             let first = table.ask(1, &text(1, 1_600));
             let effects = table.break_down(1, failure);
             let second = effects.iter().find_map(|it| match it {
-                Effect::Seat(seat) => Some(*seat),
+                Effect::Place(placement) => Some(*placement),
                 _ => None,
             });
             // What was tried elsewhere is believed to be there, and only there.
@@ -378,9 +378,9 @@ fn bytes_that_are_dense_in_one_place_are_no_miss() {
     let root = Root::new(Unit::Words, "llama", None, None);
     let mut ask = |request, which, words: u32, counted| {
         let prompt = Prompt { unit: Unit::Words, ..named(root, &text(which, words), 16) };
-        let seat = table.seat(of_prompt(request, &prompt));
+        let placement = table.placement(of_prompt(request, &prompt));
         table.answer(request, counted);
-        seat.held.unwrap()
+        placement.held.unwrap()
     };
     ask(1, 1, 1_600, None);
     ask(2, 2, 1_600, None);
@@ -401,9 +401,9 @@ fn words_hold_the_same_part_of_the_estimated_tokens() {
         let prompt = Prompt { unit: Unit::Words, ..named(root, &text(1, 1_000), 16) };
         // Four bytes a token before any answer was counted: twice as many tokens as words.
         let arrival = |request| Arrival { size: Size::Bytes(8_000), ..of_prompt(request, &prompt) };
-        let home = table.seat(arrival(1)).worker.0;
+        let home = table.placement(arrival(1)).worker.0;
         table.answer(1, None);
-        check_seat(table.seat(arrival(2)), home, 62 * 16 * 2);
+        check_seat(table.placement(arrival(2)), home, 62 * 16 * 2);
         // The same numbers as tokens are another prompt.
         check_held_by_nobody(table.ask(3, &text(1, 1_000)));
     });
@@ -437,7 +437,7 @@ fn the_promise_is_what_is_left_to_compute() {
 #[test]
 fn nobody_looked_is_not_nothing_held() {
     let mut table = Table::cached(2, Name::LeastDelay, 0);
-    assert_eq!(seat(&table.on(Event::Arrived(arrival(1, Some("llama"))))).held, None);
+    assert_eq!(placement(&table.on(Event::Arrived(arrival(1, Some("llama"))))).held, None);
     assert_eq!(table.ask(2, &text(1, 1_600)).held, Some(Tokens(0)));
     assert_eq!(Table::of(1).brain.plan(Some("llama")), None, "round robin goes by no cache");
 }
@@ -520,9 +520,9 @@ fn a_salt_keeps_caches_apart() {
         table.store(2, &text(1, 1_600), Store { salt: Some("tenant-7"), ..PLAIN });
         let mut held = |request, salt| {
             let prompt = table.prompt(&text(1, 2_000), salt);
-            let seat = table.seat(of_prompt(request, &prompt));
+            let placement = table.placement(of_prompt(request, &prompt));
             table.on(Event::Left { request: RequestId(request) });
-            seat
+            placement
         };
         check_held_by_nobody(held(1, None));
         check_held_by_nobody(held(2, Some("tenant-8")));
@@ -539,10 +539,10 @@ fn a_worker_that_lists_no_models_is_known_by_its_reports_too() {
     assert_eq!(plan.model, None);
     let prompt = named(Root::new(Unit::Tokens, "", None, None), &text(1, 2_000), plan.block);
     let arrival = |request| Arrival { model: Some("whatever"), ..of_prompt(request, &prompt) };
-    check_held_by_nobody(table.seat(arrival(1)));
+    check_held_by_nobody(table.placement(arrival(1)));
     table.on(Event::Left { request: RequestId(1) });
     table.store(0, &text(1, 1_600), PLAIN);
-    assert_eq!(table.seat(arrival(2)).held, Some(Tokens(1_600)));
+    assert_eq!(table.placement(arrival(2)).held, Some(Tokens(1_600)));
 }
 
 // What is unknown.
@@ -571,10 +571,10 @@ fn a_full_worker_is_avoided_and_a_full_fleet_still_seats() {
     };
     for seed in 0..6 {
         let mut table = Table::cached(2, Name::LeastDelay, seed);
-        let seat = |table: &mut Table| {
-            let seat = table.ask(seed, &text(1, 1_600));
+        let placement = |table: &mut Table| {
+            let placement = table.ask(seed, &text(1, 1_600));
             table.on(Event::Left { request: RequestId(seed) });
-            seat.worker.0
+            placement.worker.0
         };
         let say = |table: &mut Table, worker| {
             // Strangers are believed once two reports agree.
@@ -583,22 +583,22 @@ fn a_full_worker_is_avoided_and_a_full_fleet_still_seats() {
             }
         };
         say(&mut table, 0);
-        assert_eq!(seat(&mut table), 1);
+        assert_eq!(placement(&mut table), 1);
         say(&mut table, 1);
-        seat(&mut table);
+        placement(&mut table);
         table.now = table.now + maitre_fleet::load::STALE_AFTER + Duration::from_millis(1);
         say(&mut table, 1);
-        assert_eq!(seat(&mut table), 0, "what was said 3.5 s ago says nothing");
+        assert_eq!(placement(&mut table), 0, "what was said 3.5 s ago says nothing");
     }
 }
 
 #[test]
 fn a_no_teaches_nothing_but_that_somebody_is_there() {
     check(|table| {
-        let seat = table.ask(1, &text(1, 1_600));
-        let before = table.brain.fleet().worker(seat.worker).unwrap().rates;
+        let placement = table.ask(1, &text(1, 1_600));
+        let before = table.brain.fleet().worker(placement.worker).unwrap().rates;
         table.on(Event::Declined { request: RequestId(1) });
-        assert_eq!(table.brain.fleet().worker(seat.worker).unwrap().rates, before);
+        assert_eq!(table.brain.fleet().worker(placement.worker).unwrap().rates, before);
         assert_eq!(table.brain.open(), 0);
         check_held_by_nobody(table.ask(2, &text(1, 1_600)));
     });
@@ -646,14 +646,14 @@ fn what_was_read_as_words_is_believed_while_reports_are_fresh() {
             }
             let words = named(Root::new(Unit::Words, "llama", None, None), &text(1, 1_600), 16);
             let words = Prompt { unit: Unit::Words, ..words };
-            let home = table.seat(of_prompt(1, &words)).worker;
+            let home = table.placement(of_prompt(1, &words)).worker;
             table.answer(1, None);
             for _ in 0..60 {
                 table.now = table.now + Duration::from_millis(500);
                 table.on(Event::Tick);
             }
-            let seat = table.seat(of_prompt(2, &words));
-            assert_eq!((seat.worker, seat.held), (home, Some(Tokens(1_584))), "{trust:?}");
+            let placement = table.placement(of_prompt(2, &words));
+            assert_eq!((placement.worker, placement.held), (home, Some(Tokens(1_584))), "{trust:?}");
             // The engine was restarted.
             table.on(Event::Left { request: RequestId(2) });
             table.on(Event::BlocksCleared { worker: home });

@@ -2,7 +2,7 @@
 
 use super::*;
 use maitre_queue::settings::{Class, Tenant, Terms};
-use maitre_queue::{Settings as Queue, line::OVERTAKEN_MAX};
+use maitre_queue::{Settings as Queue, wait_queue::OVERTAKEN_MAX};
 
 mod fleet;
 mod late;
@@ -135,7 +135,7 @@ impl Table {
 fn told(effects: &[Effect]) -> String {
     let word = |effect: &Effect| {
         Some(match effect {
-            Effect::Seat(seat) => format!("{}@{}", seat.request.0, seat.worker.0),
+            Effect::Place(placement) => format!("{}@{}", placement.request.0, placement.worker.0),
             Effect::Wait { request } => format!("{} waits", request.0),
             Effect::Recall { request, worker } => format!("{} back from {}", request.0, worker.0),
             Effect::Refuse { request, refusal } => {
@@ -177,7 +177,7 @@ fn below_the_knee_nobody_waits_and_nothing_is_due() {
     // Eight times a thousand tokens are what a worker of which nothing is known may have.
     for request in 0..16 {
         let effects = table.step(Come(one(request)));
-        assert_eq!(seat(&effects).waited, Duration::ZERO);
+        assert_eq!(placement(&effects).waited, Duration::ZERO);
         assert_eq!((table.waiting(), table.brain.due()), (0, None), "{request}");
     }
     assert_eq!(table.tell(Come(one(16))), "16 waits");
@@ -217,11 +217,11 @@ fn at_the_knee_of_answers_the_next_end_makes_room() {
 fn a_seat_tells_how_long_it_was_waited_for_over_all_attempts() {
     let mut table = Table::in_line(2, |_| ());
     table.play(&[(Come(one(1)), "1@0"), (Come(one(2)), "2@1"), (Come(one(3)), "3 waits"), (After(300), "")]);
-    let first = seat(&table.step(End(1)));
+    let first = placement(&table.step(End(1)));
     assert_eq!((first.request.0, first.waited), (3, Duration::from_millis(300)));
     // What it was there does not count; what it stands in line again does.
     table.play(&[(After(1_000), ""), (Fail(3, Failure::Busy), "3 waits"), (After(200), "")]);
-    let second = seat(&table.step(End(2)));
+    let second = placement(&table.step(End(2)));
     assert_eq!((second.request.0, second.worker.0, second.attempt), (3, 1, 1));
     assert_eq!(second.waited, Duration::from_millis(500));
 }

@@ -4,7 +4,7 @@
 //! promised is the sum of what each of them last said.
 
 use super::*;
-use crate::peers::{Judged, Load, News, Tidings};
+use crate::peers::{Judged, Load, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
@@ -45,19 +45,19 @@ fn chat(request: u64, prompt: &Prompt) -> Arrival<'_> {
 }
 
 impl Table {
-    fn hear(&mut self, news: News<'_>) -> Vec<Effect> {
+    fn hear(&mut self, news: PeerUpdate<'_>) -> Vec<Effect> {
         self.on(Event::Peers(news))
     }
 
     /// Others have this promised to a worker.
     fn promise_elsewhere(&mut self, worker: u32, load: Load) -> Vec<Effect> {
-        self.hear(News::Promised { worker: key_of(worker), load })
+        self.hear(PeerUpdate::Promised { worker: key_of(worker), load })
     }
 
-    fn tidings(&mut self) -> Tidings {
-        let mut tidings = Tidings::default();
-        self.brain.take_tidings(&mut tidings);
-        tidings
+    fn outbox(&mut self) -> Outbox {
+        let mut outbox = Outbox::default();
+        self.brain.take_outbox(&mut outbox);
+        outbox
     }
 
     /// Where a prompt would go now that nobody has.
@@ -94,13 +94,13 @@ fn what_others_promised_moves_a_pick_and_what_they_have_done_moves_it_back() {
 #[test]
 fn what_stands_there_is_the_sum_and_time_goes_into_the_first_of_all() {
     let mut table = Table::with(1, Settings::default());
-    let standing = |table: &Table| table.brain.fleet().standing_of(table.now, WorkerId(0)).unwrap();
+    let snapshot = |table: &Table| table.brain.fleet().snapshot_of(table.now, WorkerId(0)).unwrap();
     table.now = Instant::from_millis(1_000);
     table.arrive(1, Some("llama")).unwrap();
-    let alone = standing(&table);
+    let alone = snapshot(&table);
     table.now = Instant::from_millis(1_010);
     table.promise_elsewhere(0, load(2, 1_000));
-    let both = standing(&table);
+    let both = snapshot(&table);
     assert_eq!((both.requests, both.promised.prefilling, both.promised.prefill), (3, 3, Tokens(3_000)));
     assert_eq!((both.ours, alone.ours), ((1, Tokens(1_000)), (1, Tokens(1_000))));
     // Theirs stand behind ours, which has been computed for ten milliseconds.
@@ -109,13 +109,13 @@ fn what_stands_there_is_the_sum_and_time_goes_into_the_first_of_all() {
     table.now = Instant::from_millis(1_060);
     table.begin(1);
     table.now = Instant::from_millis(1_070);
-    let left = standing(&table);
+    let left = snapshot(&table);
     let each = 1_000.0 * left.prefill.slope;
     assert!((left.wait_seconds - (2.0 * each - 0.010)).abs() < 1e-9, "{}", left.wait_seconds);
     // And one of ours that comes now is not the first there.
     table.arrive(2, Some("llama")).unwrap();
     table.now = Instant::from_millis(1_080);
-    let more = standing(&table).wait_seconds;
+    let more = snapshot(&table).wait_seconds;
     assert!((more - (3.0 * each - 0.020)).abs() < 1e-9, "{more}");
 }
 
@@ -128,7 +128,7 @@ fn what_an_engine_reports_of_told_requests_is_not_foreign() {
     for _ in 0..2 {
         table.on(Event::LoadReported { worker: WorkerId(0), load: report });
     }
-    let requests = |table: &Table| table.brain.fleet().standing_of(table.now, WorkerId(0)).unwrap().requests;
+    let requests = |table: &Table| table.brain.fleet().snapshot_of(table.now, WorkerId(0)).unwrap().requests;
     assert_eq!(requests(&table), 6, "one is ours, three are told of, two are strangers");
     table.promise_elsewhere(0, load(1, 0));
     assert_eq!(requests(&table), 4);
@@ -140,8 +140,8 @@ fn room_in_a_cache_is_what_all_routers_leave() {
     let report = maitre_fleet::Load { kv_tokens: Some(10_000), ..maitre_fleet::Load::default() };
     table.on(Event::LoadReported { worker: WorkerId(0), load: report });
     table.promise_elsewhere(0, load(4, 1_000));
-    let standing = table.brain.fleet().standing_of(table.now, WorkerId(0)).unwrap();
-    assert_eq!((standing.room, standing.used), (Some((Tokens(10_000), Tokens(4_400))), Tokens(4_000)));
+    let snapshot = table.brain.fleet().snapshot_of(table.now, WorkerId(0)).unwrap();
+    assert_eq!((snapshot.room, snapshot.used), (Some((Tokens(10_000), Tokens(4_400))), Tokens(4_000)));
 }
 
 #[test]
@@ -170,19 +170,19 @@ fn what_is_not_known_is_ignored_and_bounded() {
     let text = prompt(1, 10);
     for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
         let worker = key_of(number);
-        table.hear(News::Promised { worker, load: load(1, 1) });
-        table.hear(News::Pinned { model: u64::from(number), session: 1, worker });
+        table.hear(PeerUpdate::Promised { worker, load: load(1, 1) });
+        table.hear(PeerUpdate::Pinned { model: u64::from(number), session: 1, worker });
     }
     for worker in [key_of(100), 0] {
         let judged = Judged { verdict: Verdict::Out, rates: None };
-        assert_eq!(table.hear(News::Judged { worker, judged }), []);
-        table.hear(News::Seated { worker, prompt: &text });
-        table.hear(News::Promised { worker, load: Load::default() });
+        assert_eq!(table.hear(PeerUpdate::Judged { worker, judged }), []);
+        table.hear(PeerUpdate::Seated { worker, prompt: &text });
+        table.hear(PeerUpdate::Promised { worker, load: Load::default() });
     }
-    table.hear(News::Spent { model: 5, tenant: TenantId(5), more: Spent { requests: 5, tokens: 5 } });
+    table.hear(PeerUpdate::Spent { model: 5, tenant: TenantId(5), more: Spent { requests: 5, tokens: 5 } });
     assert_eq!(table.brain.early_pins.len(), 4_096);
     for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
-        table.hear(News::Promised { worker: key_of(number), load: Load::default() });
+        table.hear(PeerUpdate::Promised { worker: key_of(number), load: Load::default() });
     }
     assert_eq!(format!("{:?}", table.brain.fleet()), before, "nothing is left of it");
     assert_eq!(table.arrive(1, Some("llama")), Ok(0));
@@ -197,7 +197,7 @@ fn one_that_comes_back_is_tried_by_one_router_at_a_time() {
     for (load, expected) in [(load(1, 100), vec![1]), (Load::default(), vec![0, 1])] {
         table.promise_elsewhere(0, load);
         let mut fit = Vec::new();
-        table.brain.fleet().standings(table.now, Wanted::Anything, &[], &mut fit);
+        table.brain.fleet().snapshots(table.now, Wanted::Anything, &[], &mut fit);
         assert_eq!(fit.iter().map(|it| it.worker.0).collect::<Vec<_>>(), expected, "{load:?}");
     }
 }
@@ -228,14 +228,14 @@ fn a_router_that_comes_late_gets_its_part_and_the_caps_hold() {
     // How many of ours go where others have filled a worker to its knee, by routers and caps.
     for (heard, cap, expected) in [(1, 0, 0), (2, 0, 4_000 / 2), (4, 0, 1_000), (4, 10, 0)] {
         let mut table = Table::with_line(1, settings(cap));
-        table.hear(News::Routers { heard, known: 4 });
+        table.hear(PeerUpdate::Routers { heard, known: 4 });
         let most = table.brain.limits(WorkerId(0)).unwrap();
         table.promise_elsewhere(0, load(most.sequences, 0));
         let mut seated = 0;
         for request in 0..4_000 {
             let small = Arrival { size: Size::Tokens(1), ..arrival(request, Some("llama")) };
             let effects = table.on(Event::Arrived(small));
-            seated += effects.iter().filter(|it| matches!(it, Effect::Seat(_))).count();
+            seated += effects.iter().filter(|it| matches!(it, Effect::Place(_))).count();
         }
         let expected = expected * most.sequences as usize / 4_000;
         assert_eq!(seated, expected, "{heard} routers, cap {cap}, {most:?}");
@@ -249,10 +249,10 @@ fn a_prompt_follows_where_another_router_sent_its_beginning() {
     for strategy in [Name::LeastDelay, Name::CacheAware] {
         for worker in 0..4 {
             let mut table = Table::with(4, Settings { strategy, ..Settings::default() });
-            table.hear(News::Seated { worker: key_of(worker), prompt: &prompt(1, 100) });
+            table.hear(PeerUpdate::Seated { worker: key_of(worker), prompt: &prompt(1, 100) });
             let text = prompt(1, 120);
-            let seat = seat(&table.on(Event::Arrived(chat(1, &text))));
-            assert_eq!((seat.worker.0, seat.held), (worker, Some(Tokens(1_600))), "{strategy}");
+            let placement = placement(&table.on(Event::Arrived(chat(1, &text))));
+            assert_eq!((placement.worker.0, placement.held), (worker, Some(Tokens(1_600))), "{strategy}");
         }
     }
 }
@@ -261,7 +261,7 @@ fn a_prompt_follows_where_another_router_sent_its_beginning() {
 fn a_chain_that_does_not_fit_the_blocks_there_is_passed_over() {
     let mut table = Table::with(2, Settings::default());
     let text = Prompt { block: 24, ..prompt(1, 100) };
-    table.hear(News::Seated { worker: key_of(0), prompt: &text });
+    table.hear(PeerUpdate::Seated { worker: key_of(0), prompt: &text });
     let holds = |it: u32| table.brain.cache().numbers(WorkerId(it)).unwrap().predicted_blocks;
     assert_eq!([holds(0), holds(1)], [0, 0]);
 }
@@ -269,37 +269,38 @@ fn a_chain_that_does_not_fit_the_blocks_there_is_passed_over() {
 #[test]
 fn a_session_goes_where_another_router_pinned_it() {
     let mut table = Table::with(4, Settings { strategy: Name::StickySession, ..Settings::default() });
-    let seat = |table: &mut Table, request, model| {
+    let placement = |table: &mut Table, request, model| {
         outcome(&table.on(Event::Arrived(Arrival { session: Some(7), ..arrival(request, model) }))).unwrap()
     };
-    let home = seat(&mut table, 1, Some("llama"));
+    let home = placement(&mut table, 1, Some("llama"));
     let other = (home + 1) % 4;
-    table.hear(News::Pinned { model: hash_of("llama"), session: 7, worker: key_of(other) });
-    assert_eq!(seat(&mut table, 2, Some("llama")), other);
-    assert_eq!(seat(&mut table, 3, None), home, "whose requests name no model is another matter");
-    table.hear(News::Pinned { model: 0, session: 7, worker: key_of(other) });
-    assert_eq!(seat(&mut table, 4, None), other);
+    table.hear(PeerUpdate::Pinned { model: hash_of("llama"), session: 7, worker: key_of(other) });
+    assert_eq!(placement(&mut table, 2, Some("llama")), other);
+    assert_eq!(placement(&mut table, 3, None), home, "whose requests name no model is another matter");
+    table.hear(PeerUpdate::Pinned { model: 0, session: 7, worker: key_of(other) });
+    assert_eq!(placement(&mut table, 4, None), other);
 }
 
 #[test]
 fn a_pin_that_came_too_early_gives_way_to_what_came_after_it() {
     let mut table = Table::with(4, sharing(Name::StickySession));
-    let seat = |table: &mut Table, request, session| {
+    let placement = |table: &mut Table, request, session| {
         let arrival = Arrival { session: Some(session), ..arrival(request, Some("llama")) };
         outcome(&table.on(Event::Arrived(arrival))).unwrap()
     };
-    let told = |session, worker| News::Pinned { model: hash_of("llama"), session, worker: key_of(worker) };
+    let told =
+        |session, worker| PeerUpdate::Pinned { model: hash_of("llama"), session, worker: key_of(worker) };
     for session in [1, 2] {
         table.hear(told(session, 4));
     }
     // One moved on elsewhere, the other came here.
     table.hear(told(1, 2));
-    let here = seat(&mut table, 1, 2);
+    let here = placement(&mut table, 1, 2);
     let worker = WorkerId(4);
     table.on(Event::WorkerJoined { url: &url(4) });
     table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
     table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
-    assert_eq!((seat(&mut table, 2, 1), seat(&mut table, 3, 2)), (2, here));
+    assert_eq!((placement(&mut table, 2, 1), placement(&mut table, 3, 2)), (2, here));
     assert_eq!(table.brain.early_pins.len(), 0);
 }
 
@@ -307,7 +308,11 @@ fn a_pin_that_came_too_early_gives_way_to_what_came_after_it() {
 fn a_pin_that_comes_before_its_worker_and_its_model_counts_when_they_do() {
     let mut table = Table::with(0, Settings { strategy: Name::StickySession, ..Settings::default() });
     for session in 0..16 {
-        table.hear(News::Pinned { model: hash_of("llama"), session, worker: key_of(session as u32 % 4) });
+        table.hear(PeerUpdate::Pinned {
+            model: hash_of("llama"),
+            session,
+            worker: key_of(session as u32 % 4),
+        });
     }
     for number in 0..4 {
         let worker = WorkerId(number);
@@ -326,7 +331,7 @@ fn a_pin_that_comes_before_its_worker_and_its_model_counts_when_they_do() {
 fn a_doubt_of_others_is_a_reason_to_look_and_no_more() {
     let mut table = Table::of(2);
     let worker = WorkerId(0);
-    let told = |verdict| News::Judged { worker: key_of(0), judged: Judged { verdict, rates: None } };
+    let told = |verdict| PeerUpdate::Judged { worker: key_of(0), judged: Judged { verdict, rates: None } };
     // After so many milliseconds a router says so, and we probe or not.
     for (millis, verdict, probes) in [
         (0, Verdict::Fit, false),
@@ -353,7 +358,7 @@ fn a_router_that_has_seen_nothing_prices_as_others_have_learned() {
     let fast = (Fit { base: 0.02, slope: 30e-6 }, Fit { base: 0.01, slope: 1e-4 });
     for (worker, rates) in [(0, slow), (1, fast), (0, slow), (1, fast)] {
         let judged = Judged { verdict: Verdict::Fit, rates: Some(rates) };
-        table.hear(News::Judged { worker: key_of(worker), judged });
+        table.hear(PeerUpdate::Judged { worker: key_of(worker), judged });
     }
     assert!(table.brain.fleet().rates().is_learned());
     assert!((0..20).all(|it| table.would_go(it) == 1), "the fast one");

@@ -52,7 +52,10 @@ fn a_record_says_who_was_there_and_what_became_of_it() {
     // The next one finds it in the cache, and the record says so of that worker alone.
     table.on(Event::Arrived(chat(2, &text)));
     let second = table.last();
-    assert_eq!((second.worker, second.why, second.outcome), (first.worker, Why::Cached, Outcome::Open));
+    assert_eq!(
+        (second.worker, second.why, second.outcome),
+        (first.worker, Why::Cached, Outcome::PendingRequest)
+    );
     let chosen = second.chosen().expect("it is among the candidates");
     assert_eq!((chosen.candidate.held, second.held), (Tokens(1_584), Some(Tokens(1_584))));
     assert_eq!(second.candidates[0].candidate.worker, second.worker, "the cheapest is first");

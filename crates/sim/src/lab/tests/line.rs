@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use maitre_queue::settings::{Tenant, Terms};
-use maitre_queue::{Settings as Queue, line};
+use maitre_queue::{Settings as Queue, wait_queue};
 
 use super::*;
 
@@ -47,8 +47,8 @@ fn settings(change: impl FnOnce(&mut Queue)) -> Settings {
 
 /// Plays it with the line as changed, and without one. (Not `run`: clients that come again may do so at one moment.)
 fn both(trace: &Trace, change: impl FnOnce(&mut Queue)) -> [Outcome; 2] {
-    let deck = Deck::new(trace, 16);
-    [settings(change), settings(|it| it.enabled = false)].map(|it| play(&it, &deck, &mut ()))
+    let prepared = PreparedTrace::new(trace, 16);
+    [settings(change), settings(|it| it.enabled = false)].map(|it| play(&it, &prepared, &mut ()))
 }
 
 fn of_class(outcome: &Outcome, class: &str) -> Row {
@@ -77,12 +77,12 @@ fn in_overload_chats_keep_their_target_and_whoever_comes_again_is_served() {
     let [chat, job] = names();
     let jobs = stream(8.0, 10.0, |it| asked(it, &job, 6_000));
     let trace = trace([stream(4.0, 10.0, |it| asked(it + 1e-6, &chat, 500)), jobs]);
-    let deck = Deck::new(&trace, 16);
+    let prepared = PreparedTrace::new(&trace, 16);
     let bounded = |it: &mut Queue| it.classes[2].requests_max = 8;
-    let outcome = play(&settings(bounded), &deck, &mut ());
+    let outcome = play(&settings(bounded), &prepared, &mut ());
     assert!(outcome.refused > 20, "it is no overload: {}", outcome.refused);
     let returning = Settings { returns_max: 100, ..settings(bounded) };
-    let outcome = play(&returning, &deck, &mut ());
+    let outcome = play(&returning, &prepared, &mut ());
     assert_eq!((outcome.refused, outcome.failed), (0, 0));
     assert_eq!(outcome.answers.len(), trace.requests.len());
     assert!(outcome.returns < 4 * trace.requests.len() as u64, "{} came again", outcome.returns);
@@ -110,7 +110,7 @@ fn check_share(weight: f64, expected: std::ops::Range<f64>) {
             let terms = Terms { weight, ..Terms::default() };
             it.tenants.insert(maitre_base::TenantId(1), Tenant { name: "one".to_owned(), terms });
         }),
-        &Deck::new(&trace, 16),
+        &PreparedTrace::new(&trace, 16),
         &mut (),
     );
     let soon = &outcome.answers[..40];
@@ -150,12 +150,12 @@ fn a_run_in_line_is_the_same_twice() {
     let urgent = |it| Request { deadline: Some(Duration::from_millis(300)), ..asked(it, &chat, 500) };
     let jobs = stream(5.0, 6.0, |it| Request { tenant: (it * 1e6) as u64 % 3, ..asked(it, &job, 6_000) });
     let trace = trace([stream(10.0, 6.0, |it| urgent(it + 1e-6)), jobs]);
-    let deck = Deck::new(&trace, 16);
+    let prepared = PreparedTrace::new(&trace, 16);
     let mut settings = Settings { returns_max: 3, ..settings(|it| it.recall = true) };
-    settings.brain.queue.classes[2].requests_max = line::LOOK as u32;
+    settings.brain.queue.classes[2].requests_max = wait_queue::LOOK as u32;
     settings.script = "3s crash 1\n4s start 1".parse().unwrap();
     let seats = || {
-        let outcome = play(&settings, &deck, &mut ());
+        let outcome = play(&settings, &prepared, &mut ());
         let answers = outcome.answers.iter().map(|it| (it.worker, it.seen.clone())).collect::<Vec<_>>();
         (answers, outcome.refused, outcome.failed, outcome.returns)
     };
@@ -191,7 +191,7 @@ proptest! {
                 it.classes[2].deadline = Some(Duration::from_secs(60));
             })
         };
-        let outcome = play(&settings, &Deck::new(&trace, 16), &mut ());
+        let outcome = play(&settings, &PreparedTrace::new(&trace, 16), &mut ());
         let ended = outcome.answers.len() as u64 + outcome.refused + outcome.failed;
         assert_eq!(ended, trace.requests.len() as u64);
         assert!(!outcome.answers.iter().any(|it| it.seen.is_late()), "served late");

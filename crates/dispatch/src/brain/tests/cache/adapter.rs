@@ -16,12 +16,12 @@ fn fleet(count: u32, strategy: Name, seed: u64) -> Table {
     table
 }
 
-fn ask(table: &mut Table, request: u64, model: &str) -> Seat {
+fn ask(table: &mut Table, request: u64, model: &str) -> Placement {
     let plan = table.brain.plan(Some(model)).unwrap();
     let root =
         Root::new(Unit::Tokens, plan.model.as_deref().unwrap_or_default(), plan.adapter.as_deref(), None);
     let prompt = named(root, &text(1, 2_000), plan.block);
-    table.seat(Arrival { model: Some(model), ..of_prompt(request, &prompt) })
+    table.placement(Arrival { model: Some(model), ..of_prompt(request, &prompt) })
 }
 
 fn hear(table: &mut Table, worker: u32, slots: u32, loaded: &[&str]) {

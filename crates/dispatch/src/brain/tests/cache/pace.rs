@@ -20,7 +20,7 @@ fn run(form: Form, rounds: u64) -> (Table, [u32; 2]) {
         for place in 0..8 {
             let request = round * 8 + place;
             let prompt = table.prompt(&text(request as u32, PROMPT), None);
-            let worker = table.seat(Arrival { form, ..of_prompt(request, &prompt) }).worker.index();
+            let worker = table.placement(Arrival { form, ..of_prompt(request, &prompt) }).worker.index();
             lines[worker] += TRUTH[worker] * f64::from(PROMPT);
             script.push((table.now + Duration::from_secs_f64(lines[worker]), request));
             given[worker] += u32::from(round >= rounds / 2);
@@ -69,7 +69,7 @@ fn the_prefill_of_an_answer_in_one_piece_is_presumed_done_when_it_should_be() {
     let mut table = Table::cached(1, Name::LeastDelay, 0);
     let prompt = table.prompt(&text(1, 1_600), None);
     for (request, form) in [(1, Form::Whole), (2, Form::Stream)] {
-        table.seat(Arrival { form, ..of_prompt(request, &prompt) });
+        table.placement(Arrival { form, ..of_prompt(request, &prompt) });
     }
     // 20 ms and 1,600 tokens at 50 µs.
     for (millis, prefilling) in [(0, 2), (99, 2), (101, 1), (60_000, 1)] {
@@ -89,7 +89,7 @@ fn one_piece_waits_for_those_before_it() {
     let mut table = Table::cached(1, Name::LeastDelay, 0);
     for request in 0..2 {
         let prompt = table.prompt(&text(request, 1_600), None);
-        table.seat(Arrival { form: Form::Whole, ..of_prompt(u64::from(request), &prompt) });
+        table.placement(Arrival { form: Form::Whole, ..of_prompt(u64::from(request), &prompt) });
     }
     for (millis, prefilling) in [(99, 2), (101, 1), (179, 1), (181, 0)] {
         table.now = Instant::from_millis(1 + millis);
@@ -107,7 +107,7 @@ fn what_writes_no_answer_tells_nothing_of_the_pace() {
         let size = Size::Tokens(20_000);
         let arrival =
             Arrival { size, decodes: Decodes::No, form: Form::Whole, ..arrival(request, Some("llama")) };
-        table.seat(arrival);
+        table.placement(arrival);
         table.now = table.now + Duration::from_millis(3);
         table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 30 });
@@ -120,7 +120,7 @@ fn pieces_of_an_answer_in_one_piece_are_not_its_tokens() {
     let mut table = Table::cached(1, Name::LeastDelay, 0);
     let before = table.brain.fleet().worker(WorkerId(0)).unwrap().rates;
     for request in 0..50 {
-        table.seat(Arrival { form: Form::Whole, ..arrival(request, Some("llama")) });
+        table.placement(Arrival { form: Form::Whole, ..arrival(request, Some("llama")) });
         table.now = table.now + Duration::from_secs(5);
         table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 2 });

@@ -34,9 +34,9 @@ fn dualmap_goes_by_the_head_and_then_by_the_cache() {
         let mut table = Table::cached(8, Name::Dualmap, seed);
         let mut ask = |request, tokens: &[u32]| {
             let prompt = table.prompt(tokens, None);
-            let seat = table.seat(Arrival { head: Some(7), ..of_prompt(request, &prompt) });
+            let placement = table.placement(Arrival { head: Some(7), ..of_prompt(request, &prompt) });
             table.answer(request, None);
-            seat
+            placement
         };
         let home = ask(1, &text(1, 1_600));
         assert_eq!((home.why, home.held), (Why::Home, Some(Tokens(0))));

@@ -49,7 +49,7 @@ fn only_streams_with_a_deadline_of_their_own_are_watched() {
         (whole(one(5)), None),
     ] {
         let mut table = Table::in_line(1, |_| ());
-        assert_eq!(seat(&table.step(Come(arrival))).deadline, expected, "{:?}", arrival.request);
+        assert_eq!(placement(&table.step(Come(arrival))).deadline, expected, "{:?}", arrival.request);
     }
 }
 

@@ -206,11 +206,14 @@ impl World {
 
     fn obey(&mut self, effect: &Effect) {
         match *effect {
-            Effect::Seat(seat) => {
-                let life = Life::Seated { worker: seat.worker.0, begun: false };
-                let before = self.lives.insert(seat.request.0, life);
-                assert!(matches!(before, Some(Life::Asking | Life::Waiting { .. })), "{before:?}: {seat:?}");
-                self.met.entry(seat.request.0).or_default().insert(seat.worker);
+            Effect::Place(placement) => {
+                let life = Life::Seated { worker: placement.worker.0, begun: false };
+                let before = self.lives.insert(placement.request.0, life);
+                assert!(
+                    matches!(before, Some(Life::Asking | Life::Waiting { .. })),
+                    "{before:?}: {placement:?}"
+                );
+                self.met.entry(placement.request.0).or_default().insert(placement.worker);
             }
             Effect::Watch { worker } => self.joined = worker,
             Effect::Wait { request } => {

@@ -92,10 +92,10 @@ fn news_of_an_attempt_that_is_over_are_news_of_its_worker_alone() {
     let promised = table.promised();
     let effects = table.on(Event::Failed { request, worker, failure: Failure::Refused });
     assert!(matches!(effects[..], [Effect::Changed(it)] if it.worker == worker), "{effects:?}");
-    assert_eq!((table.brain.seat_of(request), table.promised()), (Some(WorkerId(0)), promised));
+    assert_eq!((table.brain.worker_of(request), table.promised()), (Some(WorkerId(0)), promised));
     // Its answer begins there: the client has it, and what was promised elsewhere is not wanted.
     table.on(Event::FirstToken { request, worker });
-    assert_eq!((table.brain.seat_of(request), table.promised()[0].requests), (None, 0));
+    assert_eq!((table.brain.worker_of(request), table.promised()[0].requests), (None, 0));
     table.play(&[(End(1), "")]);
     table.is_clear();
 }
@@ -114,7 +114,7 @@ fn nobody_gets_the_number_of_a_worker_that_somebody_open_was_called_back_from() 
     };
     table.play(&[(Leave(2), ""), (Drain(0), "")]);
     assert_eq!(join(&mut table, "http://b"), 1);
-    assert_eq!(table.brain.seat_of(RequestId(1)), Some(WorkerId(1)));
+    assert_eq!(table.brain.worker_of(RequestId(1)), Some(WorkerId(1)));
     table.play(&[(Leave(3), ""), (Gone(0), "")]);
     table.now = table.now + crate::settings::QUARANTINE;
     assert_eq!(join(&mut table, "http://c"), 2);

@@ -27,7 +27,7 @@ fn check(first: (f64, u64), second: (f64, u64), expected: std::ops::RangeInclusi
     for _ in 0..20 {
         let counted = Counted { prompt: None, cached: None, answer: Some(100) };
         let (request, counted) = (RequestId(last), Some(counted));
-        last = seat(&table.on(Event::Finished { request, counted, pieces: 100 })).request.0;
+        last = placement(&table.on(Event::Finished { request, counted, pieces: 100 })).request.0;
         firsts.push(last < 100);
     }
     let count = firsts.iter().filter(|&&it| it).count();
@@ -54,7 +54,7 @@ fn a_tenant_that_comes_late_does_not_wait_for_all_who_were_first() {
     let mut order = Vec::new();
     let mut last = 0;
     for _ in 0..6 {
-        last = seat(&table.step(End(last))).request.0;
+        last = placement(&table.step(End(last))).request.0;
         order.push(last);
     }
     let place = |request| order.iter().position(|&it| it == request);

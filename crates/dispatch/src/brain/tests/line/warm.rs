@@ -56,13 +56,13 @@ impl Table {
 fn one_that_waited_is_looked_up_afresh() {
     for holder in [0, 1] {
         let (mut table, shared) = (Table::warm(), prompt(&text(0, 0)));
-        let seats = [0, 1].map(|it| seat(&table.step(Come(one(it)))).worker.0);
+        let seats = [0, 1].map(|it| placement(&table.step(Come(one(it)))).worker.0);
         assert_eq!(table.tell(Come(with(&shared, 2))), "2 waits", "nobody holds it, and nobody has room");
         table.stored(holder, &text(0, 0));
         let there = seats.iter().position(|&it| it == holder).unwrap() as u64;
-        let seat = seat(&table.step(End(there)));
-        assert_eq!((seat.request.0, seat.worker.0), (2, holder));
-        assert!(seat.held.unwrap() >= Tokens(3_900), "{seat:?}");
+        let placement = placement(&table.step(End(there)));
+        assert_eq!((placement.request.0, placement.worker.0), (2, holder));
+        assert!(placement.held.unwrap() >= Tokens(3_900), "{placement:?}");
     }
 }
 
@@ -95,7 +95,7 @@ fn those_behind_reckon_with_who_holds_out() {
     assert!(told[1..cold].iter().all(|it| it.ends_with("waits")), "{told:?}");
     // Now both are busy. Of those that wait as many as are looked at have said whom for.
     let awaited = (table.awaited(0).0 + table.awaited(1).0) as usize;
-    assert_eq!(awaited, table.waiting().min(maitre_queue::line::LOOK), "{told:?}");
+    assert_eq!(awaited, table.waiting().min(maitre_queue::wait_queue::LOOK), "{told:?}");
     for request in 0..12 {
         table.step(Leave(request));
     }
@@ -141,6 +141,6 @@ fn one_that_may_not_be_overtaken_any_more_holds_out_no_longer() {
         table.step(After(1));
         table.step(Leave(request));
     }
-    let seat = table.brain.seat_of(RequestId(2));
-    assert_eq!(seat, Some(WorkerId(0)), "{:?}", table.brain.open.get(&2));
+    let placement = table.brain.worker_of(RequestId(2));
+    assert_eq!(placement, Some(WorkerId(0)), "{:?}", table.brain.open.get(&2));
 }

@@ -21,7 +21,7 @@ fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -
     let tables = (0..3).map(|_| Table::with_line(2, settings.clone())).collect();
     let mut cluster = Cluster::of(tables, Duration::from_millis(50));
     for table in &mut cluster.tables {
-        table.hear(News::Routers { heard, known: 3 });
+        table.hear(PeerUpdate::Routers { heard, known: 3 });
     }
     if heard == 1 {
         // What they tell does not arrive.
@@ -37,7 +37,7 @@ fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -
                 request += 1;
                 let table = &mut cluster.tables[router];
                 let effects = table.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }));
-                passed[step / 6_000] += u32::from(matches!(effects[..], [Effect::Seat(_)]));
+                passed[step / 6_000] += u32::from(matches!(effects[..], [Effect::Place(_)]));
                 table.on(Event::Left { request: RequestId(request) });
             }
         }
@@ -71,7 +71,7 @@ fn the_part_of_a_limit_follows_from_who_is_heard() {
     let mut table = Table::of(1);
     assert_eq!(table.brain.limit_share(), 1.0);
     for (heard, known, expected) in [(1, 4, 0.25), (3, 4, 0.75), (4, 4, 1.0), (0, 0, 1.0), (9, 2, 1.0)] {
-        table.hear(News::Routers { heard, known });
+        table.hear(PeerUpdate::Routers { heard, known });
         assert_eq!(table.brain.limit_share(), expected, "{heard} of {known}");
     }
 }
@@ -89,7 +89,7 @@ fn a_tenant_that_was_served_elsewhere_stands_back_here() {
     for (request, tenant) in [(1, one), (2, other), (3, one), (4, other)] {
         assert_eq!(come(&mut table, request, tenant), [Effect::Wait { request: RequestId(request) }]);
     }
-    table.hear(News::Spent {
+    table.hear(PeerUpdate::Spent {
         model: hash_of("llama"),
         tenant: one,
         more: Spent { requests: 9, tokens: 50_000 },
@@ -97,8 +97,9 @@ fn a_tenant_that_was_served_elsewhere_stands_back_here() {
     let mut order = Vec::new();
     let mut last = 0;
     for _ in 0..4 {
-        let seat = seat(&table.on(Event::Finished { request: RequestId(last), counted: None, pieces: 1 }));
-        last = seat.request.0;
+        let placement =
+            placement(&table.on(Event::Finished { request: RequestId(last), counted: None, pieces: 1 }));
+        last = placement.request.0;
         order.push(last);
     }
     assert_eq!(order, [2, 4, 1, 3]);

@@ -7,7 +7,7 @@ use proptest::strategy::{Just, Strategy as _};
 struct Letter {
     due: Instant,
     from: usize,
-    tidings: Tidings,
+    outbox: Outbox,
 }
 
 /// Routers in front of one fleet.
@@ -25,8 +25,8 @@ impl Cluster {
         let mut cluster = Cluster { tables, delay, letters: Vec::new(), rows };
         let count = cluster.tables.len() as u32;
         for table in &mut cluster.tables {
-            table.tidings();
-            table.hear(News::Routers { heard: count, known: count });
+            table.outbox();
+            table.hear(PeerUpdate::Routers { heard: count, known: count });
         }
         cluster
     }
@@ -42,9 +42,9 @@ impl Cluster {
     pub(super) fn exchange(&mut self) {
         let now = self.tables[0].now;
         for from in 0..self.tables.len() {
-            if self.tables[from].brain.has_tidings() {
-                let tidings = self.tables[from].tidings();
-                self.letters.push(Letter { due: now + self.delay, from, tidings });
+            if self.tables[from].brain.has_outbox() {
+                let outbox = self.tables[from].outbox();
+                self.letters.push(Letter { due: now + self.delay, from, outbox });
             }
         }
         while let Some(place) = self.letters.iter().position(|it| it.due <= now) {
@@ -54,28 +54,28 @@ impl Cluster {
     }
 
     fn deliver(&mut self, letter: &Letter) {
-        let Letter { from, tidings, .. } = letter;
-        for &(worker, load) in &tidings.promised {
+        let Letter { from, outbox, .. } = letter;
+        for &(worker, load) in &outbox.promised {
             self.rows[*from].insert(worker, load);
         }
         for to in (0..self.tables.len()).filter(|it| it != from) {
-            for &(worker, _) in &tidings.promised {
+            for &(worker, _) in &outbox.promised {
                 let others = (0..self.rows.len()).filter(|&it| it != to);
                 let loads = others.filter_map(|it| self.rows[it].get(&worker));
                 let load = loads.fold(Load::default(), |sum, it| plus(sum, *it));
-                self.tables[to].hear(News::Promised { worker, load });
+                self.tables[to].hear(PeerUpdate::Promised { worker, load });
             }
-            for (worker, prompt) in &tidings.seated {
-                self.tables[to].hear(News::Seated { worker: *worker, prompt });
+            for (worker, prompt) in &outbox.seated {
+                self.tables[to].hear(PeerUpdate::Seated { worker: *worker, prompt });
             }
-            for &(model, session, worker) in &tidings.pinned {
-                self.tables[to].hear(News::Pinned { model, session, worker });
+            for &(model, session, worker) in &outbox.pinned {
+                self.tables[to].hear(PeerUpdate::Pinned { model, session, worker });
             }
-            for &(model, tenant, more) in &tidings.spent {
-                self.tables[to].hear(News::Spent { model, tenant, more });
+            for &(model, tenant, more) in &outbox.spent {
+                self.tables[to].hear(PeerUpdate::Spent { model, tenant, more });
             }
-            for &(worker, judged) in &tidings.judged {
-                self.tables[to].hear(News::Judged { worker, judged });
+            for &(worker, judged) in &outbox.judged {
+                self.tables[to].hear(PeerUpdate::Judged { worker, judged });
             }
         }
     }
@@ -103,8 +103,8 @@ fn in_order(order: &[u32], settings: Settings) -> Table {
     table
 }
 
-fn url_of(table: &Table, seat: Seat) -> String {
-    table.brain.fleet().worker(seat.worker).unwrap().url.clone()
+fn url_of(table: &Table, placement: Placement) -> String {
+    table.brain.fleet().worker(placement.worker).unwrap().url.clone()
 }
 
 /// What a router believes is promised to each worker, by all.
@@ -119,14 +119,14 @@ fn what_one_router_sent_somewhere_the_next_one_finds_there() {
     let mut cluster = Cluster::of(tables, delay);
     for text in 0..20 {
         let (long, longer) = (prompt(text, 100), prompt(text, 140));
-        let one = seat(&cluster.tables[0].on(Event::Arrived(chat(2 * text, &long))));
+        let one = placement(&cluster.tables[0].on(Event::Arrived(chat(2 * text, &long))));
         cluster.after(delay);
         cluster.after(delay);
         cluster.tables[0].begin(2 * text);
         cluster.tables[0].on(Event::Left { request: RequestId(2 * text) });
         cluster.after(delay);
         cluster.after(delay);
-        let other = seat(&cluster.tables[1].on(Event::Arrived(chat(2 * text + 1, &longer))));
+        let other = placement(&cluster.tables[1].on(Event::Arrived(chat(2 * text + 1, &longer))));
         assert_eq!(url_of(&cluster.tables[0], one), url_of(&cluster.tables[1], other), "{text}");
         assert_eq!(other.held, Some(Tokens(1_600)));
         cluster.tables[1].on(Event::Left { request: RequestId(2 * text + 1) });
@@ -214,9 +214,9 @@ proptest! {
                 let request = request as u64;
                 let arrival = Arrival { head: Some(text.chain[0].0), ..chat(request, &text) };
                 let go = |table: &mut Table| {
-                    let seat = seat(&table.on(Event::Arrived(arrival)));
+                    let placement = placement(&table.on(Event::Arrived(arrival)));
                     table.on(Event::Left { request: RequestId(request) });
-                    url_of(table, seat)
+                    url_of(table, placement)
                 };
                 let there = (go(&mut one), go(&mut other));
                 prop_assert_eq!(&there.0, &there.1, "{} of {} blocks", strategy, blocks);
@@ -244,9 +244,9 @@ fn a_router_that_comes_late_to_a_full_worker_gets_half_of_it() {
                 let small = Arrival { size: Size::Tokens(1), ..arrival(next, Some("llama")) };
                 table.on(Event::Arrived(small));
             }
-            let is_done = |it: &(&u64, &Open)| {
+            let is_done = |it: &(&u64, &PendingRequest)| {
                 let span = Duration::from_millis(500 + maitre_base::hash::mix(*it.0) % 1_000);
-                it.1.seat.is_some_and(|it| table.now.since(it.at) >= span)
+                it.1.placement.is_some_and(|it| table.now.since(it.at) >= span)
             };
             let mut done: Vec<u64> = table.brain.open.iter().filter(is_done).map(|it| *it.0).collect();
             done.sort_unstable();
@@ -270,9 +270,9 @@ fn new_prompts_spread_over_all_workers_though_no_dice_are_thrown() {
     let mut seen = [0u32; 4];
     for text in 0..400 {
         let prompt = prompt(text, 20);
-        let seat = seat(&table.on(Event::Arrived(chat(text, &prompt))));
+        let placement = placement(&table.on(Event::Arrived(chat(text, &prompt))));
         table.on(Event::Left { request: RequestId(text) });
-        seen[seat.worker.index()] += 1;
+        seen[placement.worker.index()] += 1;
     }
     assert!(seen.iter().all(|it| (60..140).contains(it)), "{seen:?}");
 }
@@ -284,9 +284,9 @@ fn those_who_begin_alike_for_sixteen_blocks_belong_together() {
         let chain: Vec<PrefixHash> =
             prompt(text, 16).chain.iter().chain(&*prompt(after, 4).chain).copied().collect();
         let prompt = Prompt { chain: chain.into(), units: 320, ..prompt(text, 20) };
-        let seat = seat(&table.on(Event::Arrived(chat(1, &prompt))));
+        let placement = placement(&table.on(Event::Arrived(chat(1, &prompt))));
         table.on(Event::Left { request: RequestId(1) });
-        seat.worker
+        placement.worker
     };
     for text in 0..20 {
         let there = go(text, 1_000);

@@ -1,50 +1,50 @@
 //! What others are told: each change once, nothing twice, nothing without reason.
 
 use super::*;
-use crate::untold::KEPT_MAX;
+use crate::dirty::KEPT_MAX;
 use maitre_queue::settings::{Tenant, Terms};
 
 #[test]
 fn who_is_alone_tells_nothing() {
     let mut table = Table::with(2, Settings::default());
     table.arrive(1, Some("llama")).unwrap();
-    assert!(!table.brain.has_tidings());
-    assert!(table.tidings().is_empty());
+    assert!(!table.brain.has_outbox());
+    assert!(table.outbox().is_empty());
 }
 
 #[test]
 fn each_worker_that_changed_is_told_once_and_with_what_is_promised_now() {
     let mut table = Table::with(3, sharing(Name::RoundRobin));
-    table.tidings();
-    assert!(!table.brain.has_tidings());
+    table.outbox();
+    assert!(!table.brain.has_outbox());
     for request in 0..4 {
         table.arrive(request, Some("llama")).unwrap();
     }
-    assert!(table.brain.has_tidings());
+    assert!(table.brain.has_outbox());
     let all = |requests: u32| load(requests, 1_000);
-    assert_eq!(table.tidings().promised, [(key_of(0), all(2)), (key_of(1), all(1)), (key_of(2), all(1))]);
-    assert!(!table.brain.has_tidings() && table.tidings().is_empty(), "nothing happened since");
+    assert_eq!(table.outbox().promised, [(key_of(0), all(2)), (key_of(1), all(1)), (key_of(2), all(1))]);
+    assert!(!table.brain.has_outbox() && table.outbox().is_empty(), "nothing happened since");
 
     table.begin(1);
     let begun = Load { prefilling: 0, prefill: Tokens::ZERO, ..all(1) };
-    assert_eq!(table.tidings().promised, [(key_of(1), begun)]);
+    assert_eq!(table.outbox().promised, [(key_of(1), begun)]);
     table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     table.arrive(5, Some("llama")).unwrap();
     table.on(Event::Left { request: RequestId(5) });
-    assert_eq!(table.tidings().promised, [(key_of(1), Load::default())]);
+    assert_eq!(table.outbox().promised, [(key_of(1), Load::default())]);
     // What others told is not ours to tell.
     table.promise_elsewhere(2, load(7, 7));
-    assert!(!table.brain.has_tidings());
+    assert!(!table.brain.has_outbox());
 }
 
 #[test]
 fn an_answer_in_one_piece_is_told_as_prefilled_when_it_should_be() {
     let mut table = Table::with(1, sharing(Name::RoundRobin));
     table.on(Event::Arrived(Arrival { form: Form::Whole, ..arrival(1, Some("llama")) }));
-    table.tidings();
+    table.outbox();
     table.now = table.now + Duration::from_secs(1);
     table.on(Event::Tick);
-    let told = table.tidings().promised;
+    let told = table.outbox().promised;
     assert!(
         matches!(told[..], [(_, Load { requests: 1, prefilling: 0, prefill: Tokens(0), .. })]),
         "{told:?}"
@@ -55,23 +55,23 @@ fn an_answer_in_one_piece_is_told_as_prefilled_when_it_should_be() {
 fn a_worker_that_left_is_gone_and_one_that_came_back_at_once_is_not() {
     let mut table = Table::with(2, sharing(Name::RoundRobin));
     table.arrive(1, Some("llama")).unwrap();
-    table.tidings();
+    table.outbox();
     table.on(Event::WorkerGone { worker: WorkerId(0) });
-    let told = table.tidings();
+    let told = table.outbox();
     assert_eq!((told.gone, told.promised), (vec![key_of(0)], Vec::new()));
     table.on(Event::WorkerGone { worker: WorkerId(1) });
     table.on(Event::WorkerJoined { url: &url(1) });
-    let told = table.tidings();
+    let told = table.outbox();
     assert_eq!((told.gone, told.promised), (Vec::new(), vec![(key_of(1), Load::default())]));
     table.on(Event::Left { request: RequestId(1) });
-    assert_eq!(table.tidings().promised, [], "what was promised to one that left is nobody's");
+    assert_eq!(table.outbox().promised, [], "what was promised to one that left is nobody's");
 }
 
 #[test]
 fn a_change_of_mind_is_told_and_what_was_learned_every_second() {
     let mut table = Table::with(2, sharing(Name::RoundRobin));
     let verdicts = |table: &mut Table| {
-        let told = table.tidings().judged;
+        let told = table.outbox().judged;
         told.into_iter().map(|(key, it)| (key, it.verdict, it.rates.is_some())).collect::<Vec<_>>()
     };
     assert_eq!(verdicts(&mut table), [(key_of(0), Verdict::Fit, false), (key_of(1), Verdict::Fit, false)]);
@@ -91,7 +91,7 @@ fn a_change_of_mind_is_told_and_what_was_learned_every_second() {
         table.begin(request);
         table.on(Event::Left { request: RequestId(request) });
     }
-    table.tidings();
+    table.outbox();
     table.now = table.now + Duration::from_secs(1);
     for expected in [1, 0] {
         table.on(Event::Tick);
@@ -105,16 +105,16 @@ fn new_pins_are_told_and_looking_tells_nothing() {
     let mut table = Table::with(3, sharing(Name::StickySession));
     let session = |request, session| Arrival { session: Some(session), ..arrival(request, Some("llama")) };
     table.brain.consider(table.now, &session(9, 7)).unwrap();
-    assert_eq!(table.tidings().pinned, []);
+    assert_eq!(table.outbox().pinned, []);
     let home = outcome(&table.on(Event::Arrived(session(1, 7)))).unwrap();
     table.on(Event::Arrived(session(2, 7)));
-    assert_eq!(table.tidings().pinned, [(hash_of("llama"), 7, key_of(home))]);
+    assert_eq!(table.outbox().pinned, [(hash_of("llama"), 7, key_of(home))]);
     let other = (home + 1) % 3;
-    table.hear(News::Pinned { model: hash_of("llama"), session: 8, worker: key_of(other) });
+    table.hear(PeerUpdate::Pinned { model: hash_of("llama"), session: 8, worker: key_of(other) });
     assert_eq!(outcome(&table.on(Event::Arrived(session(3, 8)))), Ok(other));
-    assert_eq!(table.tidings().pinned, [], "others know that");
+    assert_eq!(table.outbox().pinned, [], "others know that");
     table.on(Event::Arrived(Arrival { session: Some(5), ..arrival(4, None) }));
-    assert!(matches!(table.tidings().pinned[..], [(0, 5, _)]));
+    assert!(matches!(table.outbox().pinned[..], [(0, 5, _)]));
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn prompts_are_told_when_they_are_seated_and_beyond_the_bound_the_oldest_are_dro
         table.on(Event::Arrived(chat(request, &text)));
         table.on(Event::Left { request: RequestId(request) });
     }
-    let told = table.tidings();
+    let told = table.outbox();
     assert_eq!((told.seated.len(), told.dropped), (KEPT_MAX, 5));
     assert_eq!(told.seated[0].1.chain, prompt(5, 2).chain);
     table.arrive(99_999, Some("llama")).unwrap();
-    assert!(table.tidings().seated.is_empty(), "of one that nobody read there is nothing to tell");
+    assert!(table.outbox().seated.is_empty(), "of one that nobody read there is nothing to tell");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn spending_is_told_of_limited_tenants_and_of_all_while_anybody_waits() {
     let mut table = Table::with_line(1, Settings { queue, ..sharing(Name::RoundRobin) });
     let come = |table: &mut Table, request, tenant| {
         table.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }));
-        table.tidings().spent
+        table.outbox().spent
     };
     let spent = |tenant| vec![(hash_of("llama"), tenant, Spent { requests: 1, tokens: 1_100 })];
     assert_eq!(come(&mut table, 1, other), [], "nobody cares");
@@ -160,16 +160,16 @@ fn spending_is_told_of_limited_tenants_and_of_all_while_anybody_waits() {
 #[test]
 fn lists_change_places_with_those_of_whoever_fetches_them() {
     let mut table = Table::with(2, sharing(Name::LeastDelay));
-    let mut tidings = Tidings::default();
+    let mut outbox = Outbox::default();
     let mut places = BTreeMap::new();
     for request in 0..200 {
         let text = prompt(request, 4);
         table.on(Event::Arrived(chat(request, &text)));
         table.on(Event::Left { request: RequestId(request) });
-        table.brain.take_tidings(&mut tidings);
-        assert_eq!(tidings.seated.len(), 1);
-        *places.entry(tidings.seated.as_ptr()).or_insert(0) += 1;
-        tidings.clear();
+        table.brain.take_outbox(&mut outbox);
+        assert_eq!(outbox.seated.len(), 1);
+        *places.entry(outbox.seated.as_ptr()).or_insert(0) += 1;
+        outbox.clear();
     }
     assert_eq!(places.len(), 2, "one is filled while the other is read");
 }
@@ -181,11 +181,11 @@ fn who_begins_to_share_tells_everything_once() {
     let mut settings = table.brain.settings().clone();
     settings.shares = true;
     table.brain.reconfigure(table.now, settings.clone(), &mut Vec::new()).unwrap();
-    let told = table.tidings();
+    let told = table.outbox();
     assert_eq!(told.promised, [(key_of(0), load(1, 1_000)), (key_of(1), Load::default())]);
     assert_eq!(told.judged.len(), 2);
     settings.shares = false;
     table.arrive(2, Some("llama")).unwrap();
     table.brain.reconfigure(table.now, settings, &mut Vec::new()).unwrap();
-    assert!(!table.brain.has_tidings() && table.tidings().is_empty());
+    assert!(!table.brain.has_outbox() && table.outbox().is_empty());
 }

@@ -1,7 +1,7 @@
 //! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
 
 use super::*;
-use crate::peers::{Judged, Load, News, Tidings};
+use crate::peers::{Judged, Load, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
@@ -77,9 +77,9 @@ impl Pair {
                 let _ = brain.consider(self.watched.now, &asked);
             }
             Meddling::Tells => {
-                let mut tidings = Tidings::default();
-                brain.take_tidings(&mut tidings);
-                assert!(tidings.is_empty() || !brain.has_tidings());
+                let mut outbox = Outbox::default();
+                brain.take_outbox(&mut outbox);
+                assert!(outbox.is_empty() || !brain.has_outbox());
             }
         }
         let (one, other) = (self.plain.on(event), self.watched.on(event));
@@ -91,11 +91,11 @@ impl Pair {
         (self.plain.now, self.watched.now) = (later, later);
         let request = RequestId(whom % 40);
         let worker = WorkerId((number / 50) as u32 % self.workers);
-        let seat = self.plain.brain.seat_of(request);
+        let placement = self.plain.brain.worker_of(request);
         match kind {
             0..=5 if !self.plain.brain.open.contains_key(&request.0) => self.arrive(request.0, number),
             6 | 7 => {
-                if let Some(worker) = seat {
+                if let Some(worker) = placement {
                     self.on(Event::FirstToken { request, worker });
                 }
             }
@@ -106,7 +106,7 @@ impl Pair {
             }
             10 => {
                 let failure = Failure::ALL[number as usize % Failure::ALL.len()];
-                self.on(Event::Failed { request, worker: seat.unwrap_or(worker), failure });
+                self.on(Event::Failed { request, worker: placement.unwrap_or(worker), failure });
             }
             11 => self.on(Event::Left { request }),
             12 => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(3) }),
@@ -134,12 +134,12 @@ impl Pair {
         };
         let more = Spent { requests: number % 9, tokens: number };
         self.on(Event::Peers(match whom % 8 {
-            0..=2 => News::Promised { worker, load },
-            3 => News::Judged { worker, judged: Judged { verdict, rates: Some(rates) } },
-            4 => News::Pinned { model, session: number % 6, worker },
-            5 => News::Spent { model, tenant: TenantId(0), more },
-            6 => News::Seated { worker, prompt: &text },
-            _ => News::Routers { heard: 1 + (number % 3) as u32, known: 3 },
+            0..=2 => PeerUpdate::Promised { worker, load },
+            3 => PeerUpdate::Judged { worker, judged: Judged { verdict, rates: Some(rates) } },
+            4 => PeerUpdate::Pinned { model, session: number % 6, worker },
+            5 => PeerUpdate::Spent { model, tenant: TenantId(0), more },
+            6 => PeerUpdate::Seated { worker, prompt: &text },
+            _ => PeerUpdate::Routers { heard: 1 + (number % 3) as u32, known: 3 },
         }));
     }
 
@@ -219,7 +219,7 @@ proptest! {
         let considered = pair.watched.brain.consider(pair.watched.now, &arrival);
         let done = pair.watched.on(Event::Arrived(arrival));
         let told = done.iter().find_map(|it| match *it {
-            Effect::Seat(seat) if seat.request.0 == 99 => Some(Ok(Some(seat.worker))),
+            Effect::Place(placement) if placement.request.0 == 99 => Some(Ok(Some(placement.worker))),
             Effect::Wait { .. } => Some(Ok(None)),
             Effect::Refuse { request, refusal } if request.0 == 99 => Some(Err(refusal)),
             _ => None,

@@ -102,13 +102,13 @@ fn who_stands_in_line_keeps_its_place_and_goes_at_once_if_there_is_no_line_any_m
     assert_eq!(table.brain.waiting(ClassId(1)).requests, 3, "nobody is sent away");
     assert!(matches!(table.arrive(9, Some("llama")), Err(Refusal::QueueFull { .. })));
     table.on(Event::Left { request: RequestId(1) });
-    assert_eq!(table.brain.seat_of(RequestId(2)), Some(WorkerId(0)));
+    assert_eq!(table.brain.worker_of(RequestId(2)), Some(WorkerId(0)));
 
     let told = change(table.after(5), |it| it.queue.enabled = false).unwrap();
     let seats: Vec<_> = told
         .iter()
         .map(|it| match it {
-            Effect::Seat(seat) => (seat.request.0, seat.waited > Duration::ZERO),
+            Effect::Place(placement) => (placement.request.0, placement.waited > Duration::ZERO),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -20,12 +20,12 @@ fn a_shadow_says_where_it_would_have_gone_and_is_summed_up() {
     assert!(it.shadows[0].price < ours.price && Some(it.shadows[0].ttft) < ours.ttft, "{it:?}");
     assert_eq!((it.shadows[1].price, Some(it.shadows[1].ttft)), (ours.price, ours.ttft));
 
-    let standings: Vec<_> = table.brain.shadows().collect();
-    assert_eq!((standings[1].decisions, standings[1].differed), (3, 0), "one as in charge agrees");
-    assert_eq!(standings[1].price_seconds, standings[1].our_price_seconds);
-    assert!(standings[0].differed >= 1 && standings[0].differed < 3, "{standings:?}");
-    assert!(standings[0].price_seconds < standings[0].our_price_seconds, "{standings:?}");
-    assert!(standings[0].ttft_seconds < standings[0].our_ttft_seconds, "{standings:?}");
+    let scores: Vec<_> = table.brain.shadows().collect();
+    assert_eq!((scores[1].decisions, scores[1].differed), (3, 0), "one as in charge agrees");
+    assert_eq!(scores[1].price_seconds, scores[1].our_price_seconds);
+    assert!(scores[0].differed >= 1 && scores[0].differed < 3, "{scores:?}");
+    assert!(scores[0].price_seconds < scores[0].our_price_seconds, "{scores:?}");
+    assert!(scores[0].ttft_seconds < scores[0].our_ttft_seconds, "{scores:?}");
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn a_shadow_sees_caches_that_the_strategy_in_charge_does_not_look_at() {
     let text = prompt(4, 200);
     let mut table = watched(Name::RoundRobin, &[Name::LeastDelay]);
     assert_eq!(table.brain.plan(Some("llama")).map(|it| it.reader), Some(Reader::Shadow));
-    let first = seat(&table.on(Event::Arrived(chat(1, &text))));
+    let first = placement(&table.on(Event::Arrived(chat(1, &text))));
     table.after(50).begin(1);
-    let second = seat(&table.on(Event::Arrived(chat(2, &text))));
+    let second = placement(&table.on(Event::Arrived(chat(2, &text))));
     assert_eq!((first.held, second.held), (None, None), "nobody in charge looked");
     assert_ne!(first.worker, second.worker);
     assert_eq!(table.promised()[1].prefill, Tokens(3_200), "promised as if nothing were known");

@@ -13,7 +13,7 @@ fn spread(table: &mut Table, count: u64) -> Vec<u64> {
 }
 
 /// The same while the last 60 stay open.
-fn standing(table: &mut Table, count: u64) -> Vec<u64> {
+fn snapshot(table: &mut Table, count: u64) -> Vec<u64> {
     for request in 0..count {
         table.arrive(request, Some("llama")).unwrap();
         if let Some(old) = request.checked_sub(60) {
@@ -45,7 +45,7 @@ fn loads_settle_by_the_weights() {
     for strategy in [Name::LeastRequest, Name::LeastWork, Name::LeastDelay] {
         let mut table = Table::with(3, Settings { strategy, ..Settings::default() });
         weigh(&mut table, 1, 2.0);
-        let open = standing(&mut table, 600);
+        let open = snapshot(&mut table, 600);
         assert!(open[1] > open[0] + 5 && open[1] > open[2] + 5, "{strategy}: {open:?}");
     }
 }
@@ -84,12 +84,12 @@ fn whoever_stands_in_line_does_not_go_to_a_drained_worker_and_goes_when_it_is_re
     let settings = Settings { strategy: Name::RoundRobin, queue, ..Settings::default() };
     let mut table = Table::with_line(2, settings);
     (1..=3).for_each(|it| drop(table.on(Event::Arrived(arrival(it, Some("llama"))))));
-    let worker = table.brain.seat_of(RequestId(1)).unwrap();
+    let worker = table.brain.worker_of(RequestId(1)).unwrap();
     table.on(Event::WorkerDrained { worker, draining: true });
     let freed = table.after(10).on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     assert_eq!(freed, [], "its place is nobody's now");
     table.after(1_000).on(Event::Tick);
-    assert_eq!(table.brain.seat_of(RequestId(3)), None);
+    assert_eq!(table.brain.worker_of(RequestId(3)), None);
     let effects = table.on(Event::WorkerDrained { worker, draining: false });
-    assert_eq!(seat(&effects).worker, worker);
+    assert_eq!(placement(&effects).worker, worker);
 }

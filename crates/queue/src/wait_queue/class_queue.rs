@@ -35,7 +35,7 @@ const TENANTS_LOOKED_AT: usize = 4 * LOOK;
 const WHOLE: u128 = 1_000_000_000_000;
 
 #[derive(Clone, Debug)]
-pub(super) struct Lobby {
+pub(super) struct ClassQueue {
     requests_max: u32,
     tokens_max: u64,
     /// The bounds by which parts of the places are counted: those of when somebody last came into an empty class. What
@@ -59,9 +59,9 @@ pub(super) struct Lobby {
     ages: BTreeSet<(Instant, RequestId)>,
 }
 
-impl Lobby {
-    pub(super) fn new(class: &Class) -> Lobby {
-        Lobby {
+impl ClassQueue {
+    pub(super) fn new(class: &Class) -> ClassQueue {
+        ClassQueue {
             requests_max: class.requests_max,
             tokens_max: class.tokens_max,
             measure: (class.requests_max, class.tokens_max),

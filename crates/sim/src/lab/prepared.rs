@@ -21,7 +21,7 @@ const BLOCK_TOKENS_MIN: u32 = 16;
 
 /// Requests in order of arrival, cut into blocks.
 #[derive(Debug)]
-pub struct Deck<'a> {
+pub struct PreparedTrace<'a> {
     pub(super) requests: &'a [Request],
     pub(super) block_tokens: u32,
     /// The prefix at the end of each full block, one list a request.
@@ -29,8 +29,8 @@ pub struct Deck<'a> {
     pub(super) heads: Vec<u64>,
 }
 
-impl<'a> Deck<'a> {
-    pub fn new(trace: &'a Trace, block_tokens: u32) -> Deck<'a> {
+impl<'a> PreparedTrace<'a> {
+    pub fn new(trace: &'a Trace, block_tokens: u32) -> PreparedTrace<'a> {
         let block_tokens = block_tokens.max(1);
         let (mut tokens, mut chain) = (Vec::new(), Vec::new());
         let (mut chains, mut heads) = (Vec::new(), Vec::new());
@@ -41,14 +41,14 @@ impl<'a> Deck<'a> {
             let head = &tokens[..tokens.len().min(HEAD_TOKENS)];
             heads.push(PrefixHash(0).then_all(head).0);
         }
-        Deck { requests: &trace.requests, block_tokens, chains, heads }
+        PreparedTrace { requests: &trace.requests, block_tokens, chains, heads }
     }
 
     /// The same prompts, at other times.
-    pub fn at_times_of<'b>(&self, trace: &'b Trace) -> Deck<'b> {
+    pub fn at_times_of<'b>(&self, trace: &'b Trace) -> PreparedTrace<'b> {
         debug_assert_eq!(trace.requests.len(), self.requests.len(), "the same requests");
         let (chains, heads) = (self.chains.clone(), self.heads.clone());
-        Deck { requests: &trace.requests, block_tokens: self.block_tokens, chains, heads }
+        PreparedTrace { requests: &trace.requests, block_tokens: self.block_tokens, chains, heads }
     }
 
     pub fn requests(&self) -> &'a [Request] {
@@ -125,6 +125,6 @@ mod tests {
             "\n",
             r#"{"timestamp":2,"output_length":1,"prompt":[[1,40],[4,64]]}"#,
         ));
-        assert_eq!(Deck::new(&trace, 16).given(), [0, 96, 32]);
+        assert_eq!(PreparedTrace::new(&trace, 16).given(), [0, 96, 32]);
     }
 }

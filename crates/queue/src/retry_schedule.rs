@@ -21,14 +21,14 @@ pub const FURTHEST: Duration = Duration::from_secs(3_600);
 const ONE_BOOKING: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Book {
+pub struct RetrySchedule {
     /// Work of the whole pool that is promised to those who were refused, in seconds.
     booked: f64,
     /// Up to when bookings have been worked off; ahead of now while none is due.
     until: Instant,
 }
 
-impl Book {
+impl RetrySchedule {
     /// When one who is refused now should come again, if its work takes the pool so many seconds, and what waits
     /// before it so many. What is no number counts as nothing.
     pub fn retry_after(&mut self, now: Instant, work_seconds_ahead: f64, work_seconds: f64) -> Duration {
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn those_refused_in_one_instant_are_told_times_one_after_the_other() {
-        let mut book = Book::default();
+        let mut book = RetrySchedule::default();
         let told: Vec<u64> = (0..5).map(|_| book.retry_after(NOW, 10.0, 2.0).as_secs()).collect();
         assert_eq!(told, [10, 12, 14, 16, 18]);
     }
 
     #[test]
     fn bookings_are_worked_off_as_time_goes_by() {
-        let mut book = Book::default();
+        let mut book = RetrySchedule::default();
         for _ in 0..10 {
             book.retry_after(NOW, 0.0, 2.0);
         }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn nobody_is_told_at_once_or_tomorrow() {
-        let mut book = Book::default();
+        let mut book = RetrySchedule::default();
         assert_eq!(book.retry_after(NOW, 0.0, 0.001), SOONEST);
         assert_eq!(book.retry_after(NOW + SOONEST, 1e9, 1e9), FURTHEST);
         // Two hours later the book is empty, however much was asked for.
@@ -86,7 +86,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_number_can_hurt(rows: Vec<(u64, f64, f64)>) {
-            let mut book = Book::default();
+            let mut book = RetrySchedule::default();
             for (nanos, ahead, work) in rows {
                 let told = book.retry_after(Instant::from_nanos(nanos), ahead, work);
                 prop_assert!((SOONEST..=FURTHEST).contains(&told), "{told:?}");
@@ -99,7 +99,7 @@ mod tests {
             ahead in 0.0f64..100.0,
         ) {
             // The work ahead goes by as time does; between two times told there is room for the work of the first.
-            let mut book = Book::default();
+            let mut book = RetrySchedule::default();
             let (mut now, mut last) = (NOW, None);
             for (pause_ms, work) in rows {
                 now = now + Duration::from_millis(pause_ms);

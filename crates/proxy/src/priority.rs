@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
 use maitre_base::{ClassId, Instant, TenantId};
-use maitre_dialect::openai::{self, Priority};
+use maitre_dialect::openai::{self, Priority as Asked};
 use maitre_queue::{self as queue, settings::tenant};
 
 use crate::keys::{Caller, presented};
@@ -26,7 +26,7 @@ const DEADLINE_MS_MAX: f64 = 86_400_000.0;
 
 /// Where a request stands among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Priority {
     pub(crate) class: ClassId,
     pub(crate) tenant: TenantId,
     /// None: as its class has it.
@@ -43,16 +43,16 @@ pub(crate) struct Rules<'a> {
 
 /// Where a request with these headers stands that arrived `at` this moment. Without a body that was read, the
 /// headers say all there is.
-pub(crate) fn standing(
+pub(crate) fn priority(
     rules: Rules<'_>,
     at: Instant,
     headers: &HeaderMap,
     parsed: Option<&openai::Request<'_>>,
-) -> Result<Standing, Refused> {
+) -> Result<Priority, Refused> {
     if !rules.queue.enabled {
         // Nothing comes of it, so nothing is refused for it. Who asks is still told apart, for the record.
         let (class, tenant) = (rules.queue.standard, who(rules, headers, parsed));
-        return Ok(Standing { class, tenant, deadline: None });
+        return Ok(Priority { class, tenant, deadline: None });
     }
     let said = Said::read(headers);
     let asked = match said.class(rules.queue)? {
@@ -62,7 +62,7 @@ pub(crate) fn standing(
     let tenant = who(rules, headers, parsed);
     let deadline = said.deadline()?.map(|it| at + it);
     let best = rules.caller.key().map_or(ClassId(0), |it| it.best);
-    Ok(Standing { class: rules.queue.allowed(tenant, asked).max(best), tenant, deadline })
+    Ok(Priority { class: rules.queue.allowed(tenant, asked).max(best), tenant, deadline })
 }
 
 /// The values of the headers that count here; of repeated ones the first.
@@ -156,8 +156,8 @@ fn milliseconds(text: &str) -> Option<Duration> {
 
 fn class_of_body(rules: Rules<'_>, parsed: &openai::Request<'_>) -> Option<ClassId> {
     let named = match &parsed.priority {
-        Some(Priority::Word(word)) => rules.queue.class(word),
-        Some(Priority::Number(number)) => Some(beside_standard(rules, *number)),
+        Some(Asked::Word(word)) => rules.queue.class(word),
+        Some(Asked::Number(number)) => Some(beside_standard(rules, *number)),
         None => None,
     };
     named.or_else(|| match parsed.service_tier.as_deref()? {

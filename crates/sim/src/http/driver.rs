@@ -1,10 +1,10 @@
-//! The desk: where requests hand in jobs and the engine's steps are played in wall time.
+//! The driver: where requests hand in jobs and the engine's steps are played in wall time.
 //!
 //! A token needs no channel. It is a function of the answer's seed and its index, so all a request must
 //! learn is how many there are by now: one small cell per request, bounded by nature, with a waker in it.
 //! A streaming request is woken by every token, any other only by the last.
 //!
-//! When nothing is to do the desk sleeps on a notification, not on a timer.
+//! When nothing is to do the driver sleeps on a notification, not on a timer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -37,7 +37,7 @@ const LAG_MAX: Duration = Duration::from_millis(100);
 /// computes: tens of thousands, with the largest budgets in use.
 const STEP_CHANGES_MAX: usize = 1 << 20;
 
-pub(super) struct Desk {
+pub(super) struct EngineDriver {
     core: Arc<Mutex<Core>>,
     clock: Clock,
     speedup: f64,
@@ -82,15 +82,19 @@ pub(super) struct Ticket {
     progress: Arc<Progress>,
 }
 
-impl Desk {
-    pub(super) fn new(settings: &Settings, publisher: Option<Arc<Publisher>>, changed: Arc<Notify>) -> Desk {
+impl EngineDriver {
+    pub(super) fn new(
+        settings: &Settings,
+        publisher: Option<Arc<Publisher>>,
+        changed: Arc<Notify>,
+    ) -> EngineDriver {
         let changes_max = match publisher {
             Some(_) => settings.engine.changes_max.max(STEP_CHANGES_MAX),
             None => settings.engine.changes_max,
         };
         let engine = Engine::new(engine::Settings { changes_max, ..settings.engine });
         let core = Core { engine, progress: Vec::new() };
-        Desk {
+        EngineDriver {
             core: Arc::new(Mutex::new(core)),
             clock: Clock::start(),
             speedup: settings.speedup,

@@ -12,7 +12,7 @@ use maitre_cluster::Spent;
 use maitre_fleet::Fleet;
 
 use crate::cache::Prompt;
-use crate::peers::{Judged, Load, Tidings};
+use crate::peers::{Judged, Load, Outbox};
 
 /// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: a second of what one router
 /// seats at the most, and fifty times what comes between two fetches.
@@ -22,7 +22,7 @@ pub(crate) const KEPT_MAX: usize = 4_096;
 const CREDITS_MAX: usize = KEPT_MAX / 2;
 
 #[derive(Debug, Default)]
-pub(crate) struct Untold {
+pub(crate) struct DirtySet {
     promised: Changed,
     judged: Changed,
     gone: Latest<u64>,
@@ -42,7 +42,7 @@ struct Balance {
     tokens: i64,
 }
 
-impl Untold {
+impl DirtySet {
     pub(crate) fn is_any(&self) -> bool {
         self.is_any
     }
@@ -74,7 +74,7 @@ impl Untold {
         self.pinned.push((model, session, worker));
     }
 
-    pub(crate) fn seat(&mut self, worker: u64, prompt: Prompt) {
+    pub(crate) fn placement(&mut self, worker: u64, prompt: Prompt) {
         self.is_any = true;
         self.seated.push((worker, prompt));
     }
@@ -101,28 +101,28 @@ impl Untold {
         it.tokens = it.tokens.saturating_add(more.tokens);
     }
 
-    /// Hands everything over, in place of what was in `tidings`.
-    pub(crate) fn take(&mut self, fleet: &Fleet, tidings: &mut Tidings) {
-        tidings.clear();
+    /// Hands everything over, in place of what was in `outbox`.
+    pub(crate) fn take(&mut self, fleet: &Fleet, outbox: &mut Outbox) {
+        outbox.clear();
         self.is_any = false;
         for worker in self.promised.drain().filter_map(|it| fleet.worker(it)) {
-            tidings.promised.push((worker.key, Load::of(&worker.promised)));
+            outbox.promised.push((worker.key, Load::of(&worker.promised)));
         }
         for worker in self.judged.drain().filter_map(|it| fleet.worker(it)) {
-            tidings.judged.extend(Judged::of(worker).map(|it| (worker.key, it)));
+            outbox.judged.extend(Judged::of(worker).map(|it| (worker.key, it)));
         }
         let dropped = [
-            self.gone.swap(&mut tidings.gone),
-            self.pinned.swap(&mut tidings.pinned),
-            self.seated.swap(&mut tidings.seated),
+            self.gone.swap(&mut outbox.gone),
+            self.pinned.swap(&mut outbox.pinned),
+            self.seated.swap(&mut outbox.seated),
             std::mem::take(&mut self.unspent),
         ];
-        tidings.dropped = dropped.iter().sum();
+        outbox.dropped = dropped.iter().sum();
         // What was given back of what has been told already is taken off what will be.
         self.spent.retain(|&(model, tenant), it| {
             let told = Spent { requests: positive(it.requests), tokens: positive(it.tokens) };
             if told != Spent::default() {
-                tidings.spent.push((model, tenant, told));
+                outbox.spent.push((model, tenant, told));
             }
             *it = Balance { requests: it.requests.min(0), tokens: it.tokens.min(0) };
             it.requests < 0 || it.tokens < 0
@@ -225,59 +225,59 @@ mod tests {
 
     #[test]
     fn what_is_given_back_after_it_was_told_is_taken_off_the_next() {
-        let (fleet, mut tidings) = (Fleet::default(), Tidings::default());
-        let mut untold = Untold::default();
+        let (fleet, mut outbox) = (Fleet::default(), Outbox::default());
+        let mut dirty = DirtySet::default();
         let tenant = TenantId(5);
-        let mut told = |untold: &mut Untold| {
-            untold.take(&fleet, &mut tidings);
-            tidings.spent.iter().map(|it| (it.2.requests, it.2.tokens)).collect::<Vec<_>>()
+        let mut told = |dirty: &mut DirtySet| {
+            dirty.take(&fleet, &mut outbox);
+            outbox.spent.iter().map(|it| (it.2.requests, it.2.tokens)).collect::<Vec<_>>()
         };
-        untold.spend(1, tenant, 100);
-        untold.spend(1, tenant, 50);
-        untold.give_back(1, tenant, 50);
-        assert_eq!(told(&mut untold), [(1, 100)]);
-        untold.give_back(1, tenant, 100);
-        assert_eq!(told(&mut untold), []);
-        untold.spend(1, tenant, 30);
-        assert_eq!(told(&mut untold), [], "others were charged for more than that");
-        untold.spend(1, tenant, 90);
-        assert_eq!(told(&mut untold), [(1, 20)]);
-        assert!(untold.spent.is_empty());
+        dirty.spend(1, tenant, 100);
+        dirty.spend(1, tenant, 50);
+        dirty.give_back(1, tenant, 50);
+        assert_eq!(told(&mut dirty), [(1, 100)]);
+        dirty.give_back(1, tenant, 100);
+        assert_eq!(told(&mut dirty), []);
+        dirty.spend(1, tenant, 30);
+        assert_eq!(told(&mut dirty), [], "others were charged for more than that");
+        dirty.spend(1, tenant, 90);
+        assert_eq!(told(&mut dirty), [(1, 20)]);
+        assert!(dirty.spent.is_empty());
     }
 
     #[test]
     fn beyond_the_bound_tenants_are_counted_and_not_told() {
-        let (mut untold, mut tidings) = (Untold::default(), Tidings::default());
-        (0..KEPT_MAX as u64 + 3).for_each(|it| untold.spend(1, TenantId(it), 1));
-        untold.take(&Fleet::default(), &mut tidings);
-        assert_eq!((tidings.spent.len(), tidings.dropped), (KEPT_MAX, 3));
+        let (mut dirty, mut outbox) = (DirtySet::default(), Outbox::default());
+        (0..KEPT_MAX as u64 + 3).for_each(|it| dirty.spend(1, TenantId(it), 1));
+        dirty.take(&Fleet::default(), &mut outbox);
+        assert_eq!((outbox.spent.len(), outbox.dropped), (KEPT_MAX, 3));
     }
 
     #[test]
     fn credits_that_nobody_claims_leave_room_for_others() {
-        let (fleet, mut untold, mut tidings) = (Fleet::default(), Untold::default(), Tidings::default());
+        let (fleet, mut dirty, mut outbox) = (Fleet::default(), DirtySet::default(), Outbox::default());
         for number in 0..2 * KEPT_MAX as u64 {
-            untold.spend(1, TenantId(number), 10);
-            untold.take(&fleet, &mut tidings);
-            assert_eq!(tidings.spent, [(1, TenantId(number), Spent { requests: 1, tokens: 10 })]);
-            assert_eq!(tidings.dropped, 0);
-            untold.give_back(1, TenantId(number), 10);
-            assert!(untold.spent.len() <= CREDITS_MAX + 1);
+            dirty.spend(1, TenantId(number), 10);
+            dirty.take(&fleet, &mut outbox);
+            assert_eq!(outbox.spent, [(1, TenantId(number), Spent { requests: 1, tokens: 10 })]);
+            assert_eq!(outbox.dropped, 0);
+            dirty.give_back(1, TenantId(number), 10);
+            assert!(dirty.spent.len() <= CREDITS_MAX + 1);
         }
     }
 
     #[test]
     fn a_worker_that_comes_back_in_time_was_never_gone() {
-        let (mut untold, mut tidings) = (Untold::default(), Tidings::default());
+        let (mut dirty, mut outbox) = (DirtySet::default(), Outbox::default());
         let mut fleet = Fleet::default();
         let worker = fleet.add("http://127.0.0.1:1");
-        untold.leave(7);
-        untold.leave(8);
-        untold.join(7, worker);
-        untold.join(9, worker);
-        untold.take(&fleet, &mut tidings);
-        assert_eq!(tidings.gone, [8]);
-        assert_eq!(tidings.promised, [(maitre_fleet::worker::key("http://127.0.0.1:1"), Load::default())]);
-        assert!(!untold.is_any());
+        dirty.leave(7);
+        dirty.leave(8);
+        dirty.join(7, worker);
+        dirty.join(9, worker);
+        dirty.take(&fleet, &mut outbox);
+        assert_eq!(outbox.gone, [8]);
+        assert_eq!(outbox.promised, [(maitre_fleet::worker::key("http://127.0.0.1:1"), Load::default())]);
+        assert!(!dirty.is_any());
     }
 }

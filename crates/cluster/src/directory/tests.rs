@@ -1,8 +1,8 @@
 //! What is told is heard whole, pages never lose the way to the root, and everything has its bound.
 
 use super::*;
-use crate::book::parked::{PARKED_LINKS_MAX, PARKED_MAX};
-use crate::book::recital::Scope;
+use crate::directory::parked::{PARKED_LINKS_MAX, PARKED_MAX};
+use crate::directory::recital::Scope;
 use crate::frame::write::{self, Sheet};
 use crate::frame::{Body, Head, UNFOLD_MAX, read};
 use crate::row::Incarnation;
@@ -43,45 +43,45 @@ impl Wire {
     }
 }
 
-fn told(book: &mut Book) -> Vec<Vec<u8>> {
+fn told(directory: &mut CacheDirectory) -> Vec<Vec<u8>> {
     let mut wire = Wire::default();
-    book.tell(|record| wire.push(record));
+    directory.tell(|record| wire.push(record));
     wire.frames()
 }
 
-fn recited(book: &Book, scope: Scope, bytes_max: usize) -> Vec<Vec<u8>> {
+fn recited(directory: &CacheDirectory, scope: Scope, bytes_max: usize) -> Vec<Vec<u8>> {
     let mut wire = Wire::default();
-    book.recite(scope, bytes_max, |record| wire.put(record));
+    directory.recite(scope, bytes_max, |record| wire.put(record));
     wire.frames()
 }
 
 #[track_caller]
-fn hear(book: &mut Book, teller: Teller, frames: &[Vec<u8>]) -> Vec<Seated> {
+fn hear(directory: &mut CacheDirectory, teller: Teller, frames: &[Vec<u8>]) -> Vec<Seated> {
     let mut news = Vec::new();
     for frame in frames {
         let Body::Delta(records) = read::parse(frame).unwrap().body else { panic!("no delta") };
         for record in records {
             match record {
-                Record::Seat(seat) => book.hear(teller, &seat, &mut news),
-                Record::Pages { block, parent, links } => book.hear_pages(block, parent, links),
+                Record::Seat(seat) => directory.hear(teller, &seat, &mut news),
+                Record::Pages { block, parent, links } => directory.hear_pages(block, parent, links),
                 other => panic!("{other:?}"),
             }
         }
     }
-    book.settle(Instant::ZERO, &mut news);
+    directory.settle(Instant::ZERO, &mut news);
     seated(news)
 }
 
-fn seated(news: Vec<News>) -> Vec<Seated> {
+fn seated(news: Vec<PeerUpdate>) -> Vec<Seated> {
     let seated = news.into_iter().map(|it| match it {
-        News::Seated(seated) => seated,
+        PeerUpdate::Seated(seated) => seated,
         other => panic!("{other:?}"),
     });
     seated.collect()
 }
 
-fn book() -> Book {
-    Book::new(PAGES_MAX, CLAIMS_MAX)
+fn directory() -> CacheDirectory {
+    CacheDirectory::new(PAGES_MAX, CLAIMS_MAX)
 }
 
 fn bytes(frames: &[Vec<u8>]) -> usize {
@@ -90,7 +90,7 @@ fn bytes(frames: &[Vec<u8>]) -> usize {
 
 #[test]
 fn chains_of_every_length_arrive_whole() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let all = links(1, 60);
     // Up, and down again: longer and shorter than what is known.
     for (turn, count) in (1..=60).chain((1..60).rev()).enumerate() {
@@ -111,7 +111,7 @@ fn chains_of_every_length_arrive_whole() {
 
 #[test]
 fn what_adds_less_than_a_page_is_told_now_and_then() {
-    let mut a = book();
+    let mut a = directory();
     let (one, other) = (forked(1, 16, 23), forked(2, 16, 23));
     // When, what, to whom, and whether it is told.
     for (next, links, worker, expected) in [
@@ -144,7 +144,7 @@ fn forked(own: u64, shared: usize, count: usize) -> Vec<u64> {
 
 #[test]
 fn chains_that_fork_share_the_pages_before_the_fork() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let (one, mut other) = (links(1, 400), links(1, 400));
     other[200..].copy_from_slice(&links(2, 200));
     a.seat(7, chain(&one), 1);
@@ -158,7 +158,7 @@ fn chains_that_fork_share_the_pages_before_the_fork() {
 #[test]
 fn one_prefix_in_blocks_of_two_sizes_is_two_chains() {
     // Eight blocks of 128 end where sixty-four of 16 do, and there the prefix has one name.
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let fine = links(1, 64);
     let coarse: Vec<u64> = fine.chunks(8).map(|it| it[7]).collect();
     a.seat(7, chain(&fine), 1);
@@ -169,7 +169,7 @@ fn one_prefix_in_blocks_of_two_sizes_is_two_chains() {
 
 #[test]
 fn a_chain_too_long_for_a_frame_is_told_in_pages() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let all = links(1, LINKS_MAX);
     a.seat(7, chain(&all), 1);
     let frames = told(&mut a);
@@ -180,7 +180,7 @@ fn a_chain_too_long_for_a_frame_is_told_in_pages() {
 
 #[test]
 fn what_cannot_be_told_is_counted() {
-    let mut a = book();
+    let mut a = directory();
     a.seat(7, chain(&[]), 1);
     assert_eq!(a.dropped(), 0, "nothing is lost of nothing");
     a.seat(7, chain(&[5, 0, 6]), 1);
@@ -197,7 +197,7 @@ fn what_cannot_be_told_is_counted() {
 
 #[test]
 fn a_prompt_whose_page_is_unknown_waits_for_it() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let all = links(1, 100);
     a.seat(7, chain(&all[..64]), 1);
     let lost = told(&mut a);
@@ -216,7 +216,7 @@ fn a_prompt_whose_page_is_unknown_waits_for_it() {
 
 #[test]
 fn a_page_is_asked_for_three_times_once_a_second() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     a.seat(7, chain(&links(1, 8)), 1);
     told(&mut a);
     a.seat(7, chain(&links(1, 9)), 1 + TOLD_AGAIN);
@@ -235,7 +235,7 @@ fn a_page_is_asked_for_three_times_once_a_second() {
 
 #[test]
 fn what_waits_is_bounded_and_the_oldest_goes() {
-    let mut b = book();
+    let mut b = directory();
     let seat = |parent, links| Seat {
         worker: 7,
         unit: Unit::Tokens,
@@ -263,7 +263,7 @@ fn what_waits_is_bounded_and_the_oldest_goes() {
 
 #[test]
 fn a_prompt_that_claims_to_be_shorter_than_its_pages_is_dropped_before_they_are_read() {
-    let (mut a, mut b) = (book(), book());
+    let (mut a, mut b) = (directory(), directory());
     let all = links(1, LINKS_MAX);
     a.seat(7, chain(&all), 1);
     hear(&mut b, TELLER, &told(&mut a));
@@ -285,34 +285,34 @@ fn a_prompt_that_claims_to_be_shorter_than_its_pages_is_dropped_before_they_are_
 
 #[test]
 fn the_book_stands_for_itself_and_is_told_oldest_first() {
-    let mut a = book();
+    let mut a = directory();
     for name in 0..50 {
         a.seat(7, chain(&links(name, 30)), 1);
         a.seat(8, chain(&links(name, 37)), 1);
     }
     told(&mut a);
     let frames = recited(&a, Scope::All, usize::MAX);
-    let mut b = book();
+    let mut b = directory();
     let heard = hear(&mut b, MEMORY, &frames);
     assert_eq!(heard.len(), 100);
     assert_eq!(heard[1].links, links(0, 37));
     assert_eq!(heard[99].links, links(49, 37));
     assert_eq!(hear(&mut b, MEMORY, &frames), [], "known already");
     // Told on by one who only heard it: a belief outlives its router.
-    let mut c = book();
+    let mut c = directory();
     assert_eq!(hear(&mut c, MEMORY, &recited(&b, Scope::All, usize::MAX)), heard);
     assert!(recited(&b, Scope::OursSince(0), usize::MAX).is_empty(), "none of it is b's own");
 }
 
 #[test]
 fn of_a_book_too_large_the_newest_is_told() {
-    let mut a = book();
+    let mut a = directory();
     for name in 0..100 {
         a.seat(7, chain(&links(name, 32)), 1);
     }
     let frames = recited(&a, Scope::All, 10_000);
     assert!(bytes(&frames) <= 10_000, "{}", bytes(&frames));
-    let heard = hear(&mut book(), MEMORY, &frames);
+    let heard = hear(&mut directory(), MEMORY, &frames);
     assert!(heard.len() > 20);
     assert_eq!(heard.last().unwrap().links, links(99, 32));
     assert_eq!(heard[0].links, links(100 - heard.len() as u64, 32));
@@ -320,7 +320,7 @@ fn of_a_book_too_large_the_newest_is_told() {
 
 #[test]
 fn a_longer_claim_takes_the_place_of_what_it_begins_with() {
-    let mut a = book();
+    let mut a = directory();
     for turn in 1..20 {
         a.seat(7, chain(&links(1, 5 * turn)), 1);
     }
@@ -333,20 +333,20 @@ fn a_longer_claim_takes_the_place_of_what_it_begins_with() {
 
 #[test]
 fn chains_told_since_are_told_again() {
-    let mut a = book();
+    let mut a = directory();
     for name in 1..=4 {
         a.seat(7, chain(&links(name, 8)), name);
         // Each in a delta of its own.
         a.tell(|_| name);
     }
-    let heard = hear(&mut book(), MEMORY, &recited(&a, Scope::OursSince(2), usize::MAX));
+    let heard = hear(&mut directory(), MEMORY, &recited(&a, Scope::OursSince(2), usize::MAX));
     let heard: Vec<Vec<u64>> = heard.into_iter().map(|it| it.links).collect();
     assert_eq!(heard, [links(3, 8), links(4, 8)]);
 }
 
 #[test]
 fn a_frame_of_the_book_unfolds_to_what_one_can_hold() {
-    let mut a = book();
+    let mut a = directory();
     let all = links(1, 20_000);
     for worker in 0..50 {
         a.seat(worker, chain(&all), 1);
@@ -357,18 +357,18 @@ fn a_frame_of_the_book_unfolds_to_what_one_can_hold() {
         let whole = |it: &Record<'_>| if let Record::Seat(seat) = it { seat.whole as usize } else { 0 };
         assert!(records.iter().map(whole).sum::<usize>() <= UNFOLD_MAX);
     }
-    assert_eq!(hear(&mut book(), MEMORY, &frames).len(), 50);
+    assert_eq!(hear(&mut directory(), MEMORY, &frames).len(), 50);
 }
 
 /// Every page leads to the root, and the young ones by young ones.
 #[track_caller]
-fn check_paths(book: &Book, limit: usize) {
+fn check_paths(directory: &CacheDirectory, limit: usize) {
     let mut path = Vec::new();
-    assert!(book.pages() <= limit, "{} pages", book.pages());
-    for id in book.pages.ids() {
-        assert_eq!(book.pages.trace(id, pages::PATH_MAX, &mut path), Ok(()));
-        if book.pages.is_young(id) {
-            assert!(path.iter().all(|&it| book.pages.is_young(it)), "a young page without its parents");
+    assert!(directory.pages() <= limit, "{} pages", directory.pages());
+    for id in directory.pages.ids() {
+        assert_eq!(directory.pages.trace(id, pages::PATH_MAX, &mut path), Ok(()));
+        if directory.pages.is_young(id) {
+            assert!(path.iter().all(|&it| directory.pages.is_young(it)), "a young page without its parents");
         }
     }
 }
@@ -379,7 +379,7 @@ proptest! {
     fn small_books_forget_but_do_not_err(
         prompts in prop::collection::vec((0..6_u64, 1..70_usize, any::<bool>()), 1..80),
     ) {
-        let (mut a, mut b) = (Book::new(24, 8), Book::new(18, 8));
+        let (mut a, mut b) = (CacheDirectory::new(24, 8), CacheDirectory::new(18, 8));
         for (turn, (name, count, is_lost)) in prompts.into_iter().enumerate() {
             let all = links(name, count);
             let before = a.dropped();

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant as Clock};
 
 use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId};
-use maitre_queue::{Class, ClassMask, Entry, Line};
+use maitre_queue::{Class, ClassMask, Entry, WaitQueue};
 
 const CLASSES: usize = 3;
 const TENANTS: usize = 100;
@@ -56,7 +56,7 @@ impl Spread {
 /// All join, all go in order; all join again, and some of them leave. What each step took.
 fn round(entries: usize, leaves: usize) -> [Vec<Duration>; 3] {
     let mut rng = Rng::new(1);
-    let mut line = Line::new(&classes(), AGING);
+    let mut line = WaitQueue::new(&classes(), AGING);
     let joins = join_all(&mut line, &mut rng, entries);
     // A minute later: those of the lower classes have aged.
     let now = Instant::from_millis(70_000);
@@ -75,7 +75,7 @@ fn round(entries: usize, leaves: usize) -> [Vec<Duration>; 3] {
     [joins, goes, left]
 }
 
-fn join_all(line: &mut Line, rng: &mut Rng, entries: usize) -> Vec<Duration> {
+fn join_all(line: &mut WaitQueue, rng: &mut Rng, entries: usize) -> Vec<Duration> {
     let entries: Vec<Entry> = (0..entries as u64).map(|it| entry(rng, it)).collect();
     let took = entries.iter().map(|&it| timed(|| line.join(it))).collect();
     assert_eq!(line.len(), entries.len(), "some found no place");

@@ -22,24 +22,24 @@ fn judge(
     (door, queue): (&Door, &queue::Settings),
     rows: &[(&str, &str)],
     extra: &str,
-) -> Result<Standing, Refused> {
+) -> Result<Priority, Refused> {
     let body = format!(r#"{{"model":"m","messages":[{{}}]{extra}}}"#);
     let parsed = openai::parse(Route::Chat, body.as_bytes()).unwrap();
-    standing(Rules { door, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
+    priority(Rules { door, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
 }
 
 /// Under the defaults, which have three classes of which the second is the standard one.
 #[track_caller]
 fn check_class(rows: &[(&str, &str)], extra: &str, expected: u8) {
-    let standing = judge((&Door::default(), &queue::Settings::default()), rows, extra).unwrap();
-    assert_eq!(standing.class, ClassId(expected), "{rows:?} {extra}");
+    let priority = judge((&Door::default(), &queue::Settings::default()), rows, extra).unwrap();
+    assert_eq!(priority.class, ClassId(expected), "{rows:?} {extra}");
 }
 
 #[track_caller]
 fn check_deadline(rows: &[(&str, &str)], expected_ms: Option<f64>) {
-    let standing = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap();
+    let priority = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap();
     let expected = expected_ms.map(|it| AT + Duration::from_secs_f64(it / 1_000.0));
-    assert_eq!(standing.deadline, expected, "{rows:?}");
+    assert_eq!(priority.deadline, expected, "{rows:?}");
 }
 
 #[track_caller]
@@ -50,8 +50,8 @@ fn check_refused(rows: &[(&str, &str)], expected: &str) {
 
 #[test]
 fn a_request_that_says_nothing_is_an_ordinary_one_of_nobody() {
-    let standing = judge((&Door::default(), &queue::Settings::default()), &[("accept", "*/*")], "").unwrap();
-    assert_eq!(standing, Standing { class: ClassId(1), tenant: TenantId(0), deadline: None });
+    let priority = judge((&Door::default(), &queue::Settings::default()), &[("accept", "*/*")], "").unwrap();
+    assert_eq!(priority, Priority { class: ClassId(1), tenant: TenantId(0), deadline: None });
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn what_others_mean_by_their_names_is_passed_over() {
 fn a_number_counts_the_way_the_operator_says() {
     let door = Door { body_priority: Sense::HigherFirst, ..Door::default() };
     for (number, expected) in [(1, 0), (0, 1), (-1, 2), (i64::MIN, 2), (i64::MAX, 0)] {
-        let standing =
+        let priority =
             judge((&door, &queue::Settings::default()), &[], &format!(r#","priority":{number}"#)).unwrap();
-        assert_eq!(standing.class, ClassId(expected), "{number}");
+        assert_eq!(priority.class, ClassId(expected), "{number}");
     }
 }
 
@@ -154,9 +154,9 @@ fn a_mistake_with_a_header_of_ours_is_told() {
 #[test]
 fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
     let check = |door: &Door, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
-        let standing = judge((door, &queue::Settings::default()), rows, extra).unwrap();
+        let priority = judge((door, &queue::Settings::default()), rows, extra).unwrap();
         let expected = expected.map_or(TenantId(0), |it| tenant(it.as_bytes()));
-        assert_eq!(standing.tenant, expected, "{rows:?} {extra}");
+        assert_eq!(priority.tenant, expected, "{rows:?} {extra}");
     };
     let door = Door::default();
     check(&door, &[("authorization", "Bearer sk-1"), ("x-api-key", "sk-2")], "", Some("sk-1"));
@@ -201,18 +201,18 @@ fn without_a_body_the_headers_say_all() {
     let (door, queue) = (Door::default(), queue::Settings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
     let actual =
-        standing(Rules { door: &door, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
+        priority(Rules { door: &door, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
     let deadline = Some(AT + Duration::from_millis(5));
-    assert_eq!(actual, Standing { class: ClassId(2), tenant: tenant(b"k"), deadline });
+    assert_eq!(actual, Priority { class: ClassId(2), tenant: tenant(b"k"), deadline });
 }
 
 /// Who asks with a key of `acme`'s, in this class and for this tenant.
-fn known(trusted: bool, by: By, asked: &str, tenant: &str) -> Standing {
+fn known(trusted: bool, by: By, asked: &str, tenant: &str) -> Priority {
     let key = Key { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
     let caller = Caller::Known(Arc::new(key));
     let (door, queue) = (Door { tenant_by: by, ..Door::default() }, queue::Settings::default());
     let rows = headers(&[("x-maitre-class", asked), ("x-maitre-tenant", tenant), ("x-api-key", "the-key")]);
-    standing(Rules { door: &door, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
+    priority(Rules { door: &door, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn a_key_says_whose_a_request_is_and_how_urgent_it_may_be() {
         (true, By::Header, "other", "other"),
         (true, By::Header, " ", "acme"),
     ] {
-        let standing = known(trusted, by, "standard", claimed);
-        assert_eq!(standing.tenant, tenant(expected.as_bytes()), "{trusted} {by:?} {claimed:?}");
+        let priority = known(trusted, by, "standard", claimed);
+        assert_eq!(priority.tenant, tenant(expected.as_bytes()), "{trusted} {by:?} {claimed:?}");
     }
     for (asked, expected) in [("interactive", 1), ("standard", 1), ("batch", 2)] {
         assert_eq!(known(true, By::Key, asked, "").class, ClassId(expected), "{asked}");

@@ -16,13 +16,13 @@ pub(crate) mod recital;
 #[cfg(test)]
 mod tests;
 
-use crate::book::pages::{Astray, Page, Pages};
-use crate::book::parked::{Parked, Want};
+use crate::directory::pages::{Astray, Page, Pages};
+use crate::directory::parked::{Parked, Want};
 use crate::frame::{LINKS_MAX, Links, PAGE, RECORD_LINKS_MAX, Record, Seat};
-use crate::row::{Chain, News, RouterId, Seated, Unit};
+use crate::row::{Chain, PeerUpdate, RouterId, Seated, Unit};
 use maitre_base::{Instant, Recent, hash};
 
-pub(crate) use crate::book::pages::PAGES_MAX;
+pub(crate) use crate::directory::pages::PAGES_MAX;
 
 /// Most claims kept: 9 MB with their tables, which hold seven eighths of a power of two before they double.
 pub(crate) const CLAIMS_MAX: usize = 2 * 28_672;
@@ -96,7 +96,7 @@ pub(crate) struct Teller {
 }
 
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct CacheDirectory {
     pages: Pages,
     claims: Recent<Claim>,
     /// When all were last told that a worker used a page: the worker, and how many deltas we had told then.
@@ -110,9 +110,9 @@ pub(crate) struct Book {
     dropped: u64,
 }
 
-impl Book {
-    pub(crate) fn new(pages_max: usize, claims_max: usize) -> Book {
-        Book {
+impl CacheDirectory {
+    pub(crate) fn new(pages_max: usize, claims_max: usize) -> CacheDirectory {
+        CacheDirectory {
             pages: Pages::new(pages_max),
             claims: Recent::new(claims_max),
             told: Recent::new(TOLD_MAX),
@@ -221,7 +221,7 @@ impl Book {
     }
 
     /// Another router sent a prompt to a worker.
-    pub(crate) fn hear(&mut self, teller: Teller, seat: &Seat<'_>, news: &mut Vec<News>) {
+    pub(crate) fn hear(&mut self, teller: Teller, seat: &Seat<'_>, news: &mut Vec<PeerUpdate>) {
         if teller.source == Source::Memory && self.claims(seat) {
             return;
         }
@@ -245,7 +245,7 @@ impl Book {
     }
 
     /// Tells parked prompts whose pages have come.
-    pub(crate) fn settle(&mut self, now: Instant, news: &mut Vec<News>) {
+    pub(crate) fn settle(&mut self, now: Instant, news: &mut Vec<PeerUpdate>) {
         if !self.parked.waits_for(|page| self.pages.get(page).is_some()) {
             return;
         }
@@ -340,7 +340,7 @@ impl Book {
     }
 
     /// Rebuilds the whole chain, believes it, and tells it.
-    fn unfold(&mut self, seat: &Seat<'_>, news: &mut Vec<News>) -> Result<(), Missing> {
+    fn unfold(&mut self, seat: &Seat<'_>, news: &mut Vec<PeerUpdate>) -> Result<(), Missing> {
         let known = (seat.whole as usize - seat.links.len()) / PAGE;
         match self.pages.trace(seat.parent, known, &mut self.path) {
             Ok(()) => {}
@@ -364,7 +364,7 @@ impl Book {
         }
         self.claim(seat.worker, &chain, known);
         let &Seat { worker, unit, block, units, .. } = seat;
-        news.push(News::Seated(Seated { worker, unit, block, units, links }));
+        news.push(PeerUpdate::Seated(Seated { worker, unit, block, units, links }));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The line of one pool of workers: all who wait for any of them, and who of them goes next.
 //!
 //! Three rules, from the outside in. Between classes precedence is strict: the first class that may go goes.
-//! Between the tenants of a class shares are fair: whoever got least for its weight goes (`lobby.rs`). Within a
+//! Between the tenants of a class shares are fair: whoever got least for its weight goes (`class_queue.rs`). Within a
 //! tenant the earliest deadline goes, then the oldest (`share.rs`). Beside the first rule stands aging: who has
 //! waited long behind higher classes goes before them, for a tenth of the work at most (`aging.rs`).
 //!
@@ -15,7 +15,7 @@
 //! says so with `latest`, and may let it `leave`.
 
 mod aging;
-mod lobby;
+mod class_queue;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant, RequestId, TenantId};
 
 use self::aging::Credit;
-use self::lobby::Lobby;
+use self::class_queue::ClassQueue;
 use self::work::Work;
 use crate::settings::{CLASSES_MAX, Class};
 
@@ -97,9 +97,9 @@ pub struct Waiting {
 }
 
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct WaitQueue {
     /// By class.
-    lobbies: Vec<Lobby>,
+    lobbies: Vec<ClassQueue>,
     places: BTreeMap<RequestId, Place>,
     deadlines: BTreeSet<(Instant, RequestId)>,
     aging: Duration,
@@ -112,11 +112,11 @@ struct Place {
     overtaken: u32,
 }
 
-impl Line {
+impl WaitQueue {
     /// Of `classes`, in order of precedence, the first `CLASSES_MAX` count.
-    pub fn new(classes: &[Class], aging: Duration) -> Line {
-        Line {
-            lobbies: classes.iter().take(CLASSES_MAX).map(Lobby::new).collect(),
+    pub fn new(classes: &[Class], aging: Duration) -> WaitQueue {
+        WaitQueue {
+            lobbies: classes.iter().take(CLASSES_MAX).map(ClassQueue::new).collect(),
             places: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             aging,
@@ -129,8 +129,8 @@ impl Line {
     pub fn retune(&mut self, classes: &[Class], aging: Duration) {
         debug_assert_eq!(self.lobbies.len(), classes.len().min(CLASSES_MAX), "classes do not come and go");
         self.aging = aging;
-        for (lobby, class) in self.lobbies.iter_mut().zip(classes) {
-            lobby.retune(class);
+        for (class_queue, class) in self.lobbies.iter_mut().zip(classes) {
+            class_queue.retune(class);
         }
     }
 
@@ -140,13 +140,13 @@ impl Line {
     pub fn join(&mut self, entry: Entry) -> Result<Option<Entry>, Full> {
         debug_assert!(!self.contains(entry.request), "joined twice");
         let full = Full { class: entry.class };
-        let lobby = self.lobbies.get(entry.class.index()).ok_or(full)?;
-        let leaving = match lobby.fits(&entry, None) {
+        let class_queue = self.lobbies.get(entry.class.index()).ok_or(full)?;
+        let leaving = match class_queue.fits(&entry, None) {
             _ if self.contains(entry.request) => return Err(full),
             true => None,
             false => {
-                let other = lobby.displaced_by(&entry).and_then(|it| self.entry(it));
-                Some(other.filter(|it| lobby.fits(&entry, Some(it))).ok_or(full)?)
+                let other = class_queue.displaced_by(&entry).and_then(|it| self.entry(it));
+                Some(other.filter(|it| class_queue.fits(&entry, Some(it))).ok_or(full)?)
             }
         };
         if let Some(other) = leaving {
@@ -178,8 +178,8 @@ impl Line {
         let aged = self.first_by_age(now, open).filter(|&it| fits(it));
         found.extend(aged);
         let mut left = PASSED_OVER_MAX;
-        for (_, lobby) in self.open(open) {
-            lobby.list(found, |it| {
+        for (_, class_queue) in self.open(open) {
+            class_queue.list(found, |it| {
                 let is_in = aged != Some(it) && fits(it);
                 left = left.saturating_sub(usize::from(!is_in));
                 if left == 0 { None } else { Some(is_in) }
@@ -195,8 +195,8 @@ impl Line {
     pub fn go(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) -> Option<Entry> {
         let entry = self.entry(request)?;
         let work = Work::of(entry.cost);
-        for lobby in &mut self.lobbies {
-            lobby.charge(entry.tenant, work.over(entry.weight));
+        for class_queue in &mut self.lobbies {
+            class_queue.charge(entry.tenant, work.over(entry.weight));
         }
         self.leave(request);
         let mut overtook_above = false;
@@ -215,8 +215,8 @@ impl Line {
         if let Some(latest) = entry.latest {
             self.deadlines.remove(&(latest, request));
         }
-        if let Some(lobby) = self.lobbies.get_mut(entry.class.index()) {
-            lobby.remove(&entry);
+        if let Some(class_queue) = self.lobbies.get_mut(entry.class.index()) {
+            class_queue.remove(&entry);
         }
         Some(entry)
     }
@@ -238,10 +238,10 @@ impl Line {
     /// class no longer remembers nothing is given back: it has been forgiven already.
     pub fn correct(&mut self, tenant: TenantId, weight: f64, difference: f64) {
         let work = Work::exactly(difference.abs()).over(weight);
-        for lobby in &mut self.lobbies {
+        for class_queue in &mut self.lobbies {
             match difference < 0.0 {
-                true => lobby.give_back(tenant, work),
-                false => lobby.charge(tenant, work),
+                true => class_queue.give_back(tenant, work),
+                false => class_queue.charge(tenant, work),
             }
         }
     }
@@ -264,7 +264,7 @@ impl Line {
     }
 
     pub fn waiting(&self, class: ClassId) -> Waiting {
-        self.lobbies.get(class.index()).map_or_else(Waiting::default, Lobby::waiting)
+        self.lobbies.get(class.index()).map_or_else(Waiting::default, ClassQueue::waiting)
     }
 
     /// The work that would go before a newcomer of this class: all of its class and of those above. An upper
@@ -283,7 +283,7 @@ impl Line {
     /// How many tenants are remembered, each once in every class: those who wait, and those who had more than
     /// their share and may come again.
     pub fn tenants(&self) -> usize {
-        self.lobbies.iter().map(Lobby::tenants).sum()
+        self.lobbies.iter().map(ClassQueue::tenants).sum()
     }
 
     fn entry(&self, request: RequestId) -> Option<Entry> {
@@ -291,9 +291,9 @@ impl Line {
     }
 
     /// Classes of this set in which somebody waits, in order of precedence.
-    fn open(&self, open: ClassMask) -> impl Iterator<Item = (ClassId, &Lobby)> {
+    fn open(&self, open: ClassMask) -> impl Iterator<Item = (ClassId, &ClassQueue)> {
         let classes = (0..).map(ClassId).zip(&self.lobbies);
-        classes.filter(move |(class, lobby)| open.has(*class) && !lobby.is_empty())
+        classes.filter(move |(class, class_queue)| open.has(*class) && !class_queue.is_empty())
     }
 
     /// The oldest of those below the first class that waits, if it has aged and its turn is earned.
@@ -319,8 +319,8 @@ impl Line {
     }
 
     /// What the oldest of a class costs, if it has aged.
-    fn aged(&self, lobby: &Lobby, now: Instant) -> Option<Work> {
-        let (_, request) = lobby.oldest().filter(|it| now.since(it.0) >= self.aging)?;
+    fn aged(&self, class_queue: &ClassQueue, now: Instant) -> Option<Work> {
+        let (_, request) = class_queue.oldest().filter(|it| now.since(it.0) >= self.aging)?;
         self.entry(request).map(|it| Work::of(it.cost))
     }
 }

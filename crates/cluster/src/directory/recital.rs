@@ -1,7 +1,7 @@
-//! The book told to others, so that it stands for itself: pages, and then claims from the oldest on.
+//! The directory told to others, so that it stands for itself: pages, and then claims from the oldest on.
 
-use crate::book::pages::{PATH_MAX, Page};
-use crate::book::{Book, Claim};
+use crate::directory::pages::{PATH_MAX, Page};
+use crate::directory::{CacheDirectory, Claim};
 use crate::frame::{Links, PAGE, RECORD_LINKS_MAX, Record, Seat, UNFOLD_MAX};
 use maitre_base::hash::NumberMap;
 use std::hash::BuildHasherDefault;
@@ -20,7 +20,7 @@ pub(crate) enum Scope {
     OursSince(u64),
 }
 
-impl Book {
+impl CacheDirectory {
     /// Tells claims within so many bytes, the newest if they do not all fit: first their pages, then the claims from the
     /// oldest on.
     pub(crate) fn recite(&self, scope: Scope, bytes_max: usize, mut push: impl FnMut(&Record<'_>)) {
@@ -79,18 +79,18 @@ impl Book {
 
 /// Pages told so far, and those about to be.
 struct Run<'a> {
-    book: &'a Book,
+    directory: &'a CacheDirectory,
     told: NumberMap<()>,
     pages: Vec<(u64, &'a Page)>,
     links: Vec<u64>,
 }
 
 impl<'a> Run<'a> {
-    fn new(book: &'a Book, bytes_max: usize) -> Run<'a> {
-        // Room for all from the start, and each page looked up once: a full book took 190 ms without either, 63 with both.
-        let pages_max = book.pages.len().min(bytes_max / (8 * PAGE));
+    fn new(directory: &'a CacheDirectory, bytes_max: usize) -> Run<'a> {
+        // Room for all from the start, and each page looked up once: a full directory took 190 ms without either, 63 with both.
+        let pages_max = directory.pages.len().min(bytes_max / (8 * PAGE));
         let told = NumberMap::with_capacity_and_hasher(pages_max, BuildHasherDefault::default());
-        Run { book, told, pages: Vec::new(), links: Vec::new() }
+        Run { directory, told, pages: Vec::new(), links: Vec::new() }
     }
 
     /// Finds the pages up to this one that were not told. Whether they are all there.
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
         self.pages.clear();
         let mut id = last;
         while id != 0 && !self.told.contains_key(&id) {
-            let Some(page) = self.book.pages.get(id).filter(|_| self.pages.len() < PATH_MAX) else {
+            let Some(page) = self.directory.pages.get(id).filter(|_| self.pages.len() < PATH_MAX) else {
                 return false;
             };
             self.pages.push((id, page));

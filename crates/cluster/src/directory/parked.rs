@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-use crate::book::Teller;
+use crate::directory::Teller;
 use crate::frame::{Links, Seat};
 use crate::row::{RouterId, Unit};
 use maitre_base::Instant;

@@ -1,4 +1,4 @@
-//! From a request to a seat, and back: who could take it, who is open to it, which of them the strategy picks.
+//! From a request to a placement, and back: who could take it, who is open to it, which of them the strategy picks.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::bend::Scale;
 use maitre_fleet::fleet::Hold;
-use maitre_fleet::{ModelId, Promise, Slot, Standing, Wanted};
+use maitre_fleet::{ModelId, Promise, Slot, Wanted, WorkerSnapshot};
 use maitre_policy::{Adapter, Ask, Candidate, Name, Pace, Pick, Reported, Room, Strategy};
 use maitre_queue::knee::{self, Caps, Limits};
 
-use super::{Brain, Open, Place, model_of};
+use super::{Attempt, Brain, PendingRequest, model_of};
 use crate::awaited::Awaited;
 use crate::cache::{Cache, Held, Question};
-use crate::event::{Effect, Failure, Form, Refusal, Seat};
+use crate::event::{Effect, Failure, Form, Placement, Refusal};
 use crate::explain::{Opening, Outcome};
 use crate::in_use::Used;
 
-/// What came of looking for a seat.
+/// What came of looking for a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
     Seated,
@@ -46,7 +46,7 @@ pub(super) const LATER: f64 = 1.2;
 const FORGOTTEN: Duration = Duration::from_secs(5);
 
 impl Brain {
-    /// Looks for a seat, and takes it.
+    /// Looks for a placement, and takes it.
     pub(super) fn try_seat(&mut self, now: Instant, request: RequestId, effects: &mut Vec<Effect>) -> Tried {
         self.let_go(request);
         let Some(open) = self.open.get_mut(&request.0) else { return Tried::Nobody };
@@ -80,19 +80,19 @@ impl Brain {
         look: fn(&mut Cache, Question<'_>, &mut Vec<Held>),
     ) -> Option<Name> {
         let open = self.open.get(&request.0)?;
-        self.fleet.standings(now, open.wanted, &open.tried, &mut self.standings);
-        if self.standings.is_empty() {
+        self.fleet.snapshots(now, open.wanted, &open.tried, &mut self.snapshots);
+        if self.snapshots.is_empty() {
             return None;
         }
         let name = self.strategy_of(open.wanted).name();
         if !name.prices_adapters() {
             // Whoever cannot price an adapter goes where it is, then where it fits.
-            let best = self.standings.iter().map(|it| it.slot).min();
-            self.standings.retain(|it| Some(it.slot) == best);
+            let best = self.snapshots.iter().map(|it| it.slot).min();
+            self.snapshots.retain(|it| Some(it.slot) == best);
         }
         match open.prompt.as_ref().filter(|_| name.needs().cache) {
             Some(prompt) => {
-                let question = Question { prompt, tokens: open.ask.prefill, standings: &self.standings };
+                let question = Question { prompt, tokens: open.ask.prefill, snapshots: &self.snapshots };
                 look(&mut self.cache, question, &mut self.held);
             }
             None => self.held.clear(),
@@ -113,30 +113,30 @@ impl Brain {
         self.openings.clear();
         let queue = &self.settings.queue;
         let Some(open) = self.open.get(&request.0).filter(|_| queue.enabled) else {
-            self.openings.resize(self.standings.len(), Opening::Now);
+            self.openings.resize(self.snapshots.len(), Opening::Now);
             return;
         };
         let considerate = self.pools.get(&open.pool).is_some_and(|it| it.must_not_disturb(now, open.class));
         let (caps, part, routers) = (queue.caps(), queue.part_of(open.class), self.routers.heard);
         let is_learned = self.fleet.rates().is_learned();
-        for (place, standing) in self.standings.iter().enumerate() {
+        for (place, snapshot) in self.snapshots.iter().enumerate() {
             let promise = promise(&open.ask, self.held.get(place).copied().unwrap_or_default());
-            let limits = limits(standing.scale, caps).times(part);
+            let limits = limits(snapshot.scale, caps).times(part);
             // What is longer than a first token takes anyway keeps those waiting who are there.
-            let is_long = promise.prefill.0 as f64 > standing.scale.prefill_tokens;
-            let disturbs = considerate && is_long && standing.promised.prefilling > 0;
+            let is_long = promise.prefill.0 as f64 > snapshot.scale.prefill_tokens;
+            let disturbs = considerate && is_long && snapshot.promised.prefilling > 0;
             // One that has done nothing of late may be faster than it was: somebody has to find out.
-            let is_trusted = is_learned && standing.idle < FORGOTTEN;
-            let is_idle = standing.promised.requests == 0;
+            let is_trusted = is_learned && snapshot.idle < FORGOTTEN;
+            let is_idle = snapshot.promised.requests == 0;
             let is_late = |it: Instant| {
                 it <= now
                     || (is_trusted || !is_idle)
-                        && LATER * foresee(standing, promise.prefill, limits) > it.since(now).as_secs_f64()
+                        && LATER * foresee(snapshot, promise.prefill, limits) > it.since(now).as_secs_f64()
             };
             self.openings.push(match open.deadline {
                 Some(deadline) if is_late(deadline) => Opening::TooLate,
                 _ if disturbs => Opening::Disturbs,
-                _ if has_room(standing, &promise, Knee { limits, caps, routers }) => Opening::Now,
+                _ if has_room(snapshot, &promise, Knee { limits, caps, routers }) => Opening::Now,
                 _ => Opening::Later,
             });
         }
@@ -161,20 +161,20 @@ impl Brain {
         candidates.clear();
         self.places.clear();
         if let Some(open) = self.open.get(&request.0) {
-            self.places.extend((0..self.standings.len()).filter(|&it| fits(self.openings[it])));
+            self.places.extend((0..self.snapshots.len()).filter(|&it| fits(self.openings[it])));
             candidates.extend(self.places.iter().map(|&it| self.candidate_at(open, it)));
         }
         self.candidates = candidates;
     }
 
     /// One who stands, as a strategy sees it.
-    pub(super) fn candidate_at(&self, open: &Open, place: usize) -> Candidate {
-        let standing = &self.standings[place];
+    pub(super) fn candidate_at(&self, open: &PendingRequest, place: usize) -> Candidate {
+        let snapshot = &self.snapshots[place];
         let held = self.held.get(place).copied().unwrap_or_default();
-        let mut candidate = candidate(standing, held, self.cache.holds(standing.worker));
-        reckon(&mut candidate, self.awaited.at(standing.worker, open.class));
+        let mut candidate = candidate(snapshot, held, self.cache.holds(snapshot.worker));
+        reckon(&mut candidate, self.awaited.at(snapshot.worker, open.class));
         if let Some(in_use) = &self.in_use {
-            let Used { all, of_prompt } = in_use.at(standing.worker, open.prompt.as_ref());
+            let Used { all, of_prompt } = in_use.at(snapshot.worker, open.prompt.as_ref());
             (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
         }
         candidate
@@ -187,7 +187,7 @@ impl Brain {
     }
 
     /// Whether the strategy in charge of a request goes by what caches hold of it.
-    pub(super) fn sees_caches(&self, open: &Open) -> bool {
+    pub(super) fn sees_caches(&self, open: &PendingRequest) -> bool {
         self.strategy_of(open.wanted).name().needs().cache
     }
 
@@ -197,22 +197,22 @@ impl Brain {
         let (decision, foreseen) = self.write_down(now, request, picked);
         let is_noted = self.open.get(&request.0).is_some_and(|it| self.is_noted(it));
         let Some(open) = self.open.get_mut(&request.0) else { return };
-        let standing = self.standings[picked.place];
-        let worker = standing.worker;
+        let snapshot = self.snapshots[picked.place];
+        let worker = snapshot.worker;
         let promise = promise(&open.ask, held.unwrap_or_default());
-        let ahead = (standing.wait_seconds / standing.prefill.slope) as u64;
+        let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         let noted = open.prompt.as_ref().filter(|_| is_noted);
         let planted = noted.and_then(|it| self.cache.seated(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.in_use, noted) {
             in_use.begin(worker, prompt);
         }
-        let told = noted.filter(|_| self.untold.is_some()).cloned();
+        let told = noted.filter(|_| self.dirty.is_some()).cloned();
         let prefill_ahead = ahead.saturating_add(promise.prefill.0);
-        let company = standing.promised.requests;
+        let company = snapshot.promised.requests;
         let adapter = model_of(open.wanted).filter(|&it| self.fleet.is_adapter(it));
         let (first, mark) = (None, None);
         let prefill = promise.prefill;
-        open.seat = Some(Place {
+        open.placement = Some(Attempt {
             worker,
             promise,
             at: now,
@@ -228,7 +228,7 @@ impl Brain {
             foreseen,
         });
         open.line.go(now);
-        let seat = Seat {
+        let placement = Placement {
             request,
             worker,
             why: picked.pick.why,
@@ -240,17 +240,17 @@ impl Brain {
         let (pool, class) = (open.pool, open.class);
         self.fleet.promise(now, worker, promise);
         self.tell_promised(worker);
-        told.into_iter().for_each(|it| self.tell_seated(standing.key, it));
+        told.into_iter().for_each(|it| self.tell_seated(snapshot.key, it));
         self.hold_adapter(worker, adapter, Hold::Begins);
         if let Some(pool) = self.pools.get_mut(&pool) {
-            pool.seated(now, class, promise.prefill.0 as f64 * standing.prefill.slope);
+            pool.seated(now, class, promise.prefill.0 as f64 * snapshot.prefill.slope);
         }
-        effects.push(Effect::Seat(seat));
+        effects.push(Effect::Place(placement));
     }
 
     /// Whether what a prompt will leave in a cache is to be noted. One that its strategy does not look at is noted for
     /// the shadows' sake, unless another model's strategy goes by caches: it must not see more than it would without.
-    fn is_noted(&self, open: &Open) -> bool {
+    fn is_noted(&self, open: &PendingRequest) -> bool {
         open.prompt.is_some() && (self.sees_caches(open) || !self.settings.needs_in_charge().cache)
     }
 
@@ -264,7 +264,7 @@ impl Brain {
     fn hold_out(&mut self, now: Instant, request: RequestId, place: usize) {
         let Some(open) = self.open.get_mut(&request.0) else { return };
         let held = self.held.get(place).copied().unwrap_or_default();
-        let (worker, prefill) = (self.standings[place].worker, promise(&open.ask, held).prefill);
+        let (worker, prefill) = (self.snapshots[place].worker, promise(&open.ask, held).prefill);
         open.line.held_out.get_or_insert(now);
         open.line.awaits = Some((worker, prefill));
         self.awaited.begin(worker, open.class, prefill);
@@ -278,11 +278,11 @@ impl Brain {
         }
     }
 
-    /// Takes a request from its seat: what was promised for it there is promised no more, and what we hoped
+    /// Takes a request from its placement: what was promised for it there is promised no more, and what we hoped
     /// its prefill would leave in the cache is not there unless it was done.
-    pub(super) fn unseat(&mut self, request: RequestId) -> Option<Place> {
+    pub(super) fn unseat(&mut self, request: RequestId) -> Option<Attempt> {
         let open = self.open.get_mut(&request.0)?;
-        let place = open.seat.take()?;
+        let place = open.placement.take()?;
         if let (Some(prompt), Some(planted), false) = (&open.prompt, place.planted, place.promise.prefilled) {
             self.cache.failed(place.worker, prompt, planted);
         }
@@ -341,14 +341,14 @@ fn strategy<'a>(
 
 /// Seconds until the first token of a request with so much to prefill would come there: what was promised before, the
 /// wait for a place if all are taken, and its own.
-pub(super) fn foresee(standing: &Standing, prefill: Tokens, limits: Limits) -> f64 {
-    let requests = f64::from(standing.requests.max(1));
-    let place = match standing.requests >= limits.sequences {
+pub(super) fn foresee(snapshot: &WorkerSnapshot, prefill: Tokens, limits: Limits) -> f64 {
+    let requests = f64::from(snapshot.requests.max(1));
+    let place = match snapshot.requests >= limits.sequences {
         // Answers are half done, in the mean, and any of them will do.
-        true => standing.promised.decode.0 as f64 / requests / 2.0 * standing.decode.at(requests) / requests,
+        true => snapshot.promised.decode.0 as f64 / requests / 2.0 * snapshot.decode.at(requests) / requests,
         false => 0.0,
     };
-    standing.wait_seconds.max(0.0) + place + standing.prefill.at(prefill.0 as f64)
+    snapshot.wait_seconds.max(0.0) + place + snapshot.prefill.at(prefill.0 as f64)
 }
 
 pub(super) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> Limits {
@@ -370,12 +370,12 @@ impl Knee {
     /// it was free: a router that comes late to a full fleet would wait for ever. So each may fill its part whatever
     /// others have, within what the operator allows, and those with more stand back until all together have no more than
     /// there should be.
-    pub(super) fn is_above(self, standing: &Standing) -> bool {
+    pub(super) fn is_above(self, snapshot: &WorkerSnapshot) -> bool {
         let Knee { limits, caps, routers } = self;
-        let promised = (standing.requests, standing.promised.prefill);
+        let promised = (snapshot.requests, snapshot.promised.prefill);
         is_less(promised, limits)
             || routers > 1
-                && is_less(standing.ours, limits.times(1.0 / f64::from(routers)))
+                && is_less(snapshot.ours, limits.times(1.0 / f64::from(routers)))
                 && is_less(promised, caps.as_limits())
     }
 }
@@ -385,15 +385,15 @@ fn is_less((requests, prefill): (u32, Tokens), limits: Limits) -> bool {
 }
 
 /// The same, and its cache has room for this request.
-fn has_room(standing: &Standing, promise: &Promise, knee: Knee) -> bool {
+fn has_room(snapshot: &WorkerSnapshot, promise: &Promise, knee: Knee) -> bool {
     // One that has nothing to do takes anything: if not now, when? What no cache could ever hold waits for nothing. As
     // engines do, we ask for room for the prompt, and see about the answer when it comes.
-    let fits = standing.promised.requests == 0
-        || standing.room.is_none_or(|(capacity, _)| {
+    let fits = snapshot.promised.requests == 0
+        || snapshot.room.is_none_or(|(capacity, _)| {
             let room = (capacity.0 as f64 * CACHE_FULL) as u64;
-            promise.prefill.0 > room || (standing.used + promise.prefill).0 <= room
+            promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
         });
-    fits && knee.is_above(standing)
+    fits && knee.is_above(snapshot)
 }
 
 /// What a request will cost a worker that holds so much of it.
@@ -410,33 +410,33 @@ fn reckon(candidate: &mut Candidate, awaited: Awaited) {
     candidate.wait_seconds += awaited.prefill.0 as f64 * candidate.pace.prefill_token;
 }
 
-fn candidate(standing: &Standing, held: Held, holds: Tokens) -> Candidate {
+fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {
     Candidate {
-        worker: standing.worker,
-        key: standing.key,
-        requests: standing.requests,
-        prefilling: standing.promised.prefilling,
-        prefill: standing.promised.prefill,
-        decode: standing.promised.decode,
-        share: standing.share,
+        worker: snapshot.worker,
+        key: snapshot.key,
+        requests: snapshot.requests,
+        prefilling: snapshot.promised.prefilling,
+        prefill: snapshot.promised.prefill,
+        decode: snapshot.promised.decode,
+        share: snapshot.share,
         held: held.tokens,
         held_below: held.below,
         holds,
         in_use: Tokens::ZERO,
         held_in_use: Tokens::ZERO,
         pace: Pace {
-            floor: standing.prefill.base,
-            prefill_token: standing.prefill.slope,
-            step: standing.decode.base,
-            step_request: standing.decode.slope,
+            floor: snapshot.prefill.base,
+            prefill_token: snapshot.prefill.slope,
+            step: snapshot.decode.base,
+            step_request: snapshot.decode.slope,
         },
-        wait_seconds: standing.wait_seconds,
-        room: standing.room.map(|(capacity, pinned)| Room { capacity, pinned }),
+        wait_seconds: snapshot.wait_seconds,
+        room: snapshot.room.map(|(capacity, pinned)| Room { capacity, pinned }),
         reported: Reported {
-            waiting: standing.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
-            kv_usage: standing.kv_usage,
+            waiting: snapshot.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
+            kv_usage: snapshot.kv_usage,
         },
-        adapter: match standing.slot {
+        adapter: match snapshot.slot {
             Slot::Ready => Adapter::Ready,
             Slot::Loads => Adapter::Loads,
             Slot::Waits => Adapter::Waits,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, RequestId, TenantId};
 
-use crate::line::aging::AGED_PART;
-use crate::line::work::{Work, per_weight};
-use crate::line::{ClassMask, Entry, LOOK, OVERTAKEN_MAX};
 use crate::settings::Class;
+use crate::wait_queue::aging::AGED_PART;
+use crate::wait_queue::work::{Work, per_weight};
+use crate::wait_queue::{ClassMask, Entry, LOOK, OVERTAKEN_MAX};
 
 pub(super) struct Oracle {
     classes: Vec<Class>,

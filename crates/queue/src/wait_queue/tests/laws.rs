@@ -68,7 +68,7 @@ fn mask(open: u8) -> ClassMask {
 
 /// The line and the plain one, side by side.
 struct Pair {
-    line: Line,
+    line: WaitQueue,
     oracle: Oracle,
     now: Instant,
     count: u64,
@@ -78,7 +78,7 @@ impl Pair {
     fn new() -> Pair {
         let classes = classes(usize::from(CLASSES), REQUESTS_MAX, TOKENS_MAX);
         Pair {
-            line: Line::new(&classes, AGING),
+            line: WaitQueue::new(&classes, AGING),
             oracle: Oracle::new(&classes, AGING),
             now: at(100),
             count: 0,

@@ -8,8 +8,8 @@ use maitre_dispatch::{Blocks, Event};
 use maitre_fleet::Load;
 use maitre_index::Tier;
 
-use super::deck;
 use super::outcome::Worked;
+use super::prepared;
 use crate::engine::{self, Engine, Job, JobId, Known, Output};
 use crate::kv::Change;
 use crate::profile::Profile;
@@ -20,7 +20,7 @@ const CHANGES_MAX: usize = 1 << 20;
 const NOBODY: u64 = u64::MAX;
 
 #[expect(clippy::struct_excessive_bools, reason = "a script turns each of them by itself")]
-pub(super) struct Desk {
+pub(super) struct SimWorker {
     pub(super) engine: Engine,
     pub(super) profile: Profile,
     /// How many times as long everything takes.
@@ -43,11 +43,12 @@ pub(super) struct Desk {
     scratch: Batch,
 }
 
-impl Desk {
-    pub(super) fn new(profile: Profile, has_events: bool) -> Desk {
+impl SimWorker {
+    pub(super) fn new(profile: Profile, has_events: bool) -> SimWorker {
         let changes_max = if has_events { CHANGES_MAX } else { 0 };
-        let settings = engine::Settings { changes_max, words: deck::token, ..engine::Settings::new(profile) };
-        Desk {
+        let settings =
+            engine::Settings { changes_max, words: prepared::token, ..engine::Settings::new(profile) };
+        SimWorker {
             engine: Engine::new(settings),
             profile,
             slowness: 1.0,

@@ -14,8 +14,8 @@ fn classes(count: usize, requests_max: u32, tokens_max: u64) -> Vec<Class> {
     vec![class; count]
 }
 
-fn line() -> Line {
-    Line::new(&classes(3, 1_000, 1_000_000), AGING)
+fn line() -> WaitQueue {
+    WaitQueue::new(&classes(3, 1_000, 1_000_000), AGING)
 }
 
 fn at(seconds: u64) -> Instant {
@@ -44,20 +44,20 @@ fn in_class(class: u8, request: u64) -> Entry {
     Entry { class: ClassId(class), ..entry(request) }
 }
 
-fn next(line: &Line, now: Instant) -> Vec<u64> {
+fn next(line: &WaitQueue, now: Instant) -> Vec<u64> {
     let mut found = Vec::new();
     line.next(now, ClassMask::ALL, &mut found);
     found.iter().map(|it| it.0).collect()
 }
 
 /// Lets the first go, if somebody is there.
-fn step(line: &mut Line, now: Instant) -> Option<Entry> {
+fn step(line: &mut WaitQueue, now: Instant) -> Option<Entry> {
     let first = *next(line, now).first()?;
     line.go(now, RequestId(first), &[])
 }
 
 #[track_caller]
-fn join(line: &mut Line, entries: impl IntoIterator<Item = Entry>) {
+fn join(line: &mut WaitQueue, entries: impl IntoIterator<Item = Entry>) {
     for entry in entries {
         assert_eq!(line.join(entry), Ok(None), "{entry:?}");
     }
@@ -75,7 +75,7 @@ fn check(entries: &[Entry], expected: &[u64]) {
 }
 
 #[track_caller]
-fn assert_empty(line: &Line) {
+fn assert_empty(line: &WaitQueue) {
     assert!(line.is_empty() && line.tenants() == 0 && line.earliest().is_none(), "{line:?}");
     for class in 0..3 {
         assert_eq!(line.waiting(ClassId(class)), Waiting::default());
@@ -229,7 +229,7 @@ fn the_aged_go_first_once_ten_times_their_cost_has_gone_before_them() {
     let mut line = line();
     join(&mut line, [in_class(2, 1)]);
     join(&mut line, (100..150).map(|it| in_class(0, it)));
-    let gone = |line: &mut Line, now| step(line, now).unwrap().request.0;
+    let gone = |line: &mut WaitQueue, now| step(line, now).unwrap().request.0;
     // Not aged yet: nothing is earned.
     for request in 100..120 {
         assert_eq!(gone(&mut line, at(9)), request);
@@ -278,13 +278,13 @@ fn what_waits_is_counted_by_class() {
 }
 
 /// A class with room for four requests and 1,000 tokens.
-fn small(entries: impl IntoIterator<Item = Entry>) -> Line {
-    let mut line = Line::new(&classes(3, 4, 1_000), AGING);
+fn small(entries: impl IntoIterator<Item = Entry>) -> WaitQueue {
+    let mut line = WaitQueue::new(&classes(3, 4, 1_000), AGING);
     join(&mut line, entries);
     line
 }
 
-fn left(line: &mut Line, entry: Entry) -> Result<Option<u64>, Full> {
+fn left(line: &mut WaitQueue, entry: Entry) -> Result<Option<u64>, Full> {
     line.join(entry).map(|it| it.map(|it| it.request.0))
 }
 
