@@ -90,7 +90,7 @@ class House:
             time.sleep(0.02)
 
     def until_nothing_is_open(self):
-        self.until_metric("maitre_open_requests", lambda values: values == [0])
+        self.until_metric("maitre_requests_in_flight", lambda values: values == [0])
 
 
 def ask(method, url, body=None):

@@ -9,7 +9,7 @@ pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
 /// Which data-parallel rank of an engine is to take a request; vLLM and SGLang agree on it.
 pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Prompt tokens that we believe the worker held.
-pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-held-tokens");
+pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-cached-tokens");
 /// Asks for the whole of a decision, and tells it.
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
 /// Milliseconds that a request stood in line.

@@ -183,7 +183,7 @@ const WORKER_ROWS: [Row; 18] = [
     ("worker_block_tokens", "Tokens in a block as we count them for this worker", |it| {
         Some(f64::from(it.cache.block(it.worker.id)))
     }),
-    ("worker_held_blocks", "Blocks we believe the worker's cache holds", |it| {
+    ("worker_cached_blocks", "Blocks we believe the worker's cache holds", |it| {
         let numbers = it.cache.numbers(it.worker.id)?;
         Some(f64::from(numbers.reported_blocks.max(numbers.predicted_blocks)))
     }),
@@ -244,7 +244,7 @@ impl Metrics {
         registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
         let traced = Traced::new(registry);
         let open = Gauge::default();
-        registry.register("open_requests", "Requests arrived and not ended", open.clone());
+        registry.register("requests_in_flight", "Requests arrived and not ended", open.clone());
         let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {

@@ -129,7 +129,7 @@ const tests = {
       await live(page);
       await says(page, "#decisions-empty", /No traffic yet/);
       for (let count = 0; count < asked; count += 1) await chat(house, `A table for ${count % 3}, please. `.repeat(40));
-      await until("nothing is open", async () => await house.metric("maitre_open_requests") === 0);
+      await until("nothing is open", async () => await house.metric("maitre_requests_in_flight") === 0);
       await newerThan(page, Date.now());
       assert.equal(await house.metric("maitre_requests_total", { outcome: "answered" }), asked);
       assert.equal(await total(page, "answered"), asked);

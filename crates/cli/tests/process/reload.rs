@@ -143,7 +143,7 @@ async fn a_thousand_reloads_under_load_harm_no_request() {
     }
     assert!(served.load(Ordering::Relaxed) > 100, "there was load");
     let page = serve.metrics().await;
-    assert!(page.contains("maitre_open_requests 0"), "{page}");
+    assert!(page.contains("maitre_requests_in_flight 0"), "{page}");
     let other = |it: &&str| it.starts_with("maitre_requests_total") && !it.contains("outcome=\"answered\"");
     assert_eq!(page.lines().filter(other).collect::<Vec<_>>(), Vec::<&str>::new());
     serve.program.signal("TERM");

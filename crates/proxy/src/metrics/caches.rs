@@ -42,7 +42,10 @@ impl Caches {
         let prompt_tokens =
             tokens("prompt_tokens", "Prompt tokens of answers that told how many were cached");
         let cached_tokens = tokens("cached_tokens", "Those of them that the engine found in its cache");
-        let held_tokens = tokens("held_tokens", "Those of them that we believed were cached");
+        let held_tokens = tokens(
+            "expected_cached_tokens",
+            "Prompt tokens the router expected to be cached on the chosen worker",
+        );
         let index_bytes = Gauge::default();
         registry.register("index_bytes", "Memory of the index of caches", index_bytes.clone());
         let feeds = Feeds::new(registry);

@@ -65,7 +65,7 @@ impl Cluster {
             family
         };
         let connected = gauge("cluster_connected", "1 while others can be told anything");
-        let pages = gauge("cluster_pages", "Pages of prefixes that routers refer to");
+        let pages = gauge("cluster_segments", "Segments of prefix chains shared between routers");
         let rows = gauge("cluster_rows", "Rows of all routers that are in the view");
         let limit_share = Family::default();
         registry.register(

@@ -61,7 +61,7 @@ pub(crate) fn believed_and_found(answer: &Answer) -> (u64, u64) {
         text.lines().rev().find_map(|it| it.strip_prefix("data: ").filter(|it| it.contains("\"usage\":{")));
     let usage: serde_json::Value = serde_json::from_str(usage.unwrap_or_else(|| panic!("{text}"))).unwrap();
     let found = usage["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
-    (answer.header("x-maitre-held-tokens").parse().unwrap(), found)
+    (answer.header("x-maitre-cached-tokens").parse().unwrap(), found)
 }
 
 impl Table {
@@ -98,7 +98,7 @@ async fn check_exact(engine: maitre_sim::http::Settings) {
     let read = metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"engine\"}");
     assert_eq!(read, 120.0, "every prompt was read by an engine");
     assert_eq!(
-        metric(&page, "maitre_held_tokens_total"),
+        metric(&page, "maitre_expected_cached_tokens_total"),
         metric(&page, "maitre_cached_tokens_total"),
         "{page}"
     );

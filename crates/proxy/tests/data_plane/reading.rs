@@ -35,7 +35,8 @@ async fn a_model_whose_tokenizer_we_have_is_read_exactly() {
     let table = table_with(2, engine_settings(), with_tokenizer("chatml")).await;
     let mut client = table.client().await;
     let question = "Where did the ship go after the storm? ".repeat(30);
-    let held = |answer: &crate::table::Answer| answer.header("x-maitre-held-tokens").parse::<u64>().unwrap();
+    let held =
+        |answer: &crate::table::Answer| answer.header("x-maitre-cached-tokens").parse::<u64>().unwrap();
     let first = client.post("/v1/chat/completions", chat(&[&question])).await;
     assert_eq!((held(&first), first.header("x-maitre-why")), (0, "least-delay"));
     let second = client.post("/v1/chat/completions", chat(&[&question, "South.", "And then?"])).await;

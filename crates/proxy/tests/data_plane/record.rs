@@ -137,7 +137,7 @@ async fn strategies_that_read_no_prompts_are_recorded_too_and_pick_as_before() {
     let folder = Folder::new("picks");
     let table = table_with(2, engine_settings(), recording(Name::LeastWork, folder.file())).await;
     let answer = table.client().await.post(CHAT, chat(&[&prose("a", 50)], &json!({}))).await;
-    assert_eq!(answer.header("x-maitre-held-tokens"), "", "nobody looks into caches for this one");
+    assert_eq!(answer.header("x-maitre-cached-tokens"), "", "nobody looks into caches for this one");
     assert!(!table.router.metrics().contains("maitre_prompts_read_total{"));
     stop(table).await;
     assert_eq!(folder.read().len(), 1);

@@ -70,7 +70,7 @@ async fn the_same_prompt_of_two_tenants_shares_no_cache() {
         let mut ask = async |key| {
             let answer = client.ask(showing(post(CHAT, body.clone()), key)).await.unwrap();
             assert_eq!(answer.status, 200, "{}", answer.text());
-            let held: u64 = answer.header("x-maitre-held-tokens").parse().unwrap();
+            let held: u64 = answer.header("x-maitre-cached-tokens").parse().unwrap();
             (cached(&answer) > 0, held > 0)
         };
         assert_eq!(ask(ACME).await, (false, false));

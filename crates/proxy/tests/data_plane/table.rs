@@ -193,6 +193,6 @@ impl Table {
         within(self.router.until(|brain| brain.open() == 0)).await;
         assert!(self.nothing_is_open(), "promises without requests:\n{}", self.router.metrics());
         let page = self.router.metrics();
-        assert_eq!(metric(&page, "maitre_open_requests"), 0.0);
+        assert_eq!(metric(&page, "maitre_requests_in_flight"), 0.0);
     }
 }

@@ -157,7 +157,7 @@ fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {
     let (prompt, cached, held) = (
         total("maitre_prompt_tokens_total"),
         total("maitre_cached_tokens_total"),
-        total("maitre_held_tokens_total"),
+        total("maitre_expected_cached_tokens_total"),
     );
     let trust = holding(page, "maitre_worker_trust", "trust");
     let is_blind = !trust.is_empty() && trust.iter().all(|it| it.1 == "none");

@@ -465,7 +465,7 @@ fn a_router_tells_on_itself() {
     check_router("maitre_queue_refusals_total{class=\"batch\",reason=\"deadline\"} 7", &[]);
     let tokens = |prompt, cached, held| {
         format!(
-            "maitre_prompt_tokens_total {prompt}\nmaitre_cached_tokens_total {cached}\nmaitre_held_tokens_total {held}"
+            "maitre_prompt_tokens_total {prompt}\nmaitre_cached_tokens_total {cached}\nmaitre_expected_cached_tokens_total {held}"
         )
     };
     check_router(&tokens(1_000_000, 500_000, 450_000), &[]);
@@ -502,7 +502,7 @@ fn a_router_may_see_workers_otherwise_than_we_do() {
     check(|fleet| fleet.router = Some(ranked), &[]);
     let cold = with(|it| {
         it.replace("trust=\"fresh\"", "trust=\"none\"")
-            + "maitre_prompt_tokens_total 1000000\nmaitre_cached_tokens_total 20\nmaitre_held_tokens_total 0\n"
+            + "maitre_prompt_tokens_total 1000000\nmaitre_cached_tokens_total 20\nmaitre_expected_cached_tokens_total 0\n"
     });
     check(
         |fleet| {
