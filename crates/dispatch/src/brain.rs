@@ -11,17 +11,18 @@ use maitre_index::{Planted, Report, Root, Stored};
 use maitre_policy::{Ask, Candidate, Strategy};
 use maitre_queue as queue;
 
-use crate::awaited;
-use crate::budget::Budget;
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
-use crate::dirty::DirtySet;
 use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal};
-use crate::explain::{Opening, Outcome, Ring};
-use crate::forecast::{Forecast, Foreseen};
-use crate::hot::Prefixes;
-use crate::in_use::InUse;
+use crate::observer::decision::{Opening, Outcome};
+use crate::observer::dirty::DirtySet;
+use crate::observer::forecast::{Forecast, Foreseen};
+use crate::observer::hot::Prefixes;
+use crate::observer::ring::Ring;
+use crate::observer::shadow::Shadows;
+use crate::placer::in_use::InUse;
+use crate::reservations;
+use crate::scheduler::retry_budget::Budget;
 use crate::settings::Settings;
-use crate::shadow::Shadows;
 
 mod consider;
 mod hear;
@@ -165,7 +166,7 @@ pub struct Brain {
     /// By the number of the model.
     pools: NumberMap<Pool>,
     /// Those in line for one worker alone.
-    awaited: awaited::All,
+    awaited: reservations::All,
     /// Requests in line, in all pools.
     waiting: usize,
     /// Workers have gone, or serve something else, since we last asked whether those in line still have anybody
@@ -210,7 +211,7 @@ impl Brain {
             unlisted: Strategy::new(settings.strategy, settings.knobs),
             open: NumberMap::default(),
             pools: NumberMap::default(),
-            awaited: awaited::All::default(),
+            awaited: reservations::All::default(),
             waiting: 0,
             fleet_changed: false,
             looked: Instant::ZERO,

@@ -116,7 +116,7 @@ pub enum Event<'a> {
 
 /// Whether this piece of a stream is one that `Streamed` is told of: the 32nd, and whenever their number has
 /// doubled. Fewer tell little of a pace; more would cost and tell nothing.
-pub const fn is_told(pieces: u32) -> bool {
+pub const fn reports_progress(pieces: u32) -> bool {
     pieces >= 32 && pieces.is_power_of_two()
 }
 

@@ -3,21 +3,17 @@
 //! It is driven: by sockets in production, by virtual time in replay. It opens nothing, waits for
 //! nothing and reads no clock, so what it does in one it does in the other.
 
-mod awaited;
 pub mod brain;
-pub mod budget;
 pub mod cache;
-mod dirty;
 pub mod event;
-pub mod explain;
-pub mod forecast;
-pub mod hot;
-pub mod in_use;
+pub mod observer;
 pub mod peers;
+mod placer;
+mod reservations;
+pub mod scheduler;
 pub mod settings;
-pub mod shadow;
 
 pub use brain::{Brain, Plan, Reader};
 pub use cache::Prompt;
-pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Placement, Refusal, is_told};
+pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
 pub use settings::Settings;

@@ -8,7 +8,8 @@ use maitre_index as index;
 use maitre_policy::{Knobs, Name, Needs};
 use maitre_queue as queue;
 
-use crate::{budget, explain};
+use crate::observer::decision::RecordSettings;
+use crate::scheduler::retry_budget::RetryIncome;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -17,7 +18,7 @@ pub struct Settings {
     pub strategies: BTreeMap<String, Name>,
     pub knobs: Knobs,
     pub health: health::Settings,
-    pub budget: budget::Settings,
+    pub budget: RetryIncome,
     /// Second attempts a request may have after a worker has seen it. With one, a request that kills
     /// its worker takes two down at the most.
     pub failovers_max: u32,
@@ -25,7 +26,7 @@ pub struct Settings {
     pub queue: queue::Settings,
     /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
     pub reads_all: bool,
-    pub explain: explain::Settings,
+    pub explain: RecordSettings,
     /// Strategies that are asked about every decision, and not obeyed.
     pub shadows: Vec<Name>,
     /// The part of all decisions that they are asked about, in [0, 1].
@@ -50,12 +51,12 @@ impl Default for Settings {
             strategies: BTreeMap::new(),
             knobs: Knobs::default(),
             health: health::Settings::default(),
-            budget: budget::Settings::default(),
+            budget: RetryIncome::default(),
             failovers_max: 1,
             index: index::Settings::default(),
             queue: queue::Settings::default(),
             reads_all: false,
-            explain: explain::Settings::default(),
+            explain: RecordSettings::default(),
             shadows: Vec::new(),
             shadow_sample: 1.0,
             quarantine: QUARANTINE,

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_dispatch::observer;
 use maitre_dispatch::peers::Outbox;
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal, explain};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal};
 use maitre_fleet::{Change, State};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -200,9 +201,9 @@ impl RouterState {
     }
 
     /// What would be done with a request that came now; it is not done.
-    pub(crate) fn consider(&self, arrival: &Arrival<'_>) -> Result<explain::Decision, Refusal> {
+    pub(crate) fn consider(&self, arrival: &Arrival<'_>) -> Result<observer::decision::Decision, Refusal> {
         let now = self.now();
-        self.mind.lock().brain.consider(now, arrival)
+        self.mind.lock().brain.explain(now, arrival)
     }
 
     /// What a scraper of `/metrics` sees.

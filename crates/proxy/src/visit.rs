@@ -12,7 +12,7 @@ use http::{Request, StatusCode};
 use maitre_base::{ClassId, Instant, RequestId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, is_told};
+use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
 use maitre_fleet::estimate::Counted;
 use tokio::time::timeout;
 use tracing::debug;
@@ -256,7 +256,7 @@ impl RequestGuard {
             if let Some(Placement { worker, .. }) = self.placement {
                 self.lane.house.on(Event::FirstToken { request: self.request, worker });
             }
-        } else if is_told(self.pace.pieces) {
+        } else if reports_progress(self.pace.pieces) {
             self.lane.house.on(Event::Streamed { request: self.request, pieces: self.pace.pieces });
         }
     }

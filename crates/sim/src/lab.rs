@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Placement, Prompt, is_told};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Placement, Prompt, reports_progress};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
@@ -489,7 +489,7 @@ impl Lab<'_> {
             }
         }
         for output in &outputs {
-            let looks = is_told(output.index + 1);
+            let looks = reports_progress(output.index + 1);
             if output.index > 0 && output.finish.is_none() && !looks {
                 continue;
             }

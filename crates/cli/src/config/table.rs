@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use maitre_dispatch::brain::ATTEMPTS_MAX;
-use maitre_dispatch::explain::DECISIONS_MAX;
+use maitre_dispatch::observer::decision::DECISIONS_MAX;
 
 use super::field::Field;
 use super::knob::{Knob, Section};

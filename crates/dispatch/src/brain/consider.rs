@@ -13,8 +13,8 @@ use super::placement::Picked;
 use super::{Brain, PendingRequest, model_of};
 use crate::cache::Cache;
 use crate::event::{Arrival, Refusal};
-use crate::explain::{Decision, Opening, Outcome};
-use crate::shadow::Case;
+use crate::observer::decision::{Decision, Opening, Outcome};
+use crate::observer::shadow::Case;
 
 /// The request that is none: nobody ever arrives under this number.
 const NOBODY: RequestId = RequestId(u64::MAX);
@@ -22,7 +22,7 @@ const NOBODY: RequestId = RequestId(u64::MAX);
 impl Brain {
     /// What would be done with this request if it arrived now; its number does not matter. One that would stand in line
     /// is shown with the worker that would cost least, and says so by its outcome.
-    pub fn consider(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<Decision, Refusal> {
+    pub fn explain(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<Decision, Refusal> {
         let wanted = self.wanted(arrival.model)?;
         let open = self.opened(now, arrival, wanted);
         let queue = &self.settings.queue;

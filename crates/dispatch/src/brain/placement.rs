@@ -11,11 +11,11 @@ use maitre_policy::{Adapter, Ask, Candidate, Name, Pace, Pick, Reported, Room, S
 use maitre_queue::knee::{self, Caps, Limits};
 
 use super::{Attempt, Brain, PendingRequest, model_of};
-use crate::awaited::Awaited;
 use crate::cache::{Cache, Held, Question};
 use crate::event::{Effect, Failure, Form, Placement, Refusal};
-use crate::explain::{Opening, Outcome};
-use crate::in_use::Used;
+use crate::observer::decision::{Opening, Outcome};
+use crate::placer::in_use::Used;
+use crate::reservations::Awaited;
 
 /// What came of looking for a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

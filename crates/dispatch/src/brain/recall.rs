@@ -13,7 +13,7 @@ use maitre_fleet::WorkerSnapshot;
 use super::Brain;
 use super::placement::{LATER, Tried, foresee, limits};
 use crate::event::Effect;
-use crate::explain::Outcome;
+use crate::observer::decision::Outcome;
 
 /// Most that one request calls back.
 const RECALLS_MAX: usize = 16;

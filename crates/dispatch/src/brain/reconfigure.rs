@@ -8,7 +8,7 @@ use maitre_base::{Instant, RequestId};
 
 use super::Brain;
 use crate::event::{Effect, Refusal};
-use crate::in_use::InUse;
+use crate::placer::in_use::InUse;
 use crate::settings::Settings;
 
 /// What cannot change while we run.

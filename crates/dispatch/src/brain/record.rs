@@ -10,10 +10,11 @@ use maitre_policy::{Ask, Candidate, least_delay};
 use super::placement::Picked;
 use super::{Attempt, Brain, PendingRequest, model_of};
 use crate::cache::Question;
-use crate::explain::{CANDIDATES_MAX, Considered, Decision, Least, Opening, Outcome, PRICED_MAX, Ring, ring};
-use crate::forecast::{Foreseen, Prediction};
-use crate::hot::{Hot, Sight};
-use crate::shadow::{self, Case};
+use crate::observer::decision::{CANDIDATES_MAX, Considered, Decision, Least, Opening, Outcome, PRICED_MAX};
+use crate::observer::forecast::{Foreseen, Prediction};
+use crate::observer::hot::{Hot, Sight};
+use crate::observer::ring::{self, Ring};
+use crate::observer::shadow::{self, Case};
 
 /// Of those that are priced for the record alone, the ones that hold most of the prompt.
 const HOLDERS_PRICED: usize = PRICED_MAX / 2;

@@ -11,8 +11,8 @@ use maitre_fleet::{ModelId, State, Wanted};
 use super::wait::base;
 use super::{Brain, PendingRequest, model_of};
 use crate::cache::Prompt;
-use crate::dirty::DirtySet;
 use crate::event::Arrival;
+use crate::observer::dirty::DirtySet;
 use crate::peers::Outbox;
 
 /// The link of a prompt's chain by which routers tell equals apart: 256 tokens in, with blocks of 16, which is past

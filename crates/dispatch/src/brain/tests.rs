@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::event::{Failure, Placement};
-use crate::{budget, explain};
+use crate::observer::decision::RecordSettings;
+use crate::scheduler::retry_budget::RetryIncome;
 use maitre_base::{ClassId, TenantId, Tokens};
 use maitre_fleet::Slot;
 use maitre_fleet::promise::Promised;
@@ -181,7 +182,7 @@ fn a_client_that_waited_its_whole_deadline_is_not_made_to_wait_again() {
 
 #[test]
 fn an_empty_budget_stops_failovers_but_not_what_never_left() {
-    let budget = budget::Settings { per_request: 0.0, per_second: 0.0 };
+    let budget = RetryIncome { per_request: 0.0, per_second: 0.0 };
     let mut table = Table::with(3, Settings { budget, strategy: Name::RoundRobin, ..Settings::default() });
     table.arrive(1, Some("llama")).unwrap();
     assert!(table.fail(1, Failure::Broke).is_err());

@@ -14,7 +14,7 @@ use crate::cache::Prompt;
 
 /// Tells the others, with the next flush, what the brain has for them, and leaves the outbox empty with their room.
 /// `links` is scratch.
-pub fn tell(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>) {
+pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>) {
     // Before the rest: a worker that left and came back is there.
     outbox.gone.drain(..).for_each(|it| node.forget(it));
     outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
@@ -35,16 +35,16 @@ pub fn tell(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>)
 
 /// PeerUpdate with what it speaks of, for as long as the brain hears it.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ReceivedUpdate {
     Seated { worker: u64, prompt: Prompt },
     Other(PeerUpdate<'static>),
 }
 
-impl Heard {
-    pub fn new(news: &cluster::PeerUpdate) -> Heard {
-        Heard::Other(match *news {
+impl ReceivedUpdate {
+    pub fn new(news: &cluster::PeerUpdate) -> ReceivedUpdate {
+        ReceivedUpdate::Other(match *news {
             cluster::PeerUpdate::Seated(ref seated) => {
-                return Heard::Seated { worker: seated.worker, prompt: prompt(seated) };
+                return ReceivedUpdate::Seated { worker: seated.worker, prompt: prompt(seated) };
             }
             cluster::PeerUpdate::Promised { worker, load } => {
                 PeerUpdate::Promised { worker, load: heard_load(load) }
@@ -63,10 +63,10 @@ impl Heard {
     }
 
     /// In the brain's words.
-    pub fn news(&self) -> PeerUpdate<'_> {
+    pub fn update(&self) -> PeerUpdate<'_> {
         match self {
-            Heard::Seated { worker, prompt } => PeerUpdate::Seated { worker: *worker, prompt },
-            Heard::Other(news) => *news,
+            ReceivedUpdate::Seated { worker, prompt } => PeerUpdate::Seated { worker: *worker, prompt },
+            ReceivedUpdate::Other(news) => *news,
         }
     }
 }
@@ -138,8 +138,8 @@ mod tests {
     fn a_prompt_is_heard_as_it_was_sent() {
         for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
             let seated = cluster::Seated { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
-            let heard = Heard::new(&cluster::PeerUpdate::Seated(seated));
-            let PeerUpdate::Seated { worker: 7, prompt } = heard.news() else { panic!("{heard:?}") };
+            let heard = ReceivedUpdate::new(&cluster::PeerUpdate::Seated(seated));
+            let PeerUpdate::Seated { worker: 7, prompt } = heard.update() else { panic!("{heard:?}") };
             let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
             assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));
         }

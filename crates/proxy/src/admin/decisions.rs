@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maitre_base::{TenantId, WorkerId};
 use maitre_dispatch::Brain;
-use maitre_dispatch::explain::{Considered, Decision, Outcome};
+use maitre_dispatch::observer::decision::{Considered, Decision, Outcome};
 use maitre_policy::least_delay::Terms;
 use maitre_policy::{Candidate, Pace};
 use serde_json::{Value, json};

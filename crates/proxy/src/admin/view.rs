@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use maitre_base::{ClassId, Instant, WorkerId};
-use maitre_dispatch::forecast::Prediction;
-use maitre_dispatch::hot::Hot;
-use maitre_dispatch::{Brain, shadow};
+use maitre_dispatch::Brain;
+use maitre_dispatch::observer::forecast::Prediction;
+use maitre_dispatch::observer::hot::Hot;
+use maitre_dispatch::observer::shadow;
 use maitre_fleet::promise::Promised;
 use maitre_fleet::{Models, Worker};
 use maitre_index::feed::Trust;

@@ -14,7 +14,7 @@ use maitre_cluster::node::{BEAT, FLUSH, SILENCE_MAX};
 use maitre_cluster::{Node, PeerState, PeerUpdate};
 use maitre_dispatch::Event;
 use maitre_dispatch::peers::Outbox;
-use maitre_dispatch::peers::exchange::{self, Heard};
+use maitre_dispatch::peers::exchange::{self, ReceivedUpdate};
 use maitre_peer::{Incoming, Outgoing, Transport};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
@@ -221,8 +221,8 @@ impl Driver {
                 // Others on this thread have their turn, and on other threads the lock.
                 tokio::task::yield_now().await;
             }
-            let heard: Vec<Heard> = batch.iter().map(Heard::new).collect();
-            self.house.on_some(heard.iter().map(|it| Event::Peers(it.news())));
+            let heard: Vec<ReceivedUpdate> = batch.iter().map(ReceivedUpdate::new).collect();
+            self.house.on_some(heard.iter().map(|it| Event::Peers(it.update())));
         }
         news.clear();
         self.room.news = news;
@@ -253,7 +253,7 @@ impl Driver {
         let Room { outbox, links, .. } = &mut self.room;
         self.house.take_outbox(outbox);
         self.untold += outbox.dropped;
-        exchange::tell(&mut self.node, outbox, links);
+        exchange::publish(&mut self.node, outbox, links);
     }
 
     /// A sign of life, and all that is done twice a second.

@@ -99,7 +99,7 @@ impl Lab<'_> {
         let sim_router = &mut sim_routers[router];
         (sim_router.flushed, sim_router.is_due) = (Some(now), false);
         self.routers[router].take_outbox(outbox);
-        exchange::tell(&mut sim_router.node, outbox, links);
+        exchange::publish(&mut sim_router.node, outbox, links);
         let mut frames = std::mem::take(frames);
         sim_router.node.flush(now, &mut frames);
         for frame in frames.drain(..) {
@@ -145,8 +145,8 @@ impl Lab<'_> {
 
     fn tell_news(&mut self, now: Instant, router: usize, news: &mut Vec<PeerUpdate>) {
         for news in news.drain(..) {
-            let heard = exchange::Heard::new(&news);
-            self.tell(router, now, Event::Peers(heard.news()));
+            let heard = exchange::ReceivedUpdate::new(&news);
+            self.tell(router, now, Event::Peers(heard.update()));
         }
     }
 

@@ -63,7 +63,7 @@ impl Table {
     /// Where a prompt would go now that nobody has.
     fn would_go(&mut self, text: u64) -> u32 {
         let prompt = prompt(text, 20);
-        let decision = self.brain.consider(self.now, &chat(0, &prompt)).unwrap();
+        let decision = self.brain.explain(self.now, &chat(0, &prompt)).unwrap();
         decision.worker.0
     }
 }

@@ -1,7 +1,7 @@
 //! What is written down of decisions; and the laws that nothing of it reaches a decision.
 
 use super::*;
-use crate::explain::{CANDIDATES_MAX, Decision, Opening, Outcome};
+use crate::observer::decision::{CANDIDATES_MAX, Decision, Opening, Outcome};
 use maitre_index::PrefixHash;
 use maitre_policy::Why;
 
@@ -52,10 +52,7 @@ fn a_record_says_who_was_there_and_what_became_of_it() {
     // The next one finds it in the cache, and the record says so of that worker alone.
     table.on(Event::Arrived(chat(2, &text)));
     let second = table.last();
-    assert_eq!(
-        (second.worker, second.why, second.outcome),
-        (first.worker, Why::Cached, Outcome::PendingRequest)
-    );
+    assert_eq!((second.worker, second.why, second.outcome), (first.worker, Why::Cached, Outcome::InFlight));
     let chosen = second.chosen().expect("it is among the candidates");
     assert_eq!((chosen.candidate.held, second.held), (Tokens(1_584), Some(Tokens(1_584))));
     assert_eq!(second.candidates[0].candidate.worker, second.worker, "the cheapest is first");
@@ -126,7 +123,7 @@ fn those_without_room_are_shown_as_such() {
 
 #[test]
 fn nothing_is_kept_where_nobody_wants_it() {
-    let explain = explain::Settings { decisions: 0 };
+    let explain = RecordSettings { decisions: 0 };
     let mut table = Table::with(2, Settings { explain, ..Settings::default() });
     table.arrive(1, Some("llama")).unwrap();
     table.begin(1);
@@ -144,7 +141,7 @@ fn what_would_be_done_is_told_without_doing_it() {
         ..Settings::default()
     };
     let mut table = Table::with_line(2, settings);
-    let ask = |table: &mut Table, model| table.brain.consider(table.now, &arrival(9, model));
+    let ask = |table: &mut Table, model| table.brain.explain(table.now, &arrival(9, model));
     for _ in 0..3 {
         let it = ask(&mut table, Some("llama")).unwrap();
         assert_eq!((it.number, it.worker, it.why, it.outcome), (0, WorkerId(0), Why::Turn, Outcome::Asked));

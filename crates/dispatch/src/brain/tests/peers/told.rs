@@ -1,7 +1,7 @@
 //! What others are told: each change once, nothing twice, nothing without reason.
 
 use super::*;
-use crate::dirty::KEPT_MAX;
+use crate::observer::dirty::KEPT_MAX;
 use maitre_queue::settings::{Tenant, Terms};
 
 #[test]
@@ -104,7 +104,7 @@ fn a_change_of_mind_is_told_and_what_was_learned_every_second() {
 fn new_pins_are_told_and_looking_tells_nothing() {
     let mut table = Table::with(3, sharing(Name::StickySession));
     let session = |request, session| Arrival { session: Some(session), ..arrival(request, Some("llama")) };
-    table.brain.consider(table.now, &session(9, 7)).unwrap();
+    table.brain.explain(table.now, &session(9, 7)).unwrap();
     assert_eq!(table.outbox().pinned, []);
     let home = outcome(&table.on(Event::Arrived(session(1, 7)))).unwrap();
     table.on(Event::Arrived(session(2, 7)));

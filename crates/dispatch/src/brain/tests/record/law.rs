@@ -26,7 +26,7 @@ fn settings(strategy: Name) -> Settings {
     let mut queue = maitre_queue::Settings::default();
     (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
     queue.others.requests_per_minute = Some(25);
-    let explain = explain::Settings { decisions: 0 };
+    let explain = RecordSettings { decisions: 0 };
     // Small enough that something is always pushed out of the index.
     let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
     Settings { strategy, queue, explain, index, seed: 5, ..Settings::default() }
@@ -45,7 +45,7 @@ impl Pair {
         // Two models on the same workers, each with a strategy of its own.
         plain.strategies.insert("sql".to_owned(), strategies.1);
         plain.shares = matches!(meddling, Meddling::Tells);
-        let explain = explain::Settings { decisions: 7 };
+        let explain = RecordSettings { decisions: 7 };
         let watched = Settings { explain, shadows, shadow_sample: sample, ..plain.clone() };
         let mut pair = Pair {
             plain: Table::with_line(3, plain),
@@ -74,7 +74,7 @@ impl Pair {
             Meddling::Considers => {
                 let text = prompt(3, 80);
                 let asked = Arrival { session: Some(1), head: Some(3), ..chat(0, &text) };
-                let _ = brain.consider(self.watched.now, &asked);
+                let _ = brain.explain(self.watched.now, &asked);
             }
             Meddling::Tells => {
                 let mut outbox = Outbox::default();
@@ -216,7 +216,7 @@ proptest! {
         script.into_iter().for_each(|it| pair.happen(it));
         let text = prompt(number / 7 % 5, 10 + number % 150);
         let arrival = Arrival { class: ClassId(0), session: Some(number % 6), ..chat(99, &text) };
-        let considered = pair.watched.brain.consider(pair.watched.now, &arrival);
+        let considered = pair.watched.brain.explain(pair.watched.now, &arrival);
         let done = pair.watched.on(Event::Arrived(arrival));
         let told = done.iter().find_map(|it| match *it {
             Effect::Place(placement) if placement.request.0 == 99 => Some(Ok(Some(placement.worker))),

@@ -14,11 +14,7 @@ use maitre_fleet::estimate::Counted;
 use maitre_policy::least_delay::{self, Terms};
 use maitre_policy::{Ask, Candidate, Name, Why};
 
-use crate::shadow::Vote;
-
-pub mod ring;
-
-pub use ring::Ring;
+use crate::observer::shadow::Vote;
 
 /// Workers that one record shows at most: the cheapest, and always the one that was chosen.
 pub const CANDIDATES_MAX: usize = 16;
@@ -29,16 +25,16 @@ pub const PRICED_MAX: usize = 64;
 pub const DECISIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RecordSettings {
     /// Decisions that are kept; zero for none, and then nothing is foreseen or counted for people either. At most
     /// `DECISIONS_MAX`.
     pub decisions: usize,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for RecordSettings {
+    fn default() -> RecordSettings {
         // A minute of twenty requests a second.
-        Settings { decisions: 1_024 }
+        RecordSettings { decisions: 1_024 }
     }
 }
 
@@ -70,7 +66,7 @@ impl Opening {
 pub enum Outcome {
     /// It is under way.
     #[default]
-    PendingRequest,
+    InFlight,
     Answered,
     /// It failed before the first byte; if there is another attempt, that has a record of its own.
     Failed,
@@ -91,7 +87,7 @@ pub enum Outcome {
 impl Outcome {
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::PendingRequest => "open",
+            Outcome::InFlight => "open",
             Outcome::Answered => "answered",
             Outcome::Failed => "failed",
             Outcome::BrokeOff => "broke-off",
@@ -186,7 +182,7 @@ impl Default for Decision {
             candidates: Vec::new(),
             candidates_total: 0,
             shadows: Vec::new(),
-            outcome: Outcome::PendingRequest,
+            outcome: Outcome::InFlight,
             first_token: None,
             total: None,
             counted: NOTHING_COUNTED,
@@ -203,7 +199,7 @@ impl Decision {
     }
 
     pub fn is_open(&self) -> bool {
-        self.outcome == Outcome::PendingRequest
+        self.outcome == Outcome::InFlight
     }
 }
 

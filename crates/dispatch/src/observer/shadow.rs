@@ -12,8 +12,8 @@ use maitre_base::{Rng, WorkerId};
 use maitre_fleet::ModelId;
 use maitre_policy::{Ask, Candidate, Knobs, Name, Strategy, Why, least_delay};
 
-use crate::explain::Opening;
-use crate::forecast::Forecast;
+use crate::observer::decision::Opening;
+use crate::observer::forecast::Forecast;
 
 /// What a shadow would have done with one request.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -15,9 +15,9 @@ use crate::cache::Prompt;
 
 /// What is in use at one worker, and how much of it is the beginning of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
-    pub all: Tokens,
-    pub of_prompt: Tokens,
+pub(crate) struct Used {
+    pub(crate) all: Tokens,
+    pub(crate) of_prompt: Tokens,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,14 +34,14 @@ struct Worker {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct InUse {
+pub(crate) struct InUse {
     /// By worker number; grows when one is first sat at.
     workers: Vec<Worker>,
 }
 
 impl InUse {
     /// A word of four bytes, where tokens are not known, stands for one.
-    pub fn at(&self, worker: WorkerId, prompt: Option<&Prompt>) -> Used {
+    pub(crate) fn at(&self, worker: WorkerId, prompt: Option<&Prompt>) -> Used {
         let Some(worker) = self.workers.get(worker.index()) else { return Used::default() };
         // Who holds a block holds all before it, so those in use are a beginning of the chain.
         let blocks =
@@ -55,7 +55,7 @@ impl InUse {
         self.workers.get(worker.index()).is_none_or(|it| it.blocks.is_empty() && it.units == 0)
     }
 
-    pub fn begin(&mut self, worker: WorkerId, prompt: &Prompt) {
+    pub(crate) fn begin(&mut self, worker: WorkerId, prompt: &Prompt) {
         if self.workers.len() <= worker.index() {
             self.workers.resize_with(worker.index() + 1, Worker::default);
         }
@@ -70,7 +70,7 @@ impl InUse {
     }
 
     /// Ends what `begin` began there, with the same prompt.
-    pub fn end(&mut self, worker: WorkerId, prompt: &Prompt) {
+    pub(crate) fn end(&mut self, worker: WorkerId, prompt: &Prompt) {
         let Some(worker) = self.workers.get_mut(worker.index()) else { return };
         for name in prompt.chain.iter() {
             let Some(block) = worker.blocks.get_mut(&name.0) else {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use maitre_base::RequestId;
 use maitre_fleet::estimate::Counted;
 
-use super::{DECISIONS_MAX, Decision, NOTHING_COUNTED, Outcome};
+use super::decision::{DECISIONS_MAX, Decision, NOTHING_COUNTED, Outcome};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ring {

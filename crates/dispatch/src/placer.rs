@@ -1,0 +1,3 @@
+//! Which worker takes a request.
+
+pub(crate) mod in_use;

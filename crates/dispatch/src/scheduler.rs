@@ -1,0 +1,3 @@
+//! Who goes next, who waits and who is refused.
+
+pub mod retry_budget;
