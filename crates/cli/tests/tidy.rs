@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 /// What a crate may use of ours: as dependencies, and in its tests. A new edge is argued in its own commit.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("base", &[], &[]),
+    ("charts", &[], &[]),
     ("policy", &["base"], &[]),
     ("queue", &["base"], &[]),
     ("fleet", &["base"], &[]),
@@ -29,8 +30,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "proxy",
         &[
-            "base", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "peer", "policy",
-            "queue", "tokens", "zmtp",
+            "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "peer",
+            "policy", "queue", "tokens", "zmtp",
         ],
         &["sim"],
     ),

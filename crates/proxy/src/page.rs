@@ -46,9 +46,11 @@ pub(crate) static FILES: &[File] = &[
     file("/page/theme.js", SCRIPT, include_bytes!("page/theme.js")),
     file("/page/tip.js", SCRIPT, include_bytes!("page/tip.js")),
     file("/page/words.js", SCRIPT, include_bytes!("page/words.js")),
-    file("/page/vendor/uPlot.LICENSE", TEXT, include_bytes!("page/vendor/uPlot.LICENSE")),
-    file("/page/vendor/uPlot.iife.min.js", SCRIPT, include_bytes!("page/vendor/uPlot.iife.min.js")),
-    file("/page/vendor/uPlot.min.css", CSS, include_bytes!("page/vendor/uPlot.min.css")),
+    file("/page/plot.css", CSS, maitre_charts::PLOT_STYLE.as_bytes()),
+    file("/page/plot.js", SCRIPT, maitre_charts::PLOT_SCRIPT.as_bytes()),
+    file("/page/vendor/uPlot.LICENSE", TEXT, maitre_charts::UPLOT_LICENSE.as_bytes()),
+    file("/page/vendor/uPlot.iife.min.js", SCRIPT, maitre_charts::UPLOT_SCRIPT.as_bytes()),
+    file("/page/vendor/uPlot.min.css", CSS, maitre_charts::UPLOT_STYLE.as_bytes()),
 ];
 
 const fn file(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> File {
@@ -103,14 +105,17 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_folder_is_served_and_once() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page");
+    fn every_file_of_the_folders_is_served_once() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut found = BTreeSet::new();
-        for (folder, before) in [(root.clone(), "/page/"), (root.join("vendor"), "/page/vendor/")] {
-            let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+        for (folder, before) in
+            [("proxy/src/page", "/page/"), ("charts/src", "/page/"), ("charts/src/vendor", "/page/vendor/")]
+        {
+            let entries = fs::read_dir(crates.join(folder)).unwrap().map(Result::unwrap);
             let files = entries.filter(|it| it.file_type().unwrap().is_file());
             found.extend(files.map(|it| format!("{before}{}", it.file_name().to_str().unwrap())));
         }
+        assert!(found.remove("/page/lib.rs"));
         assert!(found.remove("/page/index.html"));
         found.insert("/".to_owned());
         let served: BTreeSet<String> = FILES.iter().map(|it| it.path.to_owned()).collect();

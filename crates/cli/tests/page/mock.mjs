@@ -4,11 +4,11 @@
 
 import { createReadStream, existsSync } from "node:fs";
 import { createServer } from "node:http";
-import { extname } from "node:path";
+import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Router, summary } from "./made_up.mjs";
 
-const FILES = new URL("../../../proxy/src/page/", import.meta.url);
+const FOLDERS = ["../../../proxy/src/page/", "../../../charts/src/"].map((it) => fileURLToPath(new URL(it, import.meta.url)));
 const TYPES = { ".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml" };
 
 // The same as the router sends, so that a style or script in the markup fails here too.
@@ -116,8 +116,9 @@ function refuse(response, status, code, message) {
 }
 
 function file(pathname, response) {
-  const path = fileURLToPath(new URL(pathname === "/" ? "index.html" : pathname.replace(/^\/page\//, ""), FILES));
-  if (!path.startsWith(fileURLToPath(FILES)) || !existsSync(path)) return response.writeHead(404).end();
+  const name = pathname === "/" ? "index.html" : pathname.replace(/^\/page\//, "");
+  const path = FOLDERS.map((it) => [it, join(it, name)]).find(([folder, it]) => it.startsWith(folder) && existsSync(it))?.[1];
+  if (path === undefined) return response.writeHead(404).end();
   response.writeHead(200, { "content-type": TYPES[extname(path)] ?? "text/plain", "content-security-policy": POLICY, "x-content-type-options": "nosniff" });
   createReadStream(path).pipe(response);
 }

@@ -104,9 +104,8 @@ function figure(chart, series) {
 }
 
 function options({ chart, series, readings }, width) {
-  const colour = resolver();
-  const font = `11px ${getComputedStyle(document.body).fontFamily}`;
-  const axis = { stroke: colour("--quiet"), font, ticks: { show: false }, grid: { stroke: colour("--hair"), width: 1 } };
+  const colour = window.plotting.colours();
+  const axis = window.plotting.axis(colour);
   const top = (max) => chart.top ?? Math.max(max * 1.1, 1e-9);
   return {
     width: Math.max(width, 100),
@@ -127,7 +126,7 @@ function options({ chart, series, readings }, width) {
     series: [
       {},
       ...series.map(([label, , name]) => ({
-        label, stroke: colour(name), width: 1.6, points: { show: true, size: 3, fill: colour(name), filter: alone },
+        label, stroke: colour(name), width: 1.6, points: window.plotting.points(colour(name)),
       })),
     ],
     hooks: {
@@ -135,13 +134,6 @@ function options({ chart, series, readings }, width) {
       setData: [(plot) => read(plot, chart, readings)],
     },
   };
-}
-
-/** A value between two gaps has no line; it gets a dot. */
-function alone(plot, index) {
-  const values = plot.data[index];
-  const isGap = (it) => values[it] === null || values[it] === undefined;
-  return values.flatMap((_, at) => (!isGap(at) && isGap(at - 1) && isGap(at + 1) ? [at] : []));
 }
 
 /** The values under the cursor; without one the newest. */
@@ -180,17 +172,4 @@ function draw() {
   // Classes are the operator's: their lines are made when their names are known, and again if those change.
   if (drawn.length === 0 || classes().join("\n") !== drawnClasses) return build();
   for (const { plot, series } of drawn) plot.setData(data(series));
-}
-
-/** Colours of the sheet as the canvas understands them: with `light-dark()` resolved. */
-function resolver() {
-  const probe = el("span.hidden");
-  document.body.append(probe);
-  const found = new Map();
-  for (const name of ["--quiet", "--hair", ...COLOURS]) {
-    probe.style.color = `var(${name})`;
-    found.set(name, getComputedStyle(probe).color);
-  }
-  probe.remove();
-  return (name) => found.get(name);
 }
