@@ -28,21 +28,19 @@ use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::HeaderValue;
+use maitre_config::environment::BENCH_KEY;
+use maitre_config::form;
+use maitre_console::dial;
+use maitre_console::out;
 use maitre_proxy::{Address, Dialer};
+use maitre_replay::trace;
 use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
 
-use crate::config::form;
-use crate::dial;
-use crate::out;
 use crate::signals::Signals;
-use crate::trace;
 
 use line::Lines;
 use played::Played;
-
-/// The endpoint's key, for those who do not want it in the list of processes.
-pub(crate) const KEY_VARIABLE: &str = "MAITRE_BENCH_KEY";
 
 /// Far beyond what one generator can do.
 const CONCURRENCY_MAX: i64 = 60_000;
@@ -156,7 +154,7 @@ struct Output {
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let output = Output::read(matches)?;
-    let plan = read_plan(matches, std::env::var_os(KEY_VARIABLE))?;
+    let plan = read_plan(matches, std::env::var_os(BENCH_KEY))?;
     let trace = trace::load(&output.source, *matches.get_one("seed").context("seed")?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let played = runtime.block_on(play(plan, &trace))?;
@@ -204,7 +202,7 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
         },
         plain: matches.get_flag("plain"),
         dialer: dial::dialer(ca.map(PathBuf::as_path), [&plan.address])?,
-        key: dial::key(matches, variable, KEY_VARIABLE)?,
+        key: dial::key(matches, variable, BENCH_KEY)?,
         speed: number("speed").unwrap_or(plan.speed),
         limit: count("limit").unwrap_or(plan.limit),
         span: number("seconds").map_or(plan.span, Duration::from_secs_f64),

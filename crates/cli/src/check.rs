@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::config;
+use maitre_config as config;
 
 pub fn command() -> Command {
     Command::new("check")

@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-use crate::{
-    bench, check, compat, completions, demo, doctor, engine, explain, generate, key, man, replay, serve, top,
-    tune,
-};
+use maitre_doctor as doctor;
+use maitre_replay as replay;
+use maitre_replay::tune;
+
+use crate::{bench, check, compat, completions, demo, engine, explain, generate, key, man, serve, top};
 
 /// Most lines that the help of the whole program may have, also in a terminal of 24 lines twice.
 pub const HELP_LINES_MAX: usize = 40;

@@ -16,9 +16,11 @@ mod tests;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use maitre_console::out;
 
 use crate::reload::Sources;
-use crate::{out, serve};
+
+use crate::serve;
 use flag::Old;
 
 const EXAMPLES: &str = "\

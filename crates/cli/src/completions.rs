@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
-use crate::{commands, out};
+use maitre_console::out;
+
+use crate::commands;
 
 const EXAMPLES: &str = "\
 Examples:

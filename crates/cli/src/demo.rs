@@ -6,8 +6,7 @@
 //! routers in front of the same engines; then clients go to each in turn.
 
 mod apart;
-pub(crate) mod clock;
-mod guest;
+pub(crate) mod guest;
 mod routers;
 mod screen;
 mod stage;
@@ -22,6 +21,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Instant;
+use maitre_console::clock::Stopwatch;
 use maitre_policy::Name;
 use maitre_proxy::{Router, Settings, secret};
 use maitre_sim::events;
@@ -31,7 +31,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::demo::clock::Stopwatch;
 use crate::demo::guest::Turns;
 use crate::demo::routers::Routers;
 use crate::demo::stage::Engines;

@@ -1,24 +1,14 @@
 //! Workers that are found rather than listed: follows the sources, and hands the router what they come to.
 
 use maitre_base::Instant;
-use maitre_discover::{Source, Update, kubernetes, settings, update};
+use maitre_config::WorkerSources;
+use maitre_discover::{Update, update};
 use maitre_proxy::{Router, Worker, roster, secret};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::demo::clock::Stopwatch;
-
-/// Where workers come from, as configured.
-#[derive(Clone, Debug, Default)]
-pub struct Wanted {
-    pub from: Vec<Source>,
-    pub grace: settings::Grace,
-    /// Name servers; empty for the system's.
-    pub servers: Vec<std::net::SocketAddr>,
-    /// None: that of the cluster we run in.
-    pub api: Option<kubernetes::Api>,
-}
+use maitre_console::clock::Stopwatch;
 
 /// The sources as they are followed now.
 pub(crate) struct Discovery {
@@ -33,7 +23,7 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    pub(crate) fn start(wanted: &Wanted) -> std::io::Result<Discovery> {
+    pub(crate) fn start(wanted: &WorkerSources) -> std::io::Result<Discovery> {
         let (sender, updates) = watch::channel(Update::default());
         let mut task = JoinSet::new();
         if !wanted.from.is_empty() {
@@ -50,7 +40,7 @@ impl Discovery {
     }
 
     /// Follows other sources, if these are others. What was found stays until they have answered.
-    pub(crate) fn retune(&mut self, router: &Router, wanted: &Wanted) -> std::io::Result<()> {
+    pub(crate) fn retune(&mut self, router: &Router, wanted: &WorkerSources) -> std::io::Result<()> {
         if self.wanted == format!("{wanted:?}") {
             return Ok(());
         }

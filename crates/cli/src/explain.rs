@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_console::out;
 use ratatui::crossterm::terminal;
 use serde_json::Value;
 
@@ -17,7 +18,6 @@ use crate::operator::client::Client;
 use crate::operator::target::{self, KEY_VARIABLE, Target};
 use crate::operator::trouble::Trouble;
 use crate::operator::{not_asked, plain, weighed};
-use crate::out;
 
 /// Where no terminal says how wide it is: all columns.
 const WIDTH: usize = 200;

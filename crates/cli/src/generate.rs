@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_sim::generate::{self, Plan};
 use maitre_sim::trace::Trace;
 
-use crate::out;
+use maitre_console::out;
 
 pub fn command() -> Command {
     Command::new("generate").about("Write a trace of made traffic").after_help(generate::help()).args([

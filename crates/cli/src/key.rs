@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_proxy::{Secret, secret};
 
-use crate::out;
+use maitre_console::out;
 
 /// Chosen: as many as a router takes.
 const COUNT_MAX: u16 = 10_000;
@@ -116,7 +116,7 @@ mod tests {
             let lines = &shown[shown.find("keys = ").unwrap()..];
             let path = std::env::temp_dir().join(format!("maitre-{}-key.toml", std::process::id()));
             std::fs::write(&path, lines).unwrap();
-            let config = crate::config::check_file(&path);
+            let config = maitre_config::check_file(&path);
             std::fs::remove_file(&path).unwrap();
             assert_eq!(config.unwrap().settings.keys.len(), count as usize);
             assert!(!lines.contains("mk-"));

@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use crate::config::{self, Format, Log};
+use maitre_config::{self as config, Format, Log};
 
 #[derive(Clone)]
 pub(crate) struct Handle {

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
+use maitre_config::{self as config, Config, reload};
 use maitre_proxy::{Program, Reloaded, Reloading, Router, Secret};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::config::{self, Config, reload};
 use crate::discovery::Discovery;
 use crate::log;
 use crate::signals::HangUps;

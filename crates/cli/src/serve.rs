@@ -4,10 +4,10 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
+use maitre_config::{self as config, Config};
 use maitre_proxy::{Router, Secret, Stopped, secret};
 use tracing::{info, warn};
 
-use crate::config::{self, Config};
 use crate::log;
 use crate::notify::{Notify, State};
 use crate::reload::{self, Sources};

@@ -19,6 +19,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use maitre_config::form;
+use maitre_console::clock::Stopwatch;
+use maitre_console::out;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::terminal as size;
 use ratatui::layout::Rect;
@@ -27,12 +30,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::config::form;
-use crate::demo::clock::Stopwatch;
 use crate::operator::client::Client;
 use crate::operator::not_asked;
 use crate::operator::target::{self, KEY_VARIABLE, Target};
-use crate::out;
 use crate::signals::Signals;
 
 use state::{News, State, Wish};

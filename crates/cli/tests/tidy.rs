@@ -4,7 +4,7 @@
 //! offend by standing here are written in two halves.
 //!
 //! Left out: what clippy and rustfmt already see, and the configuration's own documentation, which
-//! `config/tests/docs.rs` checks against the table it is made from.
+//! `tests/docs.rs` of config checks against the table it is made from.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
@@ -35,11 +35,15 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         ],
         &["sim"],
     ),
+    ("config", &["base", "discover", "dispatch", "peer", "policy", "proxy", "queue"], &[]),
+    ("console", &["proxy"], &[]),
+    ("doctor", &["base", "config", "console", "dialect", "proxy", "tokens"], &["sim"]),
+    ("replay", &["base", "config", "console", "dispatch", "policy", "sim"], &[]),
     (
         "cli",
         &[
-            "base", "dialect", "discover", "dispatch", "fleet", "index", "peer", "policy", "proxy", "queue",
-            "sim", "tokens",
+            "base", "config", "console", "discover", "dispatch", "doctor", "fleet", "peer", "policy",
+            "proxy", "queue", "replay", "sim",
         ],
         &[],
     ),

@@ -11,12 +11,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use maitre_base::Instant;
+use maitre_console::dial;
 use maitre_proxy::{Address, Dialer, NoTls, Undialled};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::trouble::{Kind, Trouble};
-use crate::dial;
 
 /// How long a connection may have been idle and still be used. Uvicorn, and with it vLLM, closes one after
 /// five seconds; a request that meets the closing is lost for no fault of the endpoint.

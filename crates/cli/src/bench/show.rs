@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use maitre_replay::table;
 use maitre_sim::report::{Row, Targets};
 use serde_json::{Value, json};
 
 use super::played::{Late, Played};
-use crate::replay::table;
 
 const HEADS: [&str; 17] = [
     "",

@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use maitre_base::Instant;
+use maitre_config::environment::BENCH_KEY;
+use maitre_console::dial;
 use maitre_sim::http::fault::{Fault, Injection};
 use maitre_sim::http::{Host, Settings};
 use maitre_sim::profile::{INSTANT, Profile, StepModel};
@@ -15,8 +17,8 @@ use tokio::task::JoinSet;
 
 use super::play::{first_model, play, play_until};
 use super::played::Played;
-use super::{Api, KEY_VARIABLE, Plan, command, read_address, read_plan};
-use crate::dial;
+
+use super::{Api, Plan, command, read_address, read_plan};
 
 /// Nothing here may take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -280,7 +282,7 @@ fn addresses_are_a_scheme_and_a_host() {
 fn a_key_is_never_shown() {
     let url = "http://host";
     let key = |args: &[&str], variable: Option<&str>| {
-        dial::key(&matches(&[&[url], args].concat()), variable.map(Into::into), KEY_VARIABLE)
+        dial::key(&matches(&[&[url], args].concat()), variable.map(Into::into), BENCH_KEY)
     };
     assert_eq!(key(&[], Some("")).unwrap(), None);
     assert_eq!(key(&[], Some("a")).unwrap().unwrap(), "Bearer a");

@@ -8,6 +8,7 @@ mod door;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use maitre_config::{self as config, Config};
 use maitre_discover::Source;
 use maitre_discover::found::Options;
 use maitre_discover::source::{Cluster, Kind, Port};
@@ -17,7 +18,6 @@ use super::flag::{Fate, Flag, Form, Goal, Old};
 use super::policy;
 use super::table::MANIFEST;
 use super::words::Given;
-use crate::config::{self, Config};
 
 /// Their limit on a body, in bytes, on a request and on the end of open ones, in seconds.
 const BODY_BYTES: &str = "536870912";

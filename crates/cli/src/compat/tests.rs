@@ -2,10 +2,11 @@
 
 mod docs;
 
+use maitre_config as config;
+
 use super::carry::{Carried, carry};
 use super::flag::{Fate, Flag, Goal, Old, Takes};
 use super::{policy, table, words};
-use crate::config;
 
 /// What each program listed, flag by flag, with what it takes.
 const LISTS: [(Old, &str); 3] = [

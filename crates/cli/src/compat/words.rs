@@ -4,8 +4,9 @@
 //! up to the next flag, and the beginning of a flag's name where only one begins so. Mistakes are told all at once, and
 //! without the values: one of them may be a key.
 
+use maitre_config::near;
+
 use super::flag::{Flag, Takes};
-use crate::config::near;
 
 /// One flag as it was given.
 #[derive(Clone, Debug)]

@@ -15,12 +15,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use maitre_console::clock::Stopwatch;
 use maitre_sim::workload::{Session, Turn};
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::demo::clock::Stopwatch;
 use crate::demo::tally::Seen;
 
 /// Where routers take requests, at least one, and whose turn it is.

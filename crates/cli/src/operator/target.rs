@@ -14,7 +14,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::HeaderValue;
 use maitre_proxy::{Address, Dialer};
 
-use crate::dial;
+use maitre_console::dial;
 
 /// The same variable that `maitre serve` takes its own key from.
 pub(crate) const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";

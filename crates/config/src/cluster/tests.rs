@@ -1,0 +1,175 @@
+//! What is accepted of other routers, and what is said of the rest.
+
+use std::net::SocketAddr;
+
+use maitre_proxy::cluster;
+
+use super::{Via, address, name, via};
+use crate::reload::change;
+use crate::tests::{check, check_toml, read, start};
+use crate::{Config, set, set_one_of_several, settle};
+
+const KEY: &str = "correct-horse-battery";
+
+#[test]
+fn without_a_word_there_is_one_router() {
+    assert!(start(&[], &[]).unwrap().settings.cluster.is_none());
+    assert!(start(&["--cluster", "off", "--cluster-key", KEY], &[]).unwrap().settings.cluster.is_none());
+}
+
+#[test]
+fn a_mesh_is_a_few_flags() {
+    let flags = ["--cluster=mesh", "--cluster-key", KEY, "--peer", "a:7946", "--peer", "[::1]:9"];
+    let config = start(&flags, &[]).unwrap();
+    let settings = config.settings.cluster.unwrap();
+    let listen: SocketAddr = "0.0.0.0:7946".parse().unwrap();
+    let peers = vec!["a:7946".to_owned(), "[::1]:9".to_owned()];
+    assert_eq!(settings.via, cluster::Via::Mesh { listen, advertise: None, peers });
+    assert!(settings.key.is_some());
+    assert_eq!(
+        (settings.name.as_str(), settings.group.as_str(), settings.wait),
+        ("", "maitre", cluster::WAIT)
+    );
+}
+
+#[test]
+fn redis_is_a_url_and_needs_no_key() {
+    let config = start(&[], &[("MAITRE_CLUSTER_VIA", "redis://cache:6379")]).unwrap();
+    let settings = config.settings.cluster.unwrap();
+    assert_eq!(settings.via, cluster::Via::Redis("redis://cache:6379".to_owned()));
+    assert!(settings.key.is_none());
+}
+
+#[test]
+fn what_cannot_be_is_told_with_the_way_out() {
+    let needs = "a mesh of routers needs a key that all of them share; set cluster.key or cluster.key_file (`maitre key` makes one)";
+    check(start(&["--cluster", "mesh"], &[]), &[&format!("--cluster: {needs}")]);
+    check_toml(
+        "[cluster]\nvia = \"redis://a\"\npeers = [\"b:1\"]",
+        &[
+            "m.toml:3: cluster.peers: is for a mesh, and through Redis routers find each other; leave it out, or set cluster.via = \"mesh\"",
+        ],
+    );
+    check_toml(
+        "cluster.peers = [\"b:1\"]",
+        &["m.toml:1: cluster.peers: names other routers, and cluster.via is off; set cluster.via = \"mesh\""],
+    );
+    check_toml(
+        "[cluster]\npeers = [\"b\", \"c:0\"]\nname = \"a b\"\nadvertise = \"http://a:1\"\nkey = \"short\"",
+        &[
+            "m.toml:2: cluster.peers: \"b\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:2: cluster.peers: \"c:0\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:3: cluster.name: \"a b\" is no name for routers; write up to 128 letters, digits and -_.: as in \"router-1\"",
+            "m.toml:4: cluster.advertise: \"http://a:1\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:5: cluster.key: a secret has at least 16 characters; `maitre key` makes one",
+        ],
+    );
+    check(
+        start(&["--cluster", "mesh", "--cluster-key", KEY, "--cluster-listen", "127.0.0.1:8081"], &[]),
+        &["--cluster-listen: cluster.listen 127.0.0.1:8081 and admin 127.0.0.1:8081 collide; use two ports"],
+    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/secret.txt");
+    check(
+        start(&["--cluster", "mesh", "--cluster-key", KEY, "--cluster-key-file", file], &[]),
+        &["--cluster-key-file: cluster.key and cluster.key_file are both set; leave one of them out"],
+    );
+    let error =
+        start(&["--cluster", "mesh", "--cluster-key-file", "/no/such/key"], &[]).unwrap_err().to_string();
+    assert!(
+        error.starts_with("--cluster-key-file: /no/such/key cannot be read") && error.lines().count() == 1,
+        "{error}"
+    );
+}
+
+#[test]
+fn ways_to_other_routers_are_known_by_their_form() {
+    let redis = [
+        "redis://a",
+        "redis://a:6379",
+        "redis://a/0",
+        "rediss://ann:p%40ss@a.b:6379/15",
+        "redis://:pw@[::1]:6379",
+    ];
+    for url in redis {
+        assert!(matches!(via(url), Ok(Via::Redis(_))), "{url}");
+    }
+    for bad in ["", "a", "a:", "a:b", ":1", "a:70000", "[::1]", "[::x]:1", "a b:1", "a/b:1"] {
+        assert!(address(bad).unwrap_err().contains(bad), "{bad}");
+    }
+    for good in ["", "a", "a-b_c.d:8080", &"x".repeat(128)] {
+        assert!(name(good).is_ok(), "{good}");
+    }
+    for bad in ["a b", "a\"b", "é", "{a}", &"x".repeat(129)] {
+        assert!(name(bad).is_err(), "{bad}");
+    }
+    assert!(
+        via("gossip").unwrap_err().starts_with("\"gossip\" is no way to other routers; write off, mesh or")
+    );
+}
+
+#[test]
+fn a_password_is_in_no_message_and_on_no_page() {
+    let bad = [
+        "redis://ann:sesame@",
+        "redis://ann:sesame@a:x",
+        "redis://ann:sesame@a/b",
+        "http://ann:sesame@a",
+        "redis://:sesame@a b",
+    ];
+    for url in bad {
+        let what = via(url).unwrap_err();
+        assert!(what.contains("write redis://") && !what.contains("sesame"), "{what}");
+    }
+    let text = format!("[cluster]\nvia = \"redis://ann:sesame@a:1/0\"\nkey = \"{KEY}\"");
+    let config = read("m.toml", text).unwrap();
+    for shown in [config.to_string(), config.for_showing(), format!("{config:?}")] {
+        assert!(!shown.contains("sesame") && !shown.contains(KEY), "{shown}");
+    }
+    let shown = config.to_string();
+    assert!(shown.contains("# cluster.via is set, and not shown"), "{shown}");
+    assert!(shown.contains("# cluster.key is set, and not shown"), "{shown}");
+    let plain = read("m.toml", "cluster.via = \"redis://ann@a:1\"").unwrap().to_string();
+    assert!(plain.contains("cluster.via = \"redis://ann@a:1\""), "{plain}");
+}
+
+#[track_caller]
+fn check_waits(before: &[(&str, &str)], after: &[(&str, &str)], waiting: &[&str]) {
+    let made = |settings: &[(&str, &str)]| {
+        let mut config = Config::default();
+        settings.iter().for_each(|(key, text)| set_one_of_several(&mut config, key, text).unwrap());
+        settle(&mut config).unwrap();
+        config
+    };
+    let (old, mut new) = (made(before), made(after));
+    let told = change(&old, &mut new).unwrap();
+    assert_eq!((told.now, told.at_restart), (vec![], waiting.to_vec()));
+    assert_eq!(format!("{:?}", new.settings.cluster), format!("{:?}", old.settings.cluster));
+    assert_eq!(new.cluster, old.cluster);
+}
+
+#[test]
+fn whatever_changes_waits_for_a_start_be_it_shown_or_not() {
+    let (mesh, key) = (("cluster.via", "mesh"), ("cluster.key", KEY));
+    check_waits(&[mesh, key], &[mesh, key], &[]);
+    check_waits(&[mesh, key], &[mesh, ("cluster.key", "another-horse-battery")], &["cluster.key"]);
+    check_waits(
+        &[],
+        &[mesh, key, ("cluster.peers", "a:1")],
+        &["cluster.via", "cluster.peers", "cluster.key"],
+    );
+    check_waits(&[mesh, key], &[], &["cluster.via", "cluster.key"]);
+    let redis = |password: &'static str| [("cluster.via", password)];
+    check_waits(&redis("redis://:one@a"), &redis("redis://:two@a"), &["cluster.via"]);
+    check_waits(&redis("redis://:one@a"), &redis("redis://:one@a"), &[]);
+}
+
+#[test]
+fn salts_that_nobody_shares_are_told() {
+    let mut config = Config::default();
+    set(&mut config, "cluster.via", "redis://a").unwrap();
+    assert!(config.warnings.is_empty());
+    set(&mut config, "salt.by", "tenant").unwrap();
+    assert!(config.warnings.iter().any(|it| it.contains("salt.secret")), "{:?}", config.warnings);
+    set(&mut config, "salt.secret", KEY).unwrap();
+    assert!(config.warnings.is_empty());
+}

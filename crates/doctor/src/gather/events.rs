@@ -1,0 +1,240 @@
+//! Finds where a worker publishes KV events, as the router does, and listens there while a new prompt is prefilled.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use maitre_dialect::engine::{Kind, sources};
+use maitre_dialect::kv::{self, Batch, Event, Groups};
+use maitre_proxy::settings::Settings;
+use maitre_proxy::subscribe::replay::{Bound, replay};
+use maitre_proxy::subscribe::socket::{Message, Place, Subscriber};
+use maitre_proxy::worker::{self, Endpoint};
+use maitre_proxy::{self as proxy};
+use tokio::time::{sleep, timeout};
+
+use super::requests::{self, Asker};
+use super::unasked;
+use crate::Plan;
+use crate::client::{Client, Question};
+use crate::facts::{Asked, Events, Published, Replay, Stream, Worker};
+
+/// From the subscription to the prompt: a publisher confirms nothing, and what it publishes before it has read the
+/// subscription is lost.
+const SETTLE: Duration = Duration::from_millis(250);
+
+/// How long events may take after the answer. Engines publish at the end of each step.
+const HEAR: Duration = Duration::from_secs(2);
+
+/// A number no publisher has reached: a replay from there is its end mark alone.
+const BEYOND: u64 = u64::MAX - 1;
+
+/// Ranks that are tried. More than any engine is told to have here is not believed.
+const RANKS_MAX: u32 = 64;
+
+/// Where to look.
+pub(super) struct Sought {
+    events: (String, u16),
+    replay: Option<(String, u16)>,
+    is_configured: bool,
+    dialled: Option<String>,
+    ranks: usize,
+    topic: String,
+    /// Further ranks and where they publish.
+    others: Vec<(u32, (String, u16))>,
+}
+
+/// Where the worker publishes: as configured for it, as configured for all, as it says itself.
+pub(super) async fn seek(
+    client: &Client,
+    settings: &Settings,
+    worker: &proxy::Worker,
+    kind: Kind,
+) -> Result<Sought, Events> {
+    let events = &settings.events;
+    let port =
+        |port: usize| u16::try_from(port).ok().filter(|&it| it > 0).map(|port| Endpoint { host: None, port });
+    match (&worker.events, port(events.port)) {
+        _ if !events.enabled => Err(Events::Off),
+        (worker::Events::Off, _) => Err(Events::Off),
+        (worker::Events::At(at), _) => Ok(configured(worker, at, worker.replay.as_ref(), &events.topic)),
+        (worker::Events::Found, Some(at)) => {
+            let usual = port(events.replay_port);
+            Ok(configured(worker, &at, worker.replay.as_ref().or(usual.as_ref()), &events.topic))
+        }
+        (worker::Events::Found, None) => told(client, worker, kind).await,
+    }
+}
+
+fn configured(worker: &proxy::Worker, at: &Endpoint, replay: Option<&Endpoint>, topic: &str) -> Sought {
+    let place = |endpoint: &Endpoint, rank: u32| {
+        let host = endpoint.host.as_deref().unwrap_or(worker.address.host());
+        let rank = u16::try_from(rank).unwrap_or(u16::MAX);
+        (host.to_owned(), endpoint.port.saturating_add(rank))
+    };
+    Sought {
+        events: place(at, 0),
+        replay: replay.map(|it| place(it, 0)),
+        is_configured: true,
+        dialled: None,
+        ranks: worker.ranks as usize,
+        topic: topic.to_owned(),
+        others: (1..worker.ranks.min(RANKS_MAX)).map(|rank| (rank, place(at, rank))).collect(),
+    }
+}
+
+async fn told(client: &Client, worker: &proxy::Worker, kind: Kind) -> Result<Sought, Events> {
+    let path = kind.sources_path().ok_or(Events::Unheard)?;
+    let untold = |status| Events::Untold { path, status };
+    let page = client.ask(Question::get(path)).await.map_err(|_| untold(0))?;
+    if !page.is_success() {
+        return Err(untold(page.status));
+    }
+    let sources = sources::parse(kind, &page.body).map_err(|_| untold(page.status))?.sources;
+    let place = |it: &sources::Address| {
+        // The engine's own loopback is its machine's, not ours.
+        let host = it.host.as_deref().filter(|it| !is_loopback(it));
+        (host.unwrap_or(worker.address.host()).to_owned(), it.port)
+    };
+    let first = sources.first().ok_or(Events::None)?;
+    let is_ours = |it: &&sources::Source| it.rank > 0 && it.rank < worker.ranks.min(RANKS_MAX);
+    Ok(Sought {
+        events: place(&first.events),
+        replay: first.replay.as_ref().map(place),
+        is_configured: false,
+        dialled: sources::dialled(kind, &page.body),
+        ranks: sources.len(),
+        topic: first.topic.clone(),
+        others: sources.iter().filter(is_ours).map(|it| (it.rank, place(&it.events))).collect(),
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|it| it.is_loopback())
+}
+
+/// Subscribes, has a new prompt prefilled, and hears what is told of it; then sends the other requests.
+pub(super) async fn follow(
+    sought: Result<Sought, Events>,
+    client: &Client,
+    plan: &Plan,
+    worker: &Worker,
+) -> (Events, Asked) {
+    let asker = requests::model(worker).map(|model| Asker::new(client, worker, model));
+    let asker = match (plan.requests, asker) {
+        (false, _) => Err("--no-requests"),
+        (true, None) => Err("no engine lists a model"),
+        (true, Some(asker)) => Ok(asker),
+    };
+    let sought = match sought {
+        Ok(sought) => sought,
+        Err(events) => {
+            return match asker {
+                Err(why) => unasked(events, why),
+                Ok(mut asker) => {
+                    let asked = all(&mut asker, worker).await;
+                    (events, asked)
+                }
+            };
+        }
+    };
+    let subscribed = subscribe(&sought.events, client.patience).await;
+    let (stream, asked) = match (subscribed, asker) {
+        (Err(stream), Err(why)) => (stream, Asked::No(why)),
+        (Err(stream), Ok(mut asker)) => (stream, all(&mut asker, worker).await),
+        (Ok(_), Err(why)) => (Stream::Open, Asked::No(why)),
+        (Ok(subscriber), Ok(mut asker)) => hear(subscriber, &mut asker, worker).await,
+    };
+    let replay = replay_of(&sought, &stream, client.patience).await;
+    let mut dumb = Vec::new();
+    for (rank, place) in &sought.others {
+        if let Err(Stream::Unreachable { why, .. }) = subscribe(place, client.patience).await {
+            dumb.push((*rank, shown(place), why));
+        }
+    }
+    let Sought { events, is_configured, dialled, ranks, topic, .. } = sought;
+    let place = shown(&events);
+    (Events::At(Published { place, is_configured, dialled, ranks, topic, stream, replay, dumb }), asked)
+}
+
+async fn all(asker: &mut Asker, worker: &Worker) -> Asked {
+    match asker.first().await {
+        Ok(first) => asker.rest(first, worker).await,
+        Err(why) => asker.failed(why),
+    }
+}
+
+fn shown((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// To all topics: under which of them it publishes is what we want to know.
+async fn subscribe((host, port): &(String, u16), patience: Duration) -> Result<Subscriber, Stream> {
+    let connect = |host| Subscriber::connect(Place { host, port: *port }, b"", patience);
+    let local = Ipv4Addr::LOCALHOST.to_string();
+    match connect(host).await {
+        Ok(subscriber) => Ok(subscriber),
+        Err(error) => {
+            let on_loopback = *host != local && error.is_refused() && connect(&local).await.is_ok();
+            Err(Stream::Unreachable { why: error.to_string(), on_loopback })
+        }
+    }
+}
+
+async fn hear(mut subscriber: Subscriber, asker: &mut Asker, worker: &Worker) -> (Stream, Asked) {
+    sleep(SETTLE).await;
+    let first = match asker.first().await {
+        Ok(first) => first,
+        Err(why) => return (Stream::Open, asker.failed(why)),
+    };
+    let heard = timeout(HEAR, next_stored(&mut subscriber)).await;
+    let asked = asker.rest(first, worker).await;
+    // A prompt that fills no block is no news.
+    let block = worker.block_tokens();
+    let is_news = first.prompt_tokens.zip(block).filter(|(prompt, block)| prompt > block);
+    let stream = match (heard, is_news) {
+        (Ok(stream), _) => stream,
+        (Err(_), Some((prompt_tokens, _))) => Stream::Silent { prompt_tokens },
+        (Err(_), None) => Stream::Open,
+    };
+    (stream, asked)
+}
+
+/// Waits for a message that tells of stored blocks.
+async fn next_stored(subscriber: &mut Subscriber) -> Stream {
+    let (mut groups, mut batch) = (Groups::default(), Batch::default());
+    loop {
+        let message = match subscriber.next().await {
+            Ok(message) => message,
+            Err(error) => return Stream::Unreadable { why: error.to_string() },
+        };
+        match read(message, &mut groups, &mut batch) {
+            Ok(Some(heard)) => return heard,
+            Ok(None) => {}
+            Err(why) => return Stream::Unreadable { why },
+        }
+    }
+}
+
+fn read(message: Message, groups: &mut Groups, batch: &mut Batch) -> Result<Option<Stream>, String> {
+    let [topic, _, payload] = &message[..] else {
+        return Err(format!("a message of {} frames, and 3 were expected", message.len()));
+    };
+    kv::decode(payload, groups, batch).map_err(|it| it.to_string())?;
+    let topic = String::from_utf8_lossy(topic).into_owned();
+    let block = batch.events().find_map(|it| match it {
+        Event::Stored(stored) => Some(stored.block_tokens),
+        _ => None,
+    });
+    Ok(block.map(|block_tokens| Stream::Heard { topic, block_tokens }))
+}
+
+async fn replay_of(sought: &Sought, stream: &Stream, patience: Duration) -> Replay {
+    if matches!(stream, Stream::Unreachable { .. }) {
+        return Replay::Unasked;
+    }
+    let Some(place) = &sought.replay else { return Replay::Absent };
+    match replay(Place { host: &place.0, port: place.1 }, BEYOND, Bound::within(patience)).await {
+        Ok(_) => Replay::Answers,
+        Err(error) => Replay::Fails { place: shown(place), why: error.to_string() },
+    }
+}

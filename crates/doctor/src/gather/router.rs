@@ -1,0 +1,100 @@
+//! A running router: is it ready, what does it count, what does it offer.
+
+use std::collections::BTreeSet;
+
+use http::HeaderValue;
+use maitre_dialect::{exposition, models};
+use maitre_proxy::{self as proxy, Address};
+
+use crate::Plan;
+use crate::client::{Client, Question, short};
+use crate::facts::{Admin, Router};
+
+/// As much of what `/readyz` says as is repeated.
+const SAID_BYTES_MAX: usize = 200;
+
+/// None if the plan names none.
+pub(super) async fn look(plan: &Plan) -> Option<Router> {
+    if plan.router.is_none() && plan.admin.is_none() {
+        return None;
+    }
+    let mut router = Router::default();
+    if let Some(address) = &plan.admin {
+        router.admin = Some(admin(plan, address).await.map_err(|why| format!("{address}: {why}")));
+    }
+    if let Some(address) = &plan.router {
+        router.front = Some(front(plan, address).await.map_err(|why| format!("{address}: {why}")));
+    }
+    Some(router)
+}
+
+fn client(plan: &Plan, address: &Address, key: Option<HeaderValue>) -> Client {
+    Client { address: address.clone(), dialer: plan.dialer.clone(), key, patience: plan.patience }
+}
+
+async fn admin(plan: &Plan, address: &Address) -> Result<Admin, String> {
+    // The key is the workers': this listener asks for none.
+    let client = client(plan, address, None);
+    let ready = client.ask(Question::get("/readyz")).await.map_err(|it| it.why())?;
+    let metrics = client.ask(Question::get("/metrics")).await.map_err(|it| it.why())?;
+    let is_ours = exposition::samples(&metrics.body).any(|it| it.name.starts_with("maitre_"));
+    if !metrics.is_success() || !is_ours {
+        return Err(format!("/metrics answers {} without metrics of Maitre's", metrics.status));
+    }
+    let said = String::from_utf8_lossy(&ready.body[..ready.body.len().min(SAID_BYTES_MAX)]);
+    Ok(Admin {
+        url: address.to_string(),
+        is_ready: ready.is_success(),
+        said: short(said.trim()),
+        page: metrics.body,
+    })
+}
+
+async fn front(plan: &Plan, address: &Address) -> Result<Vec<String>, String> {
+    let client = client(plan, address, plan.key.clone());
+    let page = client.ask(Question::get("/v1/models")).await.map_err(|it| it.why())?;
+    if !page.is_success() {
+        return Err(format!("/v1/models answers {}", page.status));
+    }
+    let models = models::parse(&page.body).map_err(|it| it.to_string())?;
+    Ok(models.into_iter().map(|it| it.id).collect())
+}
+
+/// The workers that a router counts for, once each whatever their ranks.
+pub(super) fn workers(router: &Router) -> Vec<proxy::Worker> {
+    let Some(Ok(admin)) = &router.admin else { return Vec::new() };
+    let mut ranks: Vec<(String, u32)> = Vec::new();
+    let labels: BTreeSet<String> = exposition::samples(&admin.page)
+        .filter(|it| it.name == "maitre_worker_state")
+        .filter_map(|it| Some(it.label("worker")?.into_owned()))
+        .collect();
+    for label in labels {
+        let url = label.split_once('#').map_or(label.as_str(), |it| it.0);
+        match ranks.iter_mut().find(|it| it.0 == url) {
+            Some(known) => known.1 += 1,
+            None => ranks.push((url.to_owned(), 1)),
+        }
+    }
+    let workers = ranks.into_iter().filter_map(|(url, ranks)| {
+        let worker: proxy::Worker = url.parse().ok()?;
+        Some(proxy::Worker { ranks, ..worker })
+    });
+    workers.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_names_its_workers_and_their_ranks() {
+        let page = "maitre_worker_state{worker=\"http://a:1\",state=\"ready\"} 1\n\
+                    maitre_worker_state{worker=\"http://a:1\",state=\"ejected\"} 0\n\
+                    maitre_worker_state{worker=\"http://b:1#0\",state=\"ready\"} 1\n\
+                    maitre_worker_state{worker=\"http://b:1#1\",state=\"ready\"} 1\n";
+        let admin = Admin { page: page.into(), ..Admin::default() };
+        let router = Router { admin: Some(Ok(admin)), front: None };
+        let shown: Vec<String> = workers(&router).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["http://a:1", "http://b:1?ranks=2"]);
+    }
+}

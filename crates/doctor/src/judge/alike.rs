@@ -1,0 +1,106 @@
+//! Workers of one model should be alike: blocks, versions, contexts, types.
+
+use maitre_dialect::engine::Need;
+
+use super::{groups, odd_ones};
+use crate::code::Code;
+use crate::facts::{Fleet, Worker};
+use crate::report::{Finding, Outcome};
+
+pub(super) fn blocks(fleet: &Fleet) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut said = Vec::new();
+    for group in groups(fleet) {
+        let sizes: Vec<(&Worker, u64)> =
+            group.iter().filter_map(|it| Some((*it, it.block_tokens()?))).collect();
+        let Some(odd) = odd_ones(&sizes) else { continue };
+        said.push(format!("{} tokens", odd.usual));
+        for (worker, size) in odd.others {
+            let start = worker.kind.advice(Need::BlockTokens);
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::BlockSizesDiffer,
+                format!("has blocks of {size} tokens, {} of its peers have {}", odd.count, odd.usual),
+                format!("start it {start} ({})", odd.usual),
+            ));
+        }
+    }
+    outcome.said = listing(said, "no engine tells its size");
+    outcome
+}
+
+pub(super) fn versions(fleet: &Fleet) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut said = Vec::new();
+    for group in groups(fleet) {
+        let versions: Vec<(&Worker, &str)> =
+            group.iter().filter_map(|it| Some((*it, it.about.version.as_deref()?))).collect();
+        let Some(odd) = odd_ones(&versions) else { continue };
+        said.push(format!("{} {}", versions[0].0.kind.name(), odd.usual));
+        for (worker, version) in odd.others {
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::VersionsDiffer,
+                format!("is version {version}, {} of its peers are {}", odd.count, odd.usual),
+                format!("bring it to {}, or --ignore versions-differ while you roll out", odd.usual),
+            ));
+        }
+    }
+    outcome.said = listing(said, "no engine tells its version");
+    outcome
+}
+
+/// What two engines of one model may differ in without anybody noticing.
+struct Shape {
+    code: Code,
+    name: &'static str,
+    need: Need,
+    read: fn(&Worker) -> Option<String>,
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape {
+        code: Code::ContextsDiffer,
+        name: "a context (max_model_len) of",
+        need: Need::Context,
+        read: |it| it.models().first()?.max_model_len.map(|length| length.to_string()),
+    },
+    Shape { code: Code::TypesDiffer, name: "dtype", need: Need::Dtype, read: |it| it.about.dtype.clone() },
+    Shape {
+        code: Code::TypesDiffer,
+        name: "a KV cache of type",
+        need: Need::KvDtype,
+        read: |it| it.about.kv_dtype.clone(),
+    },
+];
+
+pub(super) fn shapes(fleet: &Fleet) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut said = Vec::new();
+    for group in groups(fleet) {
+        for shape in &SHAPES {
+            let values: Vec<(&Worker, String)> =
+                group.iter().filter_map(|it| Some((*it, (shape.read)(it)?))).collect();
+            let Some(odd) = odd_ones(&values) else { continue };
+            said.push(format!("{} {}", shape.name, odd.usual));
+            for (worker, value) in odd.others {
+                let (usual, start) = (&odd.usual, worker.kind.advice(shape.need));
+                outcome.find(Finding::at(
+                    &worker.url,
+                    shape.code,
+                    format!("has {} {value}, {} of its peers have {usual}", shape.name, odd.count),
+                    format!("start it {start} ({usual})"),
+                ));
+            }
+        }
+    }
+    outcome.said = listing(said, "no engine tells any");
+    outcome
+}
+
+/// Each once, in one line.
+fn listing(mut said: Vec<String>, nothing: &str) -> String {
+    said.sort_unstable();
+    said.dedup();
+    if said.is_empty() { nothing.to_owned() } else { said.join("; ") }
+}

@@ -1,0 +1,159 @@
+//! Is everybody there, and what do they say they serve?
+
+use maitre_dialect::engine::Need;
+use maitre_proxy::NoTls;
+
+use super::{odd_ones, workers};
+use crate::code::Code;
+use crate::facts::{Fleet, Listed, Reach, Unanswered, Worker};
+use crate::report::{Finding, Outcome};
+
+pub(super) fn reach(fleet: &Fleet) -> Outcome {
+    let there = fleet.present().count();
+    let mut outcome = Outcome::said(format!("{there} of {} answer", workers(fleet.workers.len())));
+    outcome.findings.extend(fleet.workers.iter().filter_map(absence));
+    outcome
+}
+
+fn absence(worker: &Worker) -> Option<Finding> {
+    let url = &worker.url;
+    let find = |what: String, fix: &str| Some(Finding::at(url, Code::Unreachable, what, fix));
+    match &worker.reach {
+        Reach::Not(Unanswered::Unresolved(why)) => find(
+            format!("its name does not resolve: {why}"),
+            "mend the host in its URL, or use its IP address; see what the resolver of this machine knows",
+        ),
+        Reach::Not(Unanswered::Refused(why)) => find(
+            format!("nobody listens there: {why}"),
+            "start the engine, with --host 0.0.0.0 if it is on another machine, or mend the port in its URL",
+        ),
+        Reach::Not(Unanswered::TimedOut(after)) => find(
+            format!("no answer within {after:?}"),
+            "see whether the engine hangs, still loads its model, or is kept behind a firewall; \
+             --timeout waits longer",
+        ),
+        Reach::Not(Unanswered::NoTls(why)) => find(why.to_string(), mend(why)),
+        Reach::Not(Unanswered::SpeaksTls) => find(
+            "it is asked in plain HTTP, and speaks TLS".to_owned(),
+            "write https:// in its URL, and name the authority of its certificate in worker_tls.ca unless \
+             browsers trust it",
+        ),
+        // Whoever does not accept us by TLS 1.3 says so after the handshake, and what they say may get lost.
+        Reach::Not(Unanswered::Broke(why)) if url.starts_with("https://") => find(
+            format!("something is there that speaks TLS and does not answer in HTTP/1.1: {why}"),
+            "mend the port in its URL; if it wants certificates of its clients, set worker_tls.cert and \
+             worker_tls.key",
+        ),
+        Reach::Not(Unanswered::Broke(why)) => find(
+            format!("something is there that does not answer in plain HTTP/1.1: {why}"),
+            "mend the port in its URL",
+        ),
+        Reach::Answers { path, status } if worker.is_stranger() => Some(Finding::at(
+            url,
+            Code::NotAnEngine,
+            format!("{path} answers {status}, and /v1/models is not there either"),
+            "mend its URL: the host and port of the engine itself, without /v1 or another path",
+        )),
+        Reach::Answers { path, status } if *status >= 500 => Some(Finding::at(
+            url,
+            Code::Unreachable,
+            format!("{path} answers {status}: it says itself that it is not well"),
+            "read the engine's own log; it gets no requests meanwhile",
+        )),
+        Reach::Answers { .. } => None,
+    }
+}
+
+/// The setting that lets TLS be.
+fn mend(why: &NoTls) -> &'static str {
+    match why {
+        NoTls::Unsigned => "name the authority that signed it in worker_tls.ca, as a PEM file",
+        NoTls::Misnamed(..) => {
+            "write a name that it is for in the worker's URL, or set worker_tls.server_name to one"
+        }
+        NoTls::Expired | NoTls::NotYetValid => "renew the certificate, or mend this machine's clock",
+        NoTls::Unacceptable(_) => {
+            "have the certificate made anew: one for servers, with the host's name in it, and not an authority's \
+             own (CA:FALSE)"
+        }
+        NoTls::Unwelcome(_) => {
+            "it wants a certificate of its clients: set worker_tls.cert and worker_tls.key to one that it accepts"
+        }
+        NoTls::Plain => "write http:// in its URL, or have it serve TLS",
+        NoTls::Ended(_) | NoTls::Closed | NoTls::Failed(_) => {
+            "mend the port in its URL, or write http:// if it does not speak TLS; it must speak version 1.2 or \
+             1.3, and its own log says more"
+        }
+    }
+}
+
+pub(super) fn models(fleet: &Fleet) -> Outcome {
+    let present: Vec<&Worker> = fleet.present().collect();
+    let mut outcome = Outcome::default();
+    let mut listed: Vec<(&Worker, Vec<&str>)> = Vec::new();
+    for worker in present {
+        match &worker.listed {
+            Listed::Locked { status, with_key } => outcome.find(locked(worker, *status, *with_key)),
+            Listed::Unreadable { status, why } => outcome.find(Finding::at(
+                &worker.url,
+                Code::NoModels,
+                format!("/v1/models cannot be read (status {status}): {why}"),
+                "serve the OpenAI API there, or mend the URL",
+            )),
+            Listed::Models(_) => {
+                let mut names: Vec<&str> = worker.models().iter().map(|it| it.id.as_str()).collect();
+                names.sort_unstable();
+                match names.is_empty() {
+                    true => outcome.find(Finding::at(
+                        &worker.url,
+                        Code::NoModels,
+                        "/v1/models lists nothing",
+                        "see whether the engine has loaded its model; until it lists one it gets only requests \
+                         for models that nobody lists",
+                    )),
+                    false => listed.push((worker, names)),
+                }
+            }
+        }
+    }
+    differ(&listed, &mut outcome);
+    let mut all: Vec<&str> = listed.iter().flat_map(|it| it.1.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    outcome.said = if all.is_empty() { "none known".to_owned() } else { all.join(", ") };
+    outcome
+}
+
+fn locked(worker: &Worker, status: u16, with_key: bool) -> Finding {
+    let (what, give) = match with_key {
+        true => {
+            (format!("/v1/models answers {status} to the key that was given"), "give another key with --key")
+        }
+        false => (
+            format!("/v1/models answers {status}: it wants a key"),
+            "give doctor the key with --key or MAITRE_DOCTOR_KEY",
+        ),
+    };
+    let start = worker.kind.advice(Need::NoKey);
+    let fix = format!("{give}, and the router in worker_key or worker_key_file; or start the engine {start}");
+    Finding::at(&worker.url, Code::KeyWanted, what, fix)
+}
+
+fn differ(listed: &[(&Worker, Vec<&str>)], outcome: &mut Outcome) {
+    let Some(odd) = odd_ones(listed) else { return };
+    for (worker, names) in odd.others {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::ModelsDiffer,
+            format!(
+                "serves {}, while {} of {} serve {}",
+                names.join(", "),
+                odd.count,
+                listed.len(),
+                odd.usual.join(", ")
+            ),
+            "if all are to serve the same, start it with the others' model and --served-model-name; \
+             if not, --ignore models-differ",
+        ));
+    }
+}

@@ -1,0 +1,221 @@
+//! What a running router says of itself: is it ready, whom does it believe, what does it find cached.
+
+use maitre_dialect::exposition;
+
+use super::workers;
+use crate::code::Code;
+use crate::facts::{Admin, Events, Fleet, Metered, Published, Stream, Worker};
+use crate::report::{Finding, Outcome};
+
+/// Tokens below which a ratio of them is nobody's business.
+const TOKENS_MIN: f64 = 100_000.0;
+/// A hit ratio below this is none.
+const HITS_MIN: f64 = 0.01;
+/// Beliefs that come true less often than this are wrong.
+const TRUE_MIN: f64 = 0.1;
+/// Prompts below which it does not matter how they were read.
+const PROMPTS_MIN: f64 = 100.0;
+
+pub(super) fn router(fleet: &Fleet) -> Outcome {
+    let Some(router) = &fleet.router else {
+        return Outcome::said("not looked at: name it with --admin-url, and --router");
+    };
+    let mut outcome = Outcome::default();
+    let mut said = Vec::new();
+    match &router.admin {
+        None => {}
+        Some(Err(why)) => outcome.find(unreachable(why, "--admin-url")),
+        Some(Ok(admin)) => {
+            said.push(if admin.is_ready { "ready" } else { "not ready" }.to_owned());
+            of_admin(fleet, admin, &mut outcome);
+        }
+    }
+    match &router.front {
+        None => {}
+        Some(Err(why)) => outcome.find(unreachable(why, "--router")),
+        Some(Ok(models)) => {
+            said.push(format!("offers {} models", models.len()));
+            of_front(fleet, models, &mut outcome);
+        }
+    }
+    outcome.said = if said.is_empty() { "does not answer".to_owned() } else { said.join(", ") };
+    outcome
+}
+
+fn unreachable(why: &str, flag: &str) -> Finding {
+    let fix = format!("start `maitre serve`, or mend {flag}");
+    Finding::general(Code::RouterUnreachable, why, fix)
+}
+
+/// The first sample of this name that has these labels.
+pub(super) fn value(page: &[u8], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let fits = |it: &exposition::Sample<'_>| {
+        labels.iter().all(|(key, want)| it.label(key).as_deref() == Some(*want))
+    };
+    exposition::samples(page).find(|it| it.name == name && fits(it)).map(|it| it.value)
+}
+
+fn sum(page: &[u8], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let fits = |it: &exposition::Sample<'_>| {
+        labels.iter().all(|(key, want)| it.label(key).as_deref() == Some(*want))
+    };
+    exposition::samples(page).filter(|it| it.name == name && fits(it)).map(|it| it.value).sum()
+}
+
+/// Workers by the value of one of their gauges' labels, where it holds.
+fn holding(page: &[u8], name: &str, label: &str) -> Vec<(String, String)> {
+    let samples = exposition::samples(page).filter(|it| it.name == name && it.value == 1.0);
+    samples.filter_map(|it| Some((it.label("worker")?.into_owned(), it.label(label)?.into_owned()))).collect()
+}
+
+/// A worker's URL without its rank.
+fn address(label: &str) -> &str {
+    label.split_once('#').map_or(label, |it| it.0)
+}
+
+fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
+    let page = &admin.page;
+    if !admin.is_ready {
+        outcome.find(Finding::general(
+            Code::RouterNotReady,
+            format!("/readyz of {} says: {}", admin.url, admin.said),
+            "mend the workers named here; while it drains, wait for the next process",
+        ));
+    }
+    let states = holding(page, "maitre_worker_state", "state");
+    for worker in fleet.present() {
+        let own: Vec<&str> =
+            states.iter().filter(|it| address(&it.0) == worker.url).map(|it| it.1.as_str()).collect();
+        if own.is_empty() && !states.is_empty() {
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::WorkerUnknown,
+                format!("the router at {} has no such worker", admin.url),
+                "add it to workers and restart the router, or leave it out here",
+            ));
+        }
+        if let Some(state) = own.iter().find(|it| matches!(**it, "ejected" | "suspect" | "probing")) {
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::WorkerEjected,
+                format!("the router holds it for {state}, though it answers here"),
+                "see whether the router's machine reaches it; its log says what failed, \
+                 maitre_attempts_failed_total how often",
+            ));
+        }
+        of_worker(worker, page, outcome);
+    }
+    of_caches(fleet, page, outcome);
+    of_prompts(page, outcome);
+    let full = sum(page, "maitre_queue_refusals_total", &[("reason", "queue_full")]);
+    if full > 0.0 {
+        outcome.find(Finding::general(
+            Code::QueueFull,
+            format!("{full} requests were refused since it started because the line was full"),
+            "add workers (`maitre tune` finds how many), or allow more with ?requests= and ?tokens= of the class",
+        ));
+    }
+}
+
+fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
+    let trust = holding(page, "maitre_worker_trust", "trust");
+    let own = trust.iter().find(|it| address(&it.0) == worker.url).map(|it| it.1.as_str());
+    // Where events are not well as seen from here, that is the finding.
+    let is_well =
+        matches!(&worker.events, Events::At(Published { stream: Stream::Open | Stream::Heard { .. }, .. }));
+    if let (true, Some(trust @ ("none" | "suspect"))) = (is_well, own) {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::EventsUntrusted,
+            format!("its events can be had here, but the router's trust in them is {trust}"),
+            "open its event and replay ports to the router's machine, and see events.enabled, events.at and events.topic there",
+        ));
+    }
+    let label = [("worker", worker.url.as_str())];
+    let unreadable = sum(page, "maitre_events_unreadable_total", &label);
+    if unreadable > 0.0 {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::EventsUnreadable,
+            format!("the router could not read {unreadable} of its batches"),
+            "the engine is newer than this Maitre: bring Maitre up to date",
+        ));
+    }
+    let is_stale = value(page, "maitre_worker_report_stale", &label) == Some(1.0);
+    if is_stale && matches!(worker.metered, Metered::Read(_)) {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::MetricsStale,
+            "its metrics can be read here, but the router's are older than 3.5 s",
+            "see whether the router's machine reaches its /metrics in time (probes.timeout)",
+        ));
+    }
+}
+
+fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {
+    let total = |name: &str| sum(page, name, &[]);
+    let (prompt, cached, held) = (
+        total("maitre_prompt_tokens_total"),
+        total("maitre_cached_tokens_total"),
+        total("maitre_expected_cached_tokens_total"),
+    );
+    let trust = holding(page, "maitre_worker_trust", "trust");
+    let is_blind = !trust.is_empty() && trust.iter().all(|it| it.1 == "none");
+    if prompt >= TOKENS_MIN && cached < HITS_MIN * prompt && is_blind {
+        outcome.find(Finding::general(
+            Code::HitsNone,
+            format!("of {prompt:.0} prompt tokens {cached:.0} were cached, and no worker's events are heard"),
+            format!(
+                "switch on KV events at the {} (docs/engines.md), and use a strategy that goes by caches",
+                workers(fleet.workers.len())
+            ),
+        ));
+    }
+    let believes_too_little = !is_blind && cached >= TOKENS_MIN && held < TRUE_MIN * cached;
+    let believes_too_much = held >= TOKENS_MIN && cached < TRUE_MIN * held;
+    if believes_too_little || believes_too_much {
+        outcome.find(Finding::general(
+            Code::BeliefsWrong,
+            format!("engines found {cached:.0} prompt tokens cached, the router believed {held:.0}"),
+            "see that tokenizers are the engines' own (doctor with the router's settings compares them), \
+             and that nobody else sends to these workers",
+        ));
+    }
+}
+
+fn of_prompts(page: &[u8], outcome: &mut Outcome) {
+    let name = "maitre_prompts_read_total";
+    let mut models: Vec<String> = exposition::samples(page)
+        .filter(|it| it.name == name)
+        .filter_map(|it| it.label("model").map(std::borrow::Cow::into_owned))
+        .collect();
+    models.sort_unstable();
+    models.dedup();
+    for model in models {
+        let of = |level| sum(page, name, &[("model", &model), ("level", level)]);
+        let (words, better) = (of("words"), of("given") + of("exact") + of("engine"));
+        let is_reported = holding(page, "maitre_worker_trust", "trust").iter().any(|it| it.1 != "none");
+        if is_reported && words >= PROMPTS_MIN && words > better {
+            outcome.find(Finding::general(
+                Code::PromptsUnread,
+                format!("{words} prompts of {model} were read as bytes and {better} as tokens: no events match those"),
+                format!("set tokenizers.\"{model}\" to the model's folder; if it is set, its template could not be rendered"),
+            ));
+        }
+    }
+}
+
+fn of_front(fleet: &Fleet, offered: &[String], outcome: &mut Outcome) {
+    for worker in fleet.present() {
+        let models = worker.models();
+        let missing = models.iter().find(|it| !offered.contains(&it.id));
+        if let Some(model) = missing {
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::RouterModels,
+                format!("serves {}, which the router does not offer", model.id),
+                "add the worker to the router's; if it is there, see whether the router finds it ready",
+            ));
+        }
+    }
+}

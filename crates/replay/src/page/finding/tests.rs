@@ -1,0 +1,220 @@
+//! Made-up rows, and what is said of them.
+
+use maitre_sim::report::Row;
+
+use super::{Asked, sweep, write};
+
+/// A good row of a thousand answers: `name`, mean TTFT and mean E2E in seconds.
+fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> Row {
+    Row {
+        strategy: name.to_owned(),
+        speed: 1.0,
+        requests: 1_000,
+        hit_ratio: 0.4,
+        ttft_mean_s,
+        ttft_p50_s: 0.5,
+        ttft_p90_s: 1.0,
+        ttft_p99_s: 2.0,
+        e2e_mean_s,
+        tpot_mean_s: 0.03,
+        output_tokens_per_s: 100.0,
+        goodput_ratio: 0.95,
+        ..Row::default()
+    }
+}
+
+fn text(rows: &[Row]) -> String {
+    let asked = Asked { tokens_per_s: Some(100.0), first_token_s: 2.0 };
+    write(&rows.iter().collect::<Vec<_>>(), asked)
+}
+
+/// All of these are said, and none of those.
+#[track_caller]
+fn check(rows: &[Row], said: &[&str], not_said: &[&str]) {
+    let text = text(rows);
+    for it in said {
+        assert!(text.contains(it), "no {it:?} in: {text}");
+    }
+    for it in not_said {
+        assert!(!text.contains(it), "{it:?} in: {text}");
+    }
+}
+
+#[test]
+fn the_whole_paragraph_reads_as_one() {
+    let rows = [
+        row("round-robin", 4.0, 30.0),
+        Row { hit_ratio: 0.3, ..row("cache-aware", 2.0, 25.0) },
+        row("least-delay", 1.0, 20.0),
+        Row { hit_ratio: 0.5, ..row("ideal-cache", 0.5, 10.0) },
+    ];
+    assert_eq!(
+        text(&rows),
+        "Of 3 strategies, least-delay has the lowest mean TTFT, 1.00 s: 50 % lower than the next, cache-aware, \
+         and 75 % lower than round-robin. It also has the lowest mean E2E time, 20.0 s, 20 % lower than cache-aware. \
+         Its hit ratio is 0.400, 80 % of the 0.500 that an ideal cache reaches, and no other strategy has a higher \
+         one. In TTFT at p50, p90 and p99, in TPOT and in answers within the targets, no other strategy is better \
+         by 2 % or more. The fleet keeps up under least-delay: 95.0 % of the requests are answered within the \
+         targets."
+    );
+}
+
+#[test]
+fn plain_strategies_are_named_once() {
+    let two = [row("round-robin", 2.0, 9.0), row("least-delay", 1.0, 8.0)];
+    check(&two, &["1.00 s: 50 % lower than the next, round-robin."], &["and 50 %"]);
+    let three = [row("round-robin", 4.0, 9.0), row("least-request", 2.0, 9.0), row("random", 1.0, 8.0)];
+    check(&three, &["50 % lower than the next, least-request, and 75 % lower than round-robin."], &[]);
+}
+
+#[test]
+fn what_is_close_is_called_close() {
+    let one = [row("a", 1.0, 9.0), row("b", 1.01, 8.95), row("round-robin", 2.0, 9.0)];
+    check(
+        &one,
+        &[
+            "a has the lowest mean TTFT, 1.00 s: 50 % lower than round-robin. But b (1.01 s) is within 2 % of it",
+            "In mean E2E time it is level with b: 9.00 s against 8.95 s.",
+        ],
+        &["the next"],
+    );
+    let two = [row("a", 1.0, 9.0), row("b", 1.01, 9.1), row("c", 1.0, 9.5)];
+    check(&two, &["But b (1.01 s) and c (1.00 s) are within 2 %", "though b is within 2 % (9.10 s)"], &[]);
+}
+
+#[test]
+fn one_strategy_leads_nobody() {
+    check(
+        &[row("random", 1.0, 9.0)],
+        &["Only one strategy was run, random, so there is nothing", "Its hit ratio is 0.400. The fleet"],
+        &["lowest", "no other", "lead"],
+    );
+    check(&[row("random", 1.0, 9.0), row("oracle", 0.5, 5.0)], &["Only one strategy", "random"], &["lowest"]);
+}
+
+#[test]
+fn bounds_and_the_silent_never_lead() {
+    let silent = Row { requests: 0, refused: 1_000, ..row("least-delay", 0.0, 0.0) };
+    check(
+        &[silent.clone(), row("a", 2.0, 9.0), row("b", 3.0, 9.0), row("oracle", 0.1, 1.0)],
+        &["Of 2 strategies, a has the lowest", "least-delay (1,000 of 1,000)"],
+        &["oracle has"],
+    );
+    check(
+        &[row("oracle", 0.1, 1.0)],
+        &["only bounds that no router can reach: oracle has a mean TTFT of 100 ms."],
+        &[],
+    );
+    check(&[silent], &["No request was answered"], &[]);
+    check(&[], &["No request was answered"], &[]);
+}
+
+#[test]
+fn where_the_leader_loses_is_said() {
+    let rows = [
+        row("a", 1.0, 9.0),
+        Row {
+            ttft_p99_s: 1.5,
+            tpot_mean_s: 0.0299,
+            goodput_ratio: 0.99,
+            hit_ratio: 0.5,
+            ..row("b", 2.0, 8.0)
+        },
+    ];
+    check(
+        &rows,
+        &[
+            "But the lowest mean E2E time is that of b: 8.00 s, 11 % lower than the 9.00 s of a.",
+            "Its hit ratio is 0.400; b has a higher one, 0.500.",
+            "It does not lead everywhere: b has a lower p99 TTFT (1.50 s against 2.00 s) and b answers more within \
+             the targets (99.0 % against 95.0 %).",
+        ],
+        &["TPOT (", "no other"],
+    );
+}
+
+#[test]
+fn hit_ratios_are_held_against_what_can_be_had() {
+    let nothing = [
+        Row { hit_ratio: 0.0, ..row("a", 1.0, 9.0) },
+        Row { hit_ratio: 0.0, ..row("ideal-cache", 1.0, 9.0) },
+    ];
+    check(&nothing, &["even ideal-cache reused nothing"], &["NaN", "inf"]);
+}
+
+#[test]
+fn saturation_is_told_from_strain_and_from_a_tail() {
+    let tail = Row { ttft_p99_s: 20.0, ..row("a", 1.0, 9.0) };
+    check(
+        &[tail],
+        &[
+            "The fleet keeps up under a, but not at all times: 95.0 % of the requests are answered within the targets, \
+           and its p99 TTFT is 40 times its p50.",
+        ],
+        &["saturation", "strained"],
+    );
+    // A long tail within the target is a cold prompt, no queue.
+    check(
+        &[Row { ttft_p50_s: 0.01, ttft_p99_s: 1.9, ..row("a", 1.0, 9.0) }],
+        &["keeps up under a: 95.0 %"],
+        &[],
+    );
+    let strained = Row { goodput_ratio: 0.12, ..row("a", 1.0, 9.0) };
+    check(
+        std::slice::from_ref(&strained),
+        &["The fleet is strained even under a: only 12.0 % of the requests are"],
+        &["serves"],
+    );
+    check(
+        &[Row { output_tokens_per_s: 60.0, ..strained }],
+        &[
+            "past saturation even under a: only 12.0 % of the requests are answered within the targets, and it serves \
+           60 % of the output tokens a second that are asked for.",
+        ],
+        &[],
+    );
+    let half = Row { goodput_ratio: 0.7, output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) };
+    check(&[half], &["strained even under a: only 70.0 % of the requests"], &["saturation"]);
+    // A short trace ends with a tail that says nothing of saturation.
+    check(&[Row { output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) }], &["keeps up"], &["saturation"]);
+}
+
+#[test]
+fn what_the_means_leave_out_is_said() {
+    let rows = [Row { refused: 3, failed: 1, ..row("a", 1.0, 9.0) }, row("b", 2.0, 9.0)];
+    check(
+        &rows,
+        &["Means leave out requests that were refused or broken off: those of a (4 of 1,004)."],
+        &["p99 is"],
+    );
+    check(
+        &[Row { requests: 1, ..row("a", 1.0, 9.0) }],
+        &["With only 1 answer, a p99 is the fate of a single one."],
+        &[],
+    );
+    check(&[Row { requests: 42, ..row("a", 1.0, 9.0) }], &["With only 42 answers,"], &[]);
+}
+
+#[test]
+fn a_sweep_names_who_leads_where() {
+    let (fast, slow) = (row("a", 1.0, 9.0), row("b", 2.0, 9.0));
+    let worse = row("a", 3.0, 9.0);
+    let always = [(0.5, vec![&fast, &slow]), (1.0, vec![&fast, &slow])];
+    assert_eq!(sweep(&always), "At every speed, a has the lowest mean TTFT.");
+    let turns = [(0.5, vec![&fast, &slow]), (1.0, vec![&fast, &slow]), (2.0, vec![&worse, &slow])];
+    assert_eq!(sweep(&turns), "The lowest mean TTFT, by speed: a at 0.5× and 1×; b at 2×.");
+    assert_eq!(sweep(&[]), "");
+}
+
+#[test]
+fn who_turns_requests_away_does_not_lead() {
+    let few = Row { requests: 100, refused: 900, ..row("random", 0.1, 1.0) };
+    check(
+        &[few, row("least-delay", 1.0, 20.0)],
+        &["least-delay", "random (900 of 1,000)"],
+        &["random has the lowest mean TTFT"],
+    );
+    // What everybody loses nobody is blamed for.
+    let all = |name, ttft| Row { requests: 900, refused: 100, ..row(name, ttft, 20.0) };
+    check(&[all("random", 0.5), all("least-delay", 1.0)], &["random has the lowest mean TTFT"], &[]);
+}

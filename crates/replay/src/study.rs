@@ -1,0 +1,488 @@
+//! What is to be replayed: traffic, a fleet, what the router knows and when. Shared by `replay` and `tune`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use maitre_policy::Name;
+use maitre_sim::lab::{
+    self, Judge, Knowledge, Outcome, PreparedTrace, Script, Settings, Sync, Via, Witness, script,
+};
+use maitre_sim::profile::Profile;
+use maitre_sim::report::Targets;
+use maitre_sim::trace::Trace;
+
+use maitre_config::{self as config, Config};
+use maitre_console::clock::Stopwatch;
+
+/// A 70B on eight A100: it holds every prompt of the conversation trace, and eight of them are kept busy by it.
+const PROFILE: &str = "a100x8-70b";
+
+/// How often a client comes again, as in `maitre bench --retry`.
+const RETURNS_MAX: u32 = 5;
+
+/// A strategy, or one of the two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Strategy(Name),
+    Oracle,
+    IdealCache,
+}
+
+impl Choice {
+    pub fn all() -> Vec<Choice> {
+        let strategies = Name::ALL.into_iter().map(Choice::Strategy);
+        strategies.chain([Choice::Oracle, Choice::IdealCache]).collect()
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Choice::Strategy(name) => name.as_str(),
+            Choice::Oracle => "oracle",
+            Choice::IdealCache => "ideal-cache",
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Choice, String> {
+        let known = || Choice::all().iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
+        let choice = Choice::all().into_iter().find(|it| it.as_str() == text);
+        choice.ok_or_else(|| format!("no strategy is called \"{text}\"; known: {}, all", known()))
+    }
+}
+
+/// All but the strategies and the speeds.
+#[derive(Clone, Debug)]
+pub struct Study {
+    pub trace: Trace,
+    pub source: String,
+    pub fleet: Vec<Profile>,
+    pub block_tokens: u32,
+    pub knowledge: Knowledge,
+    pub event_delay: Duration,
+    pub scrape_every: Duration,
+    pub scrape_delay: Duration,
+    pub routers: u32,
+    /// How they tell each other what they do.
+    pub sync: Option<Sync>,
+    pub script: Script,
+    /// Clients that are told when to come again do.
+    pub retry: bool,
+    pub targets: Targets,
+    pub config: Config,
+    pub seed: u64,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    config::duration(text)
+}
+
+/// A bare number is milliseconds.
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u32>() {
+        Ok(number) => Ok(Duration::from_millis(number.into())),
+        Err(_) => duration(text),
+    }
+}
+
+pub fn args() -> Vec<Arg> {
+    let mut args = traffic_args();
+    args.extend(fleet_args());
+    args.extend(knowledge_args());
+    args
+}
+
+/// How runs are made and told.
+pub fn run_args() -> [Arg; 2] {
+    [
+        Arg::new("jobs")
+            .long("jobs")
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=256))
+            .help("Runs side by side [default: one a core]"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
+    ]
+}
+
+fn traffic_args() -> Vec<Arg> {
+    vec![
+        Arg::new("trace")
+            .long("trace")
+            .value_name("FILE|WORKLOAD")
+            .required(true)
+            .help("A trace (JSONL, also gzipped), or a workload as `maitre generate` takes it"),
+        Arg::new("limit")
+            .long("limit")
+            .value_name("N")
+            .value_parser(value_parser!(usize))
+            .help("Only the first N requests"),
+        Arg::new("seed")
+            .long("seed")
+            .value_name("N")
+            .default_value("1")
+            .value_parser(value_parser!(u64))
+            .help("Names the dice, of workloads and of strategies"),
+        Arg::new("ttft-target")
+            .long("ttft-target")
+            .value_name("DURATION")
+            .default_value("2s")
+            .value_parser(duration)
+            .help("Goodput: the first token comes within this"),
+        Arg::new("tpot-target")
+            .long("tpot-target")
+            .value_name("DURATION")
+            .default_value("100ms")
+            .value_parser(duration)
+            .help("Goodput: and the others this far apart in the mean"),
+        Arg::new("retry")
+            .long("retry")
+            .action(ArgAction::SetTrue)
+            .help("Clients that are refused come again when they were told to, up to 5 times"),
+    ]
+}
+
+fn fleet_args() -> Vec<Arg> {
+    vec![
+        Arg::new("profile")
+            .long("profile")
+            .value_name("NAME")
+            .default_value(PROFILE)
+            .help("The engine of workers that are given by number alone"),
+        Arg::new("kv-tokens")
+            .long("kv-tokens")
+            .value_name("N")
+            .value_parser(value_parser!(u64).range(1_024..=1 << 32))
+            .help("Tokens in each worker's KV cache [default: the profile's]"),
+        Arg::new("block-tokens")
+            .long("block-tokens")
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=1_024))
+            .help("Tokens in a block of it [default: 16 to 128, as coarse as the trace allows]"),
+        Arg::new("script")
+            .long("script")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("What happens to workers when: join, leave, drain, resume, slow, crash, start, restart"),
+    ]
+}
+
+fn knowledge_args() -> Vec<Arg> {
+    let delay = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("DURATION")
+            .default_value(default)
+            .value_parser(duration)
+            .help(help)
+    };
+    vec![
+        Arg::new("knowledge")
+            .long("knowledge")
+            .value_name("LEVEL")
+            .default_value("reported")
+            .value_parser(["reported", "predicted", "none"])
+            .help("What the router knows of caches: KV events, what it routed, nothing"),
+        delay("event-delay", "0ms", "From a change in a cache to the router"),
+        delay("scrape-every", "1s", "Between two readings of a worker's metrics"),
+        delay("scrape-delay", "0ms", "From a reading to the router"),
+        Arg::new("routers")
+            .long("routers")
+            .value_name("N")
+            .default_value("1")
+            .value_parser(value_parser!(u32).range(1..=64))
+            .help("Requests are dealt to so many routers in turn"),
+        Arg::new("sync")
+            .long("sync")
+            .value_name("HOW")
+            .default_value("none")
+            .value_parser(["none", "redis", "mesh"])
+            .help("How they tell each other what they do"),
+        Arg::new("sync-delay")
+            .long("sync-delay")
+            .value_name("MS")
+            .default_value("50")
+            .value_parser(milliseconds)
+            .help("From one router to the others, in milliseconds or with a unit"),
+        Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("Knobs of strategies, from a file as `maitre serve` takes it"),
+        Arg::new("set")
+            .long("set")
+            .value_name("KEY=VALUE")
+            .action(ArgAction::Append)
+            .help("One knob, such as cache_aware.cache_threshold=0.5"),
+    ]
+}
+
+impl Study {
+    pub fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
+        let seed = *matches.get_one("seed").context("seed")?;
+        let source: &String = matches.get_one("trace").context("trace")?;
+        let mut trace = crate::trace::load(source, seed)?;
+        trace.requests.truncate(matches.get_one("limit").copied().unwrap_or(usize::MAX));
+        anyhow::ensure!(!trace.requests.is_empty(), "--limit leaves no request");
+        let block_tokens =
+            matches.get_one("block-tokens").copied().unwrap_or_else(|| lab::block_tokens(&trace));
+        let kv_tokens: Option<u64> = matches.get_one("kv-tokens").copied();
+        let set = |it: Profile| it.with_cache(kv_tokens.unwrap_or_else(|| it.kv_tokens()), block_tokens);
+        let profile: &String = matches.get_one("profile").context("profile")?;
+        let fleet: Vec<Profile> = fleet(workers, profile)?.into_iter().map(set).collect();
+        check_blocks(&fleet)?;
+        let mut script = match matches.get_one::<PathBuf>("script") {
+            Some(path) => read_script(path)?,
+            None => Script::default(),
+        };
+        script.set_cache(set);
+        script.check(fleet.len()).map_err(|it| anyhow::anyhow!("--script: {it}"))?;
+        let time = |name: &str| matches.get_one::<Duration>(name).copied().context("duration");
+        let scrape_every = time("scrape-every")?;
+        anyhow::ensure!(scrape_every >= Duration::from_millis(1), "--scrape-every: at least 1ms");
+        Ok(Study {
+            trace,
+            source: source.clone(),
+            fleet,
+            block_tokens,
+            knowledge: match matches.get_one::<String>("knowledge").map(String::as_str) {
+                Some("predicted") => Knowledge::Predicted,
+                Some("none") => Knowledge::None,
+                _ => Knowledge::Reported,
+            },
+            event_delay: time("event-delay")?,
+            scrape_every,
+            scrape_delay: time("scrape-delay")?,
+            routers: *matches.get_one("routers").context("routers")?,
+            sync: match matches.get_one::<String>("sync").map(String::as_str) {
+                Some("redis") => Some(Sync { via: Via::Redis, delay: time("sync-delay")? }),
+                Some("mesh") => Some(Sync { via: Via::Mesh, delay: time("sync-delay")? }),
+                _ => None,
+            },
+            script,
+            retry: matches.get_flag("retry"),
+            targets: Targets { first_token: time("ttft-target")?, per_token: time("tpot-target")? },
+            config: read_config(matches)?,
+            seed,
+        })
+    }
+
+    /// The requests in time, so many times as fast.
+    pub fn hastened(&self, speed: f64) -> Trace {
+        let mut trace = self.trace.clone();
+        trace.hasten(speed);
+        trace
+    }
+
+    pub fn play(
+        &self,
+        choice: Choice,
+        prepared: &PreparedTrace<'_>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Outcome {
+        let mut brain = unwatched(&self.config);
+        brain.strategies.clear();
+        brain.seed = self.seed;
+        let judge = match choice {
+            Choice::Strategy(name) => {
+                brain.strategy = name;
+                Judge::Brain
+            }
+            Choice::Oracle => Judge::Oracle,
+            Choice::IdealCache => Judge::IdealCache,
+        };
+        let settings = Settings {
+            judge,
+            knowledge: self.knowledge,
+            event_delay: self.event_delay,
+            scrape_every: self.scrape_every,
+            scrape_delay: self.scrape_delay,
+            routers: self.routers as usize,
+            // One has nobody to talk to.
+            sync: self.sync.filter(|_| self.routers > 1),
+            script: self.script.clone(),
+            returns_max: if self.retry { RETURNS_MAX } else { 0 },
+            ..Settings::new(self.fleet.clone(), brain)
+        };
+        lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })
+    }
+}
+
+struct Watch<'a> {
+    watch: Stopwatch,
+    progress: &'a mut dyn FnMut(usize),
+}
+
+impl Witness for Watch<'_> {
+    fn arrived(&mut self, requests: usize) {
+        (self.progress)(requests);
+    }
+
+    fn wall(&mut self) -> Duration {
+        self.watch.elapsed()
+    }
+}
+
+/// `8`, `4xh100x2-32b`, or several of either with commas between.
+fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
+    let mut fleet = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let spec = match part.parse::<u32>() {
+            Ok(count) => format!("{count}x{profile}"),
+            Err(_) => part.to_owned(),
+        };
+        let (profile, count) =
+            script::workers(&spec).map_err(|it| anyhow::anyhow!("--workers {part}: {it}"))?;
+        fleet.extend(std::iter::repeat_n(profile, count as usize));
+    }
+    anyhow::ensure!(
+        fleet.len() <= script::WORKERS_MAX as usize,
+        "--workers {text}: at most {} are possible",
+        script::WORKERS_MAX
+    );
+    Ok(fleet)
+}
+
+/// Blocks in all caches together: about 13 GB for each run.
+const BLOCKS_MAX: u64 = 1 << 28;
+
+fn check_blocks(fleet: &[Profile]) -> anyhow::Result<()> {
+    let blocks: u64 = fleet.iter().map(|it| u64::from(it.kv_blocks)).sum();
+    anyhow::ensure!(
+        blocks <= BLOCKS_MAX,
+        "--kv-tokens: {blocks} blocks at all workers together; at most {BLOCKS_MAX} are possible, so take larger \
+         --block-tokens or fewer workers"
+    );
+    Ok(())
+}
+
+fn read_script(path: &PathBuf) -> anyhow::Result<Script> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("--script {}", path.display()))?;
+    text.parse().with_context(|| format!("--script {}", path.display()))
+}
+
+fn read_config(matches: &ArgMatches) -> anyhow::Result<Config> {
+    let base = match matches.get_one::<PathBuf>("config") {
+        Some(path) => config::check_file(path)?,
+        None => Config::default(),
+    };
+    let mut pairs = Vec::new();
+    for pair in matches.get_many::<String>("set").unwrap_or_default() {
+        let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write KEY=VALUE"))?;
+        pairs.push((key.trim(), value.trim()));
+    }
+    set_and_check(&base, &pairs).map_err(|it| anyhow::anyhow!("--set {it}"))
+}
+
+/// Sets them all, if each makes a difference.
+fn set_and_check(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
+    let config = set_all(base, pairs)?;
+    for (place, (key, value)) in pairs.iter().enumerate() {
+        let mut others = pairs.to_vec();
+        others.remove(place);
+        // Those that others need cannot be left out, and so they matter.
+        let Ok(without) = set_all(base, &others) else { continue };
+        let differs = config::value(&without, key) != config::value(&config, key);
+        if differs && seen(&without) == seen(&config) {
+            return Err(format!("{key}={value}: a replay does not go by {key}"));
+        }
+    }
+    Ok(config)
+}
+
+fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
+    let mut config = base.clone();
+    for (key, value) in pairs {
+        config::set_one_of_several(&mut config, key, value).map_err(|it| format!("{key}={value}: {it}"))?;
+    }
+    let all = || pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
+    config::settle(&mut config).map_err(|it| format!("{}: {it}", all()))?;
+    Ok(config)
+}
+
+/// Nobody asks a replay why: it is not to pay for answers.
+fn unwatched(config: &Config) -> maitre_dispatch::Settings {
+    let usual = maitre_dispatch::Settings::default();
+    let mut brain = config.settings.brain.clone();
+    brain.explain.decisions = 0;
+    (brain.shadows, brain.shadow_sample) = (usual.shadows, usual.shadow_sample);
+    brain
+}
+
+/// What a replay goes by: a knob that changes nothing of it would be taken for one that does not matter.
+fn seen(config: &Config) -> String {
+    let mut brain = unwatched(config);
+    // Those are given by `--strategy`.
+    (brain.strategy, brain.strategies) = (Name::LeastDelay, BTreeMap::new());
+    format!("{brain:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fleets_are_read() {
+        for (text, expected) in [
+            ("3", "h200-8b h200-8b h200-8b"),
+            ("2xh100x2-32b,1", "h100x2-32b h100x2-32b h200-8b"),
+            ("a10g-8b", "a10g-8b"),
+        ] {
+            let names: Vec<&str> = fleet(text, "h200-8b").unwrap().iter().map(|it| it.name).collect();
+            assert_eq!(names.join(" "), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("0", "0 workers"),
+            ("4xabacus", "no profile is called \"abacus\""),
+            ("", "no profile is called"),
+            ("1000,1000", "at most 1024"),
+        ] {
+            let error = fleet(text, "h200-8b").unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn caches_that_no_machine_can_hold_are_refused() {
+        let fleet = |tokens: u64| vec![maitre_sim::profile::A100X8_70B.with_cache(tokens, 1); 2];
+        assert!(check_blocks(&fleet(1 << 26)).is_ok());
+        assert!(check_blocks(&fleet(1 << 32)).unwrap_err().to_string().contains("--block-tokens"));
+    }
+
+    #[test]
+    fn a_knob_that_would_change_nothing_is_refused() {
+        for (pairs, expected) in [
+            (&[("preble.balance", "3")][..], ""),
+            (&[("preble.balance", "15")], ""),
+            (&[("prefix_hash.head_bytes", "64")], "prefix_hash.head_bytes=64: a replay does not go by"),
+            (&[("strategy", "random")], "strategy=random: a replay does not go by strategy"),
+            (&[("classes", "all"), ("queue.standard", "all")], ""),
+            (&[("queue.standard", "all"), ("classes", "all")], ""),
+            (&[("classes", "all")], "classes=all: "),
+        ] {
+            let actual = set_and_check(&Config::default(), pairs).map(|_| ()).err().unwrap_or_default();
+            let fits = actual.is_empty() == expected.is_empty() && actual.starts_with(expected);
+            assert!(fits, "{pairs:?}: {actual}");
+        }
+    }
+
+    #[test]
+    fn choices_are_strategies_and_bounds() {
+        for choice in Choice::all() {
+            assert_eq!(choice.as_str().parse(), Ok(choice));
+        }
+        assert!("best".parse::<Choice>().unwrap_err().contains("dualmap, oracle"));
+    }
+}

@@ -1,0 +1,223 @@
+//! The table for people.
+
+use std::fmt::Write as _;
+
+use maitre_sim::lab::{Sync, Via};
+use maitre_sim::report::Row;
+
+use super::{Run, Study, knowledge_word};
+
+/// Title and the number under it.
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) text: fn(&Row) -> String,
+    pub(super) value: fn(&Row) -> Option<f64>,
+    pub(super) better: Better,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Better {
+    Lower,
+    Higher,
+    /// It tells, and does not judge.
+    Neither,
+}
+
+const fn column(
+    title: &'static str,
+    better: Better,
+    value: fn(&Row) -> Option<f64>,
+    text: fn(&Row) -> String,
+) -> Column {
+    Column { title, text, value, better }
+}
+
+pub(super) const COLUMNS: &[Column] = &[
+    column("hit", Better::Higher, |it| Some(it.hit_ratio), |it| format!("{:.3}", it.hit_ratio)),
+    column("TTFT mean", Better::Lower, |it| Some(it.ttft_mean_s), |it| seconds(it.ttft_mean_s)),
+    column("p50", Better::Lower, |it| Some(it.ttft_p50_s), |it| seconds(it.ttft_p50_s)),
+    column("p90", Better::Lower, |it| Some(it.ttft_p90_s), |it| seconds(it.ttft_p90_s)),
+    column("p99", Better::Lower, |it| Some(it.ttft_p99_s), |it| seconds(it.ttft_p99_s)),
+    column("TPOT", Better::Lower, |it| Some(it.tpot_mean_s), |it| format!("{:.1} ms", it.tpot_mean_s * 1e3)),
+    column("E2E", Better::Lower, |it| Some(it.e2e_mean_s), |it| seconds(it.e2e_mean_s)),
+    column(
+        "tok/s",
+        Better::Higher,
+        |it| Some(it.output_tokens_per_s),
+        |it| format!("{:.0}", it.output_tokens_per_s),
+    ),
+    column(
+        "good",
+        Better::Higher,
+        |it| Some(it.goodput_ratio),
+        |it| format!("{:.1} %", it.goodput_ratio * 100.0),
+    ),
+    column("in time", Better::Higher, |it| it.deadlines_met_ratio, |it| percent(it.deadlines_met_ratio)),
+    column("late", Better::Lower, |it| it.served_late.map(|it| it as f64), |it| whole(it.served_late)),
+    column("told", Better::Lower, |it| it.told_bytes, |it| bytes(it.told_bytes)),
+    column("share", Better::Neither, |it| it.token_share, |it| percent(it.token_share)),
+    column(
+        "imbalance",
+        Better::Lower,
+        |it| it.imbalance,
+        |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}")),
+    ),
+    column("evicted", Better::Lower, |it| it.evictions.map(|it| it as f64), |it| whole(it.evictions)),
+    column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
+];
+
+/// Those that any row fills.
+pub(super) fn columns(rows: &[&Row]) -> Vec<&'static Column> {
+    let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
+    COLUMNS.iter().filter(filled).collect()
+}
+
+fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or_else(String::new, |it| format!("{:.1} %", it * 100.0))
+}
+
+fn whole(count: Option<u64>) -> String {
+    count.map_or_else(String::new, |it| it.to_string())
+}
+
+/// Turned away or broken off.
+pub(super) fn lost(row: &Row) -> u64 {
+    row.refused + row.failed
+}
+
+/// Three digits that matter.
+pub(super) fn seconds(value: f64) -> String {
+    match value {
+        _ if value >= 99.95 => format!("{value:.0} s"),
+        _ if value >= 9.995 => format!("{value:.1} s"),
+        _ if value >= 0.995 => format!("{value:.2} s"),
+        _ => format!("{:.0} ms", value * 1e3),
+    }
+}
+
+pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
+    let mut text = title(study);
+    let sweeps = runs.iter().any(|it| it.row.speed != runs[0].row.speed);
+    let rows: Vec<&Row> = runs.iter().flat_map(all_rows).collect();
+    let columns = columns(&rows);
+    let mut lines = vec![header(&columns, sweeps)];
+    for run in runs {
+        let mut decisions = decisions(run);
+        for row in all_rows(run) {
+            let mut line = cells(row, &columns, sweeps);
+            // Only the whole run has them.
+            line.push(std::mem::take(&mut decisions));
+            lines.push(line);
+        }
+    }
+    let widths: Vec<usize> = (0..lines[0].len())
+        .map(|column| lines.iter().map(|it| it[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    for line in &lines {
+        for (place, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            let _ = match place {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+fn bytes(count: Option<f64>) -> String {
+    count.map_or_else(String::new, |it| format!("{it:.0} B"))
+}
+
+fn title(study: &Study) -> String {
+    let requests = study.trace.requests.len();
+    let seconds = study.trace.span().as_secs_f64();
+    let routers = match study.routers {
+        1 => String::new(),
+        count => format!(", {count} routers{}", talk(study)),
+    };
+    let mut kinds: Vec<&str> = study.fleet.iter().map(|it| it.name).collect();
+    kinds.dedup();
+    format!(
+        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens); {} caches{routers}\n\n",
+        study.source,
+        study.fleet.len(),
+        kinds.join(", "),
+        study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min().unwrap_or(0),
+        knowledge_word(study.knowledge),
+    )
+}
+
+/// How routers tell each other what they do.
+pub(crate) fn talk(study: &Study) -> String {
+    match study.sync {
+        None => " that tell each other nothing".to_owned(),
+        Some(Sync { via, delay }) => {
+            let via = match via {
+                Via::Redis => "through Redis",
+                Via::Mesh => "in a mesh",
+            };
+            format!(" {via}, {} ms late", delay.as_millis())
+        }
+    }
+}
+
+fn all_rows(run: &Run) -> impl Iterator<Item = &Row> {
+    [&run.row].into_iter().chain(&run.parts).chain(&run.classes).chain(&run.tenants)
+}
+
+fn header(columns: &[&Column], sweeps: bool) -> Vec<String> {
+    let speed = sweeps.then(|| "speed".to_owned());
+    let titles = columns.iter().map(|it| it.title.to_owned());
+    ["strategy".to_owned()].into_iter().chain(speed).chain(titles).chain(["decisions/s".to_owned()]).collect()
+}
+
+fn cells(row: &Row, columns: &[&Column], sweeps: bool) -> Vec<String> {
+    let speed = sweeps.then(|| format!("{}×", row.speed));
+    let numbers = columns.iter().map(|it| (it.text)(row));
+    [name(row)].into_iter().chain(speed).chain(numbers).collect()
+}
+
+/// Of a whole run its strategy, and below it what a row is a part of.
+pub fn name(row: &Row) -> String {
+    match (row.part, &row.class, &row.tenant) {
+        (Some(part), ..) => format!("  part {part}"),
+        (_, Some(class), _) => format!("  class {class}"),
+        (.., Some(tenant)) => format!("  tenant {tenant}"),
+        _ => row.strategy.clone(),
+    }
+}
+
+/// Of our own code, on this machine: the one number that is not the same twice.
+fn decisions(run: &Run) -> String {
+    let seconds = run.outcome.deciding.as_secs_f64();
+    let count = run.outcome.answers.len() as f64 + run.outcome.refused as f64;
+    if seconds > 0.0 { format!("{:.0}", count / seconds) } else { "-".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_named_by_what_it_is_a_part_of() {
+        let run = Row { strategy: "it".to_owned(), ..Row::default() };
+        let class = Row { class: Some("batch".to_owned()), ..run.clone() };
+        let tenant = Row { tenant: Some("a1".to_owned()), ..run.clone() };
+        let part = Row { part: Some(3), ..run.clone() };
+        assert_eq!(
+            [run, part, class, tenant].map(|it| name(&it)),
+            ["it", "  part 3", "  class batch", "  tenant a1"]
+        );
+    }
+
+    #[test]
+    fn a_column_that_no_row_fills_is_left_out() {
+        let titles = |row: &Row| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
+        let bare = titles(&Row::default());
+        assert!(!["in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)), "{bare:?}");
+        let timed = Row { deadlines_met_ratio: Some(0.5), served_late: Some(3), ..Row::default() };
+        assert_eq!(titles(&timed).len(), bare.len() + 2);
+    }
+}

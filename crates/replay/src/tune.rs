@@ -1,0 +1,175 @@
+//! `maitre tune`: how many workers are enough for a target, and with which knobs.
+//!
+//! It plays the trace in virtual time, as `maitre replay` does, with one fleet after the other, and ends with the
+//! lines of a config file. The same command gives the same bytes, whatever the machine.
+
+mod climb;
+mod count;
+mod dials;
+mod player;
+mod search;
+mod show;
+mod target;
+mod traffic;
+
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_console::out;
+use maitre_policy::Name;
+use maitre_sim::lab::PreparedTrace;
+use maitre_sim::lab::script::WORKERS_MAX;
+use maitre_sim::trace::Trace;
+
+use crate::study::{self, Study};
+use count::Span;
+use player::{Ground, Player};
+use search::Search;
+use show::Report;
+use target::{Goal, Target};
+use traffic::Split;
+
+pub fn command() -> Command {
+    Command::new("tune")
+        .about("The smallest fleet that keeps a target, and the knobs for it, in virtual time")
+        .args(study::args())
+        .args(own_args())
+        .args(study::run_args())
+}
+
+fn own_args() -> [Arg; 6] {
+    [
+        Arg::new("target")
+            .long("target")
+            .value_name("TARGET")
+            .action(ArgAction::Append)
+            .default_value("ttft_p99<2s")
+            .value_parser(|text: &str| text.parse::<Target>())
+            .help("What must be kept, such as tpot_mean<80ms or \"p99 TTFT under 2 s\"; may be given again"),
+        Arg::new("workers")
+            .long("workers")
+            .value_name("MIN..MAX")
+            .default_value("1..64")
+            .value_parser(span)
+            .help("Between how many workers to look"),
+        Arg::new("strategy")
+            .long("strategy")
+            .value_name("NAME,…")
+            .default_value("least-delay")
+            .value_delimiter(',')
+            .help("Strategies to tune; `all` for every one"),
+        Arg::new("speed")
+            .long("speed")
+            .value_name("X")
+            .default_value("1")
+            .value_parser(value_parser!(f64))
+            .help("Plays the trace so many times as fast, to plan for growth"),
+        Arg::new("objective")
+            .long("objective")
+            .value_name("FIELD")
+            .default_value("ttft_mean")
+            .value_parser(target::find)
+            .help("What knobs are to make better, while targets are kept"),
+        Arg::new("runs")
+            .long("runs")
+            .value_name("N")
+            .default_value("60")
+            .value_parser(value_parser!(u32).range(0..=10_000))
+            .help("At most so many runs for the knobs of each strategy; 0 leaves them alone"),
+    ]
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let asked = Asked::read(matches)?;
+    let (text, code) = asked.answer(matches.get_flag("json"))?;
+    out::print(&text)?;
+    Ok(code)
+}
+
+/// What the flags say.
+#[derive(Debug)]
+struct Asked {
+    study: Study,
+    names: Vec<Name>,
+    goal: Goal,
+    span: Span,
+    speed: f64,
+    runs: usize,
+    jobs: Option<usize>,
+}
+
+impl Asked {
+    fn read(matches: &ArgMatches) -> anyhow::Result<Asked> {
+        let span: Span = *matches.get_one("workers").context("workers")?;
+        let speed: f64 = *matches.get_one("speed").context("speed")?;
+        anyhow::ensure!((0.001..=1_000.0).contains(&speed), "--speed {speed}: 0.001 to 1000 are possible");
+        Ok(Asked {
+            names: names(matches)?,
+            goal: Goal {
+                targets: matches.get_many("target").unwrap_or_default().copied().collect(),
+                objective: matches.get_one("objective").copied().context("objective")?,
+            },
+            span,
+            speed,
+            runs: *matches.get_one::<u32>("runs").context("runs")? as usize,
+            jobs: matches.get_one::<u32>("jobs").map(|&it| it as usize),
+            // A script that the smallest fleet can follow, every larger one can.
+            study: Study::read(matches, &span.min.to_string())?,
+        })
+    }
+
+    /// What to print, and whether any fleet is large enough.
+    fn answer(self, as_json: bool) -> anyhow::Result<(String, ExitCode)> {
+        let has_dials = self.runs > 0 && self.names.iter().any(|&it| !dials::of(it).is_empty());
+        let split = traffic::split(&self.study, self.speed, has_dials)?;
+        let decks: Vec<PreparedTrace<'_>> =
+            split.traffics.iter().map(|it| PreparedTrace::new(&it.trace, self.study.block_tokens)).collect();
+        let mut player = self.player(&split, &decks)?;
+        let mut search =
+            Search { player: &mut player, goal: &self.goal, span: self.span, runs: self.runs, split: &split };
+        let quests = search.run(&self.names)?;
+        let report = Report::new(&self, &split, &player, &quests);
+        let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
+        let code = if report.is_found() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        Ok((text, code))
+    }
+
+    fn player<'a>(&self, split: &Split, decks: &'a [PreparedTrace<'a>]) -> anyhow::Result<Player<'a>> {
+        let ground = |(prepared, traffic): (&'a PreparedTrace<'a>, &traffic::Traffic)| Ground {
+            prepared,
+            seed: traffic.seed,
+        };
+        let grounds = decks.iter().zip(&split.traffics).map(ground).collect();
+        let mut study = self.study.clone();
+        study.trace = Trace::default();
+        let profile = *study.fleet.first().context("--profile")?;
+        Ok(Player { study, profile, grounds, speed: self.speed, jobs: self.jobs, tried: Vec::new() })
+    }
+}
+
+fn names(matches: &ArgMatches) -> anyhow::Result<Vec<Name>> {
+    let texts: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
+    let (all, named): (Vec<&String>, Vec<&String>) = texts.into_iter().partition(|it| it.as_str() == "all");
+    let mut names: Vec<Name> = Vec::new();
+    for text in named {
+        let name = text.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}, all"))?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(if all.is_empty() { names } else { Name::ALL.to_vec() })
+}
+
+/// `1..64`, both ends included; one number alone is both.
+fn span(text: &str) -> Result<Span, String> {
+    let (min, max) = text.split_once("..").unwrap_or((text, text));
+    let number = |it: &str| it.trim().parse::<u32>().ok().filter(|it| (1..=WORKERS_MAX).contains(it));
+    match (number(min), number(max)) {
+        (Some(min), Some(max)) if min <= max => Ok(Span { min, max }),
+        _ => Err(format!("write MIN..MAX, as in 1..64, from 1 to {WORKERS_MAX}")),
+    }
+}

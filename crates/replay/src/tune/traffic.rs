@@ -1,0 +1,93 @@
+//! What strategies are tuned on, and what they are then held against.
+//!
+//! Knobs that were fitted to a trace are good at that trace. So a gain counts only if it is there in traffic
+//! the search has not seen: of a workload, other seeds; of a record, the half that the search was not shown.
+
+use maitre_base::Instant;
+use maitre_sim::trace::Trace;
+
+use crate::study::Study;
+
+/// The whole trace is always the first.
+pub(super) const WHOLE: usize = 0;
+
+/// How many other seeds a workload is held against.
+const OTHER_SEEDS: u64 = 2;
+
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// In a word or two.
+    pub(super) what: String,
+    pub(super) trace: Trace,
+    pub(super) seed: u64,
+}
+
+/// All traffic, and which of it is for what.
+#[derive(Debug)]
+pub(super) struct Split {
+    pub(super) traffics: Vec<Traffic>,
+    /// Knobs are turned on this.
+    pub(super) shown: usize,
+    /// And held against these.
+    pub(super) hidden: Vec<usize>,
+    /// Traffic of the same kind that is no part of the trace: fleets are held against it.
+    pub(super) fresh: Vec<usize>,
+}
+
+/// Without anything to hold it against.
+fn whole(study: &Study, speed: f64) -> Split {
+    let trace = study.hastened(speed);
+    let traffic = Traffic { what: "whole".to_owned(), trace, seed: study.seed };
+    Split { traffics: vec![traffic], shown: WHOLE, hidden: Vec::new(), fresh: Vec::new() }
+}
+
+/// What there is; halves of a record only if somebody `has_dials` to turn on them.
+pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Result<Split> {
+    let mut split = whole(study, speed);
+    let requests = study.trace.requests.len();
+    if crate::trace::is_workload(&study.source) {
+        for seed in (1..=OTHER_SEEDS).map(|it| study.seed.wrapping_add(it)) {
+            let mut trace = crate::trace::load(&study.source, seed)?;
+            // As `--limit` did with the first.
+            trace.requests.truncate(requests);
+            trace.hasten(speed);
+            split.traffics.push(Traffic { what: format!("seed {seed}"), trace, seed });
+        }
+        split.hidden = (1..split.traffics.len()).collect();
+        split.fresh = split.hidden.clone();
+    } else if has_dials && requests >= 2 {
+        let trace = &split.traffics[WHOLE].trace;
+        let (first, second) = trace.requests.split_at(requests / 2);
+        let half = |what: &str, requests: &[maitre_sim::trace::Request]| Traffic {
+            what: what.to_owned(),
+            trace: from_zero(requests),
+            seed: study.seed,
+        };
+        let halves = [half("1st half", first), half("2nd half", second)];
+        split.traffics.extend(halves);
+        (split.shown, split.hidden) = (1, vec![2]);
+    }
+    Ok(split)
+}
+
+/// The same, as if the first came at once.
+fn from_zero(requests: &[maitre_sim::trace::Request]) -> Trace {
+    let begin = requests.first().map_or(Instant::ZERO, |it| it.at);
+    let mut requests = requests.to_vec();
+    requests.iter_mut().for_each(|it| it.at = Instant::ZERO + it.at.since(begin));
+    Trace { requests }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_begin_at_zero_and_lose_nobody() {
+        let whole = crate::trace::load("hot:qps=5,seconds=4", 1).unwrap();
+        let half = from_zero(&whole.requests[3..]);
+        assert_eq!(half.requests.len(), whole.requests.len() - 3);
+        assert_eq!(half.requests[0].at, Instant::ZERO);
+        assert_eq!(half.span() + whole.requests[3].at.since(Instant::ZERO), whole.span());
+    }
+}
