@@ -1,162 +1,157 @@
-//! What is believed of caches: which prompts were sent to which worker, by us and by others.
+//! The cache directory: which prompts were sent to which worker, by this router and by its peers.
 //!
-//! A prompt is a chain of hashes, and a conversation's next prompt begins with the whole of its last one. So chains are
-//! cut into pages that are named by what they hold, the same in every router, and a prompt is told as the last page
-//! that is known and the links after it. Whoever lacks that page asks for it and parks the prompt until it comes.
+//! A prompt is a chain of hashes, and the next prompt of a conversation starts with the previous one. Chains are
+//! therefore cut into segments that are identified by their content, the same in every router. A prompt is published
+//! as its last known segment and the links after it. A peer that lacks the segment requests it and parks the prompt
+//! until the segment arrives.
 //!
-//! A claim is that a worker was sent a chain. What was heard is our own belief from then on: a cache outlives the router
-//! that filled it. A claim within a longer one at the same worker says nothing more and goes.
+//! A claim says that a worker was sent a chain. Received claims are kept like our own, because a cache outlives the
+//! router that filled it. A claim is dropped once a longer chain at the same worker contains it.
 //!
-//! Left out: what workers evict. That is the index's matter, where the news goes.
+//! Left out: evictions by workers. The index, which receives the updates, tracks those.
 
-pub(crate) mod pages;
 mod parked;
-pub(crate) mod recital;
+pub(crate) mod segments;
+pub(crate) mod snapshot;
 
 #[cfg(test)]
 mod tests;
 
-use crate::directory::pages::{Astray, Page, Pages};
-use crate::directory::parked::{Parked, Want};
-use crate::frame::{LINKS_MAX, Links, PAGE, RECORD_LINKS_MAX, Record, Seat};
-use crate::row::{Chain, PeerUpdate, RouterId, Seated, Unit};
+use crate::directory::parked::{ParkedPlacements, SegmentRequest};
+use crate::directory::segments::{PathError, Segment, SegmentStore};
+use crate::frame::{
+    EncodedPlacement, LINKS_MAX, Links, PlacedChain, RECORD_LINKS_MAX, Record, SEGMENT_LINKS,
+};
+use crate::row::{Chain, PeerPlacement, PeerUpdate, RouterId};
 use maitre_base::{Instant, Recent, hash};
 
-pub(crate) use crate::directory::pages::PAGES_MAX;
+pub(crate) use crate::directory::segments::SEGMENTS_MAX;
 
-/// Most claims kept: 9 MB with their tables, which hold seven eighths of a power of two before they double.
+/// Maximum claims: 9 MB with their tables, which hold seven eighths of a power of two before they double.
 pub(crate) const CLAIMS_MAX: usize = 2 * 28_672;
-/// For how many deltas a prompt that adds less than a page to what a worker was last sent is not told: a third of a second
-/// where there is much to tell. Others lack at most seven blocks of it; to be told each time that a shared beginning is used
-/// cost a router three times as much.
-const TOLD_AGAIN: u64 = 8;
-/// Pages of workers of which it is known when they were last told.
-const TOLD_MAX: usize = 2 * 7_168;
-/// Most links that wait to be told. Chosen: 2 MiB, fifty times what a router takes in between two flushes.
+/// A prompt that adds less than a segment to what the worker was last sent is not published again for this many
+/// deltas: a third of a second under load. Peers miss at most seven blocks of it. Publishing every use of a shared
+/// prefix cost a router three times as much.
+const REPUBLISH_AFTER: u64 = 8;
+/// Maximum pairs of worker and segment whose last publication is remembered.
+const PUBLISHED_MAX: usize = 2 * 7_168;
+/// Maximum links waiting for the next flush. Chosen: 2 MiB, fifty times what a router receives between two flushes.
 const PENDING_LINKS_MAX: usize = 262_144;
 
-/// That a worker was sent a chain.
+/// A worker was sent a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) worker: u64,
-    unit: Unit,
-    block: u32,
-    units: u64,
-    whole: u32,
-    /// The last full page; 0 if there is none.
-    page: u64,
-    /// What follows it, `whole % PAGE` links.
-    tail: [u64; PAGE - 1],
-    /// The delta in which we told it, or at least that after which we do; 0 if it was heard.
-    told: u64,
+    placed: PlacedChain,
+    /// The last full segment; 0 if there is none.
+    segment: u64,
+    /// The links after it, `total_links % SEGMENT_LINKS` of them.
+    tail: [u64; SEGMENT_LINKS - 1],
+    /// The delta that published it, or the next delta while it is pending; 0 if a peer published it.
+    published: u64,
     /// Grows with every claim.
     age: u64,
 }
 
 impl Claim {
     pub(crate) fn tail(&self) -> &[u64] {
-        &self.tail[..self.whole as usize % PAGE]
+        &self.tail[..self.placed.total_links as usize % SEGMENT_LINKS]
     }
 }
 
-/// A chain of ours that is still to be told.
+/// A chain of ours that the next flush publishes.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingPlacement {
     claim: u64,
-    worker: u64,
-    unit: Unit,
-    block: u32,
-    units: u64,
-    whole: u32,
+    placed: PlacedChain,
     parent: u64,
-    /// How many of the pending links are its.
+    /// How many of `pending_links` belong to it.
     links: usize,
 }
 
-/// A page that a chain needs is not there.
+/// A segment that a chain needs is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Missing(u64);
+struct MissingSegment(u64);
 
-/// How a chain came to us.
+/// Whether a record describes an event or is part of stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// As it happened.
-    Delta,
-    /// From somebody's memory: what we know already is no news.
-    Memory,
+pub(crate) enum Freshness {
+    /// A delta: the event just happened.
+    Live,
+    /// A snapshot: claims that we already have are skipped.
+    Stored,
 }
 
-/// Who told a chain, how, and when.
+/// Where a placement came from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Teller {
+pub(crate) struct Origin {
     pub(crate) router: RouterId,
-    pub(crate) source: Source,
-    /// When to ask for pages that are missing.
-    pub(crate) ask: Instant,
+    pub(crate) freshness: Freshness,
+    /// When to request missing segments.
+    pub(crate) ask_at: Instant,
 }
 
 #[derive(Debug)]
 pub(crate) struct CacheDirectory {
-    pages: Pages,
+    segments: SegmentStore,
     claims: Recent<Claim>,
-    /// When all were last told that a worker used a page: the worker, and how many deltas we had told then.
-    told: Recent<(u64, u64)>,
+    /// When it was last published that a worker used a segment: the worker and the delta number.
+    published: Recent<(u64, u64)>,
     age: u64,
-    pending: Vec<Pending>,
+    pending: Vec<PendingPlacement>,
     pending_links: Vec<u64>,
-    parked: Parked,
+    parked: ParkedPlacements,
     path: Vec<u64>,
-    /// Chains that were neither told nor heard.
+    /// Chains that could be neither published nor applied.
     dropped: u64,
 }
 
 impl CacheDirectory {
-    pub(crate) fn new(pages_max: usize, claims_max: usize) -> CacheDirectory {
+    pub(crate) fn new(segments_max: usize, claims_max: usize) -> CacheDirectory {
         CacheDirectory {
-            pages: Pages::new(pages_max),
+            segments: SegmentStore::new(segments_max),
             claims: Recent::new(claims_max),
-            told: Recent::new(TOLD_MAX),
+            published: Recent::new(PUBLISHED_MAX),
             age: 0,
             pending: Vec::new(),
             pending_links: Vec::new(),
-            parked: Parked::default(),
+            parked: ParkedPlacements::default(),
             path: Vec::new(),
             dropped: 0,
         }
     }
 
-    pub(crate) fn pages(&self) -> usize {
-        self.pages.len()
+    pub(crate) fn segments(&self) -> usize {
+        self.segments.len()
     }
 
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped + self.parked.dropped()
     }
 
-    pub(crate) fn has_page(&self, page: u64) -> bool {
-        self.pages.get(page).is_some()
+    pub(crate) fn has_segment(&self, segment: u64) -> bool {
+        self.segments.get(segment).is_some()
     }
 
     pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// A prompt of ours went to this worker: to be told, in the next delta or one soon after it.
-    pub(crate) fn seat(&mut self, worker: u64, chain: Chain<'_>, next: u64) {
-        let is_told = (1..=LINKS_MAX).contains(&chain.links.len()) && chain.block > 0;
-        if !is_told || chain.links.contains(&0) {
+    /// This router sent a prompt to the worker: publish it with the next delta or one soon after it.
+    pub(crate) fn place(&mut self, worker: u64, chain: Chain<'_>, next: u64) {
+        let is_publishable = (1..=LINKS_MAX).contains(&chain.links.len()) && chain.block > 0;
+        if !is_publishable || chain.links.contains(&0) {
             self.dropped += u64::from(!chain.links.is_empty());
             return;
         }
         let known = self.known(&chain);
-        if !self.is_worth_telling(worker, &chain, known, next) {
+        if !self.is_worth_publishing(worker, &chain, known, next) {
             return;
         }
         let Some(parent) = self.learn(&chain, known) else {
             self.dropped += 1;
             return;
         };
-        let new = &chain.links[known * PAGE..];
+        let new = &chain.links[known * SEGMENT_LINKS..];
         let claim = self.claim(worker, &chain, known);
         self.mark(claim, next);
         if self.pending_links.len() + new.len() > PENDING_LINKS_MAX {
@@ -164,161 +159,158 @@ impl CacheDirectory {
             return;
         }
         self.pending_links.extend_from_slice(new);
-        self.pending.push(Pending {
+        self.pending.push(PendingPlacement {
             claim,
-            worker,
-            unit: chain.unit,
-            block: chain.block,
-            units: chain.units,
-            whole: chain.links.len() as u32,
+            placed: PlacedChain::new(worker, &chain),
             parent,
             links: new.len(),
         });
     }
 
-    /// Whether it says more than what all have just heard of this worker: a page that is new, or one that was not used there of
-    /// late. Less than a page is told by itself only if there is nothing before it.
-    fn is_worth_telling(&mut self, worker: u64, chain: &Chain<'_>, known: usize, next: u64) -> bool {
-        let (pages, _) = chain.links.as_chunks::<PAGE>();
-        let Some(last) = pages.last() else { return true };
-        let key = hash::pair(worker, pages::id(last[PAGE - 1], chain.block));
-        let of_late = |(_, told): (u64, u64)| next < told + TOLD_AGAIN;
-        if known == pages.len() && self.told.peek(key).is_some_and(of_late) {
+    /// Whether peers would learn something: a new segment, or one that was not recently published for this worker. A
+    /// chain shorter than a segment is always published.
+    fn is_worth_publishing(&mut self, worker: u64, chain: &Chain<'_>, known: usize, next: u64) -> bool {
+        let (segments, _) = chain.links.as_chunks::<SEGMENT_LINKS>();
+        let Some(last) = segments.last() else { return true };
+        let key = hash::pair(worker, segments::id(last[SEGMENT_LINKS - 1], chain.block));
+        let is_recent = |(_, published): (u64, u64)| next < published + REPUBLISH_AFTER;
+        if known == segments.len() && self.published.peek(key).is_some_and(is_recent) {
             return false;
         }
-        self.told.put(key, (worker, next));
+        self.published.put(key, (worker, next));
         true
     }
 
-    /// Tells what is pending. `push` takes a record and says in which delta it goes.
-    pub(crate) fn tell(&mut self, mut push: impl FnMut(&Record<'_>) -> u64) {
+    /// Publishes pending chains. `push` takes a record and returns the number of its delta.
+    pub(crate) fn publish(&mut self, mut push: impl FnMut(&Record<'_>) -> u64) {
         let mut links = &self.pending_links[..];
         for pending in &self.pending {
             let (mut new, rest) = links.split_at(pending.links);
             links = rest;
-            let (block, mut parent) = (pending.block, pending.parent);
+            let (block, mut parent) = (pending.placed.block, pending.parent);
             while new.len() > RECORD_LINKS_MAX {
-                let (pages, rest) = new.split_at(RECORD_LINKS_MAX);
-                push(&Record::Pages { block, parent, links: Links::Numbers(pages) });
-                parent = pages::id(pages[RECORD_LINKS_MAX - 1], block);
+                let (segments, rest) = new.split_at(RECORD_LINKS_MAX);
+                push(&Record::Segments { block, parent, links: Links::Numbers(segments) });
+                parent = segments::id(segments[RECORD_LINKS_MAX - 1], block);
                 new = rest;
             }
-            let seq = push(&Record::Seat(Seat {
-                worker: pending.worker,
-                unit: pending.unit,
-                block,
-                units: pending.units,
-                whole: pending.whole,
+            let seq = push(&Record::Placement(EncodedPlacement {
+                placed: pending.placed,
                 parent,
                 links: Links::Numbers(new),
             }));
             if let Some(claim) = self.claims.get(pending.claim) {
-                claim.told = seq;
+                claim.published = seq;
             }
         }
         self.pending.clear();
         self.pending_links.clear();
     }
 
-    /// Another router sent a prompt to a worker.
-    pub(crate) fn hear(&mut self, teller: Teller, seat: &Seat<'_>, news: &mut Vec<PeerUpdate>) {
-        if teller.source == Source::Memory && self.claims(seat) {
+    /// A peer sent a prompt to a worker.
+    pub(crate) fn receive(
+        &mut self,
+        origin: Origin,
+        placement: &EncodedPlacement<'_>,
+        updates: &mut Vec<PeerUpdate>,
+    ) {
+        if origin.freshness == Freshness::Stored && self.claims(placement) {
             return;
         }
-        if let Err(Missing(page)) = self.unfold(seat, news) {
-            self.parked.park(teller, seat, page);
+        if let Err(MissingSegment(segment)) = self.rebuild(placement, updates) {
+            self.parked.park(origin, placement, segment);
         }
     }
 
-    /// Another router told pages. What does not follow one that we know is of no use.
-    pub(crate) fn hear_pages(&mut self, block: u32, parent: u64, links: Links<'_>) {
+    /// A peer sent segments. They are dropped if the segment before them is unknown.
+    pub(crate) fn receive_segments(&mut self, block: u32, parent: u64, links: Links<'_>) {
         let (mut parent, links) = (parent, links.to_vec());
-        let (pages, _) = links.as_chunks::<PAGE>();
-        if !self.pages.keep_path(parent, pages.len(), &mut self.path) {
+        let (segments, _) = links.as_chunks::<SEGMENT_LINKS>();
+        if !self.segments.keep_path(parent, segments.len(), &mut self.path) {
             return;
         }
-        for page in pages {
-            let id = pages::id(page[PAGE - 1], block);
-            self.pages.put(id, Page { parent, links: *page });
+        for segment in segments {
+            let id = segments::id(segment[SEGMENT_LINKS - 1], block);
+            self.segments.put(id, Segment { parent, links: *segment });
             parent = id;
         }
     }
 
-    /// Tells parked prompts whose pages have come.
-    pub(crate) fn settle(&mut self, now: Instant, news: &mut Vec<PeerUpdate>) {
-        if !self.parked.waits_for(|page| self.pages.get(page).is_some()) {
+    /// Applies parked prompts whose segments have arrived.
+    pub(crate) fn retry_parked(&mut self, now: Instant, updates: &mut Vec<PeerUpdate>) {
+        if !self.parked.can_continue(|segment| self.segments.get(segment).is_some()) {
             return;
         }
-        for waiting in self.parked.take_all() {
-            if let Err(Missing(page)) = self.unfold(&waiting.seat(), news) {
-                self.parked.again(waiting, page, now);
+        for parked in self.parked.take_all() {
+            if let Err(MissingSegment(segment)) = self.rebuild(&parked.placement(), updates) {
+                self.parked.park_again(parked, segment, now);
             }
         }
     }
 
-    /// What we lack, and of whom to ask it.
-    pub(crate) fn wants(&mut self, now: Instant, wants: &mut Vec<Want>) {
-        self.parked.wants(now, wants);
+    /// Segments to request now, and from which router.
+    pub(crate) fn due_requests(&mut self, now: Instant, requests: &mut Vec<SegmentRequest>) {
+        self.parked.due_requests(now, requests);
     }
 
-    pub(crate) fn wants_by(&self) -> Option<Instant> {
-        self.parked.wants_by()
+    pub(crate) fn next_request_at(&self) -> Option<Instant> {
+        self.parked.next_request_at()
     }
 
-    /// We know nothing of this worker's cache any more.
+    /// Forgets what this worker has cached.
     pub(crate) fn forget(&mut self, worker: u64) {
-        self.claims.retain(|it| it.worker != worker);
-        self.told.retain(|it| it.0 != worker);
+        self.claims.retain(|it| it.placed.worker != worker);
+        self.published.retain(|it| it.0 != worker);
     }
 
-    /// How many of the chain's pages are known. From the end, where a conversation that grows has its last one.
+    /// How many of the chain's segments are known. Searched from the end, because a growing conversation shares all
+    /// but its last segments.
     fn known(&self, chain: &Chain<'_>) -> usize {
-        let (pages, _) = chain.links.as_chunks::<PAGE>();
-        let is_known = |page: &[u64; PAGE]| self.pages.get(pages::id(page[PAGE - 1], chain.block)).is_some();
-        pages.iter().rposition(is_known).map_or(0, |it| it + 1)
+        let (segments, _) = chain.links.as_chunks::<SEGMENT_LINKS>();
+        let is_known = |segment: &[u64; SEGMENT_LINKS]| {
+            self.segments.get(segments::id(segment[SEGMENT_LINKS - 1], chain.block)).is_some()
+        };
+        segments.iter().rposition(is_known).map_or(0, |it| it + 1)
     }
 
-    /// Puts the pages of a chain, of which the first so many are known. Returns the last of those, or none if there is
+    /// Stores the segments after the first `known` ones. Returns the last known segment's id, or `None` if there is
     /// no room.
     fn learn(&mut self, chain: &Chain<'_>, known: usize) -> Option<u64> {
-        let (pages, _) = chain.links.as_chunks::<PAGE>();
-        let number = |it: &[u64; PAGE]| pages::id(it[PAGE - 1], chain.block);
-        let parent = known.checked_sub(1).map_or(0, |last| number(&pages[last]));
-        if known == pages.len() && (parent == 0 || self.pages.is_young(parent)) {
+        let (segments, _) = chain.links.as_chunks::<SEGMENT_LINKS>();
+        let number = |it: &[u64; SEGMENT_LINKS]| segments::id(it[SEGMENT_LINKS - 1], chain.block);
+        let parent = known.checked_sub(1).map_or(0, |last| number(&segments[last]));
+        if known == segments.len() && (parent == 0 || self.segments.is_young(parent)) {
             return Some(parent);
         }
-        if !self.pages.keep_path(parent, pages.len() - known, &mut self.path) {
+        if !self.segments.keep_path(parent, segments.len() - known, &mut self.path) {
             return None;
         }
         let mut before = parent;
-        for page in &pages[known..] {
-            let id = number(page);
-            self.pages.put(id, Page { parent: before, links: *page });
+        for segment in &segments[known..] {
+            let id = number(segment);
+            self.segments.put(id, Segment { parent: before, links: *segment });
             before = id;
         }
         Some(parent)
     }
 
-    /// Remembers that the worker was sent the chain, of which so many pages were known. Returns the claim's key.
+    /// Records that the worker was sent the chain. Returns the claim's key.
     fn claim(&mut self, worker: u64, chain: &Chain<'_>, known: usize) -> u64 {
-        let key = |link: u64| hash::pair(worker, pages::id(link, chain.block));
-        let (pages, tail) = chain.links.as_chunks::<PAGE>();
+        let key = |link: u64| hash::pair(worker, segments::id(link, chain.block));
+        let (segments, tail) = chain.links.as_chunks::<SEGMENT_LINKS>();
         let last = chain.links.len() - 1;
-        // The prompt before this one in a conversation ended with a known page, or less than a page later. Whoever missed
-        // it asks us for what we told since, and is told this one in its place.
-        let first = (known * PAGE).saturating_sub(1);
-        let replaced = chain.links[first..last].iter().take(PAGE).chain([&chain.links[last]]);
-        let told = replaced.filter_map(|&link| self.claims.remove(key(link))).map(|it| it.told).max();
+        // The previous prompt of a conversation ended with a known segment or less than a segment after it. A peer
+        // that missed it asks for later publications and receives this claim instead.
+        let first = (known * SEGMENT_LINKS).saturating_sub(1);
+        let replaced = chain.links[first..last].iter().take(SEGMENT_LINKS).chain([&chain.links[last]]);
+        let published =
+            replaced.filter_map(|&link| self.claims.remove(key(link))).map(|it| it.published).max();
         self.age += 1;
         let mut claim = Claim {
-            worker,
-            unit: chain.unit,
-            block: chain.block,
-            units: chain.units,
-            whole: chain.links.len() as u32,
-            page: pages.last().map_or(0, |it| pages::id(it[PAGE - 1], chain.block)),
-            tail: [0; PAGE - 1],
-            told: told.unwrap_or(0),
+            placed: PlacedChain::new(worker, chain),
+            segment: segments.last().map_or(0, |it| segments::id(it[SEGMENT_LINKS - 1], chain.block)),
+            tail: [0; SEGMENT_LINKS - 1],
+            published: published.unwrap_or(0),
             age: self.age,
         };
         claim.tail[..tail.len()].copy_from_slice(tail);
@@ -327,44 +319,50 @@ impl CacheDirectory {
         key
     }
 
-    fn mark(&mut self, claim: u64, told: u64) {
+    fn mark(&mut self, claim: u64, published: u64) {
         if let Some(claim) = self.claims.get(claim) {
-            claim.told = told;
+            claim.published = published;
         }
     }
 
-    /// Whether we believe this already. Its last link says so; nothing has to be rebuilt for it.
-    fn claims(&self, seat: &Seat<'_>) -> bool {
-        let last = seat.links.last().or_else(|| Some(self.pages.get(seat.parent)?.links[PAGE - 1]));
-        last.is_some_and(|it| self.claims.peek(hash::pair(seat.worker, pages::id(it, seat.block))).is_some())
+    /// Whether we have this claim. Its last link decides, so the chain need not be rebuilt.
+    fn claims(&self, placement: &EncodedPlacement<'_>) -> bool {
+        let PlacedChain { worker, block, .. } = placement.placed;
+        let parent_end = || Some(self.segments.get(placement.parent)?.links[SEGMENT_LINKS - 1]);
+        let last = placement.links.last().or_else(parent_end);
+        last.is_some_and(|it| self.claims.peek(hash::pair(worker, segments::id(it, block))).is_some())
     }
 
-    /// Rebuilds the whole chain, believes it, and tells it.
-    fn unfold(&mut self, seat: &Seat<'_>, news: &mut Vec<PeerUpdate>) -> Result<(), Missing> {
-        let known = (seat.whole as usize - seat.links.len()) / PAGE;
-        match self.pages.trace(seat.parent, known, &mut self.path) {
+    /// Rebuilds the whole chain, records the claim and emits the update.
+    fn rebuild(
+        &mut self,
+        placement: &EncodedPlacement<'_>,
+        updates: &mut Vec<PeerUpdate>,
+    ) -> Result<(), MissingSegment> {
+        let PlacedChain { worker, unit, block, units, total_links } = placement.placed;
+        let known = (total_links as usize - placement.links.len()) / SEGMENT_LINKS;
+        match self.segments.trace(placement.parent, known, &mut self.path) {
             Ok(()) => {}
-            Err(Astray::Missing(page)) => return Err(Missing(page)),
-            Err(Astray::TooFar) => {
+            Err(PathError::Missing(segment)) => return Err(MissingSegment(segment)),
+            Err(PathError::TooLong) => {
                 self.dropped += 1;
                 return Ok(());
             }
         }
-        let mut links = Vec::with_capacity(seat.whole as usize);
-        let pages = self.path.iter().filter_map(|&it| self.pages.get(it));
-        pages.for_each(|it| links.extend_from_slice(&it.links));
-        // A page says nothing of chains in blocks of another size, or of another length.
-        let is_its = links.last().is_none_or(|&it| pages::id(it, seat.block) == seat.parent);
-        let fits = links.len() == known * PAGE && is_its;
-        seat.links.append_to(&mut links);
-        let chain = Chain { unit: seat.unit, block: seat.block, units: seat.units, links: &links };
+        let mut links = Vec::with_capacity(total_links as usize);
+        let segments = self.path.iter().filter_map(|&it| self.segments.get(it));
+        segments.for_each(|it| links.extend_from_slice(&it.links));
+        // The segment may belong to a chain of another length or block size.
+        let ends_at_parent = links.last().is_none_or(|&it| segments::id(it, block) == placement.parent);
+        let fits = links.len() == known * SEGMENT_LINKS && ends_at_parent;
+        placement.links.append_to(&mut links);
+        let chain = Chain { unit, block, units, links: &links };
         if !fits || self.learn(&chain, known).is_none() {
             self.dropped += 1;
             return Ok(());
         }
-        self.claim(seat.worker, &chain, known);
-        let &Seat { worker, unit, block, units, .. } = seat;
-        news.push(PeerUpdate::Seated(Seated { worker, unit, block, units, links }));
+        self.claim(worker, &chain, known);
+        updates.push(PeerUpdate::Placed(PeerPlacement { worker, unit, block, units, links }));
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! Frames: what routers tell each other, as bytes.
+//! Frames: the wire format between routers.
 //!
-//! A format of our own, because it is small: numbers are varints, hashes are eight bytes, and the keys of workers and
-//! models stand once at the head of a frame, so that a record names them in a byte. A frame is parsed as a whole before
-//! anything of it is believed: half a frame changes nothing. Nothing is allocated by a length that was not checked
-//! against the bytes there are.
+//! The format is our own because it is small: numbers are varints, hashes are eight bytes, and the keys of workers
+//! and models are listed once per frame, so that a record names them in one byte. A frame is parsed completely before
+//! any record is applied: a truncated frame changes nothing. A length is checked against the remaining bytes before
+//! it allocates memory.
 //!
-//! Left out: secrecy and authenticity, which the transport has.
+//! Left out: encryption and authentication, which the transport does.
 
 pub(crate) mod read;
 pub(crate) mod write;
@@ -13,39 +13,58 @@ pub(crate) mod write;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::row::{Facts, Incarnation, Load, RouterId, Spent, Unit};
+use crate::row::{Chain, Incarnation, RouterId, Spent, Unit, WorkerFacts, WorkerLoad};
 
 pub(crate) const MAGIC: [u8; 2] = *b"Mr";
-/// Of the language. Routers of another do not understand each other, and say so.
+/// Version of the wire format. Routers reject frames of other versions and log it.
 pub(crate) const VERSION: u8 = 1;
-/// Most bytes of a frame.
+/// Maximum bytes per frame.
 pub(crate) const FRAME_MAX: usize = 256 * 1024;
-/// Most bytes of a router's name.
+/// Maximum bytes of a router's name.
 pub(crate) const NAME_MAX: usize = 128;
-/// Most routers of a cluster, we included.
+/// Maximum routers per cluster, this one included.
 pub(crate) const ROUTERS_MAX: usize = 64;
-/// Most links of a chain. Chosen: two million tokens in blocks of sixteen.
+/// Maximum links per chain. Chosen: two million tokens in blocks of sixteen.
 pub(crate) const LINKS_MAX: usize = 131_072;
-/// Most links that the chains of one frame unfold to, where each stands for all its pages. The hearer holds them at
-/// once, and whoever hears the news does so behind a lock; twice this is refused.
-pub(crate) const UNFOLD_MAX: usize = LINKS_MAX;
-/// Most links in one record; a longer chain is told as pages first.
+/// Maximum links that the placements of one frame expand to, segments included. The receiver holds them at once and
+/// applies them under a lock. A frame with twice as many is rejected.
+pub(crate) const EXPANDED_LINKS_MAX: usize = LINKS_MAX;
+/// Maximum links per record; the start of a longer chain is sent as segments first.
 pub(crate) const RECORD_LINKS_MAX: usize = 16_384;
-/// Links in a page. Chosen: a conversation grows by some blocks a turn, and what fills no page is told again each turn.
-pub(crate) const PAGE: usize = 8;
-/// Most frames of one snapshot.
+/// Links per segment. Chosen: a conversation grows by some blocks per turn, and links that fill no segment are sent
+/// again each turn.
+pub(crate) const SEGMENT_LINKS: usize = 8;
+/// Maximum frames per snapshot.
 pub(crate) const PARTS_MAX: u32 = 1_024;
+
+/// Why a received frame was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("not a Maitre cluster frame")]
+    Foreign,
+    #[error("cluster protocol version {theirs}; this router speaks version {ours}")]
+    Version { theirs: u8, ours: u8 },
+    #[error("malformed frame: {0}")]
+    Malformed(&'static str),
+    #[error("another router uses our name, \"{0}\"; give each its own_rows (cluster.name)")]
+    NameTaken(String),
+    #[error(
+        "there are more than {ROUTERS_MAX} routers, and this one does not count what those beyond do; run fewer, or give \
+         each part of the fleet routers of its own_rows"
+    )]
+    TooManyRouters,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) router: RouterId,
     pub(crate) incarnation: Incarnation,
-    /// The number of this delta; in other frames, that of the last one sent before.
+    /// The number of this delta; in other frames, the number of the last delta sent.
     pub(crate) seq: u64,
     /// The sender's Lamport clock.
     pub(crate) stamp: u64,
-    /// Whether the sender has heard what others know.
-    pub(crate) is_warm: bool,
+    /// Whether the sender has applied every peer's snapshot.
+    pub(crate) is_synced: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -56,31 +75,31 @@ pub(crate) struct Frame<'a> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Body<'a> {
-    /// What changed.
+    /// Rows that changed.
     Delta(Vec<Record<'a>>),
-    /// A sign of life.
-    Beat(Beat<'a>),
-    /// Asks the others for what they know.
+    /// Liveness, counters and the latest delta number.
+    Heartbeat(Heartbeat<'a>),
+    /// Asks peers for their snapshots.
     Hello(Hello<'a>),
-    /// The sender's rows are no longer its own.
-    Bye,
+    /// The sender shuts down; its rows are void.
+    Leave,
     /// All rows of the sender as of `head.seq`.
     Snapshot { part: Part, since: Since, name: &'a str, records: Vec<Record<'a>> },
-    /// What the sender believes of caches, whoever told it. The first part names the routers that it hears.
+    /// The sender's cache directory, including what it learned from peers. The first part names the live routers.
     CacheDirectory { part: Part, routers: Vec<RouterId>, records: Vec<Record<'a>> },
-    /// What is asked of others, and pages they asked for.
-    Aside(Vec<Record<'a>>),
+    /// Requests for missing data, and segments that peers requested.
+    Repair(Vec<Record<'a>>),
 }
 
-/// What a snapshot leaves out: that which was told up to these deltas.
+/// What a snapshot leaves out: data published up to these deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Since {
-    /// Of pins and of what tenants spent. Rows of workers are always there.
+    /// For pins and accounts. Worker rows are always included.
     pub(crate) rows: u64,
     pub(crate) chains: u64,
 }
 
-/// Which part of how many, and of which snapshot: a later one has a larger edition.
+/// A frame's position in its snapshot. A later snapshot has a larger edition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) edition: u64,
@@ -89,15 +108,15 @@ pub(crate) struct Part {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Beat<'a> {
+pub(crate) struct Heartbeat<'a> {
     pub(crate) name: &'a str,
     pub(crate) number: u64,
     pub(crate) served: u64,
-    pub(crate) open: u32,
+    pub(crate) in_flight: u32,
     pub(crate) echoes: Vec<Echo>,
 }
 
-/// The last beat heard of another router, and how long ago that was.
+/// The last heartbeat received from a peer, and how long ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub(crate) router: RouterId,
@@ -109,8 +128,8 @@ pub(crate) struct Echo {
 pub(crate) struct Hello<'a> {
     pub(crate) name: &'a str,
     pub(crate) attempt: u32,
-    pub(crate) wants_book: bool,
-    /// Whose rows the sender has already, and which life of theirs.
+    pub(crate) wants_directory: bool,
+    /// Routers whose rows the sender already has, with their incarnations.
     pub(crate) has: Vec<(RouterId, Incarnation)>,
 }
 
@@ -118,14 +137,14 @@ pub(crate) struct Hello<'a> {
 pub(crate) enum Record<'a> {
     Load {
         worker: u64,
-        load: Load,
+        load: WorkerLoad,
     },
     Facts {
         worker: u64,
-        facts: Facts,
+        facts: WorkerFacts,
     },
     /// The sender no longer knows the worker.
-    Gone {
+    Removed {
         worker: u64,
     },
     Pin {
@@ -137,45 +156,59 @@ pub(crate) enum Record<'a> {
     Spent {
         model: u64,
         tenant: u64,
-        /// The delta that told this row first: a row that was forgotten and begun anew is known by it.
-        born: u64,
+        /// The first delta that carried this row. It tells a new account from one that was evicted and started again.
+        first_delta: u64,
         total: Spent,
     },
-    Seat(Seat<'a>),
-    /// Pages that follow each other, the first of them `parent`.
-    Pages {
+    Placement(EncodedPlacement<'a>),
+    /// Consecutive segments; the first one follows `parent`.
+    Segments {
         block: u32,
         parent: u64,
         links: Links<'a>,
     },
-    /// Tell your rows again.
+    /// Asks this router to send its rows again.
     Resync {
         router: RouterId,
         since: Since,
     },
-    /// Tell the pages from the root to this one.
-    Want {
+    /// Asks this router for the segments from the root to this one.
+    WantSegments {
         router: RouterId,
         block: u32,
-        page: u64,
+        segment: u64,
     },
 }
 
-/// A prompt that was sent to a worker: a page that both sides know, and the links after it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Seat<'a> {
+/// A chain that was sent to a worker, without its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedChain {
     pub(crate) worker: u64,
     pub(crate) unit: Unit,
     pub(crate) block: u32,
+    /// Units of the whole prompt.
     pub(crate) units: u64,
     /// Links of the whole chain.
-    pub(crate) whole: u32,
+    pub(crate) total_links: u32,
+}
+
+impl PlacedChain {
+    pub(crate) fn new(worker: u64, chain: &Chain<'_>) -> PlacedChain {
+        let &Chain { unit, block, units, links } = chain;
+        PlacedChain { worker, unit, block, units, total_links: links.len() as u32 }
+    }
+}
+
+/// A prompt that was sent to a worker: a segment that both sides know, and the links after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct EncodedPlacement<'a> {
+    pub(crate) placed: PlacedChain,
     /// 0 if the links begin at the root.
     pub(crate) parent: u64,
     pub(crate) links: Links<'a>,
 }
 
-/// Links as they lie in memory, or as they came.
+/// Links in memory, or as bytes of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Links<'a> {
     Numbers(&'a [u64]),
@@ -217,48 +250,53 @@ impl PartialEq for Links<'_> {
     }
 }
 
-/// What a frame is, on the wire.
+/// The frame kind on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Delta = 1,
-    Beat = 2,
+    Heartbeat = 2,
     Hello = 3,
-    Bye = 4,
+    Leave = 4,
     Snapshot = 5,
     CacheDirectory = 6,
-    Aside = 7,
+    Repair = 7,
 }
 
-/// In the byte of the kind: the sender is warm.
-pub(crate) const WARM: u8 = 0x80;
+/// Flag in the kind byte: the sender is synced.
+pub(crate) const SYNCED: u8 = 0x80;
 
-/// What a record is, on the wire.
+/// Record tags on the wire.
 pub(crate) mod tag {
     pub(crate) const LOAD: u8 = 1;
     pub(crate) const FACTS: u8 = 2;
-    pub(crate) const GONE: u8 = 3;
+    pub(crate) const REMOVED: u8 = 3;
     pub(crate) const PIN: u8 = 4;
     pub(crate) const SPENT: u8 = 5;
-    pub(crate) const SEAT: u8 = 6;
-    pub(crate) const PAGES: u8 = 7;
+    pub(crate) const PLACEMENT: u8 = 6;
+    pub(crate) const SEGMENTS: u8 = 7;
     pub(crate) const RESYNC: u8 = 8;
-    pub(crate) const WANT: u8 = 9;
+    pub(crate) const WANT_SEGMENTS: u8 = 9;
 }
 
 impl Record<'_> {
-    /// Whether a record of this kind may stand in such a frame.
-    pub(crate) fn belongs_in(&self, kind: Kind) -> bool {
+    /// Whether a record of this kind is allowed in such a frame.
+    pub(crate) fn belongs_in(&self, kind: FrameKind) -> bool {
         match self {
             Record::Load { .. } | Record::Facts { .. } | Record::Pin { .. } | Record::Spent { .. } => {
-                matches!(kind, Kind::Delta | Kind::Snapshot)
+                matches!(kind, FrameKind::Delta | FrameKind::Snapshot)
             }
-            Record::Gone { .. } => kind == Kind::Delta,
-            Record::Seat(_) => matches!(kind, Kind::Delta | Kind::Snapshot | Kind::CacheDirectory),
-            Record::Pages { .. } => {
-                matches!(kind, Kind::Delta | Kind::Snapshot | Kind::CacheDirectory | Kind::Aside)
+            Record::Removed { .. } => kind == FrameKind::Delta,
+            Record::Placement(_) => {
+                matches!(kind, FrameKind::Delta | FrameKind::Snapshot | FrameKind::CacheDirectory)
             }
-            Record::Resync { .. } | Record::Want { .. } => kind == Kind::Aside,
+            Record::Segments { .. } => {
+                matches!(
+                    kind,
+                    FrameKind::Delta | FrameKind::Snapshot | FrameKind::CacheDirectory | FrameKind::Repair
+                )
+            }
+            Record::Resync { .. } | Record::WantSegments { .. } => kind == FrameKind::Repair,
         }
     }
 }

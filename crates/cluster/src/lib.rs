@@ -1,20 +1,24 @@
-//! What routers tell each other, without sockets, clocks or dice: bytes and time in, news and bytes out.
+//! State that routers share, without sockets, clocks or randomness: bytes and time in, updates and bytes out.
 //!
-//! Each router owns rows: what it has promised to each worker, what it thinks of it, which sessions it pinned, what
-//! tenants spent there. A row is absolute and versioned, so hearing it twice, late or out of order changes nothing; the
-//! view is the join of all rows, and those of a router that has fallen silent are no part of it. Prefixes are told as
-//! hashes against pages that both sides know (`book`).
+//! Each router owns rows: the load it has promised to each worker, what it has learned about the worker, the sessions
+//! it pinned there and the tokens its tenants used. A row holds an absolute value and a version, so a duplicate, late
+//! or reordered row changes nothing. The view is the join of all rows of live routers. Prompts travel as hashes
+//! relative to segments that both sides know (`directory`).
 //!
-//! Left out: how frames get to the others and whom to trust, which a transport sees to; and what follows from the news,
-//! which is for whoever picks workers.
+//! Left out: delivery and authentication of frames, which the transport does, and the routing decisions that follow
+//! from an update.
 
 mod directory;
 mod frame;
-pub mod node;
-mod own;
-pub mod row;
+mod node;
+mod own_rows;
+mod row;
 mod stream;
 mod view;
 
-pub use node::{BEAT, FLUSH, Heard, Node, Numbers, Peer, PeerState, Settings, Unheard};
-pub use row::{Chain, Facts, Fit, Incarnation, Load, PeerUpdate, RouterId, Seated, Spent, Unit, Verdict};
+pub use frame::FrameError;
+pub use node::{FLUSH, HEARTBEAT, Node, NodeConfig, NodeStats, Received, SILENCE_MAX};
+pub use row::{
+    Chain, Incarnation, LinearFit, Peer, PeerPlacement, PeerState, PeerUpdate, RouterId, Spent, Unit,
+    Verdict, WorkerFacts, WorkerLoad,
+};

@@ -1,15 +1,16 @@
-//! One router among others: told what happens here, it says what to send; told what came, it says what that means.
+//! One router of the cluster. It takes local events and returns frames to send; it takes received frames and returns
+//! updates.
 //!
-//! Deltas say what changed, numbered without a gap; a hearer that misses one asks, and is told all rows again as of some
-//! delta. Beats say how far the deltas go, so that a loss is noticed though nothing follows it. Whoever starts says
-//! hello, hears everybody's rows and one router's book, and is warm then. All frames go to all others, so an answer
-//! serves whoever else lacks the same.
+//! Deltas carry changes and are numbered without gaps; a receiver that misses one asks and gets a snapshot of all
+//! rows. Heartbeats carry the latest delta number, so that a lost last delta is noticed. A starting router sends
+//! hello, receives every peer's rows and one peer's directory, and is then synced. Every frame goes to all peers, so
+//! one answer serves every peer that misses the same data.
 //!
-//! Left out: clocks and sockets. `flush`, `beat` and `tick` are called in time by whoever has them.
+//! Left out: clocks and sockets. The caller calls `flush`, `heartbeat` and `tick` in time.
 
-mod answer;
-mod greet;
-mod hear;
+mod join;
+mod receive;
+mod repair;
 
 #[cfg(test)]
 mod laws;
@@ -19,92 +20,51 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::directory::{CLAIMS_MAX, CacheDirectory, PAGES_MAX};
-use crate::frame::write::{self, Sheet};
-use crate::frame::{Beat, Echo, Head, NAME_MAX, ROUTERS_MAX, Record, Since};
-use crate::node::greet::Greeting;
-use crate::own::{self, Own, PINS_MAX, SPENT_MAX};
-use crate::row::{Chain, Facts, Incarnation, Load, PeerUpdate, RouterId, Spent};
-use crate::view::{Ranked, View};
+use crate::directory::{CLAIMS_MAX, CacheDirectory, SEGMENTS_MAX};
+use crate::frame::write::{self, RecordBuffer};
+use crate::frame::{Echo, Head, Heartbeat, NAME_MAX, Record, Since};
+use crate::node::join::Join;
+use crate::own_rows::{self, OwnRows, PINS_MAX, SPENT_MAX};
+use crate::row::{Chain, Incarnation, Peer, PeerUpdate, RouterId, Spent, WorkerFacts, WorkerLoad};
+use crate::view::{ClusterView, RankedPin};
 use maitre_base::Instant;
 
-/// How often what changed is told, at most. Chosen: well below the time to any first token.
+/// Minimum interval between two deltas. Chosen: well below any time to first token.
 pub const FLUSH: Duration = Duration::from_millis(40);
-/// How often a router gives a sign of life.
-pub const BEAT: Duration = Duration::from_millis(500);
-/// How long a router may usually be silent: six beats. Chosen: one that pauses for a second or two is not given up, and one
-/// that died keeps others from its workers no longer than a dead worker is tried.
+/// Interval between two heartbeats.
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Default silence limit: six heartbeats. Chosen: a pause of a second or two does not lose a router, and the load of
+/// a dead router is dropped as soon as a dead worker would be noticed.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// How many beats back an echo is understood.
-const BEATS_KEPT: usize = 16;
+/// How many of our heartbeats an echo may refer to.
+const HEARTBEATS_KEPT: usize = 16;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// Unique among the routers.
+pub struct NodeConfig {
+    /// Unique within the cluster.
     pub name: String,
     pub incarnation: Incarnation,
-    /// How long a router may be silent before its rows are no part of the view.
+    /// How long a router may be silent before its rows are dropped from the view.
     pub silence_max: Duration,
 }
 
-/// What came of a frame.
+/// What happened to a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// It was new, or known already.
-    Taken,
-    /// Our own, or of a life that is over.
+pub enum Received {
+    /// Applied, or already known.
+    Applied,
+    /// Our own frame, or from an incarnation that is over.
     Ignored,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unheard {
-    #[error("not a frame of a cluster of routers")]
-    Foreign,
-    #[error("speaks version {theirs} of the language of routers, and this router version {ours}")]
-    Version { theirs: u8, ours: u8 },
-    #[error("a frame that makes no sense: {0}")]
-    Malformed(&'static str),
-    #[error("another router has our name, \"{0}\"; give each its own (cluster.name)")]
-    Namesake(String),
-    #[error(
-        "there are more than {ROUTERS_MAX} routers, and this one does not count what those beyond do; run fewer, or give \
-         each part of the fleet routers of its own"
-    )]
-    Crowded,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerState {
-    Live,
-    /// Not heard for too long.
-    Lost,
-}
-
-/// Another router, for people.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    pub id: RouterId,
-    /// Its number until it has told its name.
-    pub name: String,
-    pub incarnation: Incarnation,
-    pub standing: PeerState,
-    /// How long what it tells is under way; none before it was measured.
-    pub lag: Option<Duration>,
-    /// When it was last heard.
-    pub heard: Instant,
-    /// Requests it has taken since it started, and those open now.
-    pub served: u64,
-    pub open: u32,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
-    /// Rows and chains that could not be told or heard for want of room or of a page, since the start.
+pub struct NodeStats {
+    /// Rows and chains dropped because of a limit or a missing segment, since the start.
     pub dropped: u64,
-    /// Times that rows had to be asked for again.
+    /// How often missing rows had to be requested.
     pub repairs: u64,
-    pub pages: usize,
+    pub segments: usize,
     pub rows: usize,
 }
 
@@ -114,114 +74,116 @@ pub struct Node {
     name: String,
     incarnation: Incarnation,
     silence_max: Duration,
-    /// The last delta.
+    /// The last delta's number.
     seq: u64,
-    /// Lamport's clock: later than anything heard.
+    /// Lamport clock: larger than any stamp received.
     stamp: u64,
-    own: Own,
-    view: View,
+    own_rows: OwnRows,
+    view: ClusterView,
     directory: CacheDirectory,
-    greeting: Greeting,
-    pulse: Pulse,
-    asked: Asked,
-    sheet: Sheet,
+    join: Join,
+    heartbeats: Heartbeats,
+    requests: PeerRequests,
+    buffer: RecordBuffer,
     repairs: u64,
 }
 
-/// Our signs of life.
+/// Our heartbeats and what they report.
 #[derive(Debug, Default)]
-struct Pulse {
+struct Heartbeats {
     number: u64,
     sent: VecDeque<(u64, Instant)>,
     served: u64,
-    open: u32,
+    in_flight: u32,
 }
 
-/// What others want of us.
+/// What peers have requested.
 #[derive(Debug, Default)]
-struct Asked {
+struct PeerRequests {
     rows: Option<Since>,
-    rows_told: Option<Instant>,
-    wants_book: bool,
-    book_told: Option<Instant>,
-    /// Frames of the book that are still to be sent.
-    book: VecDeque<Vec<u8>>,
-    /// Pages, with the block of their chains.
-    pages: Vec<(u32, u64)>,
+    rows_sent_at: Option<Instant>,
+    wants_directory: bool,
+    directory_sent_at: Option<Instant>,
+    /// Frames of the directory snapshot that are still to be sent.
+    directory_frames: VecDeque<Vec<u8>>,
+    /// Segments, each with the block size of its chains.
+    segments: Vec<(u32, u64)>,
     edition: u64,
 }
 
 impl Node {
-    pub fn new(settings: Settings) -> Node {
-        let Settings { name, incarnation, silence_max } = settings;
+    pub fn new(config: NodeConfig) -> Node {
+        let NodeConfig { name, incarnation, silence_max } = config;
         Node {
             id: RouterId::named(&name),
-            name: presentable(&name),
+            name: sanitized_name(&name),
             incarnation,
             silence_max,
             seq: 0,
             stamp: 0,
-            own: Own::new(PINS_MAX, SPENT_MAX),
-            view: View::default(),
-            directory: CacheDirectory::new(PAGES_MAX, CLAIMS_MAX),
-            greeting: Greeting::default(),
-            pulse: Pulse::default(),
-            asked: Asked::default(),
-            sheet: Sheet::default(),
+            own_rows: OwnRows::new(PINS_MAX, SPENT_MAX),
+            view: ClusterView::default(),
+            directory: CacheDirectory::new(SEGMENTS_MAX, CLAIMS_MAX),
+            join: Join::default(),
+            heartbeats: Heartbeats::default(),
+            requests: PeerRequests::default(),
+            buffer: RecordBuffer::default(),
             repairs: 0,
         }
     }
 
-    /// All we have promised to this worker.
-    pub fn promise(&mut self, worker: u64, load: Load) {
-        self.own.promise(worker, load);
+    /// Sets the load that this router has promised to the worker.
+    pub fn promise(&mut self, worker: u64, load: WorkerLoad) {
+        self.own_rows.promise(worker, load);
     }
 
-    /// What we think of it. Told if it is news: a verdict that changed, rates that moved by a tenth.
-    pub fn judge(&mut self, worker: u64, facts: Facts) {
-        self.own.judge(worker, facts);
+    /// Sets what this router has learned about the worker. Published if the verdict changed or a rate moved by a
+    /// tenth.
+    pub fn set_facts(&mut self, worker: u64, facts: WorkerFacts) {
+        self.own_rows.set_facts(worker, facts);
     }
 
     /// This router no longer knows the worker.
     pub fn forget(&mut self, worker: u64) {
-        self.own.forget(worker);
+        self.own_rows.forget(worker);
         self.directory.forget(worker);
     }
 
-    /// A session sits there now. Saying so again costs nothing.
+    /// Pins a session to the worker. Repeating a pin sends nothing.
     pub fn pin(&mut self, model: u64, session: u64, worker: u64) {
-        let key = own::key(model, session);
+        let key = own_rows::row_key(model, session);
         let ours = self.our_pin(key);
         let is_known = ours.is_some_and(|it| it.2 == worker)
             && self.view.pin(key, ours).is_some_and(|it| it.2 == worker);
         if is_known {
-            self.own.keep_pin(key);
+            self.own_rows.keep_pin(key);
             return;
         }
         self.stamp = self.stamp.saturating_add(1);
-        self.own.set_pin(model, session, worker, self.stamp);
+        self.own_rows.set_pin(model, session, worker, self.stamp);
     }
 
-    /// So much more.
+    /// Adds to a tenant's usage.
     pub fn spend(&mut self, model: u64, tenant: u64, more: Spent) {
-        self.own.spend(model, tenant, more);
+        self.own_rows.spend(model, tenant, more);
     }
 
-    /// A prompt went to this worker. Links are never 0; a chain without links, or with too many, is not told.
-    pub fn seat(&mut self, worker: u64, chain: Chain<'_>) {
-        self.directory.seat(worker, chain, self.seq + 1);
+    /// This router sent a prompt to the worker. Links are never 0. A chain without links, or with too many, is not
+    /// published.
+    pub fn place(&mut self, worker: u64, chain: Chain<'_>) {
+        self.directory.place(worker, chain, self.seq + 1);
     }
 
-    /// What is shown of us to others.
-    pub fn serve(&mut self, served: u64, open: u32) {
-        (self.pulse.served, self.pulse.open) = (served, open);
+    /// Sets the counters that heartbeats report.
+    pub fn serve(&mut self, served: u64, in_flight: u32) {
+        (self.heartbeats.served, self.heartbeats.in_flight) = (served, in_flight);
     }
 
-    /// Frames of what changed since the last flush, and what others asked for; nothing if nothing did.
+    /// Appends frames of everything that changed since the last flush and of everything that peers requested.
     pub fn flush(&mut self, now: Instant, frames: &mut Vec<Vec<u8>>) {
-        self.tell(frames);
+        self.publish(frames);
         self.ask(now, frames);
-        if self.greeting.is_due() {
+        if self.join.is_due() {
             frames.push(self.hello(now));
         }
         self.answer(now, frames);
@@ -229,45 +191,45 @@ impl Node {
 
     /// Whether a flush would send something now.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.own.has_pending()
+        self.own_rows.has_pending()
             || self.directory.has_pending()
-            || self.greeting.is_due()
+            || self.join.is_due()
             || self.asks(now)
             || self.answers(now)
     }
 
-    /// A sign of life, due every `BEAT`.
-    pub fn beat(&mut self, now: Instant) -> Vec<u8> {
-        self.pulse.number += 1;
-        self.pulse.sent.push_back((self.pulse.number, now));
-        if self.pulse.sent.len() > BEATS_KEPT {
-            self.pulse.sent.pop_front();
+    /// A heartbeat, due every `HEARTBEAT`.
+    pub fn heartbeat(&mut self, now: Instant) -> Vec<u8> {
+        self.heartbeats.number += 1;
+        self.heartbeats.sent.push_back((self.heartbeats.number, now));
+        if self.heartbeats.sent.len() > HEARTBEATS_KEPT {
+            self.heartbeats.sent.pop_front();
         }
-        let echo = |router: RouterId, (number, heard): (u64, Instant)| Echo {
+        let echo = |router: RouterId, (number, received): (u64, Instant)| Echo {
             router,
             number,
-            held_us: u64::try_from(now.since(heard).as_micros()).unwrap_or(u64::MAX),
+            held_us: u64::try_from(now.since(received).as_micros()).unwrap_or(u64::MAX),
         };
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             name: &self.name,
-            number: self.pulse.number,
-            served: self.pulse.served,
-            open: self.pulse.open,
-            echoes: self.view.live().filter_map(|it| Some(echo(it.peer.id, it.beat?))).collect(),
+            number: self.heartbeats.number,
+            served: self.heartbeats.served,
+            in_flight: self.heartbeats.in_flight,
+            echoes: self.view.live().filter_map(|it| Some(echo(it.peer.id, it.heartbeat?))).collect(),
         };
-        write::beat(&self.head(), &beat)
+        write::heartbeat(&self.head(), &heartbeat)
     }
 
-    /// The last: our rows are no longer ours.
-    pub fn bye(&self) -> Vec<u8> {
-        write::bye(&self.head())
+    /// The last frame: this router's rows are void.
+    pub fn leave(&self) -> Vec<u8> {
+        write::leave(&self.head())
     }
 
-    /// Lets rows of the silent go. Call it with each beat.
-    pub fn tick(&mut self, now: Instant, news: &mut Vec<PeerUpdate>) {
+    /// Drops the rows of silent peers. Call it with each heartbeat.
+    pub fn tick(&mut self, now: Instant, updates: &mut Vec<PeerUpdate>) {
         self.view.tick(now, self.silence_max);
-        self.view.tell(news);
-        self.greet_again(now);
+        self.view.emit(updates);
+        self.retry_hello(now);
     }
 
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
@@ -275,12 +237,12 @@ impl Node {
     }
 
     /// For metrics.
-    pub fn numbers(&self) -> Numbers {
-        Numbers {
-            dropped: self.own.dropped() + self.view.dropped() + self.directory.dropped(),
+    pub fn stats(&self) -> NodeStats {
+        NodeStats {
+            dropped: self.own_rows.dropped() + self.view.dropped() + self.directory.dropped(),
             repairs: self.repairs,
-            pages: self.directory.pages(),
-            rows: self.own.rows() + self.view.rows(),
+            segments: self.directory.segments(),
+            rows: self.own_rows.rows() + self.view.rows(),
         }
     }
 
@@ -290,52 +252,52 @@ impl Node {
             incarnation: self.incarnation,
             seq: self.seq,
             stamp: self.stamp,
-            is_warm: self.is_warm(),
+            is_synced: self.is_synced(),
         }
     }
 
-    fn our_pin(&self, key: u64) -> Option<Ranked> {
-        self.own.pin(key).map(|it| (it.stamp, self.id, it.worker))
+    fn our_pin(&self, key: u64) -> Option<RankedPin> {
+        self.own_rows.pin(key).map(|it| (it.stamp, self.id, it.worker))
     }
 
-    /// Deltas of what changed.
-    fn tell(&mut self, frames: &mut Vec<Vec<u8>>) {
-        let mut deltas = Deltas { head: self.head(), sheet: &mut self.sheet, frames };
-        self.own.tell(|make| deltas.push(make));
-        self.directory.tell(|record| deltas.push(&|_| *record));
+    /// Appends deltas of everything that changed.
+    fn publish(&mut self, frames: &mut Vec<Vec<u8>>) {
+        let mut deltas = DeltaWriter { head: self.head(), buffer: &mut self.buffer, frames };
+        self.own_rows.publish(|make| deltas.push(make));
+        self.directory.publish(|record| deltas.push(&|_| *record));
         deltas.close();
         self.seq = deltas.head.seq;
     }
 }
 
-/// Deltas in the making.
-struct Deltas<'a> {
-    /// Of the last one that is finished.
+/// Packs records into deltas.
+struct DeltaWriter<'a> {
+    /// The head of the last finished delta.
     head: Head,
-    sheet: &'a mut Sheet,
+    buffer: &'a mut RecordBuffer,
     frames: &'a mut Vec<Vec<u8>>,
 }
 
-impl Deltas<'_> {
-    /// Writes a record. Returns the number of the delta that it is in.
+impl DeltaWriter<'_> {
+    /// Writes a record. Returns the number of its delta.
     fn push<'r>(&mut self, make: &dyn Fn(u64) -> Record<'r>) -> u64 {
-        if !self.sheet.takes(&make(self.head.seq + 1)) {
+        if !self.buffer.try_push(&make(self.head.seq + 1)) {
             self.close();
-            self.sheet.takes(&make(self.head.seq + 1));
+            self.buffer.try_push(&make(self.head.seq + 1));
         }
         self.head.seq + 1
     }
 
     fn close(&mut self) {
-        if !self.sheet.is_empty() {
+        if !self.buffer.is_empty() {
             self.head.seq += 1;
-            self.frames.push(write::delta(&self.head, self.sheet));
+            self.frames.push(write::delta(&self.head, self.buffer));
         }
     }
 }
 
-/// A name as it may travel: short, and without what would break a line.
-fn presentable(name: &str) -> String {
+/// A name that is safe to send and to log: short, without control characters.
+fn sanitized_name(name: &str) -> String {
     let mut name: String = name.chars().filter(|it| !it.is_control()).collect();
     name.truncate(name.floor_char_boundary(NAME_MAX));
     name

@@ -1,8 +1,10 @@
-//! What a router owns and tells, and what follows from it for others.
+//! Rows that a router publishes, and the updates that other routers derive from them.
 
-use maitre_base::hash;
+use std::time::Duration;
 
-/// A router by its name: the same after a restart.
+use maitre_base::{Instant, hash};
+
+/// A router's identity, derived from its name: the same after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouterId(pub u64);
 
@@ -12,73 +14,74 @@ impl RouterId {
     }
 }
 
-/// Which life of a router: that which began later is larger.
+/// One run of a router process: a later start has a larger number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// What is promised to a worker: by one router, or by all others together.
+/// The load promised to a worker, by one router or by all peers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct WorkerLoad {
     pub requests: u32,
-    /// Those whose first token is not out yet.
+    /// Requests whose first token is still outstanding.
     pub prefilling: u32,
     pub prefill_tokens: u64,
     pub decode_tokens: u64,
     pub context_tokens: u64,
 }
 
-/// Seconds as a line over what they depend on.
+/// Seconds as a linear function of their cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Fit {
+pub struct LinearFit {
     pub base: f32,
     pub slope: f32,
 }
 
-/// Whether a router would give a worker new work.
+/// Whether a router would send new requests to a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     #[default]
-    Fit,
-    Doubted,
-    Out,
+    Healthy,
+    Suspect,
+    Ejected,
 }
 
-/// What a router has learned of a worker.
+/// What a router has learned about a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Facts {
+pub struct WorkerFacts {
     pub verdict: Verdict,
-    /// Seconds to the first token by tokens to prefill, and between tokens by requests; none before enough was seen.
-    pub rates: Option<(Fit, Fit)>,
+    /// Seconds to the first token over prefill tokens, and seconds between tokens over requests. `None` until the
+    /// router has seen enough requests.
+    pub rates: Option<(LinearFit, LinearFit)>,
 }
 
-/// What a tenant had, in all, since its router began to count.
+/// A tenant's total usage since its router started counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     pub requests: u64,
     pub tokens: u64,
 }
 
-/// What the links of a chain are made of.
+/// The unit that a chain's blocks are counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     Tokens,
     Words,
 }
 
-/// A prompt as prefix hashes, one a block.
+/// A prompt as prefix hashes, one per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain<'a> {
     pub unit: Unit,
-    /// Units in a block.
+    /// Units per block.
     pub block: u32,
-    /// Of the whole prompt, the tail that fills no block included.
+    /// Units of the whole prompt, including the tail that fills no block.
     pub units: u64,
     pub links: &'a [u64],
 }
 
-/// A prompt that another router sent to a worker.
+/// A prompt that a peer sent to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seated {
+pub struct PeerPlacement {
     pub worker: u64,
     pub unit: Unit,
     pub block: u32,
@@ -86,35 +89,59 @@ pub struct Seated {
     pub links: Vec<u64>,
 }
 
-/// What changed in the view, for whoever decides. Workers, models and tenants go by hashes of their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    Live,
+    /// Silent for too long.
+    Lost,
+}
+
+/// A peer as operators see it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub id: RouterId,
+    /// Its id in hex until its name has arrived.
+    pub name: String,
+    pub incarnation: Incarnation,
+    pub state: PeerState,
+    /// One-way delay of its frames; `None` until it was measured.
+    pub lag: Option<Duration>,
+    /// When its last frame arrived.
+    pub last_heard: Instant,
+    /// Requests served since it started, and requests in flight.
+    pub served: u64,
+    pub in_flight: u32,
+}
+
+/// A change in the view. Workers, models and tenants are identified by hashes of their names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeerUpdate {
-    /// All that other routers have promised to this worker now.
+    /// The load that all peers together have promised to this worker now.
     Promised {
         worker: u64,
-        load: Load,
+        load: WorkerLoad,
     },
-    /// One of them has changed its mind about a worker.
-    Judged {
+    /// A peer has changed its assessment of a worker.
+    Assessed {
         worker: u64,
-        facts: Facts,
+        facts: WorkerFacts,
     },
-    /// A session sits there now.
+    /// A peer pinned a session to this worker.
     Pinned {
         model: u64,
         session: u64,
         worker: u64,
     },
-    /// A tenant had so much more elsewhere.
+    /// A tenant used this much more through a peer.
     Spent {
         model: u64,
         tenant: u64,
         more: Spent,
     },
-    Seated(Seated),
-    /// How many routers can be heard, we included, and how many there are as far as we know.
+    Placed(PeerPlacement),
+    /// Routers that are live and routers that are known, this one included.
     Routers {
-        heard: u32,
+        live: u32,
         known: u32,
     },
 }

@@ -1,103 +1,102 @@
-//! How far another router's deltas were heard, and what is missing of them.
+//! Which deltas of a peer have arrived, and which are missing.
 //!
-//! Deltas are numbered from 1 on, so at 0 everything is known: there is nothing. From there on knowledge grows by the
-//! delta that comes next, or by a snapshot. What comes out of turn is noted, for the last 64 numbers, so that what was
-//! late closes the gap.
+//! Deltas are numbered from 1. The applied prefix grows by the next delta or by a snapshot. Deltas that arrive out of
+//! order are recorded in a bitmap of the last 64 numbers, so a late delta closes the gap.
 
 use crate::frame::{PARTS_MAX, Part};
 use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stream {
-    /// Up to here all is known.
-    upto: u64,
-    /// The largest number that exists, as far as we know.
-    seen: u64,
-    /// Which of the last numbers were heard: bit 0 is `seen`.
-    heard: u64,
-    /// Where we began to listen: what was spent before is not ours to count.
-    pub(crate) begin: Option<u64>,
-    /// When to ask again, while something is missing.
-    pub(crate) ask: Instant,
+pub(crate) struct DeltaStream {
+    /// Every delta up to this number is applied.
+    applied: u64,
+    /// The largest delta number known to exist.
+    latest: u64,
+    /// Bitmap of received deltas: bit 0 is `latest`.
+    received: u64,
+    /// The delta after which this router began to listen. Usage from before it is not counted.
+    pub(crate) listening_since: Option<u64>,
+    /// While deltas are missing, when to ask for them again.
+    pub(crate) ask_at: Instant,
 }
 
-impl Stream {
-    pub(crate) fn upto(&self) -> u64 {
-        self.upto
+impl DeltaStream {
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
     }
 
-    pub(crate) fn seen(&self) -> u64 {
-        self.seen
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest
     }
 
-    /// Whether something is missing.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.upto < self.seen
+    /// Whether deltas from this peer are missing.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.applied < self.latest
     }
 
-    /// Takes note of a delta. Whether it is new.
-    pub(crate) fn take(&mut self, seq: u64) -> bool {
-        if seq <= self.upto {
+    /// Records a delta. Returns whether it is new.
+    pub(crate) fn record(&mut self, seq: u64) -> bool {
+        if seq <= self.applied {
             return false;
         }
-        self.expect(seq);
-        let bit = 1u64.checked_shl(u32::try_from(self.seen - seq).unwrap_or(u32::MAX)).unwrap_or(0);
-        let is_new = self.heard & bit == 0;
-        self.heard |= bit;
+        self.announce(seq);
+        let bit = 1u64.checked_shl(u32::try_from(self.latest - seq).unwrap_or(u32::MAX)).unwrap_or(0);
+        let is_new = self.received & bit == 0;
+        self.received |= bit;
         self.advance();
         is_new
     }
 
-    /// There is a delta of this number.
-    pub(crate) fn expect(&mut self, seq: u64) {
-        if seq > self.seen {
-            let shift = u32::try_from(seq - self.seen).unwrap_or(u32::MAX);
-            self.heard = self.heard.checked_shl(shift).unwrap_or(0);
-            self.seen = seq;
+    /// Notes that a delta of this number exists.
+    pub(crate) fn announce(&mut self, seq: u64) {
+        if seq > self.latest {
+            let shift = u32::try_from(seq - self.latest).unwrap_or(u32::MAX);
+            self.received = self.received.checked_shl(shift).unwrap_or(0);
+            self.latest = seq;
         }
     }
 
-    /// All up to here is known, by a snapshot.
-    pub(crate) fn fill(&mut self, upto: u64) {
-        self.expect(upto);
-        self.upto = self.upto.max(upto);
+    /// Notes that a snapshot covers every delta up to this number.
+    pub(crate) fn fill_upto(&mut self, applied: u64) {
+        self.announce(applied);
+        self.applied = self.applied.max(applied);
         self.advance();
     }
 
     fn advance(&mut self) {
-        while self.upto < self.seen {
-            let back = self.seen - self.upto - 1;
-            if back >= 64 || self.heard >> back & 1 == 0 {
+        while self.applied < self.latest {
+            let back = self.latest - self.applied - 1;
+            if back >= 64 || self.received >> back & 1 == 0 {
                 return;
             }
-            self.upto += 1;
+            self.applied += 1;
         }
     }
 }
 
 const WORDS: usize = PARTS_MAX as usize / 64;
 
-/// Which parts of a snapshot have come.
+/// Which parts of a snapshot have arrived.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct ReceivedParts {
     edition: u64,
     count: u32,
-    heard: [u64; WORDS],
+    received: [u64; WORDS],
 }
 
-impl Parts {
-    /// Takes note of a part. Whether all have come with it; an older edition than the last heard of is none.
-    pub(crate) fn take(&mut self, part: Part) -> bool {
+impl ReceivedParts {
+    /// Records a part. Returns whether the snapshot is now complete. Parts of an older edition are ignored.
+    pub(crate) fn record(&mut self, part: Part) -> bool {
         if part.edition < self.edition {
             return false;
         }
         if part.edition > self.edition || part.count != self.count {
-            *self = Parts { edition: part.edition, count: part.count, heard: [0; WORDS] };
+            *self = ReceivedParts { edition: part.edition, count: part.count, received: [0; WORDS] };
         }
-        if let Some(word) = self.heard.get_mut(part.index as usize / 64) {
+        if let Some(word) = self.received.get_mut(part.index as usize / 64) {
             *word |= 1 << (part.index % 64);
         }
-        self.heard.iter().map(|it| it.count_ones()).sum::<u32>() == self.count
+        self.received.iter().map(|it| it.count_ones()).sum::<u32>() == self.count
     }
 }
 
@@ -107,49 +106,49 @@ mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     #[test]
-    fn a_late_delta_closes_the_gap_and_a_snapshot_any() {
-        let mut stream = Stream::default();
-        assert!(stream.take(1) && stream.take(3) && stream.is_torn());
-        assert!(!stream.take(3), "heard twice");
-        assert!(stream.take(2) && !stream.is_torn());
-        assert_eq!(stream.upto(), 3);
-        assert!(stream.take(500) && stream.take(501) && stream.is_torn());
-        stream.fill(499);
-        assert_eq!((stream.upto(), stream.is_torn()), (501, false));
-        stream.expect(502);
-        assert!(stream.is_torn());
+    fn a_late_delta_closes_its_gap_and_a_snapshot_closes_any() {
+        let mut stream = DeltaStream::default();
+        assert!(stream.record(1) && stream.record(3) && stream.has_gaps());
+        assert!(!stream.record(3), "received twice");
+        assert!(stream.record(2) && !stream.has_gaps());
+        assert_eq!(stream.applied(), 3);
+        assert!(stream.record(500) && stream.record(501) && stream.has_gaps());
+        stream.fill_upto(499);
+        assert_eq!((stream.applied(), stream.has_gaps()), (501, false));
+        stream.announce(502);
+        assert!(stream.has_gaps());
     }
 
     #[test]
     fn the_largest_numbers_break_nothing() {
-        let mut stream = Stream::default();
-        assert!(stream.take(u64::MAX) && stream.take(1));
-        stream.fill(u64::MAX);
-        assert!(!stream.is_torn() && !stream.take(u64::MAX));
+        let mut stream = DeltaStream::default();
+        assert!(stream.record(u64::MAX) && stream.record(1));
+        stream.fill_upto(u64::MAX);
+        assert!(!stream.has_gaps() && !stream.record(u64::MAX));
     }
 
     #[test]
-    fn parts_are_all_there_once_each_of_one_edition_came() {
+    fn a_snapshot_is_complete_once_each_part_of_one_edition_arrived() {
         let part = |edition, index| Part { edition, index, count: 3 };
-        let mut parts = Parts::default();
-        assert!(!parts.take(part(7, 2)) && !parts.take(part(7, 0)) && !parts.take(part(7, 0)));
-        assert!(!parts.take(part(6, 1)), "of an older edition");
-        assert!(parts.take(part(7, 1)));
-        assert!(!parts.take(part(8, 1)), "of a newer one");
+        let mut parts = ReceivedParts::default();
+        assert!(!parts.record(part(7, 2)) && !parts.record(part(7, 0)) && !parts.record(part(7, 0)));
+        assert!(!parts.record(part(6, 1)), "part of an older edition");
+        assert!(parts.record(part(7, 1)));
+        assert!(!parts.record(part(8, 1)), "part of a newer edition");
     }
 
     proptest! {
         #[test]
-        fn any_order_of_all_deltas_leaves_nothing_missing(
+        fn all_deltas_in_any_order_leave_no_gap(
             mut order in prop::collection::vec(1..40u64, 0..80),
             late in prop::collection::vec(1..40u64, 0..10),
         ) {
-            let mut stream = Stream::default();
+            let mut stream = DeltaStream::default();
             order.extend(1..40);
             order.extend(&late);
-            let new = order.iter().filter(|&&seq| stream.take(seq)).count();
+            let new = order.iter().filter(|&&seq| stream.record(seq)).count();
             prop_assert_eq!(new, 39);
-            prop_assert!(!stream.is_torn());
+            prop_assert!(!stream.has_gaps());
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The other routers and their rows: the join of all that the living ones told.
+//! The peers and their rows: the join of everything that live peers have published.
 //!
-//! Of each router only the latest life counts, and its rows only while it is heard: with a bye, a silence or a new life
-//! they are gone at once and together. What follows for whoever decides is told as the difference to what was told
-//! last: sums of loads, the pin that holds, what was spent more.
+//! Only the latest incarnation of a router counts, and only while it is live. Its rows are removed together when it
+//! leaves, falls silent or restarts. The view emits updates as differences to what it emitted before: load sums, the
+//! winning pin, additional usage.
 
 pub(crate) mod rows;
 
@@ -11,59 +11,59 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::frame::{Body, Head, ROUTERS_MAX};
-use crate::node::{Peer, PeerState};
-use crate::own;
-use crate::row::{Facts, Incarnation, Load, PeerUpdate, RouterId, Spent};
-use crate::stream::{Parts, Stream};
-use crate::view::rows::{Account, Pin, Rows};
+use crate::own_rows;
+use crate::row::{Incarnation, Peer, PeerState, PeerUpdate, RouterId, Spent, WorkerFacts, WorkerLoad};
+use crate::stream::{DeltaStream, ReceivedParts};
+use crate::view::rows::{PeerAccount, PeerPin, PeerRows};
 use maitre_base::Instant;
 use maitre_base::hash::NumberMap;
 
-/// After a goodbye, what an earlier life said may still be under way so long.
-const LATE: Duration = Duration::from_secs(3);
+/// How long frames of an earlier incarnation may still arrive after the router left.
+const STALE_FOR: Duration = Duration::from_secs(3);
 
-/// How long a router that fell silent is counted among those there are. Chosen: longer than a partition is left alone.
+/// How long a silent router still counts as known. Chosen: longer than operators leave a partition unrepaired.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
-pub(crate) struct Router {
+pub(crate) struct PeerRouter {
     pub(crate) peer: Peer,
-    pub(crate) stream: Stream,
-    pub(crate) snapshot: Parts,
-    pub(crate) book: Parts,
-    /// The number of the last beat heard, and when that was.
-    pub(crate) beat: Option<(u64, Instant)>,
-    pub(crate) is_warm: bool,
-    /// Chains told up to this delta are known: they were heard, also before it fell silent, or are in somebody's book.
+    pub(crate) stream: DeltaStream,
+    pub(crate) snapshot_parts: ReceivedParts,
+    pub(crate) directory_parts: ReceivedParts,
+    /// Number and arrival time of the last heartbeat.
+    pub(crate) heartbeat: Option<(u64, Instant)>,
+    pub(crate) is_synced: bool,
+    /// Chains published up to this delta are known: they were received, also before the router fell silent, or are
+    /// part of a directory snapshot.
     pub(crate) chains: u64,
-    pub(crate) rows: Rows,
+    pub(crate) rows: PeerRows,
 }
 
-impl Router {
-    fn new(now: Instant, head: &Head) -> Router {
-        Router {
+impl PeerRouter {
+    fn new(now: Instant, head: &Head) -> PeerRouter {
+        PeerRouter {
             peer: Peer {
                 id: head.router,
                 name: format!("{:016x}", head.router.0),
                 incarnation: head.incarnation,
-                standing: PeerState::Live,
+                state: PeerState::Live,
                 lag: None,
-                heard: now,
+                last_heard: now,
                 served: 0,
-                open: 0,
+                in_flight: 0,
             },
-            stream: Stream::default(),
-            snapshot: Parts::default(),
-            book: Parts::default(),
-            beat: None,
-            is_warm: false,
+            stream: DeltaStream::default(),
+            snapshot_parts: ReceivedParts::default(),
+            directory_parts: ReceivedParts::default(),
+            heartbeat: None,
+            is_synced: false,
             chains: 0,
-            rows: Rows::new(),
+            rows: PeerRows::new(),
         }
     }
 
     pub(crate) fn is_live(&self) -> bool {
-        self.peer.standing == PeerState::Live
+        self.peer.state == PeerState::Live
     }
 
     pub(crate) fn rename(&mut self, name: &str) {
@@ -74,46 +74,46 @@ impl Router {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct View {
-    routers: BTreeMap<RouterId, Router>,
-    /// Lives that ended with a bye: what still comes of them is late.
-    over: BTreeMap<RouterId, (Incarnation, Instant)>,
-    /// What was told of each worker; all zero is not kept.
-    sums: NumberMap<Load>,
+pub(crate) struct ClusterView {
+    routers: BTreeMap<RouterId, PeerRouter>,
+    /// Incarnations that left. Frames of theirs that still arrive are stale.
+    departed: BTreeMap<RouterId, (Incarnation, Instant)>,
+    /// The load sum last emitted per worker; zero sums are not kept.
+    sums: NumberMap<WorkerLoad>,
     /// Workers whose sum may have changed.
     touched: Vec<u64>,
-    /// How many routers were told: others that are heard, and others that are known.
-    counted: (usize, usize),
+    /// The counts last emitted: live peers and known peers.
+    emitted_counts: (usize, usize),
     dropped: u64,
 }
 
-/// What becomes of a frame.
+/// Whether a frame is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    Heard,
-    /// Of a life that is over.
-    Late,
-    /// Of one router too many.
-    Crowded,
+    Accepted,
+    /// From an incarnation that is over.
+    Stale,
+    /// From one router more than the limit.
+    TooManyRouters,
 }
 
-/// A pin and whose it is. Of two for one session the larger holds.
-pub(crate) type Ranked = (u64, RouterId, u64);
+/// A pin and its router. Of two pins for one session, the larger wins.
+pub(crate) type RankedPin = (u64, RouterId, u64);
 
-impl View {
-    pub(crate) fn routers(&self) -> impl Iterator<Item = &Router> {
+impl ClusterView {
+    pub(crate) fn routers(&self) -> impl Iterator<Item = &PeerRouter> {
         self.routers.values()
     }
 
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Router> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = &PeerRouter> {
         self.routers.values().filter(|it| it.is_live())
     }
 
-    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Router> {
+    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut PeerRouter> {
         self.routers.values_mut().filter(|it| it.is_live())
     }
 
-    pub(crate) fn get_mut(&mut self, router: RouterId) -> Option<&mut Router> {
+    pub(crate) fn get_mut(&mut self, router: RouterId) -> Option<&mut PeerRouter> {
         self.routers.get_mut(&router)
     }
 
@@ -125,94 +125,98 @@ impl View {
         self.dropped + self.routers.values().map(|it| it.rows.dropped()).sum::<u64>()
     }
 
-    /// A frame of this router came: is it to be heard? With a new life all of the old one is gone.
+    /// Decides whether to accept a frame of this router. A new incarnation removes all rows of the old one.
     ///
-    /// A life that seems to be an earlier one is heard if the later one is over and it still beats: a clock was set back
-    /// before it began, or it is what is left of two with one name. What may have been kept somewhere brings nobody back.
+    /// A seemingly earlier incarnation is accepted if the later one is over and the earlier one sends heartbeats: its
+    /// clock was set back before it started, or two routers shared a name and this one remains. Snapshots may come
+    /// from storage, so they do not bring a router back.
     pub(crate) fn admit(&mut self, now: Instant, head: &Head, body: &Body<'_>) -> Admission {
-        let beats = matches!(body, Body::Beat(_));
+        let is_heartbeat = matches!(body, Body::Heartbeat(_));
         let is_late = |(last, since): &(Incarnation, Instant)| match last.cmp(&head.incarnation) {
             Ordering::Less => false,
             Ordering::Equal => true,
-            Ordering::Greater => !beats || now.since(*since) < LATE,
+            Ordering::Greater => !is_heartbeat || now.since(*since) < STALE_FOR,
         };
-        if self.over.get(&head.router).is_some_and(is_late) {
-            return Admission::Late;
+        if self.departed.get(&head.router).is_some_and(is_late) {
+            return Admission::Stale;
         }
         let is_kept = matches!(body, Body::Snapshot { .. } | Body::CacheDirectory { .. });
         match self.routers.get(&head.router).map(|it| (it.peer.incarnation, it.is_live())) {
-            Some((known, is_live)) if known > head.incarnation && (is_live || !beats) => {
-                return Admission::Late;
+            Some((known, is_live)) if known > head.incarnation && (is_live || !is_heartbeat) => {
+                return Admission::Stale;
             }
-            Some((known, false)) if known == head.incarnation && is_kept => return Admission::Late,
+            Some((known, false)) if known == head.incarnation && is_kept => return Admission::Stale,
             Some((known, _)) if known != head.incarnation => self.remove(head.router),
             Some(_) => {}
-            None if self.routers.len() + 1 >= ROUTERS_MAX && !self.make_room() => {
+            None if self.routers.len() + 1 >= ROUTERS_MAX && !self.evict_lost() => {
                 self.dropped += 1;
-                return Admission::Crowded;
+                return Admission::TooManyRouters;
             }
             None => {}
         }
-        self.over.remove(&head.router);
-        let router = self.routers.entry(head.router).or_insert_with(|| Router::new(now, head));
-        router.peer.heard = now;
-        router.peer.standing = PeerState::Live;
-        router.is_warm = head.is_warm;
-        Admission::Heard
+        self.departed.remove(&head.router);
+        let router = self.routers.entry(head.router).or_insert_with(|| PeerRouter::new(now, head));
+        router.peer.last_heard = now;
+        router.peer.state = PeerState::Live;
+        router.is_synced = head.is_synced;
+        Admission::Accepted
     }
 
-    /// A router said that it leaves. Heard if it had not before.
-    pub(crate) fn bye(&mut self, now: Instant, head: &Head) -> Admission {
+    /// A router announced that it leaves. Accepted once per incarnation.
+    pub(crate) fn leave(&mut self, now: Instant, head: &Head) -> Admission {
         let known = self.routers.get(&head.router).map(|it| it.peer.incarnation);
-        let over = self.over.get(&head.router).map(|it| it.0);
+        let over = self.departed.get(&head.router).map(|it| it.0);
         if known.is_some_and(|it| it > head.incarnation) || over.is_some_and(|it| it >= head.incarnation) {
-            return Admission::Late;
+            return Admission::Stale;
         }
         self.remove(head.router);
-        self.over.insert(head.router, (head.incarnation, now));
-        if self.over.len() > ROUTERS_MAX {
-            let oldest = self.over.iter().min_by_key(|it| it.1.1).map(|it| *it.0);
-            oldest.and_then(|it| self.over.remove(&it));
+        self.departed.insert(head.router, (head.incarnation, now));
+        if self.departed.len() > ROUTERS_MAX {
+            let oldest = self.departed.iter().min_by_key(|it| it.1.1).map(|it| *it.0);
+            oldest.and_then(|it| self.departed.remove(&it));
         }
-        Admission::Heard
+        Admission::Accepted
     }
 
-    /// Lets go of what was silent for too long.
+    /// Drops the rows of peers that were silent for too long.
     pub(crate) fn tick(&mut self, now: Instant, silence_max: Duration) {
-        let is_silent = |it: &Router| it.is_live() && now.since(it.peer.heard) >= silence_max;
+        let is_silent = |it: &PeerRouter| it.is_live() && now.since(it.peer.last_heard) >= silence_max;
         let silent: Vec<RouterId> = self.ids(is_silent);
         for id in silent {
-            self.lose(id);
+            self.mark_lost(id);
         }
-        let forgotten = self.ids(|it| !it.is_live() && now.since(it.peer.heard) >= KNOWN_FOR);
+        let forgotten = self.ids(|it| !it.is_live() && now.since(it.peer.last_heard) >= KNOWN_FOR);
         forgotten.into_iter().for_each(|it| self.remove(it));
-        self.over.retain(|_, it| now.since(it.1) < KNOWN_FOR);
+        self.departed.retain(|_, it| now.since(it.1) < KNOWN_FOR);
     }
 
-    /// Tells what changed since it was told last.
-    pub(crate) fn tell(&mut self, news: &mut Vec<PeerUpdate>) {
+    /// Emits what changed since the last call.
+    pub(crate) fn emit(&mut self, updates: &mut Vec<PeerUpdate>) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
         for worker in touched.drain(..) {
             let load = self.sum(worker);
-            let told = match load == Load::default() {
+            let published = match load == WorkerLoad::default() {
                 true => self.sums.remove(&worker),
                 false => self.sums.insert(worker, load),
             };
-            if told.unwrap_or_default() != load {
-                news.push(PeerUpdate::Promised { worker, load });
+            if published.unwrap_or_default() != load {
+                updates.push(PeerUpdate::Promised { worker, load });
             }
         }
         self.touched = touched;
-        let counted = (self.live().count(), self.routers.len());
-        if counted != self.counted {
-            self.counted = counted;
-            news.push(PeerUpdate::Routers { heard: counted.0 as u32 + 1, known: counted.1 as u32 + 1 });
+        let emitted_counts = (self.live().count(), self.routers.len());
+        if emitted_counts != self.emitted_counts {
+            self.emitted_counts = emitted_counts;
+            updates.push(PeerUpdate::Routers {
+                live: emitted_counts.0 as u32 + 1,
+                known: emitted_counts.1 as u32 + 1,
+            });
         }
     }
 
-    pub(crate) fn load(&mut self, from: RouterId, version: u64, worker: u64, load: Load) {
+    pub(crate) fn load(&mut self, from: RouterId, version: u64, worker: u64, load: WorkerLoad) {
         if let Some(router) = self.routers.get_mut(&from) {
             let evicted = router.rows.set_load(version, worker, load);
             self.touched.extend(evicted.into_iter().chain([worker]));
@@ -224,74 +228,74 @@ impl View {
         from: RouterId,
         version: u64,
         worker: u64,
-        facts: Facts,
+        facts: WorkerFacts,
     ) -> Option<PeerUpdate> {
         let router = self.routers.get_mut(&from)?;
-        router.rows.set_facts(version, worker, Some(facts)).then_some(PeerUpdate::Judged { worker, facts })
+        router.rows.set_facts(version, worker, Some(facts)).then_some(PeerUpdate::Assessed { worker, facts })
     }
 
-    pub(crate) fn gone(&mut self, from: RouterId, version: u64, worker: u64) {
-        self.load(from, version, worker, Load::default());
+    pub(crate) fn remove_worker(&mut self, from: RouterId, version: u64, worker: u64) {
+        self.load(from, version, worker, WorkerLoad::default());
         if let Some(router) = self.routers.get_mut(&from) {
             router.rows.set_facts(version, worker, None);
         }
     }
 
-    /// The pin that holds, ours among them.
-    pub(crate) fn pin(&self, key: u64, ours: Option<Ranked>) -> Option<Ranked> {
+    /// The winning pin for a session, ours included.
+    pub(crate) fn pin(&self, key: u64, ours: Option<RankedPin>) -> Option<RankedPin> {
         let theirs =
             self.live().filter_map(|it| it.rows.pin(key).map(|pin| (pin.stamp, it.peer.id, pin.worker)));
         theirs.chain(ours).max()
     }
 
-    pub(crate) fn set_pin(&mut self, key: u64, pin: Ranked) {
+    pub(crate) fn set_pin(&mut self, key: u64, pin: RankedPin) {
         let (stamp, from, worker) = pin;
         if let Some(router) = self.routers.get_mut(&from) {
-            router.rows.set_pin(key, Pin { stamp, worker });
+            router.rows.set_pin(key, PeerPin { stamp, worker });
         }
     }
 
-    /// What a tenant had, in all. Returns how much of it is news.
+    /// Applies a tenant's total usage. Returns the additional usage.
     pub(crate) fn spent(
         &mut self,
         from: RouterId,
         model: u64,
         tenant: u64,
-        heard: Account,
+        received: PeerAccount,
     ) -> Option<PeerUpdate> {
-        let Router { rows, stream, .. } = self.routers.get_mut(&from)?;
+        let PeerRouter { rows, stream, .. } = self.routers.get_mut(&from)?;
         let forgotten = rows.accounts_forgotten();
-        // What is first seen counts if it began while we listened; else it may be of hours ago.
-        let is_new = stream.begin.is_some_and(|it| heard.born > it);
-        let more = rows.set_account(own::key(model, tenant), heard);
+        // The first total of an account counts only if the account began while we listened; else it may cover hours.
+        let is_new = stream.listening_since.is_some_and(|it| received.first_delta > it);
+        let more = rows.set_account(own_rows::row_key(model, tenant), received);
         if rows.accounts_forgotten() > forgotten {
-            // A row that made way must not be counted from zero when it comes again.
-            stream.begin = Some(stream.seen().saturating_sub(1));
+            // An evicted account must not be counted from zero when it arrives again.
+            stream.listening_since = Some(stream.latest().saturating_sub(1));
         }
-        let more = more.unwrap_or(if is_new { heard.total } else { Spent::default() });
+        let more = more.unwrap_or(if is_new { received.total } else { Spent::default() });
         (more != Spent::default()).then_some(PeerUpdate::Spent { model, tenant, more })
     }
 
-    /// A snapshot of this version is complete: what it did not name is gone.
+    /// A snapshot of this version is complete: rows that it does not name are gone.
     pub(crate) fn complete(&mut self, from: RouterId, version: u64) {
         if let Some(router) = self.routers.get_mut(&from) {
             router.rows.drop_before(version, &mut self.touched);
-            router.stream.fill(version);
+            router.stream.fill_upto(version);
         }
     }
 
-    /// Nothing older can come of this router once nothing is missing.
-    pub(crate) fn settle(&mut self, from: RouterId) {
+    /// Once nothing is missing, no older delta of this router can arrive.
+    pub(crate) fn drop_tombstones(&mut self, from: RouterId) {
         if let Some(router) = self.routers.get_mut(&from)
-            && !router.stream.is_torn()
+            && !router.stream.has_gaps()
         {
-            router.rows.forget_gone();
-            router.chains = router.stream.upto();
+            router.rows.drop_tombstones();
+            router.chains = router.stream.applied();
         }
     }
 
-    fn sum(&self, worker: u64) -> Load {
-        self.routers.values().map(|it| it.rows.load(worker)).fold(Load::default(), |a, b| Load {
+    fn sum(&self, worker: u64) -> WorkerLoad {
+        self.routers.values().map(|it| it.rows.load(worker)).fold(WorkerLoad::default(), |a, b| WorkerLoad {
             requests: a.requests.saturating_add(b.requests),
             prefilling: a.prefilling.saturating_add(b.prefilling),
             prefill_tokens: a.prefill_tokens.saturating_add(b.prefill_tokens),
@@ -300,43 +304,44 @@ impl View {
         })
     }
 
-    fn ids(&self, is_meant: impl Fn(&Router) -> bool) -> Vec<RouterId> {
+    fn ids(&self, is_meant: impl Fn(&PeerRouter) -> bool) -> Vec<RouterId> {
         self.routers.values().filter(|it| is_meant(it)).map(|it| it.peer.id).collect()
     }
 
-    /// The router is not heard any more: known, but without rows.
-    fn lose(&mut self, id: RouterId) {
+    /// Marks the router as lost: it is still known, but its rows are gone.
+    fn mark_lost(&mut self, id: RouterId) {
         let Some(router) = self.routers.get_mut(&id) else {
             return;
         };
-        router.peer.standing = PeerState::Lost;
+        router.peer.state = PeerState::Lost;
         router.peer.lag = None;
-        self.touched.extend(router.rows.loaded());
+        self.touched.extend(router.rows.workers_with_load());
         self.dropped += router.rows.dropped();
-        router.rows = Rows::new();
-        router.stream = Stream::default();
-        (router.snapshot, router.book, router.beat) = (Parts::default(), Parts::default(), None);
+        router.rows = PeerRows::new();
+        router.stream = DeltaStream::default();
+        (router.snapshot_parts, router.directory_parts, router.heartbeat) =
+            (ReceivedParts::default(), ReceivedParts::default(), None);
     }
 
     fn remove(&mut self, id: RouterId) {
         if let Some(router) = self.routers.remove(&id) {
-            self.touched.extend(router.rows.loaded());
+            self.touched.extend(router.rows.workers_with_load());
             self.dropped += router.rows.dropped();
         }
     }
 
-    /// Forgets the router that fell silent longest ago. Whether there was one.
-    fn make_room(&mut self) -> bool {
+    /// Forgets the router that fell silent longest ago. Returns whether there was one.
+    fn evict_lost(&mut self) -> bool {
         let lost = self.routers.values().filter(|it| !it.is_live());
-        let longest = lost.min_by_key(|it| it.peer.heard).map(|it| it.peer.id);
+        let longest = lost.min_by_key(|it| it.peer.last_heard).map(|it| it.peer.id);
         longest.into_iter().for_each(|it| self.remove(it));
         longest.is_some()
     }
 }
 
 #[cfg(test)]
-impl View {
-    /// The rows of each router that is heard, in an order of its own.
+impl ClusterView {
+    /// The rows of each live router, in a fixed order.
     pub(crate) fn dump(&self) -> Vec<(RouterId, Incarnation, Vec<String>)> {
         self.live().map(|it| (it.peer.id, it.peer.incarnation, it.rows.dump())).collect()
     }

@@ -48,9 +48,9 @@ impl Judged {
     pub(crate) fn of(worker: &Worker) -> Option<Judged> {
         let verdict = match worker.health.state() {
             State::Probing => return None,
-            State::Ready | State::Warming { .. } => Verdict::Fit,
-            State::Suspect { .. } => Verdict::Doubted,
-            State::Ejected { .. } => Verdict::Out,
+            State::Ready | State::Warming { .. } => Verdict::Healthy,
+            State::Suspect { .. } => Verdict::Suspect,
+            State::Ejected { .. } => Verdict::Ejected,
         };
         Some(Judged { verdict, rates: worker.rates.to_tell() })
     }

@@ -112,9 +112,9 @@ async fn meet_a_wrong_key(stage: &Stage, words: &str) {
     assert!((hit - 1.0).abs() < 0.1, "it hears nobody: {hit}");
 }
 
-const FOREIGN: &str = "refused a frame of another router: not a frame of a cluster of routers";
-const OLD: &str = "speaks version 0 of the language of routers, and this router version 1";
-const TORN: &str = "refused a frame of another router: a frame that makes no sense";
+const FOREIGN: &str = "refused a frame of another router: not a Maitre cluster frame";
+const OLD: &str = "cluster protocol version 0; this router speaks version 1";
+const TORN: &str = "refused a frame of another router: malformed frame";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_mesh_who_does_not_belong_is_refused_in_one_line() {

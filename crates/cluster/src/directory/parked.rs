@@ -1,124 +1,116 @@
-//! Prompts whose pages are unknown, kept until these come.
+//! Received prompts whose segments are unknown, kept until the segments arrive.
 //!
-//! The router that told one is asked for what is missing, once a second and a few times; then the prompt is given up.
+//! The sender is asked for the missing segment once a second, a few times; then the prompt is dropped.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-use crate::directory::Teller;
-use crate::frame::{Links, Seat};
-use crate::row::{RouterId, Unit};
+use crate::directory::Origin;
+use crate::frame::{EncodedPlacement, Links, PlacedChain};
+use crate::row::RouterId;
 use maitre_base::Instant;
 
-/// Most prompts that wait.
+/// Maximum parked prompts.
 pub(crate) const PARKED_MAX: usize = 256;
-/// Most links of all of them together: half a megabyte.
+/// Maximum links of all parked prompts: half a megabyte.
 pub(crate) const PARKED_LINKS_MAX: usize = 65_536;
 /// Chosen: longer than any answer takes.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How often one page is asked for.
-const TRIES: u32 = 3;
+/// How often one segment is requested.
+const REQUESTS_MAX: u32 = 3;
 
-/// A page that we lack, of chains of such blocks, and whoever has it.
+/// A segment that we lack, the block size of its chains, and the router to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Want {
+pub(crate) struct SegmentRequest {
     pub(crate) router: RouterId,
     pub(crate) block: u32,
-    pub(crate) page: u64,
+    pub(crate) segment: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
-    teller: Teller,
-    worker: u64,
-    unit: Unit,
-    block: u32,
-    units: u64,
-    whole: u32,
+pub(crate) struct ParkedPlacement {
+    origin: Origin,
+    placed: PlacedChain,
     parent: u64,
     links: Vec<u64>,
     missing: u64,
     tries: u32,
 }
 
-impl Waiting {
-    pub(crate) fn seat(&self) -> Seat<'_> {
-        Seat {
-            worker: self.worker,
-            unit: self.unit,
-            block: self.block,
-            units: self.units,
-            whole: self.whole,
-            parent: self.parent,
-            links: Links::Numbers(&self.links),
-        }
+impl ParkedPlacement {
+    pub(crate) fn placement(&self) -> EncodedPlacement<'_> {
+        EncodedPlacement { placed: self.placed, parent: self.parent, links: Links::Numbers(&self.links) }
     }
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parked {
-    /// The oldest first.
-    waiting: VecDeque<Waiting>,
+pub(crate) struct ParkedPlacements {
+    /// Oldest first.
+    queue: VecDeque<ParkedPlacement>,
     links: usize,
     dropped: u64,
 }
 
-impl Parked {
+impl ParkedPlacements {
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    pub(crate) fn park(&mut self, teller: Teller, seat: &Seat<'_>, missing: u64) {
-        let &Seat { worker, unit, block, units, whole, parent, links } = seat;
+    pub(crate) fn park(&mut self, origin: Origin, placement: &EncodedPlacement<'_>, missing: u64) {
+        let &EncodedPlacement { placed, parent, links } = placement;
         let links = links.to_vec();
-        self.push(Waiting { teller, worker, unit, block, units, whole, parent, links, missing, tries: 0 });
+        self.push(ParkedPlacement { origin, placed, parent, links, missing, tries: 0 });
     }
 
-    /// Whether one of the pages that are waited for has come.
-    pub(crate) fn waits_for(&self, has_come: impl Fn(u64) -> bool) -> bool {
-        self.waiting.iter().any(|it| has_come(it.missing))
+    /// Whether one of the missing segments has arrived.
+    pub(crate) fn can_continue(&self, has_arrived: impl Fn(u64) -> bool) -> bool {
+        self.queue.iter().any(|it| has_arrived(it.missing))
     }
 
-    pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
+    pub(crate) fn take_all(&mut self) -> VecDeque<ParkedPlacement> {
         self.links = 0;
-        mem::take(&mut self.waiting)
+        mem::take(&mut self.queue)
     }
 
-    /// Waits on. If it is for another page than before, that is asked for at once.
-    pub(crate) fn again(&mut self, mut waiting: Waiting, missing: u64, now: Instant) {
-        if waiting.missing != missing {
-            (waiting.missing, waiting.tries, waiting.teller.ask) = (missing, 0, now);
+    /// Parks the prompt again. If another segment is missing now, it is requested at once.
+    pub(crate) fn park_again(&mut self, mut parked: ParkedPlacement, missing: u64, now: Instant) {
+        if parked.missing != missing {
+            (parked.missing, parked.tries, parked.origin.ask_at) = (missing, 0, now);
         }
-        self.push(waiting);
+        self.push(parked);
     }
 
-    /// When to ask next.
-    pub(crate) fn wants_by(&self) -> Option<Instant> {
-        self.waiting.iter().filter(|it| it.tries < TRIES).map(|it| it.teller.ask).min()
+    /// When the next request is due.
+    pub(crate) fn next_request_at(&self) -> Option<Instant> {
+        self.queue.iter().filter(|it| it.tries < REQUESTS_MAX).map(|it| it.origin.ask_at).min()
     }
 
-    /// What to ask for now: each page once. Gives up what was asked for often enough.
-    pub(crate) fn wants(&mut self, now: Instant, wants: &mut Vec<Want>) {
-        let before = self.waiting.len();
-        self.waiting.retain(|it| it.teller.ask > now || it.tries < TRIES);
-        self.dropped += (before - self.waiting.len()) as u64;
-        self.links = self.waiting.iter().map(|it| it.links.len()).sum();
-        for waiting in self.waiting.iter_mut().filter(|it| it.teller.ask <= now) {
-            waiting.tries += 1;
-            waiting.teller.ask = now + ASK_AGAIN;
-            let want = Want { router: waiting.teller.router, block: waiting.block, page: waiting.missing };
-            if !wants.contains(&want) {
-                wants.push(want);
+    /// Requests that are due now, each segment once. Drops prompts whose requests are used up.
+    pub(crate) fn due_requests(&mut self, now: Instant, requests: &mut Vec<SegmentRequest>) {
+        let before = self.queue.len();
+        self.queue.retain(|it| it.origin.ask_at > now || it.tries < REQUESTS_MAX);
+        self.dropped += (before - self.queue.len()) as u64;
+        self.links = self.queue.iter().map(|it| it.links.len()).sum();
+        for parked in self.queue.iter_mut().filter(|it| it.origin.ask_at <= now) {
+            parked.tries += 1;
+            parked.origin.ask_at = now + ASK_AGAIN;
+            let request = SegmentRequest {
+                router: parked.origin.router,
+                block: parked.placed.block,
+                segment: parked.missing,
+            };
+            if !requests.contains(&request) {
+                requests.push(request);
             }
         }
     }
 
-    fn push(&mut self, waiting: Waiting) {
-        self.links += waiting.links.len();
-        self.waiting.push_back(waiting);
-        while self.waiting.len() > PARKED_MAX || self.links > PARKED_LINKS_MAX {
-            let Some(oldest) = self.waiting.pop_front() else {
+    fn push(&mut self, parked: ParkedPlacement) {
+        self.links += parked.links.len();
+        self.queue.push_back(parked);
+        while self.queue.len() > PARKED_MAX || self.links > PARKED_LINKS_MAX {
+            let Some(oldest) = self.queue.pop_front() else {
                 return;
             };
             self.links -= oldest.links.len();

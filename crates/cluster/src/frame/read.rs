@@ -1,93 +1,100 @@
-//! Frames as they came, checked as a whole.
+//! Parses frames, each one completely before anything is applied.
 
 use crate::frame::{
-    Beat, Body, Echo, FRAME_MAX, Frame, Head, Hello, Kind, LINKS_MAX, Links, MAGIC, NAME_MAX, PAGE,
-    PARTS_MAX, Part, ROUTERS_MAX, Record, Seat, Since, UNFOLD_MAX, VERSION, WARM, tag,
+    Body, EXPANDED_LINKS_MAX, Echo, EncodedPlacement, FRAME_MAX, Frame, FrameError, FrameKind, Head,
+    Heartbeat, Hello, LINKS_MAX, Links, MAGIC, NAME_MAX, PARTS_MAX, Part, PlacedChain, ROUTERS_MAX, Record,
+    SEGMENT_LINKS, SYNCED, Since, VERSION, tag,
 };
-use crate::node::Unheard;
-use crate::row::{Facts, Fit, Incarnation, Load, RouterId, Spent, Unit, Verdict};
+use crate::row::{Incarnation, LinearFit, RouterId, Spent, Unit, Verdict, WorkerFacts, WorkerLoad};
 
-type Result<T> = std::result::Result<T, Unheard>;
+type Result<T> = std::result::Result<T, FrameError>;
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     let Some((magic, rest)) = bytes.split_first_chunk::<2>() else {
-        return Err(Unheard::Foreign);
+        return Err(FrameError::Foreign);
     };
     if *magic != MAGIC {
-        return Err(Unheard::Foreign);
+        return Err(FrameError::Foreign);
     }
     let mut rest = Rest(rest);
     let version = rest.byte()?;
     if version != VERSION {
-        return Err(Unheard::Version { theirs: version, ours: VERSION });
+        return Err(FrameError::Version { theirs: version, ours: VERSION });
     }
     if bytes.len() > FRAME_MAX {
-        return Err(Unheard::Malformed("longer than a frame may be"));
+        return Err(FrameError::Malformed("frame is too long"));
     }
     let byte = rest.byte()?;
-    let kind = kind(byte & !WARM)?;
+    let kind = kind(byte & !SYNCED)?;
     let head = Head {
         router: RouterId(rest.word()?),
         incarnation: Incarnation(rest.varint()?),
         seq: rest.varint()?,
         stamp: rest.varint()?,
-        is_warm: byte & WARM != 0,
+        is_synced: byte & SYNCED != 0,
     };
     let body = match kind {
-        Kind::Delta if head.seq == 0 => return Err(Unheard::Malformed("a delta without a number")),
-        Kind::Delta => Body::Delta(records(&mut rest, kind)?),
-        Kind::Beat => Body::Beat(beat(&mut rest)?),
-        Kind::Hello => Body::Hello(hello(&mut rest)?),
-        Kind::Bye => Body::Bye,
-        Kind::Snapshot => Body::Snapshot {
+        FrameKind::Delta if head.seq == 0 => return Err(FrameError::Malformed("delta number is 0")),
+        FrameKind::Delta => Body::Delta(records(&mut rest, kind)?),
+        FrameKind::Heartbeat => Body::Heartbeat(heartbeat(&mut rest)?),
+        FrameKind::Hello => Body::Hello(hello(&mut rest)?),
+        FrameKind::Leave => Body::Leave,
+        FrameKind::Snapshot => Body::Snapshot {
             part: part(&mut rest)?,
             since: Since { rows: rest.varint()?, chains: rest.varint()? },
             name: rest.name()?,
             records: records(&mut rest, kind)?,
         },
-        Kind::CacheDirectory => Body::CacheDirectory {
+        FrameKind::CacheDirectory => Body::CacheDirectory {
             part: part(&mut rest)?,
             routers: routers(&mut rest)?,
             records: records(&mut rest, kind)?,
         },
-        Kind::Aside => Body::Aside(records(&mut rest, kind)?),
+        FrameKind::Repair => Body::Repair(records(&mut rest, kind)?),
     };
     match rest.0 {
         [] => Ok(Frame { head, body }),
-        _ => Err(Unheard::Malformed("bytes after its end")),
+        _ => Err(FrameError::Malformed("bytes after the end")),
     }
 }
 
-fn kind(byte: u8) -> Result<Kind> {
-    let kinds =
-        [Kind::Delta, Kind::Beat, Kind::Hello, Kind::Bye, Kind::Snapshot, Kind::CacheDirectory, Kind::Aside];
-    kinds.into_iter().find(|&it| it as u8 == byte).ok_or(Unheard::Malformed("a kind nobody knows"))
+fn kind(byte: u8) -> Result<FrameKind> {
+    let kinds = [
+        FrameKind::Delta,
+        FrameKind::Heartbeat,
+        FrameKind::Hello,
+        FrameKind::Leave,
+        FrameKind::Snapshot,
+        FrameKind::CacheDirectory,
+        FrameKind::Repair,
+    ];
+    kinds.into_iter().find(|&it| it as u8 == byte).ok_or(FrameError::Malformed("unknown frame kind"))
 }
 
-fn beat<'a>(rest: &mut Rest<'a>) -> Result<Beat<'a>> {
-    let (name, number, served, open) = (rest.name()?, rest.varint()?, rest.varint()?, rest.small()?);
+fn heartbeat<'a>(rest: &mut Rest<'a>) -> Result<Heartbeat<'a>> {
+    let (name, number, served, in_flight) = (rest.name()?, rest.varint()?, rest.varint()?, rest.small()?);
     let count = rest.routers()?;
     let mut echoes = Vec::with_capacity(count);
     for _ in 0..count {
         let (router, number, held_us) = (RouterId(rest.word()?), rest.varint()?, rest.varint()?);
         echoes.push(Echo { router, number, held_us });
     }
-    Ok(Beat { name, number, served, open, echoes })
+    Ok(Heartbeat { name, number, served, in_flight, echoes })
 }
 
 fn hello<'a>(rest: &mut Rest<'a>) -> Result<Hello<'a>> {
     let (name, attempt) = (rest.name()?, rest.small()?);
-    let wants_book = match rest.byte()? {
+    let wants_directory = match rest.byte()? {
         0 => false,
         1 => true,
-        _ => return Err(Unheard::Malformed("neither yes nor no")),
+        _ => return Err(FrameError::Malformed("invalid boolean")),
     };
     let count = rest.routers()?;
     let mut has = Vec::with_capacity(count);
     for _ in 0..count {
         has.push((RouterId(rest.word()?), Incarnation(rest.varint()?)));
     }
-    Ok(Hello { name, attempt, wants_book, has })
+    Ok(Hello { name, attempt, wants_directory, has })
 }
 
 fn routers(rest: &mut Rest<'_>) -> Result<Vec<RouterId>> {
@@ -99,26 +106,26 @@ fn part(rest: &mut Rest<'_>) -> Result<Part> {
     let part = Part { edition: rest.varint()?, index: rest.small()?, count: rest.small()? };
     match part {
         Part { count, index, .. } if index < count && count <= PARTS_MAX => Ok(part),
-        _ => Err(Unheard::Malformed("a part that is none")),
+        _ => Err(FrameError::Malformed("invalid part number")),
     }
 }
 
-/// The keys, and then so many records.
-fn records<'a>(rest: &mut Rest<'a>, kind: Kind) -> Result<Vec<Record<'a>>> {
+/// The key table, then the records.
+fn records<'a>(rest: &mut Rest<'a>, kind: FrameKind) -> Result<Vec<Record<'a>>> {
     let count = rest.varint()?;
     let keys = Keys(rest.words(count)?);
     let count = rest.varint()?;
-    let (mut records, mut unfolded) = (Vec::new(), 0);
+    let (mut records, mut expanded_links) = (Vec::new(), 0);
     for _ in 0..count {
         let record = record(rest, keys)?;
         if !record.belongs_in(kind) {
-            return Err(Unheard::Malformed("a record where it does not belong"));
+            return Err(FrameError::Malformed("record is not allowed in this kind of frame"));
         }
-        if let Record::Seat(seat) = &record {
-            unfolded += seat.whole as usize;
+        if let Record::Placement(placement) = &record {
+            expanded_links += placement.placed.total_links as usize;
         }
-        if unfolded > 2 * UNFOLD_MAX {
-            return Err(Unheard::Malformed("chains that unfold too far"));
+        if expanded_links > 2 * EXPANDED_LINKS_MAX {
+            return Err(FrameError::Malformed("chains that rebuild too far"));
         }
         records.push(record);
     }
@@ -129,7 +136,7 @@ fn record<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Record<'a>> {
     Ok(match rest.byte()? {
         tag::LOAD => Record::Load {
             worker: keys.key(rest)?,
-            load: Load {
+            load: WorkerLoad {
                 requests: rest.small()?,
                 prefilling: rest.small()?,
                 prefill_tokens: rest.varint()?,
@@ -138,7 +145,7 @@ fn record<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Record<'a>> {
             },
         },
         tag::FACTS => Record::Facts { worker: keys.key(rest)?, facts: facts(rest)? },
-        tag::GONE => Record::Gone { worker: keys.key(rest)? },
+        tag::REMOVED => Record::Removed { worker: keys.key(rest)? },
         tag::PIN => Record::Pin {
             model: keys.key(rest)?,
             session: rest.word()?,
@@ -148,89 +155,92 @@ fn record<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Record<'a>> {
         tag::SPENT => Record::Spent {
             model: keys.key(rest)?,
             tenant: rest.word()?,
-            born: rest.varint()?,
+            first_delta: rest.varint()?,
             total: Spent { requests: rest.varint()?, tokens: rest.varint()? },
         },
-        tag::SEAT => Record::Seat(seat(rest, keys)?),
-        tag::PAGES => pages(rest)?,
+        tag::PLACEMENT => Record::Placement(placement(rest, keys)?),
+        tag::SEGMENTS => segments(rest)?,
         tag::RESYNC => Record::Resync {
             router: RouterId(rest.word()?),
             since: Since { rows: rest.varint()?, chains: rest.varint()? },
         },
-        tag::WANT => {
-            Record::Want { router: RouterId(rest.word()?), block: rest.block()?, page: rest.word()? }
-        }
-        _ => return Err(Unheard::Malformed("a record nobody knows")),
+        tag::WANT_SEGMENTS => Record::WantSegments {
+            router: RouterId(rest.word()?),
+            block: rest.block()?,
+            segment: rest.word()?,
+        },
+        _ => return Err(FrameError::Malformed("unknown record tag")),
     })
 }
 
-fn facts(rest: &mut Rest<'_>) -> Result<Facts> {
+fn facts(rest: &mut Rest<'_>) -> Result<WorkerFacts> {
     let byte = rest.byte()?;
     let verdict = match byte & 0x0F {
-        0 => Verdict::Fit,
-        1 => Verdict::Doubted,
-        2 => Verdict::Out,
-        _ => return Err(Unheard::Malformed("a verdict nobody knows")),
+        0 => Verdict::Healthy,
+        1 => Verdict::Suspect,
+        2 => Verdict::Ejected,
+        _ => return Err(FrameError::Malformed("unknown verdict")),
     };
     let rates = match byte >> 4 {
         0 => None,
         1 => Some((fit(rest)?, fit(rest)?)),
-        _ => return Err(Unheard::Malformed("rates that are none")),
+        _ => return Err(FrameError::Malformed("invalid rates flag")),
     };
-    Ok(Facts { verdict, rates })
+    Ok(WorkerFacts { verdict, rates })
 }
 
-fn fit(rest: &mut Rest<'_>) -> Result<Fit> {
-    Ok(Fit { base: rest.rate()?, slope: rest.rate()? })
+fn fit(rest: &mut Rest<'_>) -> Result<LinearFit> {
+    Ok(LinearFit { base: rest.rate()?, slope: rest.rate()? })
 }
 
-fn seat<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Seat<'a>> {
+fn placement<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<EncodedPlacement<'a>> {
     let worker = keys.key(rest)?;
     let byte = rest.byte()?;
     let unit = match byte & 0x0F {
         0 => Unit::Tokens,
         1 => Unit::Words,
-        _ => return Err(Unheard::Malformed("a unit nobody knows")),
+        _ => return Err(FrameError::Malformed("unknown unit")),
     };
-    let (block, units, whole) = (rest.block()?, rest.varint()?, rest.small()?);
+    let (block, units, total_links) = (rest.block()?, rest.varint()?, rest.small()?);
     let parent = match byte >> 4 {
         0 => 0,
         1 => rest.word()?,
-        _ => return Err(Unheard::Malformed("a parent that is none")),
+        _ => return Err(FrameError::Malformed("invalid parent flag")),
     };
     let links = rest.links()?;
-    let before = (whole as usize).checked_sub(links.len());
-    let fits = before.is_some_and(|it| it.is_multiple_of(PAGE) && (it == 0) == (parent == 0));
-    if whole == 0 || whole as usize > LINKS_MAX || !fits {
-        return Err(Unheard::Malformed("a chain of a length that cannot be"));
+    let before = (total_links as usize).checked_sub(links.len());
+    let fits = before.is_some_and(|it| it.is_multiple_of(SEGMENT_LINKS) && (it == 0) == (parent == 0));
+    if total_links == 0 || total_links as usize > LINKS_MAX || !fits {
+        return Err(FrameError::Malformed("invalid chain length"));
     }
-    Ok(Seat { worker, unit, block, units, whole, parent, links })
+    let placed = PlacedChain { worker, unit, block, units, total_links };
+    Ok(EncodedPlacement { placed, parent, links })
 }
 
-fn pages<'a>(rest: &mut Rest<'a>) -> Result<Record<'a>> {
+fn segments<'a>(rest: &mut Rest<'a>) -> Result<Record<'a>> {
     let (block, parent, links) = (rest.block()?, rest.word()?, rest.links()?);
-    if links.len() == 0 || !links.len().is_multiple_of(PAGE) {
-        return Err(Unheard::Malformed("a page that is not full"));
+    if links.len() == 0 || !links.len().is_multiple_of(SEGMENT_LINKS) {
+        return Err(FrameError::Malformed("incomplete segment"));
     }
-    Ok(Record::Pages { block, parent, links })
+    Ok(Record::Segments { block, parent, links })
 }
 
-/// The keys at the head of a frame.
+/// The key table of a frame.
 #[derive(Clone, Copy)]
 struct Keys<'a>(&'a [[u8; 8]]);
 
 impl Keys<'_> {
     fn key(self, rest: &mut Rest<'_>) -> Result<u64> {
-        let place = usize::try_from(rest.varint()?).unwrap_or(usize::MAX);
-        let key = self.0.get(place).ok_or(Unheard::Malformed("a key that is not at its head"))?;
+        let index = usize::try_from(rest.varint()?).unwrap_or(usize::MAX);
+        let key = self.0.get(index).ok_or(FrameError::Malformed("key index out of range"))?;
         Ok(u64::from_le_bytes(*key))
     }
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Rest<'a>(&'a [u8]);
 
-const SHORT: Unheard = Unheard::Malformed("it ends too soon");
+const SHORT: FrameError = FrameError::Malformed("truncated frame");
 
 impl<'a> Rest<'a> {
     fn chunk<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
@@ -249,27 +259,27 @@ impl<'a> Rest<'a> {
 
     fn varint(&mut self) -> Result<u64> {
         let mut number = 0;
-        for place in 0..10 {
+        for index in 0..10 {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7F);
-            if place == 9 && bits > 1 {
+            if index == 9 && bits > 1 {
                 break;
             }
-            number |= bits << (7 * place);
+            number |= bits << (7 * index);
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(Unheard::Malformed("a number too large"))
+        Err(FrameError::Malformed("number is too large"))
     }
 
     fn small(&mut self) -> Result<u32> {
-        u32::try_from(self.varint()?).map_err(|_| Unheard::Malformed("a number too large"))
+        u32::try_from(self.varint()?).map_err(|_| FrameError::Malformed("number is too large"))
     }
 
     fn block(&mut self) -> Result<u32> {
         match self.small()? {
-            0 => Err(Unheard::Malformed("a block of nothing")),
+            0 => Err(FrameError::Malformed("block size is 0")),
             block => Ok(block),
         }
     }
@@ -278,7 +288,7 @@ impl<'a> Rest<'a> {
     fn routers(&mut self) -> Result<usize> {
         match self.small()? as usize {
             count if count <= ROUTERS_MAX => Ok(count),
-            _ => Err(Unheard::Malformed("more routers than there may be")),
+            _ => Err(FrameError::Malformed("too many routers")),
         }
     }
 
@@ -286,7 +296,7 @@ impl<'a> Rest<'a> {
         let rate = f32::from_le_bytes(*self.chunk()?);
         match rate.is_finite() && rate >= 0.0 {
             true => Ok(rate),
-            false => Err(Unheard::Malformed("a rate that cannot be")),
+            false => Err(FrameError::Malformed("rate is negative or not finite")),
         }
     }
 
@@ -306,19 +316,19 @@ impl<'a> Rest<'a> {
         let count = self.varint()?;
         let words = self.words(count)?;
         match words.contains(&[0; 8]) {
-            true => Err(Unheard::Malformed("a link that names nothing")),
+            true => Err(FrameError::Malformed("link is 0")),
             false => Ok(Links::Bytes(words)),
         }
     }
 
-    /// Empty where it is not told.
+    /// Empty if the sender left it out.
     fn name(&mut self) -> Result<&'a str> {
         let length = self.varint()?;
         if length > NAME_MAX as u64 {
-            return Err(Unheard::Malformed("a name too long"));
+            return Err(FrameError::Malformed("name is too long"));
         }
         let name = std::str::from_utf8(self.bytes(length)?).ok();
         let name = name.filter(|it| !it.contains(char::is_control));
-        name.ok_or(Unheard::Malformed("a name that is no text"))
+        name.ok_or(FrameError::Malformed("name is not printable text"))
     }
 }

@@ -1,27 +1,28 @@
-//! What is written is read again, and what is not so written is refused: no bytes break anything.
+//! Written frames are read back unchanged, and malformed bytes are rejected without a panic.
 
 use super::*;
 use crate::frame::read::parse;
-use crate::frame::write::Sheet;
-use crate::node::Unheard;
-use crate::row::{Fit, Verdict};
+use crate::frame::write::RecordBuffer;
+use crate::row::{LinearFit, Verdict};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// A record that owns its links.
 #[derive(Clone, Debug)]
-pub(crate) enum Made {
+pub(crate) enum OwnedRecord {
     Plain(Record<'static>),
-    Seat(Seat<'static>, Vec<u64>),
-    Pages(u32, u64, Vec<u64>),
+    Placement(EncodedPlacement<'static>, Vec<u64>),
+    Segments(u32, u64, Vec<u64>),
 }
 
-impl Made {
+impl OwnedRecord {
     fn record(&self) -> Record<'_> {
         match self {
-            Made::Plain(record) => *record,
-            Made::Seat(seat, links) => Record::Seat(Seat { links: Links::Numbers(links), ..*seat }),
-            Made::Pages(block, parent, links) => {
-                Record::Pages { block: *block, parent: *parent, links: Links::Numbers(links) }
+            OwnedRecord::Plain(record) => *record,
+            OwnedRecord::Placement(placement, links) => {
+                Record::Placement(EncodedPlacement { links: Links::Numbers(links), ..*placement })
+            }
+            OwnedRecord::Segments(block, parent, links) => {
+                Record::Segments { block: *block, parent: *parent, links: Links::Numbers(links) }
             }
         }
     }
@@ -31,8 +32,8 @@ fn links(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value =
     prop::collection::vec(1..u64::MAX, count)
 }
 
-fn load() -> impl Strategy<Value = Load> {
-    any::<(u32, u32, u64, u64, u64)>().prop_map(|it| Load {
+fn load() -> impl Strategy<Value = WorkerLoad> {
+    any::<(u32, u32, u64, u64, u64)>().prop_map(|it| WorkerLoad {
         requests: it.0,
         prefilling: it.1,
         prefill_tokens: it.2,
@@ -41,39 +42,51 @@ fn load() -> impl Strategy<Value = Load> {
     })
 }
 
-fn facts() -> impl Strategy<Value = Facts> {
-    let verdict = prop_oneof![Just(Verdict::Fit), Just(Verdict::Doubted), Just(Verdict::Out)];
-    let fit = || (0.0..1e3_f32, 0.0..1e3_f32).prop_map(|(base, slope)| Fit { base, slope });
-    (verdict, prop::option::of((fit(), fit()))).prop_map(|(verdict, rates)| Facts { verdict, rates })
+fn facts() -> impl Strategy<Value = WorkerFacts> {
+    let verdict = prop_oneof![Just(Verdict::Healthy), Just(Verdict::Suspect), Just(Verdict::Ejected)];
+    let fit = || (0.0..1e3_f32, 0.0..1e3_f32).prop_map(|(base, slope)| LinearFit { base, slope });
+    (verdict, prop::option::of((fit(), fit()))).prop_map(|(verdict, rates)| WorkerFacts { verdict, rates })
 }
 
-fn seat() -> impl Strategy<Value = Made> {
+fn placement() -> impl Strategy<Value = OwnedRecord> {
     let unit = prop_oneof![Just(Unit::Tokens), Just(Unit::Words)];
     (any::<u64>(), unit, 1..u32::MAX, any::<u64>(), 0..9_u32, 1..u64::MAX, links(1..20)).prop_map(
-        |(worker, unit, block, units, pages, parent, links)| {
-            let parent = if pages == 0 { 0 } else { parent };
-            let whole = pages * PAGE as u32 + links.len() as u32;
-            Made::Seat(Seat { worker, unit, block, units, whole, parent, links: Links::Numbers(&[]) }, links)
+        |(worker, unit, block, units, segments, parent, links)| {
+            let parent = if segments == 0 { 0 } else { parent };
+            let total_links = segments * SEGMENT_LINKS as u32 + links.len() as u32;
+            OwnedRecord::Placement(
+                EncodedPlacement {
+                    placed: PlacedChain { worker, unit, block, units, total_links },
+                    parent,
+                    links: Links::Numbers(&[]),
+                },
+                links,
+            )
         },
     )
 }
 
-/// Whatever may stand in a delta.
-pub(crate) fn made() -> impl Strategy<Value = Made> {
+/// Any record that is allowed in a delta.
+pub(crate) fn owned() -> impl Strategy<Value = OwnedRecord> {
     let key = || 0..5_u64;
     prop_oneof![
-        (key(), load()).prop_map(|(worker, load)| Made::Plain(Record::Load { worker, load })),
-        (key(), facts()).prop_map(|(worker, facts)| Made::Plain(Record::Facts { worker, facts })),
-        key().prop_map(|worker| Made::Plain(Record::Gone { worker })),
+        (key(), load()).prop_map(|(worker, load)| OwnedRecord::Plain(Record::Load { worker, load })),
+        (key(), facts()).prop_map(|(worker, facts)| OwnedRecord::Plain(Record::Facts { worker, facts })),
+        key().prop_map(|worker| OwnedRecord::Plain(Record::Removed { worker })),
         (key(), any::<u64>(), key(), any::<u64>()).prop_map(|(model, session, worker, stamp)| {
-            Made::Plain(Record::Pin { model, session, worker, stamp })
+            OwnedRecord::Plain(Record::Pin { model, session, worker, stamp })
         }),
-        any::<(u64, u64, u64, u64, u64)>().prop_map(|(model, tenant, born, requests, tokens)| {
-            Made::Plain(Record::Spent { model, tenant, born, total: Spent { requests, tokens } })
+        any::<(u64, u64, u64, u64, u64)>().prop_map(|(model, tenant, first_delta, requests, tokens)| {
+            OwnedRecord::Plain(Record::Spent {
+                model,
+                tenant,
+                first_delta,
+                total: Spent { requests, tokens },
+            })
         }),
-        seat(),
+        placement(),
         (1..u32::MAX, any::<u64>(), links(1..4)).prop_map(|(block, parent, links)| {
-            Made::Pages(block, parent, links.iter().flat_map(|&it| [it; PAGE]).collect())
+            OwnedRecord::Segments(block, parent, links.iter().flat_map(|&it| [it; SEGMENT_LINKS]).collect())
         }),
     ]
 }
@@ -84,7 +97,7 @@ pub(crate) fn head() -> impl Strategy<Value = Head> {
         incarnation: Incarnation(it.1),
         seq: it.2,
         stamp: it.3,
-        is_warm: it.4,
+        is_synced: it.4,
     })
 }
 
@@ -94,74 +107,74 @@ fn part() -> impl Strategy<Value = Part> {
     })
 }
 
-fn sheet(made: &[Made]) -> Sheet {
-    let mut sheet = Sheet::default();
-    assert!(made.iter().all(|it| sheet.takes(&it.record())));
-    sheet
+fn buffer(owned: &[OwnedRecord]) -> RecordBuffer {
+    let mut buffer = RecordBuffer::default();
+    assert!(owned.iter().all(|it| buffer.try_push(&it.record())));
+    buffer
 }
 
-pub(crate) fn delta(head: &Head, made: &[Made]) -> Vec<u8> {
-    write::delta(head, &mut sheet(made))
+pub(crate) fn delta(head: &Head, owned: &[OwnedRecord]) -> Vec<u8> {
+    write::delta(head, &mut buffer(owned))
 }
 
 proptest! {
     #[test]
-    fn records_are_read_as_they_were_written(
+    fn records_survive_a_round_trip(
         head in head(),
-        made in prop::collection::vec(made(), 0..30),
+        owned in prop::collection::vec(owned(), 0..30),
         part in part(),
         since in any::<(u64, u64)>(),
     ) {
-        let records: Vec<Record<'_>> = made.iter().map(Made::record).collect();
-        let frame = delta(&head, &made);
+        let records: Vec<Record<'_>> = owned.iter().map(OwnedRecord::record).collect();
+        let frame = delta(&head, &owned);
         prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Delta(records.clone()) }));
 
-        let told: Vec<Made> =
-            made.iter().filter(|it| it.record().belongs_in(Kind::Snapshot)).cloned().collect();
-        let records: Vec<Record<'_>> = told.iter().map(Made::record).collect();
+        let published: Vec<OwnedRecord> =
+            owned.iter().filter(|it| it.record().belongs_in(FrameKind::Snapshot)).cloned().collect();
+        let records: Vec<Record<'_>> = published.iter().map(OwnedRecord::record).collect();
         let since = Since { rows: since.0, chains: since.1 };
-        let frame = write::snapshot(&head, part, since, "näme", &mut sheet(&told));
+        let frame = write::snapshot(&head, part, since, "näme", &mut buffer(&published));
         let body = Body::Snapshot { part, since, name: "näme", records };
         prop_assert_eq!(parse(&frame), Ok(Frame { head, body }));
 
-        let told: Vec<Made> = made.iter().filter(|it| it.record().belongs_in(Kind::CacheDirectory)).cloned().collect();
-        let records = told.iter().map(Made::record).collect();
+        let published: Vec<OwnedRecord> = owned.iter().filter(|it| it.record().belongs_in(FrameKind::CacheDirectory)).cloned().collect();
+        let records = published.iter().map(OwnedRecord::record).collect();
         let routers = vec![RouterId(since.rows); since.chains as usize % ROUTERS_MAX];
-        let frame = write::book(&head, part, &routers, &mut sheet(&told));
+        let frame = write::directory(&head, part, &routers, &mut buffer(&published));
         prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::CacheDirectory { part, routers, records } }));
     }
 
     #[test]
-    fn other_frames_are_read_as_they_were_written(
+    fn other_frames_survive_a_round_trip(
         head in head(),
         numbers in any::<(u64, u64, u32)>(),
         routers in prop::collection::vec(any::<(u64, u64, u64)>(), 0..ROUTERS_MAX),
-        wants_book in any::<bool>(),
+        wants_directory in any::<bool>(),
     ) {
         let echo = |it: &(u64, u64, u64)| Echo { router: RouterId(it.0), number: it.1, held_us: it.2 };
         let echoes = routers.iter().map(echo).collect();
-        let beat = Beat { name: "a", number: numbers.0, served: numbers.1, open: numbers.2, echoes };
-        let frame = write::beat(&head, &beat);
-        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Beat(beat) }));
+        let heartbeat = Heartbeat { name: "a", number: numbers.0, served: numbers.1, in_flight: numbers.2, echoes };
+        let frame = write::heartbeat(&head, &heartbeat);
+        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Heartbeat(heartbeat) }));
 
         let has = routers.iter().map(|it| (RouterId(it.0), Incarnation(it.1))).collect();
-        let hello = Hello { name: "", attempt: numbers.2, wants_book, has };
+        let hello = Hello { name: "", attempt: numbers.2, wants_directory, has };
         let frame = write::hello(&head, &hello);
         prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Hello(hello) }));
-        let frame = write::bye(&head);
-        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Bye }));
+        let frame = write::leave(&head);
+        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Leave }));
 
         let router = RouterId(numbers.0);
         let since = Since { rows: numbers.1, chains: numbers.0 };
-        let records = [Record::Resync { router, since }, Record::Want { router, block: 1, page: numbers.1 }];
-        let mut sheet = Sheet::default();
-        prop_assert!(records.iter().all(|it| sheet.takes(it)));
-        let frame = write::aside(&head, &mut sheet);
-        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Aside(records.to_vec()) }));
+        let records = [Record::Resync { router, since }, Record::WantSegments { router, block: 1, segment: numbers.1 }];
+        let mut buffer = RecordBuffer::default();
+        prop_assert!(records.iter().all(|it| buffer.try_push(it)));
+        let frame = write::repair(&head, &mut buffer);
+        prop_assert_eq!(parse(&frame), Ok(Frame { head, body: Body::Repair(records.to_vec()) }));
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn any_bytes_are_parsed_or_rejected(
         kind in any::<u8>(),
         bytes in prop::collection::vec(any::<u8>(), 0..300),
     ) {
@@ -169,15 +182,15 @@ proptest! {
         let _ = parse(&[&MAGIC[..], &[VERSION, kind], &bytes].concat());
     }
 
-    /// A frame that was cut short is refused; with a byte changed or added it is one or is refused.
+    /// A truncated frame is rejected. A frame with a changed or added byte is parsed or rejected.
     #[test]
-    fn what_is_left_of_a_frame_is_read_or_refused(
+    fn damaged_frames_are_parsed_or_rejected(
         head in head(),
-        made in prop::collection::vec(made(), 1..10),
+        owned in prop::collection::vec(owned(), 1..10),
         at in any::<usize>(),
         byte in any::<u8>(),
     ) {
-        let frame = delta(&head, &made);
+        let frame = delta(&head, &owned);
         let mut changed = frame.clone();
         changed[at % frame.len()] = byte;
         let _ = parse(&changed);
@@ -188,108 +201,116 @@ proptest! {
 }
 
 fn plain() -> Head {
-    Head { router: RouterId(1), incarnation: Incarnation(1), seq: 1, stamp: 0, is_warm: false }
+    Head { router: RouterId(1), incarnation: Incarnation(1), seq: 1, stamp: 0, is_synced: false }
 }
 
 #[test]
-fn strangers_and_other_versions_are_told_apart() {
-    assert_eq!(parse(b""), Err(Unheard::Foreign));
-    assert_eq!(parse(b"GET / HTTP/1.1\r\n"), Err(Unheard::Foreign));
-    let mut frame = write::bye(&plain());
+fn foreign_bytes_and_other_versions_are_distinguished() {
+    assert_eq!(parse(b""), Err(FrameError::Foreign));
+    assert_eq!(parse(b"GET / HTTP/1.1\r\n"), Err(FrameError::Foreign));
+    let mut frame = write::leave(&plain());
     frame[2] = 9;
-    assert_eq!(parse(&frame), Err(Unheard::Version { theirs: 9, ours: 1 }));
+    assert_eq!(parse(&frame), Err(FrameError::Version { theirs: 9, ours: 1 }));
 }
 
 #[test]
-fn nonsense_is_refused_and_named() {
+fn malformed_frames_are_rejected_with_a_reason() {
     #[track_caller]
     fn check(body: &[u8], why: &'static str) {
-        let mut frame = write::bye(&plain());
+        let mut frame = write::leave(&plain());
         frame[3] = body[0];
         frame.extend_from_slice(&body[1..]);
-        assert_eq!(parse(&frame), Err(Unheard::Malformed(why)));
+        assert_eq!(parse(&frame), Err(FrameError::Malformed(why)));
     }
-    let (delta, beat, hello, bye, snapshot, aside) = (1, 2, 3, 4, 5, 7);
-    check(&[0], "a kind nobody knows");
-    check(&[8], "a kind nobody knows");
-    check(&[bye, 0], "bytes after its end");
-    check(&[beat], "it ends too soon");
-    check(&[beat, 129, 1], "a name too long");
-    check(&[beat, 1, 10], "a name that is no text");
-    check(&[beat, 1, 0xFF], "a name that is no text");
-    check(&[beat, 0, 1, 1, 1, 65], "more routers than there may be");
-    check(&[hello, 0, 0, 2], "neither yes nor no");
-    check(&[snapshot, 1, 3, 3], "a part that is none");
-    check(&[snapshot, 1, 0, 0x81, 0x08], "a part that is none");
-    // Counts far beyond the bytes there are.
-    check(&[delta, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1], "it ends too soon");
-    check(&[delta, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2], "a number too large");
-    check(&[delta, 0, 0xFF, 0xFF, 0xFF, 0xFF, 1], "it ends too soon");
-    check(&[delta, 0, 1, 99], "a record nobody knows");
-    check(&[delta, 0, 1, tag::GONE, 0], "a key that is not at its head");
+    let (delta, heartbeat, hello, leave, snapshot, repair) = (1, 2, 3, 4, 5, 7);
+    check(&[0], "unknown frame kind");
+    check(&[8], "unknown frame kind");
+    check(&[leave, 0], "bytes after the end");
+    check(&[heartbeat], "truncated frame");
+    check(&[heartbeat, 129, 1], "name is too long");
+    check(&[heartbeat, 1, 10], "name is not printable text");
+    check(&[heartbeat, 1, 0xFF], "name is not printable text");
+    check(&[heartbeat, 0, 1, 1, 1, 65], "too many routers");
+    check(&[hello, 0, 0, 2], "invalid boolean");
+    check(&[snapshot, 1, 3, 3], "invalid part number");
+    check(&[snapshot, 1, 0, 0x81, 0x08], "invalid part number");
+    // Counts far beyond the remaining bytes.
+    check(&[delta, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1], "truncated frame");
+    check(&[delta, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2], "number is too large");
+    check(&[delta, 0, 0xFF, 0xFF, 0xFF, 0xFF, 1], "truncated frame");
+    check(&[delta, 0, 1, 99], "unknown record tag");
+    check(&[delta, 0, 1, tag::REMOVED, 0], "key index out of range");
     check(
-        &[delta, 0, 1, tag::WANT, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-        "a record where it does not belong",
+        &[delta, 0, 1, tag::WANT_SEGMENTS, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        "record is not allowed in this kind of frame",
     );
-    check(&[aside, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, tag::GONE, 0], "a record where it does not belong");
+    check(
+        &[repair, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, tag::REMOVED, 0],
+        "record is not allowed in this kind of frame",
+    );
     let keyed = |rest: &[u8]| [&[delta, 1, 7, 7, 7, 7, 7, 7, 7, 7, 1], rest].concat();
-    check(&keyed(&[tag::FACTS, 0, 3]), "a verdict nobody knows");
-    check(&keyed(&[tag::FACTS, 0, 0x20]), "rates that are none");
+    check(&keyed(&[tag::FACTS, 0, 3]), "unknown verdict");
+    check(&keyed(&[tag::FACTS, 0, 0x20]), "invalid rates flag");
     for rate in [f32::NAN, f32::INFINITY, -1.0] {
-        check(&keyed(&[&[tag::FACTS, 0, 0x10][..], &rate.to_le_bytes()].concat()), "a rate that cannot be");
+        check(
+            &keyed(&[&[tag::FACTS, 0, 0x10][..], &rate.to_le_bytes()].concat()),
+            "rate is negative or not finite",
+        );
     }
-    check(&keyed(&[tag::LOAD, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x1F]), "a number too large");
-    check(&keyed(&[tag::SEAT, 0, 2]), "a unit nobody knows");
-    check(&keyed(&[tag::SEAT, 0, 0, 0]), "a block of nothing");
-    check(&keyed(&[tag::SEAT, 0, 0x20, 16, 1, 1]), "a parent that is none");
-    check(&keyed(&[tag::SEAT, 0, 0, 16, 1, 0, 0]), "a chain of a length that cannot be");
-    check(&keyed(&[tag::SEAT, 0, 0, 16, 1, 1, 0]), "a chain of a length that cannot be");
-    check(&keyed(&[tag::SEAT, 0, 0, 16, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]), "a link that names nothing");
-    check(&keyed(&[tag::PAGES, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "a page that is not full");
-    let unnumbered = write::delta(&Head { seq: 0, ..plain() }, &mut Sheet::default());
-    assert_eq!(parse(&unnumbered), Err(Unheard::Malformed("a delta without a number")));
-    let long = [write::bye(&plain()), vec![0; FRAME_MAX]].concat();
-    assert_eq!(parse(&long), Err(Unheard::Malformed("longer than a frame may be")));
+    check(&keyed(&[tag::LOAD, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x1F]), "number is too large");
+    check(&keyed(&[tag::PLACEMENT, 0, 2]), "unknown unit");
+    check(&keyed(&[tag::PLACEMENT, 0, 0, 0]), "block size is 0");
+    check(&keyed(&[tag::PLACEMENT, 0, 0x20, 16, 1, 1]), "invalid parent flag");
+    check(&keyed(&[tag::PLACEMENT, 0, 0, 16, 1, 0, 0]), "invalid chain length");
+    check(&keyed(&[tag::PLACEMENT, 0, 0, 16, 1, 1, 0]), "invalid chain length");
+    check(&keyed(&[tag::PLACEMENT, 0, 0, 16, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]), "link is 0");
+    check(&keyed(&[tag::SEGMENTS, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "incomplete segment");
+    let unnumbered = write::delta(&Head { seq: 0, ..plain() }, &mut RecordBuffer::default());
+    assert_eq!(parse(&unnumbered), Err(FrameError::Malformed("delta number is 0")));
+    let long = [write::leave(&plain()), vec![0; FRAME_MAX]].concat();
+    assert_eq!(parse(&long), Err(FrameError::Malformed("frame is too long")));
 }
 
 #[test]
-fn a_frame_unfolds_to_no_more_than_one_can_hold() {
-    let seat = Seat {
-        worker: 1,
-        unit: Unit::Tokens,
-        block: 16,
-        units: 0,
-        whole: LINKS_MAX as u32,
+fn a_frame_expands_within_the_limit() {
+    let placement = EncodedPlacement {
+        placed: PlacedChain {
+            worker: 1,
+            unit: Unit::Tokens,
+            block: 16,
+            units: 0,
+            total_links: LINKS_MAX as u32,
+        },
         parent: 5,
         links: Links::Numbers(&[]),
     };
-    let mut sheet = Sheet::default();
-    assert!(sheet.takes(&Record::Seat(seat)));
-    assert!(!sheet.takes(&Record::Seat(seat)), "it would unfold to twice as much");
-    let record = sheet_bytes(&seat);
-    let thrice = [write::bye(&plain()), vec![1, 1, 0, 0, 0, 0, 0, 0, 0, 3], record.repeat(3)].concat();
+    let mut buffer = RecordBuffer::default();
+    assert!(buffer.try_push(&Record::Placement(placement)));
+    assert!(!buffer.try_push(&Record::Placement(placement)), "it would rebuild to twice as much");
+    let record = record_bytes(&placement);
+    let thrice = [write::leave(&plain()), vec![1, 1, 0, 0, 0, 0, 0, 0, 0, 3], record.repeat(3)].concat();
     let mut frame = thrice;
-    frame[3] = Kind::Delta as u8;
-    assert_eq!(parse(&frame), Err(Unheard::Malformed("chains that unfold too far")));
+    frame[3] = FrameKind::Delta as u8;
+    assert_eq!(parse(&frame), Err(FrameError::Malformed("chains that rebuild too far")));
 }
 
 /// The record without head and keys.
-fn sheet_bytes(seat: &Seat<'_>) -> Vec<u8> {
-    let mut sheet = Sheet::default();
-    assert!(sheet.takes(&Record::Seat(*seat)));
-    let frame = write::delta(&plain(), &mut sheet);
-    frame[write::bye(&plain()).len() + 10..].to_vec()
+fn record_bytes(placement: &EncodedPlacement<'_>) -> Vec<u8> {
+    let mut buffer = RecordBuffer::default();
+    assert!(buffer.try_push(&Record::Placement(*placement)));
+    let frame = write::delta(&plain(), &mut buffer);
+    frame[write::leave(&plain()).len() + 10..].to_vec()
 }
 
 #[test]
-fn a_full_sheet_is_a_frame_within_its_bounds() {
-    let mut sheet = Sheet::default();
-    let load = Load { requests: u32::MAX, prefill_tokens: u64::MAX, ..Load::default() };
-    let count = (0..).take_while(|&worker| sheet.takes(&Record::Load { worker, load })).count();
+fn a_full_buffer_makes_a_frame_within_the_limit() {
+    let mut buffer = RecordBuffer::default();
+    let load = WorkerLoad { requests: u32::MAX, prefill_tokens: u64::MAX, ..WorkerLoad::default() };
+    let count = (0..).take_while(|&worker| buffer.try_push(&Record::Load { worker, load })).count();
     let head = Head { incarnation: Incarnation(u64::MAX), seq: u64::MAX, stamp: u64::MAX, ..plain() };
     let part = Part { edition: u64::MAX, index: 1_022, count: 1_023 };
     let since = Since { rows: u64::MAX, chains: u64::MAX };
-    let frame = write::snapshot(&head, part, since, &"n".repeat(NAME_MAX), &mut sheet);
+    let frame = write::snapshot(&head, part, since, &"n".repeat(NAME_MAX), &mut buffer);
     assert!((FRAME_MAX - 1_100..=FRAME_MAX).contains(&frame.len()), "{} loads in {}", count, frame.len());
     assert!(parse(&frame).is_ok());
 }

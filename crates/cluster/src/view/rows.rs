@@ -1,51 +1,51 @@
-//! The rows of one other router, each with the version it was heard in.
+//! The rows of one peer, each with the version it arrived in.
 //!
-//! A row gives way to one of the same or a later version only, so order and repetition make no difference. That a row
-//! is gone is kept as long as an older delta might still come; then it is forgotten too.
+//! A row is replaced only by the same or a later version, so order and repetition make no difference. A removed row
+//! leaves a tombstone for as long as an older delta might still arrive.
 
-use crate::own::{PINS_MAX, SPENT_MAX, WORKERS_MAX};
-use crate::row::{Facts, Load, Spent};
+use crate::own_rows::{PINS_MAX, SPENT_MAX, WORKERS_MAX};
+use crate::row::{Spent, WorkerFacts, WorkerLoad};
 use maitre_base::Recent;
 use maitre_base::hash::NumberMap;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Held<T> {
+struct Versioned<T> {
     version: u64,
     value: T,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pin {
+pub(crate) struct PeerPin {
     pub(crate) stamp: u64,
     pub(crate) worker: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
-    pub(crate) born: u64,
+pub(crate) struct PeerAccount {
+    pub(crate) first_delta: u64,
     pub(crate) total: Spent,
 }
 
 #[derive(Debug)]
-pub(crate) struct Rows {
-    /// All zero is gone.
-    loads: NumberMap<Held<Load>>,
-    facts: NumberMap<Held<Option<Facts>>>,
-    pins: Recent<Pin>,
-    accounts: Recent<Account>,
-    has_gone: bool,
-    /// Rows of workers that made way.
+pub(crate) struct PeerRows {
+    /// Zero is a tombstone.
+    loads: NumberMap<Versioned<WorkerLoad>>,
+    facts: NumberMap<Versioned<Option<WorkerFacts>>>,
+    pins: Recent<PeerPin>,
+    accounts: Recent<PeerAccount>,
+    has_tombstones: bool,
+    /// Worker rows that were evicted.
     dropped: u64,
 }
 
-impl Rows {
-    pub(crate) fn new() -> Rows {
-        Rows {
+impl PeerRows {
+    pub(crate) fn new() -> PeerRows {
+        PeerRows {
             loads: NumberMap::default(),
             facts: NumberMap::default(),
             pins: Recent::new(PINS_MAX),
             accounts: Recent::new(SPENT_MAX),
-            has_gone: false,
+            has_tombstones: false,
             dropped: 0,
         }
     }
@@ -58,40 +58,41 @@ impl Rows {
         self.dropped + self.pins.forgotten() + self.accounts.forgotten()
     }
 
-    /// Workers with a load, in no order.
-    pub(crate) fn loaded(&self) -> impl Iterator<Item = u64> {
+    /// Workers with a load, in no particular order.
+    pub(crate) fn workers_with_load(&self) -> impl Iterator<Item = u64> {
         self.loads.keys().copied()
     }
 
-    pub(crate) fn load(&self, worker: u64) -> Load {
-        self.loads.get(&worker).map_or(Load::default(), |it| it.value)
+    pub(crate) fn load(&self, worker: u64) -> WorkerLoad {
+        self.loads.get(&worker).map_or(WorkerLoad::default(), |it| it.value)
     }
 
-    /// Returns the worker that made way, if one had to.
-    pub(crate) fn set_load(&mut self, version: u64, worker: u64, load: Load) -> Option<u64> {
-        self.has_gone |= load == Load::default();
+    /// Returns the worker that was evicted, if any.
+    pub(crate) fn set_load(&mut self, version: u64, worker: u64, load: WorkerLoad) -> Option<u64> {
+        self.has_tombstones |= load == WorkerLoad::default();
         let evicted = set(&mut self.loads, version, worker, load);
         self.dropped += u64::from(evicted.is_some());
         evicted
     }
 
-    /// Whether that is new.
-    pub(crate) fn set_facts(&mut self, version: u64, worker: u64, facts: Option<Facts>) -> bool {
-        self.has_gone |= facts.is_none();
+    /// Returns whether the facts changed.
+    pub(crate) fn set_facts(&mut self, version: u64, worker: u64, facts: Option<WorkerFacts>) -> bool {
+        self.has_tombstones |= facts.is_none();
         let before = self.facts.get(&worker).and_then(|it| it.value);
         self.dropped += u64::from(set(&mut self.facts, version, worker, facts).is_some());
         before != self.facts.get(&worker).and_then(|it| it.value)
     }
 
-    /// Forgets what is gone: no older delta can come any more.
-    pub(crate) fn forget_gone(&mut self) {
-        if std::mem::take(&mut self.has_gone) {
-            self.loads.retain(|_, it| it.value != Load::default());
+    /// Drops tombstones: no older delta can arrive any more.
+    pub(crate) fn drop_tombstones(&mut self) {
+        if std::mem::take(&mut self.has_tombstones) {
+            self.loads.retain(|_, it| it.value != WorkerLoad::default());
             self.facts.retain(|_, it| it.value.is_some());
         }
     }
 
-    /// Drops rows of workers that are older: a snapshot of this version did not name them. Lists those with a load.
+    /// Drops worker rows older than this version, because a snapshot of it did not name them. Appends those with a
+    /// load to `workers`.
     pub(crate) fn drop_before(&mut self, version: u64, workers: &mut Vec<u64>) {
         self.loads.retain(|&worker, it| {
             let stays = it.version >= version;
@@ -103,45 +104,45 @@ impl Rows {
         self.facts.retain(|_, it| it.version >= version);
     }
 
-    pub(crate) fn pin(&self, key: u64) -> Option<Pin> {
+    pub(crate) fn pin(&self, key: u64) -> Option<PeerPin> {
         self.pins.peek(key)
     }
 
-    pub(crate) fn set_pin(&mut self, key: u64, pin: Pin) {
+    pub(crate) fn set_pin(&mut self, key: u64, pin: PeerPin) {
         if self.pins.peek(key).is_none_or(|it| it.stamp < pin.stamp) {
             self.pins.put(key, pin);
         }
     }
 
-    /// Joins an account with what is known of it. Returns what was spent more, or none if it was not known before.
-    pub(crate) fn set_account(&mut self, key: u64, heard: Account) -> Option<Spent> {
+    /// Joins an account with the known one. Returns the additional usage, or `None` if the account was unknown.
+    pub(crate) fn set_account(&mut self, key: u64, received: PeerAccount) -> Option<Spent> {
         let Some(held) = self.accounts.get(key) else {
-            self.accounts.put(key, heard);
+            self.accounts.put(key, received);
             return None;
         };
         let mut more = Spent::default();
-        if heard.born > held.born {
-            (*held, more) = (heard, heard.total);
-        } else if heard.born == held.born {
-            more.requests = heard.total.requests.saturating_sub(held.total.requests);
-            more.tokens = heard.total.tokens.saturating_sub(held.total.tokens);
-            held.total.requests = held.total.requests.max(heard.total.requests);
-            held.total.tokens = held.total.tokens.max(heard.total.tokens);
+        if received.first_delta > held.first_delta {
+            (*held, more) = (received, received.total);
+        } else if received.first_delta == held.first_delta {
+            more.requests = received.total.requests.saturating_sub(held.total.requests);
+            more.tokens = received.total.tokens.saturating_sub(held.total.tokens);
+            held.total.requests = held.total.requests.max(received.total.requests);
+            held.total.tokens = held.total.tokens.max(received.total.tokens);
         }
         Some(more)
     }
 
-    /// How many accounts have made way.
+    /// How many accounts were evicted.
     pub(crate) fn accounts_forgotten(&self) -> u64 {
         self.accounts.forgotten()
     }
 }
 
-/// Sets a row, unless a later one is held. If there are too many, the oldest makes way.
-fn set<T: Copy>(rows: &mut NumberMap<Held<T>>, version: u64, worker: u64, value: T) -> Option<u64> {
+/// Sets a row unless a later version is held. At the limit, evicts the oldest row and returns its worker.
+fn set<T: Copy>(rows: &mut NumberMap<Versioned<T>>, version: u64, worker: u64, value: T) -> Option<u64> {
     if let Some(held) = rows.get_mut(&worker) {
         if held.version <= version {
-            *held = Held { version, value };
+            *held = Versioned { version, value };
         }
         return None;
     }
@@ -152,15 +153,15 @@ fn set<T: Copy>(rows: &mut NumberMap<Held<T>>, version: u64, worker: u64, value:
     if let Some(evicted) = evicted {
         rows.remove(&evicted);
     }
-    rows.insert(worker, Held { version, value });
+    rows.insert(worker, Versioned { version, value });
     evicted
 }
 
 #[cfg(test)]
-impl Rows {
-    /// Everything, in an order of its own.
+impl PeerRows {
+    /// Everything, in a fixed order.
     pub(crate) fn dump(&self) -> Vec<String> {
-        let loads = self.loads.iter().filter(|it| it.1.value != Load::default());
+        let loads = self.loads.iter().filter(|it| it.1.value != WorkerLoad::default());
         let loads = loads.map(|(worker, it)| format!("load {worker} {:?}", it.value));
         let facts = self.facts.iter().filter_map(|(worker, it)| Some((worker, it.value?)));
         let facts = facts.map(|(worker, it)| format!("facts {worker} {it:?}"));

@@ -127,7 +127,7 @@ impl Brain {
         if let Some(rates) = judged.rates {
             self.fleet.hear_rates(worker, rates);
         }
-        if judged.verdict != Verdict::Fit && self.fleet.doubt(now, worker) {
+        if judged.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
             effects.push(Effect::Probe { worker });
         }
     }

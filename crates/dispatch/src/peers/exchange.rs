@@ -18,7 +18,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
     // Before the rest: a worker that left and came back is there.
     outbox.gone.drain(..).for_each(|it| node.forget(it));
     outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
-    outbox.judged.drain(..).for_each(|(worker, it)| node.judge(worker, told_facts(it)));
+    outbox.judged.drain(..).for_each(|(worker, it)| node.set_facts(worker, told_facts(it)));
     outbox.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
     outbox.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
     for (worker, prompt) in outbox.seated.drain(..) {
@@ -28,7 +28,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
             Unit::Tokens => cluster::Unit::Tokens,
             Unit::Words => cluster::Unit::Words,
         };
-        node.seat(worker, cluster::Chain { unit, block: prompt.block, units: prompt.units, links });
+        node.place(worker, cluster::Chain { unit, block: prompt.block, units: prompt.units, links });
     }
     outbox.dropped = 0;
 }
@@ -43,13 +43,13 @@ pub enum ReceivedUpdate {
 impl ReceivedUpdate {
     pub fn new(news: &cluster::PeerUpdate) -> ReceivedUpdate {
         ReceivedUpdate::Other(match *news {
-            cluster::PeerUpdate::Seated(ref seated) => {
+            cluster::PeerUpdate::Placed(ref seated) => {
                 return ReceivedUpdate::Seated { worker: seated.worker, prompt: prompt(seated) };
             }
             cluster::PeerUpdate::Promised { worker, load } => {
                 PeerUpdate::Promised { worker, load: heard_load(load) }
             }
-            cluster::PeerUpdate::Judged { worker, facts } => {
+            cluster::PeerUpdate::Assessed { worker, facts } => {
                 PeerUpdate::Judged { worker, judged: heard_facts(facts) }
             }
             cluster::PeerUpdate::Pinned { model, session, worker } => {
@@ -58,7 +58,7 @@ impl ReceivedUpdate {
             cluster::PeerUpdate::Spent { model, tenant, more } => {
                 PeerUpdate::Spent { model, tenant: TenantId(tenant), more }
             }
-            cluster::PeerUpdate::Routers { heard, known } => PeerUpdate::Routers { heard, known },
+            cluster::PeerUpdate::Routers { live, known } => PeerUpdate::Routers { heard: live, known },
         })
     }
 
@@ -71,7 +71,7 @@ impl ReceivedUpdate {
     }
 }
 
-fn prompt(seated: &cluster::Seated) -> Prompt {
+fn prompt(seated: &cluster::PeerPlacement) -> Prompt {
     Prompt {
         unit: match seated.unit {
             cluster::Unit::Tokens => Unit::Tokens,
@@ -83,8 +83,8 @@ fn prompt(seated: &cluster::Seated) -> Prompt {
     }
 }
 
-fn told_load(load: Load) -> cluster::Load {
-    cluster::Load {
+fn told_load(load: Load) -> cluster::WorkerLoad {
+    cluster::WorkerLoad {
         requests: load.requests,
         prefilling: load.prefilling,
         prefill_tokens: load.prefill.0,
@@ -93,7 +93,7 @@ fn told_load(load: Load) -> cluster::Load {
     }
 }
 
-fn heard_load(load: cluster::Load) -> Load {
+fn heard_load(load: cluster::WorkerLoad) -> Load {
     Load {
         requests: load.requests,
         prefilling: load.prefilling,
@@ -103,16 +103,16 @@ fn heard_load(load: cluster::Load) -> Load {
     }
 }
 
-fn told_facts(judged: Judged) -> cluster::Facts {
-    let fit = |it: Fit| cluster::Fit { base: it.base as f32, slope: it.slope as f32 };
-    cluster::Facts {
+fn told_facts(judged: Judged) -> cluster::WorkerFacts {
+    let fit = |it: Fit| cluster::LinearFit { base: it.base as f32, slope: it.slope as f32 };
+    cluster::WorkerFacts {
         verdict: judged.verdict,
         rates: judged.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
     }
 }
 
-fn heard_facts(facts: cluster::Facts) -> Judged {
-    let fit = |it: cluster::Fit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
+fn heard_facts(facts: cluster::WorkerFacts) -> Judged {
+    let fit = |it: cluster::LinearFit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
     Judged { verdict: facts.verdict, rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))) }
 }
 
@@ -126,7 +126,7 @@ mod tests {
             Load { requests: 1, prefilling: 2, prefill: Tokens(3), decode: Tokens(4), context: Tokens(5) };
         assert_eq!(heard_load(told_load(load)), load);
         let fit = |base| Fit { base, slope: 0.25 };
-        for verdict in [cluster::Verdict::Fit, cluster::Verdict::Doubted, cluster::Verdict::Out] {
+        for verdict in [cluster::Verdict::Healthy, cluster::Verdict::Suspect, cluster::Verdict::Ejected] {
             for rates in [None, Some((fit(0.5), fit(2.0)))] {
                 let judged = Judged { verdict, rates };
                 assert_eq!(heard_facts(told_facts(judged)), judged);
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn a_prompt_is_heard_as_it_was_sent() {
         for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
-            let seated = cluster::Seated { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
-            let heard = ReceivedUpdate::new(&cluster::PeerUpdate::Seated(seated));
+            let seated = cluster::PeerPlacement { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
+            let heard = ReceivedUpdate::new(&cluster::PeerUpdate::Placed(seated));
             let PeerUpdate::Seated { worker: 7, prompt } = heard.update() else { panic!("{heard:?}") };
             let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
             assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));

@@ -26,7 +26,7 @@ pub(super) fn batches(mut news: &[PeerUpdate]) -> impl Iterator<Item = &[PeerUpd
 fn first(news: &[PeerUpdate]) -> usize {
     let mut weight = 0;
     let fits = |it: &&PeerUpdate| {
-        let links = if let PeerUpdate::Seated(seated) = it { seated.links.len() } else { 0 };
+        let links = if let PeerUpdate::Placed(seated) = it { seated.links.len() } else { 0 };
         weight += PIECE + links;
         weight <= WEIGHT_MAX
     };
@@ -36,12 +36,12 @@ fn first(news: &[PeerUpdate]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use maitre_cluster::{Seated, Unit};
+    use maitre_cluster::{PeerPlacement, Unit};
 
     use super::*;
 
     fn seated(links: usize) -> PeerUpdate {
-        PeerUpdate::Seated(Seated {
+        PeerUpdate::Placed(PeerPlacement {
             worker: 1,
             unit: Unit::Tokens,
             block: 16,
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn nothing_is_left_out_and_no_batch_is_heavy() {
         check(&[], &[]);
-        let light = PeerUpdate::Routers { heard: 1, known: 1 };
+        let light = PeerUpdate::Routers { live: 1, known: 1 };
         check(&vec![light; 512], &[512]);
         check(&[seated(8_000), seated(8_000), seated(8_000)], &[2, 1]);
         check(&[seated(100_000), seated(100_000)], &[1, 1]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use maitre_base::Instant;
-use maitre_cluster::node::{BEAT, FLUSH, SILENCE_MAX};
+use maitre_cluster::{FLUSH, HEARTBEAT, SILENCE_MAX};
 use maitre_cluster::{Node, PeerState, PeerUpdate};
 use maitre_dispatch::Event;
 use maitre_dispatch::peers::Outbox;
@@ -81,7 +81,7 @@ struct Rhythm {
 impl Rhythm {
     /// A beat, now. Whether the silence of others is theirs: if we are always late, every second time at least.
     fn beat(&mut self, now: Instant) -> bool {
-        let is_late = now.since(self.last) >= 2 * BEAT;
+        let is_late = now.since(self.last) >= 2 * HEARTBEAT;
         self.last = now;
         self.spared = if is_late && self.spared == 0 { 1 } else { 0 };
         self.spared == 0
@@ -121,7 +121,7 @@ impl Driver {
     pub(super) fn new(house: Arc<RouterState>, seen: Arc<Seen>, line: Transport, wait: Duration) -> Driver {
         let now = house.now();
         let (name, incarnation) = (seen.name.clone(), seen.incarnation);
-        let node = Node::new(maitre_cluster::Settings { name, incarnation, silence_max: SILENCE_MAX });
+        let node = Node::new(maitre_cluster::NodeConfig { name, incarnation, silence_max: SILENCE_MAX });
         seen.follow(line.status.clone());
         Driver {
             // A mesh has nowhere to keep one: there, who joins asks somebody.
@@ -148,7 +148,7 @@ impl Driver {
     pub(super) async fn run(mut self) {
         let hello = self.node.hello(self.house.now());
         self.send(hello);
-        let mut beats = interval(BEAT);
+        let mut beats = interval(HEARTBEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = self.house.now();
@@ -189,8 +189,8 @@ impl Driver {
                 Incoming::Connected => self.owed.hello = true,
                 Incoming::Frame(_) | Incoming::Kept(_) => {
                     let heard = match &it {
-                        Incoming::Kept(frame) => self.node.recall(now, frame, &mut self.room.news),
-                        Incoming::Frame(frame) => self.node.hear(now, frame, &mut self.room.news),
+                        Incoming::Kept(frame) => self.node.receive_stored(now, frame, &mut self.room.news),
+                        Incoming::Frame(frame) => self.node.receive(now, frame, &mut self.room.news),
                         Incoming::Connected => continue,
                     };
                     if let Err(unheard) = heard {
@@ -260,7 +260,7 @@ impl Driver {
     async fn beat(&mut self) {
         let now = self.house.now();
         self.node.serve(self.house.taken(), self.house.open());
-        let beat = self.node.beat(now);
+        let beat = self.node.heartbeat(now);
         self.send(beat);
         if self.rhythm.beat(now) {
             self.node.tick(now, &mut self.room.news);
@@ -301,7 +301,7 @@ impl Driver {
 
     /// Takes down what everybody has taken.
     fn sample(&mut self) {
-        let live = self.node.peers().filter(|it| it.standing == PeerState::Live);
+        let live = self.node.peers().filter(|it| it.state == PeerState::Live);
         let mut counts: Vec<_> = live.map(|it| (it.id, it.incarnation, it.served)).collect();
         counts.push((self.seen.id(), self.seen.incarnation, self.house.taken()));
         self.shares.sample(&counts);
@@ -325,8 +325,8 @@ impl Driver {
         routers.insert(0, own);
         self.seen.show(Shown {
             routers,
-            warm: self.node.is_warm(),
-            numbers: self.node.numbers(),
+            warm: self.node.is_synced(),
+            numbers: self.node.stats(),
             refused: self.refusals.counts(),
             trouble: self.refusals.trouble(now).map(str::to_owned),
             undelivered: self.undelivered,
@@ -337,15 +337,15 @@ impl Driver {
     /// Ready, as far as the others go: once they have told what they know, or have had the time for it.
     fn look_whether_joined(&mut self) {
         let took = self.house.now().since(self.started);
-        let warm = self.node.is_warm();
+        let warm = self.node.is_synced();
         if !self.seen.is_joining() || !warm && took < self.wait {
             return;
         }
         self.seen.has_joined();
         let routers = live(&self.node);
         let (others, took_ms) = (routers.len(), took.as_millis() as u64);
-        let numbers = self.node.numbers();
-        let (routers, rows, pages) = (routers.join(" "), numbers.rows, numbers.pages);
+        let numbers = self.node.stats();
+        let (routers, rows, pages) = (routers.join(" "), numbers.rows, numbers.segments);
         match (others, warm) {
             (0, _) => info!(took_ms, "no other router was heard; carrying on alone until one is"),
             (_, true) => info!(routers, rows, pages, took_ms, "joined the other routers"),
@@ -374,7 +374,7 @@ impl Driver {
         let now = self.house.now();
         self.flush();
         let kept = self.snapshots.is_some().then(|| self.node.snapshot(now));
-        let bye = self.node.bye();
+        let bye = self.node.leave();
         let Transport { outgoing, mut incoming, .. } = self.line;
         if let Some(frames) = kept {
             let _ = outgoing.send(Outgoing::Snapshot(frames.into_iter().map(Bytes::from).collect())).await;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use maitre_base::Instant;
-use maitre_cluster::Unheard;
+use maitre_cluster::FrameError;
 use tracing::warn;
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -34,13 +34,13 @@ impl Cause {
         }
     }
 
-    const fn of(unheard: &Unheard) -> Cause {
+    const fn of(unheard: &FrameError) -> Cause {
         match unheard {
-            Unheard::Foreign => Cause::Foreign,
-            Unheard::Version { .. } => Cause::Version,
-            Unheard::Malformed(_) => Cause::Malformed,
-            Unheard::Namesake(_) => Cause::Namesake,
-            Unheard::Crowded => Cause::Crowded,
+            FrameError::Foreign => Cause::Foreign,
+            FrameError::Version { .. } => Cause::Version,
+            FrameError::Malformed(_) => Cause::Malformed,
+            FrameError::NameTaken(_) => Cause::Namesake,
+            FrameError::TooManyRouters => Cause::Crowded,
         }
     }
 }
@@ -60,7 +60,7 @@ struct Row {
 }
 
 impl Refusals {
-    pub(super) fn note(&mut self, now: Instant, unheard: &Unheard) {
+    pub(super) fn note(&mut self, now: Instant, unheard: &FrameError) {
         let cause = Cause::of(unheard);
         let row = &mut self.rows[cause as usize];
         row.count += 1;
@@ -94,17 +94,17 @@ mod tests {
     fn each_cause_is_counted_and_what_must_be_mended_is_shown_for_a_while() {
         let mut refusals = Refusals::default();
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
-        refusals.note(at(0), &Unheard::Malformed("short"));
-        refusals.note(at(1), &Unheard::Foreign);
+        refusals.note(at(0), &FrameError::Malformed("short"));
+        refusals.note(at(1), &FrameError::Foreign);
         assert_eq!((refusals.counts(), refusals.trouble(at(1))), ([1, 0, 1, 0, 0], None));
-        refusals.note(at(2), &Unheard::Version { theirs: 9, ours: 1 });
+        refusals.note(at(2), &FrameError::Version { theirs: 9, ours: 1 });
         assert!(refusals.trouble(at(2)).unwrap().contains("version 9"));
-        refusals.note(at(3), &Unheard::Namesake("a".to_owned()));
-        refusals.note(at(4), &Unheard::Namesake("a".to_owned()));
+        refusals.note(at(3), &FrameError::NameTaken("a".to_owned()));
+        refusals.note(at(4), &FrameError::NameTaken("a".to_owned()));
         assert!(refusals.trouble(at(5)).unwrap().contains("cluster.name"));
         assert_eq!(refusals.counts(), [1, 1, 1, 2, 0]);
         assert_eq!(refusals.trouble(at(64)), None);
-        refusals.note(at(70), &Unheard::Crowded);
+        refusals.note(at(70), &FrameError::TooManyRouters);
         assert!(refusals.trouble(at(70)).unwrap().contains("64 routers"));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use maitre_base::Instant;
-use maitre_cluster::node::Numbers;
+use maitre_cluster::NodeStats;
 use maitre_cluster::{Incarnation, Node, Peer, PeerState, RouterId};
 use maitre_peer::Status;
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ pub(crate) struct Shown {
     /// All that are known, we first.
     pub(crate) routers: Vec<Router>,
     pub(crate) warm: bool,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: NodeStats,
     /// Frames that were not heard, by cause.
     pub(crate) refused: [u64; Cause::ALL.len()],
     /// What somebody must mend, besides what the transport says.
@@ -70,11 +70,11 @@ impl Router {
         Router {
             name: peer.name.clone(),
             is_self: false,
-            standing: peer.standing,
+            standing: peer.state,
             lag: peer.lag,
-            heard: peer.heard,
+            heard: peer.last_heard,
             served: peer.served,
-            open: peer.open,
+            open: peer.in_flight,
             share,
             incarnation: peer.incarnation,
         }
@@ -139,7 +139,7 @@ impl Seen {
 
 /// Names of the others that can be heard, for the log.
 pub(super) fn live(node: &Node) -> Vec<String> {
-    let live = node.peers().filter(|it| it.standing == PeerState::Live);
+    let live = node.peers().filter(|it| it.state == PeerState::Live);
     let mut names: Vec<String> = live.map(|it| it.name.clone()).collect();
     names.sort_unstable();
     names

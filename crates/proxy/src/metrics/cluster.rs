@@ -109,7 +109,7 @@ impl Cluster {
         self.repairs.get_or_create(&[]).inc_by(numbers.repairs);
         self.connected.get_or_create(&[]).set(i64::from(status.connected));
         self.limit_share.get_or_create(&[]).set(brain.limit_share());
-        self.pages.get_or_create(&[]).set(whole(numbers.pages));
+        self.pages.get_or_create(&[]).set(whole(numbers.segments));
         self.rows.get_or_create(&[]).set(whole(numbers.rows));
     }
 

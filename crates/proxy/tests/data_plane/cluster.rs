@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http_body_util::Full;
 use maitre_base::Instant;
-use maitre_cluster::node::BEAT;
+use maitre_cluster::HEARTBEAT;
 use maitre_cluster::{Incarnation, Node};
 use maitre_dispatch::Brain;
 use maitre_fleet::promise::Promised;
@@ -358,7 +358,7 @@ impl Stranger {
         let mut tasks = JoinSet::new();
         tasks.spawn(transport);
         let (name, incarnation) = ("stranger".to_owned(), Incarnation(1));
-        let node = Node::new(maitre_cluster::Settings { name, incarnation, silence_max: PATIENCE });
+        let node = Node::new(maitre_cluster::NodeConfig { name, incarnation, silence_max: PATIENCE });
         Stranger { node, line, now: Instant::ZERO, _transport: tasks, address: address.to_string() }
     }
 
@@ -372,8 +372,8 @@ impl Stranger {
 
     /// A sign of life, and time goes on.
     async fn beat(&mut self) {
-        self.now = self.now + BEAT;
-        let beat = self.node.beat(self.now);
+        self.now = self.now + HEARTBEAT;
+        let beat = self.node.heartbeat(self.now);
         self.say(beat).await;
     }
 
@@ -383,7 +383,7 @@ impl Stranger {
             while readiness(router).await.0 != StatusCode::OK {
                 while let Ok(incoming) = self.line.incoming.try_recv() {
                     if let Incoming::Frame(frame) = incoming {
-                        self.node.hear(self.now, &frame, &mut Vec::new()).unwrap();
+                        self.node.receive(self.now, &frame, &mut Vec::new()).unwrap();
                     }
                 }
                 let mut frames = Vec::new();
@@ -447,15 +447,15 @@ async fn nonsense_is_refused_and_counted_by_its_cause() {
     let (router, _engine) = beside(&stranger, Duration::ZERO).await;
     stranger.until_connected().await;
     stranger.say(b"GET / HTTP/1.1\r\n\r\n".to_vec()).await;
-    let beat = stranger.node.beat(stranger.now);
+    let beat = stranger.node.heartbeat(stranger.now);
     stranger.say(beat[..beat.len() - 1].to_vec()).await;
     let mut newer = beat.clone();
     newer[2] += 1;
     stranger.say(newer).await;
     let name = "router".to_owned();
     let settings =
-        maitre_cluster::Settings { name, incarnation: Incarnation(u64::MAX), silence_max: PATIENCE };
-    stranger.say(Node::new(settings).beat(stranger.now)).await;
+        maitre_cluster::NodeConfig { name, incarnation: Incarnation(u64::MAX), silence_max: PATIENCE };
+    stranger.say(Node::new(settings).heartbeat(stranger.now)).await;
     for cause in ["foreign", "malformed", "version", "namesake"] {
         let line = format!("maitre_cluster_frames_refused_total{{cause=\"{cause}\"}}");
         until(&router, |page| metric(page, &line) == 1.0).await;

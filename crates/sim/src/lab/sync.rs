@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use maitre_base::Instant;
 use maitre_base::hash::NumberMap;
-use maitre_cluster::node::{BEAT, FLUSH, SILENCE_MAX};
 use maitre_cluster::{self as cluster, Incarnation, Node, PeerUpdate};
+use maitre_cluster::{FLUSH, HEARTBEAT, SILENCE_MAX};
 use maitre_dispatch::Event;
 use maitre_dispatch::peers::{Outbox, exchange};
 
@@ -57,7 +57,7 @@ impl Post {
     pub(super) fn new(settings: &Settings) -> Post {
         let talkers = settings.sync.map_or(0, |_| settings.routers.max(1));
         let sim_router = |number: usize| SimRouter {
-            node: Node::new(cluster::Settings {
+            node: Node::new(cluster::NodeConfig {
                 name: format!("router-{number}"),
                 incarnation: Incarnation(1),
                 silence_max: SILENCE_MAX,
@@ -75,7 +75,7 @@ impl Lab<'_> {
         for router in 0..self.post.sim_routers.len() {
             let hello = self.post.sim_routers[router].node.hello(Instant::ZERO);
             self.send(Instant::ZERO, router, &hello);
-            self.foresee(Instant::ZERO + BEAT, Happens::Beat { router });
+            self.foresee(Instant::ZERO + HEARTBEAT, Happens::Beat { router });
         }
     }
 
@@ -113,14 +113,14 @@ impl Lab<'_> {
         let sim_router = &mut self.post.sim_routers[router];
         let open = self.open.values().filter(|it| it.router == router).count();
         sim_router.node.serve(sim_router.served, open as u32);
-        let beat = sim_router.node.beat(now);
+        let beat = sim_router.node.heartbeat(now);
         sim_router.node.tick(now, &mut news);
         self.send(now, router, &beat);
         self.tell_news(now, router, &mut news);
         self.post.news = news;
         // What others asked for goes out even when there is nothing else to tell.
         self.flush(now, router);
-        self.foresee_again(now, BEAT, Happens::Beat { router });
+        self.foresee_again(now, HEARTBEAT, Happens::Beat { router });
     }
 
     pub(super) fn hear(&mut self, now: Instant, router: usize, letter: u64) {
@@ -131,7 +131,7 @@ impl Lab<'_> {
             self.post.letters.remove(&letter);
         }
         let mut news = std::mem::take(&mut self.post.news);
-        let heard = self.post.sim_routers[router].node.hear(now, &frame, &mut news);
+        let heard = self.post.sim_routers[router].node.receive(now, &frame, &mut news);
         debug_assert!(heard.is_ok(), "a router of the same version makes sense: {heard:?}");
         self.tell_news(now, router, &mut news);
         self.post.news = news;

@@ -174,7 +174,7 @@ fn what_is_not_known_is_ignored_and_bounded() {
         table.hear(PeerUpdate::Pinned { model: u64::from(number), session: 1, worker });
     }
     for worker in [key_of(100), 0] {
-        let judged = Judged { verdict: Verdict::Out, rates: None };
+        let judged = Judged { verdict: Verdict::Ejected, rates: None };
         assert_eq!(table.hear(PeerUpdate::Judged { worker, judged }), []);
         table.hear(PeerUpdate::Seated { worker, prompt: &text });
         table.hear(PeerUpdate::Promised { worker, load: Load::default() });
@@ -334,11 +334,11 @@ fn a_doubt_of_others_is_a_reason_to_look_and_no_more() {
     let told = |verdict| PeerUpdate::Judged { worker: key_of(0), judged: Judged { verdict, rates: None } };
     // After so many milliseconds a router says so, and we probe or not.
     for (millis, verdict, probes) in [
-        (0, Verdict::Fit, false),
-        (0, Verdict::Doubted, true),
-        (500, Verdict::Out, false),
-        (600, Verdict::Out, true),
-        (10, Verdict::Out, false),
+        (0, Verdict::Healthy, false),
+        (0, Verdict::Suspect, true),
+        (500, Verdict::Ejected, false),
+        (600, Verdict::Ejected, true),
+        (10, Verdict::Ejected, false),
     ] {
         table.now = table.now + Duration::from_millis(millis);
         let expected = if probes { vec![Effect::Probe { worker }] } else { Vec::new() };
@@ -348,7 +348,7 @@ fn a_doubt_of_others_is_a_reason_to_look_and_no_more() {
     // Who is out here needs no more of it.
     table.now = table.now + Duration::from_secs(5);
     table.on(Event::Probed { worker, evidence: Evidence::Refused });
-    assert_eq!(table.hear(told(Verdict::Out)), []);
+    assert_eq!(table.hear(told(Verdict::Ejected)), []);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_router_that_has_seen_nothing_prices_as_others_have_learned() {
     let slow = (Fit { base: 0.1, slope: 500e-6 }, Fit { base: 0.03, slope: 1e-3 });
     let fast = (Fit { base: 0.02, slope: 30e-6 }, Fit { base: 0.01, slope: 1e-4 });
     for (worker, rates) in [(0, slow), (1, fast), (0, slow), (1, fast)] {
-        let judged = Judged { verdict: Verdict::Fit, rates: Some(rates) };
+        let judged = Judged { verdict: Verdict::Healthy, rates: Some(rates) };
         table.hear(PeerUpdate::Judged { worker: key_of(worker), judged });
     }
     assert!(table.brain.fleet().rates().is_learned());

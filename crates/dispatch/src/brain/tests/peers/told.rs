@@ -74,12 +74,15 @@ fn a_change_of_mind_is_told_and_what_was_learned_every_second() {
         let told = table.outbox().judged;
         told.into_iter().map(|(key, it)| (key, it.verdict, it.rates.is_some())).collect::<Vec<_>>()
     };
-    assert_eq!(verdicts(&mut table), [(key_of(0), Verdict::Fit, false), (key_of(1), Verdict::Fit, false)]);
+    assert_eq!(
+        verdicts(&mut table),
+        [(key_of(0), Verdict::Healthy, false), (key_of(1), Verdict::Healthy, false)]
+    );
     for (evidence, verdict) in [
-        (Evidence::Silent, Some(Verdict::Doubted)),
-        (Evidence::Silent, Some(Verdict::Out)),
+        (Evidence::Silent, Some(Verdict::Suspect)),
+        (Evidence::Silent, Some(Verdict::Ejected)),
         (Evidence::Silent, None),
-        (Evidence::ProbeAnswered, Some(Verdict::Fit)),
+        (Evidence::ProbeAnswered, Some(Verdict::Healthy)),
     ] {
         table.on(Event::Probed { worker: WorkerId(0), evidence });
         let expected: Vec<_> = verdict.map(|it| (key_of(0), it, false)).into_iter().collect();

@@ -123,7 +123,7 @@ impl Pair {
         let (text, model) =
             (prompt(number / 7 % 5, 10 + number % 150), maitre_base::hash::bytes(0, b"llama"));
         let rates = (Fit { base: 0.01, slope: 1e-6 * (number % 90) as f64 }, Fit { base: 0.01, slope: 1e-4 });
-        let verdict = [Verdict::Fit, Verdict::Doubted, Verdict::Out][number as usize % 3];
+        let verdict = [Verdict::Healthy, Verdict::Suspect, Verdict::Ejected][number as usize % 3];
         let tokens = Tokens(number % 3_000);
         let load = Load {
             requests: (number % 4) as u32,
