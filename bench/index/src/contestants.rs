@@ -8,9 +8,9 @@ use dynamo_kv_router::protocols::{
 };
 use dynamo_kv_router::{ConcurrentRadixTreeCompressed, PositionalIndexer};
 use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock, compute_content_hash};
-use maitre_base::WorkerId;
+use maitre_base::{StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holdings, Index, PrefixHash, Report, Root, Settings, Stored, Tier};
+use maitre_index::{Chain, Holdings, Index, PrefixHash, Root, Settings};
 
 /// A store as it comes off the wire: names and tokens.
 pub struct Store<'a> {
@@ -115,24 +115,24 @@ impl Ours {
 impl Contestant for Ours {
     fn store(&mut self, batch: &[Store<'_>]) {
         for store in batch {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 names: store.names,
                 parent: store.parent,
-                root: root(),
+                adapter: None,
+                salt: None,
                 tokens: &store.tokens,
                 block_tokens: BLOCK_TOKENS as u32,
                 extras: &[],
                 tier: Tier::Gpu,
             };
-            let applied = self.index.report(WorkerId(store.worker as u32), &Report::Stored(stored));
+            let applied = self.index.store(WorkerId(store.worker as u32), "m", &stored);
             assert_eq!(applied.stored as usize, store.names.len());
         }
     }
 
     fn remove(&mut self, batch: &[Removal]) {
         for removal in batch {
-            let report = Report::Removed { names: &removal.names, tier: Tier::Gpu };
-            self.index.report(WorkerId(removal.worker as u32), &report);
+            self.index.remove(WorkerId(removal.worker as u32), &removal.names, Tier::Gpu);
         }
     }
 

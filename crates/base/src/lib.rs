@@ -1,14 +1,20 @@
-//! The words everyone uses. No dependencies, no clock, no dice of its own: time and randomness come in
-//! as values, so that the same brain runs in production and in the simulator, byte for byte.
+//! Types that every crate shares. No dependencies, no clock and no random source: time and randomness are
+//! parameters, so the same code makes the same decisions in production and in the simulator.
 
 pub mod hash;
 pub mod id;
+pub mod kv;
+pub mod load;
+pub mod promise;
 pub mod recent;
 pub mod rng;
 pub mod time;
 pub mod tokens;
 
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
+pub use kv::{KvEvent, StoredBlocks, Tier};
+pub use load::{AdapterSlot, EngineLoad, FreshLoad, KvRoom};
+pub use promise::{Promise, PromisedWork};
 pub use recent::Recent;
 pub use rng::Rng;
 pub use time::Instant;

@@ -13,7 +13,8 @@ pub(crate) mod write;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::row::{Chain, Incarnation, RouterId, Spent, Unit, WorkerFacts, WorkerLoad};
+use crate::row::{Chain, Incarnation, RouterId, Spent, Unit, WorkerFacts};
+use maitre_base::PromisedWork;
 
 pub(crate) const MAGIC: [u8; 2] = *b"Mr";
 /// Version of the wire format. Routers reject frames of other versions and log it.
@@ -137,7 +138,7 @@ pub(crate) struct Hello<'a> {
 pub(crate) enum Record<'a> {
     Load {
         worker: u64,
-        load: WorkerLoad,
+        load: PromisedWork,
     },
     Facts {
         worker: u64,

@@ -20,5 +20,5 @@ pub use frame::FrameError;
 pub use node::{FLUSH, HEARTBEAT, Node, NodeConfig, NodeStats, Received, SILENCE_MAX};
 pub use row::{
     Chain, Incarnation, LinearFit, Peer, PeerPlacement, PeerState, PeerUpdate, RouterId, Spent, Unit,
-    Verdict, WorkerFacts, WorkerLoad,
+    Verdict, WorkerFacts,
 };

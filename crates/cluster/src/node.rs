@@ -25,9 +25,9 @@ use crate::frame::write::{self, RecordBuffer};
 use crate::frame::{Echo, Head, Heartbeat, NAME_MAX, Record, Since};
 use crate::node::join::Join;
 use crate::own_rows::{self, OwnRows, PINS_MAX, SPENT_MAX};
-use crate::row::{Chain, Incarnation, Peer, PeerUpdate, RouterId, Spent, WorkerFacts, WorkerLoad};
+use crate::row::{Chain, Incarnation, Peer, PeerUpdate, RouterId, Spent, WorkerFacts};
 use crate::view::{ClusterView, RankedPin};
-use maitre_base::Instant;
+use maitre_base::{Instant, PromisedWork};
 
 /// Minimum interval between two deltas. Chosen: well below any time to first token.
 pub const FLUSH: Duration = Duration::from_millis(40);
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// Sets the load that this router has promised to the worker.
-    pub fn promise(&mut self, worker: u64, load: WorkerLoad) {
+    pub fn promise(&mut self, worker: u64, load: PromisedWork) {
         self.own_rows.promise(worker, load);
     }
 

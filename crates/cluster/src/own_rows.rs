@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use crate::frame::Record;
-use crate::row::{LinearFit, Spent, WorkerFacts, WorkerLoad};
-use maitre_base::Recent;
+use crate::row::{LinearFit, Spent, WorkerFacts};
 use maitre_base::hash::{self, NumberMap};
+use maitre_base::{PromisedWork, Recent};
 
 /// Maximum workers that a router publishes, and that are kept per peer.
 pub(crate) const WORKERS_MAX: usize = 4_096;
@@ -25,8 +25,8 @@ const SLOPE_FLOOR: f32 = 1e-7;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnWorker {
-    load: WorkerLoad,
-    published_load: WorkerLoad,
+    load: PromisedWork,
+    published_load: PromisedWork,
     facts: WorkerFacts,
     /// `None` while the published facts are the default: healthy, without rates.
     published_facts: Option<WorkerFacts>,
@@ -98,7 +98,7 @@ impl OwnRows {
             .any(|it| !it.is_empty())
     }
 
-    pub(crate) fn promise(&mut self, worker: u64, load: WorkerLoad) {
+    pub(crate) fn promise(&mut self, worker: u64, load: PromisedWork) {
         self.worker(worker).load = load;
         self.note(worker);
     }
@@ -189,7 +189,7 @@ impl OwnRows {
         let mut workers: Vec<_> = self.workers.iter().collect();
         workers.sort_unstable_by_key(|it| it.0);
         for (&worker, row) in workers {
-            if row.published_load != WorkerLoad::default() {
+            if row.published_load != PromisedWork::default() {
                 push(&Record::Load { worker, load: row.published_load });
             }
             if let Some(facts) = row.published_facts {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, hash};
+use maitre_base::{Instant, PromisedWork, hash};
 
 /// A router's identity, derived from its name: the same after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,17 +17,6 @@ impl RouterId {
 /// One run of a router process: a later start has a larger number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
-
-/// The load promised to a worker, by one router or by all peers together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkerLoad {
-    pub requests: u32,
-    /// Requests whose first token is still outstanding.
-    pub prefilling: u32,
-    pub prefill_tokens: u64,
-    pub decode_tokens: u64,
-    pub context_tokens: u64,
-}
 
 /// Seconds as a linear function of their cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -119,7 +108,7 @@ pub enum PeerUpdate {
     /// The load that all peers together have promised to this worker now.
     Promised {
         worker: u64,
-        load: WorkerLoad,
+        load: PromisedWork,
     },
     /// A peer has changed its assessment of a worker.
     Assessed {

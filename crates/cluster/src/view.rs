@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use crate::frame::{Body, Head, ROUTERS_MAX};
 use crate::own_rows;
-use crate::row::{Incarnation, Peer, PeerState, PeerUpdate, RouterId, Spent, WorkerFacts, WorkerLoad};
+use crate::row::{Incarnation, Peer, PeerState, PeerUpdate, RouterId, Spent, WorkerFacts};
 use crate::stream::{DeltaStream, ReceivedParts};
 use crate::view::rows::{PeerAccount, PeerPin, PeerRows};
-use maitre_base::Instant;
 use maitre_base::hash::NumberMap;
+use maitre_base::{Instant, PromisedWork};
 
 /// How long frames of an earlier incarnation may still arrive after the router left.
 const STALE_FOR: Duration = Duration::from_secs(3);
@@ -79,7 +79,7 @@ pub(crate) struct ClusterView {
     /// Incarnations that left. Frames of theirs that still arrive are stale.
     departed: BTreeMap<RouterId, (Incarnation, Instant)>,
     /// The load sum last emitted per worker; zero sums are not kept.
-    sums: NumberMap<WorkerLoad>,
+    sums: NumberMap<PromisedWork>,
     /// Workers whose sum may have changed.
     touched: Vec<u64>,
     /// The counts last emitted: live peers and known peers.
@@ -197,7 +197,7 @@ impl ClusterView {
         touched.dedup();
         for worker in touched.drain(..) {
             let load = self.sum(worker);
-            let published = match load == WorkerLoad::default() {
+            let published = match load == PromisedWork::default() {
                 true => self.sums.remove(&worker),
                 false => self.sums.insert(worker, load),
             };
@@ -216,7 +216,7 @@ impl ClusterView {
         }
     }
 
-    pub(crate) fn load(&mut self, from: RouterId, version: u64, worker: u64, load: WorkerLoad) {
+    pub(crate) fn load(&mut self, from: RouterId, version: u64, worker: u64, load: PromisedWork) {
         if let Some(router) = self.routers.get_mut(&from) {
             let evicted = router.rows.set_load(version, worker, load);
             self.touched.extend(evicted.into_iter().chain([worker]));
@@ -235,7 +235,7 @@ impl ClusterView {
     }
 
     pub(crate) fn remove_worker(&mut self, from: RouterId, version: u64, worker: u64) {
-        self.load(from, version, worker, WorkerLoad::default());
+        self.load(from, version, worker, PromisedWork::default());
         if let Some(router) = self.routers.get_mut(&from) {
             router.rows.set_facts(version, worker, None);
         }
@@ -294,14 +294,8 @@ impl ClusterView {
         }
     }
 
-    fn sum(&self, worker: u64) -> WorkerLoad {
-        self.routers.values().map(|it| it.rows.load(worker)).fold(WorkerLoad::default(), |a, b| WorkerLoad {
-            requests: a.requests.saturating_add(b.requests),
-            prefilling: a.prefilling.saturating_add(b.prefilling),
-            prefill_tokens: a.prefill_tokens.saturating_add(b.prefill_tokens),
-            decode_tokens: a.decode_tokens.saturating_add(b.decode_tokens),
-            context_tokens: a.context_tokens.saturating_add(b.context_tokens),
-        })
+    fn sum(&self, worker: u64) -> PromisedWork {
+        self.routers.values().map(|it| it.rows.load(worker)).fold(PromisedWork::default(), |a, b| a.plus(&b))
     }
 
     fn ids(&self, is_meant: impl Fn(&PeerRouter) -> bool) -> Vec<RouterId> {

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use maitre_base::Rng;
-use maitre_dialect::kv::{Batch, Groups, decode};
+use maitre_dialect::kv::{EventBatch, Groups, decode};
 
 const BLOCK_TOKENS: usize = 16;
 
@@ -24,7 +24,7 @@ fn main() {
         ("stored one by one, each after a removal, maps", churned(&mut rng), 2 * BLOCKS),
         ("stored one by one, arrays", pages(&mut rng), BLOCKS),
     ] {
-        let (mut groups, mut batch) = (Groups::default(), Batch::default());
+        let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
         let took = quietest(rounds, || {
             assert_eq!(decode(black_box(&payload), &mut groups, &mut batch), Ok(()));
             black_box(&batch);

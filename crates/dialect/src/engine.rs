@@ -1,6 +1,6 @@
 //! The brands of engine: how to tell which one a worker is, and how each reports its load.
 //!
-//! One file a brand, each turning its own words into a `Load`. What a brand does not report is `None`, and
+//! One file a brand, each turning its own words into a `EngineLoad`. What a brand does not report is `None`, and
 //! the router falls back on its own counts; nothing here is needed for routing to work.
 
 mod about;
@@ -17,6 +17,7 @@ mod tests;
 mod tokenize;
 mod vllm;
 
+use maitre_base::EngineLoad;
 use memchr::memmem;
 
 pub use about::{About, about, is_below};
@@ -34,26 +35,6 @@ pub enum Kind {
     LlamaCpp,
     /// Speaks the API, and nothing else we know of.
     Generic,
-}
-
-/// What an engine says of its own load, over all its data-parallel ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
-    pub running: Option<u64>,
-    pub waiting: Option<u64>,
-    /// Share of the KV cache held by requests in progress, 0 to 1; the mean over ranks. Blocks that are
-    /// cached but free to take do not count.
-    pub kv_usage: Option<f64>,
-    /// Tokens in a block.
-    pub block_size: Option<u64>,
-    /// Blocks in the KV cache.
-    pub blocks: Option<u64>,
-    /// Tokens the KV cache has room for. Known for engines that report it, or both numbers above.
-    pub kv_tokens: Option<u64>,
-    /// Prompt tokens looked up in the prefix cache since the engine started.
-    pub queried_tokens: Option<u64>,
-    /// How many of those were found.
-    pub hit_tokens: Option<u64>,
 }
 
 /// The adapters an engine has work for.
@@ -161,7 +142,7 @@ pub fn detect(answers: &[Answer<'_>]) -> Kind {
 }
 
 /// Reads a load from the body of one of `metrics_paths`: of the whole engine, or of one of its ranks.
-pub fn parse_metrics(kind: Kind, only: Option<u32>, body: &[u8]) -> Result<Load, Unreadable> {
+pub fn parse_metrics(kind: Kind, only: Option<u32>, body: &[u8]) -> Result<EngineLoad, Unreadable> {
     match kind {
         Kind::Vllm => vllm::load(only, body),
         Kind::Sglang if is_json(body) => sglang::load_of_json(only, body),

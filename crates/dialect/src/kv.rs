@@ -18,6 +18,8 @@ mod msgpack;
 #[cfg(test)]
 mod tests;
 
+use maitre_base::{KvEvent, StoredBlocks, Tier};
+
 use crate::kv::draft::Draft;
 use crate::kv::msgpack::{Head, Reader};
 
@@ -30,7 +32,7 @@ const KEPT_MAX: usize = 1 << 20;
 
 /// The events of one message.
 #[derive(Default)]
-pub struct Batch {
+pub struct EventBatch {
     unix_seconds: f64,
     rank: Option<u32>,
     skipped: Skipped,
@@ -39,47 +41,6 @@ pub struct Batch {
     tokens: Vec<u32>,
     extras: Vec<u64>,
     texts: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'a> {
-    Stored(Stored<'a>),
-    /// One copy of each of these blocks is gone; others of the same name may be left.
-    Removed {
-        names: &'a [u64],
-        medium: Medium,
-    },
-    /// Nothing is held any more, in any medium.
-    Cleared,
-}
-
-/// Blocks that follow each other.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stored<'a> {
-    /// The engine's own, opaque, but the same bits in every event that means the block.
-    pub names: &'a [u64],
-    /// The block before the first; none if the first begins the prompt.
-    pub parent: Option<u64>,
-    /// Those of all blocks, one after the other. May be too few, or none at all, where a slower medium does
-    /// not know them; may be too many.
-    pub tokens: &'a [u32],
-    /// May be zero where the tokens are not known.
-    pub block_tokens: u32,
-    pub adapter: Option<&'a str>,
-    /// Only known for the first block of a prompt.
-    pub salt: Option<&'a str>,
-    /// What else each block holds, such as images, hashed; zero for nothing. Empty stands for all zeros;
-    /// otherwise as many as names.
-    pub extras: &'a [u64],
-    pub medium: Medium,
-}
-
-/// Where a block is, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Medium {
-    Gpu,
-    Cpu,
-    Disk,
 }
 
 /// How many events of a batch were left out, and why.
@@ -113,15 +74,15 @@ pub struct Malformed {
 }
 
 /// Reads the payload of one message. On an error the batch is empty: half a message is of no use.
-pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Result<(), Malformed> {
     batch.clear();
     read_batch(payload, groups, batch).inspect_err(|_| batch.clear())
 }
 
-impl Batch {
-    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+impl EventBatch {
+    pub fn events(&self) -> impl Iterator<Item = KvEvent<'_>> {
         self.records.iter().map(|record| match *record {
-            Record::Stored(stored) => Event::Stored(Stored {
+            Record::Stored(stored) => KvEvent::Stored(StoredBlocks {
                 names: stored.names.of(&self.names),
                 parent: stored.parent,
                 tokens: stored.tokens.of(&self.tokens),
@@ -129,10 +90,10 @@ impl Batch {
                 adapter: stored.adapter.map(|it| it.of_text(&self.texts)),
                 salt: stored.salt.map(|it| it.of_text(&self.texts)),
                 extras: stored.extras.of(&self.extras),
-                medium: stored.medium,
+                tier: stored.tier,
             }),
-            Record::Removed { names, medium } => Event::Removed { names: names.of(&self.names), medium },
-            Record::Cleared => Event::Cleared,
+            Record::Removed { names, tier } => KvEvent::Removed { names: names.of(&self.names), tier },
+            Record::Cleared => KvEvent::Cleared,
         })
     }
 
@@ -196,7 +157,7 @@ impl Groups {
 #[derive(Clone, Copy)]
 enum Record {
     Stored(StoredRecord),
-    Removed { names: Span, medium: Medium },
+    Removed { names: Span, tier: Tier },
     Cleared,
 }
 
@@ -209,7 +170,7 @@ struct StoredRecord {
     salt: Option<Span>,
     parent: Option<u64>,
     block_tokens: u32,
-    medium: Medium,
+    tier: Tier,
 }
 
 /// A run of one of the flat vectors. None is longer than a few payloads, hence 32 bits.
@@ -233,7 +194,7 @@ impl Span {
     }
 }
 
-fn read_batch(payload: &[u8], groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+fn read_batch(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Result<(), Malformed> {
     let mut reader = Reader::new(payload);
     if payload.len() > PAYLOAD_BYTES_MAX {
         return Err(reader.malformed("a payload past its bound"));
@@ -270,7 +231,7 @@ enum Layout {
     Map(usize),
 }
 
-fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut EventBatch) -> Result<(), Malformed> {
     let (tag, layout) = match reader.head()? {
         Head::Array(count) if count > 0 => (reader.text()?, Layout::Array(count - 1)),
         Head::Map(count) => (find_type(*reader, count)?, Layout::Map(count)),

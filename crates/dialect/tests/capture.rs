@@ -6,7 +6,8 @@ mod fixture;
 
 use std::collections::BTreeMap;
 
-use maitre_dialect::kv::{self, Batch, Event, Groups, Medium, Stored};
+use maitre_base::{KvEvent, StoredBlocks, Tier};
+use maitre_dialect::kv::{self, EventBatch, Groups};
 
 /// The blocks of one replica in one lifetime, and how many copies it has of each.
 #[derive(Default)]
@@ -26,29 +27,29 @@ struct Sums {
 }
 
 impl Cache {
-    fn apply(&mut self, event: Event<'_>, sums: &mut Sums) {
+    fn apply(&mut self, event: KvEvent<'_>, sums: &mut Sums) {
         match event {
-            Event::Stored(stored) => self.store(stored, sums),
-            Event::Removed { names, medium } => {
-                assert_eq!(medium, Medium::Gpu);
+            KvEvent::Stored(stored) => self.store(stored, sums),
+            KvEvent::Removed { names, tier } => {
+                assert_eq!(tier, Tier::Gpu);
                 sums.removed_blocks += names.len();
                 names.iter().for_each(|name| self.remove(*name));
             }
-            Event::Cleared => {
+            KvEvent::Cleared => {
                 sums.clears += 1;
                 self.copies.clear();
             }
         }
     }
 
-    fn store(&mut self, stored: Stored<'_>, sums: &mut Sums) {
+    fn store(&mut self, stored: StoredBlocks<'_>, sums: &mut Sums) {
         assert!(!stored.names.is_empty());
         assert_eq!(stored.tokens.len(), stored.names.len() * stored.block_tokens as usize);
         assert!([32, 128].contains(&stored.block_tokens));
         assert!(stored.tokens.iter().all(|&token| token < 8192), "the model knows no more tokens");
         assert!(stored.parent.is_none_or(|it| self.copies.contains_key(&it)), "an unknown parent");
         assert!(stored.salt.is_none() || stored.parent.is_none(), "a salt in the middle");
-        assert_eq!((stored.adapter, stored.extras, stored.medium), (None, &[] as &[u64], Medium::Gpu));
+        assert_eq!((stored.adapter, stored.extras, stored.tier), (None, &[] as &[u64], Tier::Gpu));
         sums.stored_blocks += stored.names.len();
         sums.salted_prompts += usize::from(stored.salt == Some("tenant-7"));
         stored.names.iter().for_each(|name| *self.copies.entry(*name).or_default() += 1);
@@ -66,7 +67,7 @@ impl Cache {
 /// Applies messages in their order.
 fn run(records: impl Iterator<Item = (char, u64, Vec<u8>)>) -> (Sums, BTreeMap<char, Cache>) {
     let (mut sums, mut caches) = (Sums::default(), BTreeMap::<char, Cache>::new());
-    let (mut batch, mut groups) = (Batch::default(), Groups::default());
+    let (mut batch, mut groups) = (EventBatch::default(), Groups::default());
     for (replica, seq, payload) in records {
         let cache = caches.entry(replica).or_default();
         if seq == 0 {
@@ -97,7 +98,7 @@ fn every_message_of_a_real_engine_is_read() {
 
 #[test]
 fn every_beginning_of_a_real_message_is_malformed() {
-    let (mut batch, mut groups) = (Batch::default(), Groups::default());
+    let (mut batch, mut groups) = (EventBatch::default(), Groups::default());
     // All of them would be a hundred million bytes to read; the shortest hold every kind of event.
     for record in fixture::records().filter(|it| it.payload.len() < 1_000) {
         for length in 0..record.payload.len() {

@@ -23,13 +23,15 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant as Clock};
 
-use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, WorkerId};
-use maitre_dispatch::{Arrival, Blocks, Brain, Effect, Event, Form, Prompt, Settings};
+use maitre_base::{
+    ClassId, EngineLoad, Instant, KvEvent, RequestId, Rng, StoredBlocks, TenantId, Tier, WorkerId,
+};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Form, Prompt, Settings};
 use maitre_fleet::estimate::{self, Decodes};
-use maitre_fleet::{Card, Evidence, Load};
+use maitre_fleet::{Card, Evidence};
+use maitre_index::Root;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Root, Tier};
 use maitre_policy::Name;
 
 const BLOCK: usize = 16;
@@ -177,7 +179,8 @@ impl Fleet {
         self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         self.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
         self.on(Event::TrustChanged { worker, trust: Trust::Fresh });
-        let load = Load { blocks: Some(40_000), block_size: Some(BLOCK as u64), ..Load::default() };
+        let load =
+            EngineLoad { blocks: Some(40_000), block_size: Some(BLOCK as u64), ..EngineLoad::default() };
         self.on(Event::LoadReported { worker, load });
     }
 
@@ -198,7 +201,7 @@ impl Fleet {
 
     fn store(&mut self, worker: WorkerId, tokens: &[u32]) {
         let names: Vec<u64> = chain(tokens).iter().map(|it| it.0).collect();
-        let blocks = Blocks {
+        let blocks = StoredBlocks {
             names: &names,
             parent: None,
             tokens,
@@ -208,7 +211,7 @@ impl Fleet {
             extras: &[],
             tier: Tier::Gpu,
         };
-        self.on(Event::BlocksStored { worker, blocks });
+        self.on(Event::CacheChanged { worker, event: KvEvent::Stored(blocks) });
     }
 
     /// So many arrivals; of those who go on with a conversation that somebody holds, this share.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId, Tokens, WorkerId};
+use maitre_base::{
+    ClassId, Instant, KvEvent, Promise, RequestId, Rng, StoredBlocks, TenantId, Tokens, WorkerId,
+};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, Promise, State, Wanted, WorkerSnapshot};
-use maitre_index::prefix::Unit;
-use maitre_index::{Planted, Report, Root, Stored};
+use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, State, Wanted, WorkerSnapshot};
+use maitre_index::Planted;
 use maitre_policy::{Ask, Candidate, Strategy};
 use maitre_queue as queue;
 
 use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
-use crate::event::{Arrival, Blocks, Effect, Event, Failure, Form, Refusal};
+use crate::event::{Arrival, Effect, Event, Failure, Form, Refusal};
 use crate::observer::decision::{Opening, Outcome};
 use crate::observer::dirty::DirtySet;
 use crate::observer::forecast::{Forecast, Foreseen};
@@ -308,11 +309,11 @@ impl Brain {
             Event::AdaptersReported { worker, slots, loaded } => {
                 self.fleet.report_adapters(worker, slots, loaded);
             }
-            Event::BlocksStored { worker, blocks } => self.stored(worker, &blocks),
-            Event::BlocksRemoved { worker, names, tier } => {
-                self.cache.report(worker, &Report::Removed { names, tier });
-            }
-            Event::BlocksCleared { worker } => self.cache.clear(worker),
+            Event::CacheChanged { worker, event } => match event {
+                KvEvent::Stored(blocks) => self.stored(worker, &blocks),
+                KvEvent::Removed { names, tier } => self.cache.removed(worker, names, tier),
+                KvEvent::Cleared => self.cache.clear(worker),
+            },
             Event::TrustChanged { worker, trust } => self.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, worker, failure } => {
@@ -391,20 +392,11 @@ impl Brain {
         self.grains.insert(u64::from(base.0), grain.max(1));
     }
 
-    fn stored(&mut self, worker: WorkerId, blocks: &Blocks<'_>) {
+    fn stored(&mut self, worker: WorkerId, blocks: &StoredBlocks<'_>) {
         let model = self.fleet.base_of(worker).and_then(|it| self.fleet.name(it));
         let model = model.map_or("", |it| it);
-        let stored = Stored {
-            names: blocks.names,
-            parent: blocks.parent,
-            root: Root::new(Unit::Tokens, model, blocks.adapter, blocks.salt),
-            tokens: blocks.tokens,
-            block_tokens: blocks.block_tokens,
-            extras: blocks.extras,
-            tier: blocks.tier,
-        };
         let before = self.cache.block(worker);
-        self.cache.report(worker, &Report::Stored(stored));
+        self.cache.stored(worker, model, blocks);
         if self.cache.block(worker) != before {
             self.cut_alike(worker);
         }
@@ -508,7 +500,7 @@ impl Brain {
         if open.form == Form::Stream && open.decodes == Decodes::Yes {
             let there = self.fleet.worker(worker);
             let (requests, done) =
-                there.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().requests, it.prefilled));
+                there.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));
             place.first = Some((now, requests));
             place.mark = Some(Mark { at: now, pieces: 1, requests, done });
             let (ahead, took) = (place.prefill_ahead, now.since(place.at));

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_base::{Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
-use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Report, Settings, Source};
+use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Settings, Source};
 
 /// Tokens in a block of an engine that has not said, and the least that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -167,13 +167,18 @@ impl Cache {
 
     // What engines say.
 
-    pub(crate) fn report(&mut self, worker: WorkerId, report: &Report<'_>) {
-        self.index.report(worker, report);
+    pub(crate) fn stored(&mut self, worker: WorkerId, model: &str, blocks: &StoredBlocks<'_>) {
+        self.index.store(worker, model, blocks);
         if let (Some(block), Some(known)) =
             (self.index.block_tokens(worker), self.known.get_mut(worker.index()))
         {
             known.block = block;
         }
+        self.note(worker);
+    }
+
+    pub(crate) fn removed(&mut self, worker: WorkerId, names: &[u64], tier: Tier) {
+        self.index.remove(worker, names, tier);
         self.note(worker);
     }
 

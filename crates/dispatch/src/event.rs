@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
+use maitre_base::{ClassId, EngineLoad, Instant, KvEvent, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Change, Evidence, Load};
-use maitre_index::Tier;
+use maitre_fleet::{Card, Change, Evidence};
 use maitre_index::feed::Trust;
 use maitre_policy::Why;
 
@@ -40,7 +39,7 @@ pub enum Event<'a> {
     },
     LoadReported {
         worker: WorkerId,
-        load: Load,
+        load: EngineLoad,
     },
     /// How many adapters fit, and which are loaded.
     AdaptersReported {
@@ -49,23 +48,13 @@ pub enum Event<'a> {
         loaded: &'a [&'a str],
     },
 
-    // Caches, by what engines report of them.
-    BlocksStored {
+    /// The worker's engine reports a change of its KV cache. `Cleared` also stands for a restart of the engine, and
+    /// for a gap in its events that could not be filled.
+    CacheChanged {
         worker: WorkerId,
-        blocks: Blocks<'a>,
+        event: KvEvent<'a>,
     },
-    /// One copy of each of these is gone.
-    BlocksRemoved {
-        worker: WorkerId,
-        names: &'a [u64],
-        tier: Tier,
-    },
-    /// All that was reported of the worker's cache holds no longer: it says so, it was restarted, or we
-    /// lost the thread.
-    BlocksCleared {
-        worker: WorkerId,
-    },
-    /// How far reports of the worker's cache can be trusted from now on.
+    /// How far the KV events of the worker can be trusted from now on.
     TrustChanged {
         worker: WorkerId,
         trust: Trust,
@@ -118,19 +107,6 @@ pub enum Event<'a> {
 /// doubled. Fewer tell little of a pace; more would cost and tell nothing.
 pub const fn reports_progress(pieces: u32) -> bool {
     pieces >= 32 && pieces.is_power_of_two()
-}
-
-/// Blocks that follow each other in an engine's cache, in its own words.
-#[derive(Clone, Copy, Debug)]
-pub struct Blocks<'a> {
-    pub names: &'a [u64],
-    pub parent: Option<u64>,
-    pub tokens: &'a [u32],
-    pub block_tokens: u32,
-    pub adapter: Option<&'a str>,
-    pub salt: Option<&'a str>,
-    pub extras: &'a [u64],
-    pub tier: Tier,
 }
 
 /// How an answer comes.

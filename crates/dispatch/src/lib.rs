@@ -15,5 +15,5 @@ pub mod settings;
 
 pub use brain::{Brain, Plan, Reader};
 pub use cache::Prompt;
-pub use event::{Arrival, Blocks, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
+pub use event::{Arrival, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
 pub use settings::Settings;

@@ -4,36 +4,12 @@
 
 pub mod exchange;
 
-use maitre_base::{Instant, TenantId, Tokens};
+use maitre_base::{PromisedWork, TenantId};
 use maitre_cluster::{Spent, Verdict};
-use maitre_fleet::promise::Promised;
 use maitre_fleet::rates::Fit;
 use maitre_fleet::{State, Worker};
 
 use crate::cache::Prompt;
-
-/// What other routers have promised to a worker, all together; or we alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    pub requests: u32,
-    pub prefilling: u32,
-    pub prefill: Tokens,
-    pub decode: Tokens,
-    pub context: Tokens,
-}
-
-impl Load {
-    pub(crate) fn of(promised: &Promised) -> Load {
-        let Promised { requests, prefilling, prefill, decode, context, .. } = *promised;
-        Load { requests, prefilling, prefill, decode, context }
-    }
-
-    /// When its prefill got on is not told.
-    pub(crate) fn promised(self) -> Promised {
-        let Load { requests, prefilling, prefill, decode, context } = self;
-        Promised { requests, prefilling, prefill, decode, context, progress: Instant::ZERO }
-    }
-}
 
 /// What a router has learned of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,7 +38,7 @@ pub enum PeerUpdate<'a> {
     /// All that others have promised to this worker now.
     Promised {
         worker: u64,
-        load: Load,
+        work: PromisedWork,
     },
     Judged {
         worker: u64,
@@ -94,7 +70,7 @@ pub enum PeerUpdate<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     /// All we have promised, for each worker where that changed.
-    pub promised: Vec<(u64, Load)>,
+    pub promised: Vec<(u64, PromisedWork)>,
     pub judged: Vec<(u64, Judged)>,
     /// Workers that we no longer have.
     pub gone: Vec<u64>,

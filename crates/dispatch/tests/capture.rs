@@ -10,10 +10,10 @@ mod fixture;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use maitre_base::WorkerId;
-use maitre_dialect::kv::{self, Batch, Event, Groups, Medium};
+use maitre_base::{KvEvent, StoredBlocks, WorkerId};
+use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holding, Holdings, Index, PrefixHash, Report, Root, Settings, Stored, Tier};
+use maitre_index::{Chain, Holding, Holdings, Index, PrefixHash, Root, Settings};
 
 /// A block by all that its prefix hash stands for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +36,10 @@ impl Block {
     }
 }
 
+const MODEL: &str = "model";
+
 fn root(salt: Option<&str>) -> Root {
-    Root::new(Unit::Tokens, "model", None, salt)
+    Root::new(Unit::Tokens, MODEL, None, salt)
 }
 
 /// What one replica holds in one lifetime.
@@ -47,10 +49,10 @@ struct Plain {
 }
 
 impl Plain {
-    fn apply(&mut self, event: &Event<'_>) {
+    fn apply(&mut self, event: &KvEvent<'_>) {
         match *event {
-            Event::Stored(stored) => self.store(&stored),
-            Event::Removed { names, .. } => {
+            KvEvent::Stored(stored) => self.store(&stored),
+            KvEvent::Removed { names, .. } => {
                 for name in names {
                     let (copies, _) = self.copies.get_mut(name).expect("a block that is there");
                     *copies -= 1;
@@ -59,11 +61,11 @@ impl Plain {
                     }
                 }
             }
-            Event::Cleared => self.copies.clear(),
+            KvEvent::Cleared => self.copies.clear(),
         }
     }
 
-    fn store(&mut self, stored: &kv::Stored<'_>) {
+    fn store(&mut self, stored: &StoredBlocks<'_>) {
         let parent = stored.parent.map(|it| self.copies[&it].1.clone());
         let mut block = parent.unwrap_or_else(|| Block {
             salt: stored.salt.map(str::to_owned),
@@ -97,27 +99,15 @@ struct Replica {
     lifetimes: usize,
 }
 
-fn report<'a>(event: &Event<'a>) -> Report<'a> {
+fn apply(index: &mut Index, worker: WorkerId, event: &KvEvent<'_>) {
     match *event {
-        Event::Stored(it) => Report::Stored(Stored {
-            names: it.names,
-            parent: it.parent,
-            root: root(it.salt),
-            tokens: it.tokens,
-            block_tokens: it.block_tokens,
-            extras: it.extras,
-            tier: tier(it.medium),
-        }),
-        Event::Removed { names, medium } => Report::Removed { names, tier: tier(medium) },
-        Event::Cleared => Report::Cleared,
-    }
-}
-
-fn tier(medium: Medium) -> Tier {
-    match medium {
-        Medium::Gpu => Tier::Gpu,
-        Medium::Cpu => Tier::Cpu,
-        Medium::Disk => Tier::Disk,
+        KvEvent::Stored(blocks) => {
+            index.store(worker, MODEL, &blocks);
+        }
+        KvEvent::Removed { names, tier } => {
+            index.remove(worker, names, tier);
+        }
+        KvEvent::Cleared => index.clear(worker),
     }
 }
 
@@ -164,7 +154,7 @@ impl Checker {
 
 #[test]
 fn the_index_holds_what_a_real_engine_held_after_every_message() {
-    let (mut index, mut batch) = (Index::new(Settings::default()), Batch::default());
+    let (mut index, mut batch) = (Index::new(Settings::default()), EventBatch::default());
     let (mut replicas, mut checker) = (BTreeMap::<char, Replica>::new(), Checker::default());
     for record in fixture::records() {
         let next = WorkerId(replicas.len() as u32);
@@ -180,7 +170,7 @@ fn the_index_holds_what_a_real_engine_held_after_every_message() {
         }
         kv::decode(record.payload, &mut replica.groups, &mut batch).unwrap();
         for event in batch.events() {
-            index.report(replica.worker, &report(&event));
+            apply(&mut index, replica.worker, &event);
             replica.plain.apply(&event);
             checker.remember(&replica.plain);
         }

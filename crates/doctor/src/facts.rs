@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use maitre_dialect::engine::{About, Kind, Load};
+use maitre_base::EngineLoad;
+use maitre_dialect::engine::{About, Kind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
 use maitre_proxy::NoTls;
@@ -100,7 +101,7 @@ pub enum Listed {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metered {
-    Read(Load),
+    Read(EngineLoad),
     /// No page, by this status.
     Missing {
         path: &'static str,
@@ -262,7 +263,7 @@ impl Worker {
             kind: Kind::Generic,
             listed: Listed::Models(Vec::new()),
             about: About::default(),
-            metered: Metered::Read(Load::default()),
+            metered: Metered::Read(EngineLoad::default()),
             events: Events::Off,
             asked: Asked::No("it was not reached"),
             compared: Vec::new(),

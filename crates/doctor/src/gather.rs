@@ -169,7 +169,7 @@ async fn metered(client: &Client, kind: Kind) -> Metered {
         // The best place comes first.
         first.get_or_insert(seen);
     }
-    first.unwrap_or(Metered::Read(engine::Load::default()))
+    first.unwrap_or(Metered::Read(maitre_base::EngineLoad::default()))
 }
 
 /// How far the worker's clock is ahead, at least: its second may have begun up to a second before.

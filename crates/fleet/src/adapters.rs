@@ -3,18 +3,9 @@
 //! An engine lists every adapter it could serve and keeps a few of them on the GPU. What it last said is
 //! loaded may be a second old, so what we have seated there since counts too.
 
-use crate::fleet::ModelId;
+use maitre_base::AdapterSlot;
 
-/// What taking a request for an adapter means here. Best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slot {
-    /// It is loaded, or none is asked for.
-    Ready,
-    /// There is a slot to load it into, as far as we know.
-    Loads,
-    /// Another one must leave first.
-    Waits,
-}
+use crate::fleet::ModelId;
 
 #[derive(Clone, Debug, Default)]
 pub struct Adapters {
@@ -48,14 +39,14 @@ impl Adapters {
         }
     }
 
-    pub fn slot(&self, model: ModelId) -> Slot {
+    pub fn slot(&self, model: ModelId) -> AdapterSlot {
         if self.loaded.contains(&model) || self.held.iter().any(|it| it.0 == model) {
-            return Slot::Ready;
+            return AdapterSlot::Ready;
         }
         let ours = self.held.iter().filter(|it| !self.loaded.contains(&it.0)).count();
         match self.slots {
-            Some(slots) if self.loaded.len() + ours >= slots as usize => Slot::Waits,
-            _ => Slot::Loads,
+            Some(slots) if self.loaded.len() + ours >= slots as usize => AdapterSlot::Waits,
+            _ => AdapterSlot::Loads,
         }
     }
 }
@@ -71,13 +62,13 @@ mod tests {
     #[test]
     fn loaded_by_its_own_account_or_by_ours() {
         let mut adapters = Adapters::default();
-        assert_eq!(adapters.slot(A), Slot::Loads);
+        assert_eq!(adapters.slot(A), AdapterSlot::Loads);
         adapters.begin(A);
-        assert_eq!(adapters.slot(A), Slot::Ready);
+        assert_eq!(adapters.slot(A), AdapterSlot::Ready);
         adapters.end(A);
-        assert_eq!(adapters.slot(A), Slot::Loads);
+        assert_eq!(adapters.slot(A), AdapterSlot::Loads);
         adapters.hear(2, vec![A]);
-        assert_eq!((adapters.slot(A), adapters.slot(B)), (Slot::Ready, Slot::Loads));
+        assert_eq!((adapters.slot(A), adapters.slot(B)), (AdapterSlot::Ready, AdapterSlot::Loads));
     }
 
     #[test]
@@ -86,8 +77,8 @@ mod tests {
         adapters.hear(2, vec![A]);
         adapters.begin(A);
         adapters.begin(B);
-        assert_eq!(adapters.slot(C), Slot::Waits);
+        assert_eq!(adapters.slot(C), AdapterSlot::Waits);
         adapters.end(B);
-        assert_eq!(adapters.slot(C), Slot::Loads);
+        assert_eq!(adapters.slot(C), AdapterSlot::Loads);
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
-use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_base::{
+    AdapterSlot, EngineLoad, FreshLoad, Instant, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
+};
 
-use crate::adapters::Slot;
+use crate::backlog::Backlog;
 use crate::bend::{Bends, Scale};
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, Spare, State};
-use crate::load::Load;
-use crate::promise::{Promise, Promised};
 use crate::rates::{Fit, Rates};
 use crate::worker::{Models, Worker};
 
@@ -57,7 +57,7 @@ pub struct WorkerSnapshot {
     pub worker: WorkerId,
     pub key: u64,
     /// By all routers.
-    pub promised: Promised,
+    pub promised: PromisedWork,
     /// Requests there, whoever sent them.
     pub requests: u32,
     /// What of the promised requests and of their prefill is ours.
@@ -70,17 +70,13 @@ pub struct WorkerSnapshot {
     /// The loads at which its times bend upward.
     pub scale: Scale,
     pub wait_seconds: f64,
-    /// What its cache has room for, and what the requests there hold of it.
-    pub room: Option<(Tokens, Tokens)>,
+    pub room: Option<KvRoom>,
     /// What of it is taken now.
     pub used: Tokens,
     /// How long ago it last began an answer for us.
     pub idle: Duration,
-    /// What it says itself, if that is not too long ago: requests it has not begun, and the part of its cache in
-    /// use.
-    pub waiting: Option<u64>,
-    pub kv_usage: Option<f64>,
-    pub slot: Slot,
+    pub reported: FreshLoad,
+    pub adapter: AdapterSlot,
 }
 
 /// A worker's state moved.
@@ -100,7 +96,7 @@ pub struct Fleet {
     /// Numbers by the workers' keys.
     keys: NumberMap<WorkerId>,
     /// What others have promised to workers that are not here, by their keys.
-    strangers: NumberMap<Promised>,
+    strangers: NumberMap<Backlog>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
     models: Vec<Known>,
@@ -307,7 +303,7 @@ impl Fleet {
         }
     }
 
-    pub fn report(&mut self, now: Instant, worker: WorkerId, load: Load) {
+    pub fn report(&mut self, now: Instant, worker: WorkerId, load: EngineLoad) {
         if let Some(it) = self.worker_mut(worker) {
             it.hear(now, load);
         }
@@ -344,8 +340,8 @@ impl Fleet {
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
-            let joins = it.promised.prefilling == 0 && it.elsewhere.prefilling > 0;
-            let before = it.promised.progress.max(it.elsewhere.progress);
+            let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
+            let before = it.promised.progress.max(it.promised_by_others.progress);
             it.promised.make(now, promise);
             // Ours is the first of ours, and not of those who stand there.
             if joins {
@@ -477,29 +473,33 @@ impl Fleet {
     }
 
     fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
-        let slot = match wanted {
+        let adapter = match wanted {
             Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
-            _ => Slot::Ready,
+            _ => AdapterSlot::Ready,
         };
-        let fresh = worker.fresh(now);
-        let promised = worker.promised_by_all();
+        let backlog = worker.promised_by_all();
+        let promised = backlog.work;
+        let capacity = worker.capacity();
         WorkerSnapshot {
             worker: worker.id,
             key: worker.key,
             promised,
-            ours: (worker.promised.requests, worker.promised.prefill),
+            ours: (worker.promised.work.requests, worker.promised.work.prefill),
             requests: promised.requests.saturating_add(worker.foreign(now)),
             share: worker.health.share(now, &self.settings) * worker.weight,
             scale: worker.scale,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
-            wait_seconds: promised.wait_seconds(now, worker.rates.prefill.slope),
-            room: worker.capacity().map(|it| (it, worker.pinned(now, it, &promised))),
+            wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope),
+            room: capacity
+                .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),
             idle: now.since(worker.began),
-            used: worker.capacity().map_or(Tokens::ZERO, |it| worker.used(now, it, &promised)),
-            waiting: fresh.and_then(|it| it.waiting),
-            kv_usage: fresh.and_then(|it| it.kv_usage),
-            slot,
+            used: capacity.map_or(Tokens::ZERO, |it| worker.used(now, it, &promised)),
+            reported: worker.fresh(now).map_or_else(FreshLoad::default, |it| FreshLoad {
+                waiting: it.waiting,
+                kv_usage: it.kv_usage,
+            }),
+            adapter,
         }
     }
 }
@@ -530,7 +530,9 @@ enum Tier {
 fn tier(worker: &Worker) -> Option<Tier> {
     match worker.health.state() {
         State::Ready | State::Warming { proven: true, .. } => Some(Tier::Fit),
-        State::Warming { proven: false, .. } if worker.promised_by_all().requests == 0 => Some(Tier::Fit),
+        State::Warming { proven: false, .. } if worker.promised_by_all().work.requests == 0 => {
+            Some(Tier::Fit)
+        }
         State::Warming { proven: false, .. } | State::Suspect { refused: false } => Some(Tier::Doubtful),
         State::Suspect { refused: true } => Some(Tier::Last),
         State::Probing | State::Ejected { .. } => None,

@@ -2,18 +2,15 @@
 //! them. Beliefs change only through events that carry their own time; nothing here asks anybody.
 
 pub mod adapters;
+pub mod backlog;
 pub mod bend;
 pub mod estimate;
 pub mod fleet;
 pub mod health;
 pub mod load;
-pub mod promise;
 pub mod rates;
 pub mod worker;
 
-pub use adapters::Slot;
 pub use fleet::{Card, Change, Fleet, ModelId, Wanted, WorkerSnapshot};
 pub use health::{Evidence, State};
-pub use load::Load;
-pub use promise::Promise;
 pub use worker::{Models, Worker};

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use maitre_base::{Instant, Tokens, WorkerId, hash};
+use maitre_base::{EngineLoad, Instant, PromisedWork, Tokens, WorkerId, hash};
 
 use crate::adapters::Adapters;
+use crate::backlog::Backlog;
 use crate::bend::{Bends, Scale};
 use crate::fleet::{ModelId, Wanted};
 use crate::health::{Health, State};
-use crate::load::{Load, Report};
-use crate::promise::Promised;
+use crate::load::LoadReport;
 use crate::rates::Rates;
 
 /// What rendezvous hashing goes by, the same in every router; and what tells a worker from another that had its
@@ -36,14 +36,14 @@ pub struct Worker {
     pub models: Models,
     pub health: Health,
     /// By us.
-    pub promised: Promised,
-    /// By other routers, as far as they have told.
-    pub elsewhere: Promised,
+    pub promised: Backlog,
+    /// By other routers, as far as they have reported.
+    pub promised_by_others: Backlog,
     /// When an answer last began there.
     pub began: Instant,
     /// All that was ever prefilled there, for us and, as far as they tell, for others.
     pub prefilled: Tokens,
-    pub report: Option<Report>,
+    pub report: Option<LoadReport>,
     /// What was promised to it when it last reported: in all, and to prefill.
     promised_then: (Tokens, Tokens),
     /// Requests there that no router has told of, as far as its last two reports agree.
@@ -69,8 +69,8 @@ impl Worker {
             key: key(url),
             models: Models::Unknown,
             health: Health::default(),
-            promised: Promised::default(),
-            elsewhere: Promised::default(),
+            promised: Backlog::default(),
+            promised_by_others: Backlog::default(),
             began: Instant::ZERO,
             prefilled: Tokens::ZERO,
             report: None,
@@ -101,28 +101,28 @@ impl Worker {
     }
 
     /// All that is promised to it, by us and by others: what it has to do.
-    pub fn promised_by_all(&self) -> Promised {
-        self.promised.with(&self.elsewhere)
+    pub fn promised_by_all(&self) -> Backlog {
+        self.promised.plus(&self.promised_by_others)
     }
 
-    pub(crate) fn hear(&mut self, now: Instant, load: Load) {
+    pub(crate) fn hear(&mut self, now: Instant, load: EngineLoad) {
         let there = load.running.unwrap_or(0).saturating_add(load.waiting.unwrap_or(0));
-        let promised = self.promised_by_all();
+        let promised = self.promised_by_all().work;
         let foreign = there.saturating_sub(u64::from(promised.requests));
         // One report may count a request that ended on its way here; two in a row will not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
         self.promised_then = (promised.context, promised.prefill);
-        self.report = Some(Report { load, at: now });
+        self.report = Some(LoadReport { load, at: now });
     }
 
     /// What it said of itself, if that is not too long ago.
-    pub fn fresh(&self, now: Instant) -> Option<Load> {
+    pub fn fresh(&self, now: Instant) -> Option<EngineLoad> {
         self.report.filter(|it| !it.is_stale(now)).map(|it| it.load)
     }
 
     /// Requests there, whoever sent them.
     pub fn requests(&self, now: Instant) -> u32 {
-        self.promised_by_all().requests.saturating_add(self.foreign(now))
+        self.promised_by_all().work.requests.saturating_add(self.foreign(now))
     }
 
     /// Requests there that no router has told of, if it still says so.
@@ -139,7 +139,7 @@ impl Worker {
 
     /// What the requests there hold of it, and what those in line there will: by its own account, where it
     /// gives one, and that of routers of what it has not let in.
-    pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &Promised) -> Tokens {
+    pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let Some(load) = self.fresh(now) else { return promised.context };
         let Some(usage) = load.kv_usage else { return promised.context };
         let used = usage * capacity.0 as f64;
@@ -154,7 +154,7 @@ impl Worker {
     /// What is in use of its cache now: what it last reported, and what came and went since by the account of
     /// routers. Answers
     /// that are still to be written are not in it.
-    pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &Promised) -> Tokens {
+    pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let context = promised.context - promised.decode;
         let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };
         let (then, to_prefill) = self.promised_then;

@@ -3,9 +3,9 @@
 //! Under `cargo test` it runs small, so that it cannot rot.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
-use maitre_base::{Rng, WorkerId};
+use maitre_base::{Rng, StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holdings, Index, PrefixHash, Report, Root, Settings, Stored, Tier};
+use maitre_index::{Chain, Holdings, Index, PrefixHash, Root, Settings};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -54,16 +54,17 @@ impl Fleet {
             let start = Instant::now();
             for from in (first..PROMPT_BLOCKS).step_by(EVENT_BLOCKS) {
                 let to = (from + EVENT_BLOCKS).min(PROMPT_BLOCKS);
-                let stored = Stored {
+                let stored = StoredBlocks {
                     names: &names[from..to],
                     parent: from.checked_sub(1).map(|it| names[it]),
-                    root,
+                    adapter: None,
+                    salt: None,
                     tokens: &tokens[from * BLOCK_TOKENS..to * BLOCK_TOKENS],
                     block_tokens: BLOCK_TOKENS as u32,
                     extras: &[],
                     tier: Tier::Gpu,
                 };
-                fleet.index.report(worker, &Report::Stored(stored));
+                fleet.index.store(worker, "m", &stored);
             }
             nanos += start.elapsed().as_nanos();
             stored += PROMPT_BLOCKS - first;

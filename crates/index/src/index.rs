@@ -6,12 +6,12 @@ use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
 use crate::predicted::{FADE, Moment, Planted, PredictionWriter};
-use crate::report::{Report, Stored, Tier};
 use crate::reported::{Applied, PIECE, ReportApplier};
 use crate::table::{Chain, Segment, Table};
 use crate::worker::{Numbers, Source, Worker};
 use maitre_base::hash::mix;
 use maitre_base::{Instant, WorkerId};
+use maitre_base::{StoredBlocks, Tier};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -131,46 +131,46 @@ impl Index {
     pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> Planted {
         let room = self.room(id.index(), chain.prefixes.len());
         let (moment, clock) = (self.moment(now), self.clock());
-        let Some(mut bed) = self.bed(id, clock) else { return Planted::NOTHING };
-        let planted = bed.plant(moment, chain, room);
-        bed.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
+        let Some(mut writer) = self.prediction_writer(id, clock) else { return Planted::NOTHING };
+        let planted = writer.plant(moment, chain, room);
+        writer.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
         planted
     }
 
     /// That request failed before its first token: drops what it planted and nobody has used since.
     pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted) {
-        if let Some(mut bed) = self.bed(id, 0) {
-            bed.uproot(chain, planted);
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.uproot(chain, planted);
         }
     }
 
     /// The first token of a request with this prompt is out: what it uses is really there.
     pub fn prefilled(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) {
         let moment = self.moment(now);
-        if let Some(mut bed) = self.bed(id, 0) {
-            bed.settle(moment, chain);
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.settle(moment, chain);
         }
     }
 
     /// The engine said how many blocks of that request it found in its cache. Where there are fresh
     /// reports, those know better, and this is ignored.
     pub fn correct(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted, found_blocks: u32) {
-        if let Some(mut bed) = self.bed(id, 0)
-            && bed.worker.source == Source::Predicted
+        if let Some(mut writer) = self.prediction_writer(id, 0)
+            && writer.worker.source == Source::Predicted
             && planted != Planted::NOTHING
         {
-            bed.correct(chain, planted, found_blocks);
+            writer.correct(chain, planted, found_blocks);
         }
     }
 
     /// How many blocks the engine says its cache has room for.
     pub fn set_capacity(&mut self, id: WorkerId, blocks: u32) {
-        if let Some(mut bed) = self.bed(id, 0)
-            && bed.worker.capacity_reported != blocks
+        if let Some(mut writer) = self.prediction_writer(id, 0)
+            && writer.worker.capacity_reported != blocks
         {
-            bed.worker.capacity_reported = blocks;
-            bed.worker.capacity = blocks;
-            bed.trim();
+            writer.worker.capacity_reported = blocks;
+            writer.worker.capacity = blocks;
+            writer.trim();
         }
     }
 
@@ -188,25 +188,30 @@ impl Index {
         let mut left = FADES_MAX;
         for _ in 0..self.workers.len() {
             self.fading = (self.fading + 1) % self.workers.len();
-            let Some(mut bed) = self.bed(WorkerId(self.fading as u32), 0) else { continue };
-            while left > 0 && bed.worker.source == Source::Reported && bed.fade(since) {
+            let Some(mut writer) = self.prediction_writer(WorkerId(self.fading as u32), 0) else { continue };
+            while left > 0 && writer.worker.source == Source::Reported && writer.fade(since) {
                 left -= 1;
             }
         }
     }
 
-    /// Applies what the worker's engine says of its cache.
-    pub fn report(&mut self, id: WorkerId, report: &Report<'_>) -> Applied {
+    /// The worker's engine, which serves `model`, has stored these blocks.
+    pub fn store(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>) -> Applied {
         let mut applied = Applied::default();
-        match report {
-            Report::Stored(stored) => self.store(id, stored, &mut applied),
-            Report::Removed { names, tier } => {
-                if let Some(mut scene) = self.scene(id, &mut applied) {
-                    scene.remove(names, *tier);
-                }
-            }
-            Report::Cleared => self.clear(id),
+        self.store_with_children(id, model, stored, &mut applied);
+        self.finish(id, applied)
+    }
+
+    /// The worker's engine has removed one copy of each of these blocks from the tier.
+    pub fn remove(&mut self, id: WorkerId, names: &[u64], tier: Tier) -> Applied {
+        let mut applied = Applied::default();
+        if let Some(mut applier) = self.report_applier(id, &mut applied) {
+            applier.remove(names, tier);
         }
+        self.finish(id, applied)
+    }
+
+    fn finish(&mut self, id: WorkerId, applied: Applied) -> Applied {
         self.account(id.index());
         if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
             worker.numbers.unknown += u64::from(applied.unknown);
@@ -219,8 +224,8 @@ impl Index {
     /// Forgets all that the worker reported: a gap could not be filled. Predictions stay.
     pub fn clear_reported(&mut self, id: WorkerId) {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
-        if let Some(mut scene) = self.scene(id, &mut Applied::default()) {
-            scene.clear(seed);
+        if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
+            applier.clear(seed);
         }
         self.account(id.index());
     }
@@ -233,8 +238,8 @@ impl Index {
 
     /// Forgets all that was predicted of the worker. What it reported stays.
     pub fn clear_predicted(&mut self, id: WorkerId) {
-        if let Some(mut bed) = self.bed(id, 0) {
-            bed.clear();
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.clear();
         }
     }
 
@@ -267,30 +272,39 @@ impl Index {
         })
     }
 
-    fn store(&mut self, id: WorkerId, stored: &Stored<'_>, applied: &mut Applied) {
+    /// Stores the blocks, and then the parked ones that waited for them.
+    fn store_with_children(
+        &mut self,
+        id: WorkerId,
+        model: &str,
+        stored: &StoredBlocks<'_>,
+        applied: &mut Applied,
+    ) {
         let is_placeholder = stored.tokens.is_empty() || stored.block_tokens == 0;
         if is_placeholder || !self.learn(id, stored) {
-            if let Some(mut scene) = self.scene(id, applied) {
-                scene.store_known(stored.names, stored.tier);
+            if let Some(mut applier) = self.report_applier(id, applied) {
+                applier.store_known(stored.names, stored.tier);
             }
             return;
         }
-        self.store_pieces(id, stored, applied);
+        self.store_pieces(id, model, stored, applied);
         while let Some(waiting) = self.ready.pop() {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 names: &waiting.names,
                 parent: Some(waiting.parent),
-                root: stored.root,
                 tokens: &waiting.tokens,
                 block_tokens: waiting.block_tokens,
+                // Both are part of the parent's prefix hash.
+                adapter: None,
+                salt: None,
                 extras: &waiting.extras,
                 tier: waiting.tier,
             };
-            self.store_pieces(id, &stored, applied);
+            self.store_pieces(id, model, &stored, applied);
         }
     }
 
-    fn store_pieces(&mut self, id: WorkerId, stored: &Stored<'_>, applied: &mut Applied) {
+    fn store_pieces(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>, applied: &mut Applied) {
         let (mut names, mut tokens, mut extras) = (stored.names, stored.tokens, stored.extras);
         let mut parent = stored.parent;
         while !names.is_empty() {
@@ -299,25 +313,21 @@ impl Index {
                 applied.dropped += names.len() as u32;
                 return;
             }
-            let Some(mut scene) = self.scene(id, applied) else { return };
+            let Some(mut applier) = self.report_applier(id, applied) else { return };
             let (first, rest) = names.split_at(count);
             let (first_tokens, rest_tokens) =
                 tokens.split_at((count * stored.block_tokens as usize).min(tokens.len()));
             let (first_extras, rest_extras) = extras.split_at(count.min(extras.len()));
-            scene.store(&Stored {
-                names: first,
-                parent,
-                tokens: first_tokens,
-                extras: first_extras,
-                ..*stored
-            });
+            let piece =
+                StoredBlocks { names: first, parent, tokens: first_tokens, extras: first_extras, ..*stored };
+            applier.store(model, &piece);
             self.account(id.index());
             (names, tokens, extras, parent) = (rest, rest_tokens, rest_extras, first.last().copied());
         }
     }
 
     /// Learns how the engine cuts its blocks. False if these are cut in another way than those on its GPU.
-    fn learn(&mut self, id: WorkerId, stored: &Stored<'_>) -> bool {
+    fn learn(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) -> bool {
         let Some(Some(worker)) = self.workers.get_mut(id.index()) else { return false };
         if worker.page_tokens == Some(stored.block_tokens) {
             return true;
@@ -331,13 +341,13 @@ impl Index {
         true
     }
 
-    fn scene<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<ReportApplier<'a>> {
+    fn report_applier<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<ReportApplier<'a>> {
         let clock = self.clock();
         let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
         Some(ReportApplier { table: &mut self.table, worker, clock, applied, ready: &mut self.ready })
     }
 
-    fn bed(&mut self, id: WorkerId, clock: u32) -> Option<PredictionWriter<'_>> {
+    fn prediction_writer(&mut self, id: WorkerId, clock: u32) -> Option<PredictionWriter<'_>> {
         let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
         Some(PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock })
     }

@@ -6,7 +6,7 @@
 //! fifths bearable, and with it doubling, which takes 20 to 40 bytes a name. Growth by half at a load of two
 //! thirds takes 24 to 36, but moving the names twice and the kernel's fresh pages were a third of a store.
 
-use crate::report::Tier;
+use maitre_base::Tier;
 use std::hint::black_box;
 
 /// Just before it grows, four in ten new names look at a second line.

@@ -5,7 +5,7 @@
 //!
 //! When an engine removes a block of a store that waits, the store loses that block and what follows it.
 
-use crate::report::{Stored, Tier};
+use maitre_base::{StoredBlocks, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Chosen: a scheduler step stores for some tens of requests, and a crossing lasts a step or two.
@@ -25,7 +25,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn new(parent: u64, stored: &Stored<'_>) -> Waiting {
+    pub(crate) fn new(parent: u64, stored: &StoredBlocks<'_>) -> Waiting {
         Waiting {
             parent,
             names: stored.names.to_vec(),

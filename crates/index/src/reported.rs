@@ -10,10 +10,10 @@
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
-use crate::prefix::{PrefixHash, Running};
-use crate::report::{Stored, Tier};
+use crate::prefix::{PrefixHash, Root, Running, Unit};
 use crate::table::{Placing, Position, Table};
 use crate::worker::{Alias, GRAIN, Page, Worker};
+use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
 
 /// How many names of a report are applied at once, between two looks at the budget.
@@ -85,14 +85,14 @@ impl From<Tier> for Class {
 
 impl ReportApplier<'_> {
     /// Stores blocks that are of this worker's block size, `PIECE` at most. There must be room.
-    pub(crate) fn store(&mut self, stored: &Stored<'_>) {
+    pub(crate) fn store(&mut self, model: &str, stored: &StoredBlocks<'_>) {
         let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {
             return;
         };
         self.worker.names.reserve(stored.names.len());
         // First of all: what comes next goes on meanwhile.
         self.touch(stored.names);
-        let start = match self.parent(stored) {
+        let start = match self.parent(model, stored) {
             Parent::Known(start) => start,
             Parent::Lost => return self.applied.dropped += stored.names.len() as u32,
             Parent::Unknown(parent) => return self.park(parent, stored),
@@ -121,7 +121,7 @@ impl ReportApplier<'_> {
     }
 
     /// Names the pages, as many as have all their tokens, and asks for their runs.
-    fn hash(&self, stored: &Stored<'_>, start: Start, prefixes: &mut [Running; PIECE]) -> usize {
+    fn hash(&self, stored: &StoredBlocks<'_>, start: Start, prefixes: &mut [Running; PIECE]) -> usize {
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
         let block_tokens = self.worker.block_tokens().unwrap_or(stored.block_tokens);
         let (mut running, mut filled) = (start.prefix, start.filled_tokens);
@@ -144,7 +144,7 @@ impl ReportApplier<'_> {
         count
     }
 
-    fn place(&mut self, stored: &Stored<'_>, prefixes: &[Running], start: Start, mut placing: Placing) {
+    fn place(&mut self, stored: &StoredBlocks<'_>, prefixes: &[Running], start: Start, mut placing: Placing) {
         let mut at = start;
         for (&name, &prefix) in stored.names.iter().zip(prefixes) {
             at.prefix = prefix;
@@ -245,10 +245,11 @@ impl ReportApplier<'_> {
         debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
     }
 
-    fn parent(&self, stored: &Stored<'_>) -> Parent {
+    fn parent(&self, model: &str, stored: &StoredBlocks<'_>) -> Parent {
         let Some(parent) = stored.parent else {
+            let root = Root::new(Unit::Tokens, model, stored.adapter, stored.salt);
             return Parent::Known(Start {
-                prefix: stored.root.start().into(),
+                prefix: root.start().into(),
                 filled_tokens: 0,
                 at: None,
                 previous: None,
@@ -276,7 +277,7 @@ impl ReportApplier<'_> {
         Some(self.table.resolve((entry.run, entry.offset)))
     }
 
-    fn park(&mut self, parent: u64, stored: &Stored<'_>) {
+    fn park(&mut self, parent: u64, stored: &StoredBlocks<'_>) {
         self.applied.parked += stored.names.len() as u32;
         self.applied.dropped += self.worker.parked.park(Waiting::new(parent, stored)) as u32;
     }

@@ -149,10 +149,10 @@ mod tests {
         for head in 0..800 {
             let first = seat(head, &idle);
             let mut loaded = idle.clone();
-            loaded[first.index].prefill = Tokens(100);
+            loaded[first.index].promised.prefill = Tokens(100);
             let second = seat(head, &loaded);
             assert_ne!(first.index, second.index, "of two that hold nothing the less burdened");
-            loaded[second.index].prefill = Tokens(101);
+            loaded[second.index].promised.prefill = Tokens(101);
             assert_eq!(seat(head, &loaded).index, first.index, "there are but two");
             seen[first.index] += 1;
             seen[second.index] += 1;
@@ -167,7 +167,7 @@ mod tests {
         for head in 0..5_600 {
             let one = choose::home(&candidates, head, |_| true).unwrap();
             let mut loaded = candidates.clone();
-            loaded[one].prefill = Tokens(100);
+            loaded[one].promised.prefill = Tokens(100);
             pairs[one][seat(head, &loaded).index] += 1;
         }
         for (one, others) in pairs.iter().enumerate() {

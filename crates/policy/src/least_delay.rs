@@ -26,10 +26,10 @@
 //! may pick the same worker.
 //! Where a signal is missing its term is the same for everybody, and least work is what remains.
 
-use maitre_base::{Rng, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, Rng, Tokens};
 
 use crate::choose::Equals;
-use crate::{Adapter, Ask, Candidate, Pick, Room, Why};
+use crate::{Ask, Candidate, Pick, Why};
 
 /// What a second before the first token of somebody who will come weighs against one before our own.
 const BEHIND: f64 = 0.35;
@@ -141,7 +141,7 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
         wait: candidate.wait_seconds,
         floor: pace.floor,
         prefill,
-        behind: BEHIND * (prefill * f64::from(candidate.prefilling)),
+        behind: BEHIND * (prefill * f64::from(candidate.promised.prefilling)),
         pushed: PUSHED * (prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
         answer: ANSWER * answer,
@@ -169,14 +169,14 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
 #[inline]
 fn adapter(candidate: &Candidate, answer: impl Fn() -> f64) -> f64 {
     match candidate.adapter {
-        Adapter::Ready => 0.0,
-        Adapter::Loads => ADAPTER_SECONDS,
-        Adapter::Waits => ADAPTER_SECONDS + answer(),
+        AdapterSlot::Ready => 0.0,
+        AdapterSlot::Loads => ADAPTER_SECONDS,
+        AdapterSlot::Waits => ADAPTER_SECONDS + answer(),
     }
 }
 
 /// The part of a cache that holds something. What is computed there takes the place of something else.
-pub(crate) fn full(room: Room, holds: Tokens) -> f64 {
+pub(crate) fn full(room: KvRoom, holds: Tokens) -> f64 {
     (holds.0 as f64 / room.capacity.0.max(1) as f64).min(1.0)
 }
 
@@ -192,7 +192,7 @@ struct Hold {
 /// of it in about the time of one answer: so long we wait for the part that is missing. And what we compute
 /// there is held until our answer ends, which shortens what all others have; what is held there already
 /// costs nothing more. So a new prefix goes where there is memory, and an old one stays where it is.
-fn room(room: Room, held: Hold, requests: f64) -> f64 {
+fn room(room: KvRoom, held: Hold, requests: f64) -> f64 {
     let capacity = room.capacity.0.max(1) as f64;
     let filled = (room.pinned + held.computed + held.answer).0 as f64 / capacity;
     let pressed = ((filled - PRESSED) / (1.0 - PRESSED)).clamp(0.0, 1.0);
@@ -273,18 +273,18 @@ mod tests {
     fn a_full_cache_makes_newcomers_wait() {
         let ask = Ask { decode: Tokens(1_000), ..ask() };
         let mut candidates = fleet(&[(0, 0), (0, 1_000)]);
-        candidates[0].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(9_500) });
-        candidates[1].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(1_000) });
+        candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(9_500) });
+        candidates[1].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(1_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
         // Below four fifths nobody is pressed.
-        candidates[0].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(6_000) });
+        candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(6_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 0);
     }
 
     #[test]
     fn an_adapter_that_is_there_is_worth_a_short_wait() {
         let mut candidates = fleet(&[(0, 0), (0, 1_000)]);
-        candidates[0].adapter = Adapter::Loads;
+        candidates[0].adapter = AdapterSlot::Loads;
         assert_eq!(pick(&ask(), &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
         candidates[1].wait_seconds = 1.0;
         assert_eq!(pick(&ask(), &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 0);
@@ -293,10 +293,11 @@ mod tests {
     #[test]
     fn the_terms_are_the_price_and_four_of_them_the_first_token() {
         let mut candidates = fleet(&[(0, 0), (7, 3_000), (30, 90_000)]);
-        candidates[1].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(9_500) });
+        candidates[1].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(9_500) });
         (candidates[1].held, candidates[1].held_below, candidates[1].holds) =
             (Tokens(300), Tokens(200), Tokens(9_000));
-        (candidates[2].adapter, candidates[2].share, candidates[2].prefilling) = (Adapter::Waits, 0.25, 3);
+        (candidates[2].adapter, candidates[2].share, candidates[2].promised.prefilling) =
+            (AdapterSlot::Waits, 0.25, 3);
         for it in &candidates {
             let terms = terms(&ask(), it);
             assert!((terms.sum() / it.share - price(&ask(), it)).abs() < 1e-12, "{terms:?}");
@@ -313,14 +314,14 @@ mod tests {
         ) {
             let mut candidate = fleet(&[(requests, prefill)])[0];
             candidate.held = Tokens(held);
-            candidate.room = Some(Room { capacity: Tokens(10_000), pinned: Tokens(pinned) });
+            candidate.room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(pinned) });
             let before = price(&ask(), &candidate);
             prop_assert!(before.is_finite() && before >= 0.0);
             let worse = [
                 Candidate { requests: requests + 1, ..candidate },
                 Candidate { wait_seconds: candidate.wait_seconds + 0.1, ..candidate },
                 Candidate { held: Tokens(held / 2), ..candidate },
-                Candidate { room: Some(Room { capacity: Tokens(10_000), pinned: Tokens(pinned + 500) }), ..candidate },
+                Candidate { room: Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(pinned + 500) }), ..candidate },
                 Candidate { pace: crate::Pace { prefill_token: PACE.prefill_token * 2.0, ..PACE }, ..candidate },
                 Candidate { share: 0.5, ..candidate },
             ];

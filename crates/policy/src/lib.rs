@@ -23,7 +23,7 @@ pub mod sticky_until_saturated;
 pub mod strategy;
 pub mod weighted;
 
-use maitre_base::{Tokens, WorkerId};
+use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId};
 
 pub use strategy::{Knobs, Name, Needs, Strategy};
 
@@ -50,13 +50,10 @@ pub struct Candidate {
     pub worker: WorkerId,
     /// Names the worker the same way in every router and after every restart: a hash of its address.
     pub key: u64,
-    /// Requests there that have not finished, whoever seated them.
+    /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
-    /// Those of them whose first token is not out.
-    pub prefilling: u32,
-    /// Work promised there and not yet done.
-    pub prefill: Tokens,
-    pub decode: Tokens,
+    /// Work promised there by all routers and not yet done.
+    pub promised: PromisedWork,
     /// How much it should take beside a worker of share one: its weight, which the operator sets and which is one
     /// otherwise, and of that a part while it warms up. Above zero, and not bounded by one.
     pub share: f64,
@@ -72,9 +69,9 @@ pub struct Candidate {
     pub pace: Pace,
     /// Seconds until the prefill promised before is done.
     pub wait_seconds: f64,
-    pub room: Option<Room>,
-    pub reported: Reported,
-    pub adapter: Adapter,
+    pub room: Option<KvRoom>,
+    pub reported: FreshLoad,
+    pub adapter: AdapterSlot,
 }
 
 /// How fast a worker is, in seconds; learned, or what we expect of one we know nothing about.
@@ -89,38 +86,10 @@ pub struct Pace {
     pub step_request: f64,
 }
 
-/// The KV cache as a place to sit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    pub capacity: Tokens,
-    /// What the requests there hold, and will hold, until they end.
-    pub pinned: Tokens,
-}
-
-/// What the engine said of itself last, if that is not too long ago. Absent where it does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Reported {
-    /// Requests it has not begun.
-    pub waiting: Option<u32>,
-    /// Part of the KV cache that running requests hold, in [0, 1].
-    pub kv_usage: Option<f64>,
-}
-
-/// What taking a request means for the adapter it asks for. Best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Adapter {
-    /// It is there, or none is asked for.
-    Ready,
-    /// There is a slot to load it into.
-    Loads,
-    /// Another one must leave first.
-    Waits,
-}
-
 impl Candidate {
     /// Promised tokens, as they feel to a worker that is still warming up.
     fn work(&self) -> f64 {
-        (self.prefill + self.decode).0 as f64 / self.share
+        (self.promised.prefill + self.promised.decode).0 as f64 / self.share
     }
 
     /// What it would compute of the prompt. Never below zero, though the index may know more than this prompt

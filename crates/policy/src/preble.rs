@@ -74,7 +74,7 @@ fn is_out_of_balance(
 fn load(candidate: &Candidate) -> f64 {
     let others = f64::from(candidate.requests.saturating_sub(1));
     let step = candidate.pace.step + candidate.pace.step_request * others;
-    (candidate.wait_seconds + candidate.decode.0 as f64 * step) / candidate.share
+    (candidate.wait_seconds + candidate.promised.decode.0 as f64 * step) / candidate.share
 }
 
 fn prefill(ask: &Ask, candidate: &Candidate) -> f64 {
@@ -94,8 +94,8 @@ fn own(ask: &Ask, candidate: &Candidate) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Room;
     use crate::strategy::tests::fleet;
+    use maitre_base::KvRoom;
 
     /// Each row is `(promised prefill, promised decode, held)`; the prompt has 1,000 tokens and an answer of 10.
     /// A token of prefill is a tenth of a millisecond, one of an answer ten milliseconds.
@@ -108,7 +108,7 @@ mod tests {
     fn workers(rows: &[(u64, u64, u64)]) -> Vec<Candidate> {
         let mut candidates = fleet(&rows.iter().map(|it| (1, it.0)).collect::<Vec<_>>());
         for (candidate, row) in candidates.iter_mut().zip(rows) {
-            (candidate.decode, candidate.held) = (Tokens(row.1), Tokens(row.2));
+            (candidate.promised.decode, candidate.held) = (Tokens(row.1), Tokens(row.2));
         }
         candidates
     }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn to_explore_a_full_cache_costs_what_it_loses() {
         let mut candidates = workers(&[(0, 0, 0), (500, 0, 0)]);
-        candidates[0].room = Some(Room { capacity: Tokens(10_000), pinned: Tokens::ZERO });
+        candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens::ZERO });
         candidates[0].holds = Tokens(4_000);
         assert_eq!(seat(&candidates).index, 0);
         candidates[0].holds = Tokens(6_000);

@@ -253,8 +253,8 @@ impl Strategy {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Adapter, Pace, Reported, Room};
-    use maitre_base::{Tokens, WorkerId, hash};
+    use crate::Pace;
+    use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId, hash};
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
     /// 10,000 tokens of prefill a second, a hundred steps.
@@ -266,9 +266,7 @@ pub(crate) mod tests {
             worker: WorkerId(number as u32),
             key: hash::mix(number as u64),
             requests,
-            prefilling: 0,
-            prefill: Tokens(prefill),
-            decode: Tokens::ZERO,
+            promised: PromisedWork { prefill: Tokens(prefill), ..PromisedWork::default() },
             share: 1.0,
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
@@ -278,8 +276,8 @@ pub(crate) mod tests {
             pace: PACE,
             wait_seconds: prefill as f64 * PACE.prefill_token,
             room: None,
-            reported: Reported::default(),
-            adapter: Adapter::Ready,
+            reported: FreshLoad::default(),
+            adapter: AdapterSlot::Ready,
         };
         rows.iter().enumerate().map(candidate).collect()
     }
@@ -307,9 +305,9 @@ pub(crate) mod tests {
             for (candidate, row) in candidates.iter_mut().zip(&rows) {
                 (candidate.share, candidate.held) = (row.2, Tokens(row.3));
                 // Those with even numbers report, some of them with nothing in a cache of no size.
-                candidate.reported.waiting = (row.0 % 2 == 0).then_some(row.0);
+                candidate.reported.waiting = (row.0 % 2 == 0).then_some(row.0.into());
                 candidate.room = (row.0 % 2 == 0)
-                    .then_some(Room { capacity: Tokens(row.3 / 2), pinned: Tokens(row.1) });
+                    .then_some(KvRoom { capacity: Tokens(row.3 / 2), pinned: Tokens(row.1) });
             }
             let ask = Ask { prefill: Tokens(prefill), session, head, ..Ask::default() };
             for name in Name::ALL {

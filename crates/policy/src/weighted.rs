@@ -85,27 +85,27 @@ impl Lines {
 
 fn length(candidate: &Candidate, reported: bool) -> f64 {
     let waiting = candidate.reported.waiting.filter(|_| reported);
-    f64::from(waiting.unwrap_or(candidate.requests))
+    waiting.unwrap_or(candidate.requests.into()) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::strategy::tests::fleet;
-    use crate::{Reported, Room};
+    use maitre_base::{FreshLoad, KvRoom};
 
     /// Each row is `(held of a prompt of 1,000 tokens, waiting, KV usage)`.
     #[track_caller]
-    fn check(rows: &[(u64, u32, f64)], expected: (usize, Why)) {
+    fn check(rows: &[(u64, u64, f64)], expected: (usize, Why)) {
         let pick = seat(&reporting(rows));
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 
-    fn reporting(rows: &[(u64, u32, f64)]) -> Vec<Candidate> {
+    fn reporting(rows: &[(u64, u64, f64)]) -> Vec<Candidate> {
         let mut candidates = fleet(&vec![(0, 0); rows.len()]);
         for (candidate, row) in candidates.iter_mut().zip(rows) {
             candidate.held = Tokens(row.0);
-            candidate.reported = Reported { waiting: Some(row.1), kv_usage: Some(row.2) };
+            candidate.reported = FreshLoad { waiting: Some(row.1), kv_usage: Some(row.2) };
         }
         candidates
     }
@@ -155,7 +155,7 @@ mod tests {
         let mut candidates = reporting(&[(0, 0, 0.5), (0, 0, 0.0)]);
         candidates[1].reported.kv_usage = None;
         assert_eq!(seat(&candidates).index, 1);
-        candidates[1].room = Some(Room { capacity: Tokens(1_000), pinned: Tokens(600) });
+        candidates[1].room = Some(KvRoom { capacity: Tokens(1_000), pinned: Tokens(600) });
         assert_eq!(seat(&candidates).index, 0);
     }
 

@@ -156,13 +156,13 @@ impl Traced {
 type Row = (&'static str, &'static str, fn(&Look<'_>) -> Option<f64>);
 const WORKER_ROWS: [Row; 18] = [
     ("worker_requests", "Requests seated at the worker and not finished", |it| {
-        Some(f64::from(it.worker.promised.requests))
+        Some(f64::from(it.worker.promised.work.requests))
     }),
     ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it| {
-        Some(it.worker.promised.prefill.0 as f64)
+        Some(it.worker.promised.work.prefill.0 as f64)
     }),
     ("worker_promised_decode_tokens", "Answer tokens promised to the worker and not yet done", |it| {
-        Some(it.worker.promised.decode.0 as f64)
+        Some(it.worker.promised.work.decode.0 as f64)
     }),
     ("worker_engine_running", "Requests running, by the engine's own account", |it| {
         Some(it.worker.report?.load.running? as f64)

@@ -195,7 +195,7 @@ impl State {
 async fn see_off(house: Arc<RouterState>, link: Arc<Link>) {
     let patience = house.settings().timeouts.drain;
     let is_idle =
-        |brain: &Brain| brain.fleet().worker(link.worker).is_none_or(|it| it.promised.requests == 0);
+        |brain: &Brain| brain.fleet().worker(link.worker).is_none_or(|it| it.promised.work.requests == 0);
     let drained = tokio::time::timeout(patience, house.until(is_idle)).await.is_ok();
     info!(worker = link.url, drained, "worker leaves");
     house.leave(&link);

@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use maitre_base::Instant;
-use maitre_dialect::kv::{self, Groups, Medium};
-use maitre_dispatch::{Blocks, Event};
-use maitre_index::Tier;
+use maitre_base::{Instant, KvEvent};
+use maitre_dialect::kv::{self, EventBatch, Groups};
+use maitre_dispatch::Event;
 use maitre_index::feed::{Action, Counts, Feed, Input, Numbered, REPLAY_WAIT, Replay, Trust};
 use tokio::task::yield_now;
 use tokio::time::sleep;
@@ -63,7 +62,7 @@ pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Sou
         source,
         feed: Feed::new(offered),
         groups: Groups::default(),
-        batch: kv::Batch::default(),
+        batch: EventBatch::default(),
         told: (Trust::None, Counts::default()),
         replaying: None,
     };
@@ -102,7 +101,7 @@ struct Follower {
     source: Source,
     feed: Feed<Bytes>,
     groups: Groups,
-    batch: kv::Batch,
+    batch: EventBatch,
     /// What the brain and the metrics were last told.
     told: (Trust, Counts),
     replaying: Option<(u64, Replaying)>,
@@ -161,7 +160,7 @@ impl Follower {
                 }
                 Action::Clear => {
                     self.groups = Groups::default();
-                    self.house.on(Event::BlocksCleared { worker: self.link.worker });
+                    self.house.on(Event::CacheChanged { worker: self.link.worker, event: KvEvent::Cleared });
                 }
                 Action::AskReplay { id, from } => self.replaying = Some((id, self.replay(from))),
             }
@@ -183,25 +182,7 @@ impl Follower {
             return self.feed.on(self.house.now(), Input::Undecodable { seq: batch.seq });
         }
         let worker = self.link.worker;
-        let mut events = self.batch.events().map(|event| match event {
-            kv::Event::Stored(it) => Event::BlocksStored {
-                worker,
-                blocks: Blocks {
-                    names: it.names,
-                    parent: it.parent,
-                    tokens: it.tokens,
-                    block_tokens: it.block_tokens,
-                    adapter: it.adapter,
-                    salt: it.salt,
-                    extras: it.extras,
-                    tier: tier(it.medium),
-                },
-            },
-            kv::Event::Removed { names, medium } => {
-                Event::BlocksRemoved { worker, names, tier: tier(medium) }
-            }
-            kv::Event::Cleared => Event::BlocksCleared { worker },
-        });
+        let mut events = self.batch.events().map(|event| Event::CacheChanged { worker, event });
         while self.house.on_some(events.by_ref().take(EVENTS_AT_ONCE)) == EVENTS_AT_ONCE {}
         let sent = self.batch.unix_seconds();
         let lag = (self.house.clock.unix().as_secs_f64() - sent).max(0.0);
@@ -230,7 +211,7 @@ impl Drop for Follower {
             return;
         }
         let worker = self.link.worker;
-        self.house.on(Event::BlocksCleared { worker });
+        self.house.on(Event::CacheChanged { worker, event: KvEvent::Cleared });
         self.house.on(Event::TrustChanged { worker, trust: Trust::None });
     }
 }
@@ -263,13 +244,5 @@ async fn until(house: &RouterState, deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep(deadline.since(house.now())).await,
         None => std::future::pending().await,
-    }
-}
-
-fn tier(medium: Medium) -> Tier {
-    match medium {
-        Medium::Gpu => Tier::Gpu,
-        Medium::Cpu => Tier::Cpu,
-        Medium::Disk => Tier::Disk,
     }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::SERVER;
-use maitre_base::{Instant, Rng, hash};
+use maitre_base::{EngineLoad, Instant, Rng, hash};
 use maitre_dialect::engine::{self, Kind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
-use maitre_fleet::{Card, Evidence, Load};
+use maitre_fleet::{Card, Evidence};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -317,9 +317,8 @@ impl Watch {
             }
             match engine::parse_metrics(kind, self.link.rank, &page.body) {
                 // Nothing new, from an engine that tells everything once.
-                Ok(load) if load == engine::Load::default() => break,
+                Ok(load) if load == EngineLoad::default() => break,
                 Ok(load) => {
-                    let load = translate(&load);
                     self.house.on(Event::LoadReported { worker: self.link.worker, load });
                     break;
                 }
@@ -397,17 +396,6 @@ async fn ask(
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
-}
-
-fn translate(load: &engine::Load) -> Load {
-    Load {
-        running: load.running,
-        waiting: load.waiting,
-        kv_usage: load.kv_usage,
-        block_size: load.block_size,
-        blocks: load.blocks,
-        kv_tokens: load.kv_tokens,
-    }
 }
 
 fn card(model: &models::Model) -> Card<'_> {

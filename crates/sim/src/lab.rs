@@ -303,9 +303,10 @@ impl Lab<'_> {
     /// Whether nothing is left of any request, here and in the routers.
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
-            let all = [it.promised.prefill, it.promised.decode, it.promised.context];
-            let told = it.elsewhere.requests > 0 || it.elsewhere.context > Tokens::ZERO;
-            told || it.promised.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
+            let all = [it.promised.work.prefill, it.promised.work.decode, it.promised.work.context];
+            let told =
+                it.promised_by_others.work.requests > 0 || it.promised_by_others.work.context > Tokens::ZERO;
+            told || it.promised.work.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
         };
         let keeps = |it: &Brain| it.open() == 0 && !it.fleet().workers().any(owes);
         self.is_over() && self.routers.iter().all(keeps)

@@ -5,7 +5,8 @@ use crate::frame::{
     Heartbeat, Hello, LINKS_MAX, Links, MAGIC, NAME_MAX, PARTS_MAX, Part, PlacedChain, ROUTERS_MAX, Record,
     SEGMENT_LINKS, SYNCED, Since, VERSION, tag,
 };
-use crate::row::{Incarnation, LinearFit, RouterId, Spent, Unit, Verdict, WorkerFacts, WorkerLoad};
+use crate::row::{Incarnation, LinearFit, RouterId, Spent, Unit, Verdict, WorkerFacts};
+use maitre_base::{PromisedWork, Tokens};
 
 type Result<T> = std::result::Result<T, FrameError>;
 
@@ -136,12 +137,12 @@ fn record<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Record<'a>> {
     Ok(match rest.byte()? {
         tag::LOAD => Record::Load {
             worker: keys.key(rest)?,
-            load: WorkerLoad {
+            load: PromisedWork {
                 requests: rest.small()?,
                 prefilling: rest.small()?,
-                prefill_tokens: rest.varint()?,
-                decode_tokens: rest.varint()?,
-                context_tokens: rest.varint()?,
+                prefill: Tokens(rest.varint()?),
+                decode: Tokens(rest.varint()?),
+                context: Tokens(rest.varint()?),
             },
         },
         tag::FACTS => Record::Facts { worker: keys.key(rest)?, facts: facts(rest)? },

@@ -4,6 +4,7 @@ use super::*;
 use crate::frame::read::parse;
 use crate::frame::write::RecordBuffer;
 use crate::row::{LinearFit, Verdict};
+use maitre_base::Tokens;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// A record that owns its links.
@@ -32,13 +33,13 @@ fn links(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value =
     prop::collection::vec(1..u64::MAX, count)
 }
 
-fn load() -> impl Strategy<Value = WorkerLoad> {
-    any::<(u32, u32, u64, u64, u64)>().prop_map(|it| WorkerLoad {
+fn load() -> impl Strategy<Value = PromisedWork> {
+    any::<(u32, u32, u64, u64, u64)>().prop_map(|it| PromisedWork {
         requests: it.0,
         prefilling: it.1,
-        prefill_tokens: it.2,
-        decode_tokens: it.3,
-        context_tokens: it.4,
+        prefill: Tokens(it.2),
+        decode: Tokens(it.3),
+        context: Tokens(it.4),
     })
 }
 
@@ -305,7 +306,7 @@ fn record_bytes(placement: &EncodedPlacement<'_>) -> Vec<u8> {
 #[test]
 fn a_full_buffer_makes_a_frame_within_the_limit() {
     let mut buffer = RecordBuffer::default();
-    let load = WorkerLoad { requests: u32::MAX, prefill_tokens: u64::MAX, ..WorkerLoad::default() };
+    let load = PromisedWork { requests: u32::MAX, prefill: Tokens(u64::MAX), ..PromisedWork::default() };
     let count = (0..).take_while(|&worker| buffer.try_push(&Record::Load { worker, load })).count();
     let head = Head { incarnation: Incarnation(u64::MAX), seq: u64::MAX, stamp: u64::MAX, ..plain() };
     let part = Part { edition: u64::MAX, index: 1_022, count: 1_023 };

@@ -4,7 +4,8 @@ use crate::frame::{
     EXPANDED_LINKS_MAX, EncodedPlacement, FRAME_MAX, FrameKind, Head, Heartbeat, Hello, Links, MAGIC, Part,
     PlacedChain, Record, SYNCED, Since, VERSION, tag,
 };
-use crate::row::{LinearFit, RouterId, Unit, Verdict, WorkerFacts, WorkerLoad};
+use crate::row::{LinearFit, RouterId, Unit, Verdict, WorkerFacts};
+use maitre_base::PromisedWork;
 use maitre_base::hash::NumberMap;
 
 /// Maximum bytes for keys and records. The rest of the frame is for the head (at most 44 bytes) and what follows it:
@@ -95,13 +96,11 @@ impl RecordBuffer {
         }
     }
 
-    fn load(&mut self, worker: u64, load: &WorkerLoad) {
+    fn load(&mut self, worker: u64, load: &PromisedWork) {
         self.records.push(tag::LOAD);
         self.key(worker);
-        let WorkerLoad { requests, prefilling, prefill_tokens, decode_tokens, context_tokens } = *load;
-        for number in
-            [u64::from(requests), u64::from(prefilling), prefill_tokens, decode_tokens, context_tokens]
-        {
+        let PromisedWork { requests, prefilling, prefill, decode, context } = *load;
+        for number in [u64::from(requests), u64::from(prefilling), prefill.0, decode.0, context.0] {
             varint(&mut self.records, number);
         }
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::frame::tests::{delta, head, owned};
 use crate::frame::{Head, SEGMENT_LINKS};
 use crate::node::{FLUSH, HEARTBEAT, Node, NodeConfig};
-use crate::row::{Chain, Incarnation, PeerUpdate, RouterId, Spent, Unit, Verdict, WorkerFacts, WorkerLoad};
-use maitre_base::{Instant, Rng, hash};
+use crate::row::{Chain, Incarnation, PeerUpdate, RouterId, Spent, Unit, Verdict, WorkerFacts};
+use maitre_base::{Instant, PromisedWork, Rng, Tokens, hash};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 const SILENCE_MAX: Duration = Duration::from_secs(3);
@@ -58,7 +58,7 @@ fn act(node: &mut Node, op: &Op) {
         Op::Promise(worker, requests) => {
             node.promise(
                 worker,
-                WorkerLoad { requests, decode_tokens: 9 * u64::from(requests), ..WorkerLoad::default() },
+                PromisedWork { requests, decode: Tokens(9 * u64::from(requests)), ..PromisedWork::default() },
             );
         }
         Op::Judge(worker, verdict) => {
@@ -75,12 +75,12 @@ fn act(node: &mut Node, op: &Op) {
     }
 }
 
-type Dump = (Vec<(RouterId, Incarnation, Vec<String>)>, BTreeMap<u64, WorkerLoad>);
+type Dump = (Vec<(RouterId, Incarnation, Vec<String>)>, BTreeMap<u64, PromisedWork>);
 
 /// The state that follows from all updates.
 #[derive(Clone, Debug, Default)]
 struct Receiver {
-    promised: BTreeMap<u64, WorkerLoad>,
+    promised: BTreeMap<u64, PromisedWork>,
     pinned: BTreeMap<u64, u64>,
     spent: BTreeMap<u64, u64>,
     /// Worker and link.
@@ -91,7 +91,7 @@ struct Receiver {
 impl Receiver {
     fn on(&mut self, updates: &PeerUpdate) {
         match updates {
-            PeerUpdate::Promised { worker, load } if *load == WorkerLoad::default() => {
+            PeerUpdate::Promised { worker, load } if *load == PromisedWork::default() => {
                 assert!(self.promised.remove(worker).is_some(), "nothing was published as updates");
             }
             PeerUpdate::Promised { worker, load } => {
@@ -126,16 +126,16 @@ fn receive(
 
 fn dump(node: &Node) -> Dump {
     let rows = node.view.dump();
-    let mut sums: BTreeMap<u64, WorkerLoad> = BTreeMap::new();
+    let mut sums: BTreeMap<u64, PromisedWork> = BTreeMap::new();
     for router in node.view.live() {
         for worker in router.rows.workers_with_load() {
             let load = router.rows.load(worker);
             let sum = sums.entry(worker).or_default();
             sum.requests += load.requests;
-            sum.decode_tokens += load.decode_tokens;
+            sum.decode += load.decode;
         }
     }
-    sums.retain(|_, it| *it != WorkerLoad::default());
+    sums.retain(|_, it| *it != PromisedWork::default());
     (rows, sums)
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::frame::{FrameError, ROUTERS_MAX};
 use crate::row::{LinearFit, PeerPlacement, PeerState, Unit, Verdict};
+use maitre_base::Tokens;
 
 const TIGHT: Duration = Duration::from_secs(3);
 
@@ -18,8 +19,8 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn load(requests: u32) -> WorkerLoad {
-    WorkerLoad { requests, prefill_tokens: 100 * u64::from(requests), ..WorkerLoad::default() }
+fn load(requests: u32) -> PromisedWork {
+    PromisedWork { requests, prefill: Tokens(100 * u64::from(requests)), ..PromisedWork::default() }
 }
 
 fn chain(links: &[u64]) -> Chain<'_> {

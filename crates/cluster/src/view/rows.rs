@@ -4,9 +4,9 @@
 //! leaves a tombstone for as long as an older delta might still arrive.
 
 use crate::own_rows::{PINS_MAX, SPENT_MAX, WORKERS_MAX};
-use crate::row::{Spent, WorkerFacts, WorkerLoad};
-use maitre_base::Recent;
+use crate::row::{Spent, WorkerFacts};
 use maitre_base::hash::NumberMap;
+use maitre_base::{PromisedWork, Recent};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Versioned<T> {
@@ -29,7 +29,7 @@ pub(crate) struct PeerAccount {
 #[derive(Debug)]
 pub(crate) struct PeerRows {
     /// Zero is a tombstone.
-    loads: NumberMap<Versioned<WorkerLoad>>,
+    loads: NumberMap<Versioned<PromisedWork>>,
     facts: NumberMap<Versioned<Option<WorkerFacts>>>,
     pins: Recent<PeerPin>,
     accounts: Recent<PeerAccount>,
@@ -63,13 +63,13 @@ impl PeerRows {
         self.loads.keys().copied()
     }
 
-    pub(crate) fn load(&self, worker: u64) -> WorkerLoad {
-        self.loads.get(&worker).map_or(WorkerLoad::default(), |it| it.value)
+    pub(crate) fn load(&self, worker: u64) -> PromisedWork {
+        self.loads.get(&worker).map_or(PromisedWork::default(), |it| it.value)
     }
 
     /// Returns the worker that was evicted, if any.
-    pub(crate) fn set_load(&mut self, version: u64, worker: u64, load: WorkerLoad) -> Option<u64> {
-        self.has_tombstones |= load == WorkerLoad::default();
+    pub(crate) fn set_load(&mut self, version: u64, worker: u64, load: PromisedWork) -> Option<u64> {
+        self.has_tombstones |= load == PromisedWork::default();
         let evicted = set(&mut self.loads, version, worker, load);
         self.dropped += u64::from(evicted.is_some());
         evicted
@@ -86,7 +86,7 @@ impl PeerRows {
     /// Drops tombstones: no older delta can arrive any more.
     pub(crate) fn drop_tombstones(&mut self) {
         if std::mem::take(&mut self.has_tombstones) {
-            self.loads.retain(|_, it| it.value != WorkerLoad::default());
+            self.loads.retain(|_, it| it.value != PromisedWork::default());
             self.facts.retain(|_, it| it.value.is_some());
         }
     }
@@ -161,7 +161,7 @@ fn set<T: Copy>(rows: &mut NumberMap<Versioned<T>>, version: u64, worker: u64, v
 impl PeerRows {
     /// Everything, in a fixed order.
     pub(crate) fn dump(&self) -> Vec<String> {
-        let loads = self.loads.iter().filter(|it| it.1.value != WorkerLoad::default());
+        let loads = self.loads.iter().filter(|it| it.1.value != PromisedWork::default());
         let loads = loads.map(|(worker, it)| format!("load {worker} {:?}", it.value));
         let facts = self.facts.iter().filter_map(|(worker, it)| Some((worker, it.value?)));
         let facts = facts.map(|(worker, it)| format!("facts {worker} {it:?}"));

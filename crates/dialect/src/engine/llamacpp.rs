@@ -1,9 +1,11 @@
 //! llama.cpp: Prometheus at `/metrics` where it was switched on. Slots, not blocks, so no sizes.
 
-use crate::engine::ranks::Gauges;
-use crate::engine::{Load, Unreadable};
+use maitre_base::EngineLoad;
 
-pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+use crate::engine::Unreadable;
+use crate::engine::ranks::Gauges;
+
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("llamacpp", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "llamacpp:requests_processing" => &mut gauges.running,

@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 
-use crate::engine::{Load, Unreadable};
+use maitre_base::EngineLoad;
+
+use crate::engine::Unreadable;
 use crate::exposition::{self, Sample};
 
 /// How many ranks are kept apart. Chosen: more than one engine has GPUs.
@@ -77,7 +79,7 @@ impl<'a> Gauges<'a> {
         only: Option<u32>,
         scrape: &'a [u8],
         mut take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
-    ) -> Result<Load, Unreadable> {
+    ) -> Result<EngineLoad, Unreadable> {
         let mut gauges = Gauges::default();
         let (mut known, mut samples) = (false, 0);
         for sample in exposition::samples(scrape) {
@@ -88,7 +90,7 @@ impl<'a> Gauges<'a> {
     }
 
     /// What was read of all ranks together, or of one.
-    pub(crate) fn load(mut self, only: Option<u32>) -> Load {
+    pub(crate) fn load(mut self, only: Option<u32>) -> EngineLoad {
         if let Some(rank) = only {
             let all = [
                 &mut self.running,
@@ -104,7 +106,7 @@ impl<'a> Gauges<'a> {
         }
         let (block_size, blocks) = (self.block_size.any(), self.blocks.sum());
         let product = block_size.zip(blocks).map(|(size, count)| size.saturating_mul(count));
-        Load {
+        EngineLoad {
             running: self.running.sum(),
             waiting: self.waiting.sum(),
             kv_usage: self.kv_usage.mean_share(),

@@ -5,10 +5,12 @@
 
 use serde::Deserialize;
 
-use crate::engine::ranks::Gauges;
-use crate::engine::{Load, Unreadable};
+use maitre_base::EngineLoad;
 
-pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+use crate::engine::Unreadable;
+use crate::engine::ranks::Gauges;
+
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("sglang", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "sglang:num_running_reqs" => &mut gauges.running,
@@ -26,12 +28,12 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable>
 }
 
 /// Older releases report pages only by their size.
-fn with_blocks(load: Load) -> Load {
+fn with_blocks(load: EngineLoad) -> EngineLoad {
     let derived = || load.kv_tokens?.checked_div(load.block_size?);
-    Load { blocks: load.blocks.or_else(derived), ..load }
+    EngineLoad { blocks: load.blocks.or_else(derived), ..load }
 }
 
-pub(crate) fn load_of_json(only: Option<u32>, body: &[u8]) -> Result<Load, Unreadable> {
+pub(crate) fn load_of_json(only: Option<u32>, body: &[u8]) -> Result<EngineLoad, Unreadable> {
     let report: Report =
         serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "sglang", source })?;
     let mut gauges = Gauges::default();

@@ -5,10 +5,12 @@
 
 use serde::Deserialize;
 
-use crate::engine::ranks::Gauges;
-use crate::engine::{Load, Unreadable};
+use maitre_base::EngineLoad;
 
-pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+use crate::engine::Unreadable;
+use crate::engine::ranks::Gauges;
+
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("tensorrt", only, scrape, |gauges, sample| {
         let ranks = match sample.name {
             "trtllm_num_requests_running" => &mut gauges.running,
@@ -24,7 +26,7 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable>
     })
 }
 
-pub(crate) fn load_of_json(body: &[u8]) -> Result<Load, Unreadable> {
+pub(crate) fn load_of_json(body: &[u8]) -> Result<EngineLoad, Unreadable> {
     let iterations: Vec<Iteration> =
         serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "tensorrt", source })?;
     Ok(iterations.last().map(Iteration::load).unwrap_or_default())
@@ -47,20 +49,20 @@ struct KvCache {
 }
 
 impl Iteration {
-    fn load(&self) -> Load {
+    fn load(&self) -> EngineLoad {
         let cache = self.kv_cache_stats.as_ref();
         let blocks = cache.and_then(|it| it.max_num_blocks);
         let block_size = cache.and_then(|it| it.tokens_per_block);
         let used = cache.and_then(|it| it.used_num_blocks);
         let share = |(used, all): (u64, u64)| (all > 0).then(|| (used as f64 / all as f64).min(1.0));
-        Load {
+        EngineLoad {
             running: self.num_active_requests,
             waiting: self.num_queued_requests,
             kv_usage: used.zip(blocks).and_then(share),
             block_size,
             blocks,
             kv_tokens: block_size.zip(blocks).map(|(size, count)| size.saturating_mul(count)),
-            ..Load::default()
+            ..EngineLoad::default()
         }
     }
 }

@@ -3,12 +3,14 @@
 //! Capacity is not a value but labels of `cache_config_info`. The usage gauge was called
 //! `gpu_cache_usage_perc` up to 0.11, and was, then as now, a share and not a percentage.
 
+use maitre_base::EngineLoad;
+
 use crate::engine::ranks::Gauges;
-use crate::engine::{Adapters, Load, Unreadable};
+use crate::engine::{Adapters, Unreadable};
 use crate::exposition::{self, Sample};
 use crate::models::CARDS_MAX;
 
-pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<Load, Unreadable> {
+pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("vllm", only, scrape, |gauges, sample| {
         let ranks = match sample.base_name() {
             "vllm:num_requests_running" => &mut gauges.running,

@@ -5,10 +5,10 @@
 
 use std::fmt::{self, Write as _};
 
-use maitre_base::hash;
+use maitre_base::{Tier, hash};
 
 use crate::kv::msgpack::{Head, Reader};
-use crate::kv::{Batch, Groups, Layout, Malformed, Medium, Record, Span, StoredRecord};
+use crate::kv::{EventBatch, Groups, Layout, Malformed, Record, Span, StoredRecord};
 
 pub(super) struct Draft<'a> {
     /// Where this event's part of each vector begins.
@@ -38,7 +38,7 @@ struct Has {
 /// A medium, or one that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    Own(Medium),
+    Own(Tier),
     Shared,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
     pub(super) fn read_stored(
         reader: &mut Reader<'a>,
         layout: Layout,
-        batch: &mut Batch,
+        batch: &mut EventBatch,
     ) -> Result<Draft<'a>, Malformed> {
         let draft = Draft::read(reader, layout, &STORED, batch)?;
         if !draft.has.names || !draft.has.tokens {
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
     pub(super) fn read_removed(
         reader: &mut Reader<'a>,
         layout: Layout,
-        batch: &mut Batch,
+        batch: &mut EventBatch,
     ) -> Result<Draft<'a>, Malformed> {
         let draft = Draft::read(reader, layout, &REMOVED, batch)?;
         if !draft.has.names {
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
         reader: &mut Reader<'a>,
         layout: Layout,
         order: &[Field],
-        batch: &mut Batch,
+        batch: &mut EventBatch,
     ) -> Result<Draft<'a>, Malformed> {
         let mut draft = Draft::new(batch);
         match layout {
@@ -124,7 +124,7 @@ impl<'a> Draft<'a> {
         Ok(draft)
     }
 
-    fn new(batch: &Batch) -> Draft<'a> {
+    fn new(batch: &EventBatch) -> Draft<'a> {
         Draft {
             names_start: batch.names.len(),
             tokens_start: batch.tokens.len(),
@@ -138,7 +138,7 @@ impl<'a> Draft<'a> {
             extra_keys: None,
             group: None,
             kind: None,
-            place: Place::Own(Medium::Gpu),
+            place: Place::Own(Tier::Gpu),
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Draft<'a> {
         &mut self,
         field: Field,
         reader: &mut Reader<'a>,
-        batch: &mut Batch,
+        batch: &mut EventBatch,
     ) -> Result<(), Malformed> {
         match field {
             Field::Names => {
@@ -198,11 +198,15 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    pub(super) fn finish_stored(mut self, groups: &mut Groups, batch: &mut Batch) -> Result<(), Malformed> {
+    pub(super) fn finish_stored(
+        mut self,
+        groups: &mut Groups,
+        batch: &mut EventBatch,
+    ) -> Result<(), Malformed> {
         if let (Some(group), Some(kind)) = (self.group, self.kind) {
             groups.declare(group, kind);
         }
-        let Some(medium) = self.counted(groups, batch) else { return Ok(()) };
+        let Some(tier) = self.counted(groups, batch) else { return Ok(()) };
         if let Some(extra_keys) = self.extra_keys {
             self.read_extras(extra_keys, batch)?;
         }
@@ -222,20 +226,20 @@ impl<'a> Draft<'a> {
             salt,
             parent: self.parent,
             block_tokens: self.block_tokens,
-            medium,
+            tier,
         }));
         Ok(())
     }
 
-    pub(super) fn finish_removed(self, groups: &Groups, batch: &mut Batch) {
-        if let Some(medium) = self.counted(groups, batch) {
+    pub(super) fn finish_removed(self, groups: &Groups, batch: &mut EventBatch) {
+        if let Some(tier) = self.counted(groups, batch) {
             let names = Span::new(self.names_start, batch.names.len());
-            batch.records.push(Record::Removed { names, medium });
+            batch.records.push(Record::Removed { names, tier });
         }
     }
 
-    /// The medium, unless the event is left out: then what it put into the batch is taken out.
-    fn counted(&self, groups: &Groups, batch: &mut Batch) -> Option<Medium> {
+    /// The tier, unless the event is left out: then what it put into the batch is taken out.
+    fn counted(&self, groups: &Groups, batch: &mut EventBatch) -> Option<Tier> {
         let is_full = match (self.group, self.kind) {
             (Some(group), _) => groups.is_full(group),
             (None, Some(kind)) => {
@@ -247,7 +251,7 @@ impl<'a> Draft<'a> {
             (None, None) => true,
         };
         match self.place {
-            Place::Own(medium) if is_full => return Some(medium),
+            Place::Own(tier) if is_full => return Some(tier),
             Place::Own(_) => batch.skipped.groups += 1,
             Place::Shared => batch.skipped.remote += 1,
         }
@@ -258,7 +262,7 @@ impl<'a> Draft<'a> {
 
     /// One list a block: the adapter's name, pairs of an image and its offset, the salt if the block begins
     /// the prompt, digests of embeddings. The first and the third are told elsewhere; the rest is hashed.
-    fn read_extras(&mut self, mut reader: Reader<'a>, batch: &mut Batch) -> Result<(), Malformed> {
+    fn read_extras(&mut self, mut reader: Reader<'a>, batch: &mut EventBatch) -> Result<(), Malformed> {
         let blocks = reader.count()?;
         if reader.are_nil(blocks) {
             return Ok(());
@@ -341,9 +345,9 @@ impl Place {
     /// the slowest, so that it is never preferred to what is known to be near.
     fn of_medium(name: &[u8]) -> Place {
         match name {
-            b"GPU" => return Place::Own(Medium::Gpu),
-            b"CPU" | b"CPU_PINNED" => return Place::Own(Medium::Cpu),
-            b"STORAGE" | b"DISK" => return Place::Own(Medium::Disk),
+            b"GPU" => return Place::Own(Tier::Gpu),
+            b"CPU" | b"CPU_PINNED" => return Place::Own(Tier::Cpu),
+            b"STORAGE" | b"DISK" => return Place::Own(Tier::Disk),
             _ => {}
         }
         let name = name.to_ascii_lowercase();
@@ -351,16 +355,16 @@ impl Place {
             |words: &[&str]| words.iter().any(|it| memchr::memmem::find(&name, it.as_bytes()).is_some());
         match () {
             () if has(&["external", "remote"]) => Place::Shared,
-            () if has(&["gpu", "cuda", "hbm"]) => Place::Own(Medium::Gpu),
-            () if has(&["cpu", "host", "ram"]) => Place::Own(Medium::Cpu),
-            () => Place::Own(Medium::Disk),
+            () if has(&["gpu", "cuda", "hbm"]) => Place::Own(Tier::Gpu),
+            () if has(&["cpu", "host", "ram"]) => Place::Own(Tier::Cpu),
+            () => Place::Own(Tier::Disk),
         }
     }
 
     fn of_locality(name: &[u8]) -> Place {
         match name.eq_ignore_ascii_case(b"remote") {
             true => Place::Shared,
-            false => Place::Own(Medium::Gpu),
+            false => Place::Own(Tier::Gpu),
         }
     }
 
@@ -425,7 +429,7 @@ fn read_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
     simdutf8::basic::from_utf8(text).map_err(|_| reader.malformed("text that is not UTF-8"))
 }
 
-fn add_text(batch: &mut Batch, text: fmt::Arguments<'_>) -> Span {
+fn add_text(batch: &mut EventBatch, text: fmt::Arguments<'_>) -> Span {
     let start = batch.texts.len();
     // A string takes all that is written to it.
     let _ = batch.texts.write_fmt(text);

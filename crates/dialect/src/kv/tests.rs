@@ -97,14 +97,14 @@ fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
-fn decoded(payload: &[u8]) -> Batch {
-    let mut batch = Batch::default();
+fn decoded(payload: &[u8]) -> EventBatch {
+    let mut batch = EventBatch::default();
     decode(payload, &mut Groups::default(), &mut batch).unwrap();
     batch
 }
 
 #[track_caller]
-fn check(payload: &[u8], expected: &[Event<'_>]) {
+fn check(payload: &[u8], expected: &[KvEvent<'_>]) {
     let batch = decoded(payload);
     assert_eq!(batch.events().collect::<Vec<_>>(), expected);
 }
@@ -133,7 +133,7 @@ const PARENT: u64 = 0x3839_3a3b_3c3d_3e3f;
 const MINUS_FIVE: u64 = u64::MAX - 4;
 
 /// What most examples hold.
-const ONE: Stored<'_> = Stored {
+const ONE: StoredBlocks<'_> = StoredBlocks {
     names: &[NAME],
     parent: None,
     tokens: &[100, 101, 102, 103],
@@ -141,10 +141,10 @@ const ONE: Stored<'_> = Stored {
     adapter: None,
     salt: None,
     extras: &[],
-    medium: Medium::Gpu,
+    tier: Tier::Gpu,
 };
 
-const GONE: Event<'_> = Event::Removed { names: &[NAME], medium: Medium::Gpu };
+const GONE: KvEvent<'_> = KvEvent::Removed { names: &[NAME], tier: Tier::Gpu };
 
 #[test]
 fn arrays_of_every_vllm_are_read() {
@@ -155,20 +155,20 @@ fn arrays_of_every_vllm_are_read() {
         ("93cb3ff8000000000000919a", "c0a3475055c091c00000"),
         ("93cb3ff8000000000000919c", "c0a3475055c091c000ae66756c6c5f617474656e74696f6ec000"),
     ] {
-        check(&hex(&format!("{head}{stored}{tail}")), &[Event::Stored(ONE)]);
+        check(&hex(&format!("{head}{stored}{tail}")), &[KvEvent::Stored(ONE)]);
     }
     check(
         &hex(&format!("93cb3ff80000000000009198{stored}01a3475055a873716c2d6c6f726100")),
-        &[Event::Stored(Stored { adapter: Some("sql-lora"), ..ONE })],
+        &[KvEvent::Stored(StoredBlocks { adapter: Some("sql-lora"), ..ONE })],
     );
     check(
         &hex(&format!("93cb3ff80000000000009199{stored}c0a3475055c09191a473616c7400")),
-        &[Event::Stored(Stored { salt: Some("salt"), ..ONE })],
+        &[KvEvent::Stored(StoredBlocks { salt: Some("salt"), ..ONE })],
     );
     let with_parent = "93cb3ff80000000000009197ab426c6f636b53746f72656491cf18191a1b1c1d1e1fcf38393a3b3c3d3e3f946465666704c0a347505500";
-    check(&hex(with_parent), &[Event::Stored(Stored { parent: Some(PARENT), ..ONE })]);
+    check(&hex(with_parent), &[KvEvent::Stored(StoredBlocks { parent: Some(PARENT), ..ONE })]);
     let digest = "93cb3ff80000000000009197ab426c6f636b53746f72656491c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fc0946465666704c0a347505500";
-    check(&hex(digest), &[Event::Stored(ONE)]);
+    check(&hex(digest), &[KvEvent::Stored(ONE)]);
 }
 
 #[test]
@@ -177,45 +177,50 @@ fn arrays_of_removals_and_clears_are_read() {
     for (head, tail) in [("9192", "00"), ("9193", "a347505500"), ("9194", "a34750550000")] {
         check(&hex(&format!("93cb3ff8000000000000{head}{removed}{tail}")), &[GONE]);
     }
-    check(&hex("93cb3ff80000000000009191b0416c6c426c6f636b73436c656172656400"), &[Event::Cleared]);
+    check(&hex("93cb3ff80000000000009191b0416c6c426c6f636b73436c656172656400"), &[KvEvent::Cleared]);
     check(&hex("93cb3ff800000000000090c0"), &[]);
 }
 
 #[test]
 fn maps_of_newer_vllm_are_read() {
     let three = "93cb3ff8000000000000938ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf18191a1b1c1d1e1fb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739464656667aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf18191a1b1c1d1e1fa66d656469756da3475055a967726f75705f6964780081a474797065b0416c6c426c6f636b73436c656172656400";
-    check(&hex(three), &[Event::Stored(ONE), GONE, Event::Cleared]);
+    check(&hex(three), &[KvEvent::Stored(ONE), GONE, KvEvent::Cleared]);
     let adapted = "93cb3ff8000000000000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fb1706172656e745f626c6f636b5f68617368c420202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3fa9746f6b656e5f6964739464656667aa626c6f636b5f73697a6504a76c6f72615f696401a66d656469756da3475055a96c6f72615f6e616d65a873716c2d6c6f7261aa65787472615f6b6579739192a873716c2d6c6f7261a473616c74a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00";
     // With a parent this is no first block, so its last string is not a salt, whatever it is.
     let extra = maitre_base::hash::pair(0, maitre_base::hash::bytes(0, b"\xa4salt"));
     check(
         &hex(adapted),
-        &[Event::Stored(Stored { parent: Some(PARENT), adapter: Some("sql-lora"), extras: &[extra], ..ONE })],
+        &[KvEvent::Stored(StoredBlocks {
+            parent: Some(PARENT),
+            adapter: Some("sql-lora"),
+            extras: &[extra],
+            ..ONE
+        })],
     );
 }
 
 #[test]
 fn arrays_of_sglang_are_read() {
-    let stored = Stored { names: &[MINUS_FIVE], ..ONE };
+    let stored = StoredBlocks { names: &[MINUS_FIVE], ..ONE };
     check(
         &hex(
             "93cb3ff80000000000009397ab426c6f636b53746f72656491fbc0946465666704c0a347505593ac426c6f636b52656d6f76656491fba347505591b0416c6c426c6f636b73436c656172656400",
         ),
         &[
-            Event::Stored(stored),
-            Event::Removed { names: &[MINUS_FIVE], medium: Medium::Gpu },
-            Event::Cleared,
+            KvEvent::Stored(stored),
+            KvEvent::Removed { names: &[MINUS_FIVE], tier: Tier::Gpu },
+            KvEvent::Cleared,
         ],
     );
     check(
         &hex(
             "93cb3ff80000000000009198ab426c6f636b53746f72656491fbc0946465666704c0a347505581aa63616368655f73616c74a874656e616e742d6100",
         ),
-        &[Event::Stored(Stored { salt: Some("tenant-a"), ..stored })],
+        &[KvEvent::Stored(StoredBlocks { salt: Some("tenant-a"), ..stored })],
     );
     check(
         &hex("93cb3ff80000000000009196ab426c6f636b53746f72656491fbc0946465666704c000"),
-        &[Event::Stored(stored)],
+        &[KvEvent::Stored(stored)],
     );
 }
 
@@ -249,11 +254,12 @@ fn stored(others: &[(&'static str, Value)]) -> Value {
     Map(pairs)
 }
 
-const TWO: Stored<'_> = Stored { names: &[1, 2], tokens: &[10, 20, 30, 40], block_tokens: 2, ..ONE };
+const TWO: StoredBlocks<'_> =
+    StoredBlocks { names: &[1, 2], tokens: &[10, 20, 30, 40], block_tokens: 2, ..ONE };
 
 #[track_caller]
-fn check_stored(others: &[(&'static str, Value)], expected: Stored<'_>) {
-    check(&payload(vec![stored(others)]), &[Event::Stored(expected)]);
+fn check_stored(others: &[(&'static str, Value)], expected: StoredBlocks<'_>) {
+    check(&payload(vec![stored(others)]), &[KvEvent::Stored(expected)]);
 }
 
 #[test]
@@ -263,7 +269,7 @@ fn order_of_keys_and_keys_of_the_future_do_not_matter() {
     check_stored(&[("session_id", text("s")), ("ownership", Nil), ("news", nested)], TWO);
     let long = [text("BlockStored"), ints(&[1, 2]), Nil, ints(&[10, 20, 30, 40]), Int(2)];
     let more = std::iter::repeat_n(Nil, 8).chain([text("LOCAL"), Map(vec![]), ints(&[1])]);
-    check(&payload(vec![Array(long.into_iter().chain(more).collect())]), &[Event::Stored(TWO)]);
+    check(&payload(vec![Array(long.into_iter().chain(more).collect())]), &[KvEvent::Stored(TWO)]);
 }
 
 #[test]
@@ -272,24 +278,27 @@ fn events_nobody_knows_are_counted_and_passed_over() {
     let odd_array = Array(vec![text("BlockPinned"), Map(vec![("x", ints(&[1]))])]);
     let clear = Array(vec![text("AllBlocksCleared"), Nil]);
     let batch = decoded(&payload(vec![odd, odd_array, clear]));
-    assert_eq!(batch.events().collect::<Vec<_>>(), [Event::Cleared]);
+    assert_eq!(batch.events().collect::<Vec<_>>(), [KvEvent::Cleared]);
     assert_eq!(batch.skipped(), Skipped { unknown: 2, ..Skipped::default() });
 }
 
 #[test]
 fn media_have_a_class_whatever_they_are_called() {
     for (name, medium) in [
-        ("GPU", Medium::Gpu),
-        ("CPU", Medium::Cpu),
-        ("CPU_PINNED", Medium::Cpu),
-        ("LocalCPUBackend", Medium::Cpu),
-        ("DISK", Medium::Disk),
-        ("STORAGE", Medium::Disk),
-        ("nvme0", Medium::Disk),
-        ("", Medium::Disk),
+        ("GPU", Tier::Gpu),
+        ("CPU", Tier::Cpu),
+        ("CPU_PINNED", Tier::Cpu),
+        ("LocalCPUBackend", Tier::Cpu),
+        ("DISK", Tier::Disk),
+        ("STORAGE", Tier::Disk),
+        ("nvme0", Tier::Disk),
+        ("", Tier::Disk),
     ] {
-        check_stored(&[("medium", text(name))], Stored { medium, ..TWO });
-        check_stored(&[("locality", text("LOCAL")), ("medium", text(name))], Stored { medium, ..TWO });
+        check_stored(&[("medium", text(name))], StoredBlocks { tier: medium, ..TWO });
+        check_stored(
+            &[("locality", text("LOCAL")), ("medium", text(name))],
+            StoredBlocks { tier: medium, ..TWO },
+        );
     }
 }
 
@@ -314,7 +323,7 @@ fn removed(group: Value) -> Value {
 fn only_blocks_that_make_a_prefix_count() {
     let of = |kind: &str| vec![stored(&[("kv_cache_spec_kind", text(kind)), ("group_idx", Int(1))])];
     for kind in ["full_attention", "mla_attention", "sink_full_attention"] {
-        check(&payload(of(kind)), &[Event::Stored(TWO)]);
+        check(&payload(of(kind)), &[KvEvent::Stored(TWO)]);
     }
     let groups = Skipped { groups: 1, ..Skipped::default() };
     for kind in ["sliding_window", "sliding_window_mla", "mamba", "chunked_local_attention", "unknown", "new"]
@@ -332,11 +341,11 @@ fn only_blocks_that_make_a_prefix_count() {
 fn removals_follow_the_group_whose_stores_counted() {
     // A model whose first group has a window, and whose second is the one to index.
     let of = |group, kind| stored(&[("group_idx", Int(group)), ("kv_cache_spec_kind", text(kind))]);
-    let (mut groups, mut batch) = (Groups::default(), Batch::default());
+    let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
     let first = payload(vec![of(0, "sliding_window"), of(1, "full_attention")]);
     decode(&first, &mut groups, &mut batch).unwrap();
-    assert_eq!(batch.events().collect::<Vec<_>>(), [Event::Stored(TWO)]);
-    let gone = Event::Removed { names: &[1], medium: Medium::Gpu };
+    assert_eq!(batch.events().collect::<Vec<_>>(), [KvEvent::Stored(TWO)]);
+    let gone = KvEvent::Removed { names: &[1], tier: Tier::Gpu };
     for (group, expected) in [(Int(0), None), (Int(1), Some(gone)), (Int(2), None), (Nil, Some(gone))] {
         decode(&payload(vec![removed(group.clone())]), &mut groups, &mut batch).unwrap();
         assert_eq!(batch.events().next(), expected, "{group:?}");
@@ -345,10 +354,10 @@ fn removals_follow_the_group_whose_stores_counted() {
 
 #[test]
 fn counts_of_names_and_tokens_need_not_agree() {
-    check_stored(&[("block_hashes", ints(&[2]))], Stored { names: &[2], ..TWO });
+    check_stored(&[("block_hashes", ints(&[2]))], StoredBlocks { names: &[2], ..TWO });
     check_stored(
         &[("token_ids", Array(vec![])), ("block_size", Int(0)), ("medium", text("CPU"))],
-        Stored { tokens: &[], block_tokens: 0, medium: Medium::Cpu, ..TWO },
+        StoredBlocks { tokens: &[], block_tokens: 0, tier: Tier::Cpu, ..TWO },
     );
 }
 
@@ -366,8 +375,11 @@ fn of_a_pair_of_tokens_the_first_is_the_prompts() {
 
 #[test]
 fn an_adapter_without_a_name_is_still_not_the_model_itself() {
-    check_stored(&[("lora_id", Int(3))], Stored { adapter: Some("lora_id:3"), ..TWO });
-    check_stored(&[("lora_id", Int(3)), ("lora_name", text("a"))], Stored { adapter: Some("a"), ..TWO });
+    check_stored(&[("lora_id", Int(3))], StoredBlocks { adapter: Some("lora_id:3"), ..TWO });
+    check_stored(
+        &[("lora_id", Int(3)), ("lora_name", text("a"))],
+        StoredBlocks { adapter: Some("a"), ..TWO },
+    );
 }
 
 fn extra(keys: &[Value]) -> u64 {
@@ -383,22 +395,22 @@ fn extra_keys_are_told_apart() {
     let image = Array(vec![text("image"), Int(3)]);
     let embedding = Bytes(vec![7; 32]);
     let keys = |blocks: &[Value]| ("extra_keys", Array(blocks.to_vec()));
-    let salted = Stored { salt: Some("salt"), ..TWO };
+    let salted = StoredBlocks { salt: Some("salt"), ..TWO };
     check_stored(&[keys(&[Nil, Nil])], TWO);
     check_stored(&[keys(&[Array(vec![text("salt")]), Nil])], salted);
     check_stored(&[keys(&[Array(vec![text("")])])], TWO);
-    let adapted = Stored { adapter: Some("a"), ..TWO };
+    let adapted = StoredBlocks { adapter: Some("a"), ..TWO };
     let of_adapter = [("lora_name", text("a")), keys(&[Array(vec![text("a")]), Array(vec![text("a")])])];
     check_stored(&of_adapter, adapted);
     // An adapter and a salt of the same name: the first is the one, the last the other.
     check_stored(
         &[("lora_name", text("a")), keys(&[Array(vec![text("a"), text("a")])])],
-        Stored { salt: Some("a"), ..adapted },
+        StoredBlocks { salt: Some("a"), ..adapted },
     );
     let all = Array(vec![text("a"), image.clone(), text("salt"), embedding.clone()]);
     check_stored(
         &[("lora_name", text("a")), keys(&[all, Array(vec![text("a"), image.clone()])])],
-        Stored {
+        StoredBlocks {
             adapter: Some("a"),
             extras: &[extra(&[image.clone(), embedding]), extra(std::slice::from_ref(&image))],
             ..salted
@@ -407,11 +419,11 @@ fn extra_keys_are_told_apart() {
     // In the middle of a prompt no string is a salt; and lists need not be as many as the blocks.
     check_stored(
         &[("parent_block_hash", Int(9)), keys(&[Array(vec![text("b")])])],
-        Stored { parent: Some(9), extras: &[extra(&[text("b")]), 0], ..TWO },
+        StoredBlocks { parent: Some(9), extras: &[extra(&[text("b")]), 0], ..TWO },
     );
     check_stored(
         &[keys(&[Nil, Array(vec![image.clone()]), Array(vec![image.clone()])])],
-        Stored { extras: &[0, extra(&[image])], ..TWO },
+        StoredBlocks { extras: &[0, extra(&[image])], ..TWO },
     );
 }
 
@@ -419,7 +431,7 @@ fn extra_keys_are_told_apart() {
 fn a_field_that_comes_twice_counts_once() {
     let Map(mut pairs) = stored(&[]) else { unreachable!() };
     pairs.extend([("block_hashes", ints(&[1, 2])), ("token_ids", ints(&[10, 20, 30, 40]))]);
-    check(&payload(vec![Map(pairs)]), &[Event::Stored(TWO)]);
+    check(&payload(vec![Map(pairs)]), &[KvEvent::Stored(TWO)]);
 }
 
 #[test]
@@ -446,7 +458,7 @@ fn malformed_payloads_say_what_is_wrong() {
     let mut not_utf8 = event(stored(&[("lora_name", text("?"))]));
     not_utf8.iter_mut().filter(|it| **it == b'?').for_each(|it| *it = 0xff);
     check_malformed(&not_utf8, "text that is not UTF-8");
-    let error = decode(b"\x92\xc0\x90", &mut Groups::default(), &mut Batch::default()).unwrap_err();
+    let error = decode(b"\x92\xc0\x90", &mut Groups::default(), &mut EventBatch::default()).unwrap_err();
     assert_eq!(error.to_string(), "decode kv events: no time of a batch at byte 2");
     check_malformed(&vec![0; PAYLOAD_BYTES_MAX + 1], "a payload past its bound");
 }
@@ -462,7 +474,7 @@ fn a_length_of_four_billion_reserves_nothing() {
             bytes.push(marker);
             bytes.extend_from_slice(&[0xff; 4]);
             bytes.extend_from_slice(&before);
-            let mut batch = Batch::default();
+            let mut batch = EventBatch::default();
             assert!(decode(&bytes, &mut Groups::default(), &mut batch).is_err());
             assert!(batch.names.capacity() < 64 && batch.tokens.capacity() < 64);
         }
@@ -480,10 +492,10 @@ fn nesting_without_end_is_passed_over_without_a_stack() {
 
 #[test]
 fn a_batch_filled_again_allocates_nothing() {
-    let (mut groups, mut batch) = (Groups::default(), Batch::default());
+    let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
     let keys = ("extra_keys", Array(vec![Array(vec![text("a"), Int(3)]), Nil]));
     let bytes = payload(vec![stored(&[("lora_name", text("a")), keys]), removed(Nil), stored(&[])]);
-    let room = |batch: &Batch| {
+    let room = |batch: &EventBatch| {
         let lists = [batch.names.capacity(), batch.tokens.capacity(), batch.extras.capacity()];
         (lists, batch.records.capacity(), batch.texts.capacity())
     };
@@ -538,10 +550,10 @@ fn event() -> impl Strategy<Value = Value> {
 }
 
 /// What every batch keeps, however it came about.
-fn exercise(bytes: &[u8], groups: &mut Groups, batch: &mut Batch) -> bool {
+fn exercise(bytes: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> bool {
     let is_read = decode(bytes, groups, batch).is_ok();
     for event in batch.events() {
-        if let Event::Stored(stored) = event {
+        if let KvEvent::Stored(stored) = event {
             assert!(stored.extras.is_empty() || stored.extras.len() == stored.names.len());
         }
     }
@@ -566,7 +578,7 @@ proptest! {
     #[test]
     fn every_beginning_is_malformed(events in prop::collection::vec(event(), 0..4)) {
         let bytes = payload(events);
-        let (mut groups, mut batch) = (Groups::default(), Batch::default());
+        let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
         for length in 0..bytes.len() {
             prop_assert!(!exercise(&bytes[..length], &mut groups, &mut batch), "{} bytes", length);
         }
@@ -583,15 +595,15 @@ proptest! {
                 let at = rng.below(bytes.len());
                 bytes[at] = rng.next_u64() as u8;
             }
-            exercise(&bytes, &mut groups, &mut Batch::default());
+            exercise(&bytes, &mut groups, &mut EventBatch::default());
         }
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-        exercise(&bytes, &mut Groups::default(), &mut Batch::default());
+        exercise(&bytes, &mut Groups::default(), &mut EventBatch::default());
         let inside = [&b"\x92\x00\x91\x9c\xabBlockStored"[..], &bytes].concat();
-        exercise(&inside, &mut Groups::default(), &mut Batch::default());
+        exercise(&inside, &mut Groups::default(), &mut EventBatch::default());
     }
 }
 

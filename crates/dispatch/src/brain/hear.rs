@@ -12,7 +12,7 @@ use maitre_queue::{Passed, Share};
 use super::Brain;
 use super::wait::{Freed, UNLISTED, number};
 use crate::event::Effect;
-use crate::peers::{Judged, Load, PeerUpdate};
+use crate::peers::{Judged, PeerUpdate};
 
 /// Pins of models or workers that we have not met yet, kept for when we do: a router that has just started hears of
 /// sessions before its workers have told what they serve. Chosen, like all that is kept for others; beyond it a session
@@ -79,8 +79,8 @@ impl Brain {
 
     pub(super) fn hear(&mut self, now: Instant, news: PeerUpdate<'_>, effects: &mut Vec<Effect>) {
         match news {
-            PeerUpdate::Promised { worker, load } => {
-                self.fleet.promised_elsewhere(now, worker, load.promised());
+            PeerUpdate::Promised { worker, work } => {
+                self.fleet.promised_elsewhere(now, worker, work);
             }
             PeerUpdate::Judged { worker, judged } => self.hear_judged(now, worker, judged, effects),
             PeerUpdate::Pinned { model, session, worker } => {
@@ -112,13 +112,13 @@ impl Brain {
 
     /// What others have promised may have become less: room for those who wait here.
     pub(super) fn frees_elsewhere(&self, news: &PeerUpdate<'_>) -> Freed {
-        let PeerUpdate::Promised { worker, load } = news else { return Freed::Nobody };
+        let PeerUpdate::Promised { worker, work } = news else { return Freed::Nobody };
         let Some(worker) = self.fleet.by_key(*worker) else { return Freed::Nobody };
-        let before = Load::of(&worker.elsewhere);
-        let shrinks = load.requests < before.requests
-            || load.prefilling < before.prefilling
-            || load.prefill < before.prefill
-            || load.context < before.context;
+        let before = worker.promised_by_others.work;
+        let shrinks = work.requests < before.requests
+            || work.prefilling < before.prefilling
+            || work.prefill < before.prefill
+            || work.context < before.context;
         if shrinks { Freed::Worker(worker.id) } else { Freed::Nobody }
     }
 

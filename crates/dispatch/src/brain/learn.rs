@@ -31,7 +31,7 @@ impl Brain {
         let Some(open) = self.open.get_mut(&request.0).filter(|it| it.form == Form::Stream) else { return };
         let Some(place) = open.placement.as_mut() else { return };
         let Some(worker) = self.fleet.worker(place.worker) else { return };
-        let (requests, done) = (worker.promised_by_all().requests, worker.prefilled);
+        let (requests, done) = (worker.promised_by_all().work.requests, worker.prefilled);
         let before = place.mark.replace(Mark { at: now, pieces, requests, done });
         if let Some(before) = before.filter(|it| pieces >= it.pieces + STRETCH) {
             let steps = pieces - before.pieces;
@@ -55,7 +55,7 @@ impl Brain {
     /// What it tells of its speed.
     pub(super) fn learn_pace(&mut self, now: Instant, form: Form, place: &Attempt, steps: u32) {
         let Some(worker) = self.fleet.worker(place.worker) else { return };
-        let (rates, requests) = (worker.rates, worker.promised_by_all().requests);
+        let (rates, requests) = (worker.rates, worker.promised_by_all().work.requests);
         // Others on the worker besides this one, over its life: about the mean of its ends.
         let others = |then: u32| (f64::from(then) + f64::from(requests)) / 2.0;
         match (form, place.first) {

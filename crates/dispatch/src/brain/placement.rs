@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::bend::Scale;
 use maitre_fleet::fleet::Hold;
-use maitre_fleet::{ModelId, Promise, Slot, Wanted, WorkerSnapshot};
-use maitre_policy::{Adapter, Ask, Candidate, Name, Pace, Pick, Reported, Room, Strategy};
+use maitre_fleet::{ModelId, Wanted, WorkerSnapshot};
+use maitre_policy::{Ask, Candidate, Name, Pace, Pick, Strategy};
 use maitre_queue::knee::{self, Caps, Limits};
 
 use super::{Attempt, Brain, PendingRequest, model_of};
@@ -87,8 +87,8 @@ impl Brain {
         let name = self.strategy_of(open.wanted).name();
         if !name.prices_adapters() {
             // Whoever cannot price an adapter goes where it is, then where it fits.
-            let best = self.snapshots.iter().map(|it| it.slot).min();
-            self.snapshots.retain(|it| Some(it.slot) == best);
+            let best = self.snapshots.iter().map(|it| it.adapter).min();
+            self.snapshots.retain(|it| Some(it.adapter) == best);
         }
         match open.prompt.as_ref().filter(|_| name.needs().cache) {
             Some(prompt) => {
@@ -389,8 +389,8 @@ fn has_room(snapshot: &WorkerSnapshot, promise: &Promise, knee: Knee) -> bool {
     // One that has nothing to do takes anything: if not now, when? What no cache could ever hold waits for nothing. As
     // engines do, we ask for room for the prompt, and see about the answer when it comes.
     let fits = snapshot.promised.requests == 0
-        || snapshot.room.is_none_or(|(capacity, _)| {
-            let room = (capacity.0 as f64 * CACHE_FULL) as u64;
+        || snapshot.room.is_none_or(|it| {
+            let room = (it.capacity.0 as f64 * CACHE_FULL) as u64;
             promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
         });
     fits && knee.is_above(snapshot)
@@ -405,8 +405,9 @@ fn promise(ask: &Ask, held: Held) -> Promise {
 /// Those who wait for this one will be there before anybody who comes now.
 fn reckon(candidate: &mut Candidate, awaited: Awaited) {
     candidate.requests += awaited.requests;
-    candidate.prefilling += awaited.requests;
-    candidate.prefill += awaited.prefill;
+    candidate.promised.requests += awaited.requests;
+    candidate.promised.prefilling += awaited.requests;
+    candidate.promised.prefill += awaited.prefill;
     candidate.wait_seconds += awaited.prefill.0 as f64 * candidate.pace.prefill_token;
 }
 
@@ -415,9 +416,7 @@ fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate 
         worker: snapshot.worker,
         key: snapshot.key,
         requests: snapshot.requests,
-        prefilling: snapshot.promised.prefilling,
-        prefill: snapshot.promised.prefill,
-        decode: snapshot.promised.decode,
+        promised: snapshot.promised,
         share: snapshot.share,
         held: held.tokens,
         held_below: held.below,
@@ -431,15 +430,8 @@ fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate 
             step_request: snapshot.decode.slope,
         },
         wait_seconds: snapshot.wait_seconds,
-        room: snapshot.room.map(|(capacity, pinned)| Room { capacity, pinned }),
-        reported: Reported {
-            waiting: snapshot.waiting.map(|it| u32::try_from(it).unwrap_or(u32::MAX)),
-            kv_usage: snapshot.kv_usage,
-        },
-        adapter: match snapshot.slot {
-            Slot::Ready => Adapter::Ready,
-            Slot::Loads => Adapter::Loads,
-            Slot::Waits => Adapter::Waits,
-        },
+        room: snapshot.room,
+        reported: snapshot.reported,
+        adapter: snapshot.adapter,
     }
 }

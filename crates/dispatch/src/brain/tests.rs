@@ -4,10 +4,10 @@ use super::*;
 use crate::event::{Failure, Placement};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
-use maitre_base::{ClassId, TenantId, Tokens};
-use maitre_fleet::Slot;
-use maitre_fleet::promise::Promised;
+use maitre_base::{AdapterSlot, ClassId, KvRoom, PromisedWork, TenantId, Tokens};
 use maitre_index as index;
+use maitre_index::Root;
+use maitre_index::prefix::Unit;
 use maitre_policy::Name;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::collections::BTreeMap;
@@ -75,8 +75,8 @@ impl Table {
         outcome(&self.break_down(request, failure))
     }
 
-    fn promised(&self) -> Vec<Promised> {
-        self.brain.fleet().workers().map(|it| it.promised).collect()
+    fn promised(&self) -> Vec<PromisedWork> {
+        self.brain.fleet().workers().map(|it| it.promised.work).collect()
     }
 }
 
@@ -120,19 +120,18 @@ fn outcome(effects: &[Effect]) -> Result<u32, Refusal> {
 fn a_request_is_promised_while_it_is_open_and_only_then() {
     let mut table = Table::of(1);
     assert_eq!(table.arrive(1, Some("llama")), Ok(0));
-    let full = Promised {
+    let full = PromisedWork {
         requests: 1,
         prefilling: 1,
         prefill: Tokens(1_000),
         decode: Tokens(100),
         context: Tokens(1_100),
-        progress: table.now,
     };
     assert_eq!(table.promised(), [full]);
     table.begin(1);
-    assert_eq!(table.promised(), [Promised { prefill: Tokens(0), prefilling: 0, ..full }]);
+    assert_eq!(table.promised(), [PromisedWork { prefill: Tokens(0), prefilling: 0, ..full }]);
     table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
-    assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default()], 0));
+    assert_eq!((table.promised(), table.brain.open()), (vec![PromisedWork::default()], 0));
 }
 
 #[test]
@@ -162,7 +161,7 @@ fn what_never_left_is_tried_on_every_worker() {
     assert_eq!(table.fail(1, Failure::Unreachable), Ok(2));
     let nobody_left = Refusal::Failed { last: Failure::Refused };
     assert_eq!(table.fail(1, Failure::Refused), Err(nobody_left));
-    assert_eq!(table.promised(), [Promised::default(); 3]);
+    assert_eq!(table.promised(), [PromisedWork::default(); 3]);
 }
 
 #[test]
@@ -258,7 +257,7 @@ proptest! {
         for request in 0..30 {
             table.on(Event::Left { request: RequestId(request) });
         }
-        prop_assert_eq!(table.promised(), [Promised::default(); 3]);
+        prop_assert_eq!(table.promised(), [PromisedWork::default(); 3]);
         prop_assert_eq!(table.brain.open(), 0);
     }
 }

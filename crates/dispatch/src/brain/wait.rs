@@ -242,9 +242,7 @@ impl Brain {
             | Event::WorkerGone { .. }
             | Event::WorkerWeighed { .. }
             | Event::Streamed { .. }
-            | Event::BlocksStored { .. }
-            | Event::BlocksRemoved { .. }
-            | Event::BlocksCleared { .. }
+            | Event::CacheChanged { .. }
             | Event::TrustChanged { .. } => Freed::Nobody,
         }
     }

@@ -12,7 +12,7 @@ use maitre_cluster::Spent;
 use maitre_fleet::Fleet;
 
 use crate::cache::Prompt;
-use crate::peers::{Judged, Load, Outbox};
+use crate::peers::{Judged, Outbox};
 
 /// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: a second of what one router
 /// seats at the most, and fifty times what comes between two fetches.
@@ -106,7 +106,7 @@ impl DirtySet {
         outbox.clear();
         self.is_any = false;
         for worker in self.promised.drain().filter_map(|it| fleet.worker(it)) {
-            outbox.promised.push((worker.key, Load::of(&worker.promised)));
+            outbox.promised.push((worker.key, worker.promised.work));
         }
         for worker in self.judged.drain().filter_map(|it| fleet.worker(it)) {
             outbox.judged.extend(Judged::of(worker).map(|it| (worker.key, it)));
@@ -209,6 +209,7 @@ impl<T: PartialEq> Latest<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use maitre_base::PromisedWork;
 
     #[test]
     fn the_latest_are_kept_in_order_and_the_rest_is_counted() {
@@ -277,7 +278,10 @@ mod tests {
         dirty.join(9, worker);
         dirty.take(&fleet, &mut outbox);
         assert_eq!(outbox.gone, [8]);
-        assert_eq!(outbox.promised, [(maitre_fleet::worker::key("http://127.0.0.1:1"), Load::default())]);
+        assert_eq!(
+            outbox.promised,
+            [(maitre_fleet::worker::key("http://127.0.0.1:1"), PromisedWork::default())]
+        );
         assert!(!dirty.is_any());
     }
 }

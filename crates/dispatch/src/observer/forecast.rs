@@ -144,17 +144,14 @@ fn raw(ask: &Ask, candidate: &Candidate) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use maitre_base::{Rng, Tokens, hash};
-    use maitre_policy::{Adapter, Reported};
+    use maitre_base::{AdapterSlot, FreshLoad, PromisedWork, Rng, Tokens, hash};
 
     fn worker(number: u32, requests: u32) -> Candidate {
         Candidate {
             worker: WorkerId(number),
             key: hash::mix(u64::from(number)),
             requests,
-            prefilling: 0,
-            prefill: Tokens::ZERO,
-            decode: Tokens::ZERO,
+            promised: PromisedWork::default(),
             share: 1.0,
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
@@ -164,8 +161,8 @@ mod tests {
             pace: Pace { floor: 0.02, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 },
             wait_seconds: 0.0,
             room: None,
-            reported: Reported::default(),
-            adapter: Adapter::Ready,
+            reported: FreshLoad::default(),
+            adapter: AdapterSlot::Ready,
         }
     }
 

@@ -260,8 +260,8 @@ fn depths(sight: &Sight<'_>) -> impl Iterator<Item = usize> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use maitre_base::Rng;
-    use maitre_policy::{Adapter, Pace, Reported};
+    use maitre_base::{AdapterSlot, FreshLoad, PromisedWork, Rng};
+    use maitre_policy::Pace;
 
     fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> Prompt {
         let chain = (0..shared_blocks + own_blocks).map(|it| {
@@ -277,9 +277,7 @@ mod tests {
             worker: WorkerId(number),
             key: 0,
             requests: 0,
-            prefilling: 0,
-            prefill: Tokens::ZERO,
-            decode: Tokens::ZERO,
+            promised: PromisedWork::default(),
             share: 1.0,
             held: Tokens(held),
             held_below: Tokens::ZERO,
@@ -289,8 +287,8 @@ mod tests {
             pace: Pace { floor: 0.0, prefill_token: 0.0, step: 0.0, step_request: 0.0 },
             wait_seconds: 0.0,
             room: None,
-            reported: Reported::default(),
-            adapter: Adapter::Ready,
+            reported: FreshLoad::default(),
+            adapter: AdapterSlot::Ready,
         }
     }
 

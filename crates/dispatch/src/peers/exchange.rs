@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use maitre_base::{TenantId, Tokens};
+use maitre_base::TenantId;
 use maitre_cluster as cluster;
 use maitre_fleet::rates::Fit;
 use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
-use super::{Judged, Load, Outbox, PeerUpdate};
+use super::{Judged, Outbox, PeerUpdate};
 use crate::cache::Prompt;
 
 /// Tells the others, with the next flush, what the brain has for them, and leaves the outbox empty with their room.
@@ -17,7 +17,7 @@ use crate::cache::Prompt;
 pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>) {
     // Before the rest: a worker that left and came back is there.
     outbox.gone.drain(..).for_each(|it| node.forget(it));
-    outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, told_load(it)));
+    outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, it));
     outbox.judged.drain(..).for_each(|(worker, it)| node.set_facts(worker, told_facts(it)));
     outbox.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
     outbox.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
@@ -46,9 +46,7 @@ impl ReceivedUpdate {
             cluster::PeerUpdate::Placed(ref seated) => {
                 return ReceivedUpdate::Seated { worker: seated.worker, prompt: prompt(seated) };
             }
-            cluster::PeerUpdate::Promised { worker, load } => {
-                PeerUpdate::Promised { worker, load: heard_load(load) }
-            }
+            cluster::PeerUpdate::Promised { worker, load } => PeerUpdate::Promised { worker, work: load },
             cluster::PeerUpdate::Assessed { worker, facts } => {
                 PeerUpdate::Judged { worker, judged: heard_facts(facts) }
             }
@@ -83,26 +81,6 @@ fn prompt(seated: &cluster::PeerPlacement) -> Prompt {
     }
 }
 
-fn told_load(load: Load) -> cluster::WorkerLoad {
-    cluster::WorkerLoad {
-        requests: load.requests,
-        prefilling: load.prefilling,
-        prefill_tokens: load.prefill.0,
-        decode_tokens: load.decode.0,
-        context_tokens: load.context.0,
-    }
-}
-
-fn heard_load(load: cluster::WorkerLoad) -> Load {
-    Load {
-        requests: load.requests,
-        prefilling: load.prefilling,
-        prefill: Tokens(load.prefill_tokens),
-        decode: Tokens(load.decode_tokens),
-        context: Tokens(load.context_tokens),
-    }
-}
-
 fn told_facts(judged: Judged) -> cluster::WorkerFacts {
     let fit = |it: Fit| cluster::LinearFit { base: it.base as f32, slope: it.slope as f32 };
     cluster::WorkerFacts {
@@ -122,9 +100,6 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_heard() {
-        let load =
-            Load { requests: 1, prefilling: 2, prefill: Tokens(3), decode: Tokens(4), context: Tokens(5) };
-        assert_eq!(heard_load(told_load(load)), load);
         let fit = |base| Fit { base, slope: 0.25 };
         for verdict in [cluster::Verdict::Healthy, cluster::Verdict::Suspect, cluster::Verdict::Ejected] {
             for rates in [None, Some((fit(0.5), fit(2.0)))] {

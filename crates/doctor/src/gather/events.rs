@@ -3,8 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use maitre_base::KvEvent;
 use maitre_dialect::engine::{Kind, sources};
-use maitre_dialect::kv::{self, Batch, Event, Groups};
+use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_proxy::settings::Settings;
 use maitre_proxy::subscribe::replay::{Bound, replay};
 use maitre_proxy::subscribe::socket::{Message, Place, Subscriber};
@@ -201,7 +202,7 @@ async fn hear(mut subscriber: Subscriber, asker: &mut Asker, worker: &Worker) ->
 
 /// Waits for a message that tells of stored blocks.
 async fn next_stored(subscriber: &mut Subscriber) -> Stream {
-    let (mut groups, mut batch) = (Groups::default(), Batch::default());
+    let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
     loop {
         let message = match subscriber.next().await {
             Ok(message) => message,
@@ -215,14 +216,14 @@ async fn next_stored(subscriber: &mut Subscriber) -> Stream {
     }
 }
 
-fn read(message: Message, groups: &mut Groups, batch: &mut Batch) -> Result<Option<Stream>, String> {
+fn read(message: Message, groups: &mut Groups, batch: &mut EventBatch) -> Result<Option<Stream>, String> {
     let [topic, _, payload] = &message[..] else {
         return Err(format!("a message of {} frames, and 3 were expected", message.len()));
     };
     kv::decode(payload, groups, batch).map_err(|it| it.to_string())?;
     let topic = String::from_utf8_lossy(topic).into_owned();
     let block = batch.events().find_map(|it| match it {
-        Event::Stored(stored) => Some(stored.block_tokens),
+        KvEvent::Stored(stored) => Some(stored.block_tokens),
         _ => None,
     });
     Ok(block.map(|block_tokens| Stream::Heard { topic, block_tokens }))

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use maitre_dialect::engine::{About, Kind, Load};
+use maitre_base::EngineLoad;
+use maitre_dialect::engine::{About, Kind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
 use maitre_proxy::NoTls;
@@ -48,7 +49,7 @@ fn worker(number: usize) -> Worker {
             prefix_caching: Some(true),
             ..About::default()
         },
-        metered: Metered::Read(Load { block_size: Some(16), ..Load::default() }),
+        metered: Metered::Read(EngineLoad { block_size: Some(16), ..EngineLoad::default() }),
         events: Events::At(published()),
         asked: Asked::Answered(Answered {
             first: usage(0),
@@ -198,7 +199,7 @@ fn models_are_listed_and_the_same() {
 #[test]
 fn workers_of_one_model_are_alike() {
     let blocks = |it: &mut Worker| {
-        it.metered = Metered::Read(Load { block_size: Some(32), ..Load::default() });
+        it.metered = Metered::Read(EngineLoad { block_size: Some(32), ..EngineLoad::default() });
         it.events = Events::Off;
     };
     check_second(

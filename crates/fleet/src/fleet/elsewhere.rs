@@ -9,11 +9,10 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, WorkerId};
+use maitre_base::{Instant, PromisedWork, WorkerId};
 
 use super::{Fleet, ModelId};
 use crate::health::State;
-use crate::promise::Promised;
 use crate::rates::Fit;
 use crate::worker::Worker;
 
@@ -47,26 +46,27 @@ impl Fleet {
 
     /// Others have this promised to the worker of this key now, all of them together. When their prefill got on follows
     /// from how it changes.
-    pub fn promised_elsewhere(&mut self, now: Instant, key: u64, told: Promised) {
+    pub fn promised_elsewhere(&mut self, now: Instant, key: u64, work: PromisedWork) {
         let Some(worker) = self.keys.get(&key).and_then(|it| self.workers.get_mut(it.index())?.as_mut())
         else {
-            return self.promised_to_stranger(now, key, told);
+            return self.promised_to_stranger(now, key, work);
         };
-        let joins = worker.elsewhere.prefilling == 0 && told.prefilling > 0 && worker.promised.prefilling > 0;
+        let others = &mut worker.promised_by_others;
+        let joins = others.work.prefilling == 0 && work.prefilling > 0 && worker.promised.work.prefilling > 0;
         // What is no longer to be prefilled was, mostly. If others began something in the same moment it does not show.
-        worker.prefilled += worker.elsewhere.prefill - told.prefill;
-        worker.elsewhere.hear(now, told);
+        worker.prefilled += others.work.prefill - work.prefill;
+        others.update(now, work);
         // Theirs is the first of theirs, and not of those who stand there.
         if joins {
-            worker.elsewhere.progress = worker.promised.progress;
+            others.progress = worker.promised.progress;
         }
     }
 
-    fn promised_to_stranger(&mut self, now: Instant, key: u64, told: Promised) {
-        if told.requests == 0 {
+    fn promised_to_stranger(&mut self, now: Instant, key: u64, work: PromisedWork) {
+        if work.requests == 0 {
             self.strangers.remove(&key);
         } else if self.strangers.len() < STRANGERS_MAX || self.strangers.contains_key(&key) {
-            self.strangers.entry(key).or_default().hear(now, told);
+            self.strangers.entry(key).or_default().update(now, work);
         }
     }
 
@@ -94,7 +94,7 @@ impl Fleet {
     /// A worker that joins finds what others have promised to it.
     pub(super) fn welcome(&mut self, mut worker: Worker) -> Worker {
         self.keys.insert(worker.key, worker.id);
-        worker.elsewhere = self.strangers.remove(&worker.key).unwrap_or_default();
+        worker.promised_by_others = self.strangers.remove(&worker.key).unwrap_or_default();
         worker
     }
 
@@ -103,8 +103,8 @@ impl Fleet {
         if self.keys.get(&worker.key) == Some(&worker.id) {
             self.keys.remove(&worker.key);
         }
-        if worker.elsewhere.requests > 0 && self.strangers.len() < STRANGERS_MAX {
-            self.strangers.insert(worker.key, worker.elsewhere);
+        if worker.promised_by_others.work.requests > 0 && self.strangers.len() < STRANGERS_MAX {
+            self.strangers.insert(worker.key, worker.promised_by_others);
         }
     }
 }

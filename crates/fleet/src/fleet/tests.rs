@@ -106,10 +106,7 @@ fn a_vacant_number_is_filled_once_and_nothing_of_the_last_one_is_left() {
         (worker.id, worker.url.as_str(), worker.key),
         (WorkerId(0), "http://b", crate::worker::key("http://b"))
     );
-    assert_eq!(
-        (&worker.models, worker.promised, worker.weight),
-        (&Models::Unknown, Promised::default(), 1.0)
-    );
+    assert_eq!((&worker.models, worker.promised, worker.weight), (&Models::Unknown, Backlog::default(), 1.0));
     assert_eq!(worker.health.state(), State::Probing);
     assert_eq!((fleet.numbers(), fleet.vacant().count()), (3, 1));
 }
@@ -158,7 +155,7 @@ fn aliases_and_adapters_stand_for_the_model_under_them() {
 #[test]
 fn requests_of_others_count_once_two_reports_agree() {
     let mut fleet = ready(1);
-    let load = |running| Load { running: Some(running), ..Load::default() };
+    let load = |running| EngineLoad { running: Some(running), ..EngineLoad::default() };
     let requests = |fleet: &Fleet, now| fleet.snapshot_of(now, WorkerId(0)).unwrap().requests;
     fleet.report(Instant::ZERO, WorkerId(0), load(9));
     assert_eq!(requests(&fleet, Instant::ZERO), 0);
@@ -170,12 +167,13 @@ fn requests_of_others_count_once_two_reports_agree() {
 #[test]
 fn room_is_taken_by_those_inside_and_those_in_line() {
     let mut fleet = ready(1);
-    let load = Load { kv_usage: Some(0.5), block_size: Some(16), blocks: Some(100), ..Load::default() };
+    let load =
+        EngineLoad { kv_usage: Some(0.5), block_size: Some(16), blocks: Some(100), ..EngineLoad::default() };
     fleet.report(Instant::ZERO, WorkerId(0), load);
     let pinned = |fleet: &Fleet, now| {
         let mut seats = Vec::new();
         fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
-        let (capacity, pinned) = seats[0].room.unwrap();
+        let KvRoom { capacity, pinned } = seats[0].room.unwrap();
         assert_eq!(capacity, Tokens(1_600));
         pinned
     };
@@ -185,7 +183,7 @@ fn room_is_taken_by_those_inside_and_those_in_line() {
     fleet.promise(Instant::ZERO, WorkerId(0), promise);
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 300 + 100));
     // One of the three that wait is ours; the others were inside before, and held what those inside hold now.
-    fleet.report(Instant::ZERO, WorkerId(0), Load { running: Some(4), waiting: Some(3), ..load });
+    fleet.report(Instant::ZERO, WorkerId(0), EngineLoad { running: Some(4), waiting: Some(3), ..load });
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 400 + 2 * 200));
     // Of an engine that fell silent only what we promised is known.
     assert_eq!(pinned(&fleet, Instant::from_millis(9_000)), Tokens(400));
@@ -197,10 +195,10 @@ fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
     let said = |fleet: &Fleet, now| {
         let mut seats = Vec::new();
         fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
-        (seats[0].waiting, seats[0].kv_usage)
+        (seats[0].reported.waiting, seats[0].reported.kv_usage)
     };
     assert_eq!(said(&fleet, Instant::ZERO), (None, None));
-    let load = Load { waiting: Some(3), kv_usage: Some(0.5), ..Load::default() };
+    let load = EngineLoad { waiting: Some(3), kv_usage: Some(0.5), ..EngineLoad::default() };
     fleet.report(Instant::ZERO, WorkerId(0), load);
     assert_eq!(said(&fleet, Instant::from_millis(3_500)), (Some(3), Some(0.5)));
     assert_eq!(said(&fleet, Instant::from_millis(3_501)), (None, None));
@@ -235,9 +233,13 @@ fn the_order_of_aliases_makes_no_difference() {
 #[test]
 fn absurd_numbers_of_an_engine_are_only_large() {
     let mut fleet = ready(1);
-    let load =
-        Load { running: Some(u64::MAX), waiting: Some(u64::MAX), kv_usage: Some(1.0), ..Load::default() };
-    let load = Load { blocks: Some(u64::MAX), block_size: Some(u64::MAX), ..load };
+    let load = EngineLoad {
+        running: Some(u64::MAX),
+        waiting: Some(u64::MAX),
+        kv_usage: Some(1.0),
+        ..EngineLoad::default()
+    };
+    let load = EngineLoad { blocks: Some(u64::MAX), block_size: Some(u64::MAX), ..load };
     fleet.report(Instant::ZERO, WorkerId(0), load);
     for _ in 0..3 {
         let promise = Promise { decode: Tokens(u64::MAX / 2), ..Promise::default() };

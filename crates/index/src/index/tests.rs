@@ -4,11 +4,11 @@ mod facts;
 mod model;
 
 use crate::prefix::{PrefixHash, Root, Unit};
-use crate::report::{Report, Stored, Tier};
 use crate::worker::Source;
 use crate::{Chain, Holdings, Index, Planted, Settings};
 use maitre_base::hash::pair;
 use maitre_base::{Instant, Rng, WorkerId};
+use maitre_base::{StoredBlocks, Tier};
 use model::{Model, tokens};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -131,17 +131,18 @@ impl Duel {
         let blocks: Vec<Vec<u8>> = (from..prompt.len()).map(|it| prompt[..=it].to_vec()).collect();
         let parent = (from > 0).then(|| name_of(&prompt[..from], variant));
         self.trail.push(format!("store w{worker} {from}..{} {tier:?} v{variant}", prompt.len()));
-        let stored = Stored {
+        let stored = StoredBlocks {
             names: &names,
             parent,
-            root: root(),
+            adapter: None,
+            salt: None,
             tokens: &tokens(&prompt[from..]),
             block_tokens: BLOCK_TOKENS,
             extras: &[],
             tier,
         };
         let is_cut_known = tier == Tier::Gpu || self.index.block_tokens(WorkerId(worker)).is_some();
-        self.index.report(WorkerId(worker), &Report::Stored(stored));
+        self.index.store(WorkerId(worker), "m", &stored);
         if let Some(worker) = self.model.workers.get_mut(&worker)
             && is_cut_known
         {
@@ -156,7 +157,7 @@ impl Duel {
         let mut names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], variant)).collect();
         names.reverse();
         self.trail.push(format!("remove w{worker} {from}..{} {tier:?} v{variant}", prompt.len()));
-        self.index.report(WorkerId(worker), &Report::Removed { names: &names, tier });
+        self.index.remove(WorkerId(worker), &names, tier);
         if let Some(worker) = self.model.workers.get_mut(&worker) {
             names.iter().for_each(|&name| worker.remove(name, tier));
         }
@@ -165,17 +166,18 @@ impl Duel {
     fn placeholder(&mut self) {
         let (worker, prompt, tier) = (self.worker(), self.prompt(), self.tier());
         let names = [name_of(&prompt, 0)];
-        let stored = Stored {
+        let stored = StoredBlocks {
             names: &names,
             parent: None,
-            root: root(),
+            adapter: None,
+            salt: None,
             tokens: &[],
             block_tokens: 0,
             extras: &[],
             tier,
         };
         self.trail.push(format!("placeholder w{worker} {} {tier:?}", prompt.len()));
-        self.index.report(WorkerId(worker), &Report::Stored(stored));
+        self.index.store(WorkerId(worker), "m", &stored);
         if let Some(worker) = self.model.workers.get_mut(&worker) {
             worker.store_known(&names, tier);
         }
@@ -227,7 +229,7 @@ impl Duel {
         match self.rng.below(8) {
             0 => {
                 self.trail.push(format!("clear w{worker}"));
-                self.index.report(id, &Report::Cleared);
+                self.index.clear(id);
                 self.model.clear(worker);
             }
             1 => {

@@ -162,10 +162,10 @@ fn candidate(house: &RouterState, decision: &Decision, considered: &Considered) 
         "chosen": it.worker == decision.worker,
         "held_tokens": it.held.0,
         "held_slow_tokens": it.held_below.0,
-        "prefill_tokens": it.prefill.0,
-        "decode_tokens": it.decode.0,
+        "prefill_tokens": it.promised.prefill.0,
+        "decode_tokens": it.promised.decode.0,
         "requests": it.requests,
-        "prefilling": it.prefilling,
+        "prefilling": it.promised.prefilling,
         "share": it.share,
         "opening": considered.opening.name(),
         "rates": rates(&it.pace),
@@ -216,7 +216,7 @@ pub(crate) fn compact(house: &RouterState, decision: &Decision) -> String {
             "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
             url(house, candidate).unwrap_or_default(),
             candidate.held.0,
-            candidate.prefill.0,
+            candidate.promised.prefill.0,
             candidate.requests,
         );
     }

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use maitre_base::{ClassId, Instant, WorkerId};
+use maitre_base::{ClassId, Instant, PromisedWork, WorkerId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::forecast::Prediction;
 use maitre_dispatch::observer::hot::Hot;
 use maitre_dispatch::observer::shadow;
-use maitre_fleet::promise::Promised;
 use maitre_fleet::{Models, Worker};
 use maitre_index::feed::Trust;
 use maitre_policy::Name;
@@ -157,7 +156,7 @@ struct Row {
     prefill_tokens: u64,
     decode_tokens: u64,
     /// What other routers have promised to it.
-    others: Promised,
+    others: PromisedWork,
     limits: Option<Limits>,
     kv_usage: Option<f64>,
     kv_tokens: Option<u64>,
@@ -196,11 +195,11 @@ impl Row {
             draining: worker.draining,
             weight: worker.weight,
             requests: worker.requests(now),
-            prefilling: worker.promised.prefilling,
+            prefilling: worker.promised.work.prefilling,
             waiting: load.and_then(|it| it.waiting),
-            prefill_tokens: worker.promised.prefill.0,
-            decode_tokens: worker.promised.decode.0,
-            others: worker.elsewhere,
+            prefill_tokens: worker.promised.work.prefill.0,
+            decode_tokens: worker.promised.work.decode.0,
+            others: worker.promised_by_others.work,
             limits: brain.limits(worker.id),
             kv_usage: load.and_then(|it| it.kv_usage),
             kv_tokens: worker.capacity().map(|it| it.0),

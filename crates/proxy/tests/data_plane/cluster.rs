@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::Full;
-use maitre_base::Instant;
+use maitre_base::{Instant, PromisedWork};
 use maitre_cluster::HEARTBEAT;
 use maitre_cluster::{Incarnation, Node};
 use maitre_dispatch::Brain;
-use maitre_fleet::promise::Promised;
 use maitre_peer::seal::Key;
 use maitre_peer::{Incoming, Outgoing, Transport, mesh};
 use maitre_policy::Name;
@@ -112,16 +111,11 @@ impl Company {
 
 /// What others have promised, over all workers.
 fn elsewhere(brain: &Brain) -> u32 {
-    brain.fleet().workers().map(|it| it.elsewhere.requests).sum()
+    brain.fleet().workers().map(|it| it.promised_by_others.work.requests).sum()
 }
 
 fn nothing_is_promised_elsewhere(brain: &Brain) -> bool {
-    let Promised { requests, prefilling, prefill, decode, context, .. } = Promised::default();
-    brain.fleet().workers().all(|it| {
-        let there = &it.elsewhere;
-        (there.requests, there.prefilling) == (requests, prefilling)
-            && (there.prefill, there.decode, there.context) == (prefill, decode, context)
-    })
+    brain.fleet().workers().all(|it| it.promised_by_others.work == PromisedWork::default())
 }
 
 /// Waits until the metrics are as wanted.

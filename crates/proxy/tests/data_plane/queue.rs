@@ -149,7 +149,7 @@ impl Room {
 
     async fn until_nothing_is_open(&self) {
         within(self.router.until(|brain| brain.open() == 0)).await;
-        let idle = |it: &maitre_fleet::Worker| it.promised == maitre_fleet::promise::Promised::default();
+        let idle = |it: &maitre_fleet::Worker| it.promised == maitre_fleet::backlog::Backlog::default();
         assert!(self.router.look(|brain| brain.fleet().workers().all(idle)), "{}", self.router.metrics());
     }
 

@@ -184,7 +184,7 @@ impl Table {
     /// All that is counted of requests in progress: must be zero when there are none.
     pub(crate) fn nothing_is_open(&self) -> bool {
         self.router.look(|brain| {
-            let idle = |it: &maitre_fleet::Worker| it.promised == maitre_fleet::promise::Promised::default();
+            let idle = |it: &maitre_fleet::Worker| it.promised == maitre_fleet::backlog::Backlog::default();
             brain.open() == 0 && brain.fleet().workers().all(idle)
         })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_base::{Instant, KvEvent, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure};
 use maitre_fleet::Evidence;
 
@@ -80,7 +80,10 @@ impl Lab<'_> {
     /// The process is gone, with all it had.
     fn crash(&mut self, now: Instant, worker: usize) {
         if self.has_events() {
-            self.tell_all(now, Event::BlocksCleared { worker: WorkerId(worker as u32) });
+            self.tell_all(
+                now,
+                Event::CacheChanged { worker: WorkerId(worker as u32), event: KvEvent::Cleared },
+            );
         }
         let mut lost = self.workers[worker].crash();
         lost.sort_unstable();

@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use maitre_base::{Instant, WorkerId};
-use maitre_dispatch::{Blocks, Event};
-use maitre_fleet::Load;
-use maitre_index::Tier;
+use maitre_base::{EngineLoad, Instant, KvEvent, StoredBlocks, Tier, WorkerId};
+use maitre_dispatch::Event;
 
 use super::outcome::Worked;
 use super::prepared;
@@ -39,7 +37,7 @@ pub(super) struct SimWorker {
     /// The request behind each job, by slot.
     jobs: Vec<u64>,
     events: VecDeque<Vec<Change>>,
-    loads: VecDeque<Load>,
+    loads: VecDeque<EngineLoad>,
     scratch: Batch,
 }
 
@@ -171,18 +169,18 @@ impl SimWorker {
             return false;
         }
         let stats = self.engine.stats();
-        self.loads.push_back(Load {
+        self.loads.push_back(EngineLoad {
             running: Some(stats.running as u64),
             waiting: Some(stats.waiting as u64),
             kv_usage: Some(f64::from(stats.used_blocks) / f64::from(stats.capacity_blocks)),
             block_size: Some(u64::from(self.profile.block_tokens)),
             blocks: Some(u64::from(stats.capacity_blocks)),
-            kv_tokens: None,
+            ..EngineLoad::default()
         });
         true
     }
 
-    pub(super) fn next_load(&mut self) -> Option<Load> {
+    pub(super) fn next_load(&mut self) -> Option<EngineLoad> {
         self.loads.pop_front()
     }
 }
@@ -207,17 +205,17 @@ impl Batch {
         self.join_up();
         let (mut names, mut tokens) = (&self.names[..], &self.tokens[..]);
         self.runs.iter().map(move |run| match *run {
-            Run::Cleared => Event::BlocksCleared { worker },
+            Run::Cleared => Event::CacheChanged { worker, event: KvEvent::Cleared },
             Run::Removed { count } => {
                 let (these, rest) = names.split_at(count);
                 names = rest;
-                Event::BlocksRemoved { worker, names: these, tier: Tier::Gpu }
+                Event::CacheChanged { worker, event: KvEvent::Removed { names: these, tier: Tier::Gpu } }
             }
             Run::Stored { parent, count } => {
                 let (these, rest) = names.split_at(count);
                 let (text, later) = tokens.split_at(count * block_tokens as usize);
                 (names, tokens) = (rest, later);
-                let blocks = Blocks {
+                let blocks = StoredBlocks {
                     names: these,
                     parent,
                     tokens: text,
@@ -227,7 +225,7 @@ impl Batch {
                     extras: &[],
                     tier: Tier::Gpu,
                 };
-                Event::BlocksStored { worker, blocks }
+                Event::CacheChanged { worker, event: KvEvent::Stored(blocks) }
             }
         })
     }

@@ -5,7 +5,7 @@
 //! on its holder by luck proves nothing.
 
 use super::*;
-use maitre_index::Tier;
+use maitre_base::Tier;
 use maitre_index::feed::Trust;
 use maitre_index::prefix;
 use maitre_policy::Why;
@@ -58,7 +58,7 @@ impl Table {
     /// The worker's engine stores a prompt. Blocks are named by where they end and by what they end with.
     fn store(&mut self, worker: u32, tokens: &[u32], how: Store<'_>) {
         let names = names(tokens, how.block);
-        let blocks = Blocks {
+        let blocks = StoredBlocks {
             names: &names,
             parent: None,
             tokens,
@@ -68,15 +68,18 @@ impl Table {
             extras: &[],
             tier: how.tier,
         };
-        self.on(Event::BlocksStored { worker: WorkerId(worker), blocks });
+        self.on(Event::CacheChanged { worker: WorkerId(worker), event: KvEvent::Stored(blocks) });
     }
 
     fn remove(&mut self, worker: u32, names: &[u64]) {
-        self.on(Event::BlocksRemoved { worker: WorkerId(worker), names, tier: Tier::Gpu });
+        self.on(Event::CacheChanged {
+            worker: WorkerId(worker),
+            event: KvEvent::Removed { names, tier: Tier::Gpu },
+        });
     }
 
     fn say_block_size(&mut self, worker: u32, tokens: u64) {
-        let load = maitre_fleet::Load { block_size: Some(tokens), ..maitre_fleet::Load::default() };
+        let load = maitre_base::EngineLoad { block_size: Some(tokens), ..maitre_base::EngineLoad::default() };
         self.on(Event::LoadReported { worker: WorkerId(worker), load });
     }
 
@@ -274,7 +277,7 @@ fn of_two_copies_one_may_go() {
 fn a_cleared_cache_and_a_refused_connection_end_everything_known() {
     let worker = WorkerId(1);
     let refused = Event::Probed { worker, evidence: Evidence::Refused };
-    for end in [Event::BlocksCleared { worker }, refused] {
+    for end in [Event::CacheChanged { worker, event: KvEvent::Cleared }, refused] {
         check(|table| {
             table.store(1, &text(1, 1_600), PLAIN);
             assert_eq!(table.brain.cache().numbers(worker).unwrap().reported_blocks, 100);
@@ -298,7 +301,7 @@ fn slower_memory_counts_after_fast_memory() {
         table.store(1, &tokens[..320], PLAIN);
         table.store(1, &tokens, PLAIN);
         // Offloaded: the engine says so by name alone, and lets go of its own copy.
-        let blocks = Blocks {
+        let blocks = StoredBlocks {
             names: &names(&tokens, 16),
             parent: None,
             tokens: &[],
@@ -308,7 +311,7 @@ fn slower_memory_counts_after_fast_memory() {
             extras: &[],
             tier: Tier::Cpu,
         };
-        table.on(Event::BlocksStored { worker: WorkerId(1), blocks });
+        table.on(Event::CacheChanged { worker: WorkerId(1), event: KvEvent::Stored(blocks) });
         table.remove(1, &names(&tokens, 16)[20..]);
         check_seat(table.ask(1, &tokens), 1, 320);
     }
@@ -429,7 +432,7 @@ fn the_promise_is_what_is_left_to_compute() {
     check(|table| {
         let home = table.serve(1, &text(1, 1_600)).worker;
         table.ask(2, &text(1, 2_000));
-        let promised = table.brain.fleet().worker(home).unwrap().promised;
+        let promised = table.brain.fleet().worker(home).unwrap().promised.work;
         assert_eq!((promised.prefill, promised.context), (Tokens(400), Tokens(500)));
     });
 }
@@ -561,13 +564,13 @@ fn a_fleet_that_reports_nothing_seats_everybody() {
 
 #[test]
 fn a_full_worker_is_avoided_and_a_full_fleet_still_seats() {
-    let full = maitre_fleet::Load {
+    let full = maitre_base::EngineLoad {
         running: Some(200),
         waiting: Some(300),
         kv_usage: Some(1.0),
         blocks: Some(1_000),
         block_size: Some(16),
-        ..maitre_fleet::Load::default()
+        ..maitre_base::EngineLoad::default()
     };
     for seed in 0..6 {
         let mut table = Table::cached(2, Name::LeastDelay, seed);
@@ -656,7 +659,7 @@ fn what_was_read_as_words_is_believed_while_reports_are_fresh() {
             assert_eq!((placement.worker, placement.held), (home, Some(Tokens(1_584))), "{trust:?}");
             // The engine was restarted.
             table.on(Event::Left { request: RequestId(2) });
-            table.on(Event::BlocksCleared { worker: home });
+            table.on(Event::CacheChanged { worker: home, event: KvEvent::Cleared });
             assert_eq!(table.predicted(), 0);
         }
     }

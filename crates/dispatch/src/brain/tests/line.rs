@@ -30,7 +30,7 @@ enum Step<'a> {
     Drain(u32),
     Resume(u32),
     See(u32, Evidence),
-    Report(u32, maitre_fleet::Load),
+    Report(u32, maitre_base::EngineLoad),
 }
 use Step::{After, Come, Drain, End, Fail, First, Gone, Leave, Report, Resume, See};
 
@@ -125,7 +125,7 @@ impl Table {
     fn is_clear(&self) {
         assert_eq!((self.waiting(), self.brain.open(), self.brain.due()), (0, 0, None));
         for worker in self.brain.fleet().workers() {
-            assert_eq!((worker.promised, self.awaited(worker.id.0)), (Promised::default(), (0, 0)));
+            assert_eq!((worker.promised.work, self.awaited(worker.id.0)), (PromisedWork::default(), (0, 0)));
         }
         assert!(self.brain.pools.values().all(|it| it.line.is_empty()));
     }
@@ -273,7 +273,7 @@ fn a_busy_model_keeps_no_other_waiting() {
 #[test]
 fn what_does_not_fit_is_overtaken_but_not_for_ever() {
     let mut table = Table::in_line(1, |it| it.sequences_max = 0);
-    let load = maitre_fleet::Load { kv_tokens: Some(10_000), ..maitre_fleet::Load::default() };
+    let load = maitre_base::EngineLoad { kv_tokens: Some(10_000), ..maitre_base::EngineLoad::default() };
     let big = Arrival { size: Size::Tokens(9_500), ..one(1) };
     table.play(&[(Report(0, load), ""), (Come(one(2)), "2@0"), (Come(big), "1 waits"), (After(1), "")]);
     let mut last = 2;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::settings::QUARANTINE;
-use maitre_fleet::Load;
+use maitre_base::EngineLoad;
 
 /// Past the quarantine of all who have left.
 fn rest(table: &mut Table) {
@@ -72,7 +72,7 @@ fn a_number_waits_for_the_requests_that_were_there_and_their_ends_are_not_the_ne
     table.begin(2);
     end(&mut table, 2);
     assert_eq!(join(&mut table, "http://d"), 0);
-    assert_eq!(table.promised(), [Promised::default(); 3]);
+    assert_eq!(table.promised(), [PromisedWork::default(); 3]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_number_waits_for_those_who_failed_there() {
 #[test]
 fn what_was_known_of_a_cache_goes_with_its_worker() {
     let mut table = Table::with(1, Settings { strategy: Name::LeastDelay, ..Settings::default() });
-    let load = Load { kv_tokens: Some(64_000), block_size: Some(64), ..Load::default() };
+    let load = EngineLoad { kv_tokens: Some(64_000), block_size: Some(64), ..EngineLoad::default() };
     table.on(Event::LoadReported { worker: WorkerId(0), load });
     table.on(Event::TrustChanged { worker: WorkerId(0), trust: maitre_index::feed::Trust::Fresh });
     assert_eq!((table.brain.cache.block(WorkerId(0)), table.brain.cache.anyone_reports()), (64, true));

@@ -4,7 +4,7 @@
 //! promised is the sum of what each of them last said.
 
 use super::*;
-use crate::peers::{Judged, Load, Outbox, PeerUpdate};
+use crate::peers::{Judged, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
@@ -27,11 +27,11 @@ fn hash_of(model: &str) -> u64 {
 }
 
 /// So many requests there, all with this much to prefill, and answers of a hundred tokens.
-fn load(requests: u32, prefill: u64) -> Load {
+fn load(requests: u32, prefill: u64) -> PromisedWork {
     let all = |it: u64| Tokens(u64::from(requests) * it);
     let prefilling = if prefill > 0 { requests } else { 0 };
     let (prefill, decode) = (all(prefill), all(100));
-    Load { requests, prefilling, prefill, decode, context: prefill + decode }
+    PromisedWork { requests, prefilling, prefill, decode, context: prefill + decode }
 }
 
 /// A prompt of so many blocks of 16 tokens, those of one `text` the same in all.
@@ -50,8 +50,8 @@ impl Table {
     }
 
     /// Others have this promised to a worker.
-    fn promise_elsewhere(&mut self, worker: u32, load: Load) -> Vec<Effect> {
-        self.hear(PeerUpdate::Promised { worker: key_of(worker), load })
+    fn promise_elsewhere(&mut self, worker: u32, load: PromisedWork) -> Vec<Effect> {
+        self.hear(PeerUpdate::Promised { worker: key_of(worker), work: load })
     }
 
     fn outbox(&mut self) -> Outbox {
@@ -81,13 +81,16 @@ fn what_others_promised_moves_a_pick_and_what_they_have_done_moves_it_back() {
         let picks = |table: &mut Table| (0..8).map(|it| table.would_go(it)).collect::<Vec<_>>();
         let alone = picks(&mut table);
         let (busy, idle) = (alone[0], 1 - alone[0]);
-        for (load, expected) in [(load(3, 2_000), idle), (load(2, 0), idle), (Load::default(), busy)] {
+        for (load, expected) in [(load(3, 2_000), idle), (load(2, 0), idle), (PromisedWork::default(), busy)]
+        {
             table.promise_elsewhere(busy, load);
             assert_eq!(picks(&mut table), [expected; 8], "{strategy} with {load:?}");
             // What is ours is ours.
-            assert_eq!(table.promised(), [Promised::default(); 2]);
+            assert_eq!(table.promised(), [PromisedWork::default(); 2]);
         }
-        assert!(table.brain.fleet().workers().all(|it| it.elsewhere == Promised::default()));
+        assert!(
+            table.brain.fleet().workers().all(|it| it.promised_by_others.work == PromisedWork::default())
+        );
     }
 }
 
@@ -124,7 +127,8 @@ fn what_an_engine_reports_of_told_requests_is_not_foreign() {
     let mut table = Table::with(1, Settings::default());
     table.arrive(1, Some("llama")).unwrap();
     table.promise_elsewhere(0, load(3, 0));
-    let report = maitre_fleet::Load { running: Some(6), waiting: Some(0), ..maitre_fleet::Load::default() };
+    let report =
+        maitre_base::EngineLoad { running: Some(6), waiting: Some(0), ..maitre_base::EngineLoad::default() };
     for _ in 0..2 {
         table.on(Event::LoadReported { worker: WorkerId(0), load: report });
     }
@@ -137,11 +141,14 @@ fn what_an_engine_reports_of_told_requests_is_not_foreign() {
 #[test]
 fn room_in_a_cache_is_what_all_routers_leave() {
     let mut table = Table::with(1, Settings::default());
-    let report = maitre_fleet::Load { kv_tokens: Some(10_000), ..maitre_fleet::Load::default() };
+    let report = maitre_base::EngineLoad { kv_tokens: Some(10_000), ..maitre_base::EngineLoad::default() };
     table.on(Event::LoadReported { worker: WorkerId(0), load: report });
     table.promise_elsewhere(0, load(4, 1_000));
     let snapshot = table.brain.fleet().snapshot_of(table.now, WorkerId(0)).unwrap();
-    assert_eq!((snapshot.room, snapshot.used), (Some((Tokens(10_000), Tokens(4_400))), Tokens(4_000)));
+    assert_eq!(
+        (snapshot.room, snapshot.used),
+        (Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(4_400) }), Tokens(4_000))
+    );
 }
 
 #[test]
@@ -149,18 +156,19 @@ fn a_worker_that_joins_later_finds_what_was_promised_to_it() {
     let mut table = Table::with(1, Settings::default());
     table.promise_elsewhere(1, load(2, 500));
     table.promise_elsewhere(2, load(9, 500));
-    table.promise_elsewhere(2, Load::default());
+    table.promise_elsewhere(2, PromisedWork::default());
     for number in [1, 2] {
         table.on(Event::WorkerJoined { url: &url(number) });
     }
-    let elsewhere =
-        |table: &Table| table.brain.fleet().workers().map(|it| Load::of(&it.elsewhere)).collect::<Vec<_>>();
-    assert_eq!(elsewhere(&table), [Load::default(), load(2, 500), Load::default()]);
+    let elsewhere = |table: &Table| {
+        table.brain.fleet().workers().map(|it| it.promised_by_others.work).collect::<Vec<_>>()
+    };
+    assert_eq!(elsewhere(&table), [PromisedWork::default(), load(2, 500), PromisedWork::default()]);
     // It leaves and comes again, with another number.
     table.on(Event::WorkerGone { worker: WorkerId(1) });
     table.promise_elsewhere(1, load(3, 500));
     table.on(Event::WorkerJoined { url: &url(1) });
-    assert_eq!(elsewhere(&table), [Load::default(), Load::default(), load(3, 500)]);
+    assert_eq!(elsewhere(&table), [PromisedWork::default(), PromisedWork::default(), load(3, 500)]);
 }
 
 #[test]
@@ -170,19 +178,19 @@ fn what_is_not_known_is_ignored_and_bounded() {
     let text = prompt(1, 10);
     for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
         let worker = key_of(number);
-        table.hear(PeerUpdate::Promised { worker, load: load(1, 1) });
+        table.hear(PeerUpdate::Promised { worker, work: load(1, 1) });
         table.hear(PeerUpdate::Pinned { model: u64::from(number), session: 1, worker });
     }
     for worker in [key_of(100), 0] {
         let judged = Judged { verdict: Verdict::Ejected, rates: None };
         assert_eq!(table.hear(PeerUpdate::Judged { worker, judged }), []);
         table.hear(PeerUpdate::Seated { worker, prompt: &text });
-        table.hear(PeerUpdate::Promised { worker, load: Load::default() });
+        table.hear(PeerUpdate::Promised { worker, work: PromisedWork::default() });
     }
     table.hear(PeerUpdate::Spent { model: 5, tenant: TenantId(5), more: Spent { requests: 5, tokens: 5 } });
     assert_eq!(table.brain.early_pins.len(), 4_096);
     for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
-        table.hear(PeerUpdate::Promised { worker: key_of(number), load: Load::default() });
+        table.hear(PeerUpdate::Promised { worker: key_of(number), work: PromisedWork::default() });
     }
     assert_eq!(format!("{:?}", table.brain.fleet()), before, "nothing is left of it");
     assert_eq!(table.arrive(1, Some("llama")), Ok(0));
@@ -194,7 +202,7 @@ fn one_that_comes_back_is_tried_by_one_router_at_a_time() {
     let one = WorkerId(0);
     table.on(Event::Probed { worker: one, evidence: Evidence::Refused });
     table.on(Event::Probed { worker: one, evidence: Evidence::ProbeAnswered });
-    for (load, expected) in [(load(1, 100), vec![1]), (Load::default(), vec![0, 1])] {
+    for (load, expected) in [(load(1, 100), vec![1]), (PromisedWork::default(), vec![0, 1])] {
         table.promise_elsewhere(0, load);
         let mut fit = Vec::new();
         table.brain.fleet().snapshots(table.now, Wanted::Anything, &[], &mut fit);
@@ -215,7 +223,7 @@ fn the_knee_holds_over_all_routers_and_what_they_free_lets_somebody_go() {
     assert_eq!(waits, [Effect::Wait { request: RequestId(2) }]);
     assert_eq!(table.promise_elsewhere(0, load(2, 0)), [], "more frees nobody");
     assert_eq!(table.promise_elsewhere(0, load(1, 0)), [], "still two there");
-    assert_eq!(outcome(&table.promise_elsewhere(0, Load::default())), Ok(0));
+    assert_eq!(outcome(&table.promise_elsewhere(0, PromisedWork::default())), Ok(0));
     assert_eq!(table.brain.waiting, 0);
 }
 

@@ -2,9 +2,9 @@
 
 use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens};
 use crate::prefix::PrefixHash;
-use crate::report::{Report, Stored, Tier};
 use crate::{Applied, BUDGET_MIN, Chain, GRAIN, Holding, Holdings, Index, Planted, Settings, Source};
 use maitre_base::{Instant, Rng, WorkerId};
+use maitre_base::{StoredBlocks, Tier};
 
 const W: WorkerId = WorkerId(0);
 
@@ -31,7 +31,7 @@ impl Stage {
 
     fn remove_in(&mut self, prompt: &str, tier: Tier) -> Applied {
         let names = [name_of(prompt.as_bytes(), 0)];
-        self.index.report(W, &Report::Removed { names: &names, tier })
+        self.index.remove(W, &names, tier)
     }
 
     fn remove(&mut self, prompt: &str) -> Applied {
@@ -55,16 +55,17 @@ impl Stage {
 
 fn store(index: &mut Index, worker: WorkerId, prompt: &[u8], from: usize, tier: Tier) -> Applied {
     let names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], 0)).collect();
-    let stored = Stored {
+    let stored = StoredBlocks {
         names: &names,
         parent: (from > 0).then(|| name_of(&prompt[..from], 0)),
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &tokens(&prompt[from..]),
         block_tokens: BLOCK_TOKENS,
         extras: &[],
         tier,
     };
-    index.report(worker, &Report::Stored(stored))
+    index.store(worker, "m", &stored)
 }
 
 fn look_up(index: &mut Index, worker: WorkerId, prompt: &[u8]) -> Holding {
@@ -167,16 +168,17 @@ fn placeholders_say_where_known_blocks_are() {
     let mut stage = Stage::new();
     stage.store("ab", 0);
     let names = [name_of(b"ab", 0), name_of(b"zz", 0)];
-    let placeholder = Stored {
+    let placeholder = StoredBlocks {
         names: &names,
         parent: None,
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &[],
         block_tokens: 0,
         extras: &[],
         tier: Tier::Cpu,
     };
-    let applied = stage.index.report(W, &Report::Stored(placeholder));
+    let applied = stage.index.store(W, "m", &placeholder);
     assert_eq!((applied.stored, applied.ignored), (1, 1));
     stage.remove("ab");
     stage.check("ab", 1, 1);
@@ -187,10 +189,18 @@ fn blocks_without_all_their_tokens_are_ignored() {
     let mut stage = Stage::new();
     let names = [name_of(b"a", 0), name_of(b"ab", 0)];
     let tokens = &tokens(b"ab")[..20];
-    let (root, block_tokens) = (root(), BLOCK_TOKENS);
-    let stored =
-        Stored { names: &names, parent: None, root, tokens, block_tokens, extras: &[], tier: Tier::Gpu };
-    assert_eq!(stage.index.report(W, &Report::Stored(stored)).ignored, 1);
+    let block_tokens = BLOCK_TOKENS;
+    let stored = StoredBlocks {
+        names: &names,
+        parent: None,
+        adapter: None,
+        salt: None,
+        tokens,
+        block_tokens,
+        extras: &[],
+        tier: Tier::Gpu,
+    };
+    assert_eq!(stage.index.store(W, "m", &stored).ignored, 1);
     stage.check("ab", 1, 0);
 }
 
@@ -199,16 +209,17 @@ fn extras_are_in_the_hash_from_their_block_on() {
     let mut stage = Stage::new();
     let names = [1, 2, 3];
     let tokens = tokens(b"abc");
-    let stored = Stored {
+    let stored = StoredBlocks {
         names: &names,
         parent: None,
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &tokens,
         block_tokens: BLOCK_TOKENS,
         extras: &[0, 9, 0],
         tier: Tier::Gpu,
     };
-    stage.index.report(W, &Report::Stored(stored));
+    stage.index.store(W, "m", &stored);
     stage.check("abc", 1, 0);
     let first = root().start().then_all(&tokens[..16]);
     let second = first.with(9).then_all(&tokens[16..32]);
@@ -224,16 +235,17 @@ fn another_block_size_is_another_cache() {
     stage.store("abcd", 0);
     assert_eq!(stage.index.block_tokens(W), Some(16));
     let tokens = tokens(b"abcd");
-    let stored = Stored {
+    let stored = StoredBlocks {
         names: &[1, 2],
         parent: None,
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &tokens,
         block_tokens: 32,
         extras: &[],
         tier: Tier::Gpu,
     };
-    stage.index.report(W, &Report::Stored(stored));
+    stage.index.store(W, "m", &stored);
     assert_eq!(stage.index.block_tokens(W), Some(32));
     stage.check("abcd", 0, 0);
     let mut prefixes = Vec::new();
@@ -251,16 +263,17 @@ fn chains_of_two_block_sizes_do_not_mix() {
     index.join(large);
     store(&mut index, small, b"abcd", 0, Tier::Gpu);
     let tokens = tokens(b"abcd");
-    let stored = Stored {
+    let stored = StoredBlocks {
         names: &[1, 2],
         parent: None,
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &tokens,
         block_tokens: 32,
         extras: &[],
         tier: Tier::Gpu,
     };
-    index.report(large, &Report::Stored(stored));
+    index.store(large, "m", &stored);
     // A fork after "ab" makes a run that begins where one of the large blocks does.
     store(&mut index, small, b"abxy", 2, Tier::Gpu);
     assert_eq!(look_up(&mut index, small, b"abcd").blocks, 4);
@@ -271,16 +284,17 @@ fn chains_of_two_block_sizes_do_not_mix() {
 fn store_pages(index: &mut Index, tokens: &[u32], from: usize, page: usize) -> Applied {
     let name = |end: usize| root().start().then_all(&tokens[..end]).0 ^ 1;
     let names: Vec<u64> = (from / page + 1..=tokens.len() / page).map(|it| name(it * page)).collect();
-    let stored = Stored {
+    let stored = StoredBlocks {
         names: &names,
         parent: (from > 0).then(|| name(from)),
-        root: root(),
+        adapter: None,
+        salt: None,
         tokens: &tokens[from..],
         block_tokens: page as u32,
         extras: &[],
         tier: Tier::Gpu,
     };
-    index.report(W, &Report::Stored(stored))
+    index.store(W, "m", &stored)
 }
 
 fn held_tokens(index: &mut Index, tokens: &[u32]) -> u32 {
@@ -318,7 +332,7 @@ fn small_pages_are_grouped_however_they_come() {
         // Leaves first: a group is gone when its last page is.
         for end in (1..=trunk.len() / page).rev().map(|it| it * page) {
             let names = [root().start().then_all(&trunk[..end]).0 ^ 1];
-            let applied = index.report(W, &Report::Removed { names: &names, tier: Tier::Gpu });
+            let applied = index.remove(W, &names, Tier::Gpu);
             assert_eq!(applied.removed, 1);
             assert_eq!(held_tokens(&mut index, &trunk) as usize, (end - page) / 16 * 16);
         }
@@ -444,12 +458,19 @@ fn the_unknown_are_ignored() {
 fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
     let mut stage = Stage::new();
     let mut store = |tokens: &[u32], parent: Option<u64>| {
-        let root = root();
         let names = [7];
         let block_tokens = BLOCK_TOKENS;
-        let stored =
-            Stored { names: &names, parent, root, tokens, block_tokens, extras: &[], tier: Tier::Gpu };
-        stage.index.report(W, &Report::Stored(stored));
+        let stored = StoredBlocks {
+            names: &names,
+            parent,
+            adapter: None,
+            salt: None,
+            tokens,
+            block_tokens,
+            extras: &[],
+            tier: Tier::Gpu,
+        };
+        stage.index.store(W, "m", &stored);
     };
     store(&tokens(b"a"), None);
     store(&tokens(b"b"), None);

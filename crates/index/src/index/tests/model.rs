@@ -3,9 +3,9 @@
 use super::{BLOCK_TOKENS, hash_of, tokens_of};
 use crate::Holding;
 use crate::predicted::FADE;
-use crate::report::Tier;
 use crate::worker::{CAPACITY_DEFAULT, Source};
 use maitre_base::Instant;
+use maitre_base::Tier;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]

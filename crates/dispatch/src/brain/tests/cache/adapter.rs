@@ -97,7 +97,7 @@ fn an_adapter_that_is_being_loaded_counts_as_loaded_while_its_request_is_open() 
             table.on(Event::Left { request: RequestId(request) });
         }
         let sql = table.brain.fleet().model("sql").unwrap();
-        assert!(table.brain.fleet().workers().all(|it| it.adapters.slot(sql) == Slot::Loads));
+        assert!(table.brain.fleet().workers().all(|it| it.adapters.slot(sql) == AdapterSlot::Loads));
     }
 }
 
@@ -123,7 +123,7 @@ fn an_adapter_that_becomes_a_model_meanwhile_is_let_go_all_the_same() {
     table.on(Event::ModelsReported { worker: WorkerId(1), cards: &merged });
     table.on(Event::Left { request: RequestId(1) });
     let sql = table.brain.fleet().model("sql").unwrap();
-    assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().adapters.slot(sql), Slot::Loads);
+    assert_eq!(table.brain.fleet().worker(WorkerId(0)).unwrap().adapters.slot(sql), AdapterSlot::Loads);
 }
 
 /// vLLM lets an operator write where an adapter comes from, which need not be a name that is served.

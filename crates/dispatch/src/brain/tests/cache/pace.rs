@@ -81,7 +81,7 @@ fn the_prefill_of_an_answer_in_one_piece_is_presumed_done_when_it_should_be() {
         table.begin(request);
         table.on(Event::Finished { request: RequestId(request), counted: None, pieces: 1 });
     }
-    assert_eq!(table.promised(), [Promised::default()]);
+    assert_eq!(table.promised(), [PromisedWork::default()]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The published rules: that what they go by reaches them, and is given back.
 
 use super::*;
-use maitre_fleet::Load;
+use maitre_base::EngineLoad;
 
 /// All of them, each with several dice.
 #[track_caller]
@@ -15,7 +15,7 @@ fn check_all(script: impl Fn(&mut Table)) {
 }
 
 fn say(table: &mut Table, worker: u32, waiting: u64, kv_usage: f64) {
-    let load = Load { waiting: Some(waiting), kv_usage: Some(kv_usage), ..Load::default() };
+    let load = EngineLoad { waiting: Some(waiting), kv_usage: Some(kv_usage), ..EngineLoad::default() };
     table.on(Event::LoadReported { worker: WorkerId(worker), load });
 }
 

@@ -1,7 +1,7 @@
 //! The law of the line: whatever happens, everybody ends, and once; and no number is given away too soon, or too late.
 
 use super::*;
-use maitre_fleet::Load;
+use maitre_base::EngineLoad;
 use proptest::prelude::ProptestConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +155,8 @@ impl World {
                 self.on(Event::ModelsReported { worker, cards: &[Card { name, parent: None }] });
             }
             (_, it) => {
-                let load = Load { kv_tokens: Some(2_000 * it), running: Some(it), ..Load::default() };
+                let load =
+                    EngineLoad { kv_tokens: Some(2_000 * it), running: Some(it), ..EngineLoad::default() };
                 self.on(Event::LoadReported { worker, load });
             }
         }
@@ -200,7 +201,7 @@ impl World {
         for worker in self.table.brain.fleet().workers() {
             let seated = |it: &&Life| matches!(it, Life::Seated { worker: at, .. } if *at == worker.id.0);
             let seated = self.lives.values().filter(seated).count() as u32;
-            assert_eq!(worker.promised.requests, seated, "{event:?}: promises at {}", worker.id);
+            assert_eq!(worker.promised.work.requests, seated, "{event:?}: promises at {}", worker.id);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Where one goes that has waited: looked up afresh, and for a while better nowhere than to a cold worker.
 
 use super::*;
-use maitre_index::Tier;
+use maitre_base::Tier;
 use maitre_index::feed::Trust;
 use maitre_index::prefix;
 
@@ -38,7 +38,7 @@ impl Table {
     /// The worker's engine says that it has this.
     fn stored(&mut self, worker: u32, tokens: &[u32]) {
         let names: Vec<u64> = (0..tokens.len() as u64 / u64::from(BLOCK)).collect();
-        let blocks = Blocks {
+        let blocks = StoredBlocks {
             names: &names,
             parent: None,
             tokens: &tokens[..names.len() * BLOCK as usize],
@@ -48,7 +48,7 @@ impl Table {
             extras: &[],
             tier: Tier::Gpu,
         };
-        self.on(Event::BlocksStored { worker: WorkerId(worker), blocks });
+        self.on(Event::CacheChanged { worker: WorkerId(worker), event: KvEvent::Stored(blocks) });
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Cluster {
     pub(super) delay: Duration,
     letters: Vec<Letter>,
     /// What each last said it has promised.
-    rows: Vec<BTreeMap<u64, Load>>,
+    rows: Vec<BTreeMap<u64, PromisedWork>>,
 }
 
 impl Cluster {
@@ -62,8 +62,8 @@ impl Cluster {
             for &(worker, _) in &outbox.promised {
                 let others = (0..self.rows.len()).filter(|&it| it != to);
                 let loads = others.filter_map(|it| self.rows[it].get(&worker));
-                let load = loads.fold(Load::default(), |sum, it| plus(sum, *it));
-                self.tables[to].hear(PeerUpdate::Promised { worker, load });
+                let work = loads.fold(PromisedWork::default(), |sum, it| sum.plus(it));
+                self.tables[to].hear(PeerUpdate::Promised { worker, work });
             }
             for (worker, prompt) in &outbox.seated {
                 self.tables[to].hear(PeerUpdate::Seated { worker: *worker, prompt });
@@ -78,16 +78,6 @@ impl Cluster {
                 self.tables[to].hear(PeerUpdate::Judged { worker, judged });
             }
         }
-    }
-}
-
-fn plus(one: Load, other: Load) -> Load {
-    Load {
-        requests: one.requests + other.requests,
-        prefilling: one.prefilling + other.prefilling,
-        prefill: one.prefill + other.prefill,
-        decode: one.decode + other.decode,
-        context: one.context + other.context,
     }
 }
 
@@ -108,8 +98,8 @@ fn url_of(table: &Table, placement: Placement) -> String {
 }
 
 /// What a router believes is promised to each worker, by all.
-fn beliefs(table: &Table) -> BTreeMap<u64, Load> {
-    table.brain.fleet().workers().map(|it| (it.key, Load::of(&it.promised_by_all()))).collect()
+fn beliefs(table: &Table) -> BTreeMap<u64, PromisedWork> {
+    table.brain.fleet().workers().map(|it| (it.key, it.promised_by_all().work)).collect()
 }
 
 #[test]
@@ -176,10 +166,10 @@ proptest! {
         }
         cluster.after(delay);
         cluster.after(delay);
-        let mut really: BTreeMap<u64, Load> = BTreeMap::new();
+        let mut really: BTreeMap<u64, PromisedWork> = BTreeMap::new();
         for worker in cluster.tables.iter().flat_map(|it| it.brain.fleet().workers()) {
             let sum = really.entry(worker.key).or_default();
-            *sum = plus(*sum, Load::of(&worker.promised));
+            *sum = sum.plus(&worker.promised.work);
         }
         for table in &cluster.tables {
             prop_assert_eq!(&beliefs(table), &really);
@@ -190,9 +180,9 @@ proptest! {
         cluster.after(delay);
         cluster.after(delay);
         for table in &cluster.tables {
-            prop_assert_eq!(table.promised(), [Promised::default(); 3]);
-            let elsewhere: Vec<_> = table.brain.fleet().workers().map(|it| it.elsewhere).collect();
-            prop_assert_eq!(elsewhere, [Promised::default(); 3]);
+            prop_assert_eq!(table.promised(), [PromisedWork::default(); 3]);
+            let elsewhere: Vec<_> = table.brain.fleet().workers().map(|it| it.promised_by_others.work).collect();
+            prop_assert_eq!(elsewhere, [PromisedWork::default(); 3]);
         }
     }
 

@@ -26,12 +26,12 @@ fn each_worker_that_changed_is_told_once_and_with_what_is_promised_now() {
     assert!(!table.brain.has_outbox() && table.outbox().is_empty(), "nothing happened since");
 
     table.begin(1);
-    let begun = Load { prefilling: 0, prefill: Tokens::ZERO, ..all(1) };
+    let begun = PromisedWork { prefilling: 0, prefill: Tokens::ZERO, ..all(1) };
     assert_eq!(table.outbox().promised, [(key_of(1), begun)]);
     table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     table.arrive(5, Some("llama")).unwrap();
     table.on(Event::Left { request: RequestId(5) });
-    assert_eq!(table.outbox().promised, [(key_of(1), Load::default())]);
+    assert_eq!(table.outbox().promised, [(key_of(1), PromisedWork::default())]);
     // What others told is not ours to tell.
     table.promise_elsewhere(2, load(7, 7));
     assert!(!table.brain.has_outbox());
@@ -46,7 +46,7 @@ fn an_answer_in_one_piece_is_told_as_prefilled_when_it_should_be() {
     table.on(Event::Tick);
     let told = table.outbox().promised;
     assert!(
-        matches!(told[..], [(_, Load { requests: 1, prefilling: 0, prefill: Tokens(0), .. })]),
+        matches!(told[..], [(_, PromisedWork { requests: 1, prefilling: 0, prefill: Tokens(0), .. })]),
         "{told:?}"
     );
 }
@@ -62,7 +62,7 @@ fn a_worker_that_left_is_gone_and_one_that_came_back_at_once_is_not() {
     table.on(Event::WorkerGone { worker: WorkerId(1) });
     table.on(Event::WorkerJoined { url: &url(1) });
     let told = table.outbox();
-    assert_eq!((told.gone, told.promised), (Vec::new(), vec![(key_of(1), Load::default())]));
+    assert_eq!((told.gone, told.promised), (Vec::new(), vec![(key_of(1), PromisedWork::default())]));
     table.on(Event::Left { request: RequestId(1) });
     assert_eq!(table.outbox().promised, [], "what was promised to one that left is nobody's");
 }
@@ -185,7 +185,7 @@ fn who_begins_to_share_tells_everything_once() {
     settings.shares = true;
     table.brain.reconfigure(table.now, settings.clone(), &mut Vec::new()).unwrap();
     let told = table.outbox();
-    assert_eq!(told.promised, [(key_of(0), load(1, 1_000)), (key_of(1), Load::default())]);
+    assert_eq!(told.promised, [(key_of(0), load(1, 1_000)), (key_of(1), PromisedWork::default())]);
     assert_eq!(told.judged.len(), 2);
     settings.shares = false;
     table.arrive(2, Some("llama")).unwrap();

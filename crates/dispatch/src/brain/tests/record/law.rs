@@ -1,7 +1,7 @@
 //! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
 
 use super::*;
-use crate::peers::{Judged, Load, Outbox, PeerUpdate};
+use crate::peers::{Judged, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
@@ -56,7 +56,8 @@ impl Pair {
         let cards = [Card { name: "llama", parent: None }, Card { name: "sql", parent: Some("llama") }];
         for worker in (0..3).map(WorkerId) {
             pair.on(Event::ModelsReported { worker, cards: &cards });
-            let load = maitre_fleet::Load { kv_tokens: Some(9_000), ..maitre_fleet::Load::default() };
+            let load =
+                maitre_base::EngineLoad { kv_tokens: Some(9_000), ..maitre_base::EngineLoad::default() };
             pair.on(Event::LoadReported { worker, load });
         }
         pair
@@ -125,7 +126,7 @@ impl Pair {
         let rates = (Fit { base: 0.01, slope: 1e-6 * (number % 90) as f64 }, Fit { base: 0.01, slope: 1e-4 });
         let verdict = [Verdict::Healthy, Verdict::Suspect, Verdict::Ejected][number as usize % 3];
         let tokens = Tokens(number % 3_000);
-        let load = Load {
+        let work = PromisedWork {
             requests: (number % 4) as u32,
             prefilling: (number % 3) as u32,
             prefill: tokens,
@@ -134,7 +135,7 @@ impl Pair {
         };
         let more = Spent { requests: number % 9, tokens: number };
         self.on(Event::Peers(match whom % 8 {
-            0..=2 => PeerUpdate::Promised { worker, load },
+            0..=2 => PeerUpdate::Promised { worker, work },
             3 => PeerUpdate::Judged { worker, judged: Judged { verdict, rates: Some(rates) } },
             4 => PeerUpdate::Pinned { model, session: number % 6, worker },
             5 => PeerUpdate::Spent { model, tenant: TenantId(0), more },

@@ -84,7 +84,7 @@ fn a_strategy_may_change_under_open_requests_and_every_counter_stays_exact() {
         assert_eq!(counted, if name == Name::DynamoCost { seated } else { 0 }, "{name}");
     }
     (0..50).for_each(|it| drop(table.on(Event::Left { request: RequestId(it) })));
-    assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default(); 3], 0));
+    assert_eq!((table.promised(), table.brain.open()), (vec![PromisedWork::default(); 3], 0));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn who_stands_in_line_keeps_its_place_and_goes_at_once_if_there_is_no_line_any_m
     assert_eq!((table.brain.waiting(ClassId(1)).requests, table.brain.due()), (0, None));
     change(&mut table, |it| it.queue.enabled = true).unwrap();
     (2..=4).for_each(|it| drop(table.on(Event::Left { request: RequestId(it) })));
-    assert_eq!((table.promised(), table.brain.open()), (vec![Promised::default()], 0));
+    assert_eq!((table.promised(), table.brain.open()), (vec![PromisedWork::default()], 0));
 }
 
 #[test]

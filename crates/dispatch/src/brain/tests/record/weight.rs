@@ -71,7 +71,7 @@ fn a_drained_worker_finishes_what_it_has_and_takes_nothing_new_until_it_is_resum
     table.begin(1);
     assert_eq!(table.promised()[0].requests, 1);
     table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
-    assert_eq!(table.promised()[0], Promised::default());
+    assert_eq!(table.promised()[0], PromisedWork::default());
     // A second attempt does not go there either.
     assert!(table.fail(2, Failure::Refused).is_err());
     table.on(Event::WorkerDrained { worker, draining: false });
