@@ -3,7 +3,8 @@
 use maitre_base::Instant;
 use maitre_config::WorkerSources;
 use maitre_discover::{Update, update};
-use maitre_proxy::{Router, Worker, roster, secret};
+use maitre_net::worker_url::WorkerUrl;
+use maitre_proxy::{Router, roster, secret};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -19,7 +20,7 @@ pub(crate) struct Discovery {
     /// What the router was last told.
     told: Update,
     /// What other sources had found before these: stays until all of these have answered, or one of these has found it.
-    kept: Vec<Worker>,
+    kept: Vec<WorkerUrl>,
 }
 
 impl Discovery {
@@ -64,7 +65,7 @@ impl Discovery {
 
     pub(crate) fn tell(&mut self, router: &Router, update: Update) {
         self.log(&update);
-        let mut workers: Vec<Worker> = update.workers.iter().filter_map(|it| usable(&it.url)).collect();
+        let mut workers: Vec<WorkerUrl> = update.workers.iter().filter_map(|it| usable(&it.url)).collect();
         keep(&mut self.kept, &update, &workers);
         workers.extend(self.kept.iter().cloned());
         let difference = router.discovered(&workers, update.sources.iter().map(source).collect());
@@ -94,14 +95,14 @@ impl Discovery {
     }
 }
 
-fn usable(url: &str) -> Option<Worker> {
-    let read = url.parse::<Worker>();
+fn usable(url: &str) -> Option<WorkerUrl> {
+    let read = url.parse::<WorkerUrl>();
     read.inspect_err(|error| warn!(%error, "a worker that was found cannot be used")).ok()
 }
 
 /// Lets go of what other sources had found, as far as these have now spoken for it. One that has never answered has not
 /// spoken, be it slow or failing: what we know of may be its own.
-fn keep(kept: &mut Vec<Worker>, update: &Update, found: &[Worker]) {
+fn keep(kept: &mut Vec<WorkerUrl>, update: &Update, found: &[WorkerUrl]) {
     if update.sources.iter().all(|it| it.answered.is_some()) {
         kept.clear();
     }
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn what_was_found_stays_until_new_sources_have_answered() {
         use update::State::{Failing, Fine, Waiting};
-        let workers: Vec<Worker> = ["http://a:1", "http://b:1"].map(|it| it.parse().unwrap()).into();
+        let workers: Vec<WorkerUrl> = ["http://a:1", "http://b:1"].map(|it| it.parse().unwrap()).into();
         for (states, answered, expected) in [
             (&[Waiting][..], &[false][..], 2),
             (&[Failing], &[false], 2),
@@ -165,7 +166,7 @@ mod tests {
             "http://engine.example:8000?events=tcp://10.0.0.7:5557",
         ] {
             let found: maitre_discover::Found = url.parse().unwrap();
-            let worker: Worker = found.url.parse().unwrap();
+            let worker: WorkerUrl = found.url.parse().unwrap();
             assert_eq!(worker.address.to_string(), found.address(), "{url}");
         }
     }

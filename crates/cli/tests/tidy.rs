@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("index", &["base"], &[]),
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
+    ("net", &["base"], &[]),
     ("discover", &["base"], &[]),
     ("cluster", &["base"], &[]),
     ("peer", &["base"], &[]),
@@ -30,19 +31,19 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "proxy",
         &[
-            "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "peer",
+            "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "net", "peer",
             "policy", "queue", "tokens", "zmtp",
         ],
         &["sim"],
     ),
-    ("config", &["base", "discover", "dispatch", "peer", "policy", "proxy", "queue"], &[]),
-    ("console", &["proxy"], &[]),
-    ("doctor", &["base", "config", "console", "dialect", "proxy", "tokens"], &["sim"]),
+    ("config", &["base", "discover", "dispatch", "net", "peer", "policy", "proxy", "queue"], &[]),
+    ("console", &["net"], &[]),
+    ("doctor", &["base", "config", "console", "dialect", "net", "proxy", "tokens"], &["sim"]),
     ("replay", &["base", "config", "console", "dispatch", "policy", "sim"], &[]),
     (
         "cli",
         &[
-            "base", "config", "console", "discover", "dispatch", "doctor", "fleet", "peer", "policy",
+            "base", "config", "console", "discover", "dispatch", "doctor", "fleet", "net", "peer", "policy",
             "proxy", "queue", "replay", "sim",
         ],
         &[],

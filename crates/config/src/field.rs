@@ -12,10 +12,12 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use maitre_discover::Source;
 use maitre_discover::kubernetes::Api;
+use maitre_net::tls::ClientAuth;
+use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
+use maitre_proxy::Collector;
 use maitre_proxy::secret;
-use maitre_proxy::settings::{By, ClientAuth, Sense};
-use maitre_proxy::{Collector, Worker};
+use maitre_proxy::settings::{By, Sense};
 use maitre_queue::Class;
 
 use super::cluster::{self, Via};
@@ -28,7 +30,7 @@ type At<T> = fn(&mut Config) -> &mut T;
 #[derive(Debug)]
 pub(super) enum Field {
     Socket(At<SocketAddr>),
-    Workers(At<Vec<Worker>>),
+    Workers(At<Vec<WorkerUrl>>),
     Sources(At<Vec<Source>>),
     Sockets(At<Vec<SocketAddr>>),
     /// None if empty.
@@ -150,9 +152,9 @@ impl Field {
         match self {
             Field::Socket(at) => *at(config) = form::socket(text)?,
             Field::Workers(at) => {
-                let worker = text.parse::<Worker>().map_err(|error| error.to_string())?;
+                let worker = text.parse::<WorkerUrl>().map_err(|error| error.to_string())?;
                 // Not by how it was written: `http://a` and `http://a:80` are one worker.
-                let is_same = |it: &Worker| {
+                let is_same = |it: &WorkerUrl| {
                     let (one, other) = (&it.address, &worker.address);
                     one.port() == other.port() && one.host().eq_ignore_ascii_case(other.host())
                 };
@@ -235,7 +237,7 @@ impl Field {
         // Fields are reached for writing; reading makes do with a copy rather than a second way in.
         let config = &mut config.clone();
         let text = match self {
-            Field::Workers(at) => return at(config).iter().map(Worker::to_string).collect(),
+            Field::Workers(at) => return at(config).iter().map(WorkerUrl::to_string).collect(),
             Field::Strategies(at) => {
                 return at(config).iter().map(|(model, name)| format!("{model}={name}")).collect();
             }

@@ -14,9 +14,10 @@ use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue};
 use maitre_discover::Source;
 use maitre_discover::kubernetes::Api;
+use maitre_net::tls::ClientAuth;
 use maitre_policy::Name;
 use maitre_proxy::secret::BadSecret;
-use maitre_proxy::settings::{By, ClientAuth, Sense};
+use maitre_proxy::settings::{By, Sense};
 use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
 

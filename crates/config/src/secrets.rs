@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use maitre_base::ClassId;
+use maitre_net::bearer::Bearer;
 use maitre_proxy::keys::KEYS_MAX;
-use maitre_proxy::secret::{BadSecret, Bearer, KEY_BYTES_MIN, Secret};
+use maitre_proxy::secret::{KEY_BYTES_MIN, Secret};
 use maitre_proxy::settings::By;
 use maitre_proxy::{Key, Keys, Salter};
 use maitre_queue::settings::{TENANTS_MAX, masked, tenant};
@@ -142,12 +143,12 @@ fn both(knob: &'static str, file_knob: &'static str) -> (Vec<&'static str>, Stri
     (vec![file_knob, knob], format!("{knob} and {file_knob} are both set; leave one of them out"))
 }
 
-fn read_one<T: std::str::FromStr<Err = BadSecret>>(
+fn read_one<T: std::str::FromStr<Err: std::fmt::Display>>(
     text: &str,
     knob: &'static str,
     wrong: &mut Wrong,
 ) -> Option<T> {
-    text.trim().parse().map_err(|error: BadSecret| wrong.push((vec![knob], error.to_string()))).ok()
+    text.trim().parse().map_err(|error: T::Err| wrong.push((vec![knob], error.to_string()))).ok()
 }
 
 /// A secret that is not easily guessed.

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use maitre_net::tls::{ClientAuth, TlsServerSettings};
 use maitre_proxy::Settings;
-use maitre_proxy::settings::{ClientAuth, Tls};
 
 /// Whether a listener lets in nobody without a certificate.
-pub(super) fn keeps_out(tls: &Tls) -> bool {
+pub(super) fn keeps_out(tls: &TlsServerSettings) -> bool {
     tls.cert.is_some() && tls.client_ca.is_some() && tls.client_auth == ClientAuth::Required
 }
 

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 use http::HeaderValue;
-use maitre_proxy::settings::WorkerTls;
-use maitre_proxy::{Address, Dialer, NoTls};
+use maitre_net::address::Address;
+use maitre_net::dial::Dialer;
+use maitre_net::tls::TlsClientSettings;
+use maitre_net::tls::TlsFailure;
 
 /// Who vouches for what is reached by TLS.
 pub fn arg() -> Arg {
@@ -32,7 +34,7 @@ pub fn dialer<'a>(
         ca.is_none() || addresses.into_iter().any(Address::is_tls),
         "--ca goes with an address that begins with https://, and none does"
     );
-    let settings = WorkerTls { ca: ca.map(Path::to_owned), ..WorkerTls::default() };
+    let settings = TlsClientSettings { ca: ca.map(Path::to_owned), ..TlsClientSettings::default() };
     Ok(Arc::new(Dialer::load("tls", &settings).map_err(|it| anyhow!("--ca {}", it.what()))?))
 }
 
@@ -58,19 +60,21 @@ pub fn key(
 }
 
 /// What is wrong, and what to write instead.
-pub fn told(why: &NoTls) -> String {
+pub fn told(why: &TlsFailure) -> String {
     let mend = match why {
-        NoTls::Unsigned => "name its authority with --ca FILE",
-        NoTls::Misnamed(..) => "write the address with a name that it is for",
-        NoTls::Expired | NoTls::NotYetValid => "renew it, or mend this machine's clock",
-        NoTls::Unwelcome(_) => {
+        TlsFailure::UntrustedIssuer => "name its authority with --ca FILE",
+        TlsFailure::WrongName(..) => "write the address with a name that it is for",
+        TlsFailure::Expired | TlsFailure::NotYetValid => "renew it, or mend this machine's clock",
+        TlsFailure::ClientRejected(_) => {
             "it wants a certificate of its clients, which this command has none of; ask it from where it wants none"
         }
-        NoTls::Unacceptable(_) => {
+        TlsFailure::InvalidCertificate(_) => {
             "have it made anew: one for servers, with the host's name in it, and not an authority's own (CA:FALSE)"
         }
-        NoTls::Plain => "write http:// if that is how it is reached",
-        NoTls::Ended(_) | NoTls::Closed | NoTls::Failed(_) => "see the log of whoever listens there",
+        TlsFailure::NotTls => "write http:// if that is how it is reached",
+        TlsFailure::Alert(_) | TlsFailure::Closed | TlsFailure::Other(_) => {
+            "see the log of whoever listens there"
+        }
     };
     format!("{why}; {mend}")
 }

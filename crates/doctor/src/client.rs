@@ -14,7 +14,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use maitre_console::dial;
-use maitre_proxy::{Address, Dialer, NoTls, Undialled};
+use maitre_net::address::Address;
+use maitre_net::connect::ConnectError;
+use maitre_net::dial::Dialer;
+use maitre_net::tls::TlsFailure;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -171,12 +174,14 @@ impl Client {
     }
 }
 
-impl From<Undialled> for Unanswered {
-    fn from(undialled: Undialled) -> Unanswered {
+impl From<ConnectError> for Unanswered {
+    fn from(undialled: ConnectError) -> Unanswered {
         match undialled {
-            Undialled::Unresolved(error) => Unanswered::Unresolved(error.to_string()),
-            Undialled::Unconnected(error) => Unanswered::Refused(format!("connect: {error}")),
-            Undialled::NoTls(why) => Unanswered::NoTls(why),
+            ConnectError::Unresolved(error) => Unanswered::Unresolved(error.to_string()),
+            error @ (ConnectError::Refused(_) | ConnectError::NoSocket(_) | ConnectError::TimedOut(_)) => {
+                Unanswered::Refused(format!("connect: {error}"))
+            }
+            ConnectError::Handshake { why, .. } => Unanswered::NoTls(why),
         }
     }
 }
@@ -184,7 +189,7 @@ impl From<Undialled> for Unanswered {
 /// What hyper says, and what lies under it. With TLS 1.3 that may be a no to who we are, which comes only after the
 /// handshake.
 fn broke(error: &hyper::Error) -> Unanswered {
-    if let Some(why) = NoTls::beneath(error) {
+    if let Some(why) = TlsFailure::in_sources(error) {
         return Unanswered::NoTls(why);
     }
     let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();

@@ -11,7 +11,7 @@ use maitre_base::EngineLoad;
 use maitre_dialect::engine::{About, Kind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
-use maitre_proxy::NoTls;
+use maitre_net::tls::TlsFailure;
 
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
@@ -78,7 +78,7 @@ pub enum Unanswered {
     Refused(String),
     TimedOut(Duration),
     /// The address says TLS, and there is none with whoever is there.
-    NoTls(NoTls),
+    NoTls(TlsFailure),
     /// The address says plain HTTP, and whoever is there speaks TLS.
     SpeaksTls,
     /// Something is there that does not speak HTTP, or hung up.

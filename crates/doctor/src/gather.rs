@@ -12,7 +12,10 @@ use std::sync::Arc;
 
 use maitre_dialect::engine::{self, Answer, Kind};
 use maitre_dialect::models;
-use maitre_proxy::{self as proxy, BadTls, Dialer, Settings};
+use maitre_net::dial::Dialer;
+use maitre_net::tls::TlsConfigError;
+use maitre_net::worker_url::WorkerUrl;
+use maitre_proxy::Settings;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -33,7 +36,7 @@ struct Tools {
 }
 
 /// Looks at all that the plan names; fails only if the settings' TLS cannot be used, as the router would.
-pub async fn look(plan: &Plan) -> Result<Fleet, BadTls> {
+pub async fn look(plan: &Plan) -> Result<Fleet, TlsConfigError> {
     let dialer = Arc::new(Dialer::load("worker_tls", &plan.settings.worker_tls)?);
     let router = router::look(plan).await;
     let workers = match plan.settings.workers.is_empty() {
@@ -78,16 +81,12 @@ where
     done.into_iter().map(|it| it.1).collect()
 }
 
-async fn time(
-    tools: Arc<Tools>,
-    model: Option<String>,
-    worker: proxy::Worker,
-) -> Option<std::time::Duration> {
+async fn time(tools: Arc<Tools>, model: Option<String>, worker: WorkerUrl) -> Option<std::time::Duration> {
     requests::time(&tools.client(&worker), &model?).await
 }
 
 impl Tools {
-    fn client(&self, worker: &proxy::Worker) -> Client {
+    fn client(&self, worker: &WorkerUrl) -> Client {
         Client {
             address: worker.address.clone(),
             dialer: self.dialer.clone(),
@@ -97,7 +96,7 @@ impl Tools {
     }
 }
 
-async fn look_at(tools: Arc<Tools>, worker: proxy::Worker) -> Worker {
+async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let (plan, client, url) = (&tools.plan, tools.client(&worker), worker.address.to_string());
     let path = &plan.settings.probes.path;
     let health = match client.ask(Question::get(path)).await {

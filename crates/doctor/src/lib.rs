@@ -29,7 +29,9 @@ use maitre_config::environment::DOCTOR_KEY;
 use maitre_config::{self as config, form};
 use maitre_console::dial;
 use maitre_console::out;
-use maitre_proxy::{Address, Dialer, Settings};
+use maitre_net::address::Address;
+use maitre_net::dial::Dialer;
+use maitre_proxy::Settings;
 
 use code::Code;
 use report::Report;

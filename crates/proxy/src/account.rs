@@ -16,13 +16,13 @@ use http_body::{Body, Frame, SizeHint};
 use maitre_dialect::failure::Failure;
 use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::Finder;
+use maitre_net::upstream::Upstream;
+use maitre_net::wake_gate::Gated;
 use tokio::time::Sleep;
 
 use crate::admin::decisions;
-use crate::bell::Behind;
 use crate::forward::{Begun, streams};
 use crate::headers;
-use crate::line::Upstream;
 use crate::link::Link;
 use crate::metrics::Outcome;
 use crate::refuse::outcome;
@@ -46,7 +46,7 @@ pub(crate) struct Answer {
     /// What it counts as when it is complete.
     outcome: Outcome,
     /// Armed while we wait for the worker.
-    patience: Option<Behind<Sleep>>,
+    patience: Option<Gated<Sleep>>,
 }
 
 /// A worker's answer broke off where we can say so only by breaking off too.
@@ -121,7 +121,7 @@ impl Answer {
         let whole = self.events.as_ref().is_none_or(Tracker::ended);
         self.visit.outcome = if whole { self.outcome } else { Outcome::Broke };
         let lane = &self.visit.lane;
-        lane.pool.put(lane.house.now(), &self.link, line);
+        lane.pool.put(lane.house.now(), self.link.serial, line);
     }
 
     /// Whether an event stream has had its end mark, whatever becomes of the connection.
@@ -177,7 +177,7 @@ impl Answer {
             match silence_left.min(time_left) {
                 Duration::ZERO if time_left.is_zero() => return Poll::Ready(Outcome::Overdue),
                 Duration::ZERO => return Poll::Ready(Outcome::Stalled),
-                left => self.patience = Some(Behind::new(tokio::time::sleep(left))),
+                left => self.patience = Some(Gated::new(tokio::time::sleep(left))),
             }
         }
     }
@@ -187,7 +187,7 @@ impl Answer {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let Some(line) = &mut self.line else { return Poll::Ready(None) };
-        match line.poll_piece(cx) {
+        match line.poll_chunk(cx) {
             // With a slow client there is always more to read, and patience is never asked.
             Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(Outcome::Overdue)),
             Poll::Ready(Some(Ok(data))) => {

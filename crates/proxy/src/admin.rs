@@ -44,7 +44,7 @@ use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
 use crate::settings::Timeouts;
-use crate::tls::receive;
+use crate::tls::{self, Listener};
 use live::Live;
 use route::{Action, Found};
 
@@ -102,7 +102,7 @@ pub(crate) async fn listen(desk: Arc<AdminState>, listener: TcpListener) {
 }
 
 async fn connection(desk: Arc<AdminState>, stream: TcpStream) {
-    let Some(stream) = receive(&desk.house, &desk.house.tls.admin, stream).await else { return };
+    let Some(stream) = tls::accept(&desk.house, Listener::Admin, stream).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let desk = desk.clone();
         async move { Ok::<_, Infallible>(answer(&desk, request).await) }

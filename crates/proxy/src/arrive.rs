@@ -16,12 +16,12 @@ use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form, Placement};
 use maitre_fleet::estimate::{Decodes, Size};
+use maitre_net::upstream::UpstreamRequest;
 use tokio::time::timeout;
 
 use crate::headers;
 use crate::house::{Held, RouterState};
 use crate::keys::Caller;
-use crate::line::Outgoing;
 use crate::link::Link;
 use crate::priority::{self, Priority, Rules};
 use crate::reading::Reading;
@@ -209,11 +209,11 @@ impl Arrived {
 
     /// The request as this worker gets it: the client's own bytes, but for how urgent it is and for its salt, where the
     /// operator wants that said.
-    pub(crate) fn toward(&self, link: &Link, placement: &Placement) -> Outgoing {
+    pub(crate) fn toward(&self, link: &Link, placement: &Placement) -> UpstreamRequest {
         let host = link.address.header();
         let body = self.body_toward(link);
         if link.rank.is_none() && self.trace.is_none() {
-            return Outgoing::new(&self.method, &self.target, host, &self.headers, body);
+            return UpstreamRequest::new(&self.method, &self.target, host, &self.headers, body);
         }
         let mut headers = self.headers.clone();
         if let Some(rank) = link.rank {
@@ -223,7 +223,7 @@ impl Arrived {
         if let Some(trace) = &self.trace {
             headers.insert(TRACEPARENT, trace.toward(placement));
         }
-        Outgoing::new(&self.method, &self.target, host, &headers, body)
+        UpstreamRequest::new(&self.method, &self.target, host, &headers, body)
     }
 
     fn body_toward(&self, link: &Link) -> Bytes {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use maitre_net::stream::ByteStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::settings::Timeouts;
-use crate::stream::Stream;
 
 /// The grain of the watchdog.
 const TICK: Duration = Duration::from_secs(2);
@@ -120,12 +120,12 @@ impl Drop for Busy {
 
 /// The socket itself.
 pub(crate) struct Client {
-    stream: Stream,
+    stream: ByteStream,
     pulse: Arc<Pulse>,
 }
 
 impl Client {
-    pub(crate) fn new(stream: Stream, pulse: Arc<Pulse>) -> Client {
+    pub(crate) fn new(stream: ByteStream, pulse: Arc<Pulse>) -> Client {
         Client { stream, pulse }
     }
 }

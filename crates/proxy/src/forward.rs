@@ -8,7 +8,6 @@
 //! A request may be called back before that, too, for one that is more urgent. It then stands in line again; what
 //! has come of the attempt meanwhile is dropped, for the brain counts it no longer.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use maitre_base::{Instant, RequestId};
 use maitre_dispatch::{Failure, Placement, Refusal};
+use maitre_net::connect::ConnectError;
+use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -24,7 +25,6 @@ use crate::arrive::Arrived;
 use crate::decision::{Decision, Waiter};
 use crate::house::RouterState;
 use crate::lane::Lane;
-use crate::line::{Broken, Head, Unopened, Upstream};
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
 use crate::visit::RequestGuard;
@@ -34,7 +34,7 @@ pub(crate) struct Begun {
     pub(crate) placement: Placement,
     pub(crate) link: Arc<Link>,
     pub(crate) line: Upstream,
-    pub(crate) head: Head,
+    pub(crate) head: ResponseHead,
     /// None: the answer has no body.
     pub(crate) first: Option<Bytes>,
 }
@@ -129,7 +129,7 @@ async fn on_some_line(
     link: Arc<Link>,
     placement: Placement,
 ) -> Result<Begun, Failure> {
-    let Some(line) = lane.pool.take(&link) else {
+    let Some(line) = lane.pool.take(link.serial) else {
         let line = open(lane, &link, placement.deadline).await?;
         return exchange(lane, arrived, link, placement, line).await;
     };
@@ -153,13 +153,13 @@ async fn open(lane: &Lane, link: &Link, deadline: Option<Instant>) -> Result<Ups
     Upstream::open(&link.address, &house.tls.workers, patience.left).await.map_err(|error| {
         debug!(worker = link.url, %error, "no connection");
         match error {
-            Unopened::Handshake(why) => {
-                link.distrust(&why);
+            ConnectError::Handshake { .. } => {
+                link.distrust(&error.to_string());
                 Failure::Handshake
             }
-            Unopened::Refused(_) => Failure::Refused,
-            Unopened::TimedOut(_) => patience.or(Failure::Unreachable),
-            Unopened::NoSocket(_) => Failure::NoSocket,
+            ConnectError::Unresolved(_) | ConnectError::Refused(_) => Failure::Refused,
+            ConnectError::TimedOut(_) => patience.or(Failure::Unreachable),
+            ConnectError::NoSocket(_) => Failure::NoSocket,
         }
     })
 }
@@ -199,7 +199,7 @@ async fn exchange(
     let sent = lane.house.now();
     let left = timeouts.total.saturating_sub(sent.since(arrived.at));
     let patience = Patience::until(placement.deadline, sent, timeouts.headers.min(left));
-    let head = timeout(patience.left, line.ask(arrived.toward(&link, &placement))).await;
+    let head = timeout(patience.left, line.send(arrived.toward(&link, &placement))).await;
     let head = head.map_err(|_| patience.or(Failure::TimedOut))?.map_err(|error| broke(&link, &error))?;
     let answered = lane.house.now();
     link.hear(answered);
@@ -207,18 +207,18 @@ async fn exchange(
     let limit = if streams(&head.headers) { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(answered.since(sent));
     let patience = Patience::until(placement.deadline, answered, left);
-    let first = timeout(patience.left, poll_fn(|cx| line.poll_piece(cx))).await;
+    let first = timeout(patience.left, line.chunk()).await;
     let first = first
         .map_err(|_| patience.or(Failure::TimedOut))?
         .transpose()
         .map_err(|error| broke(&link, &error))?;
     if first.is_none() && streams(&head.headers) {
-        return Err(broke(&link, &Broken::Cut));
+        return Err(broke(&link, &UpstreamError::Closed));
     }
     Ok(Begun { placement, link, line, head, first })
 }
 
-fn broke(link: &Link, error: &Broken) -> Failure {
+fn broke(link: &Link, error: &UpstreamError) -> Failure {
     link.heard_no(error);
     debug!(worker = link.url, %error, "broke before its first byte");
     Failure::Broke

@@ -19,6 +19,7 @@ use maitre_dispatch::observer;
 use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal};
 use maitre_fleet::{Change, State};
+use maitre_net::worker_url::WorkerUrl;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,6 @@ use crate::roster::Source;
 use crate::settings::Settings;
 use crate::tls::Tls;
 use crate::traces::Traces;
-use crate::worker::Worker;
 
 pub(crate) struct RouterState {
     /// What the operator wants, as of the last reload.
@@ -140,7 +140,7 @@ impl RouterState {
     }
 
     /// Takes a worker in, and makes the link to it; the caller watches it.
-    pub(crate) fn join(&self, worker: &Worker, rank: Option<u32>) -> Option<Arc<Link>> {
+    pub(crate) fn join(&self, worker: &WorkerUrl, rank: Option<u32>) -> Option<Arc<Link>> {
         // Locked around both, so that no request is seated where there is no link yet.
         let mut links = self.links.write();
         let mut mind = self.mind.lock();

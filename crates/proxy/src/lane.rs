@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use maitre_net::pool::UpstreamPool;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::task::TaskTracker;
 
 use crate::house::RouterState;
-use crate::pool::Pool;
 use crate::server;
 
 pub(crate) struct Lane {
     pub(crate) house: Arc<RouterState>,
-    pub(crate) pool: Pool,
+    pub(crate) pool: UpstreamPool,
 }
 
 /// A client connection as the listener hands it over; its place is free again when it is dropped.
@@ -40,7 +40,7 @@ pub(crate) fn start(
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let body = async move {
-        let pool = Pool::new(house.settings().limits.idle_per_worker);
+        let pool = UpstreamPool::new(house.settings().limits.idle_per_worker);
         let lane = Arc::new(Lane { house, pool });
         let seated = TaskTracker::new();
         let sweeping = tokio::spawn(sweep(lane.clone()));

@@ -1,8 +1,6 @@
 //! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
 
-pub mod address;
 pub mod cluster;
-pub mod dial;
 pub mod keys;
 pub mod program;
 pub mod roster;
@@ -11,12 +9,10 @@ pub mod salt;
 pub mod secret;
 pub mod settings;
 pub mod subscribe;
-pub mod worker;
 
 mod account;
 mod admin;
 mod arrive;
-mod bell;
 mod client;
 mod clock;
 mod decision;
@@ -25,12 +21,10 @@ mod headers;
 mod house;
 mod ids;
 mod lane;
-mod line;
 mod link;
 mod metrics;
 mod models;
 mod page;
-mod pool;
 mod priority;
 mod reading;
 mod recent;
@@ -38,21 +32,16 @@ mod record;
 mod refuse;
 mod serve;
 mod server;
-mod stream;
 mod tls;
 mod traces;
 mod visit;
 mod watch;
 
-pub use address::Address;
-pub use dial::{Dialer, Undialled};
 pub use keys::{Key, Keys};
 pub use program::{Program, Reloaded, Reloading};
 pub use roster::Difference;
 pub use router::{NotStarted, Router, Stopped};
 pub use salt::Salter;
-pub use secret::{Bearer, Secret};
+pub use secret::Secret;
 pub use settings::Settings;
-pub use tls::{BadTls, NoTls};
 pub use traces::{BadCollector, Collector};
-pub use worker::Worker;

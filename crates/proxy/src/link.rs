@@ -6,16 +6,15 @@ use bytes::Bytes;
 use http::HeaderValue;
 use maitre_base::{Instant, WorkerId};
 use maitre_dialect::engine::Kind;
+use maitre_net::address::Address;
+use maitre_net::tls::TlsFailure;
+use maitre_net::upstream::UpstreamError;
+use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-
-use crate::address::Address;
-use crate::line::Broken;
-use crate::tls::NoTls;
-use crate::worker::{Endpoint, Events, Worker};
 
 pub(crate) struct Link {
     pub(crate) worker: WorkerId,
@@ -26,8 +25,8 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// Which of the engine's data-parallel ranks it is, if each is a worker of its own.
     pub(crate) rank: Option<u32>,
-    pub(crate) events: Events,
-    pub(crate) replay: Option<Endpoint>,
+    pub(crate) events: EventSource,
+    pub(crate) replay: Option<ZmqEndpoint>,
     /// What people and metrics call it.
     pub(crate) url: String,
     /// The same as a response header.
@@ -66,7 +65,7 @@ pub(crate) struct Tally {
 }
 
 /// The name of a worker: its address, and the rank where there are several.
-pub(crate) fn url(worker: &Worker, rank: Option<u32>) -> String {
+pub(crate) fn url(worker: &WorkerUrl, rank: Option<u32>) -> String {
     match rank {
         None => worker.address.to_string(),
         Some(rank) => format!("{}#{rank}", worker.address),
@@ -74,7 +73,7 @@ pub(crate) fn url(worker: &Worker, rank: Option<u32>) -> String {
 }
 
 impl Link {
-    pub(crate) fn new(id: WorkerId, serial: u64, worker: &Worker, rank: Option<u32>) -> Link {
+    pub(crate) fn new(id: WorkerId, serial: u64, worker: &WorkerUrl, rank: Option<u32>) -> Link {
         let address = worker.address.clone();
         let url = url(worker, rank);
         let name = HeaderValue::from_str(&url);
@@ -117,11 +116,11 @@ impl Link {
 
     /// A connection broke. With TLS that may be how the worker says whom it does not accept: in version 1.3 it hears
     /// who we are only after we take the handshake for done.
-    pub(crate) fn heard_no(&self, error: &Broken) {
-        if let Broken::Io(error) = error
-            && let Some(why) = NoTls::of(error)
+    pub(crate) fn heard_no(&self, error: &UpstreamError) {
+        if let UpstreamError::Io(error) = error
+            && let Some(why) = TlsFailure::in_io(error)
         {
-            self.distrust(&why.told("worker_tls"));
+            self.distrust(&why.advice("worker_tls"));
         }
     }
 

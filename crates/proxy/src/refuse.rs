@@ -226,11 +226,6 @@ pub(crate) fn collected(status: StatusCode, headers: &HeaderMap) -> Collected {
     }
 }
 
-/// What a client hears that speaks HTTP where TLS is spoken, byte for byte: nothing of it has been parsed.
-pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
-    connection: close\r\n\r\n{\"error\":{\"message\":\"this port speaks TLS; write https:// in the URL\",\
-    \"type\":\"invalid_request_error\",\"param\":null,\"code\":\"tls_required\"}}";
-
 /// What the head of a worker's answer says about the worker.
 pub(crate) fn judge(status: StatusCode) -> Option<Failure> {
     match status.as_u16() {

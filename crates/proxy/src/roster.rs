@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use maitre_base::WorkerId;
 use maitre_dispatch::{Brain, Event};
+use maitre_net::worker_url::WorkerUrl;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tracing::info;
@@ -15,7 +16,6 @@ use tracing::info;
 use crate::house::RouterState;
 use crate::link::Link;
 use crate::watch;
-use crate::worker::Worker;
 
 /// Who names a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ struct State {
 }
 
 struct Member {
-    worker: Worker,
+    worker: WorkerUrl,
     by: Vec<By>,
     /// One, or one a rank.
     links: Vec<Arc<Link>>,
@@ -73,7 +73,7 @@ impl Roster {
     }
 
     /// All that `by` names from now on.
-    pub(crate) fn set(&self, by: By, wanted: &[Worker]) -> Difference {
+    pub(crate) fn set(&self, by: By, wanted: &[WorkerUrl]) -> Difference {
         let mut difference = Difference::default();
         let mut state = self.state.lock();
         let named: Vec<String> = wanted.iter().map(|it| it.address.to_string()).collect();
@@ -95,7 +95,7 @@ impl Roster {
     }
 
     /// One more worker that `by` names; none if it was there already.
-    pub(crate) fn add(&self, by: By, worker: &Worker) -> Option<Vec<WorkerId>> {
+    pub(crate) fn add(&self, by: By, worker: &WorkerUrl) -> Option<Vec<WorkerId>> {
         let mut state = self.state.lock();
         let address = worker.address.to_string();
         if state.members.contains_key(&address) {
@@ -125,7 +125,7 @@ impl Roster {
         self.state.lock().tasks.abort_all();
     }
 
-    fn name(&self, state: &mut State, worker: &Worker, by: By) -> Option<Named> {
+    fn name(&self, state: &mut State, worker: &WorkerUrl, by: By) -> Option<Named> {
         let address = worker.address.to_string();
         let (mut replaced, mut named_by) = (None, vec![by]);
         if let Some(member) = state.members.get_mut(&address) {

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use maitre_dispatch::Brain;
 use maitre_fleet::{self as fleet, Models, State};
+use maitre_net::pool::UpstreamPool;
+use maitre_net::tls::TlsConfigError;
+use maitre_net::worker_url::WorkerUrl;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle as Task;
@@ -17,15 +20,13 @@ use crate::admin::AdminState;
 use crate::cluster::{self, Member, NotJoined};
 use crate::house::RouterState;
 use crate::lane::Lane;
-use crate::pool::Pool;
 use crate::program::{Plain, Program};
 use crate::reading::{NotLoaded, Tokenizers};
 use crate::record::{NotRecorded, Recorder};
 use crate::roster::{By, Difference, Roster, Source};
 use crate::settings::Settings;
-use crate::tls::{BadTls, Tls};
+use crate::tls::Tls;
 use crate::traces::Traces;
-use crate::worker::Worker;
 use crate::{admin, lane, recent, server, tls, watch};
 
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +40,7 @@ pub enum NotStarted {
     #[error(transparent)]
     Record(#[from] NotRecorded),
     #[error(transparent)]
-    Tls(#[from] BadTls),
+    Tls(#[from] TlsConfigError),
     #[error(transparent)]
     Cluster(#[from] NotJoined),
 }
@@ -103,7 +104,8 @@ impl Router {
             queues.push(queue);
         }
         router.run(server::listen(house.clone(), listener, queues));
-        let lane = Lane { house: house.clone(), pool: Pool::new(house.settings().limits.idle_per_worker) };
+        let lane =
+            Lane { house: house.clone(), pool: UpstreamPool::new(house.settings().limits.idle_per_worker) };
         let desk = AdminState::new(router.roster.clone(), program, lane);
         router.run(admin::listen(Arc::new(desk), admin_listener));
         router.run(recent::take(house.clone()));
@@ -167,7 +169,7 @@ impl Router {
     }
 
     /// All workers that were discovered, from now on, and how those fare who found them.
-    pub fn discovered(&self, workers: &[Worker], sources: Vec<Source>) -> Difference {
+    pub fn discovered(&self, workers: &[WorkerUrl], sources: Vec<Source>) -> Difference {
         *self.house.sources.lock() = sources;
         self.roster.set(By::Discovery, workers)
     }

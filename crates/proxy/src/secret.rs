@@ -1,9 +1,7 @@
-//! A key as we keep it: its hash, from which nobody learns the key. And the one key that we show to others.
+//! A key as we keep it: its hash, from which nobody learns the key.
 //!
 //! Keys are long random texts, so one round of SHA-256 is enough: there is nothing to guess. What a client presents is
 //! hashed the same way, and two hashes are compared in a time that does not depend on where they differ.
-//!
-//! What workers ask us for must be kept as it is, to be sent. It is shown nowhere else.
 
 use std::fmt;
 use std::fs::File;
@@ -11,15 +9,11 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, Read as _};
 use std::str::FromStr;
 
-use http::HeaderValue;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 /// The shortest key that is taken in plain text: below it, guessing begins to be worth while.
 pub const KEY_BYTES_MIN: usize = 16;
-
-/// The longest that is sent to workers. Chosen: far below what they take of headers.
-pub const KEY_BYTES_MAX: usize = 4_096;
 
 /// How a hash is written, before its 64 digits.
 const PREFIX: &str = "sha256:";
@@ -33,8 +27,6 @@ pub enum BadSecret {
     Hash,
     #[error("a key has at least {KEY_BYTES_MIN} characters; `maitre key` makes one")]
     Short,
-    #[error("a key has at most {KEY_BYTES_MAX} letters, digits and signs, and no space")]
-    Odd,
 }
 
 impl Secret {
@@ -118,36 +110,6 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What we show to workers, in the form in which it is sent.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Bearer(HeaderValue);
-
-impl Bearer {
-    /// The value of `authorization`.
-    pub fn header(&self) -> &HeaderValue {
-        &self.0
-    }
-}
-
-impl FromStr for Bearer {
-    type Err = BadSecret;
-
-    fn from_str(key: &str) -> Result<Bearer, BadSecret> {
-        if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !key.bytes().all(|it| it.is_ascii_graphic()) {
-            return Err(BadSecret::Odd);
-        }
-        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| BadSecret::Odd)?;
-        value.set_sensitive(true);
-        Ok(Bearer(value))
-    }
-}
-
-impl fmt::Debug for Bearer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bearer")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,16 +137,6 @@ mod tests {
         let keys = [fresh().unwrap(), fresh().unwrap()];
         assert_ne!(keys[0], keys[1]);
         assert!(keys[0].len() > KEY_BYTES_MIN && keys[0].parse::<Secret>().is_ok());
-    }
-
-    #[test]
-    fn what_workers_are_shown_is_shown_to_nobody_else() {
-        let bearer: Bearer = "sk-worker".parse().unwrap();
-        assert_eq!(bearer.header(), "Bearer sk-worker");
-        assert!(!format!("{bearer:?} {:?}", bearer.header()).contains("sk-"));
-        for odd in ["", "two words", "line\nbreak", "é", &"x".repeat(KEY_BYTES_MAX + 1)] {
-            assert_eq!(odd.parse::<Bearer>().unwrap_err(), BadSecret::Odd, "{odd}");
-        }
     }
 
     #[test]

@@ -10,17 +10,17 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use maitre_net::stream::ByteStream;
+use maitre_net::wake_gate::Gated;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
-use crate::bell::Behind;
 use crate::client::{Client, Pulse};
 use crate::house::RouterState;
 use crate::lane::{Connection, Lane};
 use crate::serve::serve;
-use crate::stream::Stream;
-use crate::tls::receive;
+use crate::tls::{self, Listener};
 use crate::visit::RequestGuard;
 
 /// Requests at once on one HTTP/2 connection.
@@ -80,7 +80,7 @@ pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedS
     tokio::select! {
         biased;
         () = converse(&lane, stream, &pulse) => {}
-        () = Behind::new(pulse.watch()) => {}
+        () = Gated::new(pulse.watch()) => {}
     }
     house.metrics.connections.dec();
     drop(place);
@@ -92,7 +92,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2";
 async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     let house = &lane.house;
     let received = tokio::select! {
-        received = receive(house, &house.tls.clients, stream) => received,
+        received = tls::accept(house, Listener::Clients, stream) => received,
         () = house.closing.cancelled() => return,
     };
     let Some(stream) = received else { return };
@@ -120,8 +120,8 @@ async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
 }
 
 /// Whether it is HTTP/2: by agreement under TLS, and without it by how the client begins. None if it left.
-async fn speaks_frames(stream: &Stream) -> Option<bool> {
-    let Stream::Plain(plain) = stream else { return Some(stream.protocol() == Some(b"h2")) };
+async fn speaks_frames(stream: &ByteStream) -> Option<bool> {
+    let ByteStream::Plain(plain) = stream else { return Some(stream.protocol() == Some(b"h2")) };
     let mut beginning = [0; PREFACE.len()];
     // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
     let length = plain.peek(&mut beginning).await.ok()?;
@@ -138,7 +138,7 @@ async fn until_closing<F: Future>(
     tokio::select! {
         biased;
         ended = served.as_mut() => return ended,
-        () = Behind::new(house.closing.cancelled()) => finish(served.as_mut()),
+        () = Gated::new(house.closing.cancelled()) => finish(served.as_mut()),
     }
     served.await
 }

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use maitre_dispatch as dispatch;
+use maitre_net::bearer::Bearer;
+use maitre_net::tls::{TlsClientSettings, TlsServerSettings};
+use maitre_net::worker_url::WorkerUrl;
 
 use crate::cluster;
 use crate::keys::Keys;
 use crate::salt::Salter;
-use crate::secret::{Bearer, Secret};
+use crate::secret::Secret;
 use crate::traces::Collector;
-use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -23,7 +25,7 @@ pub struct Settings {
     pub admin_key: Option<Secret>,
     /// What may be added through it; one that ends in `*` stands for all that begin so.
     pub admin_workers: Vec<String>,
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerUrl>,
     /// Threads that carry traffic; zero means one for each core.
     pub threads: usize,
     pub brain: dispatch::Settings,
@@ -35,10 +37,10 @@ pub struct Settings {
     pub events: Events,
     pub record: Record,
     /// On the listener for clients.
-    pub tls: Tls,
+    pub tls: TlsServerSettings,
     /// On the listener for operators.
-    pub admin_tls: Tls,
-    pub worker_tls: WorkerTls,
+    pub admin_tls: TlsServerSettings,
+    pub worker_tls: TlsClientSettings,
     pub traces: Traces,
     /// Other routers in front of the same workers; none: there are none that we would tell anything.
     pub cluster: Option<cluster::Settings>,
@@ -78,9 +80,9 @@ impl Default for Settings {
             door: Door::default(),
             events: Events::default(),
             record: Record::default(),
-            tls: Tls::default(),
-            admin_tls: Tls::default(),
-            worker_tls: WorkerTls::default(),
+            tls: TlsServerSettings::default(),
+            admin_tls: TlsServerSettings::default(),
+            worker_tls: TlsClientSettings::default(),
             traces: Traces::default(),
             cluster: None,
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
@@ -224,45 +226,6 @@ impl Default for Record {
     fn default() -> Record {
         // About half a million requests a file, with prompts of two thousand tokens.
         Record { file: None, bytes_max: 256 << 20, files: 4 }
-    }
-}
-
-/// TLS on a listener, which speaks plainly if no certificate is named. All files are PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate, and after it those that vouch for it.
-    pub cert: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    /// Who may vouch for clients; none: clients are not asked for certificates.
-    pub client_ca: Option<PathBuf>,
-    pub client_auth: ClientAuth,
-}
-
-/// What a client without a certificate is to a listener that asks for one. A wrong one is never accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientAuth {
-    #[default]
-    Required,
-    Optional,
-}
-
-/// TLS to workers whose URLs begin with `https`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerTls {
-    /// Who may vouch for workers; none: the authorities that browsers trust.
-    pub ca: Option<PathBuf>,
-    /// What we show to workers that ask.
-    pub cert: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    /// Whether a worker must prove who it is.
-    pub verify: bool,
-    /// The name that certificates of workers are for; empty: the host of the worker's own URL.
-    pub server_name: String,
-}
-
-impl Default for WorkerTls {
-    fn default() -> WorkerTls {
-        WorkerTls { ca: None, cert: None, key: None, verify: true, server_name: String::new() }
     }
 }
 

@@ -16,17 +16,18 @@ use maitre_dialect::engine::{self, Kind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
 use maitre_fleet::{Card, Evidence};
+use maitre_net::bearer::Bearer;
+use maitre_net::connect::ConnectError;
+use maitre_net::upstream::{Upstream, UpstreamError, UpstreamRequest};
+use maitre_net::worker_url::{EventSource, ZmqEndpoint};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::house::RouterState;
-use crate::line::{Broken, Outgoing, Unopened, Upstream};
 use crate::link::Link;
 use crate::refuse::is_fit;
-use crate::secret::Bearer;
 use crate::subscribe::{self, Source};
-use crate::worker::{Endpoint, Events};
 
 /// Largest page read from a worker: metrics of a large model are tens of kilobytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -160,26 +161,26 @@ impl Watch {
     async fn find_source(&mut self) -> Result<Option<Source>, Unanswered> {
         let (link, settings) = (self.link.clone(), self.house.settings().events.clone());
         let rank = u16::try_from(link.rank.unwrap_or(0)).unwrap_or(u16::MAX);
-        let place = |endpoint: &Endpoint| {
+        let place = |endpoint: &ZmqEndpoint| {
             let host = endpoint.host.as_deref().unwrap_or(link.address.host());
             (host.to_owned(), endpoint.port.saturating_add(rank))
         };
-        let at = |events: &Endpoint, replay: Option<&Endpoint>| Source {
+        let at = |events: &ZmqEndpoint, replay: Option<&ZmqEndpoint>| Source {
             events: place(events),
             replay: replay.map(place),
             topic: settings.topic.clone(),
         };
         let port = |port: usize| u16::try_from(port).ok().filter(|&it| it > 0);
-        let usual = |port| Endpoint { host: None, port };
+        let usual = |port| ZmqEndpoint { host: None, port };
         match (&link.events, port(settings.port)) {
             _ if !settings.enabled => Ok(None),
-            (Events::Off, _) => Ok(None),
-            (Events::At(events), _) => Ok(Some(at(events, link.replay.as_ref()))),
-            (Events::Found, Some(events)) => {
+            (EventSource::Off, _) => Ok(None),
+            (EventSource::At(events), _) => Ok(Some(at(events, link.replay.as_ref()))),
+            (EventSource::Auto, Some(events)) => {
                 let replay = port(settings.replay_port).map(usual);
                 Ok(Some(at(&usual(events), link.replay.as_ref().or(replay.as_ref()))))
             }
-            (Events::Found, None) => self.ask_for_source().await,
+            (EventSource::Auto, None) => self.ask_for_source().await,
         }
     }
 
@@ -340,7 +341,7 @@ impl Watch {
         let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;
         let now = self.house.now();
         self.link.hear(now);
-        if line.settle() {
+        if line.is_reusable() {
             line.idle_since = now;
             self.line = Some(line);
         }
@@ -368,13 +369,13 @@ async fn get(asked: Ask<'_>, kept: Option<Upstream>) -> Result<(Page, Upstream),
     let patience = house.settings().probes.timeout;
     let opened = Upstream::open(&link.address, &house.tls.workers, patience).await;
     let line = opened.map_err(|error| match error {
-        Unopened::Refused(_) => Unanswered::Refused,
-        Unopened::Handshake(why) => {
-            link.distrust(&why);
+        ConnectError::Unresolved(_) | ConnectError::Refused(_) => Unanswered::Refused,
+        ConnectError::Handshake { .. } => {
+            link.distrust(&error.to_string());
             Unanswered::Refused
         }
-        Unopened::TimedOut(_) => Unanswered::TimedOut,
-        Unopened::NoSocket(_) => Unanswered::NoSocket,
+        ConnectError::TimedOut(_) => Unanswered::TimedOut,
+        ConnectError::NoSocket(_) => Unanswered::NoSocket,
     })?;
     ask(asked, line).await
 }
@@ -383,12 +384,12 @@ async fn ask(
     Ask { link, path, key, .. }: Ask<'_>,
     mut line: Upstream,
 ) -> Result<(Page, Upstream), Unanswered> {
-    let broke = |error: Broken| {
+    let broke = |error: UpstreamError| {
         link.heard_no(&error);
         Unanswered::Broke
     };
-    let question = Outgoing::get(path, link.address.header(), key);
-    let head = line.ask(question).await.map_err(broke)?;
+    let question = UpstreamRequest::get(path, link.address.header(), key);
+    let head = line.send(question).await.map_err(broke)?;
     let body = line.read_all(PAGE_BYTES_MAX).await.map_err(broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
     Ok((Page { status: head.status, server, body }, line))

@@ -12,7 +12,10 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use maitre_base::Instant;
 use maitre_console::dial;
-use maitre_proxy::{Address, Dialer, NoTls, Undialled};
+use maitre_net::address::Address;
+use maitre_net::connect::ConnectError;
+use maitre_net::dial::Dialer;
+use maitre_net::tls::TlsFailure;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
@@ -100,10 +103,8 @@ impl Lines {
 
     async fn open(&self) -> Result<Line, Trouble> {
         let stream = self.dialer.dial(&self.address).await.map_err(|error| match error {
-            Undialled::NoTls(why) => Trouble::new(Kind::Handshake, dial::told(&why)),
-            Undialled::Unresolved(error) | Undialled::Unconnected(error) => {
-                Trouble::new(Kind::Connect, format!("connect to {}: {error}", self.address))
-            }
+            ConnectError::Handshake { why, .. } => Trouble::new(Kind::Handshake, dial::told(&why)),
+            error => Trouble::new(Kind::Connect, format!("connect to {}: {error}", self.address)),
         })?;
         let opened = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = opened.map_err(|it| Trouble::new(Kind::Connect, it.to_string()))?;
@@ -116,7 +117,7 @@ impl Lines {
 /// What hyper says, and what lies under it. With TLS 1.3 that may be a no to who we are, which comes only after the
 /// handshake.
 pub(super) fn broke_off(error: &hyper::Error) -> Trouble {
-    if let Some(why) = NoTls::beneath(error) {
+    if let Some(why) = TlsFailure::in_sources(error) {
         return Trouble::new(Kind::Handshake, dial::told(&why));
     }
     let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();

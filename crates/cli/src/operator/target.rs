@@ -12,7 +12,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 use http::HeaderValue;
-use maitre_proxy::{Address, Dialer};
+use maitre_net::address::Address;
+use maitre_net::dial::Dialer;
 
 use maitre_console::dial;
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 use maitre_base::KvEvent;
 use maitre_dialect::engine::{Kind, sources};
 use maitre_dialect::kv::{self, EventBatch, Groups};
+use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
 use maitre_proxy::settings::Settings;
 use maitre_proxy::subscribe::replay::{Bound, replay};
 use maitre_proxy::subscribe::socket::{Message, Place, Subscriber};
-use maitre_proxy::worker::{self, Endpoint};
-use maitre_proxy::{self as proxy};
 use tokio::time::{sleep, timeout};
 
 use super::requests::{self, Asker};
@@ -48,26 +47,27 @@ pub(super) struct Sought {
 pub(super) async fn seek(
     client: &Client,
     settings: &Settings,
-    worker: &proxy::Worker,
+    worker: &WorkerUrl,
     kind: Kind,
 ) -> Result<Sought, Events> {
     let events = &settings.events;
-    let port =
-        |port: usize| u16::try_from(port).ok().filter(|&it| it > 0).map(|port| Endpoint { host: None, port });
+    let port = |port: usize| {
+        u16::try_from(port).ok().filter(|&it| it > 0).map(|port| ZmqEndpoint { host: None, port })
+    };
     match (&worker.events, port(events.port)) {
         _ if !events.enabled => Err(Events::Off),
-        (worker::Events::Off, _) => Err(Events::Off),
-        (worker::Events::At(at), _) => Ok(configured(worker, at, worker.replay.as_ref(), &events.topic)),
-        (worker::Events::Found, Some(at)) => {
+        (EventSource::Off, _) => Err(Events::Off),
+        (EventSource::At(at), _) => Ok(configured(worker, at, worker.replay.as_ref(), &events.topic)),
+        (EventSource::Auto, Some(at)) => {
             let usual = port(events.replay_port);
             Ok(configured(worker, &at, worker.replay.as_ref().or(usual.as_ref()), &events.topic))
         }
-        (worker::Events::Found, None) => told(client, worker, kind).await,
+        (EventSource::Auto, None) => told(client, worker, kind).await,
     }
 }
 
-fn configured(worker: &proxy::Worker, at: &Endpoint, replay: Option<&Endpoint>, topic: &str) -> Sought {
-    let place = |endpoint: &Endpoint, rank: u32| {
+fn configured(worker: &WorkerUrl, at: &ZmqEndpoint, replay: Option<&ZmqEndpoint>, topic: &str) -> Sought {
+    let place = |endpoint: &ZmqEndpoint, rank: u32| {
         let host = endpoint.host.as_deref().unwrap_or(worker.address.host());
         let rank = u16::try_from(rank).unwrap_or(u16::MAX);
         (host.to_owned(), endpoint.port.saturating_add(rank))
@@ -83,7 +83,7 @@ fn configured(worker: &proxy::Worker, at: &Endpoint, replay: Option<&Endpoint>, 
     }
 }
 
-async fn told(client: &Client, worker: &proxy::Worker, kind: Kind) -> Result<Sought, Events> {
+async fn told(client: &Client, worker: &WorkerUrl, kind: Kind) -> Result<Sought, Events> {
     let path = kind.sources_path().ok_or(Events::Unheard)?;
     let untold = |status| Events::Untold { path, status };
     let page = client.ask(Question::get(path)).await.map_err(|_| untold(0))?;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use http::HeaderValue;
 use maitre_dialect::{exposition, models};
-use maitre_proxy::{self as proxy, Address};
+use maitre_net::address::Address;
+use maitre_net::worker_url::WorkerUrl;
 
 use crate::Plan;
 use crate::client::{Client, Question, short};
@@ -61,7 +62,7 @@ async fn front(plan: &Plan, address: &Address) -> Result<Vec<String>, String> {
 }
 
 /// The workers that a router counts for, once each whatever their ranks.
-pub(super) fn workers(router: &Router) -> Vec<proxy::Worker> {
+pub(super) fn workers(router: &Router) -> Vec<WorkerUrl> {
     let Some(Ok(admin)) = &router.admin else { return Vec::new() };
     let mut ranks: Vec<(String, u32)> = Vec::new();
     let labels: BTreeSet<String> = exposition::samples(&admin.page)
@@ -76,8 +77,8 @@ pub(super) fn workers(router: &Router) -> Vec<proxy::Worker> {
         }
     }
     let workers = ranks.into_iter().filter_map(|(url, ranks)| {
-        let worker: proxy::Worker = url.parse().ok()?;
-        Some(proxy::Worker { ranks, ..worker })
+        let worker: WorkerUrl = url.parse().ok()?;
+        Some(WorkerUrl { ranks, ..worker })
     });
     workers.collect()
 }

@@ -1,7 +1,7 @@
 //! Is everybody there, and what do they say they serve?
 
 use maitre_dialect::engine::Need;
-use maitre_proxy::NoTls;
+use maitre_net::tls::TlsFailure;
 
 use super::{odd_ones, workers};
 use crate::code::Code;
@@ -65,22 +65,24 @@ fn absence(worker: &Worker) -> Option<Finding> {
 }
 
 /// The setting that lets TLS be.
-fn mend(why: &NoTls) -> &'static str {
+fn mend(why: &TlsFailure) -> &'static str {
     match why {
-        NoTls::Unsigned => "name the authority that signed it in worker_tls.ca, as a PEM file",
-        NoTls::Misnamed(..) => {
+        TlsFailure::UntrustedIssuer => "name the authority that signed it in worker_tls.ca, as a PEM file",
+        TlsFailure::WrongName(..) => {
             "write a name that it is for in the worker's URL, or set worker_tls.server_name to one"
         }
-        NoTls::Expired | NoTls::NotYetValid => "renew the certificate, or mend this machine's clock",
-        NoTls::Unacceptable(_) => {
+        TlsFailure::Expired | TlsFailure::NotYetValid => {
+            "renew the certificate, or mend this machine's clock"
+        }
+        TlsFailure::InvalidCertificate(_) => {
             "have the certificate made anew: one for servers, with the host's name in it, and not an authority's \
              own (CA:FALSE)"
         }
-        NoTls::Unwelcome(_) => {
+        TlsFailure::ClientRejected(_) => {
             "it wants a certificate of its clients: set worker_tls.cert and worker_tls.key to one that it accepts"
         }
-        NoTls::Plain => "write http:// in its URL, or have it serve TLS",
-        NoTls::Ended(_) | NoTls::Closed | NoTls::Failed(_) => {
+        TlsFailure::NotTls => "write http:// in its URL, or have it serve TLS",
+        TlsFailure::Alert(_) | TlsFailure::Closed | TlsFailure::Other(_) => {
             "mend the port in its URL, or write http:// if it does not speak TLS; it must speak version 1.2 or \
              1.3, and its own log says more"
         }

@@ -6,7 +6,7 @@ use maitre_base::EngineLoad;
 use maitre_dialect::engine::{About, Kind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
-use maitre_proxy::NoTls;
+use maitre_net::tls::TlsFailure;
 
 use super::{judge, odd_ones};
 use crate::code::Code;
@@ -153,20 +153,24 @@ fn of_a_worker_that_is_not_there_nothing_else_is_said() {
 fn what_tls_finds_wrong_is_told_with_the_setting_that_mends_it() {
     let word = || "Word".to_owned();
     for (why, what, fix) in [
-        (NoTls::Unsigned, "not signed by anyone we trust", "worker_tls.ca"),
+        (TlsFailure::UntrustedIssuer, "not signed by anyone we trust", "worker_tls.ca"),
         (
-            NoTls::Misnamed("w1".to_owned(), vec!["w2".to_owned()]),
+            TlsFailure::WrongName("w1".to_owned(), vec!["w2".to_owned()]),
             "not for w1, but for w2",
             "worker_tls.server_name",
         ),
-        (NoTls::Expired, "has expired", "renew"),
-        (NoTls::NotYetValid, "not valid yet", "clock"),
-        (NoTls::Unacceptable(word()), "cannot be accepted: Word", "made anew"),
-        (NoTls::Unwelcome(word()), "does not accept who we are (Word)", "worker_tls.cert and worker_tls.key"),
-        (NoTls::Plain, "does not speak TLS", "write http:// in its URL"),
-        (NoTls::Ended(word()), "ended the TLS connection: Word", "version 1.2"),
-        (NoTls::Closed, "in the middle of the TLS handshake", "write http://"),
-        (NoTls::Failed(word()), "handshake failed: Word", "log"),
+        (TlsFailure::Expired, "has expired", "renew"),
+        (TlsFailure::NotYetValid, "not valid yet", "clock"),
+        (TlsFailure::InvalidCertificate(word()), "cannot be accepted: Word", "made anew"),
+        (
+            TlsFailure::ClientRejected(word()),
+            "does not accept who we are (Word)",
+            "worker_tls.cert and worker_tls.key",
+        ),
+        (TlsFailure::NotTls, "does not speak TLS", "write http:// in its URL"),
+        (TlsFailure::Alert(word()), "ended the TLS connection: Word", "version 1.2"),
+        (TlsFailure::Closed, "in the middle of the TLS handshake", "write http://"),
+        (TlsFailure::Other(word()), "handshake failed: Word", "log"),
     ] {
         let lost =
             |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::Not(Unanswered::NoTls(why)));

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use maitre_doctor::code::Code;
 use maitre_doctor::look;
-use maitre_proxy::settings::WorkerTls;
-use maitre_proxy::{Dialer, Router, Settings};
+use maitre_net::dial::Dialer;
+use maitre_net::tls::TlsClientSettings;
+use maitre_proxy::{Router, Settings};
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
@@ -90,7 +91,7 @@ impl Fronted {
         Fronted { ward, addr, _tasks: tasks }
     }
 
-    fn tls(&mut self) -> &mut WorkerTls {
+    fn tls(&mut self) -> &mut TlsClientSettings {
         &mut self.ward.plan.settings.worker_tls
     }
 }
@@ -176,7 +177,7 @@ async fn a_router_behind_tls() {
     let router = Router::start(settings).await.unwrap();
     super::until_well(&router, &ward).await;
     let dialer = |ca: Option<PathBuf>| {
-        let settings = WorkerTls { ca, ..WorkerTls::default() };
+        let settings = TlsClientSettings { ca, ..TlsClientSettings::default() };
         Arc::new(Dialer::load("tls", &settings).unwrap())
     };
     let address = |scheme: &str, addr: SocketAddr| Some(format!("{scheme}://{addr}").parse().unwrap());

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use maitre_base::WorkerId;
 use maitre_dialect::route::Route;
 use maitre_dispatch::Event;
+use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
 use serde_json::{Value, json};
 use tracing::info;
@@ -16,7 +17,6 @@ use crate::models;
 use crate::reading;
 use crate::refuse::{Refused, Wrong, echo};
 use crate::roster::By;
-use crate::worker::Worker;
 
 /// What would be done with a request that came now.
 pub(super) async fn explain(desk: &AdminState, query: &str, body: &[u8]) -> Result<Value, Wrong> {
@@ -81,7 +81,7 @@ pub(super) fn add(desk: &AdminState, body: &[u8]) -> Result<Value, Wrong> {
     let url = value["url"]
         .as_str()
         .ok_or_else(|| Wrong::Bad("`url` is missing; write {\"url\": \"http://host:port\"}".to_owned()))?;
-    let worker: Worker = url.parse().map_err(|error| Wrong::Bad(format!("{error}")))?;
+    let worker: WorkerUrl = url.parse().map_err(|error| Wrong::Bad(format!("{error}")))?;
     let address = worker.address.to_string();
     let settings = desk.house.settings();
     if !settings.admin_workers.iter().any(|it| is_allowed(it, &address)) {

@@ -15,12 +15,12 @@ use maitre_dialect::engine::{self, Kind};
 use maitre_dialect::openai;
 use maitre_dispatch::Prompt;
 use maitre_fleet::State;
+use maitre_net::upstream::{Upstream, UpstreamRequest};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::{Cut, Ids};
 use crate::lane::Lane;
-use crate::line::{Outgoing, Upstream};
 
 /// How long an engine that failed to answer is left alone; doubles each time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -153,7 +153,7 @@ fn whom(lane: &Lane, model: Option<&str>) -> Whom {
 async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>> {
     let house = &lane.house;
     let link = house.link(worker)?;
-    let mut line = match lane.pool.take(&link) {
+    let mut line = match lane.pool.take(link.serial) {
         Some(line) => line,
         None => {
             Upstream::open(&link.address, &house.tls.workers, house.settings().timeouts.connect).await.ok()?
@@ -161,10 +161,10 @@ async fn ask(lane: &Lane, worker: WorkerId, question: String) -> Option<Vec<u32>
     };
     let key = house.settings().worker_key.clone();
     let (host, question) = (link.address.header(), Bytes::from(question));
-    let request = Outgoing::post(engine::TOKENIZE, host, key.as_ref(), question);
-    let head = line.ask(request).await.ok()?;
+    let request = UpstreamRequest::post(engine::TOKENIZE, host, key.as_ref(), question);
+    let head = line.send(request).await.ok()?;
     let body = line.read_all(ANSWER_BYTES_MAX).await.ok()?;
-    lane.pool.put(house.now(), &link, line);
+    lane.pool.put(house.now(), link.serial, line);
     if !head.status.is_success() {
         return None;
     }

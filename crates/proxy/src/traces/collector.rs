@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::uri::PathAndQuery;
-
-use crate::address::Address;
+use maitre_net::address::Address;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
+use maitre_net::connect::ConnectError;
+use maitre_net::upstream::{Upstream, UpstreamError, UpstreamRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -14,7 +16,6 @@ use tracing::{info, warn};
 use super::otlp::{self, Wall};
 use super::{Collector, Record};
 use crate::house::RouterState;
-use crate::line::{Broken, Outgoing, Unopened, Upstream};
 use crate::refuse::{Collected, collected};
 use crate::settings;
 
@@ -50,9 +51,9 @@ pub(crate) struct Exporter {
 #[derive(Debug, thiserror::Error)]
 enum Unsent {
     #[error("connect: {0}")]
-    Unopened(#[from] Unopened),
+    Unopened(#[from] ConnectError),
     #[error("{0}")]
-    Broken(#[from] Broken),
+    Broken(#[from] UpstreamError),
     #[error("no answer within {PATIENCE:?}")]
     TimedOut,
     #[error("it is busy")]
@@ -151,11 +152,16 @@ impl Exporter {
     }
 
     /// What the collector made of it; or that the connection broke.
-    async fn post_on(&mut self, mut line: Upstream, body: Bytes) -> Result<Result<(), Unsent>, Broken> {
+    async fn post_on(
+        &mut self,
+        mut line: Upstream,
+        body: Bytes,
+    ) -> Result<Result<(), Unsent>, UpstreamError> {
         let host = self.collector.address.header();
-        let head = line.ask(Outgoing::new(&Method::POST, &self.path, host, &self.headers, body)).await?;
+        let head =
+            line.send(UpstreamRequest::new(&Method::POST, &self.path, host, &self.headers, body)).await?;
         line.read_all(ANSWER_BYTES_MAX).await?;
-        if line.settle() {
+        if line.is_reusable() {
             self.line = Some(line);
         }
         Ok(match collected(head.status, &head.headers) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use maitre_base::{Rng, WorkerId};
 use maitre_index::feed::Trust;
+use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
-use maitre_proxy::{Settings, Worker};
+use maitre_proxy::Settings;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::events::{self, Form, ReplayShape};
 use maitre_sim::http::Host;
@@ -139,7 +140,7 @@ async fn a_router_that_comes_late_learns_what_was_there_before() {
     assert!(believed > 0 && believed == found, "{believed} believed, {found} found");
 }
 
-fn worker(engine: &Host) -> Worker {
+fn worker(engine: &Host) -> WorkerUrl {
     format!("http://{}", engine.addr()).parse().unwrap()
 }
 

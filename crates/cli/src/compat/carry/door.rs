@@ -8,7 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use maitre_proxy::secret::{Bearer, KEY_BYTES_MIN, Secret};
+use maitre_net::bearer::Bearer;
+use maitre_proxy::secret::{KEY_BYTES_MIN, Secret};
 
 use super::{Draft, Unshown};
 use crate::compat::flag::Old;

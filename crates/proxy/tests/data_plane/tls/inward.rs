@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use maitre_base::Rng;
-use maitre_proxy::settings::{ClientAuth, Tls};
+use maitre_net::tls::{ClientAuth, TlsServerSettings};
 use maitre_proxy::{Router, Settings};
 use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,11 +23,11 @@ use crate::table::{Client, Table, chat, engine_settings, get, settings, table_wi
 
 const FAILED: &str = r#"maitre_tls_handshakes_failed_total{listener="clients"}"#;
 
-fn with_tls(folder: &Folder, papers: &Papers) -> Tls {
-    Tls {
+fn with_tls(folder: &Folder, papers: &Papers) -> TlsServerSettings {
+    TlsServerSettings {
         cert: folder.write("cert.pem", &papers.cert),
         key: folder.write("key.pem", &papers.key),
-        ..Tls::default()
+        ..TlsServerSettings::default()
     }
 }
 
@@ -229,11 +229,14 @@ async fn what_cannot_be_served_with_is_told_at_the_start() {
     let good = with_tls(&folder, &one);
     let nonsense = folder.write("nonsense.pem", "no certificate");
     let rows = [
-        (Tls { key: folder.write("other.pem", &other.key), ..good.clone() }, "tls.key: is not the key of"),
-        (Tls { cert: nonsense.clone(), ..good.clone() }, "nonsense.pem: holds no certificate"),
-        (Tls { key: nonsense, ..good.clone() }, "nonsense.pem: holds no private key"),
-        (Tls { cert: Some(folder.0.join("absent")), ..good.clone() }, "tls.cert: "),
-        (Tls { cert: None, ..good }, "tls.cert: is missing"),
+        (
+            TlsServerSettings { key: folder.write("other.pem", &other.key), ..good.clone() },
+            "tls.key: is not the key of",
+        ),
+        (TlsServerSettings { cert: nonsense.clone(), ..good.clone() }, "nonsense.pem: holds no certificate"),
+        (TlsServerSettings { key: nonsense, ..good.clone() }, "nonsense.pem: holds no private key"),
+        (TlsServerSettings { cert: Some(folder.0.join("absent")), ..good.clone() }, "tls.cert: "),
+        (TlsServerSettings { cert: None, ..good }, "tls.cert: is missing"),
     ];
     for (tls, expected) in rows {
         let error = Router::start(Settings { tls, ..settings() }).await.err().expect(expected).to_string();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use maitre_fleet::State;
-use maitre_proxy::settings::WorkerTls;
+use maitre_net::tls::TlsClientSettings;
 use maitre_proxy::{Router, Settings};
 use maitre_sim::http::Host;
 use rustls::ServerConfig;
@@ -89,13 +89,13 @@ async fn kitchen(config: Arc<ServerConfig>) -> Kitchen {
     Kitchen { engine, front }
 }
 
-async fn router(workers: &[String], worker_tls: WorkerTls) -> Router {
+async fn router(workers: &[String], worker_tls: TlsClientSettings) -> Router {
     let workers = workers.iter().map(|it| it.parse().unwrap()).collect();
     Router::start(Settings { workers, worker_tls, ..settings() }).await.unwrap()
 }
 
-fn trusting(folder: &Folder, authority: &Authority) -> WorkerTls {
-    WorkerTls { ca: folder.write("ca.pem", &authority.pem), ..WorkerTls::default() }
+fn trusting(folder: &Folder, authority: &Authority) -> TlsClientSettings {
+    TlsClientSettings { ca: folder.write("ca.pem", &authority.pem), ..TlsClientSettings::default() }
 }
 
 #[tokio::test]
@@ -220,15 +220,16 @@ async fn names_may_be_overruled_and_proof_may_be_waived() {
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let kitchen = kitchen(server_config(&authority.sign("vllm.internal", Until::Later), None)).await;
     let url = format!("https://{}", kitchen.front.addr);
-    let named = WorkerTls { server_name: "vllm.internal".to_owned(), ..trusting(&folder, &authority) };
-    let careless = WorkerTls { verify: false, ..WorkerTls::default() };
+    let named =
+        TlsClientSettings { server_name: "vllm.internal".to_owned(), ..trusting(&folder, &authority) };
+    let careless = TlsClientSettings { verify: false, ..TlsClientSettings::default() };
     for tls in [named, careless] {
         let router = router(std::slice::from_ref(&url), tls).await;
         within(router.until_all_ready()).await;
         let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(2, true)).await;
         assert_eq!(answer.status, 200);
     }
-    let odd = WorkerTls { server_name: "not a name".to_owned(), ..WorkerTls::default() };
+    let odd = TlsClientSettings { server_name: "not a name".to_owned(), ..TlsClientSettings::default() };
     let error = Router::start(Settings { worker_tls: odd, ..settings() }).await.err().unwrap().to_string();
     assert!(error.starts_with("worker_tls.server_name: \"not a name\" is no host name"), "{error}");
 }

@@ -1,11 +1,10 @@
-//! Bodies cut anywhere come out whole; what is not a body is refused.
+//! A body is read whole however the reads cut it; malformed framing is an error.
 
 use super::*;
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
-/// Feeds the wire bytes in these cuts; the body and what was left over, or none if it was refused or
-/// never ended.
-fn read(mut reader: Reader, wire: &[u8], cuts: &[usize]) -> Option<(Vec<u8>, Vec<u8>)> {
+/// Feeds the wire bytes in these cuts. The body and the bytes after it, or none if there was an error or no end.
+fn read(mut reader: BodyReader, wire: &[u8], cuts: &[usize]) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut buffer = BytesMut::new();
     let mut whole = Vec::new();
     let mut rest = wire;
@@ -34,19 +33,19 @@ fn read(mut reader: Reader, wire: &[u8], cuts: &[usize]) -> Option<(Vec<u8>, Vec
 fn check(wire: &str, expected: Option<(&str, &str)>) {
     let expected = expected.map(|(body, left)| (body.as_bytes().to_vec(), left.as_bytes().to_vec()));
     for cuts in [&[0][..], &[1, 2, 0], &[1_000_000]] {
-        assert_eq!(read(Reader::chunked(), wire.as_bytes(), cuts), expected, "{wire:?} cut by {cuts:?}");
+        assert_eq!(read(BodyReader::chunked(), wire.as_bytes(), cuts), expected, "{wire:?} cut by {cuts:?}");
     }
 }
 
 #[test]
-fn chunks_are_joined_and_the_next_answer_is_left_alone() {
+fn chunks_are_joined_and_the_bytes_after_them_are_left() {
     check("5\r\nhello\r\n1;x=\"y\"\r\n!\r\n0\r\n\r\nHTTP", Some(("hello!", "HTTP")));
     check("0\r\n\r\n", Some(("", "")));
     check("00a\r\n0123456789\r\n0\r\nexpires: x\r\nmore: y\r\n\r\n", Some(("0123456789", "")));
 }
 
 #[test]
-fn what_is_not_chunked_is_refused() {
+fn malformed_chunks_are_an_error() {
     for wire in [
         "hello\r\n",
         "\r\n",
@@ -67,14 +66,14 @@ fn what_is_not_chunked_is_refused() {
 }
 
 #[test]
-fn a_cut_body_never_ends() {
+fn a_truncated_body_does_not_end() {
     check("5\r\nhel", None);
     check("5\r\nhello\r\n0\r\n", None);
 }
 
 #[test]
 fn a_body_of_known_length_is_complete_without_another_read() {
-    let mut reader = Reader::length(3);
+    let mut reader = BodyReader::length(3);
     let mut buffer = BytesMut::from(&b"abcd"[..]);
     assert_eq!(reader.next(&mut buffer).ok(), Some(Piece::Data(Bytes::from_static(b"abc"))));
     assert!(reader.is_complete(&mut buffer));
@@ -82,8 +81,8 @@ fn a_body_of_known_length_is_complete_without_another_read() {
 }
 
 #[test]
-fn the_end_mark_behind_the_last_chunk_is_seen_at_once() {
-    let mut reader = Reader::chunked();
+fn the_end_mark_right_after_the_last_chunk_completes_the_body() {
+    let mut reader = BodyReader::chunked();
     let mut buffer = BytesMut::from(&b"1\r\nx\r\n0\r\n\r\n"[..]);
     assert!(!reader.is_complete(&mut buffer));
     assert_eq!(reader.next(&mut buffer).ok(), Some(Piece::Data(Bytes::from_static(b"x"))));
@@ -92,7 +91,7 @@ fn the_end_mark_behind_the_last_chunk_is_seen_at_once() {
 
 proptest! {
     #[test]
-    fn any_body_in_any_chunks_and_any_cuts_comes_out_whole(
+    fn any_body_in_any_chunks_and_any_cuts_is_read_whole(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..12),
         cuts in prop::collection::vec(0usize..50, 1..20),
     ) {
@@ -103,15 +102,15 @@ proptest! {
             wire.extend_from_slice(b"\r\n");
         }
         wire.extend_from_slice(b"0\r\n\r\nnext");
-        let whole = read(Reader::chunked(), &wire, &cuts);
+        let whole = read(BodyReader::chunked(), &wire, &cuts);
         prop_assert_eq!(whole, Some((chunks.concat(), b"next".to_vec())));
     }
 
     #[test]
-    fn nonsense_is_refused_or_waits_and_never_panics(
+    fn random_bytes_are_an_error_or_wait_and_never_panic(
         wire in prop::collection::vec(any::<u8>(), 0..400), cuts in prop::collection::vec(0usize..50, 1..20),
     ) {
-        let read = read(Reader::chunked(), &wire, &cuts);
+        let read = read(BodyReader::chunked(), &wire, &cuts);
         prop_assert!(read.is_none_or(|(body, _)| body.len() < wire.len()));
     }
 }

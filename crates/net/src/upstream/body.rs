@@ -1,26 +1,26 @@
-//! The body of an answer, taken off the front of what was read without copying it.
+//! The body of a response, taken off the front of the read buffer without copying.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::Broken;
+use super::UpstreamError;
 
-/// Longest line that frames a chunk: its size, and extensions nobody sends.
+/// Longest line that frames a chunk: its size and extensions.
 const LINE_BYTES_MAX: usize = 1_024;
 
-/// Digits of a chunk's size: as many as a `u64` has.
+/// Hex digits of a chunk's size: as many as a `u64` has.
 const DIGITS_MAX: usize = 16;
 
-/// Most trailer lines, all of which are dropped.
+/// Most trailer lines. All are dropped.
 const TRAILERS_MAX: u32 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum BodyReader {
     Length { left: u64 },
     UntilClose,
     Chunked(Chunk),
 }
 
-/// Where we stand in a chunked body.
+/// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
     Size,
@@ -38,42 +38,42 @@ pub(super) enum Chunk {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Data(Bytes),
-    /// More must be read first.
+    /// The buffer holds no more data of the body.
     More,
     End,
 }
 
-impl Default for Reader {
-    fn default() -> Reader {
-        Reader::Length { left: 0 }
+impl Default for BodyReader {
+    fn default() -> BodyReader {
+        BodyReader::Length { left: 0 }
     }
 }
 
-impl Reader {
-    pub(super) const fn length(left: u64) -> Reader {
-        Reader::Length { left }
+impl BodyReader {
+    pub(super) const fn length(left: u64) -> BodyReader {
+        BodyReader::Length { left }
     }
 
-    pub(super) const fn chunked() -> Reader {
-        Reader::Chunked(Chunk::Size)
+    pub(super) const fn chunked() -> BodyReader {
+        BodyReader::Chunked(Chunk::Size)
     }
 
-    pub(super) const fn until_close() -> Reader {
-        Reader::UntilClose
+    pub(super) const fn until_close() -> BodyReader {
+        BodyReader::UntilClose
     }
 
     pub(super) fn ends_at_close(&self) -> bool {
-        *self == Reader::UntilClose
+        *self == BodyReader::UntilClose
     }
 
     /// Whether all of it has been taken. Reads the end mark of a chunked body if it is there already.
     pub(super) fn is_complete(&mut self, buffer: &mut BytesMut) -> bool {
         match self {
-            Reader::Length { left } => *left == 0,
-            Reader::UntilClose => false,
-            Reader::Chunked(Chunk::End) => true,
-            // What is there but the end, data or nonsense, is for the next look.
-            Reader::Chunked(chunk) => {
+            BodyReader::Length { left } => *left == 0,
+            BodyReader::UntilClose => false,
+            BodyReader::Chunked(Chunk::End) => true,
+            // Anything but the end, data or an error, is for the next call.
+            BodyReader::Chunked(chunk) => {
                 !buffer.is_empty() && chunk.frame(buffer).is_ok() && *chunk == Chunk::End
             }
         }
@@ -81,17 +81,17 @@ impl Reader {
 
     pub(super) fn bytes_left(&self) -> Option<u64> {
         match self {
-            Reader::Length { left } => Some(*left),
-            Reader::UntilClose | Reader::Chunked(_) => None,
+            BodyReader::Length { left } => Some(*left),
+            BodyReader::UntilClose | BodyReader::Chunked(_) => None,
         }
     }
 
-    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Piece, Broken> {
+    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Piece, UpstreamError> {
         match self {
-            Reader::Length { left } => Ok(take(left, buffer)),
-            Reader::UntilClose if buffer.is_empty() => Ok(Piece::More),
-            Reader::UntilClose => Ok(Piece::Data(buffer.split().freeze())),
-            Reader::Chunked(chunk) => {
+            BodyReader::Length { left } => Ok(take(left, buffer)),
+            BodyReader::UntilClose if buffer.is_empty() => Ok(Piece::More),
+            BodyReader::UntilClose => Ok(Piece::Data(buffer.split().freeze())),
+            BodyReader::Chunked(chunk) => {
                 chunk.frame(buffer)?;
                 match chunk {
                     Chunk::Data { left } => Ok(take(left, buffer)),
@@ -116,8 +116,8 @@ fn take(left: &mut u64, buffer: &mut BytesMut) -> Piece {
 }
 
 impl Chunk {
-    /// Reads the framing up to the next data, the end, or the end of what is there.
-    fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), Broken> {
+    /// Reads the framing up to the next data, the end of the body, or the end of the buffer.
+    fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), UpstreamError> {
         loop {
             *self = match *self {
                 Chunk::Data { left: 0 } => Chunk::Break,
@@ -125,14 +125,16 @@ impl Chunk {
                 Chunk::Break => match line(buffer)? {
                     None => return Ok(()),
                     Some(0) => Chunk::Size,
-                    Some(_) => return Err(Broken::NotHttp("a chunk longer than its size")),
+                    Some(_) => return Err(UpstreamError::NotHttp("a chunk longer than its size")),
                 },
                 Chunk::Size => match size(buffer)? {
                     None => return Ok(()),
                     Some(0) => Chunk::Trailers { lines: 0 },
                     Some(left) => Chunk::Data { left },
                 },
-                Chunk::Trailers { lines: TRAILERS_MAX } => return Err(Broken::NotHttp("too many trailers")),
+                Chunk::Trailers { lines: TRAILERS_MAX } => {
+                    return Err(UpstreamError::NotHttp("too many trailers"));
+                }
                 Chunk::Trailers { lines } => match line(buffer)? {
                     None => return Ok(()),
                     Some(0) => Chunk::End,
@@ -143,8 +145,8 @@ impl Chunk {
     }
 }
 
-/// Takes a line off the buffer; its length without the break, or none if it is not all there.
-fn line(buffer: &mut BytesMut) -> Result<Option<usize>, Broken> {
+/// Takes a line off the buffer and returns its length without the line break; none if it is incomplete.
+fn line(buffer: &mut BytesMut) -> Result<Option<usize>, UpstreamError> {
     if buffer.starts_with(b"\r\n") {
         buffer.advance(2);
         return Ok(Some(0));
@@ -154,16 +156,16 @@ fn line(buffer: &mut BytesMut) -> Result<Option<usize>, Broken> {
             buffer.advance(end + 1);
             Ok(Some(end - 1))
         }
-        Some(_) => Err(Broken::NotHttp("a bare line feed")),
-        None if buffer.len() >= LINE_BYTES_MAX => Err(Broken::NotHttp("an endless line")),
+        Some(_) => Err(UpstreamError::NotHttp("a bare line feed")),
+        None if buffer.len() >= LINE_BYTES_MAX => Err(UpstreamError::NotHttp("an endless line")),
         None => Ok(None),
     }
 }
 
-fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Broken> {
+fn size(buffer: &mut BytesMut) -> Result<Option<u64>, UpstreamError> {
     let digits = buffer.iter().take(DIGITS_MAX + 1).take_while(|it| it.is_ascii_hexdigit()).count();
     if digits > DIGITS_MAX {
-        return Err(Broken::NotHttp("an odd chunk size"));
+        return Err(UpstreamError::NotHttp("an invalid chunk size"));
     }
     let value = |digit: &u8| u64::from((*digit as char).to_digit(16).unwrap_or_default());
     let size = buffer[..digits].iter().fold(0, |size, digit| size << 4 | value(digit));
@@ -172,9 +174,9 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Broken> {
         return Ok(Some(size));
     }
     match buffer.get(digits) {
-        // Extensions are passed over.
+        // Extensions are skipped.
         Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line(buffer)?.map(|_| size)),
-        Some(_) => Err(Broken::NotHttp("an odd chunk size")),
+        Some(_) => Err(UpstreamError::NotHttp("an invalid chunk size")),
         None => Ok(None),
     }
 }

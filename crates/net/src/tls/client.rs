@@ -1,4 +1,4 @@
-//! TLS toward workers: whom we believe, and who we say we are.
+//! TLS as a client, to workers and other servers: which authorities we trust and which certificate we present.
 
 use std::sync::Arc;
 
@@ -11,75 +11,77 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tracing::warn;
 
-use super::files::{BadTls, Files};
-use super::no_tls::NoTls;
-use super::{Tried, provider};
+use super::failure::TlsFailure;
+use super::files::{PemFiles, TlsConfigError};
+use super::{LoadedFiles, TlsClientSettings, TlsReload, provider};
 use crate::address::Address;
-use crate::metrics::Metrics;
-use crate::settings::WorkerTls;
-use crate::stream::Stream;
+use crate::stream::ByteStream;
 
-pub(crate) struct Outward {
+pub struct TlsClient {
     section: &'static str,
-    made: ArcSwap<Made>,
-    tried: Tried,
+    current: ArcSwap<ClientSetup>,
+    loaded: LoadedFiles,
 }
 
-struct Made {
+struct ClientSetup {
     config: Arc<ClientConfig>,
-    /// What every worker's certificate must be for; none: its own host.
+    /// The name that every certificate must be for. None: the host of the address.
     server_name: Option<ServerName<'static>>,
 }
 
-impl Outward {
-    pub(crate) fn load(section: &'static str, settings: &WorkerTls) -> Result<Outward, BadTls> {
+impl TlsClient {
+    /// `section` is what errors and advice call these settings.
+    pub fn load(section: &'static str, settings: &TlsClientSettings) -> Result<TlsClient, TlsConfigError> {
         let files = read(section, settings);
-        let made = ArcSwap::from_pointee(make(section, settings, &files)?);
-        Ok(Outward { section, made, tried: Tried::new(&files) })
+        let current = ArcSwap::from_pointee(set_up(section, settings, &files)?);
+        Ok(TlsClient { section, current, loaded: LoadedFiles::new(&files) })
     }
 
-    pub(super) fn refresh(&self, settings: &WorkerTls, metrics: &Metrics) {
+    /// Reads the files again and applies them if they changed. Blocks on the disk.
+    pub fn reload(&self, settings: &TlsClientSettings) -> TlsReload {
         let files = read(self.section, settings);
-        let make = |files: &Files| make(self.section, settings, files);
-        if let Some(made) = self.tried.again(&files, metrics, self.section, make) {
-            self.made.store(Arc::new(made));
-        }
+        let make = |files: &PemFiles| set_up(self.section, settings, files);
+        self.loaded.reload(self.section, &files, make, |made| self.current.store(Arc::new(made)))
     }
 
-    /// Shakes hands with whoever listens at the address; if it comes to nothing, says why.
-    pub(crate) async fn shake(&self, address: &Address, stream: TcpStream) -> Result<Stream, NoTls> {
-        let made = self.made.load_full();
-        let name = match &made.server_name {
+    /// Performs the handshake on a connection to the address.
+    pub async fn handshake(&self, address: &Address, stream: TcpStream) -> Result<ByteStream, TlsFailure> {
+        let current = self.current.load_full();
+        let name = match &current.server_name {
             Some(name) => name.clone(),
             None => ServerName::try_from(address.host().to_owned()).map_err(|_| {
-                NoTls::Failed(format!("{:?} is no name that a certificate could be for", address.host()))
+                TlsFailure::Other(format!("no certificate can be for the name {:?}", address.host()))
             })?,
         };
-        let shaken = TlsConnector::from(made.config.clone()).connect(name, stream).await;
-        let stream = shaken.map_err(|error| NoTls::handshake(&error))?;
-        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+        let connected = TlsConnector::from(current.config.clone()).connect(name, stream).await;
+        let stream = connected.map_err(|error| TlsFailure::of_handshake(&error))?;
+        Ok(ByteStream::Tls(Box::new(TlsStream::Client(stream))))
     }
 
-    /// Which settings it goes by.
-    pub(crate) fn section(&self) -> &'static str {
+    /// The name of its settings.
+    pub fn section(&self) -> &'static str {
         self.section
     }
 }
 
-fn read(section: &str, settings: &WorkerTls) -> Files {
+fn read(section: &str, settings: &TlsClientSettings) -> PemFiles {
     let key = |name: &str| format!("{section}.{name}");
-    let WorkerTls { ca, cert, key: private, verify: _, server_name: _ } = settings;
-    Files::read(
+    let TlsClientSettings { ca, cert, key: private, verify: _, server_name: _ } = settings;
+    PemFiles::read(
         settings,
         [(key("ca"), ca.as_ref()), (key("cert"), cert.as_ref()), (key("key"), private.as_ref())],
     )
 }
 
-fn make(section: &str, settings: &WorkerTls, files: &Files) -> Result<Made, BadTls> {
+fn set_up(
+    section: &str,
+    settings: &TlsClientSettings,
+    files: &PemFiles,
+) -> Result<ClientSetup, TlsConfigError> {
     let key = |name: &str| format!("{section}.{name}");
-    let bad = |name: &str, error: &dyn std::error::Error| BadTls::new(key(name), error.to_string());
-    // Of the operator's own authorities only, where there are any: a fleet that has its own has no use for anyone who
-    // could talk a public one into a certificate for its names.
+    let bad = |name: &str, error: &dyn std::error::Error| TlsConfigError::new(key(name), error.to_string());
+    // If the operator names authorities, only those: a private fleet must not trust a public authority that was tricked
+    // into issuing a certificate for its names.
     let roots = match files.authorities(&key("ca"))? {
         Some(roots) => roots,
         None => RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
@@ -93,8 +95,8 @@ fn make(section: &str, settings: &WorkerTls, files: &Files) -> Result<Made, BadT
     let builder = match settings.verify {
         true => builder.with_webpki_verifier(verifier),
         false => {
-            warn!("worker_tls.verify = false: whoever answers at a worker's address is believed to be it");
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(verifier)))
+            warn!("{section}.verify = false: certificates of servers are not verified");
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(verifier)))
         }
     };
     let mut config = match files.pair(&key("cert"), &key("key"))? {
@@ -107,20 +109,20 @@ fn make(section: &str, settings: &WorkerTls, files: &Files) -> Result<Made, BadT
     let server_name = match settings.server_name.as_str() {
         "" => None,
         name => Some(ServerName::try_from(name.to_owned()).map_err(|_| {
-            BadTls::new(
+            TlsConfigError::new(
                 key("server_name"),
                 format!("{name:?} is no host name; write it as in \"vllm.internal\""),
             )
         })?),
     };
-    Ok(Made { config: Arc::new(config), server_name })
+    Ok(ClientSetup { config: Arc::new(config), server_name })
 }
 
-/// Believes every certificate, though not that whoever shows it has its key: that is still proven.
+/// Accepts every certificate. The server must still prove that it has the private key.
 #[derive(Debug)]
-struct Anybody(Arc<WebPkiServerVerifier>);
+struct AnyCertificate(Arc<WebPkiServerVerifier>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -168,65 +170,65 @@ mod tests {
 
     use super::*;
 
-    /// One who vouches for itself, which is enough for who names it as an authority.
-    fn papers(name: &str, year_of_end: i32) -> CertifiedKey<KeyPair> {
+    /// A self-signed certificate, valid for a client that trusts it as an authority.
+    fn self_signed(name: &str, year_of_end: i32) -> CertifiedKey<KeyPair> {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_after = date_time_ymd(year_of_end, 1, 1);
         let signing_key = KeyPair::generate().unwrap();
         CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key }
     }
 
-    fn trusting(certificate: &CertificateDer<'static>) -> Outward {
-        let outward = Outward::load("worker_tls", &WorkerTls::default()).unwrap();
+    fn trusting(certificate: &CertificateDer<'static>) -> TlsClient {
+        let client = TlsClient::load("worker_tls", &TlsClientSettings::default()).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_safe_default_protocol_versions().unwrap();
         let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
-        outward.made.store(Arc::new(Made { config, server_name: None }));
-        outward
+        client.current.store(Arc::new(ClientSetup { config, server_name: None }));
+        client
     }
 
-    /// What is said of a worker that shows these papers, or none and speaks plain HTTP.
-    async fn words(outward: &Outward, papers: Option<&CertifiedKey<KeyPair>>) -> String {
+    /// The advice about a worker with this certificate; without one it speaks plain HTTP.
+    async fn advice(client: &TlsClient, certificate: Option<&CertifiedKey<KeyPair>>) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address: Address = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
         let stream = TcpStream::connect((address.host(), address.port())).await.unwrap();
         let (mut served, _) = listener.accept().await.unwrap();
         let serve = async {
-            let Some(papers) = papers else {
+            let Some(certificate) = certificate else {
                 let _ = served.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
                 return;
             };
-            let key = PrivateKeyDer::try_from(papers.signing_key.serialize_der()).unwrap();
+            let key = PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
             let builder = ServerConfig::builder_with_provider(provider());
             let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-            let config = builder.with_single_cert(vec![papers.cert.der().clone()], key).unwrap();
+            let config = builder.with_single_cert(vec![certificate.cert.der().clone()], key).unwrap();
             let _ = TlsAcceptor::from(Arc::new(config)).accept(served).await;
         };
-        let (shaken, ()) = tokio::join!(outward.shake(&address, stream), serve);
-        shaken.err().map_or(String::new(), |it| it.told(outward.section()))
+        let (connected, ()) = tokio::join!(client.handshake(&address, stream), serve);
+        connected.err().map_or(String::new(), |it| it.advice(client.section()))
     }
 
     #[tokio::test]
-    async fn a_handshake_that_failed_is_told_in_words() {
+    async fn a_failed_handshake_says_why_and_what_to_change() {
         let (good, late, other) =
-            (papers("127.0.0.1", 4096), papers("127.0.0.1", 2001), papers("elsewhere", 4096));
-        assert_eq!(words(&trusting(good.cert.der()), Some(&good)).await, "");
+            (self_signed("127.0.0.1", 4096), self_signed("127.0.0.1", 2001), self_signed("elsewhere", 4096));
+        assert_eq!(advice(&trusting(good.cert.der()), Some(&good)).await, "");
         let rows = [
             (trusting(late.cert.der()), Some(&late), "its certificate has expired"),
             (trusting(other.cert.der()), Some(&other), "is not for 127.0.0.1, but for"),
             (trusting(other.cert.der()), Some(&good), "is not signed by anyone we trust; name its authority"),
             (
-                Outward::load("worker_tls", &WorkerTls::default()).unwrap(),
+                TlsClient::load("worker_tls", &TlsClientSettings::default()).unwrap(),
                 Some(&good),
                 "is not signed by anyone we trust",
             ),
             (trusting(good.cert.der()), None, "it does not speak TLS; write http://"),
         ];
-        for (outward, papers, expected) in rows {
-            let words = words(&outward, papers).await;
-            assert!(words.contains(expected), "{words}");
+        for (client, certificate, expected) in rows {
+            let advice = advice(&client, certificate).await;
+            assert!(advice.contains(expected), "{advice}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A worker as an operator writes it: its address, and what cannot be found out by asking it.
+//! The URL of a worker: its address, and options for what the router cannot learn from the engine.
 //!
 //! ```text
 //! http://10.0.0.7:8000
@@ -14,85 +14,85 @@ use std::str::FromStr;
 use crate::address::Address;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
+pub struct WorkerUrl {
     pub address: Address,
-    pub events: Events,
-    /// Where missed events are asked for again.
-    pub replay: Option<Endpoint>,
-    /// Data-parallel ranks behind the address. Each takes requests as a worker of its own.
+    pub events: EventSource,
+    /// Where the router requests events that it missed.
+    pub replay: Option<ZmqEndpoint>,
+    /// Data-parallel ranks behind the address. Each is a worker of its own.
     pub ranks: u32,
 }
 
-/// Where a worker publishes what its cache holds.
+/// Where a worker publishes its KV-cache events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Events {
-    /// Where it says so itself, or at the port set for all.
-    Found,
-    At(Endpoint),
+pub enum EventSource {
+    /// Where the engine says, or at the port configured for all workers.
+    Auto,
+    At(ZmqEndpoint),
     Off,
 }
 
 /// A ZeroMQ address over TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// None: the worker's own.
+pub struct ZmqEndpoint {
+    /// None: the host of the worker.
     pub host: Option<String>,
-    /// Of rank zero; the others have the ports after it.
+    /// Of rank 0; rank n uses this plus n.
     pub port: u16,
 }
 
-/// Most ranks of one engine. Chosen: more than one engine has GPUs.
+/// Most ranks of one engine. Chosen: more than any engine has GPUs.
 pub const RANKS_MAX: u32 = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadWorker(String);
+pub struct BadWorkerUrl(String);
 
-impl Worker {
-    /// One of an engine we know nothing about.
-    pub fn at(address: Address) -> Worker {
-        Worker { address, events: Events::Found, replay: None, ranks: 1 }
+impl WorkerUrl {
+    /// Without options.
+    pub fn at(address: Address) -> WorkerUrl {
+        WorkerUrl { address, events: EventSource::Auto, replay: None, ranks: 1 }
     }
 }
 
-impl FromStr for Worker {
-    type Err = BadWorker;
+impl FromStr for WorkerUrl {
+    type Err = BadWorkerUrl;
 
-    fn from_str(text: &str) -> Result<Worker, BadWorker> {
+    fn from_str(text: &str) -> Result<WorkerUrl, BadWorkerUrl> {
         let (address, options) = text.split_once('?').unwrap_or((text, ""));
         let address =
-            address.parse().map_err(|error: crate::address::BadAddress| BadWorker(error.to_string()))?;
-        let mut worker = Worker::at(address);
+            address.parse().map_err(|error: crate::address::BadAddress| BadWorkerUrl(error.to_string()))?;
+        let mut url = WorkerUrl::at(address);
         for option in options.split('&').filter(|it| !it.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            let bad = |form: &str| BadWorker(format!("\"{text}\": {key} is {value:?}; write {form}"));
+            let bad = |form: &str| BadWorkerUrl(format!("\"{text}\": {key} is {value:?}; write {form}"));
             let endpoint = || value.parse().map_err(|()| bad("a port or tcp://host:port"));
             match key {
-                "events" if value == "off" => worker.events = Events::Off,
-                "events" => worker.events = Events::At(endpoint()?),
-                "replay" => worker.replay = Some(endpoint()?),
+                "events" if value == "off" => url.events = EventSource::Off,
+                "events" => url.events = EventSource::At(endpoint()?),
+                "replay" => url.replay = Some(endpoint()?),
                 "ranks" => {
                     let ranks = value.parse().ok().filter(|it| (1..=RANKS_MAX).contains(it));
-                    worker.ranks = ranks.ok_or_else(|| bad("a number from 1 to 1024"))?;
+                    url.ranks = ranks.ok_or_else(|| bad("a number from 1 to 1024"))?;
                 }
                 _ => {
                     let known = "events, replay and ranks";
-                    return Err(BadWorker(format!(
+                    return Err(BadWorkerUrl(format!(
                         "\"{text}\": no option is called {key:?}; known: {known}"
                     )));
                 }
             }
         }
-        Ok(worker)
+        Ok(url)
     }
 }
 
-impl fmt::Display for Worker {
+impl fmt::Display for WorkerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let events = match &self.events {
-            Events::Found => None,
-            Events::At(endpoint) => Some(format!("events={endpoint}")),
-            Events::Off => Some("events=off".to_owned()),
+            EventSource::Auto => None,
+            EventSource::At(endpoint) => Some(format!("events={endpoint}")),
+            EventSource::Off => Some("events=off".to_owned()),
         };
         let replay = self.replay.as_ref().map(|it| format!("replay={it}"));
         let ranks = (self.ranks > 1).then(|| format!("ranks={}", self.ranks));
@@ -102,24 +102,24 @@ impl fmt::Display for Worker {
     }
 }
 
-impl FromStr for Endpoint {
+impl FromStr for ZmqEndpoint {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Endpoint, ()> {
+    fn from_str(text: &str) -> Result<ZmqEndpoint, ()> {
         let port = |text: &str| text.parse::<u16>().ok().filter(|&it| it > 0).ok_or(());
         let Some(rest) = text.strip_prefix("tcp://") else {
-            return Ok(Endpoint { host: None, port: port(text)? });
+            return Ok(ZmqEndpoint { host: None, port: port(text)? });
         };
         let (host, number) = rest.rsplit_once(':').ok_or(())?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
             return Err(());
         }
-        Ok(Endpoint { host: Some(host.to_owned()), port: port(number)? })
+        Ok(ZmqEndpoint { host: Some(host.to_owned()), port: port(number)? })
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ZmqEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             None => write!(f, "{}", self.port),
@@ -135,10 +135,10 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
-        match (text.parse::<Worker>(), expected) {
+        match (text.parse::<WorkerUrl>(), expected) {
             (Ok(worker), Ok(shown)) => {
                 assert_eq!(worker.to_string(), shown);
-                assert_eq!(shown.parse(), Ok(worker), "what is shown can be read again");
+                assert_eq!(shown.parse(), Ok(worker), "Display can be parsed again");
             }
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
             (actual, expected) => panic!("{text}: {actual:?}, expected {expected:?}"),

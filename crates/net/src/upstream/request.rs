@@ -1,62 +1,62 @@
-//! A request on its way to a worker: its head as bytes, its body as the client sent it.
+//! A request to a worker: the head as bytes, the body as the client sent it.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderName, Method};
 
-use crate::secret::Bearer;
+use crate::bearer::Bearer;
 
-pub(crate) struct Outgoing {
+pub struct UpstreamRequest {
     pub(super) method: Method,
     pub(super) head: Bytes,
     pub(super) body: Bytes,
 }
 
-/// Room for the head of an ordinary request.
+/// Initial capacity of a head. Chosen: fits an ordinary request.
 const HEAD_BYTES: usize = 1_024;
 
-impl Outgoing {
-    /// A question of our own.
-    pub(crate) fn get(path: &str, host: &HeaderValue, key: Option<&Bearer>) -> Outgoing {
+impl UpstreamRequest {
+    /// A GET of the router itself.
+    pub fn get(path: &str, host: &HeaderValue, key: Option<&Bearer>) -> UpstreamRequest {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::GET, path, host);
-        show(&mut head, key);
+        authorize(&mut head, key);
         head.put_slice(b"\r\n");
-        Outgoing { method: Method::GET, head: head.freeze(), body: Bytes::new() }
+        UpstreamRequest { method: Method::GET, head: head.freeze(), body: Bytes::new() }
     }
 
-    /// JSON of our own.
-    pub(crate) fn post(path: &str, host: &HeaderValue, key: Option<&Bearer>, body: Bytes) -> Outgoing {
+    /// A POST of the router itself, with a JSON body.
+    pub fn post(path: &str, host: &HeaderValue, key: Option<&Bearer>, body: Bytes) -> UpstreamRequest {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::POST, path, host);
-        show(&mut head, key);
-        line(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
-        line(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
+        authorize(&mut head, key);
+        header(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
+        header(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
         head.put_slice(b"\r\n");
-        Outgoing { method: Method::POST, head: head.freeze(), body }
+        UpstreamRequest { method: Method::POST, head: head.freeze(), body }
     }
 
-    /// The client's own headers and body; the host and the length are ours to say.
-    pub(crate) fn new(
+    /// A client's request. Its headers and body pass through; host and length are set here.
+    pub fn new(
         method: &Method,
         target: &PathAndQuery,
         host: &HeaderValue,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Outgoing {
+    ) -> UpstreamRequest {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         begin(&mut head, method, target.as_str(), host);
         for (name, value) in headers {
             if name != HOST && name != CONTENT_LENGTH {
-                line(&mut head, name, value);
+                header(&mut head, name, value);
             }
         }
         if !body.is_empty() || method == Method::POST {
-            line(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
+            header(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
         }
         head.put_slice(b"\r\n");
-        Outgoing { method: method.clone(), head: head.freeze(), body }
+        UpstreamRequest { method: method.clone(), head: head.freeze(), body }
     }
 }
 
@@ -65,17 +65,17 @@ fn begin(head: &mut BytesMut, method: &Method, target: &str, host: &HeaderValue)
     head.put_slice(b" ");
     head.put_slice(target.as_bytes());
     head.put_slice(b" HTTP/1.1\r\n");
-    line(head, &HOST, host);
+    header(head, &HOST, host);
 }
 
-fn show(head: &mut BytesMut, key: Option<&Bearer>) {
+fn authorize(head: &mut BytesMut, key: Option<&Bearer>) {
     if let Some(key) = key {
-        line(head, &AUTHORIZATION, key.header());
+        header(head, &AUTHORIZATION, key.header());
     }
 }
 
-/// Neither part can hold a line break: both types refuse them.
-fn line(head: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
+/// Neither part can contain a line break: both types reject them.
+fn header(head: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
     head.put_slice(name.as_str().as_bytes());
     head.put_slice(b": ");
     head.put_slice(value.as_bytes());
@@ -87,9 +87,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_says_host_and_length_once_and_the_rest_as_it_came() {
+    fn host_and_length_are_set_once_and_other_headers_pass_through() {
         let headers: HeaderMap = [
-            (HOST, HeaderValue::from_static("client-said")),
+            (HOST, HeaderValue::from_static("from-the-client")),
             (CONTENT_LENGTH, HeaderValue::from_static("99")),
             (HeaderName::from_static("x-a"), HeaderValue::from_static("1")),
             (HeaderName::from_static("x-a"), HeaderValue::from_static("2")),
@@ -98,7 +98,8 @@ mod tests {
         .collect();
         let target = PathAndQuery::from_static("/v1/models?x=1");
         let host = HeaderValue::from_static("w:80");
-        let request = Outgoing::new(&Method::POST, &target, &host, &headers, Bytes::from_static(b"{}"));
+        let request =
+            UpstreamRequest::new(&Method::POST, &target, &host, &headers, Bytes::from_static(b"{}"));
         let head = String::from_utf8(request.head.to_vec()).unwrap();
         assert!(head.starts_with("POST /v1/models?x=1 HTTP/1.1\r\nhost: w:80\r\n"), "{head}");
         assert!(head.ends_with("content-length: 2\r\n\r\n"), "{head}");
@@ -106,23 +107,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_body_announces_none() {
+    fn a_get_has_no_content_length() {
         let host = HeaderValue::from_static("w");
         assert_eq!(
-            &Outgoing::get("/health", &host, None).head[..],
+            &UpstreamRequest::get("/health", &host, None).head[..],
             b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n"
         );
     }
 
     #[test]
-    fn a_worker_that_wants_a_key_is_shown_it_with_our_own_questions() {
+    fn requests_of_the_router_itself_carry_the_worker_key() {
         let (host, key) = (HeaderValue::from_static("w"), "sk-w".parse().unwrap());
-        let shown = "host: w\r\nauthorization: Bearer sk-w\r\n";
-        for question in [
-            Outgoing::get("/health", &host, Some(&key)),
-            Outgoing::post("/tokenize", &host, Some(&key), Bytes::new()),
+        let expected = "host: w\r\nauthorization: Bearer sk-w\r\n";
+        for request in [
+            UpstreamRequest::get("/health", &host, Some(&key)),
+            UpstreamRequest::post("/tokenize", &host, Some(&key), Bytes::new()),
         ] {
-            assert!(String::from_utf8_lossy(&question.head).contains(shown));
+            assert!(String::from_utf8_lossy(&request.head).contains(expected));
         }
     }
 }

@@ -1,0 +1,14 @@
+//! Everything between an address and the bytes of an HTTP exchange: TLS, connections to workers, their pool.
+//!
+//! Knows nothing of requests, routing, metrics or error responses: callers get values and errors, and count them.
+
+pub mod address;
+pub mod bearer;
+pub mod connect;
+pub mod dial;
+pub mod pool;
+pub mod stream;
+pub mod tls;
+pub mod upstream;
+pub mod wake_gate;
+pub mod worker_url;
