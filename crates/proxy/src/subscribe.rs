@@ -65,6 +65,7 @@ pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Sou
         batch: EventBatch::default(),
         told: (Trust::None, Counts::default()),
         replaying: None,
+        is_rank_warned: false,
     };
     let mut pause = PAUSE;
     loop {
@@ -105,6 +106,8 @@ struct Follower {
     /// What the brain and the metrics were last told.
     told: (Trust, Counts),
     replaying: Option<(u64, Replaying)>,
+    /// Whether the log has said that the port belongs to another rank.
+    is_rank_warned: bool,
 }
 
 impl Follower {
@@ -181,12 +184,30 @@ impl Follower {
             warn!(worker = self.link.url, seq = batch.seq, %error, "KV events that cannot be read");
             return self.feed.on(self.house.now(), Input::Undecodable { seq: batch.seq });
         }
+        if let (Some(rank), Some(published)) = (self.link.rank, self.batch.rank())
+            && rank != published
+        {
+            self.warn_of_rank(rank, published);
+            return self.feed.on(self.house.now(), Input::Undecodable { seq: batch.seq });
+        }
         let worker = self.link.worker;
         let mut events = self.batch.events().map(|event| Event::CacheChanged { worker, event });
         while self.house.on_some(events.by_ref().take(EVENTS_AT_ONCE)) == EVENTS_AT_ONCE {}
         let sent = self.batch.unix_seconds();
         let lag = (self.house.clock.unix().as_secs_f64() - sent).max(0.0);
         self.house.metrics.caches.feeds.lag.get_or_create(&[("worker", self.link.url.clone())]).set(lag);
+    }
+
+    /// The port belongs to another rank of the engine, so its cache is not this worker's. The feed counts the batch as
+    /// unreadable and applies nothing; the log names the first one only, for the operator has to change the URL.
+    fn warn_of_rank(&mut self, rank: u32, published: u32) {
+        if !std::mem::replace(&mut self.is_rank_warned, true) {
+            let (worker, port) = (&self.link.url, self.source.events.1);
+            warn!(
+                worker,
+                port, rank, published, "KV events of another rank; check events= in the worker's URL"
+            );
+        }
     }
 
     /// Tells the brain and the metrics what has changed.

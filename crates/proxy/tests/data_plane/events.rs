@@ -158,6 +158,33 @@ async fn the_ports_can_be_told_instead_of_found() {
 }
 
 #[tokio::test]
+async fn events_of_another_rank_are_counted_and_not_applied() {
+    let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
+    let addrs = engine.events().unwrap();
+    let mut settings = by_delay();
+    // The ports are off by one, so the worker of rank 1 hears the engine's rank 0.
+    let (events, replay) = (addrs.stream.port() - 1, addrs.replay.unwrap().port() - 1);
+    let text = format!("http://{}?events={events}&replay={replay}&ranks=2", engine.addr());
+    settings.workers = vec![text.parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    let table = Table { router, engines: vec![engine] };
+    let mut client = table.client().await;
+    let count = format!("maitre_events_unreadable_total{{worker=\"http://{}#1\"}}", table.engines[0].addr());
+    within(async {
+        let is_counted = |page: &str| page.contains(&count) && metric(page, &count) > 0.0;
+        while !is_counted(&table.router.metrics()) {
+            client.post("/v1/chat/completions", prompt(1, 1)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    within(table.router.until(|brain| brain.cache().trust(WorkerId(1)) != Trust::None)).await;
+    let reported = table.router.look(|brain| brain.cache().numbers(WorkerId(1)).map(|it| it.reported_blocks));
+    assert_eq!(reported, Some(0), "{}", table.router.metrics());
+}
+
+#[tokio::test]
 async fn without_events_answers_mend_what_is_believed() {
     let mut engine = publisher(|_| {});
     engine.events = None;
