@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use maitre_peer::redis::url;
-use maitre_peer::seal::Key;
+use maitre_peer::seal::ClusterKey;
 use maitre_proxy::cluster::{self, MESH_PORT, WAIT, has_password};
 
 use super::secrets::{Hidden, SaltBy};
@@ -92,7 +92,7 @@ pub(super) fn settle(config: &mut Config) -> Wrong {
         via,
         name: wanted.name.clone(),
         group: wanted.group.clone(),
-        key: wanted.secret.as_ref().map(|it| Key::new(it.0.as_bytes())),
+        key: wanted.secret.as_ref().map(|it| ClusterKey::new(it.0.as_bytes())),
         wait: wanted.wait,
     });
     let salts = &config.secrets;

@@ -1,8 +1,8 @@
-//! How routers reach each other: frames of bytes to all others, and from them.
+//! Transports between routers: opaque frames to all peers, and from them.
 //!
-//! Two ways, with one face. Frames are opaque here. What is sent reaches each other router in the order in which it was
-//! sent, or not at all: a backlog that grows too long is dropped, the oldest first, and counted; whoever speaks through
-//! this must be able to ask again.
+//! There are two implementations with one interface. A peer receives frames in the order in which they were sent, or
+//! not at all: an overfull backlog drops its oldest frames and counts them. The protocol above must therefore be able
+//! to ask again.
 
 pub mod mesh;
 pub mod redis;
@@ -11,48 +11,48 @@ pub mod seal;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-/// What is to go out.
+/// What the router sends.
 #[derive(Clone, Debug)]
 pub enum Outgoing {
-    /// To every other router.
+    /// To every peer.
     Frame(Bytes),
-    /// For routers that will join: takes the place of the last one. Kept where there is somewhere to keep it.
+    /// A snapshot for routers that join later; replaces the previous one. Only transports with storage keep it.
     Snapshot(Vec<Bytes>),
 }
 
-/// What came in.
+/// What the router receives.
 #[derive(Clone, Debug)]
 pub enum Incoming {
     Frame(Bytes),
-    /// What a router left for those who join, perhaps long ago: it may be gone, and what it had promised with it.
-    Kept(Bytes),
-    /// A connection to others was made, or made again: say hello.
+    /// A stored frame for joining routers. It may be old, and its sender may be gone.
+    Stored(Bytes),
+    /// A connection to peers was established: send hello.
     Connected,
 }
 
-/// How it fares, for metrics and the page.
+/// Transport state for metrics and the admin API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct TransportStatus {
     pub connected: bool,
-    /// Others that we can send to now, as far as the transport knows.
+    /// Peers that the transport can send to now.
     pub peers: Vec<String>,
-    /// What is wrong, if anything is.
+    /// What is wrong, if anything.
     pub trouble: Option<String>,
     pub frames_out: u64,
     pub frames_in: u64,
-    /// On the wire, seals and lengths included.
+    /// On the wire, including encryption and length prefixes.
     pub bytes_out: u64,
     pub bytes_in: u64,
-    /// Frames that made way for newer ones.
+    /// Frames dropped in favour of newer ones.
     pub dropped: u64,
-    /// Connections or frames that were refused: a wrong key, an old version, nonsense.
+    /// Refused connections or frames: wrong key, old version or malformed data.
     pub refused: u64,
 }
 
-/// The near end. Dropped, the transport ends.
+/// The router's end of a transport. Dropping it ends the transport.
 #[derive(Debug)]
 pub struct Transport {
     pub outgoing: mpsc::Sender<Outgoing>,
     pub incoming: mpsc::Receiver<Incoming>,
-    pub status: watch::Receiver<Status>,
+    pub status: watch::Receiver<TransportStatus>,
 }

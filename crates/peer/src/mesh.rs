@@ -1,20 +1,19 @@
-//! Routers connected with each other, all with all, and no service between them.
+//! A full mesh: every router is connected to every other, without a server in between.
 //!
-//! Each has a listener, and dials the others. Between two there is one connection, authenticated by the shared key and
-//! secret (`handshake`). Frames go to every peer, from a backlog of its own each (`backlog`, `connection`). Who is up,
-//! who is down, and routers that nobody configured are known by membership (`swim`), whose messages go over the same
-//! connections. `targets` is whom to dial, `hub` holds it all together.
+//! Each router listens and dials the others. Two routers share one connection, authenticated and encrypted with the
+//! cluster key (`handshake`). Frames go to every peer through a backlog per peer (`backlog`, `connection`).
+//! Membership (`swim`) detects which routers are up and finds routers that are not configured; its messages use the
+//! same connections. `targets` decides which addresses to dial, and `hub` combines the parts.
 //!
-//! What is not here: what frames mean, and asking again for those that got lost. A snapshot is not kept: who joins
-//! asks those who are there. With nobody else configured or coming a router is alone, which is no trouble: somebody is
-//! always the first.
+//! Left out: the meaning of frames, and repeating lost ones. Snapshots are not stored: a joining router asks its
+//! peers. A router without peers is not an error, because one router is always the first.
 
 mod backlog;
 mod clock;
 mod connection;
 mod handshake;
 mod hub;
-mod notices;
+mod log_limiter;
 mod resolve;
 mod swim;
 mod targets;
@@ -28,87 +27,88 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use self::handshake::Card;
-use self::hub::{Far, Hub};
-use self::resolve::Place;
+use self::handshake::LocalIdentity;
+use self::hub::{Hub, TransportBackend};
+use self::resolve::PeerAddress;
 use self::targets::Targets;
 use self::wire::TEXT_MAX;
-use crate::seal::Key;
-use crate::{Status, Transport};
+use crate::seal::ClusterKey;
+use crate::{Transport, TransportStatus};
 
-/// Frames that wait for us.
+/// Maximum frames from the router to this transport.
 const OUTGOING_MAX: usize = 1024;
-/// Frames that wait for whoever takes them: at most 64 MiB, as large as they may be.
+/// Maximum received frames waiting for the router: at most 64 MiB.
 const INCOMING_MAX: usize = 256;
 const NAME_MAX: usize = 128;
 const PEERS_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct MeshConfig {
     pub listen: SocketAddr,
-    /// What others reach us at; the address we listen on, if that says it.
+    /// The address that peers dial; by default the listen address.
     pub advertise: Option<String>,
-    /// `host:port` of some others, or a name that stands for several.
+    /// `host:port` of some peers, or a DNS name with several addresses.
     pub peers: Vec<String>,
     /// This router's name.
     pub name: String,
-    pub key: Key,
+    pub key: ClusterKey,
 }
 
-/// Binds, and returns the near end, where it listens, and what must be polled for it to work. When the near end is
-/// dropped, it says goodbye and ends within half a second; dropped itself, it ends at once.
+/// Binds the listener. Returns the router's end of the transport, the bound address, and the future that runs the
+/// transport. When the transport is dropped, the future announces the departure and ends within half a second; when
+/// the future is dropped, it ends at once.
 pub async fn join(
-    settings: Settings,
+    config: MeshConfig,
 ) -> io::Result<(Transport, SocketAddr, impl Future<Output = ()> + Send + 'static)> {
-    let peers = check(&settings).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+    let peers = check(&config).map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
     let bind = |error: io::Error| {
-        io::Error::new(error.kind(), format!("listen for other routers at {}: {error}", settings.listen))
+        io::Error::new(error.kind(), format!("listen for other routers at {}: {error}", config.listen))
     };
-    let listener = TcpListener::bind(settings.listen).await.map_err(bind)?;
+    let listener = TcpListener::bind(config.listen).await.map_err(bind)?;
     let listen = listener.local_addr()?;
-    let card = Card {
-        psk: settings.key.derive("mesh"),
-        name: settings.name,
+    let identity = LocalIdentity {
+        psk: config.key.derive("mesh"),
+        name: config.name,
         instance: random()?,
-        advertise: settings.advertise,
+        advertise: config.advertise,
         port: listen.port(),
     };
-    let targets = Targets::new(&card.name, peers, Rng::new(random()?), clock::now());
+    let targets = Targets::new(&identity.name, peers, Rng::new(random()?), clock::now());
     let (outgoing, to_send) = mpsc::channel(OUTGOING_MAX);
     let (received, incoming) = mpsc::channel(INCOMING_MAX);
-    let (told, status) = watch::channel(Status::default());
-    let far = Far { outgoing: to_send, incoming: received, status: told };
-    let hub = Hub::new(card, listener, targets, far)?;
+    let (told, status) = watch::channel(TransportStatus::default());
+    let backend = TransportBackend { outgoing: to_send, incoming: received, status: told };
+    let hub = Hub::new(identity, listener, targets, backend)?;
     Ok((Transport { outgoing, incoming, status }, listen, hub.run()))
 }
 
-fn check(settings: &Settings) -> Result<Vec<Place>, String> {
-    let name = &settings.name;
+fn check(config: &MeshConfig) -> Result<Vec<PeerAddress>, String> {
+    let name = &config.name;
     if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
         return Err(format!(
-            "cluster.name: {name:?} is not a name; write 1 to {NAME_MAX} bytes of plain text"
+            "cluster.name: {name:?} is not a valid name; write 1 to {NAME_MAX} bytes of plain text"
         ));
     }
-    if let Some(advertise) = &settings.advertise {
-        advertise.parse::<Place>().map_err(|why| format!("cluster.advertise: {why}"))?;
+    if let Some(advertise) = &config.advertise {
+        advertise.parse::<PeerAddress>().map_err(|reason| format!("cluster.advertise: {reason}"))?;
         if advertise.len() > TEXT_MAX {
             return Err(format!("cluster.advertise: longer than {TEXT_MAX} bytes"));
         }
     }
-    if settings.peers.len() > PEERS_MAX {
+    if config.peers.len() > PEERS_MAX {
         return Err(format!(
-            "cluster.peers: {} of them, and {PEERS_MAX} may be; some suffice",
-            settings.peers.len()
+            "cluster.peers: {} entries, at most {PEERS_MAX} are allowed; a few are enough",
+            config.peers.len()
         ));
     }
-    let place = |it: &String| it.parse().map_err(|why| format!("cluster.peers: {why}"));
-    settings.peers.iter().map(place).collect()
+    let address = |it: &String| it.parse().map_err(|reason| format!("cluster.peers: {reason}"));
+    config.peers.iter().map(address).collect()
 }
 
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| io::Error::other("the system has no randomness to give"))?;
+    filled.map_err(|_| io::Error::other("the system provides no randomness"))?;
     Ok(u64::from_be_bytes(bytes))
 }
 

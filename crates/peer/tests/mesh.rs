@@ -1,15 +1,15 @@
-//! Routers that meet over real sockets on this machine: what reaches whom, who is refused, and what comes of cuts.
+//! Routers on real sockets of this machine: delivery, refusals and partitions.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-#[path = "mesh/cuts.rs"]
-mod cuts;
 #[path = "mesh/frames.rs"]
 mod frames;
-#[path = "mesh/guests.rs"]
-mod guests;
 #[path = "mesh/log.rs"]
 mod log;
+#[path = "mesh/partitions.rs"]
+mod partitions;
 #[path = "mesh/proxy.rs"]
 mod proxy;
+#[path = "mesh/refusals.rs"]
+mod refusals;
 #[path = "mesh/router.rs"]
 mod router;

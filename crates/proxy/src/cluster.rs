@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_peer::seal::Key;
+use maitre_peer::seal::ClusterKey;
 use maitre_peer::{Transport, mesh, redis};
 use tokio::task::{AbortHandle, JoinHandle};
 use tracing::info;
@@ -47,7 +47,7 @@ pub struct Settings {
     /// Routers of other fleets may use the same Redis under another name.
     pub group: String,
     /// What all of them share. A mesh has none without it; what goes through Redis is sealed with it.
-    pub key: Option<Key>,
+    pub key: Option<ClusterKey>,
     /// How long a start is not ready while others tell what they know.
     pub wait: Duration,
 }
@@ -154,13 +154,13 @@ impl Member {
             Via::Redis(url) => {
                 let (group, name, key) = (settings.group, seen.name.clone(), settings.key);
                 info!(name, group, via = "redis", "joining the other routers");
-                let (line, transport) = redis::connect(redis::Settings { url, group, name, key });
+                let (line, transport) = redis::connect(redis::RedisConfig { url, group, name, key });
                 let driver = Driver::new(house.clone(), seen.clone(), line, settings.wait);
                 Ok(Member::run(seen, None, driver, transport))
             }
             Via::Mesh { listen, advertise, peers } => {
                 let (name, key) = (seen.name.clone(), settings.key.ok_or(NotJoined::NoKey)?);
-                let mesh = mesh::Settings { listen, advertise, peers, name, key };
+                let mesh = mesh::MeshConfig { listen, advertise, peers, name, key };
                 let (line, address, transport): (Transport, _, _) =
                     mesh::join(mesh).await.map_err(NotJoined::Mesh)?;
                 info!(name = seen.name, listen = %address, via = "mesh", "joining the other routers");

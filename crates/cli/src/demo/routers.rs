@@ -37,7 +37,7 @@ impl Routers {
                 via: mesh(Vec::new()),
                 name: name(0),
                 group: GROUP.to_owned(),
-                key: Some(seal::Key::new(secret::fresh()?.as_bytes())),
+                key: Some(seal::ClusterKey::new(secret::fresh()?.as_bytes())),
                 wait: cluster::WAIT,
             });
         }

@@ -1,7 +1,7 @@
 //! Those who do not belong: each is refused in one line that says what is wrong, and the routers carry on.
 
 use bytes::Bytes;
-use maitre_peer::seal::Key;
+use maitre_peer::seal::ClusterKey;
 use maitre_peer::{Outgoing, Transport, mesh, redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -22,19 +22,19 @@ struct Insider {
 
 impl Insider {
     async fn enter(stage: &Stage) -> Insider {
-        let (key, name) = (Key::new(CLUSTER_KEY.as_bytes()), "insider".to_owned());
+        let (key, name) = (ClusterKey::new(CLUSTER_KEY.as_bytes()), "insider".to_owned());
         let mut tasks = JoinSet::new();
         let line = match &stage.redis {
             Some(server) => {
                 let (url, group) = (server.url(), GROUP.to_owned());
-                let (line, work) = redis::connect(redis::Settings { url, group, name, key: Some(key) });
+                let (line, work) = redis::connect(redis::RedisConfig { url, group, name, key: Some(key) });
                 tasks.spawn(work);
                 line
             }
             None => {
                 let peers = stage.routers.iter().filter_map(|it| it.mesh).map(|it| it.to_string()).collect();
                 let listen = ([127, 0, 0, 1], 0).into();
-                let settings = mesh::Settings { listen, advertise: None, peers, name, key };
+                let settings = mesh::MeshConfig { listen, advertise: None, peers, name, key };
                 let (line, _, work) = mesh::join(settings).await.unwrap();
                 tasks.spawn(work);
                 line
@@ -137,11 +137,9 @@ async fn in_a_mesh_who_does_not_belong_is_refused_in_one_line() {
             until_refused(router, cause, TIMES as f64).await;
         }
     }
-    let (key, stranger) = (
-        "it has another key",
-        "it does not speak as routers do; probes and scrapers belong at the other listeners",
-    );
-    let old = "it speaks version 0 of the cluster's protocol and we speak 1";
+    let (key, stranger) =
+        ("it has another key", "it is not a Maitre router; point probes and scrapers at the other listeners");
+    let old = "it speaks cluster protocol version 0, this router version 1";
     let expected: [&[&str]; 3] = [
         &[stranger, key, FOREIGN, OLD, TORN],
         &[stranger, key, FOREIGN, OLD, TORN],
@@ -170,7 +168,8 @@ async fn by_redis_who_does_not_belong_is_refused_in_one_line() {
     for router in &stage.routers {
         until_refused(router, "transport", (3 * TIMES) as f64).await;
     }
-    let key = "it was sealed with another key, or changed on the way; give all routers the same cluster.key";
+    let key =
+        "it was encrypted with another key or changed in transit; give all routers the same cluster.key";
     meet_a_wrong_key(&stage, key).await;
     let insider = Insider::enter(&stage).await;
     for _ in 0..TIMES {
@@ -184,9 +183,9 @@ async fn by_redis_who_does_not_belong_is_refused_in_one_line() {
         }
     }
     let expected: &[&str] = &[
-        "it has not the fields of an entry of a router; something else writes to this stream",
-        "it is no frame of a router",
-        "it is of version 2, and this router speaks version 1",
+        "it is not an entry of a router; another program writes to this stream",
+        "it is not a Maitre frame",
+        "it has version 2, but this router uses version 1",
         key,
         FOREIGN,
         OLD,

@@ -1,7 +1,7 @@
-//! What waits to be written to one peer: what membership says first, then data in the order in which it was given.
+//! Frames waiting to be written to one peer: membership messages first, then data in order.
 //!
-//! Bounded in number and bytes. When it is full the oldest data makes way, since newer rows say more than older ones
-//! and whoever misses something asks for it. Gossip makes way too; membership is built to lose messages.
+//! Bounded in count and bytes. A full backlog drops its oldest data, because newer rows supersede older ones and a
+//! peer asks for what it misses. Membership messages may be dropped too; SWIM tolerates loss.
 
 use std::collections::VecDeque;
 
@@ -9,98 +9,99 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::wire::{self, HEADER, Kind};
+use super::wire::{self, HEADER, MeshFrameKind};
 
 pub(super) const FRAMES_MAX: usize = 1024;
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
 const GOSSIP_MAX: usize = 256;
-/// Written in one go: large enough that a system call costs nothing, small enough that gossip need not wait long.
+/// Maximum bytes per write: large enough to make the system call cheap, small enough that membership messages do not
+/// wait long.
 const BATCH: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    held: Mutex<Held>,
-    bell: Notify,
+    queued: Mutex<QueuedFrames>,
+    ready: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct QueuedFrames {
     gossip: VecDeque<Bytes>,
     data: VecDeque<Bytes>,
-    /// Of the data.
+    /// Bytes of `data`.
     bytes: usize,
     is_last: bool,
 }
 
-/// What was taken.
+/// The result of a take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// That many frames of data, and perhaps gossip.
+    /// This many data frames, and possibly membership messages.
     Some(u64),
-    /// Nothing is held, and nothing will come.
+    /// The backlog is empty and closed.
     End,
 }
 
 impl Backlog {
-    /// Returns how many older ones made way.
+    /// Returns how many older frames were dropped.
     pub(super) fn push(&self, frame: Bytes) -> u64 {
-        let mut held = self.held.lock();
-        held.bytes += frame.len();
-        held.data.push_back(frame);
+        let mut queued = self.queued.lock();
+        queued.bytes += frame.len();
+        queued.data.push_back(frame);
         let mut dropped = 0;
-        while held.data.len() > FRAMES_MAX || held.bytes > BYTES_MAX {
-            let Some(oldest) = held.data.pop_front() else { break };
-            held.bytes -= oldest.len();
+        while queued.data.len() > FRAMES_MAX || queued.bytes > BYTES_MAX {
+            let Some(oldest) = queued.data.pop_front() else { break };
+            queued.bytes -= oldest.len();
             dropped += 1;
         }
-        drop(held);
-        self.bell.notify_one();
+        drop(queued);
+        self.ready.notify_one();
         dropped
     }
 
     pub(super) fn push_gossip(&self, message: Bytes) {
-        let mut held = self.held.lock();
-        if held.gossip.len() >= GOSSIP_MAX {
-            held.gossip.pop_front();
+        let mut queued = self.queued.lock();
+        if queued.gossip.len() >= GOSSIP_MAX {
+            queued.gossip.pop_front();
         }
-        held.gossip.push_back(message);
-        drop(held);
-        self.bell.notify_one();
+        queued.gossip.push_back(message);
+        drop(queued);
+        self.ready.notify_one();
     }
 
-    /// What is held now is the last.
+    /// Closes the backlog: what it holds now is the last.
     pub(super) fn end(&self) {
-        self.held.lock().is_last = true;
-        self.bell.notify_one();
+        self.queued.lock().is_last = true;
+        self.ready.notify_one();
     }
 
-    /// Waits until there is something, and appends as much of it as goes well in one write. What it took is lost if
-    /// it is dropped afterwards; while it waits it has taken nothing.
+    /// Waits until there is something, then appends as much as fits into one write. Cancel safe while it waits; what
+    /// it returned is lost if the caller drops it.
     pub(super) async fn take(&self, bytes: &mut Vec<u8>) -> Taken {
         loop {
             if let Some(taken) = self.try_take(bytes) {
                 return taken;
             }
-            self.bell.notified().await;
+            self.ready.notified().await;
         }
     }
 
     fn try_take(&self, bytes: &mut Vec<u8>) -> Option<Taken> {
-        let mut held = self.held.lock();
-        let is_empty = held.gossip.is_empty() && held.data.is_empty();
+        let mut queued = self.queued.lock();
+        let is_empty = queued.gossip.is_empty() && queued.data.is_empty();
         if is_empty {
-            return held.is_last.then_some(Taken::End);
+            return queued.is_last.then_some(Taken::End);
         }
-        for message in held.gossip.drain(..) {
-            wire::put_frame(bytes, Kind::Gossip, &message);
+        for message in queued.gossip.drain(..) {
+            wire::put_frame(bytes, MeshFrameKind::Gossip, &message);
         }
         let mut frames = 0;
-        while let Some(frame) = held.data.front()
+        while let Some(frame) = queued.data.front()
             && (frames == 0 || bytes.len() + HEADER + frame.len() <= BATCH)
         {
-            wire::put_frame(bytes, Kind::Data, frame);
-            held.bytes -= frame.len();
-            held.data.pop_front();
+            wire::put_frame(bytes, MeshFrameKind::Data, frame);
+            queued.bytes -= frame.len();
+            queued.data.pop_front();
             frames += 1;
         }
         Some(Taken::Some(frames))
@@ -111,7 +112,7 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    fn bodies(bytes: &[u8]) -> Vec<(Kind, Vec<u8>)> {
+    fn bodies(bytes: &[u8]) -> Vec<(MeshFrameKind, Vec<u8>)> {
         let (mut rest, mut found) = (bytes, Vec::new());
         while let Some((kind, length)) = wire::frame(rest).unwrap() {
             found.push((kind, rest[HEADER..HEADER + length].to_vec()));
@@ -128,15 +129,18 @@ mod tests {
         backlog.push(Bytes::from_static(b"2"));
         backlog.push_gossip(Bytes::from_static(b"g"));
         assert_eq!(backlog.try_take(&mut bytes), Some(Taken::Some(2)));
-        let expected =
-            [(Kind::Gossip, b"g".to_vec()), (Kind::Data, b"1".to_vec()), (Kind::Data, b"2".to_vec())];
+        let expected = [
+            (MeshFrameKind::Gossip, b"g".to_vec()),
+            (MeshFrameKind::Data, b"1".to_vec()),
+            (MeshFrameKind::Data, b"2".to_vec()),
+        ];
         assert_eq!(bodies(&bytes), expected);
         backlog.end();
         assert_eq!(backlog.try_take(&mut bytes), Some(Taken::End));
     }
 
     #[test]
-    fn the_oldest_makes_way_by_number() {
+    fn the_oldest_frames_are_dropped_by_count() {
         let (backlog, mut bytes) = (Backlog::default(), Vec::new());
         let frame = |it: u16| Bytes::copy_from_slice(&it.to_be_bytes());
         let dropped: u64 = (0..2_000).map(|it| backlog.push(frame(it))).sum();
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_way_by_bytes_and_batches_are_bounded() {
+    fn the_oldest_frames_are_dropped_by_bytes_and_batches_are_bounded() {
         let (backlog, mut bytes) = (Backlog::default(), Vec::new());
         let frame = Bytes::from(vec![0; 100_000]);
         let dropped: u64 = (0..100).map(|_| backlog.push(frame.clone())).sum();
@@ -155,6 +159,6 @@ mod tests {
         assert!(bytes.len() <= BATCH);
         backlog.push(Bytes::from(vec![0; wire::FRAME_MAX]));
         while backlog.try_take(&mut bytes).is_some() {}
-        assert_eq!(backlog.held.lock().bytes, 0);
+        assert_eq!(backlog.queued.lock().bytes, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The mesh's clocks: one for waits, and one that says which of two starts under one name was the later.
+//! The clocks of the mesh: one for timeouts, and one that orders two starts under the same name.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Milliseconds since the epoch; zero if the clock stands before it.
+/// Milliseconds since the epoch; zero if the clock is set before it.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub(super) fn stamp() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! One peer's connection: takes what waits to be written, and hands on what is read, until it ends.
+//! One peer's connection: writes the backlog and delivers received frames until it ends.
 //!
-//! All that waits goes out in one write. If nothing did for a second a beat goes out, so that a peer from whom
-//! nothing came for five is one we cannot hear: a partition leaves connections that look well.
+//! Everything in the backlog goes out in one write. An idle connection sends a heartbeat every second. A peer that
+//! sends nothing for five seconds is unreachable: a partition leaves connections that look healthy.
 //!
-//! Reading stops while whoever should take the frames is busy, so that the peer slows down; but not for longer than a
-//! second, because who does not read does not hear signs of life either, and would take all others for gone. After
-//! that frames are dropped until there is room again.
+//! Reading pauses while the router is busy, which slows the peer down, but for at most one second. A longer pause
+//! would also hide heartbeats, and every peer would appear dead. After that second, frames are dropped until there is
+//! room.
 
 use std::io;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::backlog::{Backlog, Taken};
-use super::handshake::{Opening, Sealing, Shaken};
-use super::wire::{self, HEADER, Kind, LENGTH, Nonsense, RECORD_MAX, Verdict};
+use super::handshake::{RecordOpener, RecordSealer, SecureConnection};
+use super::wire::{self, DialVerdict, HEADER, LENGTH, MeshFrameKind, ProtocolError, RECORD_MAX};
 use crate::Incoming;
 
-/// Between two signs of life.
-const BEAT: Duration = Duration::from_secs(1);
-/// Several beats: without any the connection is given up.
+/// Interval between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Several heartbeats: without any, the connection is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How long a frame waits for room.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// After the last byte, for the other end to close first.
+const DELIVERY_MAX: Duration = Duration::from_secs(1);
+/// How long to wait for the other end to close after the last byte.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// What all connections count together.
+/// Counters over all connections.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) frames_out: AtomicU64,
@@ -47,16 +47,16 @@ pub(super) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// When something last came, in milliseconds since it was made.
+/// When data last arrived, in milliseconds since the connection was made.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct LastReceived {
     since: Instant,
     last_ms: AtomicU64,
 }
 
-impl Heard {
-    pub(super) fn new(now: Instant) -> Heard {
-        Heard { since: now, last_ms: AtomicU64::new(0) }
+impl LastReceived {
+    pub(super) fn new(now: Instant) -> LastReceived {
+        LastReceived { since: now, last_ms: AtomicU64::new(0) }
     }
 
     fn note(&self) {
@@ -69,163 +69,177 @@ impl Heard {
     }
 }
 
-/// What a connection needs of the rest.
-pub(super) struct Ends {
-    /// Which connection this is.
+/// What a connection needs from the hub.
+pub(super) struct ConnectionHandles {
+    /// Identifies this connection.
     pub(super) id: u64,
     pub(super) backlog: Arc<Backlog>,
-    pub(super) heard: Arc<Heard>,
+    pub(super) last_received: Arc<LastReceived>,
     pub(super) counters: Arc<Counters>,
     pub(super) incoming: mpsc::Sender<Incoming>,
     pub(super) gossip: mpsc::Sender<(u64, Bytes)>,
 }
 
-/// What comes before the first frame.
-pub(super) struct Start {
-    /// Of the one that was dialled.
-    pub(super) verdict: Option<Verdict>,
-    /// Ends with the connection this one takes the place of: what that one still hands on comes first.
+/// What precedes the first frame.
+pub(super) struct ConnectionStart {
+    /// The listener's verdict on the dialler.
+    pub(super) verdict: Option<DialVerdict>,
+    /// Resolves when the replaced connection has ended, so that its frames are delivered first.
     pub(super) predecessor: Option<oneshot::Receiver<()>>,
 }
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Why {
+pub(super) enum CloseReason {
     #[error("it hung up")]
     Closed,
     #[error("{0}")]
     Broken(#[from] io::Error),
-    #[error("nothing came from it for {SILENCE_MAX:?}")]
+    #[error("it sent nothing for {SILENCE_MAX:?}")]
     Silent,
     #[error("it sent {0}")]
-    Nonsense(#[from] Nonsense),
-    /// We wanted it so.
+    Malformed(#[from] ProtocolError),
+    /// Closed by us.
     #[error("we are leaving")]
     Done,
 }
 
-/// Runs until it ends.
-pub(super) async fn run(shaken: Shaken, start: Start, ends: Ends) -> Why {
-    let Shaken { stream, sealing, opening, .. } = shaken;
+/// Runs the connection until it ends.
+pub(super) async fn run(
+    connection: SecureConnection,
+    start: ConnectionStart,
+    handles: ConnectionHandles,
+) -> CloseReason {
+    let SecureConnection { stream, sealer, opener, .. } = connection;
     let (read, write) = stream.into_split();
-    let writer = Writer { write, sealing, plain: Vec::new(), sealed: Vec::new() };
-    let reader = Reader {
+    let writer = FrameWriter { write, sealer, plain: Vec::new(), sealed: Vec::new() };
+    let reader = FrameReader {
         read,
-        opening,
+        opener,
         sealed: BytesMut::new(),
         plain: Vec::new(),
-        door: Door { incoming: ends.incoming.clone(), is_stuck: false, owes_connected: true },
+        delivery: Delivery { incoming: handles.incoming.clone(), is_stuck: false, owes_connected: true },
     };
-    let writing = writer.run(start.verdict, &ends);
-    let mut reading = std::pin::pin!(reader.run(start.predecessor, &ends));
+    let writing = writer.run(start.verdict, &handles);
+    let mut reading = std::pin::pin!(reader.run(start.predecessor, &handles));
     tokio::select! {
         ended = writing => match ended {
-            Err(why) => why,
+            Err(reason) => reason,
             Ok(()) => {
-                // A socket that is closed with bytes unread takes back what it has sent.
+                // Closing a socket with unread bytes resets it and discards what was sent.
                 let _ = timeout(LINGER, reading).await;
-                Why::Done
+                CloseReason::Done
             }
         },
-        why = &mut reading => why,
+        reason = &mut reading => reason,
     }
 }
 
-struct Writer {
+struct FrameWriter {
     write: OwnedWriteHalf,
-    sealing: Sealing,
+    sealer: RecordSealer,
     plain: Vec<u8>,
     sealed: Vec<u8>,
 }
 
-impl Writer {
-    /// Ends well when all is said.
-    async fn run(mut self, verdict: Option<Verdict>, ends: &Ends) -> Result<(), Why> {
+impl FrameWriter {
+    /// Returns `Ok` once the backlog is closed and written.
+    async fn run(
+        mut self,
+        verdict: Option<DialVerdict>,
+        handles: &ConnectionHandles,
+    ) -> Result<(), CloseReason> {
         if let Some(verdict) = verdict {
             self.plain.extend(verdict.encode());
-            self.write(ends).await?;
+            self.write(handles).await?;
         }
         loop {
-            let frames = match timeout(BEAT, ends.backlog.take(&mut self.plain)).await {
+            let frames = match timeout(HEARTBEAT, handles.backlog.take(&mut self.plain)).await {
                 Ok(Taken::Some(frames)) => frames,
                 Ok(Taken::End) => return Ok(self.write.shutdown().await?),
                 Err(_) => {
-                    wire::put_frame(&mut self.plain, Kind::Beat, &[]);
+                    wire::put_frame(&mut self.plain, MeshFrameKind::Heartbeat, &[]);
                     0
                 }
             };
-            self.write(ends).await?;
-            add(&ends.counters.frames_out, frames);
+            self.write(handles).await?;
+            add(&handles.counters.frames_out, frames);
         }
     }
 
-    async fn write(&mut self, ends: &Ends) -> Result<(), Why> {
+    async fn write(&mut self, handles: &ConnectionHandles) -> Result<(), CloseReason> {
         self.sealed.clear();
-        self.sealing.seal(&self.plain, &mut self.sealed)?;
+        self.sealer.seal(&self.plain, &mut self.sealed)?;
         self.plain.clear();
         self.write.write_all(&self.sealed).await?;
-        add(&ends.counters.bytes_out, self.sealed.len() as u64);
+        add(&handles.counters.bytes_out, self.sealed.len() as u64);
         Ok(())
     }
 }
 
-struct Reader {
+struct FrameReader {
     read: OwnedReadHalf,
-    opening: Opening,
-    /// Records, the last of them perhaps not whole.
+    opener: RecordOpener,
+    /// Encrypted records; the last one may be incomplete.
     sealed: BytesMut,
-    /// Frames, likewise.
+    /// Decrypted frames; the last one may be incomplete.
     plain: Vec<u8>,
-    door: Door,
+    delivery: Delivery,
 }
 
-impl Reader {
-    async fn run(mut self, predecessor: Option<oneshot::Receiver<()>>, ends: &Ends) -> Why {
+impl FrameReader {
+    async fn run(
+        mut self,
+        predecessor: Option<oneshot::Receiver<()>>,
+        handles: &ConnectionHandles,
+    ) -> CloseReason {
         if let Some(predecessor) = predecessor {
             let _ = predecessor.await;
         }
-        self.door.open().await;
+        self.delivery.open().await;
         loop {
-            if let Err(why) = self.step(ends).await {
-                return why;
+            if let Err(reason) = self.step(handles).await {
+                return reason;
             }
         }
     }
 
-    /// What one read brings.
-    async fn step(&mut self, ends: &Ends) -> Result<(), Why> {
+    /// Reads once and delivers what arrived.
+    async fn step(&mut self, handles: &ConnectionHandles) -> Result<(), CloseReason> {
         self.sealed.reserve(LENGTH + RECORD_MAX);
         let read = timeout(SILENCE_MAX, self.read.read_buf(&mut self.sealed)).await;
-        match read.map_err(|_| Why::Silent)?? {
-            0 => return Err(Why::Closed),
-            length => add(&ends.counters.bytes_in, length as u64),
+        match read.map_err(|_| CloseReason::Silent)?? {
+            0 => return Err(CloseReason::Closed),
+            length => add(&handles.counters.bytes_in, length as u64),
         }
-        ends.heard.note();
+        handles.last_received.note();
         while let Some(&length) = self.sealed.first_chunk::<LENGTH>() {
             let length = wire::record(length)?;
             if self.sealed.len() < LENGTH + length {
                 break;
             }
-            self.opening.open(&self.sealed[LENGTH..LENGTH + length], &mut self.plain)?;
+            self.opener.open(&self.sealed[LENGTH..LENGTH + length], &mut self.plain)?;
             self.sealed.advance(LENGTH + length);
-            self.hand_on(ends).await?;
+            self.hand_on(handles).await?;
         }
         Ok(())
     }
 
-    /// All frames that are whole.
-    async fn hand_on(&mut self, ends: &Ends) -> Result<(), Why> {
+    /// Delivers all complete frames.
+    async fn hand_on(&mut self, handles: &ConnectionHandles) -> Result<(), CloseReason> {
         let mut rest = &self.plain[..];
         while let Some((kind, length)) = wire::frame(rest)? {
             let body = &rest[HEADER..HEADER + length];
             match kind {
-                Kind::Beat => (),
-                // The other end is gone only if all of us is.
-                Kind::Gossip => drop(ends.gossip.send((ends.id, Bytes::copy_from_slice(body))).await),
-                Kind::Data => {
-                    add(&ends.counters.frames_in, 1);
-                    let is_taken = self.door.hand_on(Bytes::copy_from_slice(body)).await;
-                    add(&ends.counters.dropped, u64::from(!is_taken));
+                MeshFrameKind::Heartbeat => (),
+                // The receiver is gone only if the hub is.
+                MeshFrameKind::Gossip => {
+                    drop(handles.gossip.send((handles.id, Bytes::copy_from_slice(body))).await)
+                }
+                MeshFrameKind::Data => {
+                    add(&handles.counters.frames_in, 1);
+                    let is_taken = self.delivery.hand_on(Bytes::copy_from_slice(body)).await;
+                    add(&handles.counters.dropped, u64::from(!is_taken));
                 }
             }
             rest = &rest[HEADER + length..];
@@ -236,17 +250,17 @@ impl Reader {
     }
 }
 
-/// Where frames leave for whoever takes them.
-struct Door {
+/// Delivers frames to the router.
+struct Delivery {
     incoming: mpsc::Sender<Incoming>,
-    /// Something waited in vain: nothing else waits until something was taken.
+    /// A delivery timed out: do not wait again until one succeeds.
     is_stuck: bool,
-    /// That we are connected must be known before the first frame.
+    /// The router must see `Connected` before the first frame.
     owes_connected: bool,
 }
 
-impl Door {
-    /// Whether it was taken.
+impl Delivery {
+    /// Returns whether the frame was delivered.
     async fn hand_on(&mut self, frame: Bytes) -> bool {
         self.open().await && self.pass(Incoming::Frame(frame)).await
     }
@@ -258,12 +272,12 @@ impl Door {
         !self.owes_connected
     }
 
-    /// If nobody takes anything any more, we are about to leave.
+    /// Fails if the router is gone, in which case the transport is about to end.
     async fn pass(&mut self, incoming: Incoming) -> bool {
         let is_taken = match self.incoming.try_send(incoming) {
             Ok(()) => true,
             Err(TrySendError::Full(incoming)) if !self.is_stuck => {
-                self.incoming.send_timeout(incoming, PATIENCE).await.is_ok()
+                self.incoming.send_timeout(incoming, DELIVERY_MAX).await.is_ok()
             }
             Err(_) => false,
         };

@@ -1,7 +1,7 @@
-//! The one task that knows all of the mesh: connections, targets and membership. The others tell it what they found.
+//! The task that owns the mesh: connections, dial targets and membership.
 //!
-//! It never waits for any of them. What can take long (a dial, a handshake, a lookup, a connection's whole life) is a
-//! task of its own, whose result comes back as an `Event`. When the hub is dropped they all end.
+//! It never blocks. Slow work (dialling, handshakes, DNS lookups, a connection's lifetime) runs in tasks, whose
+//! results return as `HubEvent`. Dropping the hub ends all of them.
 
 mod members;
 
@@ -20,124 +20,129 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::backlog::Backlog;
 use super::clock;
-use super::connection::{self, Counters, Ends, Heard, Start, Why, add};
-use super::handshake::{Card, Failure, Shaken};
-use super::notices::{Cause, Notices};
-use super::resolve::Place;
+use super::connection::{self, CloseReason, ConnectionHandles, ConnectionStart, Counters, LastReceived, add};
+use super::handshake::{HandshakeError, LocalIdentity, SecureConnection};
+use super::log_limiter::{LogLimiter, RefusalCause};
+use super::resolve::PeerAddress;
 use super::swim::Swim;
-use super::targets::{Job, Targets};
-use super::wire::{FRAME_MAX, Hello, Verdict};
-use crate::{Incoming, Outgoing, Status};
+use super::targets::{DialJob, Targets};
+use super::wire::{DialVerdict, FRAME_MAX, Hello};
+use crate::{Incoming, Outgoing, TransportStatus};
 
 const CONNECTIONS_MAX: usize = 64;
-/// Of those who dialled us and are not done.
+/// Maximum incoming handshakes at once.
 const HANDSHAKES_MAX: usize = 32;
-/// Messages about members that wait for the hub.
+/// Maximum membership messages waiting for the hub.
 const GOSSIP_MAX: usize = 1024;
-/// Between two looks at the counters.
-const PUBLISH: Duration = Duration::from_millis(500);
-/// A connection that was silent for longer yields to a new one of the same router: two beats.
+/// Interval between two status updates.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+/// A connection silent for longer is replaced by a new one of the same router: two heartbeats.
 const STALE: Duration = Duration::from_secs(2);
-/// For what is queued when we leave.
+/// Time limit for writing the backlog when we leave.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
-/// After a listener that fails, which is mostly for want of file descriptors.
+/// Pause after a failing accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// How long another router with our name stays in the status after it was last met.
-const NAMESAKE: Duration = Duration::from_secs(60);
+/// How long another router with our name stays in the status.
+const NAMESAKE_SHOWN_FOR: Duration = Duration::from_secs(60);
 
-/// What a task found.
-enum Event {
-    /// Somebody dialled us. Others may when his place is free again.
+/// The result of a task.
+enum HubEvent {
+    /// A router dialled us. Dropping `permit` lets another one in.
     Accepted {
         from: IpAddr,
-        shaken: Result<Shaken, Failure>,
-        place: OwnedSemaphorePermit,
+        connection: Result<SecureConnection, HandshakeError>,
+        address: OwnedSemaphorePermit,
     },
-    /// We dialled, and know who is there.
+    /// We dialled and know the other side's identity.
     Dialled {
         at: SocketAddr,
-        shaken: Result<Shaken, Failure>,
+        connection: Result<SecureConnection, HandshakeError>,
     },
-    /// And he knows who we are.
+    /// The other side knows our identity and has answered.
     Introduced {
         at: SocketAddr,
         name: String,
-        verdict: Result<(Shaken, Verdict), Failure>,
+        verdict: Result<(SecureConnection, DialVerdict), HandshakeError>,
     },
-    Found {
-        place: Place,
+    Resolved {
+        address: PeerAddress,
         found: Result<Vec<SocketAddr>, String>,
     },
     Ended {
         id: u64,
         name: String,
-        why: Why,
+        reason: CloseReason,
     },
-    /// Somebody was told that he is not wanted.
-    Told,
+    /// A rejected dialler has been informed.
+    Informed,
 }
 
-/// Who dialled.
+/// Which side dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum DialledBy {
     Us,
     Them,
 }
 
-/// A router we are connected with.
-struct Peer {
+/// A connected router.
+struct PeerConnection {
     id: u64,
     instance: u64,
     remote: SocketAddr,
-    by: By,
+    by: DialledBy,
     backlog: Arc<Backlog>,
-    heard: Arc<Heard>,
+    last_received: Arc<LastReceived>,
     task: AbortHandle,
-    /// Its other end goes with the task.
+    /// Resolves when the task ends.
     end: oneshot::Receiver<()>,
 }
 
-/// The far end of the line.
-pub(super) struct Far {
+/// The transport's end of the channels.
+pub(super) struct TransportBackend {
     pub(super) outgoing: mpsc::Receiver<Outgoing>,
     pub(super) incoming: mpsc::Sender<Incoming>,
-    pub(super) status: watch::Sender<Status>,
+    pub(super) status: watch::Sender<TransportStatus>,
 }
 
 pub(super) struct Hub {
-    card: Arc<Card>,
+    identity: Arc<LocalIdentity>,
     listen: SocketAddr,
     listener: TcpListener,
-    far: Far,
+    backend: TransportBackend,
     targets: Targets,
-    tasks: JoinSet<Event>,
-    peers: BTreeMap<String, Peer>,
-    /// Those we are introducing ourselves to: once each at a time.
+    tasks: JoinSet<HubEvent>,
+    peers: BTreeMap<String, PeerConnection>,
+    /// Routers to which we are introducing ourselves: once each at a time.
     introducing: BTreeSet<String>,
     connections_made: u64,
     handshakes: Arc<Semaphore>,
-    /// From the first connection on, since it is that which tells us our address.
+    /// Created with the first connection, which tells us our address.
     swim: Option<Swim>,
     gossip: mpsc::Receiver<(u64, Bytes)>,
     gossip_in: mpsc::Sender<(u64, Bytes)>,
     counters: Arc<Counters>,
     refused: u64,
-    notices: Notices,
-    /// Where another router with our name was met, and when.
+    log_limiter: LogLimiter,
+    /// Where and when we last met another router with our name.
     namesake: Option<(IpAddr, Instant)>,
     publish_at: Instant,
     accept_at: Instant,
 }
 
 impl Hub {
-    pub(super) fn new(card: Card, listener: TcpListener, targets: Targets, far: Far) -> io::Result<Hub> {
+    pub(super) fn new(
+        identity: LocalIdentity,
+        listener: TcpListener,
+        targets: Targets,
+        backend: TransportBackend,
+    ) -> io::Result<Hub> {
         let now = clock::now();
         let (gossip_in, gossip) = mpsc::channel(GOSSIP_MAX);
         Ok(Hub {
-            card: Arc::new(card),
+            identity: Arc::new(identity),
             listen: listener.local_addr()?,
             listener,
-            far,
+            backend,
             targets,
             tasks: JoinSet::new(),
             peers: BTreeMap::new(),
@@ -149,54 +154,56 @@ impl Hub {
             gossip_in,
             counters: Arc::default(),
             refused: 0,
-            notices: Notices::default(),
+            log_limiter: LogLimiter::default(),
             namesake: None,
             publish_at: now,
             accept_at: now,
         })
     }
 
-    /// Until the line is dropped.
+    /// Runs until the transport is dropped.
     pub(super) async fn run(mut self) {
         loop {
             let now = clock::now();
             self.tick(now);
             let next = self.next(now);
             tokio::select! {
-                outgoing = self.far.outgoing.recv() => match outgoing {
+                outgoing = self.backend.outgoing.recv() => match outgoing {
                     Some(Outgoing::Frame(frame)) => self.send(&frame),
-                    // Who joins asks those who are there.
+                    // Joining routers ask their peers.
                     Some(Outgoing::Snapshot(_)) => (),
                     None => break,
                 },
-                () = self.far.incoming.closed() => break,
+                () = self.backend.incoming.closed() => break,
                 accepted = self.listener.accept(), if self.accept_at <= now => self.accept(accepted),
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => match done {
                     Ok(event) => self.on(event),
-                    Err(error) if error.is_panic() => tracing::error!(%error, "a task of the mesh failed"),
+                    Err(error) if error.is_panic() => tracing::error!(%error, "a mesh task panicked"),
                     Err(_) => (),
                 },
-                Some((id, message)) = self.gossip.recv() => self.hear(id, &message),
+                Some((id, message)) = self.gossip.recv() => self.receive_gossip(id, &message),
                 () = sleep_until(next) => (),
             }
         }
         self.leave().await;
     }
 
-    /// What is due by now.
+    /// Does everything that is due.
     fn tick(&mut self, now: Instant) {
         if let Some(swim) = &mut self.swim {
             swim.tick(now);
         }
         self.react(now);
         for job in self.targets.due(now) {
-            let card = self.card.clone();
+            let identity = self.identity.clone();
             match job {
-                Job::Dial(at) => {
-                    self.tasks.spawn(async move { Event::Dialled { at, shaken: card.dial(at).await } });
+                DialJob::Dial(at) => {
+                    self.tasks
+                        .spawn(async move { HubEvent::Dialled { at, connection: identity.dial(at).await } });
                 }
-                Job::Lookup(place) => {
-                    self.tasks.spawn(async move { Event::Found { found: place.resolve().await, place } });
+                DialJob::Lookup(address) => {
+                    self.tasks
+                        .spawn(async move { HubEvent::Resolved { found: address.resolve().await, address } });
                 }
             }
         }
@@ -211,14 +218,14 @@ impl Hub {
         [swim, accept, self.targets.next()].into_iter().flatten().fold(self.publish_at, Instant::min)
     }
 
-    /// To everybody.
+    /// Sends a frame to every peer.
     fn send(&mut self, frame: &Bytes) {
         if frame.len() > FRAME_MAX {
             add(&self.counters.dropped, 1);
             tracing::error!(
                 bytes = frame.len(),
                 max = FRAME_MAX,
-                "a frame for the other routers is too long"
+                "a frame for the other routers is too long; it is dropped"
             );
             return;
         }
@@ -233,248 +240,283 @@ impl Hub {
             Ok((stream, remote)) => (stream, remote.ip().to_canonical()),
             Err(error) => {
                 self.accept_at = now + ACCEPT_PAUSE;
-                if self.notices.is_due(self.listen, Cause::Full, now) {
-                    tracing::warn!(listen = %self.listen, %error, "cannot accept connections of other routers");
+                if self.log_limiter.is_due(self.listen, RefusalCause::Full, now) {
+                    tracing::warn!(listen = %self.listen, %error, "cannot accept connections from other routers");
                 }
                 return;
             }
         };
-        let Ok(place) = self.handshakes.clone().try_acquire_owned() else {
-            return self.refuse(from, Cause::Full, &"too many are shaking hands; it may come again");
+        let Ok(address) = self.handshakes.clone().try_acquire_owned() else {
+            return self.refuse(from, RefusalCause::Full, &"too many handshakes in progress; it may retry");
         };
-        let card = self.card.clone();
-        self.tasks.spawn(async move { Event::Accepted { from, shaken: card.accept(stream).await, place } });
-    }
-
-    fn on(&mut self, event: Event) {
-        let now = clock::now();
-        match event {
-            Event::Accepted { from, shaken, place } => {
-                drop(place);
-                match shaken {
-                    Ok(shaken) => self.accepted(shaken, now),
-                    Err(failure) => match failure.cause() {
-                        Some(cause) => self.refuse(from, cause, &failure),
-                        None => tracing::debug!(%from, %failure, "a connection to the mesh ended early"),
-                    },
-                }
-            }
-            Event::Dialled { at, shaken } => match shaken {
-                Ok(shaken) => self.dialled(at, shaken, now),
-                Err(failure) => self.failed(at, &failure, now),
-            },
-            Event::Introduced { at, name, verdict } => {
-                self.introducing.remove(&name);
-                match verdict {
-                    Ok((shaken, verdict)) => self.introduced(at, shaken, verdict, now),
-                    Err(failure) => self.failed(at, &failure, now),
-                }
-            }
-            Event::Found { place, found } => {
-                let problem = found.as_ref().err().cloned();
-                if self.targets.found(&place, found, now) {
-                    tracing::warn!(%place, "cannot find other routers: {}; trying again", problem.unwrap_or_default());
-                }
-            }
-            Event::Ended { id, name, why } => {
-                if self.peers.get(&name).is_some_and(|it| it.id == id) {
-                    self.lose(&name, &why, now);
-                }
-            }
-            Event::Told => (),
-        }
-    }
-
-    /// What a connection with this router would be to us. Both ends come to the same conclusion.
-    fn judge(&self, theirs: &Hello, by: By) -> Verdict {
-        let Some(peer) = self.peers.get(&theirs.name) else {
-            return if self.peers.len() < CONNECTIONS_MAX { Verdict::Welcome } else { Verdict::Full };
-        };
-        // If both dialled at once, what the lower name dialled stays. If one dialled twice, he has lost the first.
-        let is_by_lower = (by == By::Us) == (self.card.name < theirs.name);
-        match peer.heard.silence() > STALE {
-            true => Verdict::Welcome,
-            false if peer.instance != theirs.instance => Verdict::SameName,
-            false if peer.by == by || is_by_lower => Verdict::Welcome,
-            false => Verdict::Spare,
-        }
-    }
-
-    fn accepted(&mut self, shaken: Shaken, now: Instant) {
-        let (from, is_namesake) = (shaken.remote.ip(), shaken.theirs.name == self.card.name);
-        let verdict = if is_namesake { Verdict::SameName } else { self.judge(&shaken.theirs, By::Them) };
-        match verdict {
-            Verdict::Welcome => return self.connect(shaken, By::Them, now),
-            Verdict::SameName if is_namesake => self.meet_namesake(from, &shaken.address(), now),
-            Verdict::SameName => {
-                let what = format!(
-                    "we are connected with another router called {}; give each its own cluster.name \
-                     (one that was restarted is let in within seconds)",
-                    shaken.theirs.name
-                );
-                self.refuse(from, Cause::SameName, &what);
-            }
-            Verdict::Full => self.refuse(from, Cause::Full, &"we have as many connections as we may"),
-            Verdict::Spare => (),
-        }
-        let mut shaken = shaken;
+        let identity = self.identity.clone();
         self.tasks.spawn(async move {
-            // If he does not hear it, he will ask again.
-            let _ = shaken.say(&verdict.encode()).await;
-            Event::Told
+            HubEvent::Accepted { from, connection: identity.accept(stream).await, address }
         });
     }
 
-    /// We know who is there, and he does not know us yet.
-    fn dialled(&mut self, at: SocketAddr, shaken: Shaken, now: Instant) {
-        let (card, name) = (self.card.clone(), shaken.theirs.name.clone());
-        if name == card.name {
-            if shaken.theirs.instance == card.instance {
+    fn on(&mut self, event: HubEvent) {
+        let now = clock::now();
+        match event {
+            HubEvent::Accepted { from, connection, address } => {
+                drop(address);
+                match connection {
+                    Ok(connection) => self.accepted(connection, now),
+                    Err(failure) => match failure.cause() {
+                        Some(cause) => self.refuse(from, cause, &failure),
+                        None => {
+                            tracing::debug!(%from, %failure, "an incoming connection ended during the handshake")
+                        }
+                    },
+                }
+            }
+            HubEvent::Dialled { at, connection } => match connection {
+                Ok(connection) => self.dialled(at, connection, now),
+                Err(failure) => self.failed(at, &failure, now),
+            },
+            HubEvent::Introduced { at, name, verdict } => {
+                self.introducing.remove(&name);
+                match verdict {
+                    Ok((connection, verdict)) => self.introduced(at, connection, verdict, now),
+                    Err(failure) => self.failed(at, &failure, now),
+                }
+            }
+            HubEvent::Resolved { address, found } => {
+                let problem = found.as_ref().err().cloned();
+                if self.targets.found(&address, found, now) {
+                    tracing::warn!(%address, "cannot find other routers: {}; trying again", problem.unwrap_or_default());
+                }
+            }
+            HubEvent::Ended { id, name, reason } => {
+                if self.peers.get(&name).is_some_and(|it| it.id == id) {
+                    self.lose(&name, &reason, now);
+                }
+            }
+            HubEvent::Informed => (),
+        }
+    }
+
+    /// Decides about a connection with this router. Both sides reach the same decision.
+    fn verdict_on(&self, theirs: &Hello, by: DialledBy) -> DialVerdict {
+        let Some(peer) = self.peers.get(&theirs.name) else {
+            return if self.peers.len() < CONNECTIONS_MAX { DialVerdict::Welcome } else { DialVerdict::Full };
+        };
+        // If both sides dialled at once, the connection dialled by the lower name stays. If one side dialled twice,
+        // it has lost the first connection.
+        let is_by_lower = (by == DialledBy::Us) == (self.identity.name < theirs.name);
+        match peer.last_received.silence() > STALE {
+            true => DialVerdict::Welcome,
+            false if peer.instance != theirs.instance => DialVerdict::SameName,
+            false if peer.by == by || is_by_lower => DialVerdict::Welcome,
+            false => DialVerdict::Redundant,
+        }
+    }
+
+    fn accepted(&mut self, connection: SecureConnection, now: Instant) {
+        let (from, is_namesake) = (connection.remote.ip(), connection.theirs.name == self.identity.name);
+        let verdict = if is_namesake {
+            DialVerdict::SameName
+        } else {
+            self.verdict_on(&connection.theirs, DialledBy::Them)
+        };
+        match verdict {
+            DialVerdict::Welcome => return self.connect(connection, DialledBy::Them, now),
+            DialVerdict::SameName if is_namesake => self.meet_namesake(from, &connection.address(), now),
+            DialVerdict::SameName => {
+                let what = format!(
+                    "this router is connected to another router called {}; give each its own cluster.name \
+                     (a restarted router is accepted within seconds)",
+                    connection.theirs.name
+                );
+                self.refuse(from, RefusalCause::SameName, &what);
+            }
+            DialVerdict::Full => {
+                self.refuse(from, RefusalCause::Full, &"this router has reached its connection limit")
+            }
+            DialVerdict::Redundant => (),
+        }
+        let mut connection = connection;
+        self.tasks.spawn(async move {
+            // If the dialler does not receive it, it dials again.
+            let _ = connection.send_record(&verdict.encode()).await;
+            HubEvent::Informed
+        });
+    }
+
+    /// We know the other side; it does not know us yet.
+    fn dialled(&mut self, at: SocketAddr, connection: SecureConnection, now: Instant) {
+        let (identity, name) = (self.identity.clone(), connection.theirs.name.clone());
+        if name == identity.name {
+            if connection.theirs.instance == identity.instance {
                 return self.targets.is_ourselves(at, now);
             }
             self.meet_namesake(at.ip(), &at.to_string(), now);
-            self.targets.failed(at, format!("it is called {name} as we are; set cluster.name"), now);
+            self.targets.failed(
+                at,
+                format!("it is also called {name}; give each router its own cluster.name"),
+                now,
+            );
             self.tasks.spawn(async move {
-                // So that he says so too.
-                let _ = card.introduce(shaken).await;
-                Event::Told
+                // So that the other side logs it too.
+                let _ = identity.introduce(connection).await;
+                HubEvent::Informed
             });
             return;
         }
         if self.introducing.contains(&name) {
             return self.targets.postpone(at, now);
         }
-        let is_live = |it: &Peer| it.instance == shaken.theirs.instance && it.heard.silence() <= STALE;
+        let is_live = |it: &PeerConnection| {
+            it.instance == connection.theirs.instance && it.last_received.silence() <= STALE
+        };
         if self.peers.get(&name).is_some_and(is_live) {
             return self.targets.leads_to(at, &name);
         }
-        match self.judge(&shaken.theirs, By::Us) {
-            Verdict::Welcome => {
+        match self.verdict_on(&connection.theirs, DialledBy::Us) {
+            DialVerdict::Welcome => {
                 self.introducing.insert(name.clone());
                 self.tasks.spawn(async move {
-                    Event::Introduced { at, name, verdict: card.introduce(shaken).await }
+                    HubEvent::Introduced { at, name, verdict: identity.introduce(connection).await }
                 });
             }
-            Verdict::Spare => self.targets.leads_to(at, &name),
-            Verdict::Full => self.fail(at, "we have as many connections as we may", Cause::Full, now),
-            Verdict::SameName => {
-                let problem = format!("we are connected with another router called {name}");
-                self.fail(at, &problem, Cause::SameName, now);
+            DialVerdict::Redundant => self.targets.leads_to(at, &name),
+            DialVerdict::Full => {
+                self.fail(at, "this router has reached its connection limit", RefusalCause::Full, now)
+            }
+            DialVerdict::SameName => {
+                let problem = format!("this router is connected to another router called {name}");
+                self.fail(at, &problem, RefusalCause::SameName, now);
             }
         }
     }
 
-    fn introduced(&mut self, at: SocketAddr, shaken: Shaken, verdict: Verdict, now: Instant) {
-        let name = shaken.theirs.name.clone();
-        let verdict = if verdict == Verdict::Welcome { self.judge(&shaken.theirs, By::Us) } else { verdict };
+    fn introduced(
+        &mut self,
+        at: SocketAddr,
+        connection: SecureConnection,
+        verdict: DialVerdict,
+        now: Instant,
+    ) {
+        let name = connection.theirs.name.clone();
+        let verdict = if verdict == DialVerdict::Welcome {
+            self.verdict_on(&connection.theirs, DialledBy::Us)
+        } else {
+            verdict
+        };
         match verdict {
-            Verdict::Welcome => {
-                self.connect(shaken, By::Us, now);
+            DialVerdict::Welcome => {
+                self.connect(connection, DialledBy::Us, now);
                 self.targets.leads_to(at, &name);
             }
-            Verdict::Spare if self.peers.contains_key(&name) => self.targets.leads_to(at, &name),
-            Verdict::Spare => self.targets.postpone(at, now),
-            Verdict::Full => self.fail(at, "it has as many connections as it may", Cause::Full, now),
-            Verdict::SameName => {
+            DialVerdict::Redundant if self.peers.contains_key(&name) => self.targets.leads_to(at, &name),
+            DialVerdict::Redundant => self.targets.postpone(at, now),
+            DialVerdict::Full => {
+                self.fail(at, "it has reached its connection limit", RefusalCause::Full, now)
+            }
+            DialVerdict::SameName => {
                 let problem = format!(
-                    "{name} is connected with another router called {}; give each its own cluster.name",
-                    self.card.name
+                    "{name} is connected to another router called {}; give each its own cluster.name",
+                    self.identity.name
                 );
-                self.fail(at, &problem, Cause::SameName, now);
+                self.fail(at, &problem, RefusalCause::SameName, now);
             }
         }
     }
 
-    /// From now on we are connected; if we were, this takes its place.
-    fn connect(&mut self, shaken: Shaken, by: By, now: Instant) {
+    /// Starts a connection; it replaces an existing one to the same router.
+    fn connect(&mut self, connection: SecureConnection, by: DialledBy, now: Instant) {
         self.connections_made += 1;
         let (id, name, instance) =
-            (self.connections_made, shaken.theirs.name.clone(), shaken.theirs.instance);
-        let (remote, you, address) = (shaken.remote, shaken.theirs.you, shaken.address());
+            (self.connections_made, connection.theirs.name.clone(), connection.theirs.instance);
+        let (remote, you, address) = (connection.remote, connection.theirs.you, connection.address());
         let predecessor = self.peers.remove(&name).map(|old| {
             old.task.abort();
             old.end
         });
-        let (backlog, heard) = (Arc::new(Backlog::default()), Arc::new(Heard::new(now)));
-        let ends = Ends {
+        let (backlog, last_received) = (Arc::new(Backlog::default()), Arc::new(LastReceived::new(now)));
+        let handles = ConnectionHandles {
             id,
             backlog: backlog.clone(),
-            heard: heard.clone(),
+            last_received: last_received.clone(),
             counters: self.counters.clone(),
-            incoming: self.far.incoming.clone(),
+            incoming: self.backend.incoming.clone(),
             gossip: self.gossip_in.clone(),
         };
-        let start = Start { verdict: (by == By::Them).then_some(Verdict::Welcome), predecessor };
+        let start =
+            ConnectionStart { verdict: (by == DialledBy::Them).then_some(DialVerdict::Welcome), predecessor };
         let (guard, end) = oneshot::channel();
         let ended = name.clone();
         let task = self.tasks.spawn(async move {
             let _guard: oneshot::Sender<()> = guard;
-            Event::Ended { id, name: ended, why: connection::run(shaken, start, ends).await }
+            HubEvent::Ended { id, name: ended, reason: connection::run(connection, start, handles).await }
         });
-        tracing::info!(router = %name, %remote, address, ?by, "connected with another router");
-        self.peers.insert(name.clone(), Peer { id, instance, remote, by, backlog, heard, task, end });
+        tracing::info!(router = %name, %remote, address, ?by, "connected to another router");
+        self.peers.insert(
+            name.clone(),
+            PeerConnection { id, instance, remote, by, backlog, last_received, task, end },
+        );
         self.join(&name, you, now);
         self.publish(now);
     }
 
-    fn lose(&mut self, name: &str, why: &dyn Lost, now: Instant) {
+    fn lose(&mut self, name: &str, reason: &dyn Lost, now: Instant) {
         let Some(peer) = self.peers.remove(name) else { return };
         peer.task.abort();
         self.targets.lost(name, now);
-        match why.is_refusal() {
-            true => self.refuse(peer.remote.ip(), Cause::Nonsense, why),
-            false => tracing::info!(router = name, remote = %peer.remote, %why, "no longer connected"),
+        match reason.is_refusal() {
+            true => self.refuse(peer.remote.ip(), RefusalCause::Malformed, reason),
+            false => {
+                tracing::info!(router = name, remote = %peer.remote, %reason, "disconnected from another router")
+            }
         }
         self.publish(now);
     }
 
-    fn refuse(&mut self, from: IpAddr, cause: Cause, what: &dyn std::fmt::Display) {
+    fn refuse(&mut self, from: IpAddr, cause: RefusalCause, what: &dyn std::fmt::Display) {
         self.refused += 1;
-        if self.notices.is_due(SocketAddr::new(from, 0), cause, clock::now()) {
+        if self.log_limiter.is_due(SocketAddr::new(from, 0), cause, clock::now()) {
             let hint = match cause {
-                Cause::Stranger => {
-                    "; probes and scrapers belong at the other listeners, not at cluster.listen"
-                }
+                RefusalCause::NotARouter => "; point probes and scrapers at the other listeners",
                 _ => "",
             };
-            tracing::warn!(%from, ?cause, "refused a connection at the cluster's listener: {what}{hint}");
+            tracing::warn!(%from, ?cause, "refused a connection at cluster.listen: {what}{hint}");
         }
     }
 
     fn meet_namesake(&mut self, from: IpAddr, address: &str, now: Instant) {
         self.namesake = Some((from, now));
         self.refused += 1;
-        if self.notices.is_due(SocketAddr::new(from, 0), Cause::SameName, now) {
-            let name = &self.card.name;
-            tracing::error!(address, "another router is called {name} too; give each its own cluster.name");
+        if self.log_limiter.is_due(SocketAddr::new(from, 0), RefusalCause::SameName, now) {
+            let name = &self.identity.name;
+            tracing::error!(address, "another router is also called {name}; give each its own cluster.name");
         }
     }
 
-    fn failed(&mut self, at: SocketAddr, failure: &Failure, now: Instant) {
-        let cause = failure.cause().filter(|&it| it != Cause::Late);
+    fn failed(&mut self, at: SocketAddr, failure: &HandshakeError, now: Instant) {
+        let cause = failure.cause().filter(|&it| it != RefusalCause::Timeout);
         self.refused += u64::from(cause.is_some());
-        self.fail(at, &failure.to_string(), cause.unwrap_or(Cause::Unreachable), now);
+        self.fail(at, &failure.to_string(), cause.unwrap_or(RefusalCause::Unreachable), now);
     }
 
-    fn fail(&mut self, at: SocketAddr, problem: &str, cause: Cause, now: Instant) {
-        let is_news = self.targets.failed(at, problem.to_owned(), now);
-        tracing::debug!(%at, problem, "dialled in vain");
-        if is_news && self.notices.is_due(at, cause, now) {
-            tracing::warn!(%at, "cannot connect with another router: {problem}; trying again");
+    fn fail(&mut self, at: SocketAddr, problem: &str, cause: RefusalCause, now: Instant) {
+        let is_new = self.targets.failed(at, problem.to_owned(), now);
+        tracing::debug!(%at, problem, "dial failed");
+        if is_new && self.log_limiter.is_due(at, cause, now) {
+            tracing::warn!(%at, "cannot connect to another router: {problem}; trying again");
         }
     }
 
     fn publish(&mut self, now: Instant) {
-        self.publish_at = now + PUBLISH;
+        self.publish_at = now + STATUS_INTERVAL;
         let read = |it: &std::sync::atomic::AtomicU64| it.load(Ordering::Relaxed);
-        let namesake = self.namesake.filter(|(_, met)| now < *met + NAMESAKE);
+        let namesake = self.namesake.filter(|(_, met)| now < *met + NAMESAKE_SHOWN_FOR);
         let namesake = namesake.map(|(from, _)| {
             format!(
-                "another router, at {from}, is called {} too; give each its own cluster.name",
-                self.card.name
+                "another router, at {from}, is also called {}; give each its own cluster.name",
+                self.identity.name
             )
         });
-        let status = Status {
+        let status = TransportStatus {
             connected: !self.peers.is_empty(),
             peers: self.peers.keys().cloned().collect(),
             trouble: namesake.or_else(|| self.targets.trouble(self.peers.len())),
@@ -485,17 +527,17 @@ impl Hub {
             dropped: read(&self.counters.dropped),
             refused: self.refused,
         };
-        self.far.status.send_if_modified(|it| {
-            let is_news = *it != status;
+        self.backend.status.send_if_modified(|it| {
+            let is_new = *it != status;
             *it = status;
-            is_news
+            is_new
         });
     }
 
-    /// Says so, writes what is queued, and hangs up.
+    /// Announces the departure, writes the backlogs and closes the connections.
     async fn leave(mut self) {
         let now = clock::now();
-        while let Ok(outgoing) = self.far.outgoing.try_recv() {
+        while let Ok(outgoing) = self.backend.outgoing.try_recv() {
             if let Outgoing::Frame(frame) = outgoing {
                 self.send(&frame);
             }
@@ -508,14 +550,14 @@ impl Hub {
         while !self.peers.is_empty()
             && let Ok(Some(done)) = timeout_at(now + LEAVE_MAX, self.tasks.join_next()).await
         {
-            if let Ok(Event::Ended { name, .. }) = done {
+            if let Ok(HubEvent::Ended { name, .. }) = done {
                 self.peers.remove(&name);
             }
         }
     }
 }
 
-/// Why a connection was lost, and whether it was its fault.
+/// Why a connection was lost, and whether the peer is to blame.
 trait Lost: std::fmt::Display {
     fn is_refusal(&self) -> bool {
         false
@@ -524,8 +566,8 @@ trait Lost: std::fmt::Display {
 
 impl Lost for &str {}
 
-impl Lost for Why {
+impl Lost for CloseReason {
     fn is_refusal(&self) -> bool {
-        matches!(self, Why::Nonsense(_))
+        matches!(self, CloseReason::Malformed(_))
     }
 }

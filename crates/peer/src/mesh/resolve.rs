@@ -1,7 +1,7 @@
-//! `host:port` to addresses: an address as it is, a name by the system's name servers.
+//! Resolves `host:port`: addresses as they are, names through the system's name servers.
 //!
-//! By our own resolver and not the system's call, which holds a thread for as long as a name server is silent, and
-//! with it the end of the process.
+//! Uses its own resolver, because the system call blocks a thread, and the end of the process, for as long as a name
+//! server is silent.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,65 +14,65 @@ use hickory_resolver::config::LookupIpStrategy;
 use hickory_resolver::net::{DnsError, NetError};
 use tokio::time::timeout;
 
-/// For one question, whatever the servers and the search list are.
+/// Time limit for one lookup.
 const QUESTION_MAX: Duration = Duration::from_secs(10);
-/// Of one name: more routers than a cluster has.
+/// Maximum addresses per name: more than a cluster has routers.
 const ADDRESSES_MAX: usize = 64;
 
-/// Where a router may be, as an operator wrote it.
+/// A peer's location as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    Address(SocketAddr),
+pub(super) enum PeerAddress {
+    Socket(SocketAddr),
     Name { host: String, port: u16 },
 }
 
-impl FromStr for Place {
+impl FromStr for PeerAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
-        let bad = |why| format!("{text:?} {why}; write host:port, or [address]:port for IPv6");
+    fn from_str(text: &str) -> Result<PeerAddress, String> {
+        let bad = |reason| format!("{text:?} {reason}; write host:port, or [address]:port for IPv6");
         let (host, port) = text.rsplit_once(':').ok_or_else(|| bad("has no port"))?;
         let port =
             port.parse().ok().filter(|&it| it > 0).ok_or_else(|| bad("has no port between 1 and 65535"))?;
         if let Some(inner) = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
             let address: IpAddr = inner.parse().map_err(|_| bad("has no address in its brackets"))?;
-            return Ok(Place::Address(SocketAddr::new(address, port)));
+            return Ok(PeerAddress::Socket(SocketAddr::new(address, port)));
         }
         if let Ok(address) = host.parse::<IpAddr>() {
             return match address.is_ipv6() {
                 true => Err(bad("has an IPv6 address without brackets")),
-                false => Ok(Place::Address(SocketAddr::new(address, port))),
+                false => Ok(PeerAddress::Socket(SocketAddr::new(address, port))),
             };
         }
         let is_name = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
         match !host.is_empty() && host.len() <= 253 && host.chars().all(is_name) {
-            true => Ok(Place::Name { host: host.to_owned(), port }),
+            true => Ok(PeerAddress::Name { host: host.to_owned(), port }),
             false => Err(bad("has no host name")),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Address(address) => address.fmt(f),
-            Place::Name { host, port } => write!(f, "{host}:{port}"),
+            PeerAddress::Socket(address) => address.fmt(f),
+            PeerAddress::Name { host, port } => write!(f, "{host}:{port}"),
         }
     }
 }
 
-impl Place {
-    /// All addresses it stands for. That there are none is a failure.
+impl PeerAddress {
+    /// All its addresses; an empty result is an error.
     pub(super) async fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
         match self {
-            Place::Address(address) => Ok(vec![*address]),
-            Place::Name { host, port } => resolve(host, *port).await,
+            PeerAddress::Socket(address) => Ok(vec![*address]),
+            PeerAddress::Name { host, port } => resolve(host, *port).await,
         }
     }
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let failed = |why: &dyn fmt::Display| format!("look {host} up: {why}");
+    let failed = |reason: &dyn fmt::Display| format!("resolve {host}: {reason}");
     let mut builder = TokioResolver::builder_tokio().map_err(|error| failed(&error))?;
     let options = builder.options_mut();
     options.cache_size = 0;
@@ -99,15 +99,15 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
-        match (text.parse::<Place>(), expected) {
-            (Ok(place), Ok(expected)) => assert_eq!(place.to_string(), expected),
+        match (text.parse::<PeerAddress>(), expected) {
+            (Ok(address), Ok(expected)) => assert_eq!(address.to_string(), expected),
             (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
             (actual, expected) => panic!("{text}: {actual:?}, expected {expected:?}"),
         }
     }
 
     #[test]
-    fn places_are_hosts_with_ports() {
+    fn peer_addresses_are_hosts_with_ports() {
         check("10.0.0.2:7946", Ok("10.0.0.2:7946"));
         check("[::1]:7946", Ok("[::1]:7946"));
         check("maitre-peers.prod.svc:7946", Ok("maitre-peers.prod.svc:7946"));
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_cannot_exist_is_a_failure_with_the_name_in_it() {
+    async fn an_unresolvable_name_is_part_of_the_error() {
         let error = resolve("nobody.invalid.", 1).await.unwrap_err();
-        assert_eq!(error, "look nobody.invalid. up: Non-Existent Domain and no addresses");
+        assert_eq!(error, "resolve nobody.invalid.: Non-Existent Domain and no addresses");
     }
 }

@@ -1,11 +1,11 @@
-//! Who is up and who is down, by foca: its messages as bytes, its timers as a list.
+//! Membership with foca: its messages as bytes, its timers as a list.
 //!
-//! SWIM asks one member after another for a sign of life, others to ask in our place if none comes, suspects who stays
-//! silent, and takes him for down if he does not object. What is learnt travels along with these messages. It needs no
-//! connection to everybody; we have one, and use it.
+//! SWIM probes one member after another, asks others to probe if there is no reply, suspects a silent member, and
+//! declares it down unless it refutes the suspicion. Changes are gossiped with these messages. SWIM does not need a
+//! full mesh; we have one and use it.
 //!
-//! A member is its name. Of two identities with one name the later start wins, and a member that finds itself declared
-//! down (it was asleep, or cut off) comes back at once as a later one.
+//! A member is identified by its name. Of two identities with one name, the later start wins. A member that was
+//! declared down (it was suspended or cut off) returns at once with a later identity.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU8, NonZeroUsize};
@@ -21,18 +21,18 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::time::Instant;
 
-use super::wire::{self, GOSSIP_MAX, Nonsense, Reader};
+use super::wire::{self, ByteReader, GOSSIP_MAX, ProtocolError};
 
-/// How often one member is asked.
+/// Interval between two probes.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Before others are asked to ask.
+/// Reply time before others are asked to probe.
 const ROUND_TRIP: Duration = Duration::from_millis(300);
-/// Time to object. With the period before it, a router that stops is down after two to three seconds.
+/// Time to refute a suspicion. Together with the period, a stopped router is down after two to three seconds.
 const SUSPICION: Duration = Duration::from_millis(1_500);
-/// How long who is down is remembered, and dialled.
+/// How long a router that is down is remembered and dialled.
 pub(super) const MEMORY: Duration = Duration::from_secs(600);
-/// By how much a renewed identity is later than the last, in milliseconds; doubled each time, so that a router whose
-/// clock was set back by a year is heard again after thirty renewals, which take no longer than as many messages.
+/// How much later, in milliseconds, a renewed identity is than the last; doubled each time. A router whose clock was
+/// set back by a year is accepted after thirty renewals, one per message.
 const LEAP_MS: u64 = 1_000;
 const LEAPS_MAX: u32 = 36;
 
@@ -40,7 +40,7 @@ const LEAPS_MAX: u32 = 36;
 pub(super) struct Identity {
     pub(super) name: Arc<str>,
     pub(super) address: Arc<str>,
-    /// When it started, by its own clock, or later.
+    /// Start time by its own clock, or later.
     pub(super) stamp: u64,
     pub(super) instance: u64,
     renewals: u32,
@@ -74,13 +74,13 @@ impl foca::Identity for Identity {
     }
 }
 
-/// What changed.
+/// A membership change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum MemberChange {
     Up(Identity),
     Down(Identity),
-    /// We were taken for down and are another from now on. Those we are connected with must be told: if they became
-    /// others at the same moment, what either says goes to one who is no more.
+    /// We were declared down and have a new identity. Connected peers must learn it: if both sides renewed at the
+    /// same moment, each sends to an identity that no longer exists.
     Renewed,
 }
 
@@ -105,25 +105,25 @@ impl Swim {
         self.foca.identity()
     }
 
-    /// We are reached elsewhere than we thought.
+    /// Our address differs from what we assumed.
     pub(super) fn move_to(&mut self, address: &str, now: Instant) {
         let identity = self.foca.identity().at(address);
         let moved = self.foca.change_identity(identity, &mut self.runtime);
         self.after(moved, now);
     }
 
-    /// Makes ourselves known to one we are connected with.
+    /// Announces us to a connected peer.
     pub(super) fn announce(&mut self, name: &str, now: Instant) {
-        // Only the name is looked at: the rest is what we are about to learn.
+        // Only the name is used; the rest is what we are about to learn.
         let announced = self.foca.announce(Identity::new(name, "", 0, 0), &mut self.runtime);
         self.after(announced, now);
     }
 
-    pub(super) fn hear(&mut self, message: &[u8], now: Instant) -> Result<(), Nonsense> {
-        let heard = self.foca.handle_data(message, &mut self.runtime);
-        match heard {
+    pub(super) fn receive(&mut self, message: &[u8], now: Instant) -> Result<(), ProtocolError> {
+        let received = self.foca.handle_data(message, &mut self.runtime);
+        match received {
             Err(foca::Error::Decode(_) | foca::Error::MalformedPacket | foca::Error::DataTooBig) => {
-                Err(Nonsense("a message about members that is not one"))
+                Err(ProtocolError("a malformed membership message"))
             }
             other => {
                 self.after(other, now);
@@ -132,7 +132,7 @@ impl Swim {
         }
     }
 
-    /// Everything that is due.
+    /// Runs all timers that are due.
     pub(super) fn tick(&mut self, now: Instant) {
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
@@ -151,22 +151,22 @@ impl Swim {
         self.after(left, now);
     }
 
-    /// To whom something is to be sent, by name.
+    /// The next message to send, with the receiver's name.
     pub(super) fn take_message(&mut self) -> Option<(Arc<str>, Bytes)> {
         self.runtime.to_send().map(|(to, message)| (to.name, message))
     }
 
-    pub(super) fn take_change(&mut self) -> Option<Change> {
+    pub(super) fn take_change(&mut self) -> Option<MemberChange> {
         loop {
             match self.runtime.to_notify()? {
-                OwnedNotification::MemberUp(it) => return Some(Change::Up(it)),
-                OwnedNotification::MemberDown(it) => return Some(Change::Down(it)),
-                // Restarted, or moved: it has another address, perhaps, and is as much up as it was. Whether it is
-                // says the next message of it.
-                OwnedNotification::Rename(_, it) if self.is_up(&it) => return Some(Change::Up(it)),
+                OwnedNotification::MemberUp(it) => return Some(MemberChange::Up(it)),
+                OwnedNotification::MemberDown(it) => return Some(MemberChange::Down(it)),
+                // Restarted or moved: its address may have changed, and it is still up. Its next message confirms
+                // that.
+                OwnedNotification::Rename(_, it) if self.is_up(&it) => return Some(MemberChange::Up(it)),
                 OwnedNotification::Rejoin(it) => {
-                    tracing::info!(router = %it.name, "others took us for gone; we are back");
-                    return Some(Change::Renewed);
+                    tracing::info!(router = %it.name, "peers had declared this router down; it has rejoined");
+                    return Some(MemberChange::Renewed);
                 }
                 _ => (),
             }
@@ -177,7 +177,7 @@ impl Swim {
         self.foca.iter_members().any(|it| it.id() == identity)
     }
 
-    /// Whatever was done: keeps the timers it set. Its errors are about messages that came late or twice.
+    /// Stores new timers after a call. Errors concern late or duplicate messages.
     fn after(&mut self, done: Result<(), foca::Error>, now: Instant) {
         if let Err(error) = done {
             tracing::debug!(%error, "membership");
@@ -210,14 +210,14 @@ fn at_least_one(number: usize) -> NonZeroUsize {
     NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Foca's values as bytes: texts with a length before them, numbers big end first.
+/// Foca's values as bytes: length-prefixed text and big-endian numbers.
 #[derive(Clone, Copy, Debug)]
 struct Codec;
 
 impl foca::Codec<Identity> for Codec {
-    type Error = Nonsense;
+    type Error = ProtocolError;
 
-    fn encode_header(&mut self, header: &Header<Identity>, buf: impl BufMut) -> Result<(), Nonsense> {
+    fn encode_header(&mut self, header: &Header<Identity>, buf: impl BufMut) -> Result<(), ProtocolError> {
         let mut bytes = Vec::with_capacity(128);
         put_identity(&mut bytes, &header.src);
         bytes.extend(header.src_incarnation.to_be_bytes());
@@ -226,14 +226,14 @@ impl foca::Codec<Identity> for Codec {
         put(&bytes, buf)
     }
 
-    fn decode_header(&mut self, buf: impl Buf) -> Result<Header<Identity>, Nonsense> {
+    fn decode_header(&mut self, buf: impl Buf) -> Result<Header<Identity>, ProtocolError> {
         decode(buf, |reader| {
             let (src, src_incarnation) = (identity(reader)?, reader.u16()?);
             Ok(Header { src, src_incarnation, dst: identity(reader)?, message: message(reader)? })
         })
     }
 
-    fn encode_member(&mut self, member: &Member<Identity>, buf: impl BufMut) -> Result<(), Nonsense> {
+    fn encode_member(&mut self, member: &Member<Identity>, buf: impl BufMut) -> Result<(), ProtocolError> {
         let mut bytes = Vec::with_capacity(64);
         put_identity(&mut bytes, member.id());
         bytes.extend(member.incarnation().to_be_bytes());
@@ -245,35 +245,35 @@ impl foca::Codec<Identity> for Codec {
         put(&bytes, buf)
     }
 
-    fn decode_member(&mut self, buf: impl Buf) -> Result<Member<Identity>, Nonsense> {
+    fn decode_member(&mut self, buf: impl Buf) -> Result<Member<Identity>, ProtocolError> {
         decode(buf, |reader| {
             let (id, incarnation): (Identity, Incarnation) = (identity(reader)?, reader.u16()?);
             let state = match reader.u8()? {
                 0 => State::Alive,
                 1 => State::Suspect,
                 2 => State::Down,
-                _ => return Err(Nonsense("a member in a state that does not exist")),
+                _ => return Err(ProtocolError("a member with an unknown state")),
             };
             Ok(Member::new(id, incarnation, state))
         })
     }
 }
 
-/// All of it or nothing.
-fn put(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Nonsense> {
+/// All bytes or none.
+fn put(bytes: &[u8], mut buf: impl BufMut) -> Result<(), ProtocolError> {
     if buf.remaining_mut() < bytes.len() {
-        return Err(Nonsense("more than a message holds"));
+        return Err(ProtocolError("a message that is too long"));
     }
     buf.put_slice(bytes);
     Ok(())
 }
 
-/// Foca gives us what it has in one piece, and wants to know how much of it was read.
+/// Foca passes one contiguous buffer and expects us to consume what we read.
 fn decode<T>(
     mut buf: impl Buf,
-    read: impl FnOnce(&mut Reader<'_>) -> Result<T, Nonsense>,
-) -> Result<T, Nonsense> {
-    let mut reader = Reader(buf.chunk());
+    read: impl FnOnce(&mut ByteReader<'_>) -> Result<T, ProtocolError>,
+) -> Result<T, ProtocolError> {
+    let mut reader = ByteReader(buf.chunk());
     let all = reader.0.len();
     let value = read(&mut reader)?;
     let done = all - reader.0.len();
@@ -289,7 +289,7 @@ fn put_identity(bytes: &mut Vec<u8>, identity: &Identity) {
     bytes.extend(identity.renewals.to_be_bytes());
 }
 
-fn identity(reader: &mut Reader<'_>) -> Result<Identity, Nonsense> {
+fn identity(reader: &mut ByteReader<'_>) -> Result<Identity, ProtocolError> {
     let (name, address) = (reader.text()?, reader.text()?);
     let (stamp, instance, renewals) = (reader.u64()?, reader.u64()?, reader.u32()?);
     Ok(Identity { name: name.into(), address: address.into(), stamp, instance, renewals })
@@ -318,7 +318,7 @@ fn put_message(bytes: &mut Vec<u8>, message: &Message<Identity>) {
     }
 }
 
-fn message(reader: &mut Reader<'_>) -> Result<Message<Identity>, Nonsense> {
+fn message(reader: &mut ByteReader<'_>) -> Result<Message<Identity>, ProtocolError> {
     let kind = reader.u8()?;
     Ok(match kind {
         0 => Message::Ping(reader.u8()?),
@@ -337,7 +337,7 @@ fn message(reader: &mut Reader<'_>) -> Result<Message<Identity>, Nonsense> {
         8 => Message::Gossip,
         9 => Message::Broadcast,
         10 => Message::TurnUndead,
-        _ => return Err(Nonsense("a message about members of a kind that does not exist")),
+        _ => return Err(ProtocolError("a membership message of unknown kind")),
     })
 }
 

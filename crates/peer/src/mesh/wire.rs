@@ -1,41 +1,41 @@
-//! Bytes between two routers, as far as they mean something to the mesh itself.
+//! The byte format between two routers of the mesh.
 //!
-//! A connection begins with a preamble in the clear, so that an old version can be told from a wrong key and both
-//! from a stranger. Records follow: a length of two bytes and as many bytes as it says, which Noise has sealed. The
-//! first ones are a hello of each side and the verdict of the one that was dialled. What the others hold is one
-//! stream of frames, so that a large frame takes several records and many small ones share one.
+//! A connection begins with a plaintext preamble, which distinguishes an old version from a wrong key and both from
+//! another protocol. Records follow: a two-byte length and that many bytes of Noise ciphertext. The first records are
+//! one hello per side and the listener's verdict. The rest is one stream of frames: a large frame spans several
+//! records, and small frames share one.
 //!
 //! Nothing here reads a socket: bytes in, values out.
 
 use std::net::IpAddr;
 
-/// Ours, and not text: no client of another protocol begins like this.
+/// Not text, so no client of another protocol begins like this.
 const MAGIC: [u8; 8] = *b"maitre\xF5\x0A";
-/// Of all that is said in this file. Routers of different versions do not speak with each other.
+/// Version of everything in this file. Routers of different versions refuse each other.
 pub(super) const VERSION: u8 = 1;
 pub(super) const PREAMBLE: usize = MAGIC.len() + 1;
-/// By Noise.
+/// Noise's limit.
 pub(super) const RECORD_MAX: usize = 65_535;
-/// What sealing adds to a record.
+/// Bytes that encryption adds to a record.
 pub(super) const TAG: usize = 16;
 pub(super) const LENGTH: usize = 2;
-/// The kind of a frame and its length.
+/// Frame kind and length.
 pub(super) const HEADER: usize = 5;
-/// What those who speak through us may send at once, 256 KiB, with room for a header of theirs.
+/// Maximum data frame: 256 KiB, plus room for the caller's header.
 pub(super) const FRAME_MAX: usize = 256 * 1024 + 1024;
 /// Enough for the names and addresses of a hundred routers.
 pub(super) const GOSSIP_MAX: usize = 60_000;
-/// A name or an address; longer than any host name.
+/// Maximum length of a name or an address; longer than any host name.
 pub(super) const TEXT_MAX: usize = 255;
 
-/// What was read makes no sense, and why.
+/// What is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Nonsense(pub(super) &'static str);
+pub(super) struct ProtocolError(pub(super) &'static str);
 
-/// Not one of us.
+/// The other side does not speak our protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stranger;
+pub(super) struct NotARouter;
 
 pub(super) fn preamble() -> [u8; PREAMBLE] {
     let mut bytes = [VERSION; PREAMBLE];
@@ -43,33 +43,33 @@ pub(super) fn preamble() -> [u8; PREAMBLE] {
     bytes
 }
 
-/// The version of whoever began like this; nothing yet, if that was not all of a preamble.
-pub(super) fn version(heard: &[u8]) -> Result<Option<u8>, Stranger> {
-    let magic = heard.len().min(MAGIC.len());
-    match heard[..magic] == MAGIC[..magic] {
-        true => Ok(heard.get(MAGIC.len()).copied()),
-        false => Err(Stranger),
+/// The version in a preamble; `None` while it is incomplete.
+pub(super) fn version(received: &[u8]) -> Result<Option<u8>, NotARouter> {
+    let magic = received.len().min(MAGIC.len());
+    match received[..magic] == MAGIC[..magic] {
+        true => Ok(received.get(MAGIC.len()).copied()),
+        false => Err(NotARouter),
     }
 }
 
-/// How many sealed bytes follow a length.
-pub(super) fn record(length: [u8; LENGTH]) -> Result<usize, Nonsense> {
+/// The ciphertext length in a length prefix.
+pub(super) fn record(length: [u8; LENGTH]) -> Result<usize, ProtocolError> {
     match usize::from(u16::from_be_bytes(length)) {
         length if length > TAG => Ok(length),
-        _ => Err(Nonsense("a record that is too short to hold anything")),
+        _ => Err(ProtocolError("a record without content")),
     }
 }
 
-/// What each side says of itself.
+/// Each side's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) name: String,
-    /// By chance, for each process: tells a second router of one name from the first.
+    /// Random per process: distinguishes two routers with the same name.
     pub(super) instance: u64,
-    /// Where others reach it; if it was not told, at the address it comes from and this port.
+    /// The address for other routers; by default the source address and this port.
     pub(super) advertise: Option<String>,
     pub(super) port: u16,
-    /// Whom it is speaking to, as it sees him: that is how a router learns its own address.
+    /// The receiver's address as the sender sees it. This is how a router learns its own address.
     pub(super) you: IpAddr,
 }
 
@@ -88,86 +88,86 @@ impl Hello {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Hello, Nonsense> {
-        let mut reader = Reader(bytes);
+    pub(super) fn decode(bytes: &[u8]) -> Result<Hello, ProtocolError> {
+        let mut reader = ByteReader(bytes);
         let (name, instance) = (reader.text()?, reader.u64()?);
         let (advertise, port) = (Some(reader.text()?).filter(|it| !it.is_empty()), reader.u16()?);
         let you = IpAddr::from(reader.array::<16>()?).to_canonical();
         match reader.0.is_empty() && !name.is_empty() {
             true => Ok(Hello { name, instance, advertise, port, you }),
-            false => Err(Nonsense("a hello that is not one")),
+            false => Err(ProtocolError("a malformed hello")),
         }
     }
 }
 
-/// The answer of the one that was dialled.
+/// The listener's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DialVerdict {
     Welcome,
-    /// It is connected already with a router of this name.
+    /// It is already connected to another router with this name.
     SameName,
     Full,
-    /// It has a connection with the same router that it would rather keep.
-    Spare,
+    /// It keeps an existing connection to the same router.
+    Redundant,
 }
 
-impl Verdict {
-    const ALL: [Verdict; 4] = [Verdict::Welcome, Verdict::SameName, Verdict::Full, Verdict::Spare];
+impl DialVerdict {
+    const ALL: [DialVerdict; 4] =
+        [DialVerdict::Welcome, DialVerdict::SameName, DialVerdict::Full, DialVerdict::Redundant];
 
     pub(super) fn encode(self) -> [u8; 1] {
         [self as u8]
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Verdict, Nonsense> {
-        let verdict = Verdict::ALL.into_iter().find(|it| it.encode() == bytes);
-        verdict.ok_or(Nonsense("a verdict that is not one"))
+    pub(super) fn decode(bytes: &[u8]) -> Result<DialVerdict, ProtocolError> {
+        let verdict = DialVerdict::ALL.into_iter().find(|it| it.encode() == bytes);
+        verdict.ok_or(ProtocolError("an unknown verdict"))
     }
 }
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Nothing else was said for a while.
-    Beat,
-    /// Who is up and who is down.
+pub(super) enum MeshFrameKind {
+    /// Nothing else was sent for a while.
+    Heartbeat,
+    /// A membership message.
     Gossip,
     Data,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Beat, Kind::Gossip, Kind::Data];
+impl MeshFrameKind {
+    const ALL: [MeshFrameKind; 3] = [MeshFrameKind::Heartbeat, MeshFrameKind::Gossip, MeshFrameKind::Data];
 
     fn max(self) -> usize {
         match self {
-            Kind::Beat => 0,
-            Kind::Gossip => GOSSIP_MAX,
-            Kind::Data => FRAME_MAX,
+            MeshFrameKind::Heartbeat => 0,
+            MeshFrameKind::Gossip => GOSSIP_MAX,
+            MeshFrameKind::Data => FRAME_MAX,
         }
     }
 }
 
-pub(super) fn put_frame(bytes: &mut Vec<u8>, kind: Kind, body: &[u8]) {
+pub(super) fn put_frame(bytes: &mut Vec<u8>, kind: MeshFrameKind, body: &[u8]) {
     debug_assert!(body.len() <= kind.max(), "a frame of {} bytes would end the connection", body.len());
     bytes.push(kind as u8);
     bytes.extend((body.len() as u32).to_be_bytes());
     bytes.extend(body);
 }
 
-/// The frame at the beginning of what was read, if all of it is there: what it is, and how long its body is, which
-/// begins after the header.
-pub(super) fn frame(read: &[u8]) -> Result<Option<(Kind, usize)>, Nonsense> {
+/// The kind and body length of the first frame, if it is complete. The body begins after the header.
+pub(super) fn frame(read: &[u8]) -> Result<Option<(MeshFrameKind, usize)>, ProtocolError> {
     let Some(&first) = read.first() else { return Ok(None) };
-    let kind = Kind::ALL.into_iter().find(|&it| it as u8 == first);
-    let kind = kind.ok_or(Nonsense("a frame of a kind that does not exist"))?;
+    let kind = MeshFrameKind::ALL.into_iter().find(|&it| it as u8 == first);
+    let kind = kind.ok_or(ProtocolError("a frame of unknown kind"))?;
     let Some(header) = read.first_chunk::<HEADER>() else { return Ok(None) };
     let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
     match length > kind.max() {
-        true => Err(Nonsense("a frame that is longer than frames are")),
+        true => Err(ProtocolError("a frame that is too long")),
         false => Ok((read.len() >= HEADER + length).then_some((kind, length))),
     }
 }
 
-/// A length of one byte before it; whoever comes here has seen to it that it fits.
+/// Text with a one-byte length prefix. The caller ensures that it fits.
 pub(super) fn put_text(bytes: &mut Vec<u8>, text: &str) {
     debug_assert!(text.len() <= TEXT_MAX, "a text of {} bytes", text.len());
     bytes.push(text.len().min(TEXT_MAX) as u8);
@@ -175,38 +175,38 @@ pub(super) fn put_text(bytes: &mut Vec<u8>, text: &str) {
 }
 
 /// Takes values off the front.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 
-impl Reader<'_> {
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Nonsense> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(Nonsense("it ends too early"))?;
+impl ByteReader<'_> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtocolError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(ProtocolError("it handles too early"))?;
         self.0 = rest;
         Ok(*array)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Nonsense> {
+    pub(super) fn u8(&mut self) -> Result<u8, ProtocolError> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, Nonsense> {
+    pub(super) fn u16(&mut self) -> Result<u16, ProtocolError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Nonsense> {
+    pub(super) fn u32(&mut self) -> Result<u32, ProtocolError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Nonsense> {
+    pub(super) fn u64(&mut self) -> Result<u64, ProtocolError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn text(&mut self) -> Result<String, Nonsense> {
+    pub(super) fn text(&mut self) -> Result<String, ProtocolError> {
         let length = usize::from(self.u8()?);
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Nonsense("it ends too early"))?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(ProtocolError("it handles too early"))?;
         self.0 = rest;
-        let text = str::from_utf8(text).map_err(|_| Nonsense("a text that is not UTF-8"))?;
+        let text = str::from_utf8(text).map_err(|_| ProtocolError("a text that is not UTF-8"))?;
         match text.chars().any(char::is_control) {
-            true => Err(Nonsense("a text with control characters")),
+            true => Err(ProtocolError("a text with control characters")),
             false => Ok(text.to_owned()),
         }
     }

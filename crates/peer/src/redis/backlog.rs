@@ -1,18 +1,18 @@
-//! What waits to be written: while a round trip is under way, and while there is no server.
+//! Frames waiting to be written, during a round trip or while there is no server.
 //!
-//! Bounded in frames and in bytes; the oldest make way for the newest, since what a router said last is what counts.
-//! Of snapshots only the last one waits.
+//! Bounded in frames and bytes; the oldest are dropped, because the latest state matters. Of snapshots, only the last
+//! one is kept.
 
 use super::clock::Instant;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A second of the busiest router: 50 flushes, of some frames each.
+/// One second of the busiest router: 50 flushes of some frames each.
 const FRAMES_MAX: usize = 1_024;
 const BYTES_MAX: usize = 4 << 20;
 
-/// What goes into one round trip.
+/// Limits of one round trip.
 const BATCH_FRAMES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
@@ -24,15 +24,15 @@ pub(super) struct Backlog {
     closed: bool,
 }
 
-/// What is to be written next.
+/// What to write next.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct WriteBatch {
     pub(super) frames: Vec<Bytes>,
     pub(super) snapshot: Option<Vec<Bytes>>,
 }
 
 impl Backlog {
-    /// How many made way for it.
+    /// Returns how many older frames were dropped.
     pub(super) fn push(&mut self, now: Instant, frame: Bytes) -> u64 {
         self.bytes += frame.len();
         self.frames.push_back((now, frame));
@@ -48,7 +48,7 @@ impl Backlog {
         self.snapshot = Some(snapshot);
     }
 
-    /// Drops what waits for longer than `age`, and says how much that was.
+    /// Drops frames older than `age`. Returns how many.
     pub(super) fn forget(&mut self, now: Instant, age: Duration) -> u64 {
         let mut dropped = 0;
         while self.frames.front().is_some_and(|(since, _)| now.duration_since(*since) > age) {
@@ -58,19 +58,19 @@ impl Backlog {
         dropped
     }
 
-    /// The oldest that fit into one round trip; nothing if nothing waits.
-    pub(super) fn take(&mut self) -> Option<Batch> {
-        let mut batch = Batch { frames: Vec::new(), snapshot: self.snapshot.take() };
+    /// The oldest frames that fit into one round trip; `None` if there is nothing.
+    pub(super) fn take(&mut self) -> Option<WriteBatch> {
+        let mut batch = WriteBatch { frames: Vec::new(), snapshot: self.snapshot.take() };
         let mut bytes = 0;
         while batch.frames.len() < BATCH_FRAMES_MAX && bytes < BATCH_BYTES_MAX {
             let Some(frame) = self.pop() else { break };
             bytes += frame.len();
             batch.frames.push(frame);
         }
-        (batch != Batch::default()).then_some(batch)
+        (batch != WriteBatch::default()).then_some(batch)
     }
 
-    /// Nothing more will come.
+    /// No more frames will come.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_way_for_the_newest() {
+    fn the_oldest_frames_are_dropped() {
         let (now, mut backlog) = (clock::now(), Backlog::default());
         let dropped: u64 = (0..2_000).map(|it| backlog.push(now, frame(it))).sum();
         assert_eq!(dropped, 2_000 - FRAMES_MAX as u64);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_too_long_is_forgotten() {
+    fn old_frames_are_dropped() {
         let (now, mut backlog) = (clock::now(), Backlog::default());
         let second = Duration::from_secs(1);
         backlog.push(now, frame(1));
@@ -129,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn of_snapshots_the_last_one_waits() {
+    fn only_the_last_snapshot_is_kept() {
         let mut backlog = Backlog::default();
         backlog.put(vec![frame(1)]);
         backlog.put(vec![frame(2), frame(3)]);
         let batch = backlog.take().unwrap();
-        assert_eq!(batch, Batch { frames: vec![], snapshot: Some(vec![frame(2), frame(3)]) });
+        assert_eq!(batch, WriteBatch { frames: vec![], snapshot: Some(vec![frame(2), frame(3)]) });
     }
 }

@@ -1,4 +1,4 @@
-//! The clock of this transport: how long a frame waits, and when a line was last written.
+//! The clock of this transport, for the age of frames and the renewal of keys.
 
 pub(super) use tokio::time::Instant;
 

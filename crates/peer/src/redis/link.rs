@@ -1,14 +1,14 @@
-//! The life of a connection: come in, hear what routers left for joiners, then write and read side by side.
+//! One connection's lifetime: join, read stored snapshots, then write and read concurrently.
 //!
-//! To come in is to write an entry of our own. Its place is where we read on from, and a server that takes no writes (a
-//! replica, a full memory, a disk that fails) shows itself there, before anybody is told that we are connected.
+//! Joining writes an entry of our own. Its position is where reading starts. A server that rejects writes (a replica,
+//! full memory, a failing disk) is detected there, before the router is considered connected.
 
 use super::clock::{self, Instant};
-use super::entry::{self, FRAME, FROM, Id, JOIN, Keys, Said};
-use super::failure::Failure;
-use super::refusal::Cause;
-use super::shared::Shared;
-use super::wire::{ANSWER, Allowance, SHORT, Wire};
+use super::entry::{self, EntryContent, EntryId, FRAME, FROM, GroupKeys, JOIN};
+use super::failure::RedisFailure;
+use super::refusal::RefusalCause;
+use super::state::LinkState;
+use super::wire::{REPLY_MAX, RedisConnection, ReplyLimits, SHORT_REPLY_BYTES};
 use crate::Incoming;
 use crate::seal::SEAL_LEN;
 use bytes::Bytes;
@@ -17,275 +17,292 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Entries in the stream, about: at 50 flushes a second, what ten routers say in 20 s. A reader who is behind by more
-/// asks for what it missed.
+/// Approximate maximum of stream entries: at 50 flushes per second, 20 s of ten routers. A reader further behind asks
+/// for what it missed.
 const ENTRIES_MAX: usize = 10_000;
-/// With long frames fewer are kept, so that the stream takes about this much of the server's memory; but these always.
+/// With long frames fewer entries are kept, so that the stream uses about this much memory; but never fewer than the
+/// minimum.
 const STREAM_BYTES: usize = 64 << 20;
 const ENTRIES_MIN: usize = 1_000;
 
-/// Entries in one answer, and what they may come to.
+/// Maximum entries and bytes per reply.
 const READ_MAX: usize = 64;
 const READ_BYTES_MAX: u64 = (READ_MAX * (super::FRAME_MAX + SEAL_LEN + 1_024)) as u64;
-/// The server answers when there is something, or after this time.
-const BLOCK: Duration = Duration::from_secs(5);
+/// How long the server blocks before an empty reply.
+const BLOCK_MAX: Duration = Duration::from_secs(5);
 
-/// A connection that was away for less goes on where it was; after more, snapshots tell sooner what is.
+/// A shorter interruption resumes where it was; after a longer one, snapshots are faster.
 const RESUME_MILLIS_MAX: u64 = 5_000;
 
-/// Keys vanish so long after they were last renewed, and are renewed so often.
-const KEEP: Duration = Duration::from_secs(600);
-const RENEW: Duration = Duration::from_secs(60);
+/// Expiry of keys, and the renewal interval.
+const KEY_EXPIRY: Duration = Duration::from_secs(600);
+const RENEW_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Names in the set of members, and how many of their snapshots are read: the newest.
+/// Maximum names in the member set, and maximum snapshots read: the newest.
 const MEMBERS_MAX: usize = 1_024;
 const SNAPSHOTS_MAX: usize = 64;
-/// Of one router, and of all.
+/// Per router, and in total.
 const SNAPSHOT_BYTES_MAX: usize = 8 << 20;
 const SNAPSHOTS_BYTES_MAX: usize = 128 << 20;
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(5);
 
-/// A router that said nothing for so long is not there, as far as we know; they say something every half second.
+/// A router silent for this long counts as gone; each sends something every half second.
 const SILENCE: Duration = Duration::from_secs(3);
 const PEERS_MAX: usize = 64;
 
-/// Until the connection is lost, or there is nothing more to write and never will be.
-pub(super) async fn run(shared: &Shared) -> Result<(), Failure> {
-    let label = format!("maitre:{}", shared.name);
-    let mut writer = Wire::dial(&shared.server, &label).await?;
-    let mut reader = Wire::dial(&shared.server, &label).await?;
-    let joined = join(shared, &mut writer).await?;
-    let start = start(shared.place(), joined);
-    if let Start::Anew(_) = start {
-        // Until all that others left is heard: a connection that is lost before begins anew again.
-        shared.set_place(None);
+/// Runs until the connection is lost, or everything is written and the transport is closed.
+pub(super) async fn run(state: &LinkState) -> Result<(), RedisFailure> {
+    let label = format!("maitre:{}", state.name);
+    let mut writer = RedisConnection::dial(&state.server, &label).await?;
+    let mut reader = RedisConnection::dial(&state.server, &label).await?;
+    let joined = join(state, &mut writer).await?;
+    let start = start(state.position(), joined);
+    if let ReadStart::Fresh(_) = start {
+        // Set again once all snapshots are read: a connection lost before that starts afresh.
+        state.set_position(None);
     }
-    shared.forget();
+    state.forget();
     tokio::select! {
-        written = write(shared, &mut writer) => written,
-        read = read(shared, &mut reader, start) => read.map(|never| match never {}),
+        written = write(state, &mut writer) => written,
+        read = read(state, &mut reader, start) => read.map(|never| match never {}),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
-    /// With what others left, then from here.
-    Anew(Id),
-    /// Nothing was missed, or so little that the stream still has it.
-    On(Id),
+enum ReadStart {
+    /// Read the snapshots, then the stream from here.
+    Fresh(EntryId),
+    /// Resume: nothing was missed that the stream does not still have.
+    Resume(EntryId),
 }
 
-/// A last entry that is later than our coming in is of another stream: it was emptied, or the server is another.
-fn start(place: Option<Id>, joined: Id) -> Start {
-    match place {
-        Some(last) if last <= joined && joined.millis - last.millis <= RESUME_MILLIS_MAX => Start::On(last),
-        _ => Start::Anew(joined),
+/// A last position later than our join entry belongs to another stream: it was emptied, or the server was replaced.
+fn start(position: Option<EntryId>, joined: EntryId) -> ReadStart {
+    match position {
+        Some(last) if last <= joined && joined.millis - last.millis <= RESUME_MILLIS_MAX => {
+            ReadStart::Resume(last)
+        }
+        _ => ReadStart::Fresh(joined),
     }
 }
 
-async fn join(shared: &Shared, wire: &mut Wire) -> Result<Id, Failure> {
-    let now = time(shared, wire).await?;
-    let mut question = redis::pipe();
-    add(&mut question, &shared.keys, ENTRIES_MAX).arg(FROM).arg(&shared.from).arg(JOIN).arg("");
-    renew(&mut question, &shared.keys.stream);
-    enlist(&mut question, shared, now);
-    let answers: Vec<Value> = shared.ask(wire, &question, Allowance::LITTLE).await?;
+async fn join(state: &LinkState, wire: &mut RedisConnection) -> Result<EntryId, RedisFailure> {
+    let now = time(state, wire).await?;
+    let mut commands = redis::pipe();
+    add(&mut commands, &state.keys, ENTRIES_MAX).arg(FROM).arg(&state.from).arg(JOIN).arg("");
+    renew(&mut commands, &state.keys.stream);
+    register(&mut commands, state, now);
+    let answers: Vec<Value> = state.query(wire, &commands, ReplyLimits::SHORT).await?;
     match answers.first() {
-        Some(Value::BulkString(id)) => Id::parse(id).ok_or(Failure::Stranger),
-        _ => Err(Failure::Stranger),
+        Some(Value::BulkString(id)) => EntryId::parse(id).ok_or(RedisFailure::NotRedis),
+        _ => Err(RedisFailure::NotRedis),
     }
 }
 
-/// Seconds, by the server's clock: the only one that all routers share.
-async fn time(shared: &Shared, wire: &mut Wire) -> Result<u64, Failure> {
-    let mut question = redis::pipe();
-    question.cmd("TIME");
-    let answers: Vec<Vec<u64>> = shared.ask(wire, &question, Allowance::LITTLE).await?;
-    answers.first().and_then(|it| it.first()).copied().ok_or(Failure::Stranger)
+/// Seconds by the server's clock, the only one that all routers share.
+async fn time(state: &LinkState, wire: &mut RedisConnection) -> Result<u64, RedisFailure> {
+    let mut commands = redis::pipe();
+    commands.cmd("TIME");
+    let answers: Vec<Vec<u64>> = state.query(wire, &commands, ReplyLimits::SHORT).await?;
+    answers.first().and_then(|it| it.first()).copied().ok_or(RedisFailure::NotRedis)
 }
 
-fn add<'a>(question: &'a mut Pipeline, keys: &Keys, entries_max: usize) -> &'a mut Pipeline {
-    question.cmd("XADD").arg(&keys.stream).arg("MAXLEN").arg("~").arg(entries_max).arg("*")
+fn add<'a>(commands: &'a mut Pipeline, keys: &GroupKeys, entries_max: usize) -> &'a mut Pipeline {
+    commands.cmd("XADD").arg(&keys.stream).arg("MAXLEN").arg("~").arg(entries_max).arg("*")
 }
 
-fn renew(question: &mut Pipeline, key: &str) {
-    question.cmd("EXPIRE").arg(key).arg(KEEP.as_secs());
+fn renew(commands: &mut Pipeline, key: &str) {
+    commands.cmd("EXPIRE").arg(key).arg(KEY_EXPIRY.as_secs());
 }
 
-/// Our name among the members, and out with those whose snapshots are gone.
-fn enlist(question: &mut Pipeline, shared: &Shared, now: u64) {
-    let members = &shared.keys.members;
-    question.cmd("ZADD").arg(members).arg(now).arg(&shared.name);
-    let gone = now.saturating_sub(KEEP.as_secs());
-    question.cmd("ZREMRANGEBYSCORE").arg(members).arg("-inf").arg(format!("({gone}"));
-    question.cmd("ZREMRANGEBYRANK").arg(members).arg(0).arg(-(MEMBERS_MAX as i64) - 1);
-    renew(question, members);
+/// Adds our name to the members and removes those whose snapshots have expired.
+fn register(commands: &mut Pipeline, state: &LinkState, now: u64) {
+    let members = &state.keys.members;
+    commands.cmd("ZADD").arg(members).arg(now).arg(&state.name);
+    let gone = now.saturating_sub(KEY_EXPIRY.as_secs());
+    commands.cmd("ZREMRANGEBYSCORE").arg(members).arg("-inf").arg(format!("({gone}"));
+    commands.cmd("ZREMRANGEBYRANK").arg(members).arg(0).arg(-(MEMBERS_MAX as i64) - 1);
+    renew(commands, members);
 }
 
-async fn write(shared: &Shared, wire: &mut Wire) -> Result<(), Failure> {
+async fn write(state: &LinkState, wire: &mut RedisConnection) -> Result<(), RedisFailure> {
     let mut renewed = clock::now();
-    while let Some(batch) = shared.next().await {
-        let frames: Vec<Bytes> = batch.frames.iter().filter_map(|it| shared.seal(it)).collect();
+    while let Some(batch) = state.next().await {
+        let frames: Vec<Bytes> = batch.frames.iter().filter_map(|it| state.seal(it)).collect();
         if !frames.is_empty() {
-            write_frames(shared, wire, &frames, &mut renewed).await?;
+            write_frames(state, wire, &frames, &mut renewed).await?;
         }
         if let Some(snapshot) = batch.snapshot {
-            write_snapshot(shared, wire, &snapshot).await?;
+            write_snapshot(state, wire, &snapshot).await?;
         }
     }
     Ok(())
 }
 
 async fn write_frames(
-    shared: &Shared,
-    wire: &mut Wire,
+    state: &LinkState,
+    wire: &mut RedisConnection,
     frames: &[Bytes],
     renewed: &mut Instant,
-) -> Result<(), Failure> {
+) -> Result<(), RedisFailure> {
     let entries_max = entries_max(frames);
-    let mut question = Pipeline::with_capacity(frames.len() + 1);
+    let mut commands = Pipeline::with_capacity(frames.len() + 1);
     for frame in frames {
-        add(&mut question, &shared.keys, entries_max).arg(FROM).arg(&shared.from).arg(FRAME).arg(&frame[..]);
+        add(&mut commands, &state.keys, entries_max).arg(FROM).arg(&state.from).arg(FRAME).arg(&frame[..]);
     }
     let now = clock::now();
-    if now.duration_since(*renewed) >= RENEW {
+    if now.duration_since(*renewed) >= RENEW_INTERVAL {
         *renewed = now;
-        renew(&mut question, &shared.keys.stream);
+        renew(&mut commands, &state.keys.stream);
     }
-    let before = shared.place();
-    let answers: Vec<Value> = match shared.ask(wire, &question, Allowance::LITTLE).await {
+    let before = state.position();
+    let answers: Vec<Value> = match state.query(wire, &commands, ReplyLimits::SHORT).await {
         Ok(answers) => answers,
-        // Some may be there. They are not sent again: what is heard twice or late is worse than what is asked for again.
+        // Some may have arrived. They are not sent again: asking again is cheaper than duplicated or late frames.
         Err(failure) => {
-            shared.drop_frames(frames.len() as u64);
+            state.drop_frames(frames.len() as u64);
             return Err(failure);
         }
     };
-    shared.sent(frames.len() as u64);
+    state.sent(frames.len() as u64);
     match answers.first() {
-        // Whoever waits for what comes after the place it knows would wait for ever.
-        Some(Value::BulkString(id)) if Id::parse(id) < before => Err(Failure::Emptied),
+        // A read after the old position would block for ever.
+        Some(Value::BulkString(id)) if EntryId::parse(id) < before => Err(RedisFailure::Emptied),
         _ => Ok(()),
     }
 }
 
-/// How many entries the stream may keep, if all were as long as these.
+/// How many entries the stream may keep if all have the mean length of these.
 fn entries_max(frames: &[Bytes]) -> usize {
     let mean = frames.iter().map(Bytes::len).sum::<usize>() / frames.len().max(1);
     (STREAM_BYTES / mean.max(1)).clamp(ENTRIES_MIN, ENTRIES_MAX)
 }
 
-async fn write_snapshot(shared: &Shared, wire: &mut Wire, frames: &[Bytes]) -> Result<(), Failure> {
-    let frames: Vec<Bytes> = frames.iter().filter_map(|it| shared.seal(it)).collect();
+async fn write_snapshot(
+    state: &LinkState,
+    wire: &mut RedisConnection,
+    frames: &[Bytes],
+) -> Result<(), RedisFailure> {
+    let frames: Vec<Bytes> = frames.iter().filter_map(|it| state.seal(it)).collect();
     let (value, left_out) = entry::pack(&frames, SNAPSHOT_BYTES_MAX);
     if left_out > 0 {
-        shared.refuse(Cause::OwnSnapshot, None);
+        state.refuse(RefusalCause::OwnSnapshot, None);
     }
-    let now = time(shared, wire).await?;
-    let mut question = redis::pipe();
-    let key = shared.keys.snapshot(&shared.name);
-    question.cmd("SET").arg(key).arg(&value[..]).arg("EX").arg(KEEP.as_secs());
-    enlist(&mut question, shared, now);
-    shared.ask::<Value>(wire, &question, Allowance { bytes: SHORT, wait: SNAPSHOT_WAIT }).await?;
+    let now = time(state, wire).await?;
+    let mut commands = redis::pipe();
+    let key = state.keys.snapshot(&state.name);
+    commands.cmd("SET").arg(key).arg(&value[..]).arg("EX").arg(KEY_EXPIRY.as_secs());
+    register(&mut commands, state, now);
+    state
+        .query::<Value>(wire, &commands, ReplyLimits { bytes: SHORT_REPLY_BYTES, wait: SNAPSHOT_WAIT })
+        .await?;
     Ok(())
 }
 
-async fn read(shared: &Shared, wire: &mut Wire, start: Start) -> Result<Infallible, Failure> {
+async fn read(
+    state: &LinkState,
+    wire: &mut RedisConnection,
+    start: ReadStart,
+) -> Result<Infallible, RedisFailure> {
     let mut at = match start {
-        Start::On(id) => id,
-        Start::Anew(id) => {
-            read_snapshots(shared, wire).await?;
+        ReadStart::Resume(id) => id,
+        ReadStart::Fresh(id) => {
+            read_snapshots(state, wire).await?;
             id
         }
     };
-    shared.set_place(Some(at));
-    shared.link();
-    shared.give(Incoming::Connected).await;
-    let mut heard = Heard::default();
+    state.set_position(Some(at));
+    state.link();
+    state.deliver(Incoming::Connected).await;
+    let mut recent = RecentPeers::default();
     loop {
-        let answer = read_on(shared, wire, at).await?;
-        for entry in entry::entries(answer, &shared.from) {
+        let answer = read_on(state, wire, at).await?;
+        for entry in entry::entries(answer, &state.from) {
             at = entry.id;
-            shared.set_place(Some(at));
-            match entry.said {
-                Said::Own | Said::Joined => {}
-                Said::Nonsense => shared.refuse(Cause::Nonsense, None),
-                Said::Frame { name, sealed } => {
-                    if shared.hear(&name, sealed, Incoming::Frame).await {
-                        heard.note(name, clock::now());
+            state.set_position(Some(at));
+            match entry.content {
+                EntryContent::Own | EntryContent::Joined => {}
+                EntryContent::Malformed => state.refuse(RefusalCause::Malformed, None),
+                EntryContent::Frame { name, sealed } => {
+                    if state.receive(&name, sealed, Incoming::Frame).await {
+                        recent.note(name, clock::now());
                     }
                 }
             }
         }
-        shared.update(heard.there(clock::now()));
+        state.update(recent.names(clock::now()));
     }
 }
 
-async fn read_on(shared: &Shared, wire: &mut Wire, at: Id) -> Result<Value, Failure> {
-    let mut question = redis::pipe();
-    question.cmd("XREAD").arg("COUNT").arg(READ_MAX).arg("BLOCK").arg(BLOCK.as_millis() as u64);
-    question.arg("STREAMS").arg(&shared.keys.stream).arg(at.to_string());
-    let allowance = Allowance { bytes: READ_BYTES_MAX, wait: BLOCK + ANSWER };
-    let answers: Vec<Value> = shared.ask(wire, &question, allowance).await?;
+async fn read_on(state: &LinkState, wire: &mut RedisConnection, at: EntryId) -> Result<Value, RedisFailure> {
+    let mut commands = redis::pipe();
+    commands.cmd("XREAD").arg("COUNT").arg(READ_MAX).arg("BLOCK_MAX").arg(BLOCK_MAX.as_millis() as u64);
+    commands.arg("STREAMS").arg(&state.keys.stream).arg(at.to_string());
+    let limits = ReplyLimits { bytes: READ_BYTES_MAX, wait: BLOCK_MAX + REPLY_MAX };
+    let answers: Vec<Value> = state.query(wire, &commands, limits).await?;
     Ok(answers.into_iter().next().unwrap_or(Value::Nil))
 }
 
-/// What routers left for those who join, we ourselves in an earlier life among them. One that makes no sense is passed over.
-async fn read_snapshots(shared: &Shared, wire: &mut Wire) -> Result<(), Failure> {
-    let mut question = redis::pipe();
-    question.cmd("ZREVRANGE").arg(&shared.keys.members).arg(0).arg(SNAPSHOTS_MAX as i64 - 1);
-    let members: Vec<Vec<Vec<u8>>> = shared.ask(wire, &question, Allowance::LITTLE).await?;
+/// Reads the snapshots that routers stored, including our own from an earlier start. Malformed ones are skipped.
+async fn read_snapshots(state: &LinkState, wire: &mut RedisConnection) -> Result<(), RedisFailure> {
+    let mut commands = redis::pipe();
+    commands.cmd("ZREVRANGE").arg(&state.keys.members).arg(0).arg(SNAPSHOTS_MAX as i64 - 1);
+    let members: Vec<Vec<Vec<u8>>> = state.query(wire, &commands, ReplyLimits::SHORT).await?;
     let names = members.into_iter().flatten().filter_map(|it| String::from_utf8(it).ok());
     let mut left = SNAPSHOTS_BYTES_MAX;
     for name in names.filter(|it| entry::is_name(it)) {
-        let snapshot = match read_snapshot(shared, wire, &name).await {
-            Err(failure) if failure.is_of_type() => {
-                shared.refuse(Cause::Type, Some(&name));
+        let snapshot = match read_snapshot(state, wire, &name).await {
+            Err(failure) if failure.is_wrong_type() => {
+                state.refuse(RefusalCause::Type, Some(&name));
                 continue;
             }
             snapshot => snapshot?,
         };
         if snapshot.len() > SNAPSHOT_BYTES_MAX.min(left) {
-            shared.refuse(Cause::Snapshot, Some(&name));
+            state.refuse(RefusalCause::Snapshot, Some(&name));
             continue;
         }
         left -= snapshot.len();
         for frame in entry::unpack(snapshot) {
             match frame {
-                Ok(sealed) => drop(shared.hear(&name, sealed, Incoming::Kept).await),
-                Err(entry::Torn) => shared.refuse(Cause::Snapshot, Some(&name)),
+                Ok(sealed) => drop(state.receive(&name, sealed, Incoming::Stored).await),
+                Err(entry::TruncatedSnapshot) => state.refuse(RefusalCause::Snapshot, Some(&name)),
             }
         }
     }
     Ok(())
 }
 
-async fn read_snapshot(shared: &Shared, wire: &mut Wire, name: &str) -> Result<Bytes, Failure> {
-    let mut question = redis::pipe();
-    // One byte more than there may be shows that there is more.
-    question.cmd("GETRANGE").arg(shared.keys.snapshot(name)).arg(0).arg(SNAPSHOT_BYTES_MAX);
-    let allowance = Allowance { bytes: SHORT + SNAPSHOT_BYTES_MAX as u64, wait: SNAPSHOT_WAIT };
-    let answers: Vec<Value> = shared.ask(wire, &question, allowance).await?;
+async fn read_snapshot(
+    state: &LinkState,
+    wire: &mut RedisConnection,
+    name: &str,
+) -> Result<Bytes, RedisFailure> {
+    let mut commands = redis::pipe();
+    // One byte more than the limit shows that the value is too long.
+    commands.cmd("GETRANGE").arg(state.keys.snapshot(name)).arg(0).arg(SNAPSHOT_BYTES_MAX);
+    let limits = ReplyLimits { bytes: SHORT_REPLY_BYTES + SNAPSHOT_BYTES_MAX as u64, wait: SNAPSHOT_WAIT };
+    let answers: Vec<Value> = state.query(wire, &commands, limits).await?;
     match answers.into_iter().next() {
         Some(Value::BulkString(value)) => Ok(Bytes::from(value)),
-        _ => Err(Failure::Stranger),
+        _ => Err(RedisFailure::NotRedis),
     }
 }
 
-/// Who said something of late.
+/// Peers that sent something recently.
 #[derive(Debug, Default)]
-struct Heard {
+struct RecentPeers {
     since: BTreeMap<String, Instant>,
 }
 
-impl Heard {
+impl RecentPeers {
     fn note(&mut self, name: String, now: Instant) {
         if self.since.len() < PEERS_MAX || self.since.contains_key(&name) {
             self.since.insert(name, now);
         }
     }
 
-    fn there(&mut self, now: Instant) -> Vec<String> {
+    fn names(&mut self, now: Instant) -> Vec<String> {
         self.since.retain(|_, since| now.duration_since(*since) < SILENCE);
         self.since.keys().cloned().collect()
     }
@@ -296,20 +313,20 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(last: Option<(u64, u64)>, expected: Start) {
-        let last = last.map(|(millis, sequence)| Id { millis, sequence });
+    fn check(last: Option<(u64, u64)>, expected: ReadStart) {
+        let last = last.map(|(millis, sequence)| EntryId { millis, sequence });
         assert_eq!(start(last, JOINED), expected, "{last:?}");
     }
 
-    const JOINED: Id = Id { millis: 100_000, sequence: 0 };
+    const JOINED: EntryId = EntryId { millis: 100_000, sequence: 0 };
 
     #[test]
-    fn a_short_absence_goes_on_where_it_was_and_all_else_begins_anew() {
-        check(None, Start::Anew(JOINED));
-        check(Some((99_000, 7)), Start::On(Id { millis: 99_000, sequence: 7 }));
-        check(Some((90_000, 7)), Start::Anew(JOINED));
-        check(Some((100_000, 1)), Start::Anew(JOINED));
-        check(Some((200_000, 0)), Start::Anew(JOINED));
+    fn a_short_interruption_resumes_and_a_long_one_starts_afresh() {
+        check(None, ReadStart::Fresh(JOINED));
+        check(Some((99_000, 7)), ReadStart::Resume(EntryId { millis: 99_000, sequence: 7 }));
+        check(Some((90_000, 7)), ReadStart::Fresh(JOINED));
+        check(Some((100_000, 1)), ReadStart::Fresh(JOINED));
+        check(Some((200_000, 0)), ReadStart::Fresh(JOINED));
     }
 
     #[test]
@@ -321,15 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn the_silent_are_not_there() {
-        let (now, mut heard) = (clock::now(), Heard::default());
-        heard.note("a".into(), now);
-        heard.note("b".into(), now + SILENCE / 2);
-        assert_eq!(heard.there(now + SILENCE / 2), ["a", "b"]);
-        assert_eq!(heard.there(now + SILENCE), ["b"]);
+    fn silent_peers_are_not_listed() {
+        let (now, mut recent) = (clock::now(), RecentPeers::default());
+        recent.note("a".into(), now);
+        recent.note("b".into(), now + SILENCE / 2);
+        assert_eq!(recent.names(now + SILENCE / 2), ["a", "b"]);
+        assert_eq!(recent.names(now + SILENCE), ["b"]);
         for number in 0..1_000 {
-            heard.note(number.to_string(), now + SILENCE);
+            recent.note(number.to_string(), now + SILENCE);
         }
-        assert_eq!(heard.there(now + SILENCE).len(), PEERS_MAX);
+        assert_eq!(recent.names(now + SILENCE).len(), PEERS_MAX);
     }
 }

@@ -1,43 +1,43 @@
-//! What was found in Redis, or given to us, and not believed: counted each time, told once a minute.
+//! Refused entries and frames: counted each time, logged once a minute per cause.
 
 use super::clock::Instant;
-use crate::seal::Unsealed;
+use crate::seal::SealError;
 use std::time::Duration;
 
-/// The same cause is not told again so soon.
-pub(super) const QUIET: Duration = Duration::from_secs(60);
+/// Interval between two log lines of one cause.
+pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Cause {
+pub(super) enum RefusalCause {
     #[error("{0}")]
-    Unsealed(#[from] Unsealed),
-    #[error("it is longer than a frame may be")]
+    SealError(#[from] SealError),
+    #[error("it exceeds the frame size limit")]
     TooLong,
-    #[error("it has not the fields of an entry of a router; something else writes to this stream")]
-    Nonsense,
-    #[error("its snapshot ends in the middle, or is too long")]
+    #[error("it is not an entry of a router; another program writes to this stream")]
+    Malformed,
+    #[error("its snapshot is truncated or too long")]
     Snapshot,
-    #[error("the key of its snapshot holds something else; another program uses the same names")]
+    #[error("the key of its snapshot has the wrong type; another program uses the same names")]
     Type,
-    #[error("we were to send one that is longer than a frame may be; please report it")]
+    #[error("this router's own frame exceeds the size limit; please report it")]
     OwnTooLong,
-    #[error("our snapshot is longer than one may be; what did not fit was left out")]
+    #[error("this router's snapshot exceeds the size limit and was shortened")]
     OwnSnapshot,
 }
 
-/// When each cause was last told. As many as there are causes.
+/// When each cause was last logged; at most one entry per cause.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    causes: Vec<(Cause, Instant)>,
+pub(super) struct RefusalLog {
+    causes: Vec<(RefusalCause, Instant)>,
     last: Option<Instant>,
 }
 
-impl Told {
-    /// Whether it is to be told now.
-    pub(super) fn tell(&mut self, cause: Cause, now: Instant) -> bool {
+impl RefusalLog {
+    /// Whether to log this cause now.
+    pub(super) fn should_log(&mut self, cause: RefusalCause, now: Instant) -> bool {
         self.last = Some(now);
         match self.causes.iter_mut().find(|(it, _)| *it == cause) {
-            Some((_, since)) if now.duration_since(*since) < QUIET => false,
+            Some((_, since)) if now.duration_since(*since) < LOG_INTERVAL => false,
             Some((_, since)) => {
                 *since = now;
                 true
@@ -49,9 +49,9 @@ impl Told {
         }
     }
 
-    /// Whether what was refused is so long ago that it is trouble no more. Says so once.
+    /// Whether the last refusal is so long ago that it no longer counts as trouble. True once.
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
-        self.last.take_if(|last| now.duration_since(*last) >= QUIET).is_some()
+        self.last.take_if(|last| now.duration_since(*last) >= LOG_INTERVAL).is_some()
     }
 }
 
@@ -61,15 +61,15 @@ mod tests {
     use crate::redis::clock;
 
     #[test]
-    fn each_cause_is_told_once_a_minute() {
-        let (now, mut told) = (clock::now(), Told::default());
+    fn each_cause_is_logged_once_a_minute() {
+        let (now, mut refusal_log) = (clock::now(), RefusalLog::default());
         let second = Duration::from_secs(1);
-        assert!(told.tell(Cause::Nonsense, now));
-        assert!(told.tell(Cause::TooLong, now));
-        assert!(!told.tell(Cause::Nonsense, now + 59 * second));
-        assert!(told.tell(Cause::Nonsense, now + 60 * second));
-        assert!(!told.is_over(now + 61 * second));
-        assert!(told.is_over(now + 120 * second));
-        assert!(!told.is_over(now + 121 * second));
+        assert!(refusal_log.should_log(RefusalCause::Malformed, now));
+        assert!(refusal_log.should_log(RefusalCause::TooLong, now));
+        assert!(!refusal_log.should_log(RefusalCause::Malformed, now + 59 * second));
+        assert!(refusal_log.should_log(RefusalCause::Malformed, now + 60 * second));
+        assert!(!refusal_log.is_over(now + 61 * second));
+        assert!(refusal_log.is_over(now + 120 * second));
+        assert!(!refusal_log.is_over(now + 121 * second));
     }
 }

@@ -1,11 +1,11 @@
-//! The URL of a Redis server, read once.
+//! The URL of a Redis server, parsed once.
 //!
-//! What an operator wrote may hold a password, so that no message repeats it; what is shown is made anew from the
-//! parts that are no secret. A database is a number, and the port 6379 if none is said.
+//! It may contain a password, so no message repeats it; what is shown is built from the other parts. The database is
+//! a number, and the default port is 6379.
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-/// What is wrong with a URL. Never holds any part of it.
+/// What is wrong with a URL, without any part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the URL of a Redis server: {0}; write redis://[user:password@]host[:port][/database], or rediss:// for TLS, \
@@ -13,7 +13,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 )]
 pub struct BadUrl(&'static str);
 
-/// Whether `connect` could make anything of it.
+/// Whether `connect` would accept it.
 pub fn check(url: &str) -> Result<(), BadUrl> {
     Server::parse(url).map(drop)
 }
@@ -30,11 +30,11 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn parse(url: &str) -> Result<Server, BadUrl> {
-        let mut url = redis::parse_redis_url(url).ok_or(BadUrl("it cannot be read"))?;
+        let mut url = redis::parse_redis_url(url).ok_or(BadUrl("it is not a valid URL"))?;
         let tls = match url.scheme() {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return Err(BadUrl("it names neither redis:// nor rediss://")),
+            _ => return Err(BadUrl("its scheme is neither redis:// nor rediss://")),
         };
         if url.fragment().is_some() {
             return Err(BadUrl("it has a part after \"#\""));
@@ -42,16 +42,16 @@ impl Server {
         if url.query().is_some() {
             return Err(BadUrl("it has a part after \"?\""));
         }
-        // The library reads rediss:// only where its own TLS is built in; we bring ours.
-        url.set_scheme("redis").map_err(|()| BadUrl("it cannot be read"))?;
+        // The library accepts rediss:// only with its own TLS built in; we use ours.
+        url.set_scheme("redis").map_err(|()| BadUrl("it is not a valid URL"))?;
         let info = url
             .into_connection_info()
-            .map_err(|_| BadUrl("its host, database, user or password cannot be read"))?;
+            .map_err(|_| BadUrl("its host, database, user or password is invalid"))?;
         let ConnectionAddr::Tcp(host, port) = info.addr() else {
-            return Err(BadUrl("it names no host"));
+            return Err(BadUrl("it has no host"));
         };
         if host.is_empty() {
-            return Err(BadUrl("it names no host"));
+            return Err(BadUrl("it has no host"));
         }
         let settings = info.redis_settings();
         Ok(Server {
@@ -65,7 +65,7 @@ impl Server {
     }
 }
 
-/// As it may be shown.
+/// Without user and password.
 impl std::fmt::Display for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.tls { "rediss" } else { "redis" };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_has_neither_user_nor_password() {
+    fn display_contains_neither_user_nor_password() {
         check("redis://cache", Ok("redis://cache:6379"));
         check("redis://joe:s3cret@cache:7000/2", Ok("redis://cache:7000/2"));
         check("rediss://:s3cret@10.0.0.1", Ok("rediss://10.0.0.1:6379"));
@@ -100,21 +100,21 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_taken_out_of_its_escapes() {
+    fn the_password_is_percent_decoded() {
         let server = Server::parse("redis://joe:a%23b%40c@cache").unwrap();
         assert_eq!((server.user.as_deref(), server.password.as_deref()), (Some("joe"), Some("a#b@c")));
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_without_being_repeated() {
-        check("cache:6379", Err("it cannot be read"));
-        check("http://cache", Err("it cannot be read"));
-        check("unix:///run/redis.sock", Err("it names neither redis:// nor rediss://"));
-        check("redis://cache/many", Err("its host, database, user or password cannot be read"));
-        check("redis://", Err("its host, database, user or password cannot be read"));
+    fn an_invalid_url_is_rejected_without_repeating_it() {
+        check("cache:6379", Err("it is not a valid URL"));
+        check("http://cache", Err("it is not a valid URL"));
+        check("unix:///run/redis.sock", Err("its scheme is neither redis:// nor rediss://"));
+        check("redis://cache/many", Err("its host, database, user or password is invalid"));
+        check("redis://", Err("its host, database, user or password is invalid"));
         check("rediss://cache/#insecure", Err("it has a part after \"#\""));
         check("redis://cache?protocol=3", Err("it has a part after \"?\""));
-        let message = BadUrl("it cannot be read").to_string();
+        let message = BadUrl("it is not a valid URL").to_string();
         assert!(message.contains("redis://[user:password@]host[:port][/database]"), "{message}");
     }
 }

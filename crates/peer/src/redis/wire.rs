@@ -1,11 +1,10 @@
-//! One connection to a Redis server: a question, its answer, and never more than was bargained for.
+//! One connection to a Redis server: commands, replies, and a size limit for each reply.
 //!
-//! The socket is our own, so that what passes is counted as it passes, and an answer longer than its question allows
-//! ends the connection before it fills the memory: whoever may write to the server may write entries of half a
-//! gigabyte. The library packs the commands and reads the answers. It is polled along with each question; nothing runs
-//! beside.
+//! The socket is our own, to count bytes and to close the connection when a reply exceeds its limit: any client of
+//! the server may write entries of half a gigabyte. The library encodes commands and parses replies. It is polled
+//! together with each query; nothing runs in the background.
 
-use super::failure::Failure;
+use super::failure::RedisFailure;
 use super::url::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisConnectionInfo, RedisResult, Value};
@@ -22,141 +21,150 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// For the connection, for TLS, and for what is said first: each. Longer than one lost SYN takes to be repeated.
-const DIAL: Duration = Duration::from_secs(3);
+/// Time limit for each of connect, TLS and login. Longer than one retransmitted SYN.
+const DIAL_MAX: Duration = Duration::from_secs(3);
 
-/// For an answer that has nothing to wait for.
-pub(super) const ANSWER: Duration = Duration::from_secs(2);
+/// Time limit for a reply that does not block.
+pub(super) const REPLY_MAX: Duration = Duration::from_secs(2);
 
-/// For an answer of numbers and short words.
-pub(super) const SHORT: u64 = 1 << 20;
+/// Size limit for replies of numbers and short strings.
+pub(super) const SHORT_REPLY_BYTES: u64 = 1 << 20;
 
-/// What an answer may take.
+/// Limits of one reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Allowance {
+pub(super) struct ReplyLimits {
     pub(super) bytes: u64,
     pub(super) wait: Duration,
 }
 
-impl Allowance {
-    pub(super) const LITTLE: Allowance = Allowance { bytes: SHORT, wait: ANSWER };
+impl ReplyLimits {
+    pub(super) const SHORT: ReplyLimits = ReplyLimits { bytes: SHORT_REPLY_BYTES, wait: REPLY_MAX };
 }
 
-pub(super) struct Wire {
+pub(super) struct RedisConnection {
     connection: MultiplexedConnection,
-    /// What reads and writes; none once it ended.
+    /// The library's I/O future; `None` once it ended.
     driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     meter: Arc<Meter>,
 }
 
-impl Wire {
-    /// Connected, and let in. `label` is how the server's operator finds us in its list of clients. Of certificates those
-    /// are believed that browsers believe.
-    pub(super) async fn dial(server: &Server, label: &str) -> Result<Wire, Failure> {
+impl RedisConnection {
+    /// Connects and logs in. `label` identifies us in the server's client list. Trusts the certificate authorities
+    /// that browsers trust.
+    pub(super) async fn dial(server: &Server, label: &str) -> Result<RedisConnection, RedisFailure> {
         let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        Wire::dial_trusting(roots, server, label).await
+        RedisConnection::dial_trusting(roots, server, label).await
     }
 
-    async fn dial_trusting(roots: RootCertStore, server: &Server, label: &str) -> Result<Wire, Failure> {
+    async fn dial_trusting(
+        roots: RootCertStore,
+        server: &Server,
+        label: &str,
+    ) -> Result<RedisConnection, RedisFailure> {
         let meter = Arc::new(Meter::default());
-        let stream = tokio::time::timeout(DIAL, open(roots, server, &meter))
+        let stream = tokio::time::timeout(DIAL_MAX, open(roots, server, &meter))
             .await
-            .map_err(|_| Failure::Late(DIAL))??;
-        // Nothing is said on its own: what is said first is said below, where its answers are understood.
+            .map_err(|_| RedisFailure::Timeout(DIAL_MAX))??;
+        // The library sends nothing on its own: login commands are sent below, where their errors are understood.
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let (connection, driver) = MultiplexedConnection::new_with_config(&silent, stream, config)
             .await
-            .map_err(|error| Failure::of(error, false))?;
-        let mut wire = Wire { connection, driver: Some(Box::pin(driver)), meter };
+            .map_err(|error| RedisFailure::of(error, false))?;
+        let mut wire = RedisConnection { connection, driver: Some(Box::pin(driver)), meter };
         wire.enter(server, label).await?;
         Ok(wire)
     }
 
-    /// All answers to what is asked. After a failure that is not the server's own word, the connection is of no use.
-    pub(super) async fn ask<T: FromRedisValue>(
+    /// Sends commands and returns all replies. After any error except one reported by the server, the connection is
+    /// unusable.
+    pub(super) async fn query<T: FromRedisValue>(
         &mut self,
-        question: &Pipeline,
-        allowance: Allowance,
-    ) -> Result<T, Failure> {
-        self.meter.allow(allowance.bytes);
-        let mut answer = std::pin::pin!(put(question, &mut self.connection));
+        commands: &Pipeline,
+        limits: ReplyLimits,
+    ) -> Result<T, RedisFailure> {
+        self.meter.allow(limits.bytes);
+        let mut answer = std::pin::pin!(put(commands, &mut self.connection));
         let answered = async {
             let Some(driver) = &mut self.driver else { return answer.await };
             tokio::select! {
                 biased;
                 answer = &mut answer => answer,
-                // It says why it ended to those who wait.
+                // The reason of its end is in the reply.
                 () = driver => {
                     self.driver = None;
                     answer.await
                 }
             }
         };
-        match tokio::time::timeout(allowance.wait, answered).await {
-            Err(_) => Err(Failure::Late(allowance.wait)),
+        match tokio::time::timeout(limits.wait, answered).await {
+            Err(_) => Err(RedisFailure::Timeout(limits.wait)),
             Ok(answer) => answer
                 .and_then(|it| Ok(redis::from_redis_value(it)?))
-                .map_err(|error| Failure::of(error, self.meter.left() == 0)),
+                .map_err(|error| RedisFailure::of(error, self.meter.left() == 0)),
         }
     }
 
-    /// Bytes that came and went since this was last asked.
+    /// Bytes received and sent since the last call.
     pub(super) fn passed(&self) -> (u64, u64) {
-        (self.meter.came.swap(0, Ordering::Relaxed), self.meter.went.swap(0, Ordering::Relaxed))
+        (self.meter.received.swap(0, Ordering::Relaxed), self.meter.sent.swap(0, Ordering::Relaxed))
     }
 
-    async fn enter(&mut self, server: &Server, label: &str) -> Result<(), Failure> {
+    async fn enter(&mut self, server: &Server, label: &str) -> Result<(), RedisFailure> {
         if let Some(password) = &server.password {
-            let mut question = redis::pipe();
-            question.cmd("AUTH");
+            let mut commands = redis::pipe();
+            commands.cmd("AUTH");
             if let Some(user) = &server.user {
-                question.arg(user);
+                commands.arg(user);
             }
-            question.arg(password);
-            self.ask::<()>(&question, Allowance::LITTLE).await.map_err(Failure::on_entering)?;
+            commands.arg(password);
+            self.query::<()>(&commands, ReplyLimits::SHORT).await.map_err(RedisFailure::on_login)?;
         }
         if server.database != 0 {
-            let mut question = redis::pipe();
-            question.cmd("SELECT").arg(server.database);
-            self.ask::<()>(&question, Allowance::LITTLE).await?;
+            let mut commands = redis::pipe();
+            commands.cmd("SELECT").arg(server.database);
+            self.query::<()>(&commands, ReplyLimits::SHORT).await?;
         }
         let label: String = label.chars().map(|it| if it.is_ascii_graphic() { it } else { '_' }).collect();
-        let mut question = redis::pipe();
-        question.cmd("CLIENT").arg("SETNAME").arg(label);
-        match self.ask::<()>(&question, Allowance::LITTLE).await {
-            // A user may well not be allowed to; that it lacks what matters will show.
-            Ok(()) | Err(Failure::Server { .. }) => Ok(()),
+        let mut commands = redis::pipe();
+        commands.cmd("CLIENT").arg("SETNAME").arg(label);
+        match self.query::<()>(&commands, ReplyLimits::SHORT).await {
+            // The user may lack this permission. Missing permissions that matter show up later.
+            Ok(()) | Err(RedisFailure::Server { .. }) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 }
 
-/// One command goes as such, since of several the library does not say that their answers made no sense, only that
-/// there will be none.
-async fn put(question: &Pipeline, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-    let mut commands = question.cmd_iter();
-    match (commands.next(), commands.next()) {
+/// A single command is sent without a pipeline, because for pipelines the library hides why a reply could not be
+/// parsed.
+async fn put(commands: &Pipeline, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+    let mut each = commands.cmd_iter();
+    match (each.next(), each.next()) {
         (Some(only), None) => only.query_async(connection).await.map(|it| Value::Array(vec![it])),
-        _ => question.query_async(connection).await,
+        _ => commands.query_async(connection).await,
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-async fn open(roots: RootCertStore, server: &Server, meter: &Arc<Meter>) -> Result<Box<dyn Stream>, Failure> {
+async fn open(
+    roots: RootCertStore,
+    server: &Server,
+    meter: &Arc<Meter>,
+) -> Result<Box<dyn ByteStream>, RedisFailure> {
     let socket =
-        TcpStream::connect((server.host.as_str(), server.port)).await.map_err(Failure::connecting)?;
-    socket.set_nodelay(true).map_err(Failure::connecting)?;
+        TcpStream::connect((server.host.as_str(), server.port)).await.map_err(RedisFailure::connecting)?;
+    socket.set_nodelay(true).map_err(RedisFailure::connecting)?;
     let socket = Metered { inner: socket, meter: Arc::clone(meter) };
-    // Answers to what is said first are short; and before them stands only TLS.
-    meter.allow(SHORT);
+    // Replies to login commands are short, and only TLS precedes them.
+    meter.allow(SHORT_REPLY_BYTES);
     if !server.tls {
         return Ok(Box::new(socket));
     }
-    let failed = |error: &dyn std::error::Error| Failure::Tls(error.to_string());
+    let failed = |error: &dyn std::error::Error| RedisFailure::Tls(error.to_string());
     let name = ServerName::try_from(server.host.clone()).map_err(|error| failed(&error))?;
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -168,11 +176,11 @@ async fn open(roots: RootCertStore, server: &Server, meter: &Arc<Meter>) -> Resu
     Ok(Box::new(stream))
 }
 
-/// Counts what passes, and how much more may come.
+/// Counts bytes, and limits how many more may arrive.
 #[derive(Debug, Default)]
 struct Meter {
-    came: AtomicU64,
-    went: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
     left: AtomicU64,
 }
 
@@ -185,9 +193,9 @@ impl Meter {
         self.left.load(Ordering::Relaxed)
     }
 
-    fn came(&self, bytes: u64) {
-        self.came.fetch_add(bytes, Ordering::Relaxed);
-        // Only the one task that reads takes away from it.
+    fn count_received(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+        // Only the reading task decreases it.
         self.left.store(self.left().saturating_sub(bytes), Ordering::Relaxed);
     }
 }
@@ -211,14 +219,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let polled = if buf.remaining() <= left {
             Pin::new(&mut self.inner).poll_read(cx, buf)
         } else {
-            // The library's buffer grows with an answer, and may have room for more than is allowed.
+            // The library's buffer grows with a reply and may have more room than the limit.
             let mut part = ReadBuf::new(buf.initialize_unfilled_to(left));
             let polled = Pin::new(&mut self.inner).poll_read(cx, &mut part);
             let length = part.filled().len();
             buf.advance(length);
             polled
         };
-        self.meter.came((buf.filled().len() - before) as u64);
+        self.meter.count_received((buf.filled().len() - before) as u64);
         polled
     }
 }
@@ -227,7 +235,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(cx, buf);
         if let Poll::Ready(Ok(bytes)) = polled {
-            self.meter.went.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.meter.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         polled
     }
@@ -250,21 +258,21 @@ mod tests {
     use tokio_rustls::rustls::ServerConfig;
     use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-    /// Says OK to whatever it is told, behind TLS, once.
+    /// Replies OK to everything, over TLS, for one connection.
     async fn agree(listener: TcpListener, acceptor: TlsAcceptor) -> usize {
         let (socket, _) = listener.accept().await.unwrap();
         let Ok(mut stream) = acceptor.accept(socket).await else { return 0 };
-        let (mut buffer, mut heard) = ([0; 4_096], 0);
+        let (mut buffer, mut heard_bytes) = ([0; 4_096], 0);
         while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-            heard += length;
+            heard_bytes += length;
             stream.write_all(b"+OK\r\n").await.unwrap();
         }
-        heard
+        heard_bytes
     }
 
-    /// A server with a certificate for localhost, and us, who look for it under `host`: the bytes that came and went, and
-    /// those that it heard.
-    async fn meet(host: &str) -> (Result<(u64, u64), Failure>, usize) {
+    /// A server with a certificate for localhost, dialled as `host`: the bytes received and sent, and the bytes that
+    /// the server received.
+    async fn meet(host: &str) -> (Result<(u64, u64), RedisFailure>, usize) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let private = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -278,24 +286,26 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let server = Server::parse(&format!("rediss://joe:s3cret@{host}:{port}")).unwrap();
-        let talk = async { Wire::dial_trusting(roots, &server, "maitre:a b").await.map(|it| it.passed()) };
+        let talk = async {
+            RedisConnection::dial_trusting(roots, &server, "maitre:a b").await.map(|it| it.passed())
+        };
         tokio::join!(talk, agree(listener, TlsAcceptor::from(Arc::new(config))))
     }
 
     #[tokio::test]
-    async fn behind_tls_all_is_as_before_and_counted_as_it_passes() {
-        let (passed, heard) = meet("localhost").await;
-        let (came, went) = passed.unwrap();
+    async fn tls_connections_work_and_count_bytes() {
+        let (passed, heard_bytes) = meet("localhost").await;
+        let (received, sent) = passed.unwrap();
         let said = "*3\r\n$4\r\nAUTH\r\n$3\r\njoe\r\n$6\r\ns3cret\r\n".len()
             + "*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$10\r\nmaitre:a_b\r\n".len();
-        assert_eq!(heard, said);
-        assert!(went > heard as u64 && came > 10, "{went} and {came} with TLS around it");
+        assert_eq!(heard_bytes, said);
+        assert!(sent > heard_bytes as u64 && received > 10, "{sent} and {received} with TLS around it");
     }
 
     #[tokio::test]
-    async fn a_certificate_for_another_name_is_refused_before_the_password_is_said() {
-        let (passed, heard) = meet("127.0.0.1").await;
-        assert!(matches!(passed, Err(Failure::Tls(_))), "{passed:?}");
-        assert_eq!(heard, 0);
+    async fn a_certificate_for_another_name_is_rejected_before_the_password_is_sent() {
+        let (passed, heard_bytes) = meet("127.0.0.1").await;
+        assert!(matches!(passed, Err(RedisFailure::Tls(_))), "{passed:?}");
+        assert_eq!(heard_bytes, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What is said reaches everybody, in order; what cannot be held makes way.
+//! Frames reach every peer in order; an overfull backlog drops its oldest.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use maitre_peer::{Incoming, Outgoing};
 
 use crate::log::Log;
-use crate::router::{LIMIT, Router, meet, now, reach, settings, start};
+use crate::router::{LIMIT, Router, config, meet, now, reach, start};
 
-/// Hears a hundred numbers of each of the others, in order.
-async fn hear_numbers(router: &mut Router, others: &[&str]) {
+/// Receives a hundred numbers from each of the others, in order.
+async fn receive_numbers(router: &mut Router, others: &[&str]) {
     let mut next: BTreeMap<String, u32> = others.iter().map(|&it| (it.to_owned(), 0)).collect();
     while next.values().any(|&it| it < 100) {
         let frame = String::from_utf8(router.frame().await.to_vec()).unwrap();
@@ -21,7 +21,7 @@ async fn hear_numbers(router: &mut Router, others: &[&str]) {
 }
 
 #[tokio::test]
-async fn three_hear_each_other_in_order() {
+async fn three_routers_receive_each_others_frames_in_order() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     let mut c = start("c", &[&a]).await;
@@ -31,18 +31,18 @@ async fn three_hear_each_other_in_order() {
         [&a, &b, &c]
             .into_iter()
             .zip(["a", "b", "c"])
-            .for_each(|(it, name)| it.say(&format!("{name} {number}")));
+            .for_each(|(it, name)| it.send_text(&format!("{name} {number}")));
     }
-    hear_numbers(&mut a, &["b", "c"]).await;
-    hear_numbers(&mut b, &["a", "c"]).await;
-    hear_numbers(&mut c, &["a", "b"]).await;
+    receive_numbers(&mut a, &["b", "c"]).await;
+    receive_numbers(&mut b, &["a", "c"]).await;
+    receive_numbers(&mut c, &["a", "b"]).await;
     let status = a.until("all counted", |it| it.frames_in >= 200 && it.frames_out >= 200).await;
     assert_eq!((status.dropped, status.refused, status.trouble), (0, 0, None));
     assert!(status.bytes_in > 200 * 3, "{}", status.bytes_in);
 }
 
 #[tokio::test]
-async fn who_knows_one_learns_of_all() {
+async fn a_router_that_knows_one_peer_learns_of_all() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     let mut c = start("c", &[&b]).await;
@@ -60,14 +60,14 @@ async fn connected_comes_before_any_frame() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     b.peers(&["a"]).await;
-    b.say("first");
+    b.send_text("first");
     assert!(matches!(a.incoming().await, Incoming::Connected));
     assert!(matches!(b.incoming().await, Incoming::Connected));
-    a.hears("first").await;
+    a.expect_frame("first").await;
 }
 
 #[tokio::test]
-async fn frames_of_all_sizes_arrive_whole_and_one_that_is_too_long_does_not_leave() {
+async fn frames_of_all_sizes_arrive_and_oversized_ones_are_dropped() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     a.peers(&["b"]).await;
@@ -84,7 +84,7 @@ async fn frames_of_all_sizes_arrive_whole_and_one_that_is_too_long_does_not_leav
 }
 
 #[tokio::test]
-async fn who_does_not_take_frames_misses_some_and_is_still_there() {
+async fn a_router_that_does_not_read_misses_frames_but_stays_connected() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
@@ -93,7 +93,7 @@ async fn who_does_not_take_frames_misses_some_and_is_still_there() {
     for number in 0..all {
         a.line.outgoing.send(Outgoing::Frame(Bytes::copy_from_slice(&number.to_be_bytes()))).await.unwrap();
     }
-    // Nobody takes anything from b; it goes on hearing that a is there.
+    // Nothing reads from b; it still receives heartbeats of a.
     let dropped = b.until("frames dropped", |it| it.dropped > 0 && it.frames_in > 2_000).await.dropped;
     let (mut last, mut heard) = (None, 0);
     while let Ok(incoming) = b.line.incoming.try_recv() {
@@ -102,18 +102,18 @@ async fn who_does_not_take_frames_misses_some_and_is_still_there() {
         assert!(last.is_none_or(|last| last < number), "{number} after {last:?}");
         (last, heard) = (Some(number), heard + 1);
     }
-    assert!(heard > 0, "those that had room");
+    assert!(heard > 0, "frames that had room");
     reach(&a, &mut b, "and now").await;
     assert!(heard + dropped <= u64::from(all), "{heard} heard, {dropped} dropped");
-    assert_eq!(log.with("no longer connected").len(), 0, "{:?}", log.with(""));
+    assert_eq!(log.with("disconnected from another router").len(), 0, "{:?}", log.with(""));
 }
 
 #[tokio::test]
-async fn hardly_anything_is_said_when_there_is_nothing_to_say() {
+async fn an_idle_mesh_sends_little() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
-    // News of members go round ten times; then there are none.
+    // Membership changes are gossiped ten times; then there are none.
     let settled = a.until("the beginning to be over", |it| it.bytes_out > 2_000).await.bytes_out;
     let since = now();
     let later = a.until("some more", |it| it.bytes_out > settled + 1_000).await;
@@ -124,24 +124,24 @@ async fn hardly_anything_is_said_when_there_is_nothing_to_say() {
 }
 
 #[tokio::test]
-async fn the_last_words_of_one_who_leaves_arrive() {
+async fn the_last_frames_of_a_leaving_router_arrive() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
-    (0..500).for_each(|it| b.say(&format!("{it}")));
-    b.say("bye");
+    (0..500).for_each(|it| b.send_text(&format!("{it}")));
+    b.send_text("bye");
     let since = now();
     b.leave().await;
     assert!(since.elapsed() < LIMIT / 10, "{:?}", since.elapsed());
     for number in 0..500 {
-        a.hears(&number.to_string()).await;
+        a.expect_frame(&number.to_string()).await;
     }
-    a.hears("bye").await;
+    a.expect_frame("bye").await;
     a.peers(&[]).await;
 }
 
 #[tokio::test]
-async fn one_who_goes_away_comes_back_under_the_same_name() {
+async fn a_router_returns_under_the_same_name() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
@@ -149,40 +149,40 @@ async fn one_who_goes_away_comes_back_under_the_same_name() {
     for round in 0..3 {
         b.leave().await;
         a.peers(&[]).await;
-        assert_eq!(a.status().trouble, None, "nobody expects it");
+        assert_eq!(a.status().trouble, None, "it is not expected");
         b = start("b", &[&a]).await;
         meet(&mut [&mut a, &mut b]).await;
-        b.say(&format!("back {round}"));
-        a.hears(&format!("back {round}")).await;
+        b.send_text(&format!("back {round}"));
+        a.expect_frame(&format!("back {round}")).await;
     }
     assert_eq!(log.with("WARN").len() + log.with("ERROR").len(), 0, "{:?}", log.with(""));
-    // Not even a goodbye.
+    // Without an announcement.
     b.task.shutdown().await;
     a.peers(&[]).await;
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
-    a.say("welcome");
-    b.hears("welcome").await;
+    a.send_text("welcome");
+    b.expect_frame("welcome").await;
 }
 
 #[tokio::test]
 async fn it_works_over_ipv6() {
     let listen = "[::1]:0".parse().unwrap();
-    let mut a = Router::new(maitre_peer::mesh::Settings { listen, ..settings("a", &[]) }).await;
+    let mut a = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("a", &[]) }).await;
     let peers = [a.address.to_string()];
-    let mut b = Router::new(maitre_peer::mesh::Settings { listen, ..settings("b", &peers) }).await;
-    let mut c = Router::new(maitre_peer::mesh::Settings { listen, ..settings("c", &peers) }).await;
+    let mut b = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("b", &peers) }).await;
+    let mut c = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("c", &peers) }).await;
     meet(&mut [&mut a, &mut b, &mut c]).await;
     reach(&b, &mut c, "six").await;
 }
 
 #[tokio::test]
-async fn who_listens_everywhere_is_told_where_he_is() {
+async fn a_router_on_a_wildcard_address_learns_its_address() {
     let listen = "0.0.0.0:0".parse().unwrap();
-    let mut a = Router::new(maitre_peer::mesh::Settings { listen, ..settings("a", &[]) }).await;
+    let mut a = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("a", &[]) }).await;
     let peers = [format!("127.0.0.1:{}", a.address.port())];
-    let mut b = Router::new(maitre_peer::mesh::Settings { listen, ..settings("b", &peers) }).await;
-    let mut c = Router::new(maitre_peer::mesh::Settings { listen, ..settings("c", &peers) }).await;
+    let mut b = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("b", &peers) }).await;
+    let mut c = Router::new(maitre_peer::mesh::MeshConfig { listen, ..config("c", &peers) }).await;
     meet(&mut [&mut a, &mut b, &mut c]).await;
     reach(&b, &mut c, "here").await;
 }

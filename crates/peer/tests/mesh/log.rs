@@ -1,4 +1,4 @@
-//! What is logged on this thread while it is held, one text a line.
+//! Captures log lines on this thread while it is held.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ impl Log {
         Log { lines, _guard: guard }
     }
 
-    /// Those with a text in them.
+    /// Lines that contain a text.
     pub(crate) fn with(&self, part: &str) -> Vec<String> {
         self.lines.lock().unwrap().iter().filter(|it| it.contains(part)).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! A way to a router that can be cut and healed: while it is cut, nothing passes and nobody is told.
+//! A path to a router that can be cut and healed. While it is cut, nothing passes and neither end notices.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Where it leads to is told later.
+    /// The target is set later.
     pub(crate) async fn new() -> (Proxy, watch::Sender<Option<SocketAddr>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ impl Proxy {
         self.is_cut.send_replace(true);
     }
 
-    /// What was under way is lost.
+    /// Data in transit is lost.
     pub(crate) fn heal(&self) {
         self.is_cut.send_replace(false);
     }
@@ -73,7 +73,7 @@ async fn carry(
         _ = cut.wait_for(|is_cut| *is_cut) => true,
     };
     if is_cut {
-        // Both ends are held, and hear nothing.
+        // Both ends are held open without data.
         let _ = cut.wait_for(|is_cut| !is_cut).await;
     }
     count.send_modify(|it| *it -= 1);

@@ -1,17 +1,17 @@
-//! One router's part of the mesh, and waiting for what becomes of it.
+//! One router of the mesh, and helpers that wait for its state.
 
 use std::net::SocketAddr;
 use std::panic::Location;
 use std::time::Duration;
 
 use bytes::Bytes;
-use maitre_peer::mesh::{self, Settings};
-use maitre_peer::seal::Key;
-use maitre_peer::{Incoming, Outgoing, Status, Transport};
+use maitre_peer::mesh::{self, MeshConfig};
+use maitre_peer::seal::ClusterKey;
+use maitre_peer::{Incoming, Outgoing, Transport, TransportStatus};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// For anything: far longer than a busy machine takes.
+/// Time limit for anything: far longer than a busy machine takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 #[expect(clippy::disallowed_methods, reason = "how long something takes is what some tests are about")]
@@ -25,30 +25,30 @@ pub(crate) struct Router {
     pub(crate) task: JoinSet<()>,
 }
 
-pub(crate) fn settings(name: &str, peers: &[String]) -> Settings {
-    Settings {
+pub(crate) fn config(name: &str, peers: &[String]) -> MeshConfig {
+    MeshConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         advertise: None,
         peers: peers.to_vec(),
         name: name.to_owned(),
-        key: Key::new(b"one key for all of them"),
+        key: ClusterKey::new(b"one key for all of them"),
     }
 }
 
 pub(crate) async fn start(name: &str, peers: &[&Router]) -> Router {
     let peers: Vec<String> = peers.iter().map(|it| it.address.to_string()).collect();
-    Router::new(settings(name, &peers)).await
+    Router::new(config(name, &peers)).await
 }
 
 impl Router {
-    pub(crate) async fn new(settings: Settings) -> Router {
-        let (line, address, run) = mesh::join(settings).await.unwrap();
+    pub(crate) async fn new(config: MeshConfig) -> Router {
+        let (line, address, run) = mesh::join(config).await.unwrap();
         let mut task = JoinSet::new();
         task.spawn(run);
         Router { line, address, task }
     }
 
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn send_text(&self, text: &str) {
         self.send(Bytes::copy_from_slice(text.as_bytes()));
     }
 
@@ -57,17 +57,17 @@ impl Router {
         self.line.outgoing.try_send(Outgoing::Frame(frame)).unwrap();
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> TransportStatus {
         self.line.status.borrow().clone()
     }
 
-    /// Waits until its status is so.
+    /// Waits until its status satisfies the condition.
     #[track_caller]
     pub(crate) fn until(
         &mut self,
         what: impl ToString,
-        is_so: impl Fn(&Status) -> bool,
-    ) -> impl Future<Output = Status> {
+        is_so: impl Fn(&TransportStatus) -> bool,
+    ) -> impl Future<Output = TransportStatus> {
         let (caller, what) = (Location::caller(), what.to_string());
         async move {
             let found = timeout(LIMIT, self.line.status.wait_for(is_so)).await.map(|it| it.unwrap().clone());
@@ -75,9 +75,9 @@ impl Router {
         }
     }
 
-    /// Waits until it is connected with exactly these.
+    /// Waits until it is connected to exactly these peers.
     #[track_caller]
-    pub(crate) fn peers(&mut self, names: &[&str]) -> impl Future<Output = Status> {
+    pub(crate) fn peers(&mut self, names: &[&str]) -> impl Future<Output = TransportStatus> {
         let names: Vec<String> = names.iter().map(|&it| it.to_owned()).collect();
         self.until(format!("peers {names:?}"), move |it| it.peers == names)
     }
@@ -109,12 +109,12 @@ impl Router {
     }
 
     #[track_caller]
-    pub(crate) fn hears(&mut self, text: &str) -> impl Future<Output = ()> {
+    pub(crate) fn expect_frame(&mut self, text: &str) -> impl Future<Output = ()> {
         let (caller, text) = (Location::caller(), text.to_owned());
         async move { assert_eq!(self.frame().await, text, "{caller}") }
     }
 
-    /// Leaves, and waits until it has.
+    /// Leaves, and waits until it has left.
     pub(crate) async fn leave(self) {
         let Router { line, mut task, .. } = self;
         drop(line);
@@ -122,7 +122,7 @@ impl Router {
     }
 }
 
-/// Waits until all are connected with all.
+/// Waits until all are connected to all.
 pub(crate) async fn meet(routers: &mut [&mut Router]) {
     let others = routers.len() - 1;
     for router in routers {
@@ -130,12 +130,12 @@ pub(crate) async fn meet(routers: &mut [&mut Router]) {
     }
 }
 
-/// Says it again and again until it is heard: two that dial each other may lose what they say before one of the two
-/// connections is given up.
+/// Repeats a frame until it is received: two routers that dial each other may lose frames before the surplus
+/// connection is closed.
 pub(crate) async fn reach(from: &Router, to: &mut Router, text: &str) {
     let heard = async {
         loop {
-            from.say(text);
+            from.send_text(text);
             let next = timeout(Duration::from_millis(300), to.line.incoming.recv()).await;
             if matches!(next, Ok(Some(Incoming::Frame(frame))) if frame == text) {
                 return;

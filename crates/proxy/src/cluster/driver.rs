@@ -187,9 +187,9 @@ impl Driver {
         for it in incoming.drain(..) {
             match it {
                 Incoming::Connected => self.owed.hello = true,
-                Incoming::Frame(_) | Incoming::Kept(_) => {
+                Incoming::Frame(_) | Incoming::Stored(_) => {
                     let heard = match &it {
-                        Incoming::Kept(frame) => self.node.receive_stored(now, frame, &mut self.room.news),
+                        Incoming::Stored(frame) => self.node.receive_stored(now, frame, &mut self.room.news),
                         Incoming::Frame(frame) => self.node.receive(now, frame, &mut self.room.news),
                         Incoming::Connected => continue,
                     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use maitre_base::Instant;
 use maitre_cluster::NodeStats;
 use maitre_cluster::{Incarnation, Node, Peer, PeerState, RouterId};
-use maitre_peer::Status;
+use maitre_peer::TransportStatus;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ pub(crate) struct Seen {
     /// Others have yet to tell what they know, and we wait for that.
     joining: AtomicBool,
     shown: Mutex<Shown>,
-    status: Mutex<Option<watch::Receiver<Status>>>,
+    status: Mutex<Option<watch::Receiver<TransportStatus>>>,
 }
 
 /// As of the last beat.
@@ -128,11 +128,11 @@ impl Seen {
     }
 
     /// How the transport fares.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> TransportStatus {
         self.status.lock().as_ref().map(|it| it.borrow().clone()).unwrap_or_default()
     }
 
-    pub(super) fn follow(&self, status: watch::Receiver<Status>) {
+    pub(super) fn follow(&self, status: watch::Receiver<TransportStatus>) {
         *self.status.lock() = Some(status);
     }
 }

@@ -10,7 +10,7 @@ use maitre_base::{Instant, PromisedWork};
 use maitre_cluster::HEARTBEAT;
 use maitre_cluster::{Incarnation, Node};
 use maitre_dispatch::Brain;
-use maitre_peer::seal::Key;
+use maitre_peer::seal::ClusterKey;
 use maitre_peer::{Incoming, Outgoing, Transport, mesh};
 use maitre_policy::Name;
 use maitre_proxy::cluster::{self, Via};
@@ -26,8 +26,8 @@ use redis::Redis;
 
 const OPERATOR: &str = "the-key-of-the-operator";
 
-fn shared_key() -> Key {
-    Key::new(b"what all these routers share")
+fn shared_key() -> ClusterKey {
+    ClusterKey::new(b"what all these routers share")
 }
 
 fn member(name: &str, via: Via) -> cluster::Settings {
@@ -341,7 +341,7 @@ struct Stranger {
 
 impl Stranger {
     async fn new() -> Stranger {
-        let settings = mesh::Settings {
+        let settings = mesh::MeshConfig {
             listen: ANYWHERE,
             advertise: None,
             peers: Vec::new(),

@@ -1,7 +1,7 @@
-//! The hub's part in membership: carries its messages, and does what follows from what it says.
+//! Membership in the hub: delivers its messages and acts on its changes.
 //!
-//! Membership does not decide who is sent frames; connections do. It says whom to dial, and which connections only look
-//! well.
+//! Connections, not membership, decide which peers receive frames. Membership supplies addresses to dial and finds
+//! connections that are dead but still open.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,21 +9,22 @@ use tokio::time::Instant;
 
 use super::{Hub, STALE};
 use crate::mesh::clock;
-use crate::mesh::connection::Why;
-use crate::mesh::swim::{Change, Identity, Swim};
+use crate::mesh::connection::CloseReason;
+use crate::mesh::swim::{Identity, MemberChange, Swim};
 
 impl Hub {
-    /// Makes ourselves known as a member, at the address others see.
+    /// Announces us as a member, at the address that others see.
     pub(super) fn join(&mut self, name: &str, you: IpAddr, now: Instant) {
-        let address = match &self.card.advertise {
+        let address = match &self.identity.advertise {
             Some(advertise) => advertise.clone(),
             None if !self.listen.ip().is_unspecified() => self.listen.to_string(),
-            None => SocketAddr::new(you.to_canonical(), self.card.port).to_string(),
+            None => SocketAddr::new(you.to_canonical(), self.identity.port).to_string(),
         };
-        let (card, is_loopback) = (&self.card, |it: &str| it.starts_with("127.") || it.starts_with("[::1]"));
-        let fresh = || Identity::new(&card.name, &address, clock::stamp(), card.instance);
-        let swim = self.swim.get_or_insert_with(|| Swim::new(fresh(), card.instance));
-        // A neighbour on our own machine sees an address that is of no use to others.
+        let (identity, is_loopback) =
+            (&self.identity, |it: &str| it.starts_with("127.") || it.starts_with("[::1]"));
+        let fresh = || Identity::new(&identity.name, &address, clock::stamp(), identity.instance);
+        let swim = self.swim.get_or_insert_with(|| Swim::new(fresh(), identity.instance));
+        // A peer on the same machine sees a loopback address, which is useless to others.
         if is_loopback(&swim.identity().address) && !is_loopback(&address) {
             swim.move_to(&address, now);
         }
@@ -31,29 +32,30 @@ impl Hub {
         self.react(now);
     }
 
-    /// Does what membership wants done, and believes what it says.
+    /// Sends pending membership messages and acts on changes.
     pub(super) fn react(&mut self, now: Instant) {
         self.send_gossip();
         let Some(swim) = &mut self.swim else { return };
-        // What comes of announcing ourselves is seen to when the answers come.
-        let changes: Vec<Change> = std::iter::from_fn(|| swim.take_change()).collect();
+        // Replies to our announcements are handled when they arrive.
+        let changes: Vec<MemberChange> = std::iter::from_fn(|| swim.take_change()).collect();
         for change in changes {
             match change {
-                Change::Up(it) => match it.address.parse() {
-                    Ok(place) => {
+                MemberChange::Up(it) => match it.address.parse() {
+                    Ok(address) => {
                         tracing::debug!(router = %it.name, address = %it.address, "up");
                         let is_connected = self.peers.contains_key(&*it.name);
-                        self.targets.up(&it.name, place, is_connected, now);
+                        self.targets.up(&it.name, address, is_connected, now);
                     }
                     Err(error) => tracing::debug!(router = %it.name, error, "up, at no address"),
                 },
-                Change::Renewed => self.announce(now),
-                Change::Down(it) => {
+                MemberChange::Renewed => self.announce(now),
+                MemberChange::Down(it) => {
                     tracing::debug!(router = %it.name, "down");
                     self.targets.down(&it.name, now);
-                    // One who still speaks is leaving and will hang up, or is wronged and will object.
+                    // A router that still sends is leaving, and will hang up, or was declared down by mistake, and
+                    // will refute it.
                     let peer = self.peers.get(&*it.name);
-                    if peer.is_some_and(|p| p.instance == it.instance && p.heard.silence() > STALE) {
+                    if peer.is_some_and(|p| p.instance == it.instance && p.last_received.silence() > STALE) {
                         self.lose(&it.name, &"it is down", now);
                     }
                 }
@@ -61,7 +63,7 @@ impl Hub {
         }
     }
 
-    /// To all we are connected with.
+    /// Announces us to all connected peers.
     fn announce(&mut self, now: Instant) {
         let Some(swim) = &mut self.swim else { return };
         self.peers.keys().for_each(|name| swim.announce(name, now));
@@ -77,14 +79,14 @@ impl Hub {
         }
     }
 
-    pub(super) fn hear(&mut self, id: u64, message: &[u8]) {
+    pub(super) fn receive_gossip(&mut self, id: u64, message: &[u8]) {
         let now = clock::now();
         let Some(swim) = &mut self.swim else { return };
-        // It counts even if the connection is gone by now: a goodbye comes just before its end.
-        let heard = swim.hear(message, now);
+        // Counts even if the connection is gone by now: the last message arrives just before the end.
+        let received = swim.receive(message, now);
         let from = self.peers.iter().find(|(_, it)| it.id == id).map(|(name, _)| name.clone());
-        if let (Err(nonsense), Some(name)) = (heard, from) {
-            self.lose(&name, &Why::Nonsense(nonsense), now);
+        if let (Err(error), Some(name)) = (received, from) {
+            self.lose(&name, &CloseReason::Malformed(error), now);
         }
         self.react(now);
     }

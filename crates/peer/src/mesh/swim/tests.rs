@@ -1,4 +1,4 @@
-//! Members without sockets: messages carried by hand, in virtual time; and their bytes.
+//! Membership without sockets, in virtual time, and its encoding.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use proptest::{prop_assert_eq, prop_oneof, proptest};
 use super::*;
 use crate::mesh::clock;
 
-/// Several members, and whom each takes for up.
+/// Several members, and which routers each considers up.
 struct World {
     now: Instant,
     members: Vec<(Swim, BTreeSet<String>)>,
-    /// Not reached, and not running.
+    /// Neither reachable nor running.
     stopped: BTreeSet<usize>,
 }
 
@@ -26,7 +26,7 @@ impl World {
         World { now: clock::now(), members, stopped: BTreeSet::new() }
     }
 
-    /// Carries messages until nobody says anything.
+    /// Delivers messages until there are none.
     fn settle(&mut self) {
         loop {
             let (mut messages, mut renewed) = (Vec::new(), Vec::new());
@@ -35,9 +35,9 @@ impl World {
                 messages.extend(std::iter::from_fn(|| swim.take_message()));
                 while let Some(change) = swim.take_change() {
                     match change {
-                        Change::Up(it) => up.insert(it.name.to_string()),
-                        Change::Down(it) => up.remove(&*it.name),
-                        Change::Renewed => {
+                        MemberChange::Up(it) => up.insert(it.name.to_string()),
+                        MemberChange::Down(it) => up.remove(&*it.name),
+                        MemberChange::Renewed => {
                             renewed.push(idx);
                             false
                         }
@@ -55,7 +55,7 @@ impl World {
             for (name, message) in messages {
                 let idx = usize::from(name.as_bytes()[0] - b'a');
                 if !self.stopped.contains(&idx) {
-                    self.members[idx].0.hear(&message, self.now).unwrap();
+                    self.members[idx].0.receive(&message, self.now).unwrap();
                 }
             }
         }
@@ -95,7 +95,7 @@ fn identity(idx: usize, stamp: u64) -> Identity {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn who_knows_one_learns_of_all() {
+fn a_router_that_knows_one_peer_learns_of_all() {
     let mut world = World::new(&[1, 1, 1, 1]);
     (1..4).for_each(|it| world.announce(it, 0));
     world.run(2 * SECOND);
@@ -104,7 +104,7 @@ fn who_knows_one_learns_of_all() {
 }
 
 #[test]
-fn who_stops_is_down_within_seconds_and_back_at_once() {
+fn a_stopped_router_is_down_within_seconds_and_back_at_once() {
     let mut world = World::new(&[1, 1, 1]);
     (1..3).for_each(|it| world.announce(it, 0));
     world.run(5 * SECOND);
@@ -133,7 +133,7 @@ fn two_halves_find_each_other_again() {
     world.check(0, &[]);
     world.check(1, &[]);
     world.stopped.clear();
-    // Both at the same moment, so that both find out at once that they are down.
+    // Both at the same moment, so that both learn at once that they were declared down.
     world.members[0].0.announce("b", world.now);
     world.announce(1, 0);
     world.check(0, &[1]);
@@ -143,7 +143,7 @@ fn two_halves_find_each_other_again() {
 }
 
 #[test]
-fn a_restart_takes_the_place_of_what_was_before_even_if_its_clock_was_set_back() {
+fn a_restart_replaces_the_former_identity_even_with_a_clock_set_back() {
     for stamp in [2_000_000_000_000, 3, 1_000_000_000_000] {
         let mut world = World::new(&[1, 1_700_000_000_000, 1]);
         (1..3).for_each(|it| world.announce(it, 0));
@@ -161,7 +161,7 @@ fn a_restart_takes_the_place_of_what_was_before_even_if_its_clock_was_set_back()
 }
 
 #[test]
-fn who_leaves_is_down_at_once() {
+fn a_leaving_router_is_down_at_once() {
     let mut world = World::new(&[1, 1, 1]);
     (1..3).for_each(|it| world.announce(it, 0));
     world.run(SECOND);
@@ -172,16 +172,16 @@ fn who_leaves_is_down_at_once() {
 }
 
 #[test]
-fn who_moves_stays_up() {
+fn a_router_that_moves_stays_up() {
     let mut world = World::new(&[1, 1]);
     world.announce(1, 0);
     let mut changes = Vec::new();
     world.members[1].0.move_to("10.0.0.1:7946", world.now);
     while let Some((_, message)) = world.members[1].0.take_message() {
-        world.members[0].0.hear(&message, world.now).unwrap();
+        world.members[0].0.receive(&message, world.now).unwrap();
     }
     changes.extend(std::iter::from_fn(|| world.members[0].0.take_change()));
-    let is_up = |it: &Change| matches!(it, Change::Up(it) if &*it.address == "10.0.0.1:7946");
+    let is_up = |it: &MemberChange| matches!(it, MemberChange::Up(it) if &*it.address == "10.0.0.1:7946");
     assert!(!changes.is_empty() && changes.iter().all(is_up), "{changes:?}");
     world.run(5 * SECOND);
     world.check(0, &[1]);
@@ -254,8 +254,8 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_harm(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_decoded_or_rejected(bytes in vec(any::<u8>(), 0..300)) {
         let mut swim = Swim::new(identity(0, 1), 1);
-        let _ = swim.hear(&bytes, clock::now());
+        let _ = swim.receive(&bytes, clock::now());
     }
 }

@@ -1,4 +1,4 @@
-//! Whom to dial and when, in virtual time.
+//! Dial decisions in virtual time.
 
 use super::*;
 use crate::mesh::clock;
@@ -7,20 +7,20 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-fn place(port: u16) -> Place {
-    Place::Address(at(port))
+fn address(port: u16) -> PeerAddress {
+    PeerAddress::Socket(at(port))
 }
 
-fn named() -> Place {
+fn named() -> PeerAddress {
     "routers:1".parse().unwrap()
 }
 
-fn targets(places: &[Place]) -> (Targets, Instant) {
+fn targets(targets: &[PeerAddress]) -> (Targets, Instant) {
     let now = clock::now();
-    (Targets::new("a", places.to_vec(), Rng::new(1), now), now)
+    (Targets::new("a", targets.to_vec(), Rng::new(1), now), now)
 }
 
-/// Fails whatever is dialled for a while, and returns the longest wait.
+/// Fails every dial for a while and returns the longest wait.
 fn fail(targets: &mut Targets, now: &mut Instant, times: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..times {
@@ -28,7 +28,7 @@ fn fail(targets: &mut Targets, now: &mut Instant, times: usize) -> Duration {
         longest = longest.max(next.saturating_duration_since(*now));
         *now = next.max(*now);
         for job in targets.due(*now) {
-            if let Job::Dial(at) = job {
+            if let DialJob::Dial(at) = job {
                 targets.failed(at, "refused".to_owned(), *now);
             }
         }
@@ -38,8 +38,8 @@ fn fail(targets: &mut Targets, now: &mut Instant, times: usize) -> Duration {
 
 #[test]
 fn a_configured_address_is_dialled_at_once_and_then_every_second() {
-    let (mut targets, mut now) = targets(&[place(1)]);
-    assert_eq!(targets.due(now), [Job::Dial(at(1))]);
+    let (mut targets, mut now) = targets(&[address(1)]);
+    assert_eq!(targets.due(now), [DialJob::Dial(at(1))]);
     assert_eq!(targets.due(now), [], "it is being dialled");
     assert!(targets.failed(at(1), "refused".to_owned(), now), "news");
     assert!(!targets.failed(at(1), "refused".to_owned(), now), "no news");
@@ -49,8 +49,8 @@ fn a_configured_address_is_dialled_at_once_and_then_every_second() {
 }
 
 #[test]
-fn an_address_that_leads_to_a_router_rests_until_that_is_lost() {
-    let (mut targets, now) = targets(&[place(1), place(2)]);
+fn an_address_of_a_connected_router_rests_until_the_connection_is_lost() {
+    let (mut targets, now) = targets(&[address(1), address(2)]);
     targets.due(now);
     targets.leads_to(at(1), "b");
     targets.failed(at(2), "refused".to_owned(), now);
@@ -65,20 +65,20 @@ fn an_address_that_leads_to_a_router_rests_until_that_is_lost() {
 }
 
 #[test]
-fn we_are_not_missed_by_ourselves() {
-    let (mut targets, now) = targets(&[place(1)]);
+fn our_own_address_is_not_reported_missing() {
+    let (mut targets, now) = targets(&[address(1)]);
     targets.due(now);
     targets.is_ourselves(at(1), now);
     assert_eq!(targets.trouble(0), None);
     assert_eq!(targets.next(), Some(now + OURSELVES));
-    assert_eq!(targets.due(now + OURSELVES), [Job::Dial(at(1))]);
+    assert_eq!(targets.due(now + OURSELVES), [DialJob::Dial(at(1))]);
 }
 
 #[test]
-fn a_member_is_dialled_while_it_is_up_and_less_and_less_when_it_is_down() {
+fn a_member_that_is_down_is_dialled_less_and_less_often() {
     let (mut targets, mut now) = targets(&[]);
     assert_eq!((targets.next(), targets.trouble(0)), (None, None));
-    targets.up("b", place(1), false, now);
+    targets.up("b", address(1), false, now);
     assert!(fail(&mut targets, &mut now, 20) <= WAIT_EXPECTED_MAX);
     assert!(targets.trouble(0).is_some());
     targets.down("b", now);
@@ -87,46 +87,46 @@ fn a_member_is_dialled_while_it_is_up_and_less_and_less_when_it_is_down() {
     assert!(longest > WAIT_MAX / 2 && longest <= WAIT_MAX, "{longest:?}");
     targets.due(now + MEMORY);
     assert_eq!(targets.next(), None, "forgotten");
-    assert!(targets.addresses.is_empty() && targets.places.is_empty());
+    assert!(targets.addresses.is_empty() && targets.targets.is_empty());
 }
 
 #[test]
-fn a_member_with_whom_we_are_connected_is_not_dialled_nor_where_it_was() {
+fn a_connected_member_is_not_dialled_at_any_address() {
     let (mut targets, now) = targets(&[]);
-    targets.up("b", place(1), true, now);
+    targets.up("b", address(1), true, now);
     assert_eq!(targets.due(now), []);
-    targets.up("b", place(2), true, now);
+    targets.up("b", address(2), true, now);
     targets.lost("b", now);
-    assert_eq!(targets.due(now + WAIT_MIN), [Job::Dial(at(2))]);
+    assert_eq!(targets.due(now + WAIT_MIN), [DialJob::Dial(at(2))]);
 }
 
 #[test]
 fn members_are_bounded() {
     let (mut targets, now) = targets(&[]);
-    (0..1_000).for_each(|it| targets.up(&it.to_string(), place(it), false, now));
+    (0..1_000).for_each(|it| targets.up(&it.to_string(), address(it), false, now));
     assert_eq!(targets.addresses.len(), MEMBERS_MAX);
 }
 
 #[test]
-fn a_name_is_looked_up_again_and_again_and_its_addresses_come_and_go() {
+fn a_name_is_resolved_repeatedly_and_its_addresses_change() {
     let (mut targets, now) = targets(&[named()]);
-    assert_eq!(targets.due(now), [Job::Lookup(named())]);
+    assert_eq!(targets.due(now), [DialJob::Lookup(named())]);
     targets.found(&named(), Err("look routers up: nobody".to_owned()), now);
     assert_eq!(targets.trouble(0).unwrap(), "no peer of 1 answers: look routers up: nobody");
     let now = targets.next().unwrap();
-    assert_eq!(targets.due(now), [Job::Lookup(named())]);
+    assert_eq!(targets.due(now), [DialJob::Lookup(named())]);
     targets.found(&named(), Ok(vec![at(1), at(2)]), now);
-    assert_eq!(targets.due(now), [Job::Dial(at(1)), Job::Dial(at(2))]);
+    assert_eq!(targets.due(now), [DialJob::Dial(at(1)), DialJob::Dial(at(2))]);
     targets.leads_to(at(1), "b");
     targets.is_ourselves(at(2), now);
     let now = now + LOOKUP_EAGER;
-    assert_eq!(targets.due(now), [Job::Lookup(named())]);
+    assert_eq!(targets.due(now), [DialJob::Lookup(named())]);
     targets.found(&named(), Ok(vec![at(1), at(2)]), now);
     assert_eq!(targets.next(), Some(now + LOOKUP_CALM));
     let now = now + LOOKUP_CALM;
     targets.due(now);
     targets.found(&named(), Ok(vec![at(3)]), now);
-    assert_eq!(targets.due(now), [Job::Dial(at(3))]);
+    assert_eq!(targets.due(now), [DialJob::Dial(at(3))]);
     assert_eq!(targets.addresses.len(), 1);
     targets.found(&named(), Err("later".to_owned()), now);
     assert_eq!(targets.addresses.len(), 1, "what is known stays");
@@ -135,15 +135,15 @@ fn a_name_is_looked_up_again_and_again_and_its_addresses_come_and_go() {
 #[test]
 fn the_higher_name_lets_the_other_dial_first() {
     let (mut targets, now) = targets(&[]);
-    targets.up("A", place(1), false, now);
+    targets.up("A", address(1), false, now);
     assert_eq!(targets.next(), Some(now + COURTESY));
-    targets.up("A", place(1), true, now);
+    targets.up("A", address(1), true, now);
     targets.lost("A", now);
     assert!(targets.next().unwrap() > now + COURTESY);
 }
 
 #[test]
-fn a_name_with_both_families_needs_one() {
+fn a_name_with_both_address_families_needs_one() {
     let (mut targets, now) = targets(&[named()]);
     let six = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 1));
     targets.due(now);

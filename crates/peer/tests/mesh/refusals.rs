@@ -1,18 +1,18 @@
-//! Those who do not belong: each is refused in its own words, said once, and does no harm.
+//! Clients that do not belong: each is refused with its own reason, logged once, and does no harm.
 
-use maitre_peer::mesh::{self, Settings};
-use maitre_peer::seal::Key;
+use maitre_peer::mesh::{self, MeshConfig};
+use maitre_peer::seal::ClusterKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::log::Log;
-use crate::router::{LIMIT, Router, meet, now, settings, start};
+use crate::router::{LIMIT, Router, config, meet, now, start};
 
-/// Says something, and returns all that is answered until the other end hangs up.
-async fn knock(router: &Router, words: &[u8]) -> Vec<u8> {
+/// Sends bytes, and returns everything received until the other end hangs up.
+async fn send_and_read(router: &Router, words: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(router.address).await.unwrap();
-    // It may hang up before all is said.
+    // It may hang up before everything is sent.
     let _ = stream.write_all(words).await;
     let mut answer = Vec::new();
     let _ = timeout(LIMIT, stream.read_to_end(&mut answer)).await.expect("it hangs up");
@@ -20,13 +20,14 @@ async fn knock(router: &Router, words: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_told_at_both_ends_and_the_others_go_on() {
+async fn a_wrong_key_is_reported_at_both_ends_and_the_others_continue() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
     let peers = [a.address.to_string()];
-    let mut stranger = Router::new(Settings { key: Key::new(b"another"), ..settings("c", &peers) }).await;
+    let mut stranger =
+        Router::new(MeshConfig { key: ClusterKey::new(b"another"), ..config("c", &peers) }).await;
     let status = stranger.until("trouble", |it| it.trouble.is_some() && it.refused > 2).await;
     let expected = format!(
         "no peer of 1 answers: {}: it has another key; give all routers of a cluster the same cluster.key",
@@ -34,33 +35,33 @@ async fn a_wrong_key_is_told_at_both_ends_and_the_others_go_on() {
     );
     assert_eq!(status.trouble.unwrap(), expected);
     a.until("some refused", |it| it.refused > 2).await;
-    log.check_once("refused a connection at the cluster's listener: it has another key");
-    log.check_once("cannot connect with another router: it has another key");
-    a.say("still here");
-    b.hears("still here").await;
+    log.check_once("refused a connection at cluster.listen: it has another key");
+    log.check_once("cannot connect to another router: it has another key");
+    a.send_text("still here");
+    b.expect_frame("still here").await;
     assert_eq!(a.status().peers, ["b"]);
 }
 
 #[tokio::test]
-async fn an_old_version_is_told_from_a_wrong_key() {
+async fn an_old_version_is_distinguished_from_a_wrong_key() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     for _ in 0..5 {
-        let answer = knock(&a, b"maitre\xF5\x0A\x07and whatever that version says next").await;
-        assert_eq!(answer, b"maitre\xF5\x0A\x01", "so that it can tell too");
+        let answer = send_and_read(&a, b"maitre\xF5\x0A\x07and whatever that version says next").await;
+        assert_eq!(answer, b"maitre\xF5\x0A\x01", "so that it can report the version too");
     }
     a.until("all counted", |it| it.refused == 5).await;
-    log.check_once("it speaks version 7 of the cluster's protocol and we speak 1");
+    log.check_once("it speaks cluster protocol version 7, this router version 1");
 }
 
 #[tokio::test]
-async fn what_answers_in_an_old_version_or_not_at_all_is_trouble() {
+async fn a_peer_with_an_old_version_or_without_an_answer_is_trouble() {
     let log = Log::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut a = Router::new(settings("a", &[address])).await;
+    let mut a = Router::new(config("a", &[address])).await;
     for (answer, words) in
-        [(&b"maitre\xF5\x0A\x07"[..], "speaks version 7"), (b"SSH-2.0", "does not speak as")]
+        [(&b"maitre\xF5\x0A\x07"[..], "protocol version 7"), (b"SSH-2.0", "is not a Maitre router")]
     {
         let answering = async {
             loop {
@@ -74,12 +75,12 @@ async fn what_answers_in_an_old_version_or_not_at_all_is_trouble() {
             _ = a.until(words, |it| it.trouble.as_ref().is_some_and(|it| it.contains(words))) => (),
         }
     }
-    log.check_once("speaks version 7");
-    log.check_once("it does not speak as routers do");
+    log.check_once("protocol version 7");
+    log.check_once("it is not a Maitre router");
 }
 
 #[tokio::test]
-async fn strangers_get_no_word_and_one_line() {
+async fn foreign_clients_get_no_reply_and_one_log_line() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let requests =
@@ -97,8 +98,8 @@ async fn strangers_get_no_word_and_one_line() {
         }
     }
     a.until("all counted", |it| it.refused == said).await;
-    log.check_once("it does not speak as routers do; probes and scrapers belong");
-    // A port check says nothing, and nothing is said of it.
+    log.check_once("it is not a Maitre router; point probes and scrapers");
+    // A port check sends nothing, and nothing is logged.
     drop(TcpStream::connect(a.address).await.unwrap());
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
@@ -106,21 +107,21 @@ async fn strangers_get_no_word_and_one_line() {
 }
 
 #[tokio::test]
-async fn random_bytes_after_a_good_beginning_are_refused() {
+async fn random_bytes_after_a_valid_preamble_are_refused() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let hello = b"maitre\xF5\x0A\x01";
-    let wrong_length = knock(&a, &[&hello[..], &[0xFF; 400]].concat()).await;
+    let wrong_length = send_and_read(&a, &[&hello[..], &[0xFF; 400]].concat()).await;
     assert_eq!(wrong_length, b"");
-    let unsealed = knock(&a, &[&hello[..], &[0, 48], &[7; 48]].concat()).await;
-    assert_eq!(unsealed, b"maitre\xF5\x0A\x01\0\0", "it is told that its key is another");
+    let unsealed = send_and_read(&a, &[&hello[..], &[0, 48], &[7; 48]].concat()).await;
+    assert_eq!(unsealed, b"maitre\xF5\x0A\x01\0\0", "the answer for a wrong key");
     a.until("both counted", |it| it.refused == 2).await;
-    log.check_once("a handshake that does not begin like one");
+    log.check_once("an invalid first handshake message");
     log.check_once("it has another key");
 }
 
 #[tokio::test]
-async fn handshakes_that_do_not_go_on_are_bounded_in_number_and_time() {
+async fn stalled_handshakes_are_bounded_in_number_and_time() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let mut silent = Vec::new();
@@ -129,7 +130,7 @@ async fn handshakes_that_do_not_go_on_are_bounded_in_number_and_time() {
         stream.write_all(b"maitre").await.unwrap();
         silent.push(stream);
     }
-    assert_eq!(knock(&a, b"").await, b"", "one too many");
+    assert_eq!(send_and_read(&a, b"").await, b"", "one too many");
     a.until("one refused", |it| it.refused == 1).await;
     let since = now();
     for mut stream in silent {
@@ -138,43 +139,43 @@ async fn handshakes_that_do_not_go_on_are_bounded_in_number_and_time() {
     }
     assert!(since.elapsed().as_secs() < 10, "{:?}", since.elapsed());
     a.until("all refused", |it| it.refused == 33).await;
-    log.check_once("too many are shaking hands");
+    log.check_once("too many handshakes in progress");
     log.check_once("no handshake within 5s");
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
 }
 
 #[tokio::test]
-async fn two_of_one_name_are_told_and_the_first_stays() {
+async fn two_routers_with_one_name_are_reported_and_the_first_stays() {
     let log = Log::new();
     let mut first = start("a", &[]).await;
     let mut b = start("b", &[&first]).await;
     meet(&mut [&mut first, &mut b]).await;
     let mut second = start("a", &[&first, &b]).await;
     let has_word =
-        |it: &maitre_peer::Status| it.trouble.as_ref().is_some_and(|it| it.contains("cluster.name"));
+        |it: &maitre_peer::TransportStatus| it.trouble.as_ref().is_some_and(|it| it.contains("cluster.name"));
     second.until("trouble", has_word).await;
     first.until("trouble", has_word).await;
     b.until("one refused", |it| it.refused > 1).await;
     assert_eq!(second.status().peers, [""; 0]);
     assert_eq!((b.status().peers, first.status().peers), (vec!["a".to_owned()], vec!["b".to_owned()]));
-    first.say("I am the first");
-    b.hears("I am the first").await;
-    log.check_once("we are connected with another router called a; give each its own cluster.name");
-    log.check_once("b is connected with another router called a; give each its own cluster.name");
-    // One line each, of the two that share it.
-    assert_eq!(log.with("another router is called a too").len(), 2, "{:?}", log.with(""));
+    first.send_text("I am the first");
+    b.expect_frame("I am the first").await;
+    log.check_once("this router is connected to another router called a; give each its own cluster.name");
+    log.check_once("b is connected to another router called a; give each its own cluster.name");
+    // One line each, from the two that share the name.
+    assert_eq!(log.with("another router is also called a").len(), 2, "{:?}", log.with(""));
     first.leave().await;
     second.peers(&["b"]).await;
 }
 
 #[tokio::test]
-async fn whoever_finds_himself_says_nothing() {
+async fn a_router_that_dials_itself_logs_nothing() {
     let log = Log::new();
     let reserved = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = reserved.local_addr().unwrap();
     drop(reserved);
-    let mut a = Router::new(Settings { listen, ..settings("a", &[listen.to_string()]) }).await;
+    let mut a = Router::new(MeshConfig { listen, ..config("a", &[listen.to_string()]) }).await;
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
     let status = a.status();
@@ -183,58 +184,58 @@ async fn whoever_finds_himself_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_name_nobody_knows_is_trouble_and_not_the_end() {
+async fn an_unresolvable_peer_is_trouble_but_not_fatal() {
     let log = Log::new();
-    let mut a = Router::new(settings("a", &["nobody.invalid.:7946".to_owned()])).await;
+    let mut a = Router::new(config("a", &["nobody.invalid.:7946".to_owned()])).await;
     let trouble = a.until("trouble", |it| it.trouble.is_some()).await.trouble.unwrap();
-    assert!(trouble.starts_with("no peer of 1 answers: look nobody.invalid. up: "), "{trouble}");
+    assert!(trouble.starts_with("no peer of 1 answers: resolve nobody.invalid.: "), "{trouble}");
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
-    let words = "1 of 2 peers does not answer: look nobody.invalid. up: ";
+    let words = "1 of 2 peers does not answer: resolve nobody.invalid.: ";
     a.until(words, |it| it.trouble.as_ref().is_some_and(|it| it.starts_with(words))).await;
     log.check_once(
-        "cannot find other routers: look nobody.invalid. up: Non-Existent Domain and no addresses",
+        "cannot find other routers: resolve nobody.invalid.: Non-Existent Domain and no addresses",
     );
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up() {
+async fn a_peer_name_is_resolved() {
     let mut a = start("a", &[]).await;
-    let mut b = Router::new(settings("b", &[format!("localhost:{}", a.address.port())])).await;
+    let mut b = Router::new(config("b", &[format!("localhost:{}", a.address.port())])).await;
     meet(&mut [&mut a, &mut b]).await;
 }
 
 #[tokio::test]
-async fn nobody_there_is_trouble_with_the_reason() {
+async fn an_unreachable_peer_is_trouble_with_a_reason() {
     let reserved = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
-    let mut a = Router::new(settings("a", &[address.to_string()])).await;
+    let mut a = Router::new(config("a", &[address.to_string()])).await;
     let trouble = a.until("trouble", |it| it.trouble.is_some()).await.trouble.unwrap();
     assert!(trouble.starts_with(&format!("no peer of 1 answers: {address}: ")), "{trouble}");
     assert!(trouble.contains("refused"), "{trouble}");
 }
 
 #[tokio::test]
-async fn what_an_operator_got_wrong_is_said_before_anything_begins() {
+async fn invalid_settings_are_reported_before_start() {
     let long = "n".repeat(200);
     let many = vec!["a:1".to_owned(); 65];
-    for (settings, part) in [
-        (settings("", &[]), "cluster.name: \"\" is not a name"),
-        (settings("a\nb", &[]), "cluster.name: \"a\\nb\" is not a name"),
-        (settings(&long, &[]), "is not a name; write 1 to 128 bytes"),
-        (settings("a", &["router-b".to_owned()]), "cluster.peers: \"router-b\" has no port; write host:port"),
-        (settings("a", &many), "cluster.peers: 65 of them"),
+    for (config, part) in [
+        (config("", &[]), "cluster.name: \"\" is not a valid name"),
+        (config("a\nb", &[]), "cluster.name: \"a\\nb\" is not a valid name"),
+        (config(&long, &[]), "is not a valid name; write 1 to 128 bytes"),
+        (config("a", &["router-b".to_owned()]), "cluster.peers: \"router-b\" has no port; write host:port"),
+        (config("a", &many), "cluster.peers: 65 entries"),
         (
-            Settings { advertise: Some("here".to_owned()), ..settings("a", &[]) },
+            MeshConfig { advertise: Some("here".to_owned()), ..config("a", &[]) },
             "cluster.advertise: \"here\"",
         ),
     ] {
-        let error = mesh::join(settings).await.err().unwrap().to_string();
+        let error = mesh::join(config).await.err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     }
     let a = start("a", &[]).await;
     let taken =
-        mesh::join(Settings { listen: a.address, ..settings("b", &[]) }).await.err().unwrap().to_string();
+        mesh::join(MeshConfig { listen: a.address, ..config("b", &[]) }).await.err().unwrap().to_string();
     assert!(taken.starts_with(&format!("listen for other routers at {}: ", a.address)), "{taken}");
 }

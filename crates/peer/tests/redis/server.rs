@@ -1,9 +1,9 @@
-//! A Redis server, routers at it, and their log: what the tests are played with.
+//! A Redis server, routers connected to it, and their log.
 
 use bytes::Bytes;
-use maitre_peer::redis::{Settings, connect};
-use maitre_peer::seal::Key;
-use maitre_peer::{Incoming, Outgoing, Status, Transport};
+use maitre_peer::redis::{RedisConfig, connect};
+use maitre_peer::seal::ClusterKey;
+use maitre_peer::{Incoming, Outgoing, Transport, TransportStatus};
 use redis::{Cmd, FromRedisValue, ToRedisArgs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 /// Nothing here takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Looks again and again.
+/// Polls a condition.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -28,7 +28,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Ended when dropped.
+/// Killed when dropped.
 pub(crate) struct Server {
     pub(crate) port: u16,
     child: Child,
@@ -48,7 +48,7 @@ impl Server {
             folder,
             arguments: arguments.iter().map(|&it| it.to_owned()).collect(),
         };
-        // Somebody may take the port before the server does.
+        // Another process may take the port before the server does.
         for _ in 0..10 {
             if server.run().await {
                 return server;
@@ -58,7 +58,7 @@ impl Server {
         panic!("redis-server does not start");
     }
 
-    /// With a certificate for localhost of an authority of its own.
+    /// With a certificate for localhost from its own authority.
     pub(crate) async fn start_with_tls() -> Server {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let folder = std::env::temp_dir().join(format!("maitre-redis-tls-{}", std::process::id()));
@@ -109,7 +109,7 @@ impl Server {
         let _: String = self.ask(redis::cmd("XADD").arg("maitre:g:stream").arg("*").arg(fields));
     }
 
-    /// A number of INFO.
+    /// A number from INFO.
     pub(crate) fn info(&self, section: &str, name: &str) -> u64 {
         number(&self.ask::<String>(redis::cmd("INFO").arg(section)), name)
     }
@@ -119,7 +119,7 @@ impl Server {
         number(&self.ask_at::<String>(&url, redis::cmd("INFO").arg(section)), name)
     }
 
-    /// How often each command was called, but for those by which we ask this.
+    /// Calls per command, except those of this query.
     pub(crate) fn commands(&self) -> BTreeMap<String, u64> {
         let info: String = self.ask(redis::cmd("INFO").arg("commandstats"));
         let calls = info.lines().filter_map(|line| {
@@ -168,7 +168,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A child that has ended.
+/// A child process that has ended.
 fn idle() -> Child {
     Command::new("true").spawn().unwrap()
 }
@@ -179,7 +179,7 @@ fn number(info: &str, name: &str) -> u64 {
     value.strip_prefix("count=").unwrap_or(value).parse().unwrap()
 }
 
-/// Answers anybody with the same words.
+/// Answers every client with the same bytes.
 pub(crate) async fn stranger(words: &'static str) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -193,15 +193,15 @@ pub(crate) async fn stranger(words: &'static str) -> SocketAddr {
     address
 }
 
-pub(crate) fn settings(server: &Server, name: &str) -> Settings {
-    Settings { url: server.url(), group: "g".into(), name: name.into(), key: None }
+pub(crate) fn config(server: &Server, name: &str) -> RedisConfig {
+    RedisConfig { url: server.url(), group: "g".into(), name: name.into(), key: None }
 }
 
-pub(crate) fn key(secret: &str) -> Option<Key> {
-    Some(Key::new(secret.as_bytes()))
+pub(crate) fn key(secret: &str) -> Option<ClusterKey> {
+    Some(ClusterKey::new(secret.as_bytes()))
 }
 
-/// A router, as far as this transport knows one.
+/// A router as this transport sees it.
 pub(crate) struct Router {
     pub(crate) name: String,
     line: Transport,
@@ -209,16 +209,16 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn start(settings: Settings) -> Router {
+    pub(crate) fn start(config: RedisConfig) -> Router {
         Log::listen();
-        let name = settings.name.clone();
-        let (line, work) = connect(settings);
+        let name = config.name.clone();
+        let (line, work) = connect(config);
         Router { name, line, task: tokio::spawn(work) }
     }
 
-    /// Connected.
-    pub(crate) async fn join(settings: Settings) -> Router {
-        let mut router = Router::start(settings);
+    /// Waits until it is connected.
+    pub(crate) async fn join(config: RedisConfig) -> Router {
+        let mut router = Router::start(config);
         router.connected().await;
         router
     }
@@ -227,7 +227,7 @@ impl Router {
         &self.line
     }
 
-    pub(crate) async fn say(&self, frame: impl Into<String>) {
+    pub(crate) async fn send_text(&self, frame: impl Into<String>) {
         self.send(Outgoing::Frame(Bytes::from(frame.into()))).await;
     }
 
@@ -236,15 +236,15 @@ impl Router {
             .await;
     }
 
-    /// The next thing is a frame, and this one.
-    pub(crate) async fn hear(&mut self) -> String {
+    /// The next item is this frame.
+    pub(crate) async fn receive(&mut self) -> String {
         match self.next().await {
             Incoming::Frame(frame) => String::from_utf8(frame.to_vec()).unwrap(),
             other => panic!("{other:?}, and not a frame"),
         }
     }
 
-    /// The next thing is that.
+    /// The next item is this one.
     pub(crate) async fn connected(&mut self) {
         match self.next().await {
             Incoming::Connected => {}
@@ -252,23 +252,23 @@ impl Router {
         }
     }
 
-    /// The next thing is a frame that somebody left, and this one.
+    /// The next item is this stored frame.
     pub(crate) async fn recall(&mut self) -> String {
         match self.next().await {
-            Incoming::Kept(frame) => String::from_utf8(frame.to_vec()).unwrap(),
+            Incoming::Stored(frame) => String::from_utf8(frame.to_vec()).unwrap(),
             other => panic!("{other:?}, and not left by anybody"),
         }
     }
 
-    pub(crate) async fn status(&mut self, holds: impl FnMut(&Status) -> bool) -> Status {
+    pub(crate) async fn status(&mut self, holds: impl FnMut(&TransportStatus) -> bool) -> TransportStatus {
         wait(&mut self.line.status, holds).await
     }
 
-    pub(crate) async fn clone_status(&self, holds: impl FnMut(&Status) -> bool) -> Status {
+    pub(crate) async fn clone_status(&self, holds: impl FnMut(&TransportStatus) -> bool) -> TransportStatus {
         wait(&mut self.line.status.clone(), holds).await
     }
 
-    /// Drops the near end, and waits for the far one.
+    /// Drops the transport and waits for its future.
     pub(crate) async fn end(self) {
         drop(self.line);
         tokio::time::timeout(Duration::from_secs(2), self.task).await.expect("it ends").unwrap();
@@ -287,9 +287,9 @@ impl Router {
 }
 
 async fn wait(
-    status: &mut tokio::sync::watch::Receiver<Status>,
-    holds: impl FnMut(&Status) -> bool,
-) -> Status {
+    status: &mut tokio::sync::watch::Receiver<TransportStatus>,
+    holds: impl FnMut(&TransportStatus) -> bool,
+) -> TransportStatus {
     let waited = tokio::time::timeout(LIMIT, status.wait_for(holds)).await.map(|it| it.unwrap().clone());
     waited.unwrap_or_else(|_| panic!("waited in vain: {:?}", *status.borrow()))
 }
@@ -298,7 +298,7 @@ thread_local! {
     static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is logged on this thread, which is one test's.
+/// Log lines of this thread, which belongs to one test.
 pub(crate) struct Log;
 
 impl Log {
@@ -311,13 +311,13 @@ impl Log {
         WRITTEN.with_borrow(|it| String::from_utf8(it.clone()).unwrap())
     }
 
-    /// Lines with these words.
+    /// Lines that contain a text.
     pub(crate) fn count(&self, words: &str) -> usize {
         self.text().lines().filter(|it| it.contains(words)).count()
     }
 
-    /// One subscriber for all tests, before any of them logs: those that come and go with tests are at times passed over
-    /// by threads that first log while there is none.
+    /// One subscriber for all tests, installed before any of them logs: a thread that first logs while there is none
+    /// may miss later subscribers.
     fn listen() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Page).init());

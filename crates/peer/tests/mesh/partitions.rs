@@ -1,17 +1,17 @@
-//! Partitions, sleep, and connections that cross.
+//! Partitions, suspension, and connections that cross.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use maitre_peer::Incoming;
-use maitre_peer::mesh::Settings;
+use maitre_peer::mesh::MeshConfig;
 use tokio::time::timeout;
 
 use crate::proxy::Proxy;
-use crate::router::{LIMIT, Router, meet, now, reach, settings, start};
+use crate::router::{LIMIT, Router, config, meet, now, reach, start};
 
-/// A router that others reach, and that reaches others, only through proxies.
+/// A router that is reachable, and reaches others, only through proxies.
 async fn behind(
     name: &str,
     own: (Proxy, tokio::sync::watch::Sender<Option<SocketAddr>>),
@@ -20,18 +20,18 @@ async fn behind(
     let (proxy, lead) = own;
     let peers: Vec<String> = peers.iter().map(|it| it.address.to_string()).collect();
     let advertise = Some(proxy.address.to_string());
-    let router = Router::new(Settings { advertise, ..settings(name, &peers) }).await;
+    let router = Router::new(MeshConfig { advertise, ..config(name, &peers) }).await;
     lead.send_replace(Some(router.address));
     (router, proxy)
 }
 
 #[tokio::test]
-async fn a_partition_is_noticed_within_five_seconds_and_its_end_within_two() {
+async fn a_partition_is_detected_within_five_seconds_and_its_end_within_two() {
     let (first, second) = (Proxy::new().await, Proxy::new().await);
     let (mut a, a_way) = behind("a", first, &[&second.0]).await;
     let (mut b, b_way) = behind("b", second, &[&a_way]).await;
     meet(&mut [&mut a, &mut b]).await;
-    // Signs of life have gone both ways.
+    // Heartbeats have gone both ways.
     a.until("members known", |it| it.bytes_in > 1_000).await;
     for _ in 0..2 {
         let since = now();
@@ -42,7 +42,7 @@ async fn a_partition_is_noticed_within_five_seconds_and_its_end_within_two() {
         let noticed = since.elapsed();
         assert!(noticed < Duration::from_secs(6), "{noticed:?}");
         a.until("trouble", |it| it.trouble.is_some()).await;
-        a.say("nobody hears this");
+        a.send_text("lost");
         while a.line.incoming.try_recv().is_ok() {}
         while b.line.incoming.try_recv().is_ok() {}
         let since = now();
@@ -61,13 +61,13 @@ async fn a_partition_is_noticed_within_five_seconds_and_its_end_within_two() {
 }
 
 #[tokio::test]
-async fn one_of_three_that_is_cut_off_is_missed_by_both_and_comes_back() {
+async fn one_of_three_routers_is_cut_off_and_returns() {
     let (first, second, third) = (Proxy::new().await, Proxy::new().await, Proxy::new().await);
     let (mut a, a_way) = behind("a", first, &[]).await;
     let (mut b, b_way) = behind("b", second, &[&a_way]).await;
     let (mut c, c_way) = behind("c", third, &[&a_way]).await;
     meet(&mut [&mut a, &mut b, &mut c]).await;
-    // With all ways cut nobody reaches anybody, configured or not.
+    // With all paths cut, no router reaches another, configured or not.
     [&a_way, &b_way, &c_way].into_iter().for_each(Proxy::cut);
     for router in [&mut a, &mut b, &mut c] {
         router.peers(&[]).await;
@@ -85,7 +85,7 @@ async fn both_dialling_at_once_leaves_one_connection() {
         let (mut a, mut a_way) = behind("a", first, &[&second.0]).await;
         let (mut b, mut b_way) = behind("b", second, &[&a_way]).await;
         meet(&mut [&mut a, &mut b]).await;
-        // Whatever was spare is closed, and what is left carries frames both ways.
+        // Surplus connections are closed, and the remaining one carries frames both ways.
         timeout(LIMIT, async {
             while *a_way.open.borrow_and_update() + *b_way.open.borrow_and_update() != 1 {
                 tokio::select! {
@@ -102,10 +102,10 @@ async fn both_dialling_at_once_leaves_one_connection() {
     }
 }
 
-/// A router on a thread of its own, which can be put to sleep as a whole.
+/// A router on a thread of its own, which can be suspended as a whole.
 struct Sleeper {
     address: SocketAddr,
-    /// Each is waited for until it is dropped.
+    /// Each is awaited until it is dropped.
     sleep: tokio::sync::mpsc::UnboundedSender<mpsc::Receiver<()>>,
 }
 
@@ -114,11 +114,11 @@ impl Sleeper {
         let (told, address) = mpsc::channel();
         let (sleep, mut naps) = tokio::sync::mpsc::unbounded_channel::<mpsc::Receiver<()>>();
         let body = async move {
-            let router = Router::new(settings(name, &[peer.to_string()])).await;
+            let router = Router::new(config(name, &[peer.to_string()])).await;
             told.send(router.address).unwrap();
             while let Some(nap) = naps.recv().await {
                 assert!(nap.recv().is_err(), "it ends when the other end is dropped");
-                router.say("good morning");
+                router.send_text("good morning");
             }
         };
         let run = move || {
@@ -130,7 +130,7 @@ impl Sleeper {
 }
 
 #[tokio::test]
-async fn one_who_sleeps_is_down_and_back_when_he_wakes() {
+async fn a_suspended_router_is_down_and_returns_when_it_resumes() {
     let mut a = start("a", &[]).await;
     let mut b = start("b", &[&a]).await;
     let sleeper = Sleeper::new("c", a.address);
