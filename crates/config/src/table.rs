@@ -10,8 +10,8 @@ mod trust;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use maitre_dispatch::brain::ATTEMPTS_MAX;
 use maitre_dispatch::observer::decision::DECISIONS_MAX;
+use maitre_dispatch::scheduler::ATTEMPTS_MAX;
 
 use super::field::Field;
 use super::knob::{Knob, Section};

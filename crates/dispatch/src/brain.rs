@@ -1,584 +1,293 @@
-//! Fleet, index and policy at one table: every event changes what we believe, and some ask for a decision.
-
-use std::sync::Arc;
+//! The driver: every event changes what is believed, and some ask for a decision.
+//!
+//! `Brain` holds the pending requests. `Parts` holds everything else: fleet, cache, scheduler, placer and observer. So a
+//! step looks its request up once and passes it on by reference. Methods of `Brain` are the steps that may concern
+//! several requests; methods of `Parts` are about one.
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{
-    ClassId, Instant, KvEvent, Promise, RequestId, Rng, StoredBlocks, TenantId, Tokens, WorkerId,
-};
-use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Evidence, Fleet, ModelId, Models, State, Wanted, WorkerSnapshot};
-use maitre_index::Planted;
-use maitre_policy::{Ask, Candidate, Strategy};
-use maitre_queue as queue;
+use maitre_base::{ClassId, Instant, KvEvent, RequestId, WorkerId};
+use maitre_fleet::{Evidence, Fleet, State};
+use maitre_queue::Limits;
+use maitre_queue::wait_queue::Waiting;
 
-use crate::cache::{BLOCK_TOKENS, Cache, Held, Prompt};
-use crate::event::{Arrival, Effect, Event, Failure, Form, Refusal};
-use crate::observer::decision::{Opening, Outcome};
-use crate::observer::dirty::DirtySet;
-use crate::observer::forecast::{Forecast, Foreseen};
-use crate::observer::hot::Prefixes;
+use crate::cache::Cache;
+use crate::capacity;
+use crate::event::{Effect, Event, Failure};
+use crate::observer::decision::Outcome;
+use crate::observer::forecast::Prediction;
+use crate::observer::hot::Hot;
 use crate::observer::ring::Ring;
-use crate::observer::shadow::Shadows;
+use crate::observer::shadow::ShadowScore;
+use crate::observer::{Fact, Observer};
+use crate::peers::Outbox;
+use crate::placer::Placer;
 use crate::placer::in_use::InUse;
-use crate::reservations;
-use crate::scheduler::retry_budget::Budget;
+use crate::placer::strategies::Strategies;
+use crate::request::PendingRequest;
+use crate::scheduler::{Context, Scheduler};
 use crate::settings::Settings;
 
-mod consider;
-mod hear;
+mod arrival;
+mod attempt;
+mod explain;
 mod learn;
-mod number;
-mod placement;
-mod pool;
-mod recall;
+mod models;
+mod peer_updates;
+mod plan;
+mod queue;
 pub mod reconfigure;
-mod record;
-mod tell;
-mod wait;
+mod worker_ids;
 
-use hear::{EarlyPins, Routers};
-use pool::Pool;
-use wait::{Freed, InLine};
-
-/// Most attempts of one request, those included that never reached a worker.
-pub const ATTEMPTS_MAX: u32 = 8;
-
-/// A request between its arrival and its end.
-#[derive(Clone, Debug)]
-struct PendingRequest {
-    wanted: Wanted,
-    ask: Ask,
-    size: Size,
-    decodes: Decodes,
-    form: Form,
-    class: ClassId,
-    tenant: TenantId,
-    arrived: Instant,
-    /// When its first token must be out, if it said so.
-    deadline: Option<Instant>,
-    /// Until when it may stand in line: till then, or as long as its class allows.
-    patience: Option<Instant>,
-    /// The workers that may take it, by their model.
-    pool: u64,
-    line: InLine,
-    prompt: Option<Prompt>,
-    /// Where it is seated now; none between a failed attempt and the refusal.
-    placement: Option<Attempt>,
-    tried: Vec<WorkerId>,
-    /// Attempts that reached a worker and failed.
-    failovers: u32,
-    /// How the last attempt failed.
-    failure: Option<Failure>,
-    /// Where it was called back from, each time.
-    recalled: Vec<WorkerId>,
-    spending: Spending,
-}
-
-/// What a request took of what its tenant may have.
-#[derive(Clone, Copy, Debug, Default)]
-struct Spending {
-    taken: queue::Taken,
-    /// Whether other routers are told.
-    is_told: bool,
-}
-
-impl PendingRequest {
-    /// What it will come to, in all.
-    fn tokens(&self) -> u64 {
-        (self.ask.prefill + self.ask.decode).0
-    }
-}
-
-/// A placement, and what we will want to know of it later.
-#[derive(Clone, Copy, Debug)]
-struct Attempt {
-    worker: WorkerId,
-    promise: Promise,
-    at: Instant,
-    /// Tokens to prefill there before its first token: those ahead of it and its own.
-    prefill_ahead: u64,
-    planted: Option<Planted>,
-    /// What it holds there. Noted, for what is an adapter may change while it is open.
-    adapter: Option<ModelId>,
-    /// Requests there when it was seated, and when its first token came.
-    company: u32,
-    first: Option<(Instant, u32)>,
-    /// What it had to prefill.
-    prefill: Tokens,
-    /// Where its answer was last looked at.
-    mark: Option<Mark>,
-    /// Whether its prompt is counted among what is used and held there.
-    is_noted: bool,
-    /// The number of its record; zero if there is none.
-    decision: u64,
-    foreseen: Option<Foreseen>,
-}
-
-/// A moment in an answer, and what its worker had then.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    at: Instant,
-    pieces: u32,
-    requests: u32,
-    /// All that it had prefilled.
-    done: Tokens,
-}
-
-/// What must be known of a prompt before it can be looked up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The model that will compute it, whatever name or adapter was asked for; none if nobody lists it.
-    pub model: Option<Arc<str>>,
-    pub adapter: Option<Arc<str>>,
-    /// Units in a block.
-    pub block: u32,
-    /// Whether any worker that may take it reports its cache: only then do its very tokens matter.
-    pub reported: bool,
-    pub reader: Reader,
-}
-
-/// Who wants a prompt by its prefixes, the first of those who do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// The strategy in charge: the prompt comes with the arrival, and so does the size that its tokens tell.
-    Strategy,
-    /// A shadow: the prompt comes with the arrival, but its size is what it would be if nobody had read it. Picks are
-    /// what they would be without a shadow.
-    Shadow,
-    /// Only whoever takes traffic down: it must not come with the arrival.
-    Record,
-}
+pub use plan::{Plan, Reader};
 
 #[derive(Debug)]
 pub struct Brain {
+    /// By request id.
+    pending: NumberMap<PendingRequest>,
+    parts: Parts,
+    /// Scratch: the requests that may go next.
+    next: Vec<RequestId>,
+}
+
+/// Everything but the pending requests.
+#[derive(Debug)]
+struct Parts {
     settings: Settings,
     fleet: Fleet,
     cache: Cache,
-    /// Only where a strategy needs it.
-    in_use: Option<InUse>,
-    /// Blocks that the blocks of all workers of a model are multiples of, by the model's number.
-    grains: NumberMap<u32>,
-    /// One a model, since turns and pins of different models must not mix.
-    strategies: NumberMap<Strategy>,
-    /// For requests whose model nobody lists, or that name none.
-    unlisted: Strategy,
-    open: NumberMap<PendingRequest>,
-    /// By the number of the model.
-    pools: NumberMap<Pool>,
-    /// Those in line for one worker alone.
-    awaited: reservations::All,
-    /// Requests in line, in all pools.
-    waiting: usize,
-    /// Workers have gone, or serve something else, since we last asked whether those in line still have anybody
-    /// to wait for.
-    fleet_changed: bool,
-    /// When we last looked who can go.
-    looked: Instant,
-    /// What tenants have had of what they may have.
-    allowances: queue::Allowances,
-    budget: Budget,
-    rng: Rng,
-    // Other routers.
-    routers: Routers,
-    /// None if there is nobody to tell.
-    dirty: Option<DirtySet>,
-    /// When all that was learned of workers was last told.
-    judged: Instant,
-    early_pins: EarlyPins,
-    // For people. Nothing of it is ever read by a strategy in charge.
-    ring: Ring,
-    forecast: Forecast,
-    prefixes: Prefixes,
-    shadows: Shadows,
-    // Scratch, so that a decision allocates nothing per worker.
-    snapshots: Vec<WorkerSnapshot>,
-    held: Vec<Held>,
-    openings: Vec<Opening>,
-    candidates: Vec<Candidate>,
-    /// The snapshot behind each candidate.
-    places: Vec<usize>,
-    found: Vec<RequestId>,
+    /// Greatest common divisor of the block sizes of a model's workers, by the model's number.
+    block_grains: NumberMap<u32>,
+    scheduler: Scheduler,
+    placer: Placer,
+    observer: Observer,
+}
+
+/// Where an event may have made room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freed {
+    Nowhere,
+    At(WorkerId),
+    Anywhere,
 }
 
 impl Brain {
     pub fn new(settings: Settings) -> Brain {
+        let strategies = Strategies::new(settings.strategy, settings.knobs);
+        let in_use = settings.needs().in_use.then(InUse::default);
         Brain {
-            fleet: Fleet::new(settings.health),
-            cache: Cache::new(settings.index),
-            in_use: settings.needs().in_use.then(InUse::default),
-            grains: NumberMap::default(),
-            strategies: NumberMap::default(),
-            unlisted: Strategy::new(settings.strategy, settings.knobs),
-            open: NumberMap::default(),
-            pools: NumberMap::default(),
-            awaited: reservations::All::default(),
-            waiting: 0,
-            fleet_changed: false,
-            looked: Instant::ZERO,
-            allowances: queue::Allowances::new(),
-            budget: Budget::new(settings.budget),
-            rng: Rng::new(settings.seed),
-            routers: Routers::default(),
-            dirty: settings.shares.then(DirtySet::default),
-            judged: Instant::ZERO,
-            early_pins: EarlyPins::default(),
-            ring: Ring::new(settings.explain.decisions),
-            forecast: Forecast::default(),
-            prefixes: Prefixes::default(),
-            shadows: Shadows::new(&settings.shadows, settings.knobs, settings.shadow_sample, settings.seed),
-            snapshots: Vec::new(),
-            held: Vec::new(),
-            openings: Vec::new(),
-            candidates: Vec::new(),
-            places: Vec::new(),
-            found: Vec::new(),
-            settings,
+            pending: NumberMap::default(),
+            parts: Parts {
+                fleet: Fleet::new(settings.health),
+                cache: Cache::new(settings.index),
+                block_grains: NumberMap::default(),
+                scheduler: Scheduler::new(settings.budget),
+                placer: Placer::new(strategies, in_use, settings.seed),
+                observer: Observer::new(settings.watch(), settings.shares, settings.seed),
+                settings,
+            },
+            next: Vec::new(),
         }
     }
 
     pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+        &self.parts.fleet
     }
 
     pub fn cache(&self) -> &Cache {
-        &self.cache
+        &self.parts.cache
     }
 
-    /// How to name the prompt of a request for this model; none if its strategy does not go by caches and
-    /// nobody else wants it.
-    pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
-        let known = model.and_then(|name| self.fleet.model(name));
-        let strategy = known.and_then(|it| self.strategies.get(&u64::from(it.0))).unwrap_or(&self.unlisted);
-        let reader = match strategy.name().needs().cache {
-            true => Reader::Strategy,
-            false if self.settings.shadows.iter().any(|it| it.needs().cache) => Reader::Shadow,
-            false if self.settings.reads_all => Reader::Record,
-            false => return None,
-        };
-        let anyone = || self.fleet.workers().find_map(|it| self.fleet.base_of(it.id));
-        let base = match model {
-            Some(_) => known.map(|it| self.fleet.base(it)),
-            None => anyone(),
-        };
-        let name = base.and_then(|it| self.fleet.name(it)).cloned();
-        let adapter = known.filter(|&it| self.fleet.is_adapter(it)).and_then(|it| self.fleet.name(it));
-        Some(Plan {
-            model: name,
-            adapter: adapter.cloned(),
-            block: base.and_then(|it| self.grains.get(&u64::from(it.0))).copied().unwrap_or(BLOCK_TOKENS),
-            reported: reader != Reader::Record && self.cache.anyone_reports(),
-            reader,
-        })
+    pub fn settings(&self) -> &Settings {
+        &self.parts.settings
     }
 
     /// Requests that have arrived and not ended.
     pub fn open(&self) -> usize {
-        self.open.len()
+        self.pending.len()
     }
 
-    /// Where a request is seated now.
+    /// The worker that a request is placed at.
     pub fn worker_of(&self, request: RequestId) -> Option<WorkerId> {
-        self.open.get(&request.0)?.placement.map(|it| it.worker)
+        self.pending.get(&request.0)?.worker()
+    }
+
+    /// What waits in this class.
+    pub fn waiting(&self, class: ClassId) -> Waiting {
+        self.parts.scheduler.waiting_in(class)
+    }
+
+    /// When the brain wants a `Tick` though nothing has happened.
+    pub fn due(&self) -> Option<Instant> {
+        self.parts.scheduler.due()
+    }
+
+    /// The concurrency limit of a worker; none while the queue is off.
+    pub fn limits(&self, worker: WorkerId) -> Option<Limits> {
+        let queue = &self.parts.settings.queue;
+        let worker = self.parts.fleet.worker(worker).filter(|_| queue.enabled)?;
+        Some(capacity::limits(worker.scale, queue.caps()))
+    }
+
+    /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.
+    pub fn limit_share(&self) -> f64 {
+        self.parts.scheduler.limit_share()
+    }
+
+    /// The latest decisions.
+    pub fn decisions(&self) -> &Ring {
+        self.parts.observer.ring()
+    }
+
+    /// How shadows have done since they began.
+    pub fn shadows(&self) -> impl Iterator<Item = ShadowScore> {
+        self.parts.observer.shadows().scores()
+    }
+
+    /// How good recent predictions of first tokens were.
+    pub fn prediction(&self) -> Prediction {
+        self.parts.observer.forecast().prediction()
+    }
+
+    /// The prefixes that recent prompts have in common, those with the most tokens first.
+    pub fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
+        self.parts.observer.prefixes().hottest(now, limit)
+    }
+
+    /// Whether there is anything to publish to other routers.
+    pub fn has_outbox(&self) -> bool {
+        self.parts.observer.has_outbox()
+    }
+
+    /// Moves what is to be published into `outbox`. The lists are swapped with the caller's, which should be empty: then
+    /// this takes microseconds and allocates nothing.
+    pub fn take_outbox(&mut self, outbox: &mut Outbox) {
+        self.parts.observer.take_outbox(&self.parts.fleet, outbox);
     }
 
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
-        // Most of the time nobody waits, and it does not matter who has room.
-        let freed = if self.waiting > 0 { self.frees(&event) } else { Freed::Nobody };
-        self.believe(now, event, effects);
-        self.serve_all(now, freed, effects);
+        // While no request waits, it does not matter where there is room.
+        let freed = if self.parts.scheduler.waiting() > 0 { self.freed_by(&event) } else { Freed::Nowhere };
+        self.apply(now, event, effects);
+        self.serve_queues(now, freed, effects);
     }
 
-    fn believe(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
+    fn apply(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         match event {
-            Event::WorkerJoined { url } => self.joined(now, url, effects),
-            Event::WorkerGone { worker } => self.gone(now, worker, effects),
+            Event::WorkerJoined { url } => self.worker_joined(now, url, effects),
+            Event::WorkerGone { worker } => self.parts.worker_left(now, worker, effects),
             Event::WorkerDrained { worker, draining } => {
-                self.fleet.drain(worker, draining);
-                self.fleet_changed = true;
+                self.parts.fleet.drain(worker, draining);
+                self.parts.scheduler.fleet_changed();
             }
-            Event::WorkerWeighed { worker, weight } => self.fleet.weigh(worker, weight),
-            Event::Probed { worker, evidence } => self.see(now, worker, evidence, effects),
-            Event::ModelsReported { worker, cards } => self.learn_models(worker, cards),
-            Event::LoadReported { worker, load } => {
-                self.fleet.report(now, worker, load);
-                let capacity = self.fleet.worker(worker).and_then(maitre_fleet::Worker::capacity);
-                self.cache.size(worker, load.block_size, capacity);
-                self.cut_alike(worker);
-            }
+            Event::WorkerWeighed { worker, weight } => self.parts.fleet.weigh(worker, weight),
+            Event::Probed { worker, evidence } => self.parts.see(now, worker, evidence, effects),
+            Event::ModelsReported { worker, cards } => self.parts.learn_models(worker, cards),
+            Event::LoadReported { worker, load } => self.parts.load_reported(now, worker, load),
             Event::AdaptersReported { worker, slots, loaded } => {
-                self.fleet.report_adapters(worker, slots, loaded);
+                self.parts.fleet.report_adapters(worker, slots, loaded);
             }
             Event::CacheChanged { worker, event } => match event {
-                KvEvent::Stored(blocks) => self.stored(worker, &blocks),
-                KvEvent::Removed { names, tier } => self.cache.removed(worker, names, tier),
-                KvEvent::Cleared => self.cache.clear(worker),
+                KvEvent::Stored(blocks) => self.parts.blocks_stored(worker, &blocks),
+                KvEvent::Removed { names, tier } => self.parts.cache.removed(worker, names, tier),
+                KvEvent::Cleared => self.parts.cache.clear(worker),
             },
-            Event::TrustChanged { worker, trust } => self.cache.trust_changed(worker, trust),
+            Event::TrustChanged { worker, trust } => self.parts.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, worker, failure } => {
-                if let Some(evidence) = failure.evidence() {
-                    self.see(now, worker, evidence, effects);
-                }
-                // What became of an attempt that nobody wants any more is news of its worker alone.
-                if self.worker_of(request) == Some(worker) {
-                    self.failed(now, request, failure, effects);
-                }
+                self.attempt_failed(now, (request, worker), failure, effects);
             }
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
-            Event::Declined { request } => self.close_with(now, request, Outcome::Declined, effects),
-            Event::BrokeOff { request } => self.close_with(now, request, Outcome::BrokeOff, effects),
-            Event::Left { request } => self.close_with(now, request, Outcome::Left, effects),
-            Event::Peers(news) => self.hear(now, news, effects),
+            Event::Declined { request } => self.ended(now, request, Outcome::Declined, effects),
+            Event::BrokeOff { request } => self.ended(now, request, Outcome::BrokeOff, effects),
+            Event::Left { request } => self.ended(now, request, Outcome::Left, effects),
+            Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
             Event::Tick => self.tick(now, effects),
         }
     }
 
-    fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence, effects: &mut Vec<Effect>) {
-        let change = self.fleet.see(now, worker, evidence);
-        if evidence == Evidence::Refused {
-            self.cache.refused(worker);
-        }
-        effects.extend(change.map(Effect::Changed));
-        self.fleet_changed |= change.is_some_and(|it| it.to.is_out());
-        if change.is_some() {
-            self.tell_judged(worker);
-        }
-        // A doubt raised by traffic is settled by a probe, at once.
-        if change.is_some_and(|it| matches!(it.to, State::Suspect { .. })) {
-            effects.push(Effect::Probe { worker });
+    /// Where this event may make room.
+    fn freed_by(&self, event: &Event<'_>) -> Freed {
+        let at = |request: &RequestId| self.worker_of(*request).map_or(Freed::Nowhere, Freed::At);
+        match event {
+            Event::FirstToken { request, .. }
+            | Event::Finished { request, .. }
+            | Event::Failed { request, .. }
+            | Event::Declined { request }
+            | Event::BrokeOff { request }
+            | Event::Left { request } => at(request),
+            Event::LoadReported { worker, .. }
+            | Event::WorkerDrained { worker, .. }
+            | Event::Probed { worker, .. }
+            | Event::ModelsReported { worker, .. }
+            | Event::AdaptersReported { worker, .. } => Freed::At(*worker),
+            Event::Tick => Freed::Anywhere,
+            Event::Peers(update) => self.parts.freed_elsewhere(update),
+            Event::Arrived(_)
+            | Event::WorkerJoined { .. }
+            | Event::WorkerGone { .. }
+            | Event::WorkerWeighed { .. }
+            | Event::Streamed { .. }
+            | Event::CacheChanged { .. }
+            | Event::TrustChanged { .. } => Freed::Nowhere,
         }
     }
 
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let mut changes = Vec::new();
-        self.fleet.settle(now, &mut changes);
-        self.cache.tick(now);
+        self.parts.fleet.settle(now, &mut changes);
+        self.parts.cache.tick(now);
         self.presume_prefilled(now);
-        self.count_workers();
-        self.tell_learned(now);
-        if std::mem::take(&mut self.fleet_changed) {
+        self.parts.scheduler.count_workers(&self.parts.fleet);
+        self.parts.observer.tick(now, &self.parts.fleet);
+        if self.parts.scheduler.take_fleet_changed() {
             self.refuse_stranded(effects);
         }
-        changes.iter().for_each(|it| self.tell_judged(it.worker));
-        effects.extend(changes.into_iter().map(Effect::Changed));
-    }
-
-    fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
-        let seen = self.fleet.models_seen();
-        self.fleet.learn_models(worker, cards);
-        self.fleet_changed = true;
-        for card in cards {
-            let Some(model) = self.fleet.model(card.name) else { continue };
-            self.strategies.entry(u64::from(model.0)).or_insert_with(|| {
-                let own = self.settings.strategies.get(card.name).copied();
-                Strategy::new(own.unwrap_or(self.settings.strategy), self.settings.knobs)
-            });
-        }
-        if self.fleet.models_seen() > seen {
-            self.hear_early_pins();
-        }
-        self.cut_alike(worker);
-    }
-
-    /// Finds the block that suits all workers of this one's model.
-    fn cut_alike(&mut self, worker: WorkerId) {
-        let Some(base) = self.fleet.base_of(worker) else { return };
-        let same = self.fleet.workers().filter(|it| it.models != Models::Unknown);
-        let same = same.filter(|it| self.fleet.base_of(it.id) == Some(base));
-        let grain = same.fold(0, |sum, it| common(sum, self.cache.block(it.id)));
-        self.grains.insert(u64::from(base.0), grain.max(1));
-    }
-
-    fn stored(&mut self, worker: WorkerId, blocks: &StoredBlocks<'_>) {
-        let model = self.fleet.base_of(worker).and_then(|it| self.fleet.name(it));
-        let model = model.map_or("", |it| it);
-        let before = self.cache.block(worker);
-        self.cache.stored(worker, model, blocks);
-        if self.cache.block(worker) != before {
-            self.cut_alike(worker);
+        for change in changes {
+            self.parts.observer.on(Fact::HealthChanged { worker: change.worker });
+            effects.push(Effect::Changed(change));
         }
     }
 
-    fn arrived(&mut self, now: Instant, arrival: &Arrival<'_>, effects: &mut Vec<Effect>) {
-        self.budget.earn(now);
-        let request = arrival.request;
-        let wanted = match self.wanted(arrival.model) {
-            Ok(wanted) => wanted,
-            Err(refusal) => return effects.push(Effect::Refuse { request, refusal }),
-        };
-        let mut open = self.opened(now, arrival, wanted);
-        let queue = &self.settings.queue;
-        if queue.enabled {
-            let terms = queue.terms(arrival.tenant);
-            open.spending = match self.allowances.take(now, arrival.tenant, terms, open.tokens()) {
-                Ok(taken) => Spending { taken, is_told: self.is_spending_told(&open) },
-                Err(retry_after) => {
-                    let refusal = Refusal::RateLimited { retry_after };
-                    return effects.push(Effect::Refuse { request, refusal });
-                }
-            };
-            self.tell_spent(&open);
+    /// An attempt failed. News of an attempt that the request has left behind concerns its worker alone.
+    fn attempt_failed(
+        &mut self,
+        now: Instant,
+        (request, worker): (RequestId, WorkerId),
+        failure: Failure,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(evidence) = failure.evidence() {
+            self.parts.see(now, worker, evidence, effects);
         }
-        self.open.insert(request.0, open);
-        self.admit(now, request, Refusal::NoWorker, effects);
-    }
-
-    /// A request as it is known before anything was decided.
-    fn opened(&self, now: Instant, arrival: &Arrival<'_>, wanted: Wanted) -> PendingRequest {
-        let estimate = self.fleet.estimate(model_of(wanted));
-        let work = estimate.work(arrival.size, arrival.answer_max, arrival.decodes);
-        let ask = Ask {
-            prefill: work.prompt,
-            decode: work.answer,
-            session: arrival.session,
-            head: arrival.head,
-            tie: self.tie(arrival, wanted),
-            attempt: 0,
-        };
-        let queue = &self.settings.queue;
-        let class = ClassId(arrival.class.0.min(queue.classes.len() as u8 - 1));
-        let deadline = arrival.deadline.filter(|_| queue.enabled);
-        let patience = deadline.or_else(|| queue.classes[class.index()].deadline.map(|it| now + it));
-        PendingRequest {
-            class,
-            tenant: arrival.tenant,
-            arrived: now,
-            deadline,
-            patience,
-            pool: self.pool_of(wanted),
-            line: InLine::default(),
-            wanted,
-            ask,
-            size: arrival.size,
-            decodes: arrival.decodes,
-            form: arrival.form,
-            prompt: arrival.prompt.cloned(),
-            placement: None,
-            tried: Vec::new(),
-            failovers: 0,
-            failure: None,
-            recalled: Vec::new(),
-            spending: Spending::default(),
+        if self.worker_of(request) == Some(worker) {
+            self.retry_or_refuse(now, request, failure, effects);
         }
-    }
-
-    fn wanted(&self, model: Option<&str>) -> Result<Wanted, Refusal> {
-        let wanted = match model.map(|name| self.fleet.model(name)) {
-            Some(Some(model)) => Wanted::Model(model),
-            Some(None) => Wanted::Unlisted,
-            None if self.fleet.all_alike() => Wanted::Anything,
-            None => return Err(Refusal::ModelRequired),
-        };
-        match wanted {
-            _ if self.fleet.anyone_serves(wanted) => Ok(wanted),
-            Wanted::Unlisted if self.fleet.anyone_listed() => Err(Refusal::UnknownModel),
-            _ => Err(Refusal::NoWorker),
-        }
-    }
-
-    fn first_token(&mut self, now: Instant, request: RequestId, worker: WorkerId, effects: &mut Vec<Effect>) {
-        // One that was called back too late: its client has its answer, and it wants no other placement.
-        self.leave_line(request);
-        if self.worker_of(request).is_some_and(|it| it != worker)
-            && let Some(place) = self.unseat(request)
-        {
-            self.note_end(now, &place, Outcome::Recalled, None);
-        }
-        let Some(open) = self.open.get_mut(&request.0) else { return };
-        let Some(place) = open.placement.as_mut() else { return };
-        self.fleet.prefilled(now, worker, &mut place.promise);
-        if let Some(prompt) = open.prompt.as_ref().filter(|_| place.is_noted) {
-            self.cache.prefilled(now, worker, prompt);
-        }
-        if let Some(dirty) = &mut self.dirty {
-            dirty.promise(worker);
-        }
-        // An answer in one piece tells when it ended, not when it began.
-        if open.form == Form::Stream && open.decodes == Decodes::Yes {
-            let there = self.fleet.worker(worker);
-            let (requests, done) =
-                there.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));
-            place.first = Some((now, requests));
-            place.mark = Some(Mark { at: now, pieces: 1, requests, done });
-            let (ahead, took) = (place.prefill_ahead, now.since(place.at));
-            self.fleet.learn_first_token(worker, ahead, took);
-            let place = *place;
-            self.note_first_token(now, &place);
-        }
-        self.see(now, worker, Evidence::Answered, effects);
-    }
-
-    /// Answers in one piece do not say when their prefill is done: it is when it should be.
-    fn presume_prefilled(&mut self, now: Instant) {
-        for open in self.open.values_mut().filter(|it| it.form == Form::Whole) {
-            let Some(place) = open.placement.as_mut().filter(|it| !it.promise.prefilled) else { continue };
-            let Some(worker) = self.fleet.worker(place.worker) else { continue };
-            if now.since(place.at).as_secs_f64() >= worker.rates.prefill.at(place.prefill_ahead as f64) {
-                self.fleet.prefilled(now, place.worker, &mut place.promise);
-                if let Some(dirty) = &mut self.dirty {
-                    dirty.promise(place.worker);
-                }
-            }
-        }
-    }
-
-    fn finished(&mut self, now: Instant, request: RequestId, counted: Option<Counted>, pieces: u32) {
-        self.mark(now, request, pieces);
-        let Some((open, place)) = self.close(request) else { return };
-        if let Some(place) = place {
-            self.note_end(now, &place, Outcome::Answered, counted);
-            // The pieces of a stream are about its tokens; those of one body are nothing.
-            let pieces = (open.form == Form::Stream).then_some(u64::from(pieces));
-            let answer = counted.and_then(|it| it.answer).or(pieces);
-            // To count tokens takes no prefill, and to embed takes no steps.
-            if let (Decodes::Yes, Some(answer)) = (open.decodes, answer) {
-                let steps = u32::try_from(answer.saturating_sub(1)).unwrap_or(u32::MAX);
-                self.learn_pace(now, open.form, &place, steps);
-                self.settle_charge(&open, answer);
-                self.fleet.learn_length(place.prefill, answer);
-            }
-            self.learn_cache(&open, &place, counted);
-        }
-        let model = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it));
-        if let (Some(estimate), Some(counted)) = (model, counted) {
-            estimate.learn(open.size, counted, open.decodes);
-        }
-    }
-
-    fn close_with(&mut self, now: Instant, request: RequestId, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let Some(place) = self.close(request).and_then(|it| it.1) else { return };
-        self.note_end(now, &place, outcome, None);
-        match outcome {
-            Outcome::Declined => self.see(now, place.worker, Evidence::Answered, effects),
-            Outcome::BrokeOff => self.see(now, place.worker, Evidence::Broke, effects),
-            _ => {}
-        }
-    }
-
-    /// Ends a request, whatever became of it, and tells where it sat.
-    fn close(&mut self, request: RequestId) -> Option<(PendingRequest, Option<Attempt>)> {
-        self.leave_line(request);
-        let place = self.unseat(request);
-        let open = self.open.remove(&request.0)?;
-        Some((open, place))
     }
 }
 
-/// The greatest common divisor.
-fn common(one: u32, other: u32) -> u32 {
-    match other {
-        0 => one,
-        _ => common(other, one % other),
+impl Parts {
+    /// Takes evidence about a worker's health.
+    fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence, effects: &mut Vec<Effect>) {
+        let change = self.fleet.see(now, worker, evidence);
+        if evidence == Evidence::Refused {
+            self.cache.refused(worker);
+        }
+        let Some(change) = change else { return };
+        effects.push(Effect::Changed(change));
+        if change.to.is_out() {
+            self.scheduler.fleet_changed();
+        }
+        self.observer.on(Fact::HealthChanged { worker });
+        // A probe settles at once what traffic made doubtful.
+        if matches!(change.to, State::Suspect { .. }) {
+            effects.push(Effect::Probe { worker });
+        }
     }
-}
 
-fn model_of(wanted: Wanted) -> Option<ModelId> {
-    match wanted {
-        Wanted::Model(model) => Some(model),
-        Wanted::Anything | Wanted::Unlisted => None,
+    fn promise_changed(&mut self, worker: WorkerId) {
+        self.observer.on(Fact::PromiseChanged { worker });
     }
 }
 

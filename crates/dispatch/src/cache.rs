@@ -264,7 +264,7 @@ impl Cache {
     }
 
     /// The prompt was sent there.
-    pub(crate) fn seated(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) -> Option<Planted> {
+    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) -> Option<Planted> {
         let size = self.block(worker);
         let chain = chain(prompt, size, &mut self.links)?;
         let planted = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);

@@ -258,7 +258,7 @@ pub struct Placement {
     pub deadline: Option<Instant>,
 }
 
-/// Why a request is not seated.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No worker lists this model.
@@ -275,4 +275,11 @@ pub enum Refusal {
     Deadline { retry_after: Duration },
     /// Every attempt we allow ourselves failed.
     Failed { last: Failure },
+}
+
+impl Refusal {
+    /// The refusal of a request that has no worker left, by how its last attempt failed.
+    pub(crate) fn without_worker(failure: Option<Failure>) -> Refusal {
+        failure.map_or(Refusal::NoWorker, |last| Refusal::Failed { last })
+    }
 }

@@ -5,10 +5,12 @@
 
 pub mod brain;
 pub mod cache;
+mod capacity;
 pub mod event;
 pub mod observer;
 pub mod peers;
-mod placer;
+pub mod placer;
+mod request;
 mod reservations;
 pub mod scheduler;
 pub mod settings;

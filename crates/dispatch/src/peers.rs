@@ -55,7 +55,7 @@ pub enum PeerUpdate<'a> {
         more: Spent,
     },
     /// A prompt was sent to this worker.
-    Seated {
+    Placed {
         worker: u64,
         prompt: &'a Prompt,
     },
@@ -77,7 +77,7 @@ pub struct Outbox {
     /// Model, session, worker.
     pub pinned: Vec<(u64, u64, u64)>,
     pub spent: Vec<(u64, TenantId, Spent)>,
-    pub seated: Vec<(u64, Prompt)>,
+    pub placed: Vec<(u64, Prompt)>,
     /// What was dropped because nobody fetched it.
     pub dropped: u64,
 }
@@ -86,19 +86,19 @@ impl Outbox {
     /// Nothing, with room for as much as there was. To let many prompts go takes time: better before
     /// `Brain::take_outbox`, which does it too, than behind the lock that guards the brain.
     pub fn clear(&mut self) {
-        let Outbox { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        let Outbox { promised, judged, gone, pinned, spent, placed, dropped } = self;
         promised.clear();
         judged.clear();
         gone.clear();
         pinned.clear();
         spent.clear();
-        seated.clear();
+        placed.clear();
         *dropped = 0;
     }
 
     pub fn is_empty(&self) -> bool {
-        let Outbox { promised, judged, gone, pinned, spent, seated, dropped } = self;
+        let Outbox { promised, judged, gone, pinned, spent, placed, dropped } = self;
         let of_workers = promised.is_empty() && judged.is_empty() && gone.is_empty();
-        of_workers && pinned.is_empty() && spent.is_empty() && seated.is_empty() && *dropped == 0
+        of_workers && pinned.is_empty() && spent.is_empty() && placed.is_empty() && *dropped == 0
     }
 }

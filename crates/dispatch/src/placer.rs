@@ -1,3 +1,272 @@
-//! Which worker takes a request.
+//! Which worker takes a request: what is believed of the fleet goes in, a choice comes out.
+//!
+//! `Placer::choose` serves requests and `explain` alike, and shadows pick through the same `Decider`. It writes to its
+//! own scratch only. What a strategy remembers of a pick (its turn, its pins, its dice) is kept in a `Mode::Commit` and
+//! left as it was in a `Mode::DryRun`. Promises, queues and records follow from the choice, elsewhere.
 
 pub(crate) mod in_use;
+pub(crate) mod pins;
+pub(crate) mod strategies;
+pub(crate) mod survey;
+
+use maitre_base::{ClassId, Instant, Rng, WorkerId};
+use maitre_fleet::{Fleet, ModelId, Wanted};
+use maitre_policy::{Ask, Candidate, Pick, Strategy};
+use maitre_queue::knee::Caps;
+
+use crate::cache::{Cache, Prompt, Question};
+use crate::reservations::Reservations;
+use in_use::InUse;
+use pins::EarlyPins;
+use strategies::{Decider, Strategies};
+use survey::{Beliefs, Opening, Survey};
+
+/// A request as the placer sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query<'a> {
+    pub(crate) wanted: Wanted,
+    pub(crate) ask: &'a Ask,
+    pub(crate) class: ClassId,
+    pub(crate) prompt: Option<&'a Prompt>,
+    /// Workers at which it failed.
+    pub(crate) tried: &'a [WorkerId],
+    /// When its first token is due.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Query<'_> {
+    pub(crate) fn model(&self) -> Option<ModelId> {
+        model_of(self.wanted)
+    }
+}
+
+pub(crate) fn model_of(wanted: Wanted) -> Option<ModelId> {
+    match wanted {
+        Wanted::Model(model) => Some(model),
+        Wanted::Anything | Wanted::Unlisted => None,
+    }
+}
+
+/// What is believed of the workers, at one instant. The cache is borrowed mutably for its scratch, and because a real
+/// look-up refreshes what it finds.
+pub(crate) struct World<'a> {
+    pub(crate) now: Instant,
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) cache: &'a mut Cache,
+    pub(crate) reservations: &'a Reservations,
+}
+
+/// By which rules a worker is open to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admission {
+    pub(crate) caps: Caps,
+    /// The part of each worker that the request's class may use.
+    pub(crate) part: f64,
+    /// Routers that share the fleet.
+    pub(crate) routers: u32,
+    /// Whether long prompts must not delay the first tokens of others.
+    pub(crate) is_considerate: bool,
+}
+
+/// How a choice is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// None while the queue is off: every worker is open to every request.
+    pub(crate) admission: Option<Admission>,
+    /// Whether the request may wait for a busy worker.
+    pub(crate) may_reserve: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The strategy remembers the pick.
+    Commit,
+    /// The strategy and its dice stay as they were.
+    DryRun,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice {
+    Place(Picked),
+    /// Waiting for this busy worker is cheaper than any free one.
+    Reserve(Picked),
+    /// Every worker is busy.
+    Wait,
+    /// The first token would come too late from every worker.
+    TooLate,
+    /// No healthy worker serves the request.
+    NoWorker,
+}
+
+impl Choice {
+    pub(crate) fn picked(self) -> Option<Picked> {
+        match self {
+            Choice::Place(picked) | Choice::Reserve(picked) => Some(picked),
+            Choice::Wait | Choice::TooLate | Choice::NoWorker => None,
+        }
+    }
+}
+
+/// The worker that was picked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Picked {
+    /// Its place among the survey's snapshots.
+    pub(crate) place: usize,
+    /// The pick among the survey's candidates.
+    pub(crate) pick: Pick,
+    /// Whether the strategy's prices are those of this pick.
+    pub(crate) is_priced: bool,
+    /// The session that this pick has pinned, if it did.
+    pub(crate) pinned: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Placer {
+    pub(crate) strategies: Strategies,
+    pub(crate) early_pins: EarlyPins,
+    /// Only while a strategy asks for it.
+    pub(crate) in_use: Option<InUse>,
+    rng: Rng,
+    /// The last survey. Kept, so that a choice allocates nothing per worker.
+    survey: Survey,
+}
+
+/// The last choice with all that it was made from, for an observer.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) survey: &'a Survey,
+    pub(crate) strategy: &'a Strategy,
+    beliefs: Beliefs<'a>,
+}
+
+impl View<'_> {
+    /// The worker at this place, as a strategy would see it.
+    pub(crate) fn candidate(&self, query: &Query<'_>, place: usize) -> Candidate {
+        self.survey.candidate(query, self.beliefs, place)
+    }
+}
+
+impl Placer {
+    pub(crate) fn new(strategies: Strategies, in_use: Option<InUse>, seed: u64) -> Placer {
+        Placer {
+            strategies,
+            early_pins: EarlyPins::default(),
+            in_use,
+            rng: Rng::new(seed),
+            survey: Survey::default(),
+        }
+    }
+
+    pub(crate) fn survey(&self) -> &Survey {
+        &self.survey
+    }
+
+    /// Chooses a worker for this request, or says why none takes it now.
+    pub(crate) fn choose(
+        &mut self,
+        world: &mut World<'_>,
+        query: &Query<'_>,
+        rules: Rules,
+        mode: Mode,
+    ) -> Choice {
+        let name = self.strategies.of(query.model()).name();
+        if !self.look_up(world, query, mode) {
+            return Choice::NoWorker;
+        }
+        self.survey.judge(world, query, rules.admission);
+        let may_reserve = name.holds_out() && rules.may_reserve;
+        let fits = |it: Opening| it == Opening::Now || may_reserve && it == Opening::Later;
+        match self.pick(world, query, fits, mode) {
+            Some(picked) if self.survey.openings[picked.place] == Opening::Now => Choice::Place(picked),
+            Some(picked) => Choice::Reserve(picked),
+            None if self.survey.openings.iter().all(|&it| it == Opening::TooLate) => Choice::TooLate,
+            None => Choice::Wait,
+        }
+    }
+
+    /// What the strategy would pick if every worker of the last survey were open. A dry run.
+    pub(crate) fn pick_if_open(&mut self, world: &World<'_>, query: &Query<'_>) -> Option<Picked> {
+        self.pick(world, query, |_| true, Mode::DryRun)
+    }
+
+    /// Fills the survey: the workers that could take the request, and how much of its prompt each holds, where the
+    /// strategy uses that. Returns whether there are any.
+    fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
+        let Survey { snapshots, held, .. } = &mut self.survey;
+        world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
+        if snapshots.is_empty() {
+            return false;
+        }
+        let name = self.strategies.of(query.model()).name();
+        if !name.prices_adapters() {
+            // A strategy that cannot price loading an adapter sees only the workers where the adapter fits best.
+            let best = snapshots.iter().map(|it| it.adapter).min();
+            snapshots.retain(|it| Some(it.adapter) == best);
+        }
+        match query.prompt.filter(|_| name.needs().cache) {
+            Some(prompt) => {
+                let question = Question { prompt, tokens: query.ask.prefill, snapshots };
+                match mode {
+                    Mode::Commit => world.cache.look_up(question, held),
+                    Mode::DryRun => world.cache.peek(question, held),
+                }
+            }
+            None => held.clear(),
+        }
+        true
+    }
+
+    /// Lets the strategy pick among the workers whose openings fit.
+    fn pick(
+        &mut self,
+        world: &World<'_>,
+        query: &Query<'_>,
+        fits: impl Fn(Opening) -> bool,
+        mode: Mode,
+    ) -> Option<Picked> {
+        let Placer { strategies, in_use, rng, survey, .. } = self;
+        let beliefs =
+            Beliefs { cache: world.cache, reservations: world.reservations, in_use: in_use.as_ref() };
+        survey.show(query, beliefs, fits);
+        let strategy = strategies.of_mut(query.model());
+        let decider = match mode {
+            Mode::Commit => Decider::Commit(strategy, rng),
+            Mode::DryRun => Decider::DryRun(strategy, rng),
+        };
+        let pick = decider.pick(query.ask, &survey.candidates)?;
+        let is_committed = mode == Mode::Commit;
+        let strategy = strategies.of(query.model());
+        Some(Picked {
+            place: survey.shown[pick.index],
+            pick,
+            is_priced: is_committed && strategy.prices().len() == survey.candidates.len(),
+            pinned: strategy.pinned().filter(|_| is_committed),
+        })
+    }
+
+    /// Whether the strategy of this request uses what caches hold.
+    pub(crate) fn sees_caches(&self, query: &Query<'_>) -> bool {
+        self.strategies.of(query.model()).name().needs().cache
+    }
+
+    /// After the pick: adds to the candidates what caches hold of a prompt that the strategy has not looked at.
+    pub(crate) fn reveal(&mut self, cache: &mut Cache, query: &Query<'_>) {
+        let Some(prompt) = query.prompt.filter(|_| !self.sees_caches(query)) else { return };
+        let Survey { snapshots, held, candidates, shown, .. } = &mut self.survey;
+        cache.peek(Question { prompt, tokens: query.ask.prefill, snapshots }, held);
+        for (candidate, &place) in candidates.iter_mut().zip(&*shown) {
+            let it = held.get(place).copied().unwrap_or_default();
+            (candidate.held, candidate.held_below) = (it.tokens, it.below);
+        }
+    }
+
+    pub(crate) fn view<'a>(
+        &'a self,
+        cache: &'a Cache,
+        reservations: &'a Reservations,
+        query: &Query<'_>,
+    ) -> View<'a> {
+        let beliefs = Beliefs { cache, reservations, in_use: self.in_use.as_ref() };
+        View { survey: &self.survey, strategy: self.strategies.of(query.model()), beliefs }
+    }
+}

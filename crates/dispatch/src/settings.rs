@@ -8,6 +8,7 @@ use maitre_index as index;
 use maitre_policy::{Knobs, Name, Needs};
 use maitre_queue as queue;
 
+use crate::observer::Watch;
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
 
@@ -75,6 +76,16 @@ impl Settings {
     /// The same without the shadows.
     pub(crate) fn needs_in_charge(&self) -> Needs {
         together(self.in_charge())
+    }
+
+    /// What the observer is asked to watch.
+    pub(crate) fn watch(&self) -> Watch<'_> {
+        Watch {
+            decisions_kept: self.explain.decisions,
+            shadows: &self.shadows,
+            knobs: self.knobs,
+            shadow_sample: self.shadow_sample,
+        }
     }
 
     fn in_charge(&self) -> impl Iterator<Item = Name> {

@@ -12,7 +12,7 @@ use maitre_config::{self as config, Config};
 use maitre_discover::Source;
 use maitre_discover::found::Options;
 use maitre_discover::source::{Cluster, Kind, Port};
-use maitre_dispatch::brain::ATTEMPTS_MAX;
+use maitre_dispatch::scheduler::ATTEMPTS_MAX;
 
 use super::flag::{Fate, Flag, Form, Goal, Old};
 use super::policy;

@@ -1,78 +1,108 @@
-//! What answers teach: how long they are, how fast a worker is, what its cache really held.
+//! What responses teach: how long they are, how fast a worker is, what its cache really held.
 
 use std::time::Duration;
 
 use maitre_base::{Instant, RequestId};
-use maitre_fleet::estimate::Counted;
+use maitre_fleet::estimate::{Counted, Decodes};
 
-use super::{Attempt, Brain, Mark, PendingRequest, model_of};
+use super::{Brain, Context, Parts};
 use crate::event::Form;
+use crate::request::{Attempt, PendingRequest, Progress};
 
-/// Fewer pieces of an answer tell little of a pace.
-const STRETCH: u32 = 8;
+/// Fewer pieces of a response say little about a worker's pace.
+const PIECES_MIN: u32 = 8;
 
 impl Brain {
-    /// Until enough answers have ended, those under way are all there is to learn from: with answers of a
-    /// minute each, a fleet was full before the first one had ended.
+    /// Until enough responses have ended, those under way are all there is to learn from: with responses of a minute
+    /// each, a fleet was full before the first one had ended.
     pub(super) fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
-        self.mark(now, request, pieces);
-        let Some(open) = self.open.get(&request.0) else { return };
-        let Some(place) = open.placement.filter(|_| open.form == Form::Stream) else { return };
-        let Some(estimate) = model_of(open.wanted).and_then(|it| self.fleet.estimate_mut(it)) else { return };
+        let Some(request) = self.pending.get_mut(&request.0) else { return };
+        self.parts.learn_step_time(now, request, pieces);
+        let Some(attempt) = request.attempt().filter(|_| request.form == Form::Stream) else { return };
+        let Some(estimate) = request.model().and_then(|it| self.parts.fleet.estimate_mut(it)) else { return };
         if !estimate.is_new() {
             return;
         }
         estimate.learn_at_least(u64::from(pieces));
-        self.learn_pace(now, Form::Stream, &place, pieces.saturating_sub(1));
+        self.parts.learn_pace(now, Form::Stream, attempt, pieces.saturating_sub(1));
     }
+}
 
-    /// What a stretch of an answer tells of the worker's steps: since it was last looked at, so many pieces more.
-    pub(super) fn mark(&mut self, now: Instant, request: RequestId, pieces: u32) {
-        let Some(open) = self.open.get_mut(&request.0).filter(|it| it.form == Form::Stream) else { return };
-        let Some(place) = open.placement.as_mut() else { return };
-        let Some(worker) = self.fleet.worker(place.worker) else { return };
-        let (requests, done) = (worker.promised_by_all().work.requests, worker.prefilled);
-        let before = place.mark.replace(Mark { at: now, pieces, requests, done });
-        if let Some(before) = before.filter(|it| pieces >= it.pieces + STRETCH) {
+impl Parts {
+    /// What a stretch of a response says about the worker's steps: so many pieces since the last look.
+    pub(super) fn learn_step_time(&mut self, now: Instant, request: &mut PendingRequest, pieces: u32) {
+        if request.form != Form::Stream {
+            return;
+        }
+        let Some(attempt) = request.attempt_mut() else { return };
+        let Some(worker) = self.fleet.worker(attempt.worker) else { return };
+        let (requests, prefilled) = (worker.promised_by_all().work.requests, worker.prefilled);
+        let before = attempt.progress.replace(Progress { at: now, pieces, requests, prefilled });
+        if let Some(before) = before.filter(|it| pieces >= it.pieces + PIECES_MIN) {
             let steps = pieces - before.pieces;
             let crowd = (f64::from(before.requests) + f64::from(requests)) / 2.0;
-            let prefill = (done - before.done).0 as f64 / f64::from(steps);
-            self.fleet.learn_bend(place.worker, crowd, prefill, now.since(before.at) / steps);
+            let prefill = (prefilled - before.prefilled).0 as f64 / f64::from(steps);
+            self.fleet.learn_bend(attempt.worker, crowd, prefill, now.since(before.at) / steps);
         }
     }
 
-    /// What a finished answer tells of the worker's cache.
-    pub(super) fn learn_cache(&mut self, open: &PendingRequest, place: &Attempt, counted: Option<Counted>) {
-        let (Some(prompt), Some(planted), Some(counted)) = (&open.prompt, place.planted, counted) else {
+    /// What a whole response says about its worker, its length and its tenant's charge.
+    pub(super) fn learn_from(
+        &mut self,
+        now: Instant,
+        ended: (&PendingRequest, &Attempt),
+        counted: Option<Counted>,
+        pieces: u32,
+    ) {
+        let (request, attempt) = ended;
+        // The pieces of a stream are about its tokens; those of one body say nothing.
+        let pieces = (request.form == Form::Stream).then_some(u64::from(pieces));
+        let tokens = counted.and_then(|it| it.answer).or(pieces);
+        // Counting tokens takes no prefill, and embedding takes no steps.
+        if let (Decodes::Yes, Some(tokens)) = (request.decodes, tokens) {
+            let steps = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+            self.learn_pace(now, request.form, attempt, steps);
+            let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
+            self.scheduler.settle_charge(context, ended, tokens);
+            self.fleet.learn_length(attempt.prefill, tokens);
+        }
+        self.learn_cached(request, attempt, counted);
+    }
+
+    /// What a finished response says about the worker's cache.
+    fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
+        let (Some(prompt), Some(planted), Some(counted)) = (&request.prompt, attempt.planted, counted) else {
             return;
         };
         if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
             let part = (cached as f64 / all as f64).min(1.0);
-            self.cache.counted(place.worker, prompt, planted, part);
+            self.cache.counted(attempt.worker, prompt, planted, part);
         }
     }
 
-    /// What it tells of its speed.
-    pub(super) fn learn_pace(&mut self, now: Instant, form: Form, place: &Attempt, steps: u32) {
-        let Some(worker) = self.fleet.worker(place.worker) else { return };
+    /// What a response says about the worker's speed.
+    fn learn_pace(&mut self, now: Instant, form: Form, attempt: &Attempt, steps: u32) {
+        let Some(worker) = self.fleet.worker(attempt.worker) else { return };
         let (rates, requests) = (worker.rates, worker.promised_by_all().work.requests);
-        // Others on the worker besides this one, over its life: about the mean of its ends.
+        // Other requests at the worker over the life of this one: about the mean of its two ends.
         let others = |then: u32| (f64::from(then) + f64::from(requests)) / 2.0;
-        match (form, place.first) {
+        match (form, attempt.first_token) {
             (Form::Stream, Some((first, then))) if steps > 0 => {
                 let others = others(then.saturating_sub(1));
-                self.fleet.learn_step(place.worker, others, now.since(first) / steps);
+                self.fleet.learn_step(attempt.worker, others, now.since(first) / steps);
             }
             (Form::Whole, _) => {
-                // One number for both: each gets its part of the surprise.
-                let others = others(place.company);
-                let (prefill, step) = (rates.prefill.at(place.prefill_ahead as f64), rates.decode.at(others));
-                let surprise = now.since(place.at).as_secs_f64() / (prefill + step * f64::from(steps));
+                // One duration for prefill and decode: each gets its part of the surprise.
+                let others = others(attempt.others);
+                let prefill = rates.prefill.at(attempt.prefill_ahead as f64);
+                let step = rates.decode.at(others);
+                let surprise =
+                    now.since(attempt.placed_at).as_secs_f64() / (prefill + step * f64::from(steps));
                 let seconds =
                     |expected: f64| Duration::try_from_secs_f64(expected * surprise).unwrap_or_default();
-                self.fleet.learn_first_token(place.worker, place.prefill_ahead, seconds(prefill));
+                self.fleet.learn_first_token(attempt.worker, attempt.prefill_ahead, seconds(prefill));
                 if steps > 0 {
-                    self.fleet.learn_step(place.worker, others, seconds(step));
+                    self.fleet.learn_step(attempt.worker, others, seconds(step));
                 }
             }
             (Form::Stream, _) => {}

@@ -1,16 +1,20 @@
 //! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
 
 use super::*;
-use crate::event::{Failure, Placement};
+use crate::cache::Prompt;
+use crate::event::{Arrival, Form, Placement, Refusal};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
-use maitre_base::{AdapterSlot, ClassId, KvRoom, PromisedWork, TenantId, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, PromisedWork, StoredBlocks, TenantId, Tokens};
+use maitre_fleet::estimate::{Counted, Decodes, Size};
+use maitre_fleet::{Card, Wanted};
 use maitre_index as index;
 use maitre_index::Root;
 use maitre_index::prefix::Unit;
 use maitre_policy::Name;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 mod cache;
@@ -241,7 +245,7 @@ proptest! {
         for (request, step, choice) in script {
             let id = RequestId(request);
             match step {
-                0..=2 if !table.brain.open.contains_key(&request) => {
+                0..=2 if !table.brain.pending.contains_key(&request) => {
                     table.on(Event::Arrived(arrival(request, Some("llama"))));
                 }
                 3 => drop(table.begin(request)),

@@ -15,6 +15,7 @@ use maitre_policy::least_delay::{self, Terms};
 use maitre_policy::{Ask, Candidate, Name, Why};
 
 use crate::observer::shadow::Vote;
+use crate::placer::survey::Opening;
 
 /// Workers that one record shows at most: the cheapest, and always the one that was chosen.
 pub const CANDIDATES_MAX: usize = 16;
@@ -35,29 +36,6 @@ impl Default for RecordSettings {
     fn default() -> RecordSettings {
         // A minute of twenty requests a second.
         RecordSettings { decisions: 1_024 }
-    }
-}
-
-/// Whether a worker would take a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    Now,
-    /// Once it has done some of what it has.
-    Later,
-    /// It would, but others there would suffer.
-    Disturbs,
-    /// Not before its deadline.
-    TooLate,
-}
-
-impl Opening {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Opening::Now => "now",
-            Opening::Later => "later",
-            Opening::Disturbs => "disturbs",
-            Opening::TooLate => "too-late",
-        }
     }
 }
 

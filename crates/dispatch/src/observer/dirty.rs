@@ -27,7 +27,7 @@ pub(crate) struct DirtySet {
     judged: Changed,
     gone: Latest<u64>,
     pinned: Latest<(u64, u64, u64)>,
-    seated: Latest<(u64, Prompt)>,
+    placed: Latest<(u64, Prompt)>,
     spent: BTreeMap<(u64, TenantId), Balance>,
     /// Tenants for whom there was no room.
     unspent: u64,
@@ -74,9 +74,9 @@ impl DirtySet {
         self.pinned.push((model, session, worker));
     }
 
-    pub(crate) fn placement(&mut self, worker: u64, prompt: Prompt) {
+    pub(crate) fn place(&mut self, worker: u64, prompt: Prompt) {
         self.is_any = true;
-        self.seated.push((worker, prompt));
+        self.placed.push((worker, prompt));
     }
 
     pub(crate) fn spend(&mut self, model: u64, tenant: TenantId, tokens: u64) {
@@ -84,7 +84,7 @@ impl DirtySet {
         self.settle(model, tenant, Balance { requests: 1, tokens });
     }
 
-    pub(crate) fn give_back(&mut self, model: u64, tenant: TenantId, tokens: u64) {
+    pub(crate) fn unspend(&mut self, model: u64, tenant: TenantId, tokens: u64) {
         let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
         self.settle(model, tenant, Balance { requests: -1, tokens: -tokens });
     }
@@ -114,7 +114,7 @@ impl DirtySet {
         let dropped = [
             self.gone.swap(&mut outbox.gone),
             self.pinned.swap(&mut outbox.pinned),
-            self.seated.swap(&mut outbox.seated),
+            self.placed.swap(&mut outbox.placed),
             std::mem::take(&mut self.unspent),
         ];
         outbox.dropped = dropped.iter().sum();
@@ -235,9 +235,9 @@ mod tests {
         };
         dirty.spend(1, tenant, 100);
         dirty.spend(1, tenant, 50);
-        dirty.give_back(1, tenant, 50);
+        dirty.unspend(1, tenant, 50);
         assert_eq!(told(&mut dirty), [(1, 100)]);
-        dirty.give_back(1, tenant, 100);
+        dirty.unspend(1, tenant, 100);
         assert_eq!(told(&mut dirty), []);
         dirty.spend(1, tenant, 30);
         assert_eq!(told(&mut dirty), [], "others were charged for more than that");
@@ -262,7 +262,7 @@ mod tests {
             dirty.take(&fleet, &mut outbox);
             assert_eq!(outbox.spent, [(1, TenantId(number), Spent { requests: 1, tokens: 10 })]);
             assert_eq!(outbox.dropped, 0);
-            dirty.give_back(1, TenantId(number), 10);
+            dirty.unspend(1, TenantId(number), 10);
             assert!(dirty.spent.len() <= CREDITS_MAX + 1);
         }
     }

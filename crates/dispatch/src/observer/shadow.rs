@@ -1,39 +1,39 @@
-//! Strategies that are asked and not obeyed: what each would have picked, on the same workers at the same instant.
+//! Shadow strategies: asked about every decision and not obeyed, on the same workers at the same instant.
 //!
-//! A shadow has everything that a strategy has, its own turns and pins for each model and its own dice, and nothing
-//! that happens to it reaches the strategy in charge. It is compared by what was foreseen, not by what came: nobody
-//! can know what would have come. So it sees a fleet that the strategy in charge has filled, and what its own seats
-//! would have done to caches and queues later is not in its numbers; for that, replay the traffic.
+//! A shadow has all that a strategy has: turns and pins per model, and dice of its own. Nothing of it reaches the
+//! strategy in charge. It is compared by what was predicted, since what would have happened is unknown. So it sees a
+//! fleet that the strategy in charge has filled, and what its own placements would have done to caches and queues later
+//! is not in its numbers. For that, replay the traffic.
 
 use std::borrow::Cow;
 
-use maitre_base::hash::NumberMap;
 use maitre_base::{Rng, WorkerId};
 use maitre_fleet::ModelId;
-use maitre_policy::{Ask, Candidate, Knobs, Name, Strategy, Why, least_delay};
+use maitre_policy::{Ask, Candidate, Knobs, Name, Why, least_delay};
 
-use crate::observer::decision::Opening;
-use crate::observer::forecast::Forecast;
+use super::forecast::Forecast;
+use crate::placer::strategies::{Decider, Strategies};
+use crate::placer::survey::{Opening, Survey};
 
 /// What a shadow would have done with one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vote {
     pub strategy: Name,
     pub worker: WorkerId,
-    /// The worker's, by which it is known when its number is another's.
+    /// The worker's key, which still names it when another worker has its number.
     pub key: u64,
     pub why: Why,
-    /// Seconds that it would have cost everyone there, and to the first token.
+    /// Predicted cost to everyone, and time to the first token, in seconds.
     pub price: f64,
     pub ttft: f64,
 }
 
-/// How a shadow has done beside the strategy in charge, in sums over its decisions.
+/// A shadow compared with the strategy in charge, as sums over its decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShadowScore {
     pub name: Name,
     pub decisions: u64,
-    /// Those in which it would have gone elsewhere.
+    /// Decisions in which it would have picked another worker.
     pub differed: u64,
     pub price_seconds: f64,
     pub our_price_seconds: f64,
@@ -44,9 +44,7 @@ pub struct ShadowScore {
 #[derive(Clone, Debug)]
 struct Shadow {
     score: ShadowScore,
-    /// By the number of the model.
-    strategies: NumberMap<Strategy>,
-    unlisted: Strategy,
+    strategies: Strategies,
 }
 
 #[derive(Clone, Debug)]
@@ -63,24 +61,30 @@ pub(crate) struct Shadows {
 pub(crate) struct Case<'a> {
     pub(crate) model: Option<ModelId>,
     pub(crate) ask: &'a Ask,
-    /// With all that is known of caches, whether the strategy in charge goes by it or not.
-    pub(crate) candidates: &'a [Candidate],
-    /// Where each of them is in `openings`, which says who has room now.
-    pub(crate) places: &'a [usize],
-    pub(crate) openings: &'a [Opening],
+    /// With all that is known of caches, whether the strategy in charge uses it or not.
+    pub(crate) survey: &'a Survey,
     pub(crate) chosen: &'a Candidate,
     pub(crate) forecast: &'a Forecast,
 }
 
 impl<'a> Case<'a> {
-    /// Those that have room now: mostly all of them.
+    /// Candidates that have room now: most of the time all of them.
     fn open(&self) -> Cow<'a, [Candidate]> {
-        let is_open = |place: &usize| self.openings[*place] == Opening::Now;
-        if self.places.iter().all(is_open) {
-            return Cow::Borrowed(self.candidates);
+        let Survey { candidates, shown, openings, .. } = self.survey;
+        let is_open = |place: &usize| openings[*place] == Opening::Now;
+        if shown.iter().all(is_open) {
+            return Cow::Borrowed(candidates);
         }
-        let open = self.candidates.iter().zip(self.places).filter(|it| is_open(it.1));
+        let open = candidates.iter().zip(shown).filter(|it| is_open(it.1));
         Cow::Owned(open.map(|it| *it.0).collect())
+    }
+
+    /// What this shadow is shown. As if it were in charge: one that cannot price a wait sees only workers with room.
+    fn shown_to<'b>(&self, name: Name, open: &'b [Candidate]) -> &'b [Candidate]
+    where
+        'a: 'b,
+    {
+        if name.holds_out() { &self.survey.candidates } else { open }
     }
 
     fn vote(&self, strategy: Name, picked: &Candidate, why: Why) -> Vote {
@@ -90,7 +94,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// So that shadows and the strategy in charge never throw the same dice.
+/// Keeps the shadows' dice apart from those of the strategy in charge.
 const DICE: u64 = 0x5AD0_5AD0_5AD0_5AD0;
 
 impl Shadows {
@@ -107,7 +111,7 @@ impl Shadows {
         self.shadows.iter().map(|it| it.score)
     }
 
-    /// Other shadows from now on; those that stay keep what they remember, and their sums.
+    /// Changes the list of shadows; those that stay keep what they remember, and their sums.
     pub(crate) fn retune(&mut self, names: &[Name], knobs: Knobs, sample: f64) {
         (self.knobs, self.sample) = (knobs, sample);
         let mut before = std::mem::take(&mut self.shadows);
@@ -117,30 +121,29 @@ impl Shadows {
                 Some(place) => before.swap_remove(place),
                 None => Shadow::new(name, knobs),
             };
-            shadow.unlisted.retune(name, knobs);
-            shadow.strategies.values_mut().for_each(|it| it.retune(name, knobs));
+            shadow.strategies.retune(name, |_| name, knobs);
             self.shadows.push(shadow);
         }
     }
 
-    /// Asks them all, in place of whatever was in `votes`.
+    /// Asks all shadows, and replaces `votes` by what they answer.
     pub(crate) fn ask(&mut self, case: Case<'_>, votes: &mut Vec<Vote>) {
         votes.clear();
         if self.shadows.is_empty() || (self.sample < 1.0 && self.rng.unit() >= self.sample) {
             return;
         }
-        let Case { ask, candidates, chosen, .. } = case;
+        let Case { ask, chosen, .. } = case;
         let (our_price, our_ttft) = (least_delay::price(ask, chosen), case.forecast.seconds(ask, chosen));
         let open = case.open();
-        for shadow in &mut self.shadows {
-            let name = shadow.score.name;
-            // As if it were in charge: who cannot tell what waiting costs is shown only those that have room.
-            let shown = if name.holds_out() { candidates } else { &open };
-            let strategy = shadow.strategy(case.model, self.knobs);
-            let Some(pick) = strategy.pick(ask, shown, &mut self.rng) else { continue };
-            let vote = case.vote(name, &shown[pick.index], pick.why);
+        for Shadow { score, strategies } in &mut self.shadows {
+            let shown = case.shown_to(score.name, &open);
+            let strategy = match case.model {
+                Some(model) => strategies.add(model, score.name, self.knobs),
+                None => strategies.of_mut(None),
+            };
+            let Some(pick) = Decider::Commit(strategy, &mut self.rng).pick(ask, shown) else { continue };
+            let vote = case.vote(score.name, &shown[pick.index], pick.why);
             votes.push(vote);
-            let score = &mut shadow.score;
             score.decisions += 1;
             score.differed += u64::from(vote.worker != chosen.worker);
             score.price_seconds += vote.price;
@@ -150,16 +153,14 @@ impl Shadows {
         }
     }
 
-    /// What they would do, and nothing is remembered of it.
+    /// What they would answer; nothing is remembered.
     pub(crate) fn peek(&self, case: Case<'_>, votes: &mut Vec<Vote>) {
         votes.clear();
         let open = case.open();
-        for shadow in &self.shadows {
-            let strategy = shadow.score.name;
-            let shown = if strategy.holds_out() { case.candidates } else { &open };
-            let known = case.model.and_then(|it| shadow.strategies.get(&u64::from(it.0)));
-            let pick = known.unwrap_or(&shadow.unlisted).peek(case.ask, shown, &self.rng);
-            votes.extend(pick.map(|it| case.vote(strategy, &shown[it.index], it.why)));
+        for Shadow { score, strategies } in &self.shadows {
+            let shown = case.shown_to(score.name, &open);
+            let pick = Decider::DryRun(strategies.of(case.model), &self.rng).pick(case.ask, shown);
+            votes.extend(pick.map(|it| case.vote(score.name, &shown[it.index], it.why)));
         }
     }
 }
@@ -175,16 +176,6 @@ impl Shadow {
             ttft_seconds: 0.0,
             our_ttft_seconds: 0.0,
         };
-        Shadow { score, strategies: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
-    }
-
-    fn strategy(&mut self, model: Option<ModelId>, knobs: Knobs) -> &mut Strategy {
-        let name = self.score.name;
-        match model {
-            Some(model) => {
-                self.strategies.entry(u64::from(model.0)).or_insert_with(|| Strategy::new(name, knobs))
-            }
-            None => &mut self.unlisted,
-        }
+        Shadow { score, strategies: Strategies::new(name, knobs) }
     }
 }

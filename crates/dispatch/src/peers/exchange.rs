@@ -21,7 +21,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
     outbox.judged.drain(..).for_each(|(worker, it)| node.set_facts(worker, told_facts(it)));
     outbox.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
     outbox.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
-    for (worker, prompt) in outbox.seated.drain(..) {
+    for (worker, prompt) in outbox.placed.drain(..) {
         links.clear();
         links.extend(prompt.chain.iter().map(|it| it.0));
         let unit = match prompt.unit {
@@ -36,7 +36,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
 /// PeerUpdate with what it speaks of, for as long as the brain hears it.
 #[derive(Debug)]
 pub enum ReceivedUpdate {
-    Seated { worker: u64, prompt: Prompt },
+    Placed { worker: u64, prompt: Prompt },
     Other(PeerUpdate<'static>),
 }
 
@@ -44,7 +44,7 @@ impl ReceivedUpdate {
     pub fn new(news: &cluster::PeerUpdate) -> ReceivedUpdate {
         ReceivedUpdate::Other(match *news {
             cluster::PeerUpdate::Placed(ref seated) => {
-                return ReceivedUpdate::Seated { worker: seated.worker, prompt: prompt(seated) };
+                return ReceivedUpdate::Placed { worker: seated.worker, prompt: prompt(seated) };
             }
             cluster::PeerUpdate::Promised { worker, load } => PeerUpdate::Promised { worker, work: load },
             cluster::PeerUpdate::Assessed { worker, facts } => {
@@ -63,7 +63,7 @@ impl ReceivedUpdate {
     /// In the brain's words.
     pub fn update(&self) -> PeerUpdate<'_> {
         match self {
-            ReceivedUpdate::Seated { worker, prompt } => PeerUpdate::Seated { worker: *worker, prompt },
+            ReceivedUpdate::Placed { worker, prompt } => PeerUpdate::Placed { worker: *worker, prompt },
             ReceivedUpdate::Other(news) => *news,
         }
     }
@@ -114,7 +114,7 @@ mod tests {
         for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
             let seated = cluster::PeerPlacement { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
             let heard = ReceivedUpdate::new(&cluster::PeerUpdate::Placed(seated));
-            let PeerUpdate::Seated { worker: 7, prompt } = heard.update() else { panic!("{heard:?}") };
+            let PeerUpdate::Placed { worker: 7, prompt } = heard.update() else { panic!("{heard:?}") };
             let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
             assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));
         }

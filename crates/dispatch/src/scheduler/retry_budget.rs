@@ -26,16 +26,16 @@ impl Default for RetryIncome {
 const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct RetryBudget {
     settings: RetryIncome,
     balance: f64,
     requests: f64,
     at: Instant,
 }
 
-impl Budget {
-    pub fn new(settings: RetryIncome) -> Budget {
-        Budget { settings, balance: settings.per_second, requests: 0.0, at: Instant::ZERO }
+impl RetryBudget {
+    pub fn new(settings: RetryIncome) -> RetryBudget {
+        RetryBudget { settings, balance: settings.per_second, requests: 0.0, at: Instant::ZERO }
     }
 
     /// Other terms, from now on. What is in the purse stays there, as far as it will hold it.
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_storm_is_cut_to_a_fifth_of_the_traffic() {
-        let mut budget = Budget::new(RetryIncome { per_request: 0.2, per_second: 10.0 });
+        let mut budget = RetryBudget::new(RetryIncome { per_request: 0.2, per_second: 10.0 });
         let mut retries = 0;
         for request in 0..10_000u64 {
             // A thousand requests a second for ten seconds, all of which want a retry.
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_quiet_fleet_may_retry_but_saves_no_more_than_the_window() {
-        let mut budget = Budget::new(RetryIncome::default());
+        let mut budget = RetryBudget::new(RetryIncome::default());
         let later = Instant::from_millis(3_600_000);
         let spent = (0..1_000).filter(|_| budget.spend(later)).count();
         assert_eq!(spent, 100);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn without_income_there_are_no_retries() {
-        let mut budget = Budget::new(RetryIncome { per_request: 0.0, per_second: 0.0 });
+        let mut budget = RetryBudget::new(RetryIncome { per_request: 0.0, per_second: 0.0 });
         budget.earn(Instant::from_millis(1));
         assert!(!budget.spend(Instant::from_millis(10_000)));
     }

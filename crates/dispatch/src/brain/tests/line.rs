@@ -109,14 +109,17 @@ impl Table {
     #[track_caller]
     fn waiting(&self) -> usize {
         let by_class = (0..3).map(|it| self.brain.waiting(ClassId(it)).requests as usize).sum::<usize>();
-        let by_request = self.brain.open.values().filter(|it| it.line.since.is_some()).count();
-        assert_eq!((by_class, by_request), (self.brain.waiting, self.brain.waiting));
-        self.brain.waiting
+        let by_request = self.brain.pending.values().filter(|it| it.is_waiting()).count();
+        assert_eq!(
+            (by_class, by_request),
+            (self.brain.parts.scheduler.waiting(), self.brain.parts.scheduler.waiting())
+        );
+        self.brain.parts.scheduler.waiting()
     }
 
     /// Requests and tokens that wait for this worker alone.
     fn awaited(&self, worker: u32) -> (u32, u64) {
-        let it = self.brain.awaited.at(WorkerId(worker), BATCH);
+        let it = self.brain.parts.scheduler.reservations().at(WorkerId(worker), BATCH);
         (it.requests, it.prefill.0)
     }
 
@@ -127,7 +130,7 @@ impl Table {
         for worker in self.brain.fleet().workers() {
             assert_eq!((worker.promised.work, self.awaited(worker.id.0)), (PromisedWork::default(), (0, 0)));
         }
-        assert!(self.brain.pools.values().all(|it| it.line.is_empty()));
+        assert!(self.brain.parts.scheduler.pools().all(|it| it.queue.is_empty()));
     }
 }
 

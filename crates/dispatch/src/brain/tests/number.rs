@@ -95,11 +95,14 @@ fn what_was_known_of_a_cache_goes_with_its_worker() {
     let load = EngineLoad { kv_tokens: Some(64_000), block_size: Some(64), ..EngineLoad::default() };
     table.on(Event::LoadReported { worker: WorkerId(0), load });
     table.on(Event::TrustChanged { worker: WorkerId(0), trust: maitre_index::feed::Trust::Fresh });
-    assert_eq!((table.brain.cache.block(WorkerId(0)), table.brain.cache.anyone_reports()), (64, true));
+    assert_eq!(
+        (table.brain.parts.cache.block(WorkerId(0)), table.brain.parts.cache.anyone_reports()),
+        (64, true)
+    );
     leave(&mut table, 0);
     rest(&mut table);
     assert_eq!(join(&mut table, "http://b"), 0);
-    let cache = &table.brain.cache;
+    let cache = table.brain.cache();
     assert_eq!((cache.block(WorkerId(0)), cache.anyone_reports()), (crate::cache::BLOCK_TOKENS, false));
     assert_eq!(cache.holds(WorkerId(0)), Tokens::ZERO);
 }

@@ -184,11 +184,11 @@ fn what_is_not_known_is_ignored_and_bounded() {
     for worker in [key_of(100), 0] {
         let judged = Judged { verdict: Verdict::Ejected, rates: None };
         assert_eq!(table.hear(PeerUpdate::Judged { worker, judged }), []);
-        table.hear(PeerUpdate::Seated { worker, prompt: &text });
+        table.hear(PeerUpdate::Placed { worker, prompt: &text });
         table.hear(PeerUpdate::Promised { worker, work: PromisedWork::default() });
     }
     table.hear(PeerUpdate::Spent { model: 5, tenant: TenantId(5), more: Spent { requests: 5, tokens: 5 } });
-    assert_eq!(table.brain.early_pins.len(), 4_096);
+    assert_eq!(table.brain.parts.placer.early_pins.len(), 4_096);
     for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
         table.hear(PeerUpdate::Promised { worker: key_of(number), work: PromisedWork::default() });
     }
@@ -214,7 +214,7 @@ fn one_that_comes_back_is_tried_by_one_router_at_a_time() {
 
 #[test]
 fn the_knee_holds_over_all_routers_and_what_they_free_lets_somebody_go() {
-    let queue = queue::Settings { sequences_max: 2, ..queue::Settings::default() };
+    let queue = maitre_queue::Settings { sequences_max: 2, ..maitre_queue::Settings::default() };
     let mut table =
         Table::with_line(1, Settings { strategy: Name::RoundRobin, queue, ..Settings::default() });
     table.promise_elsewhere(0, load(1, 0));
@@ -224,13 +224,13 @@ fn the_knee_holds_over_all_routers_and_what_they_free_lets_somebody_go() {
     assert_eq!(table.promise_elsewhere(0, load(2, 0)), [], "more frees nobody");
     assert_eq!(table.promise_elsewhere(0, load(1, 0)), [], "still two there");
     assert_eq!(outcome(&table.promise_elsewhere(0, PromisedWork::default())), Ok(0));
-    assert_eq!(table.brain.waiting, 0);
+    assert_eq!(table.brain.parts.scheduler.waiting(), 0);
 }
 
 #[test]
 fn a_router_that_comes_late_gets_its_part_and_the_caps_hold() {
     let settings = |sequences_max| {
-        let queue = queue::Settings { sequences_max, ..queue::Settings::default() };
+        let queue = maitre_queue::Settings { sequences_max, ..maitre_queue::Settings::default() };
         Settings { strategy: Name::RoundRobin, queue, ..Settings::default() }
     };
     // How many of ours go where others have filled a worker to its knee, by routers and caps.
@@ -257,7 +257,7 @@ fn a_prompt_follows_where_another_router_sent_its_beginning() {
     for strategy in [Name::LeastDelay, Name::CacheAware] {
         for worker in 0..4 {
             let mut table = Table::with(4, Settings { strategy, ..Settings::default() });
-            table.hear(PeerUpdate::Seated { worker: key_of(worker), prompt: &prompt(1, 100) });
+            table.hear(PeerUpdate::Placed { worker: key_of(worker), prompt: &prompt(1, 100) });
             let text = prompt(1, 120);
             let placement = placement(&table.on(Event::Arrived(chat(1, &text))));
             assert_eq!((placement.worker.0, placement.held), (worker, Some(Tokens(1_600))), "{strategy}");
@@ -269,7 +269,7 @@ fn a_prompt_follows_where_another_router_sent_its_beginning() {
 fn a_chain_that_does_not_fit_the_blocks_there_is_passed_over() {
     let mut table = Table::with(2, Settings::default());
     let text = Prompt { block: 24, ..prompt(1, 100) };
-    table.hear(PeerUpdate::Seated { worker: key_of(0), prompt: &text });
+    table.hear(PeerUpdate::Placed { worker: key_of(0), prompt: &text });
     let holds = |it: u32| table.brain.cache().numbers(WorkerId(it)).unwrap().predicted_blocks;
     assert_eq!([holds(0), holds(1)], [0, 0]);
 }
@@ -309,7 +309,7 @@ fn a_pin_that_came_too_early_gives_way_to_what_came_after_it() {
     table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
     table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
     assert_eq!((placement(&mut table, 2, 1), placement(&mut table, 3, 2)), (2, here));
-    assert_eq!(table.brain.early_pins.len(), 0);
+    assert_eq!(table.brain.parts.placer.early_pins.len(), 0);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_pin_that_comes_before_its_worker_and_its_model_counts_when_they_do() {
         table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
     }
-    assert_eq!(table.brain.early_pins.len(), 0);
+    assert_eq!(table.brain.parts.placer.early_pins.len(), 0);
     for session in 0..16 {
         let arrival = Arrival { session: Some(session), ..arrival(session, Some("llama")) };
         assert_eq!(outcome(&table.on(Event::Arrived(arrival))), Ok(session as u32 % 4));

@@ -1,7 +1,8 @@
 //! What is written down of decisions; and the laws that nothing of it reaches a decision.
 
 use super::*;
-use crate::observer::decision::{CANDIDATES_MAX, Decision, Opening, Outcome};
+use crate::observer::decision::{CANDIDATES_MAX, Decision, Outcome};
+use crate::placer::survey::Opening;
 use maitre_index::PrefixHash;
 use maitre_policy::Why;
 

@@ -100,7 +100,9 @@ fn however_a_request_ends_its_blocks_are_in_use_no_more() {
         let first = table.ask(1, &text(1, 1_600)).worker;
         // A second attempt takes them along.
         table.break_down(1, Failure::Refused);
-        let in_use = |table: &Table, it: u32| table.brain.in_use.as_ref().unwrap().at(WorkerId(it), None).all;
+        let in_use = |table: &Table, it: u32| {
+            table.brain.parts.placer.in_use.as_ref().unwrap().at(WorkerId(it), None).all
+        };
         assert_eq!((in_use(&table, first.0), in_use(&table, 1 - first.0)), (Tokens(0), Tokens(1_600)));
         table.on(ends(WorkerId(1 - first.0))[end]);
         assert_eq!((in_use(&table, 0), in_use(&table, 1)), (Tokens(0), Tokens(0)));
@@ -110,5 +112,5 @@ fn however_a_request_ends_its_blocks_are_in_use_no_more() {
 #[test]
 fn nothing_is_counted_for_those_who_do_not_ask() {
     assert!(Name::ALL.iter().filter(|it| it.needs().in_use).eq([&Name::DynamoCost]));
-    assert!(Table::cached(1, Name::LeastDelay, 0).brain.in_use.is_none());
+    assert!(Table::cached(1, Name::LeastDelay, 0).brain.parts.placer.in_use.is_none());
 }

@@ -166,8 +166,14 @@ impl World {
     /// never more than there were workers at once, and those that others still speak of.
     fn join(&mut self) -> WorkerId {
         let (now, quarantine) = (self.table.now, self.table.brain.settings().quarantine);
-        let awaited: Vec<WorkerId> =
-            self.table.brain.open.values().filter_map(|it| it.line.awaits).map(|it| it.0).collect();
+        let awaited: Vec<WorkerId> = self
+            .table
+            .brain
+            .pending
+            .values()
+            .filter_map(|it| it.waiting()?.reservation)
+            .map(|it| it.worker)
+            .collect();
         let is_spoken_of =
             |it: &WorkerId| awaited.contains(it) || self.met.values().any(|met| met.contains(it));
         let free = self

@@ -142,5 +142,5 @@ fn one_that_may_not_be_overtaken_any_more_holds_out_no_longer() {
         table.step(Leave(request));
     }
     let placement = table.brain.worker_of(RequestId(2));
-    assert_eq!(placement, Some(WorkerId(0)), "{:?}", table.brain.open.get(&2));
+    assert_eq!(placement, Some(WorkerId(0)), "{:?}", table.brain.pending.get(&2));
 }

@@ -65,8 +65,8 @@ impl Cluster {
                 let work = loads.fold(PromisedWork::default(), |sum, it| sum.plus(it));
                 self.tables[to].hear(PeerUpdate::Promised { worker, work });
             }
-            for (worker, prompt) in &outbox.seated {
-                self.tables[to].hear(PeerUpdate::Seated { worker: *worker, prompt });
+            for (worker, prompt) in &outbox.placed {
+                self.tables[to].hear(PeerUpdate::Placed { worker: *worker, prompt });
             }
             for &(model, session, worker) in &outbox.pinned {
                 self.tables[to].hear(PeerUpdate::Pinned { model, session, worker });
@@ -154,7 +154,7 @@ proptest! {
             let table = &mut cluster.tables[router];
             let id = RequestId(request);
             match step {
-                0..=3 if !table.brain.open.contains_key(&request) => {
+                0..=3 if !table.brain.pending.contains_key(&request) => {
                     table.on(Event::Arrived(arrival(request, Some("llama"))));
                 }
                 4 => drop(table.begin(request)),
@@ -229,16 +229,16 @@ fn a_router_that_comes_late_to_a_full_worker_gets_half_of_it() {
         for router in 0..2 {
             let table = &mut cluster.tables[router];
             // The second one comes after five seconds.
-            while (router == 0 || step > 250) && table.brain.waiting < 40 {
+            while (router == 0 || step > 250) && table.brain.parts.scheduler.waiting() < 40 {
                 next += 1;
                 let small = Arrival { size: Size::Tokens(1), ..arrival(next, Some("llama")) };
                 table.on(Event::Arrived(small));
             }
             let is_done = |it: &(&u64, &PendingRequest)| {
                 let span = Duration::from_millis(500 + maitre_base::hash::mix(*it.0) % 1_000);
-                it.1.placement.is_some_and(|it| table.now.since(it.at) >= span)
+                it.1.attempt().is_some_and(|it| table.now.since(it.placed_at) >= span)
             };
-            let mut done: Vec<u64> = table.brain.open.iter().filter(is_done).map(|it| *it.0).collect();
+            let mut done: Vec<u64> = table.brain.pending.iter().filter(is_done).map(|it| *it.0).collect();
             done.sort_unstable();
             for request in done {
                 table.on(Event::Left { request: RequestId(request) });

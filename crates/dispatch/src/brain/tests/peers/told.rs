@@ -129,15 +129,15 @@ fn prompts_are_told_when_they_are_seated_and_beyond_the_bound_the_oldest_are_dro
         table.on(Event::Left { request: RequestId(request) });
     }
     let told = table.outbox();
-    assert_eq!((told.seated.len(), told.dropped), (KEPT_MAX, 5));
-    assert_eq!(told.seated[0].1.chain, prompt(5, 2).chain);
+    assert_eq!((told.placed.len(), told.dropped), (KEPT_MAX, 5));
+    assert_eq!(told.placed[0].1.chain, prompt(5, 2).chain);
     table.arrive(99_999, Some("llama")).unwrap();
-    assert!(table.outbox().seated.is_empty(), "of one that nobody read there is nothing to tell");
+    assert!(table.outbox().placed.is_empty(), "of one that nobody read there is nothing to tell");
 }
 
 #[test]
 fn spending_is_told_of_limited_tenants_and_of_all_while_anybody_waits() {
-    let mut queue = queue::Settings { sequences_max: 1, ..queue::Settings::default() };
+    let mut queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
     let terms = Terms { requests_per_minute: Some(2), ..Terms::default() };
     let limited = Tenant { name: "limited".to_owned(), terms };
     let (tenant, other) = (limited.id(), TenantId(77));
@@ -156,7 +156,7 @@ fn spending_is_told_of_limited_tenants_and_of_all_while_anybody_waits() {
     // One that waits until it is too late took nothing.
     table.now = table.now + Duration::from_secs(3_600);
     table.on(Event::Tick);
-    assert_eq!(table.brain.waiting, 0);
+    assert_eq!(table.brain.parts.scheduler.waiting(), 0);
     assert_eq!(come(&mut table, 6, tenant), [], "two were given back");
 }
 
@@ -170,8 +170,8 @@ fn lists_change_places_with_those_of_whoever_fetches_them() {
         table.on(Event::Arrived(chat(request, &text)));
         table.on(Event::Left { request: RequestId(request) });
         table.brain.take_outbox(&mut outbox);
-        assert_eq!(outbox.seated.len(), 1);
-        *places.entry(outbox.seated.as_ptr()).or_insert(0) += 1;
+        assert_eq!(outbox.placed.len(), 1);
+        *places.entry(outbox.placed.as_ptr()).or_insert(0) += 1;
         outbox.clear();
     }
     assert_eq!(places.len(), 2, "one is filled while the other is read");

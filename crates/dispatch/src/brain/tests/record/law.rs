@@ -94,7 +94,7 @@ impl Pair {
         let worker = WorkerId((number / 50) as u32 % self.workers);
         let placement = self.plain.brain.worker_of(request);
         match kind {
-            0..=5 if !self.plain.brain.open.contains_key(&request.0) => self.arrive(request.0, number),
+            0..=5 if !self.plain.brain.pending.contains_key(&request.0) => self.arrive(request.0, number),
             6 | 7 => {
                 if let Some(worker) = placement {
                     self.on(Event::FirstToken { request, worker });
@@ -139,7 +139,7 @@ impl Pair {
             3 => PeerUpdate::Judged { worker, judged: Judged { verdict, rates: Some(rates) } },
             4 => PeerUpdate::Pinned { model, session: number % 6, worker },
             5 => PeerUpdate::Spent { model, tenant: TenantId(0), more },
-            6 => PeerUpdate::Seated { worker, prompt: &text },
+            6 => PeerUpdate::Placed { worker, prompt: &text },
             _ => PeerUpdate::Routers { heard: 1 + (number % 3) as u32, known: 3 },
         }));
     }

@@ -78,7 +78,8 @@ fn a_strategy_may_change_under_open_requests_and_every_counter_stays_exact() {
         table.on(Event::Finished { request: RequestId(first + 3), counted: None, pieces: 9 });
         change(&mut table, |it| it.strategy = name).unwrap();
         // All who are seated read the same, and are counted wherever somebody asks for it.
-        let used = |it| table.brain.in_use.as_ref().map(|in_use| in_use.at(WorkerId(it), Some(&text)));
+        let used =
+            |it| table.brain.parts.placer.in_use.as_ref().map(|in_use| in_use.at(WorkerId(it), Some(&text)));
         let seated = table.promised().iter().filter(|it| it.requests > 0).count();
         let counted = (0..3).filter_map(used).filter(|it| it.of_prompt == Tokens(960)).count();
         assert_eq!(counted, if name == Name::DynamoCost { seated } else { 0 }, "{name}");

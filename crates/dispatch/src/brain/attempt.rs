@@ -1,0 +1,324 @@
+//! The life of an attempt: a request is placed at a worker, its first token comes, it ends, fails or is released.
+
+use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_fleet::Evidence;
+use maitre_fleet::estimate::{Counted, Decodes};
+use maitre_fleet::fleet::Hold;
+
+use super::{Brain, Context, Parts};
+use crate::event::{Effect, Failure, Form, Placement, Refusal};
+use crate::observer::decision::Outcome;
+use crate::observer::ring::End;
+use crate::observer::{Fact, Placed, Ticket};
+use crate::placer::{Choice, Mode, Picked, Rules, World};
+use crate::request::{Attempt, PendingRequest, Progress, RequestState};
+use crate::reservations::Reservation;
+
+/// What came of looking for a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    Placed,
+    /// Every worker is busy, or the one that is worth waiting for.
+    Busy(Option<Reservation>),
+    /// The first token would come too late from every worker.
+    Late,
+    NoWorker,
+}
+
+impl Parts {
+    /// Looks for a worker, and places the request there if it has room.
+    pub(super) fn try_place(
+        &mut self,
+        now: Instant,
+        request: &mut PendingRequest,
+        effects: &mut Vec<Effect>,
+    ) -> Tried {
+        self.scheduler.release_reservation(request);
+        request.ask.attempt = request.tried.len() as u32;
+        let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
+        let rules = self.scheduler.rules(context, request);
+        let choice = self.choose(now, request, rules, Mode::Commit);
+        if let Some((picked, session)) = choice.picked().and_then(|it| Some((it, it.pinned?))) {
+            self.session_pinned(request, session, picked);
+        }
+        match choice {
+            Choice::Place(picked) => {
+                self.place(now, request, picked, effects);
+                Tried::Placed
+            }
+            Choice::Reserve(Picked { place, .. }) => {
+                let survey = self.placer.survey();
+                let worker = survey.snapshots[place].worker;
+                let prefill = survey.promise_at(&request.ask, place).prefill;
+                Tried::Busy(Some(Reservation { worker, prefill }))
+            }
+            Choice::Wait => Tried::Busy(None),
+            Choice::TooLate => Tried::Late,
+            Choice::NoWorker => Tried::NoWorker,
+        }
+    }
+
+    /// What the placer chooses for this request now.
+    pub(super) fn choose(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        rules: Rules,
+        mode: Mode,
+    ) -> Choice {
+        let reservations = self.scheduler.reservations();
+        let mut world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations };
+        self.placer.choose(&mut world, &request.query(), rules, mode)
+    }
+
+    fn session_pinned(&mut self, request: &PendingRequest, session: u64, picked: Picked) {
+        if !self.settings.shares {
+            return;
+        }
+        let model = request.model().map_or(0, |it| self.fleet.hash_of(it));
+        let worker = self.placer.survey().candidates[picked.pick.index].key;
+        self.observer.on(Fact::SessionPinned { model, session, worker });
+        self.placer.early_pins.forget(model, session);
+    }
+
+    /// Places the request at the picked worker and promises what it will cost there.
+    fn place(
+        &mut self,
+        now: Instant,
+        request: &mut PendingRequest,
+        picked: Picked,
+        effects: &mut Vec<Effect>,
+    ) {
+        let survey = self.placer.survey();
+        let snapshot = survey.snapshots[picked.place];
+        let held = survey.held.get(picked.place).copied();
+        let promise = survey.promise_at(&request.ask, picked.place);
+        let ticket = self.record(now, request, picked);
+        let worker = snapshot.worker;
+        let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
+        let is_counted = self.is_prompt_counted(request);
+        let prompt = request.prompt.as_ref().filter(|_| is_counted);
+        let planted = prompt.and_then(|it| self.cache.placed(now, worker, it));
+        if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
+            in_use.begin(worker, prompt);
+        }
+        let adapter = request.model().filter(|&it| self.fleet.is_adapter(it));
+        self.fleet.promise(now, worker, promise);
+        self.observer.on(Fact::PromiseChanged { worker });
+        if let Some(prompt) = prompt {
+            self.observer.on(Fact::PromptPlaced { worker: snapshot.key, prompt });
+        }
+        if let Some(adapter) = adapter {
+            self.fleet.hold_adapter(worker, adapter, Hold::Begins);
+        }
+        self.scheduler.placed(now, request, promise.prefill.0 as f64 * snapshot.prefill.slope);
+        request.waited = request.waited_by(now);
+        request.state = RequestState::Placed(Attempt {
+            worker,
+            promise,
+            placed_at: now,
+            prefill_ahead: ahead.saturating_add(promise.prefill.0),
+            prefill: promise.prefill,
+            planted,
+            adapter,
+            others: snapshot.promised.requests,
+            first_token: None,
+            progress: None,
+            is_counted,
+            charged: None,
+            ticket,
+        });
+        effects.push(Effect::Place(Placement {
+            request: request.id,
+            worker,
+            why: picked.pick.why,
+            held: held.map(|it| it.tokens),
+            attempt: request.ask.attempt,
+            waited: request.waited,
+            deadline: request.deadline.filter(|_| request.form == Form::Stream),
+        }));
+    }
+
+    /// Shows a placement to the observer, before anything is promised.
+    fn record(&mut self, now: Instant, request: &PendingRequest, picked: Picked) -> Ticket {
+        if !self.observer.is_watching() {
+            return Ticket::default();
+        }
+        let query = request.query();
+        self.placer.reveal(&mut self.cache, &query);
+        let view = self.placer.view(&self.cache, self.scheduler.reservations(), &query);
+        let (tenant, waited) = (request.tenant, request.waited_by(now));
+        self.observer.placed(&Placed { now, request: request.id, query, tenant, waited, picked, view })
+    }
+
+    /// Whether the cache counts on this prompt at its worker. A prompt that its own strategy does not look at counts for
+    /// the shadows, unless another model's strategy uses caches: that one must not see more than it would without shadows.
+    fn is_prompt_counted(&self, request: &PendingRequest) -> bool {
+        let sees_caches = || self.placer.sees_caches(&request.query());
+        request.prompt.is_some() && (sees_caches() || !self.settings.needs_in_charge().cache)
+    }
+
+    /// Takes a request from its worker: its promise ends, and so does the prediction of what its prefill would leave in
+    /// the cache, unless that is done.
+    pub(super) fn release_placement(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
+        let attempt = request.take_attempt()?;
+        let worker = attempt.worker;
+        if let (Some(prompt), Some(planted), false) =
+            (&request.prompt, attempt.planted, attempt.promise.prefilled)
+        {
+            self.cache.failed(worker, prompt, planted);
+        }
+        if let (Some(in_use), Some(prompt), true) =
+            (&mut self.placer.in_use, &request.prompt, attempt.is_counted)
+        {
+            in_use.end(worker, prompt);
+        }
+        self.scheduler.released(request);
+        self.fleet.release(worker, attempt.promise);
+        self.promise_changed(worker);
+        if let Some(adapter) = attempt.adapter {
+            self.fleet.hold_adapter(worker, adapter, Hold::Ends);
+        }
+        Some(attempt)
+    }
+
+    pub(super) fn attempt_ended(
+        &mut self,
+        now: Instant,
+        attempt: &Attempt,
+        outcome: Outcome,
+        counted: Option<Counted>,
+    ) {
+        let end = End { outcome, total: now.since(attempt.placed_at), counted };
+        self.observer.on(Fact::AttemptEnded { ticket: attempt.ticket, end });
+    }
+
+    /// Ends what a request has in the queue or at a worker.
+    pub(super) fn release(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
+        self.scheduler.leave(request);
+        self.release_placement(request)
+    }
+
+    /// The first token came from this worker. Returns whether the request is placed there.
+    fn begin_response(&mut self, now: Instant, worker: WorkerId, request: &mut PendingRequest) -> bool {
+        // A request whose recall came too late has its response: it leaves the queue, or the worker it was sent to since.
+        self.scheduler.leave(request);
+        if request.worker().is_some_and(|it| it != worker)
+            && let Some(attempt) = self.release_placement(request)
+        {
+            self.attempt_ended(now, &attempt, Outcome::Recalled, None);
+        }
+        let (form, decodes) = (request.form, request.decodes);
+        let RequestState::Placed(attempt) = &mut request.state else { return false };
+        self.fleet.prefilled(now, worker, &mut attempt.promise);
+        if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {
+            self.cache.prefilled(now, worker, prompt);
+        }
+        self.observer.on(Fact::PromiseChanged { worker });
+        // A response in one piece tells when it ended, not when it began.
+        if form == Form::Stream && decodes == Decodes::Yes {
+            let worker_now = self.fleet.worker(worker);
+            let (requests, prefilled) =
+                worker_now.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));
+            attempt.first_token = Some((now, requests));
+            attempt.progress = Some(Progress { at: now, pieces: 1, requests, prefilled });
+            let took = now.since(attempt.placed_at);
+            self.fleet.learn_first_token(worker, attempt.prefill_ahead, took);
+            self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
+        }
+        true
+    }
+}
+
+impl Brain {
+    pub(super) fn first_token(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        worker: WorkerId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(request) = self.pending.get_mut(&request.0) else { return };
+        if self.parts.begin_response(now, worker, request) {
+            self.parts.see(now, worker, Evidence::Answered, effects);
+        }
+    }
+
+    /// Responses in one piece do not say when their prefill is done: it counts as done when it should be.
+    pub(super) fn presume_prefilled(&mut self, now: Instant) {
+        for request in self.pending.values_mut().filter(|it| it.form == Form::Whole) {
+            let Some(attempt) = request.attempt_mut().filter(|it| !it.promise.prefilled) else { continue };
+            let Some(worker) = self.parts.fleet.worker(attempt.worker) else { continue };
+            let expected = worker.rates.prefill.at(attempt.prefill_ahead as f64);
+            if now.since(attempt.placed_at).as_secs_f64() >= expected {
+                self.parts.fleet.prefilled(now, attempt.worker, &mut attempt.promise);
+                self.parts.promise_changed(attempt.worker);
+            }
+        }
+    }
+
+    pub(super) fn finished(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        counted: Option<Counted>,
+        pieces: u32,
+    ) {
+        let Some(mut request) = self.pending.remove(&request.0) else { return };
+        self.parts.learn_step_time(now, &mut request, pieces);
+        if let Some(attempt) = self.parts.release(&mut request) {
+            self.parts.attempt_ended(now, &attempt, Outcome::Answered, counted);
+            self.parts.learn_from(now, (&request, &attempt), counted, pieces);
+        }
+        let estimate = request.model().and_then(|it| self.parts.fleet.estimate_mut(it));
+        if let (Some(estimate), Some(counted)) = (estimate, counted) {
+            estimate.learn(request.size, counted, request.decodes);
+        }
+    }
+
+    /// A request ended without a whole response.
+    pub(super) fn ended(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(mut request) = self.pending.remove(&request.0) else { return };
+        let Some(attempt) = self.parts.release(&mut request) else { return };
+        self.parts.attempt_ended(now, &attempt, outcome, None);
+        match outcome {
+            Outcome::Declined => self.parts.see(now, attempt.worker, Evidence::Answered, effects),
+            Outcome::BrokeOff => self.parts.see(now, attempt.worker, Evidence::Broke, effects),
+            _ => {}
+        }
+    }
+
+    /// The attempt under way failed: the request is tried elsewhere, queued or refused.
+    pub(super) fn retry_or_refuse(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        failure: Failure,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get_mut(&id.0) else { return };
+        let Some(attempt) = parts.release_placement(request) else { return };
+        parts.attempt_ended(now, &attempt, Outcome::Failed, None);
+        request.tried.push(attempt.worker);
+        request.failure = Some(failure);
+        request.failovers += u32::from(failure.was_sent());
+        let refusal = Refusal::Failed { last: failure };
+        if failure == Failure::Late {
+            self.refuse_late(now, id, effects);
+        } else if parts.scheduler.may_retry(now, request, parts.settings.failovers_max) {
+            let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+            parts.scheduler.refund(context, request, &attempt);
+            self.admit(now, id, refusal, effects);
+        } else {
+            effects.push(Effect::Refuse { request: id, refusal });
+            self.pending.remove(&id.0);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What would be done with a request now, without doing it.
+//!
+//! The steps are those of a request that arrives, by the same functions. The queue's part runs on a copy of the model's
+//! pool, and the placer's part is a dry run. Two things are not foreseen: a recall of others for its deadline, and what
+//! happens to it once it waits.
+
+use maitre_base::{Instant, RequestId};
+
+use super::arrival::rate_limited;
+use super::{Brain, Context};
+use crate::event::{Arrival, Refusal};
+use crate::observer::Placed;
+use crate::observer::decision::{Decision, Outcome};
+use crate::placer::{Choice, Mode, Picked, World};
+use crate::request::PendingRequest;
+use crate::scheduler::pool::{NotQueued, Pool};
+
+/// No request ever arrives under this number.
+const EXPLAINED: RequestId = RequestId(u64::MAX);
+
+/// Whether the request would be tried as soon as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admitted {
+    /// The queue is empty, or off.
+    Directly,
+    /// It would join the queue, among the first.
+    Next,
+    /// It would join the queue, behind others.
+    Behind,
+}
+
+impl Brain {
+    /// What would be done with this request if it arrived now; its id does not matter. A request that would wait is shown
+    /// with the worker that would cost least, and its outcome says so.
+    pub fn explain(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<Decision, Refusal> {
+        let arrival = Arrival { request: EXPLAINED, ..*arrival };
+        let request = self.parts.pending_request(now, &arrival)?;
+        let mut pool = self.parts.scheduler.pool_copy(self.context(now), request.pool);
+        let admitted = self.admit_in(now, &mut pool, &request)?;
+        let rules = self.parts.scheduler.rules_in(self.context(now), Some(&pool), &request);
+        let choice = self.parts.choose(now, &request, rules, Mode::DryRun);
+        let is_learned = self.parts.fleet.rates().is_learned();
+        let picked = match choice {
+            Choice::Place(picked) | Choice::Reserve(picked) => Some(picked),
+            Choice::TooLate if is_learned && admitted != Admitted::Behind => {
+                let retry_after = pool.retry_after(self.context(now), &request);
+                return Err(Refusal::Deadline { retry_after });
+            }
+            Choice::TooLate | Choice::Wait => self.pick_if_open(now, &request),
+            Choice::NoWorker => None,
+        };
+        let decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
+        match (choice, admitted) {
+            (Choice::Place(_), Admitted::Directly | Admitted::Next) => Ok(decision),
+            (_, Admitted::Directly) => {
+                self.join_in(now, &mut pool, &request)?;
+                Ok(Decision { outcome: Outcome::WouldWait, ..decision })
+            }
+            _ => Ok(Decision { outcome: Outcome::WouldWait, ..decision }),
+        }
+    }
+
+    fn context(&self, now: Instant) -> Context<'_> {
+        Context { now, settings: &self.parts.settings.queue, fleet: &self.parts.fleet }
+    }
+
+    /// What `admit` would do first, on a copy of the pool.
+    fn admit_in(&self, now: Instant, pool: &mut Pool, request: &PendingRequest) -> Result<Admitted, Refusal> {
+        let (context, fleet) = (self.context(now), &self.parts.fleet);
+        if !context.settings.enabled {
+            return Ok(Admitted::Directly);
+        }
+        self.parts.scheduler.check_allowance(context, request).map_err(rate_limited)?;
+        if !pool.must_queue(context, request.class) || !fleet.anyone_takes(request.wanted, &request.tried) {
+            return Ok(Admitted::Directly);
+        }
+        self.join_in(now, pool, request)?;
+        let is_alike = |id: RequestId| {
+            let other = if id == request.id { Some(request) } else { self.pending.get(&id.0) };
+            other.is_some_and(|it| it.wanted == request.wanted)
+        };
+        let mut next = Vec::new();
+        pool.next(context, is_alike, &mut next);
+        Ok(if next.contains(&request.id) { Admitted::Next } else { Admitted::Behind })
+    }
+
+    fn join_in(&self, now: Instant, pool: &mut Pool, request: &PendingRequest) -> Result<(), Refusal> {
+        let context = self.context(now);
+        let Err(error) = pool.join(context, request) else { return Ok(()) };
+        let retry_after = pool.retry_after(context, request);
+        Err(match error {
+            NotQueued::Late => Refusal::Deadline { retry_after },
+            NotQueued::Full => Refusal::QueueFull { retry_after },
+        })
+    }
+
+    /// The worker that would cost least if every worker had room.
+    fn pick_if_open(&mut self, now: Instant, request: &PendingRequest) -> Option<Picked> {
+        let parts = &mut self.parts;
+        let reservations = parts.scheduler.reservations();
+        let world = World { now, fleet: &parts.fleet, cache: &mut parts.cache, reservations };
+        parts.placer.pick_if_open(&world, &request.query())
+    }
+
+    fn describe(&mut self, now: Instant, request: &PendingRequest, picked: Picked) -> Decision {
+        let (parts, query) = (&mut self.parts, request.query());
+        parts.placer.reveal(&mut parts.cache, &query);
+        let view = parts.placer.view(&parts.cache, parts.scheduler.reservations(), &query);
+        let (tenant, waited) = (request.tenant, request.waited);
+        let placed = Placed { now, request: request.id, query, tenant, waited, picked, view };
+        Decision { outcome: Outcome::Asked, ..parts.observer.explain(&placed) }
+    }
+}

@@ -1,0 +1,83 @@
+//! What other routers publish, and what changes here.
+//!
+//! Load, prompts and spending are facts about the other router, and are believed. Its opinion of a worker is not: a doubt
+//! asks for a probe, and learned rates count only until this router has seen the worker answer.
+
+use maitre_base::{Instant, WorkerId};
+use maitre_cluster::{Spent, Verdict};
+use maitre_queue::Passed;
+
+use super::{Context, Freed, Parts};
+use crate::event::Effect;
+use crate::peers::{Judged, PeerUpdate};
+use crate::placer::pins::SharedPin;
+use crate::request::PoolId;
+
+impl Parts {
+    pub(super) fn apply_peer_update(
+        &mut self,
+        now: Instant,
+        update: PeerUpdate<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        match update {
+            PeerUpdate::Promised { worker, work } => {
+                self.fleet.promised_elsewhere(now, worker, work);
+            }
+            PeerUpdate::Judged { worker, judged } => self.apply_judged(now, worker, judged, effects),
+            PeerUpdate::Pinned { model, session, worker } => {
+                self.placer.pin(&self.fleet, SharedPin { model, session, worker });
+            }
+            PeerUpdate::Spent { model, tenant, more: Spent { requests, tokens } } => {
+                let settings = &self.settings.queue;
+                if settings.enabled {
+                    let context = Context { now, settings, fleet: &self.fleet };
+                    let pool = self.pool_by_hash(model);
+                    let passed = Passed { requests, tokens };
+                    self.scheduler.spent_elsewhere(context, pool, tenant, passed);
+                }
+            }
+            PeerUpdate::Placed { worker, prompt } => {
+                // While no strategy uses caches, nothing is kept of them.
+                if let Some(worker) = self.worker_by_key(worker).filter(|_| self.settings.needs().cache) {
+                    self.cache.placed(now, worker, prompt);
+                }
+            }
+            PeerUpdate::Routers { heard, known } => self.scheduler.set_routers(heard, known),
+        }
+    }
+
+    /// Where an update may make room: where the other routers have promised less than before.
+    pub(super) fn freed_elsewhere(&self, update: &PeerUpdate<'_>) -> Freed {
+        let PeerUpdate::Promised { worker, work } = update else { return Freed::Nowhere };
+        let Some(worker) = self.fleet.by_key(*worker) else { return Freed::Nowhere };
+        let before = worker.promised_by_others.work;
+        let shrinks = work.requests < before.requests
+            || work.prefilling < before.prefilling
+            || work.prefill < before.prefill
+            || work.context < before.context;
+        if shrinks { Freed::At(worker.id) } else { Freed::Nowhere }
+    }
+
+    fn apply_judged(&mut self, now: Instant, key: u64, judged: Judged, effects: &mut Vec<Effect>) {
+        let Some(worker) = self.worker_by_key(key) else { return };
+        if let Some(rates) = judged.rates {
+            self.fleet.hear_rates(worker, rates);
+        }
+        if judged.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
+            effects.push(Effect::Probe { worker });
+        }
+    }
+
+    fn worker_by_key(&self, key: u64) -> Option<WorkerId> {
+        self.fleet.by_key(key).map(|it| it.id)
+    }
+
+    /// The pool of the model whose name has this hash; zero is that of unlisted models.
+    fn pool_by_hash(&self, hash: u64) -> Option<PoolId> {
+        match hash {
+            0 => Some(PoolId::of(None)),
+            _ => self.fleet.model_by_hash(hash).map(|it| PoolId::of(Some(self.fleet.base(it)))),
+        }
+    }
+}

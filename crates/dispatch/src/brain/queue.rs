@@ -1,0 +1,293 @@
+//! Requests that wait: a newcomer joins the queue, the queue is served when there is room, a request is recalled or
+//! refused.
+//!
+//! A queued request has no worker. When a worker has room, the next request is looked up afresh and placed where it costs
+//! least at that moment.
+
+use maitre_base::{Instant, RequestId, WorkerId};
+
+use super::attempt::Tried;
+use super::{Brain, Context, Freed};
+use crate::event::{Effect, Refusal};
+use crate::observer::Fact;
+use crate::observer::decision::Outcome;
+use crate::request::{PendingRequest, PoolId};
+use crate::scheduler::pool::NotQueued;
+use crate::scheduler::{pool_of, recall};
+
+/// The requests that may go next, in order, and the first of them that is to be tried.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    next: &'a [RequestId],
+    from: usize,
+}
+
+impl Brain {
+    /// Places a request, queues it or refuses it.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        otherwise: Refusal,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get(&id.0) else { return };
+        let settings = &parts.settings.queue;
+        let context = Context { now, settings, fleet: &parts.fleet };
+        let must_queue = settings.enabled && parts.scheduler.must_queue(context, request);
+        // A request that failed at every worker that could take it waits for none.
+        if must_queue && parts.fleet.anyone_takes(request.wanted, &request.tried) {
+            if self.join(now, id, effects) {
+                self.serve_newcomer(now, id, effects);
+                self.announce_wait(id, effects);
+            }
+            return;
+        }
+        match self.try_or_recall(now, id, effects) {
+            Tried::Placed => {}
+            Tried::Busy(reservation) => {
+                if self.join(now, id, effects) {
+                    if let (Some(it), Some(request)) = (reservation, self.pending.get_mut(&id.0)) {
+                        self.parts.scheduler.reserve(now, request, it);
+                    }
+                    self.announce_wait(id, effects);
+                }
+            }
+            Tried::Late => self.refuse_late(now, id, effects),
+            Tried::NoWorker => self.refuse(id, otherwise, effects),
+        }
+    }
+
+    fn try_or_recall(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> Tried {
+        let Some(request) = self.pending.get_mut(&id.0) else { return Tried::NoWorker };
+        let tried = match self.parts.try_place(now, request, effects) {
+            Tried::Late => self.place_by_recall(now, id, effects),
+            tried => tried,
+        };
+        match tried {
+            // Before rates are learned, a deadline is no reason to refuse: these engines may be faster than usual ones.
+            Tried::Late if !self.parts.fleet.rates().is_learned() => Tried::Busy(None),
+            tried => tried,
+        }
+    }
+
+    /// Queues a request. Returns whether it is in the queue now; otherwise it was refused.
+    fn join(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> bool {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get_mut(&id.0) else { return false };
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        match parts.scheduler.join(context, request) {
+            Ok(displaced) => {
+                if let Some(other) = displaced {
+                    self.refuse_full(now, other, effects);
+                }
+                true
+            }
+            Err(NotQueued::Late) => {
+                self.refuse_late(now, id, effects);
+                false
+            }
+            Err(NotQueued::Full) => {
+                self.refuse_full(now, id, effects);
+                false
+            }
+        }
+    }
+
+    fn announce_wait(&self, id: RequestId, effects: &mut Vec<Effect>) {
+        if self.pending.get(&id.0).is_some_and(PendingRequest::is_waiting) {
+            effects.push(Effect::Wait { request: id });
+        }
+    }
+
+    /// Places the requests that can go, after an event that may have made room.
+    pub(super) fn serve_queues(&mut self, now: Instant, freed: Freed, effects: &mut Vec<Effect>) {
+        if self.parts.scheduler.waiting() == 0 {
+            return;
+        }
+        for id in self.parts.scheduler.expire(now) {
+            self.refuse_late(now, id, effects);
+        }
+        match freed {
+            Freed::Nowhere => {}
+            Freed::At(worker) => self.serve_at(now, worker, effects),
+            Freed::Anywhere => {
+                self.parts.scheduler.served_all(now);
+                let parts = &self.parts;
+                let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+                for worker in parts.scheduler.workers_with_room(context) {
+                    self.serve_at(now, worker, effects);
+                }
+            }
+        }
+    }
+
+    /// This worker may have room: requests that it can serve go, in order, as long as one of the first finds a worker.
+    fn serve_at(&mut self, now: Instant, worker: WorkerId, effects: &mut Vec<Effect>) {
+        let parts = &self.parts;
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let pool = PoolId::of(parts.fleet.base_of(worker));
+        let has_queue = parts.scheduler.pool(pool).is_some_and(|it| !it.queue.is_empty());
+        if has_queue && parts.scheduler.has_room_at(context, worker) {
+            self.serve(now, pool, worker, effects);
+        }
+    }
+
+    fn serve(&mut self, now: Instant, pool: PoolId, worker: WorkerId, effects: &mut Vec<Effect>) {
+        let mut next = std::mem::take(&mut self.next);
+        loop {
+            let Brain { pending, parts, .. } = self;
+            let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+            let (Some(pool), Some(worker)) = (parts.scheduler.pool_mut(pool), parts.fleet.worker(worker))
+            else {
+                break;
+            };
+            // Requests for other workers neither go here nor keep others from it.
+            let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.tried.contains(&worker.id);
+            pool.next(context, |id| pending.get(&id.0).is_some_and(takes), &mut next);
+            if !self.serve_first(now, Turn { next: &next, from: 0 }, effects) {
+                break;
+            }
+        }
+        self.next = next;
+    }
+
+    /// A request has joined. Nothing has changed for those before it, so it alone may go, if it is among the first.
+    fn serve_newcomer(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
+        let mut next = std::mem::take(&mut self.next);
+        if let Some(place) = self.place_in_queue(now, id, &mut next) {
+            self.serve_first(now, Turn { next: &next[..=place], from: place }, effects);
+        }
+        self.next = next;
+    }
+
+    fn place_in_queue(&mut self, now: Instant, id: RequestId, next: &mut Vec<RequestId>) -> Option<usize> {
+        let Brain { pending, parts, .. } = self;
+        let request = pending.get(&id.0)?;
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let pool = parts.scheduler.pool_mut(request.pool)?;
+        // Requests for other models may be waiting for other workers.
+        let is_alike = |it: RequestId| pending.get(&it.0).is_some_and(|it| it.wanted == request.wanted);
+        pool.next(context, is_alike, next);
+        next.iter().position(|&it| it == id)
+    }
+
+    /// Places the first of these requests that finds a worker, or refuses one that never will. Returns whether any left
+    /// the queue.
+    fn serve_first(&mut self, now: Instant, turn: Turn<'_>, effects: &mut Vec<Effect>) -> bool {
+        let Turn { next, from } = turn;
+        // Each request accounts for the reservations of those before it, and not of those behind.
+        for id in &next[from..] {
+            if let Some(request) = self.pending.get_mut(&id.0) {
+                self.parts.scheduler.release_reservation(request);
+            }
+        }
+        for (place, &id) in next.iter().enumerate().skip(from) {
+            match self.try_or_recall(now, id, effects) {
+                Tried::Placed => {
+                    let Brain { pending, parts, .. } = self;
+                    let Some(request) = pending.get_mut(&id.0) else { return false };
+                    let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+                    parts.scheduler.went(context, request, &next[..place]);
+                    return true;
+                }
+                Tried::Late => {
+                    self.refuse_late(now, id, effects);
+                    return true;
+                }
+                Tried::NoWorker => {
+                    self.refuse_without_worker(id, effects);
+                    return true;
+                }
+                Tried::Busy(reservation) => {
+                    if let (Some(it), Some(request)) = (reservation, self.pending.get_mut(&id.0)) {
+                        self.parts.scheduler.reserve(now, request, it);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Recalls requests of lower classes so that this one meets its deadline, and places it.
+    fn place_by_recall(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> Tried {
+        let settings = &self.parts.settings.queue;
+        if !settings.recall {
+            return Tried::Late;
+        }
+        let snapshots = &self.parts.placer.survey().snapshots;
+        let Some(victims) = recall::victims(now, id, &self.pending, snapshots, settings.caps()) else {
+            return Tried::Late;
+        };
+        for victim in victims {
+            self.recall(now, victim, effects);
+        }
+        let Some(request) = self.pending.get_mut(&id.0) else { return Tried::NoWorker };
+        self.parts.try_place(now, request, effects)
+    }
+
+    /// Takes a request from its worker and puts it back in the queue, at its old place.
+    fn recall(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get_mut(&id.0) else { return };
+        let Some(attempt) = parts.release_placement(request) else { return };
+        parts.attempt_ended(now, &attempt, Outcome::Recalled, None);
+        request.recalled.push(attempt.worker);
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        parts.scheduler.refund(context, request, &attempt);
+        effects.push(Effect::Recall { request: id, worker: attempt.worker });
+        self.join(now, id, effects);
+    }
+
+    /// Refuses queued requests that can never go: the workers that could take them left, or serve something else.
+    pub(super) fn refuse_stranded(&mut self, effects: &mut Vec<Effect>) {
+        let fleet = &self.parts.fleet;
+        let is_stranded = |it: &&PendingRequest| {
+            it.is_waiting()
+                && (pool_of(it.wanted, fleet) != it.pool || !fleet.anyone_may_take(it.wanted, &it.tried))
+        };
+        let mut stranded: Vec<RequestId> =
+            self.pending.values().filter(is_stranded).map(|it| it.id).collect();
+        stranded.sort_unstable();
+        stranded.into_iter().for_each(|it| self.refuse_without_worker(it, effects));
+    }
+
+    /// No worker is left for it: because its last attempt failed, if it had one.
+    fn refuse_without_worker(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
+        let failure = self.pending.get(&id.0).and_then(|it| it.failure);
+        self.refuse(id, Refusal::without_worker(failure), effects);
+    }
+
+    pub(super) fn refuse_late(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get(&id.0) else { return };
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let retry_after = parts.scheduler.retry_after(context, request);
+        self.refuse(id, Refusal::Deadline { retry_after }, effects);
+    }
+
+    fn refuse_full(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get(&id.0) else { return };
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let retry_after = parts.scheduler.retry_after(context, request);
+        self.refuse(id, Refusal::QueueFull { retry_after }, effects);
+    }
+
+    /// Refuses a request. One of the next in the queue may be gone already: while those before it were tried, it had to
+    /// make room for a recalled request.
+    fn refuse(&mut self, id: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
+        let Some(mut request) = self.pending.remove(&id.0) else { return };
+        effects.push(Effect::Refuse { request: id, refusal });
+        // A request that no worker has seen costs its tenant nothing.
+        if self.parts.settings.queue.enabled && request.tried.is_empty() {
+            self.parts.scheduler.return_allowance(&request);
+            if request.spending.is_published {
+                let (model, tenant) = (self.parts.model_hash_of(&request), request.tenant);
+                self.parts.observer.on(Fact::Unspent { model, tenant, tokens: request.tokens() });
+            }
+        }
+        self.parts.release(&mut request);
+    }
+}

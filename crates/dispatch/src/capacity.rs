@@ -1,0 +1,69 @@
+//! How much more a worker can take, and how soon its first token would come.
+
+use maitre_base::{Promise, Tokens};
+use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::bend::Scale;
+use maitre_queue::knee::{self, Caps, Limits};
+
+/// Share of the KV cache above which it counts as full: preemptions begin before the last block is taken.
+const CACHE_FULL: f64 = 0.97;
+/// Safety factor on an expected first token. Learned rates are means, so half of all first tokens come later.
+const SAFETY_FACTOR: f64 = 1.2;
+
+/// The concurrency limit of a worker, learned from where its latency starts to rise.
+pub(crate) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> Limits {
+    knee::limits(knee::Scale { requests, prefill_tokens }, caps)
+}
+
+/// Seconds to reckon with until the first token of a request with this much to prefill: what was promised before it, the
+/// wait for a sequence slot if all are taken, and its own prefill, times the safety factor.
+pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits: Limits) -> f64 {
+    let requests = f64::from(snapshot.requests.max(1));
+    let slot = match snapshot.requests >= limits.sequences {
+        // Responses are half done on average, and the end of any of them frees a slot.
+        true => snapshot.promised.decode.0 as f64 / requests / 2.0 * snapshot.decode.at(requests) / requests,
+        false => 0.0,
+    };
+    SAFETY_FACTOR * (snapshot.wait_seconds.max(0.0) + slot + snapshot.prefill.at(prefill.0 as f64))
+}
+
+/// A worker's limit, and the number of routers that share it.
+#[derive(Clone, Copy)]
+pub(crate) struct Knee {
+    pub(crate) limits: Limits,
+    pub(crate) caps: Caps,
+    pub(crate) routers: u32,
+}
+
+impl Knee {
+    /// Whether a worker is below its limit, or this router is below its share of the limit.
+    ///
+    /// A router that ends a request gives the slot to its own queue at once, and the other routers never learn that the
+    /// slot was free: a router that joins a full fleet would wait for ever. So each router may fill its share whatever
+    /// the others have, within the operator's caps. Routers with more than their share place nothing until the sum is
+    /// below the limit again.
+    pub(crate) fn is_above(self, snapshot: &WorkerSnapshot) -> bool {
+        let Knee { limits, caps, routers } = self;
+        let promised = (snapshot.requests, snapshot.promised.prefill);
+        is_less(promised, limits)
+            || routers > 1
+                && is_less(snapshot.ours, limits.times(1.0 / f64::from(routers)))
+                && is_less(promised, caps.as_limits())
+    }
+
+    /// Whether a worker is below its limit and its KV cache has room for this request.
+    pub(crate) fn has_room(self, snapshot: &WorkerSnapshot, promise: &Promise) -> bool {
+        // An idle worker takes anything, and a prompt larger than the cache waits for nothing. As engines do, we ask for
+        // room for the prompt alone, not for the response.
+        let fits = snapshot.promised.requests == 0
+            || snapshot.room.is_none_or(|it| {
+                let room = (it.capacity.0 as f64 * CACHE_FULL) as u64;
+                promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
+            });
+        fits && self.is_above(snapshot)
+    }
+}
+
+fn is_less((requests, prefill): (u32, Tokens), limits: Limits) -> bool {
+    prefill.0 < limits.prefill_tokens && requests < limits.sequences
+}

@@ -1,0 +1,64 @@
+//! One strategy per model, so that turns and pins of different models do not mix.
+
+use maitre_base::Rng;
+use maitre_base::hash::NumberMap;
+use maitre_fleet::ModelId;
+use maitre_policy::{Ask, Candidate, Knobs, Name, Pick, Strategy};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Strategies {
+    /// By the number of the model.
+    models: NumberMap<Strategy>,
+    /// For requests whose model no worker lists, or that name none.
+    unlisted: Strategy,
+}
+
+impl Strategies {
+    pub(crate) fn new(name: Name, knobs: Knobs) -> Strategies {
+        Strategies { models: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
+    }
+
+    /// The strategy of this model; of a model that was never added, that of unlisted models.
+    pub(crate) fn of(&self, model: Option<ModelId>) -> &Strategy {
+        let known = model.and_then(|it| self.models.get(&u64::from(it.0)));
+        known.unwrap_or(&self.unlisted)
+    }
+
+    pub(crate) fn of_mut(&mut self, model: Option<ModelId>) -> &mut Strategy {
+        let known = model.and_then(|it| self.models.get_mut(&u64::from(it.0)));
+        known.unwrap_or(&mut self.unlisted)
+    }
+
+    /// The strategy of a model that was added; none if it was not.
+    pub(crate) fn get_mut(&mut self, model: ModelId) -> Option<&mut Strategy> {
+        self.models.get_mut(&u64::from(model.0))
+    }
+
+    /// Gives a model a strategy of its own, unless it has one.
+    pub(crate) fn add(&mut self, model: ModelId, name: Name, knobs: Knobs) -> &mut Strategy {
+        self.models.entry(u64::from(model.0)).or_insert_with(|| Strategy::new(name, knobs))
+    }
+
+    /// Changes rules and knobs; a strategy whose rule stays the same keeps its turns and pins.
+    pub(crate) fn retune(&mut self, unlisted: Name, of_model: impl Fn(ModelId) -> Name, knobs: Knobs) {
+        self.unlisted.retune(unlisted, knobs);
+        for (&model, strategy) in &mut self.models {
+            strategy.retune(of_model(ModelId(model as u32)), knobs);
+        }
+    }
+}
+
+/// A strategy and its dice. A dry run leaves both as they were.
+pub(crate) enum Decider<'a> {
+    Commit(&'a mut Strategy, &'a mut Rng),
+    DryRun(&'a Strategy, &'a Rng),
+}
+
+impl Decider<'_> {
+    pub(crate) fn pick(self, ask: &Ask, candidates: &[Candidate]) -> Option<Pick> {
+        match self {
+            Decider::Commit(strategy, rng) => strategy.pick(ask, candidates, rng),
+            Decider::DryRun(strategy, rng) => strategy.peek(ask, candidates, rng),
+        }
+    }
+}

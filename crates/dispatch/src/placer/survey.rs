@@ -1,0 +1,166 @@
+//! The workers that could take one request, at one instant: what each holds of it, whether each is open to it, and how a
+//! strategy sees them.
+
+use std::time::Duration;
+
+use maitre_base::{Instant, Promise, Tokens};
+use maitre_fleet::WorkerSnapshot;
+use maitre_policy::{Ask, Candidate, Pace};
+
+use super::in_use::{InUse, Used};
+use super::{Admission, Query, World};
+use crate::cache::{Cache, Held};
+use crate::capacity::{Knee, first_token_by, limits};
+use crate::reservations::{Reservations, Reserved};
+
+/// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
+/// only a request can show that.
+const RATES_TRUSTED: Duration = Duration::from_secs(5);
+
+/// Whether a worker would take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    Now,
+    /// Once it has done some of its work.
+    Later,
+    /// It would, but the request would delay the first tokens of others.
+    Disturbs,
+    /// Not before the request's deadline.
+    TooLate,
+}
+
+impl Opening {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Opening::Now => "now",
+            Opening::Later => "later",
+            Opening::Disturbs => "disturbs",
+            Opening::TooLate => "too-late",
+        }
+    }
+}
+
+/// What a candidate is made from, besides its snapshot.
+#[derive(Clone, Copy)]
+pub(crate) struct Beliefs<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) reservations: &'a Reservations,
+    pub(crate) in_use: Option<&'a InUse>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) snapshots: Vec<WorkerSnapshot>,
+    /// For each snapshot, what its cache holds of the prompt; empty where that was not looked up.
+    pub(crate) held: Vec<Held>,
+    /// For each snapshot.
+    pub(crate) openings: Vec<Opening>,
+    /// The workers that the strategy saw.
+    pub(crate) candidates: Vec<Candidate>,
+    /// For each candidate, the place of its snapshot, in ascending order.
+    pub(crate) shown: Vec<usize>,
+}
+
+impl Survey {
+    pub(crate) fn held_at(&self, place: usize) -> Held {
+        self.held.get(place).copied().unwrap_or_default()
+    }
+
+    /// What the request would cost the worker at this place.
+    pub(crate) fn promise_at(&self, ask: &Ask, place: usize) -> Promise {
+        promise(ask, self.held_at(place))
+    }
+
+    /// Decides for each worker whether it would take the request.
+    pub(super) fn judge(&mut self, world: &World<'_>, query: &Query<'_>, admission: Option<Admission>) {
+        self.openings.clear();
+        let Some(Admission { caps, part, routers, is_considerate }) = admission else {
+            self.openings.resize(self.snapshots.len(), Opening::Now);
+            return;
+        };
+        let now = world.now;
+        let is_learned = world.fleet.rates().is_learned();
+        for (place, snapshot) in self.snapshots.iter().enumerate() {
+            let promise = promise(query.ask, self.held.get(place).copied().unwrap_or_default());
+            let limits = limits(snapshot.scale, caps).times(part);
+            // A prompt that takes longer than a usual first token delays the first tokens of those already there.
+            let is_long = promise.prefill.0 as f64 > snapshot.scale.prefill_tokens;
+            let disturbs = is_considerate && is_long && snapshot.promised.prefilling > 0;
+            let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;
+            let is_idle = snapshot.promised.requests == 0;
+            let is_late = |it: Instant| {
+                it <= now
+                    || (is_trusted || !is_idle)
+                        && first_token_by(snapshot, promise.prefill, limits) > it.since(now).as_secs_f64()
+            };
+            self.openings.push(match query.deadline {
+                Some(deadline) if is_late(deadline) => Opening::TooLate,
+                _ if disturbs => Opening::Disturbs,
+                _ if (Knee { limits, caps, routers }).has_room(snapshot, &promise) => Opening::Now,
+                _ => Opening::Later,
+            });
+        }
+    }
+
+    /// Shows the workers whose openings fit as a strategy sees them.
+    pub(super) fn show(&mut self, query: &Query<'_>, beliefs: Beliefs<'_>, fits: impl Fn(Opening) -> bool) {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        self.shown.clear();
+        self.shown.extend((0..self.snapshots.len()).filter(|&it| fits(self.openings[it])));
+        candidates.extend(self.shown.iter().map(|&it| self.candidate(query, beliefs, it)));
+        self.candidates = candidates;
+    }
+
+    pub(super) fn candidate(&self, query: &Query<'_>, beliefs: Beliefs<'_>, place: usize) -> Candidate {
+        let snapshot = &self.snapshots[place];
+        let worker = snapshot.worker;
+        let mut candidate = candidate(snapshot, self.held_at(place), beliefs.cache.holds(worker));
+        add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
+        if let Some(in_use) = beliefs.in_use {
+            let Used { all, of_prompt } = in_use.at(worker, query.prompt);
+            (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
+        }
+        candidate
+    }
+}
+
+/// What a request will cost a worker that holds so much of it.
+fn promise(ask: &Ask, held: Held) -> Promise {
+    let prefill = ask.prefill - held.tokens;
+    Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
+}
+
+/// Requests that have reserved this worker will be there before a request that comes now.
+fn add_reserved(candidate: &mut Candidate, reserved: Reserved) {
+    candidate.requests += reserved.requests;
+    candidate.promised.requests += reserved.requests;
+    candidate.promised.prefilling += reserved.requests;
+    candidate.promised.prefill += reserved.prefill;
+    candidate.wait_seconds += reserved.prefill.0 as f64 * candidate.pace.prefill_token;
+}
+
+fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {
+    Candidate {
+        worker: snapshot.worker,
+        key: snapshot.key,
+        requests: snapshot.requests,
+        promised: snapshot.promised,
+        share: snapshot.share,
+        held: held.tokens,
+        held_below: held.below,
+        holds,
+        in_use: Tokens::ZERO,
+        held_in_use: Tokens::ZERO,
+        pace: Pace {
+            floor: snapshot.prefill.base,
+            prefill_token: snapshot.prefill.slope,
+            step: snapshot.decode.base,
+            step_request: snapshot.decode.slope,
+        },
+        wait_seconds: snapshot.wait_seconds,
+        room: snapshot.room,
+        reported: snapshot.reported,
+        adapter: snapshot.adapter,
+    }
+}

@@ -1,0 +1,194 @@
+//! A request between its arrival and its end, and where it is: in the queue, at a worker, or at neither.
+
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
+use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::{ModelId, Wanted};
+use maitre_index::Planted;
+use maitre_policy::Ask;
+use maitre_queue as queue;
+
+use crate::cache::Prompt;
+use crate::event::{Failure, Form};
+use crate::observer::Ticket;
+use crate::placer::{Query, model_of};
+use crate::reservations::Reservation;
+
+#[derive(Clone, Debug)]
+pub(crate) struct PendingRequest {
+    pub(crate) id: RequestId,
+    pub(crate) wanted: Wanted,
+    pub(crate) ask: Ask,
+    pub(crate) size: Size,
+    pub(crate) decodes: Decodes,
+    pub(crate) form: Form,
+    pub(crate) class: ClassId,
+    pub(crate) tenant: TenantId,
+    pub(crate) arrived: Instant,
+    /// When the first token is due, if the client set a deadline.
+    pub(crate) deadline: Option<Instant>,
+    /// Until when it may stay in the queue: its deadline, or what its class allows.
+    pub(crate) patience: Option<Instant>,
+    pub(crate) pool: PoolId,
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) state: RequestState,
+    /// Time in the queue, over all attempts, without the wait that is under way.
+    pub(crate) waited: Duration,
+    /// Workers at which an attempt failed.
+    pub(crate) tried: Vec<WorkerId>,
+    /// Attempts that reached a worker and failed.
+    pub(crate) failovers: u32,
+    /// How the last attempt failed.
+    pub(crate) failure: Option<Failure>,
+    /// Workers it was recalled from, once for each recall.
+    pub(crate) recalled: Vec<WorkerId>,
+    pub(crate) spending: Spending,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RequestState {
+    /// Neither queued nor at a worker: just arrived, between two attempts, or answered after its recall.
+    Unplaced,
+    Waiting(Waiting),
+    Placed(Attempt),
+}
+
+/// A request in the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) since: Instant,
+    /// When it first reserved a worker during this wait.
+    pub(crate) reserved_since: Option<Instant>,
+    pub(crate) reservation: Option<Reservation>,
+}
+
+/// A request at a worker, and what its end will teach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) worker: WorkerId,
+    pub(crate) promise: Promise,
+    pub(crate) placed_at: Instant,
+    /// Tokens to prefill before its first token: those ahead of it, and its own.
+    pub(crate) prefill_ahead: u64,
+    /// Its own part of those.
+    pub(crate) prefill: Tokens,
+    pub(crate) planted: Option<Planted>,
+    /// The adapter that it holds there. Kept, since which models are adapters may change while it is in flight.
+    pub(crate) adapter: Option<ModelId>,
+    /// Requests at the worker when this one was placed.
+    pub(crate) others: u32,
+    /// When the first token came, and how many requests the worker had then.
+    pub(crate) first_token: Option<(Instant, u32)>,
+    pub(crate) progress: Option<Progress>,
+    /// Whether its prompt counts as cached and as in use at the worker.
+    pub(crate) is_counted: bool,
+    /// What its tenant was charged when it left the queue.
+    pub(crate) charged: Option<f64>,
+    pub(crate) ticket: Ticket,
+}
+
+/// How far a response was at one moment, and what its worker had then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) at: Instant,
+    pub(crate) pieces: u32,
+    pub(crate) requests: u32,
+    /// Everything the worker had ever prefilled.
+    pub(crate) prefilled: Tokens,
+}
+
+/// What a request took of its tenant's allowance.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spending {
+    pub(crate) taken: queue::Taken,
+    /// Whether other routers learn of it.
+    pub(crate) is_published: bool,
+}
+
+/// The pool of workers that serve one model. Requests for models that no worker lists share one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolId(pub(crate) u64);
+
+impl PoolId {
+    const UNLISTED: PoolId = PoolId(u64::MAX);
+
+    /// The pool of this base model.
+    pub(crate) fn of(base: Option<ModelId>) -> PoolId {
+        base.map_or(PoolId::UNLISTED, |it| PoolId(u64::from(it.0)))
+    }
+
+    pub(crate) fn model(self) -> Option<ModelId> {
+        u32::try_from(self.0).ok().map(ModelId)
+    }
+}
+
+impl PendingRequest {
+    /// Prompt and expected response together.
+    pub(crate) fn tokens(&self) -> u64 {
+        (self.ask.prefill + self.ask.decode).0
+    }
+
+    pub(crate) fn model(&self) -> Option<ModelId> {
+        model_of(self.wanted)
+    }
+
+    pub(crate) fn query(&self) -> Query<'_> {
+        Query {
+            wanted: self.wanted,
+            ask: &self.ask,
+            class: self.class,
+            prompt: self.prompt.as_ref(),
+            tried: &self.tried,
+            deadline: self.deadline,
+        }
+    }
+
+    pub(crate) fn attempt(&self) -> Option<&Attempt> {
+        match &self.state {
+            RequestState::Placed(attempt) => Some(attempt),
+            RequestState::Unplaced | RequestState::Waiting(_) => None,
+        }
+    }
+
+    pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match &mut self.state {
+            RequestState::Placed(attempt) => Some(attempt),
+            RequestState::Unplaced | RequestState::Waiting(_) => None,
+        }
+    }
+
+    pub(crate) fn worker(&self) -> Option<WorkerId> {
+        self.attempt().map(|it| it.worker)
+    }
+
+    pub(crate) fn waiting(&self) -> Option<&Waiting> {
+        match &self.state {
+            RequestState::Waiting(waiting) => Some(waiting),
+            RequestState::Unplaced | RequestState::Placed(_) => None,
+        }
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting().is_some()
+    }
+
+    /// Takes the attempt away, if there is one.
+    pub(crate) fn take_attempt(&mut self) -> Option<Attempt> {
+        let attempt = self.attempt().copied()?;
+        self.state = RequestState::Unplaced;
+        Some(attempt)
+    }
+
+    /// Time in the queue over all attempts, up to now.
+    pub(crate) fn waited_by(&self, now: Instant) -> Duration {
+        self.waited + self.waiting().map_or(Duration::ZERO, |it| now.since(it.since))
+    }
+
+    /// Workers that later events of this request may still name.
+    pub(crate) fn workers_named(&self) -> impl Iterator<Item = WorkerId> {
+        let reserved = self.waiting().and_then(|it| it.reservation).map(|it| it.worker);
+        let here = self.worker().into_iter().chain(reserved);
+        here.chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
+    }
+}

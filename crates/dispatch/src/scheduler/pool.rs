@@ -1,0 +1,160 @@
+//! The workers of one model, the requests that wait for them, and what the classes leave each other.
+
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant, RequestId};
+use maitre_queue::settings::CLASSES_MAX;
+use maitre_queue::wait_queue::Entry;
+use maitre_queue::{ClassMask, Drain, RetrySchedule, Settings, Spare, WaitQueue, spare};
+
+use super::{Context, cost, entry};
+use crate::request::PendingRequest;
+
+/// How long a lower class looks for a worker at which it delays no first token.
+const CONSIDERATE: Duration = Duration::from_millis(500);
+
+/// Why a request cannot wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotQueued {
+    /// Its turn would come after its deadline.
+    Late,
+    /// The queue of its class is full.
+    Full,
+}
+
+/// Cloned for dry runs: `explain` asks a copy, so that it sees the same queue by the same rules.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pub(crate) queue: WaitQueue,
+    pub(crate) drain: Drain,
+    /// When refused clients were asked to come again, by class.
+    retries: [RetrySchedule; CLASSES_MAX],
+    spare: Spare,
+    /// Requests at workers, by class.
+    placed: [u32; CLASSES_MAX],
+    /// Seconds of prefill that were placed, by class.
+    prefill: [Drain; CLASSES_MAX],
+    /// Healthy workers.
+    pub(crate) workers: u32,
+}
+
+impl Pool {
+    pub(super) fn new(settings: &Settings) -> Pool {
+        Pool {
+            queue: WaitQueue::new(&settings.classes, settings.aging),
+            drain: Drain::default(),
+            retries: [RetrySchedule::default(); CLASSES_MAX],
+            spare: Spare::default(),
+            placed: [0; CLASSES_MAX],
+            prefill: [Drain::default(); CLASSES_MAX],
+            workers: 1,
+        }
+    }
+
+    /// A request was placed that will take so many seconds of prefill.
+    pub(super) fn placed(&mut self, now: Instant, class: ClassId, prefill_seconds: f64) {
+        self.placed[class.index()] += 1;
+        self.prefill[class.index()].see(now, prefill_seconds);
+        self.spare.spend(class, prefill_seconds);
+    }
+
+    pub(super) fn released(&mut self, class: ClassId) {
+        self.placed[class.index()] = self.placed[class.index()].saturating_sub(1);
+    }
+
+    /// Whether a newcomer of this class must queue: requests wait already, or higher classes leave nothing.
+    pub(crate) fn must_queue(&mut self, context: Context<'_>, class: ClassId) -> bool {
+        self.workers > 0 && (!self.queue.is_empty() || !self.allowed(context).has(class))
+    }
+
+    /// Queues a request, unless its turn would come too late. Returns the entry that had to leave for it.
+    pub(crate) fn join(
+        &mut self,
+        context: Context<'_>,
+        request: &PendingRequest,
+    ) -> Result<Option<Entry>, NotQueued> {
+        let (now, entry) = (context.now, entry(context, request));
+        if self.queue.is_empty() {
+            self.drain.resume(now);
+        }
+        let ahead = self.drain.rate().map(|it| self.queue.cost_before(&entry) / it);
+        let is_late =
+            |it: Instant| it < now || ahead.is_some_and(|ahead| ahead > it.since(now).as_secs_f64());
+        if entry.latest.is_some_and(is_late) {
+            return Err(NotQueued::Late);
+        }
+        self.queue.join(entry).map_err(|_| NotQueued::Full)
+    }
+
+    /// The requests that may go next, in order, of those that `fits` admits.
+    pub(crate) fn next(
+        &mut self,
+        context: Context<'_>,
+        fits: impl Fn(RequestId) -> bool,
+        found: &mut Vec<RequestId>,
+    ) {
+        let allowed = self.allowed(context);
+        self.queue.next_of(context.now, allowed, fits, found);
+    }
+
+    /// Whether a request of this class may only take a worker at which no other waits for its first token. It must while
+    /// the classes above have more than one request per worker, unless it has found no such worker for a while.
+    pub(super) fn is_considerate(&self, now: Instant, class: ClassId) -> bool {
+        let above: u32 = self.placed[..class.index()].iter().sum();
+        above > self.workers && self.spare.idle(now, class) < CONSIDERATE
+    }
+
+    /// When the client of this request should come again. Classes below are asked to come after it, since it will go
+    /// before them; classes above are not affected.
+    pub(crate) fn retry_after(&mut self, context: Context<'_>, request: &PendingRequest) -> Duration {
+        let Context { now, fleet, .. } = context;
+        let seconds = self.drain.rate().map_or(0.0, |it| cost(request, fleet.rates()) / it);
+        // No request may have left the queue for a while.
+        self.drain.see(now, 0.0);
+        let mut retry_after = Duration::ZERO;
+        for place in (request.class.index()..CLASSES_MAX).rev() {
+            let class = ClassId(place as u8);
+            let ahead = self.drain.rate().map_or(0.0, |it| self.queue.cost_ahead(class) / it);
+            retry_after = self.retries[place].retry_after(now, ahead, seconds);
+        }
+        retry_after
+    }
+
+    /// The classes of which a request may go now, by what the classes above leave.
+    fn allowed(&mut self, context: Context<'_>) -> ClassMask {
+        self.earn(context);
+        self.mask(context.settings)
+    }
+
+    /// Brings up to date what the classes leave each other.
+    fn earn(&mut self, context: Context<'_>) {
+        let workers = f64::from(self.workers.max(1));
+        let bend = context.fleet.scale().requests;
+        let mut rates = [f64::INFINITY; CLASSES_MAX];
+        let (mut requests, mut prefill) = (0, 0.0);
+        for (place, rate) in rates.iter_mut().enumerate().take(context.settings.classes.len()) {
+            // Decode throughput saturates: n requests use n / (bend + n) of a worker whose steps bend at `bend`.
+            let crowd = f64::from(requests) / workers;
+            let in_use = (crowd / (bend + crowd)).max(prefill / workers);
+            *rate = workers * spare::rate(in_use);
+            requests += self.placed[place];
+            self.prefill[place].see(context.now, 0.0);
+            prefill += self.prefill[place].rate().unwrap_or(0.0);
+        }
+        self.spare.earn(context.now, &rates);
+    }
+
+    fn mask(&self, settings: &Settings) -> ClassMask {
+        let mut mask = ClassMask::NONE;
+        for place in 0..settings.classes.len() {
+            let class = ClassId(place as u8);
+            match self.spare.allows(class) {
+                true => mask = mask.with(class),
+                // No class below goes before a request that waits for the sake of those above.
+                false if self.queue.waiting(class).requests > 0 => break,
+                false => {}
+            }
+        }
+        mask
+    }
+}

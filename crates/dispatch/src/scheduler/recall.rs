@@ -1,0 +1,84 @@
+//! Which requests of lower classes to recall for one that would otherwise miss its deadline.
+//!
+//! Before the first byte, only the router and the worker know where a request is. So the router can take it back and
+//! queue it again without its client noticing. The worker's work on it is lost, or with luck still in its cache. So a
+//! recall happens only for a deadline that cannot be met otherwise, and only if the recall is enough to meet it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
+use maitre_fleet::WorkerSnapshot;
+use maitre_queue::knee::Caps;
+
+use crate::capacity::{first_token_by, limits};
+use crate::request::PendingRequest;
+
+/// Most requests that are recalled for one.
+const RECALLS_MAX: usize = 16;
+/// Most times that one request is recalled.
+const RECALLED_MAX: usize = 3;
+
+/// A placed request whose response has not begun.
+#[derive(Clone, Copy, Debug)]
+struct AwaitingFirstToken {
+    placed_at: Instant,
+    request: RequestId,
+    prefill: Tokens,
+}
+
+/// Whom to recall so that this request meets its deadline: at the worker where that loses the least work. None if no
+/// recall is enough.
+pub(crate) fn victims(
+    now: Instant,
+    id: RequestId,
+    pending: &NumberMap<PendingRequest>,
+    snapshots: &[WorkerSnapshot],
+    caps: Caps,
+) -> Option<Vec<RequestId>> {
+    let request = pending.get(&id.0)?;
+    let time_left = request.deadline?.since(now).as_secs_f64();
+    let candidates = awaiting_first_token(request.class, pending);
+    let mut best: Option<(Tokens, Vec<RequestId>)> = None;
+    for snapshot in snapshots {
+        let limits = limits(snapshot.scale, caps);
+        let in_time = |it: &WorkerSnapshot| first_token_by(it, request.ask.prefill, limits) <= time_left;
+        let (mut after, mut recalled, mut work) = (*snapshot, Vec::new(), Tokens::ZERO);
+        for it in candidates.get(&snapshot.worker).into_iter().flatten().take(RECALLS_MAX) {
+            if in_time(&after) {
+                break;
+            }
+            after.wait_seconds -= it.prefill.0 as f64 * snapshot.prefill.slope;
+            after.requests = after.requests.saturating_sub(1);
+            work += it.prefill;
+            recalled.push(it.request);
+        }
+        let helps = in_time(&after) && !recalled.is_empty();
+        if helps && best.as_ref().is_none_or(|it| work < it.0) {
+            best = Some((work, recalled));
+        }
+    }
+    best.map(|it| it.1)
+}
+
+/// Requests of classes below this one without a first token, by worker. The last to be placed comes first: it has the
+/// least to lose.
+fn awaiting_first_token(
+    class: ClassId,
+    pending: &NumberMap<PendingRequest>,
+) -> BTreeMap<WorkerId, Vec<AwaitingFirstToken>> {
+    let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
+    for request in pending.values() {
+        let Some(attempt) = request.attempt().filter(|it| !it.promise.prefilled) else { continue };
+        if request.class > class && request.recalled.len() < RECALLED_MAX {
+            workers.entry(attempt.worker).or_default().push(AwaitingFirstToken {
+                placed_at: attempt.placed_at,
+                request: request.id,
+                prefill: attempt.promise.prefill,
+            });
+        }
+    }
+    workers.values_mut().for_each(|it| it.sort_unstable_by_key(|it| Reverse((it.placed_at, it.request))));
+    workers
+}
