@@ -1,9 +1,9 @@
-//! The index at the brain's table: what each worker holds of a prompt, in tokens, and what we learn of it.
+//! What each worker holds of a prompt, in tokens, and what responses teach about it.
 //!
-//! The index counts blocks, and workers may cut the same prompt into blocks of different sizes. A prompt
-//! comes in as one chain at the greatest common divisor of those sizes; each size then takes every so manyth
-//! link of it. Where only bytes are known, a block is as many words of four bytes, and what is held is the
-//! same part of the prompt's estimated tokens.
+//! The index counts blocks, and workers may cut the same prompt into blocks of different sizes. A prompt comes in as one
+//! chain at the greatest common divisor of those sizes; a worker with blocks n times as large uses every n-th link of it.
+//! Where only bytes are known, a block is as many words of four bytes, and the cached part of the words counts as the same
+//! part of the prompt's estimated tokens.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Settings, Source};
 
-/// Tokens in a block of an engine that has not said, and the least that we count in.
+/// Block size of an engine that has not reported one, and the smallest that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
 
-/// A prompt, named block by block.
+/// A prompt as a chain of prefix hashes, one per block.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub unit: Unit,
@@ -31,11 +31,11 @@ pub struct Prompt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub tokens: Tokens,
-    /// In slower memory, after those.
+    /// The tokens after those that are held in slower memory.
     pub below: Tokens,
 }
 
-/// How much of a prompt, which has so many tokens, do these hold?
+/// How much of a prompt, which has so many tokens, do these workers hold?
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) prompt: &'a Prompt,
@@ -48,21 +48,21 @@ struct Known {
     /// Tokens in one of its blocks.
     block: u32,
     trust: Trust,
-    /// Blocks it holds of anything, by the last event that was about it.
+    /// Blocks it holds in all, as of the last event about it.
     holds: u32,
 }
 
 impl Known {
-    /// Of one that has said nothing yet.
+    /// A worker that has reported nothing yet.
     const NOTHING: Known = Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 };
 }
 
 #[derive(Debug)]
 pub struct Cache {
     index: Index,
-    /// What was read as words. No report is ever about it, so the freshest must not take it away.
+    /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
     words: Index,
-    /// By worker number.
+    /// By worker id.
     known: Vec<Known>,
     /// How many of them report their caches.
     reporting: usize,
@@ -74,7 +74,7 @@ pub struct Cache {
 
 impl Cache {
     pub(crate) fn new(settings: Settings) -> Cache {
-        // Most prompts are read as tokens, where any are.
+        // Where prompts are read as tokens at all, most of them are.
         let words = Settings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
         let tokens = Settings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
         Cache {
@@ -88,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// All that is allocated for what caches hold.
+    /// Memory of both indexes.
     pub fn bytes(&self) -> usize {
         self.index.bytes() + self.words.bytes()
     }
@@ -116,17 +116,17 @@ impl Cache {
         })
     }
 
-    /// How much it holds of anything: what it reports, or else what we sent it.
+    /// How much it holds in all: what it reports, or else what we sent it.
     ///
-    /// Asked of every worker in every decision, so it is noted when it changes: to ask the index each time
-    /// was a tenth of a decision among a thousand workers. What the index drops of other workers for want
-    /// of room shows at the next tick.
+    /// Every decision reads it for every worker, so it is cached when it changes: asking the index each time was a tenth
+    /// of a decision among a thousand workers. What the index drops of other workers for want of room shows at the next
+    /// tick.
     pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
         let known = self.known.get(worker.index());
         Tokens(known.map_or(0, |it| u64::from(it.holds) * u64::from(it.block)))
     }
 
-    fn note(&mut self, worker: WorkerId) {
+    fn count(&mut self, worker: WorkerId) {
         let numbers = self.numbers(worker);
         if let Some(known) = self.known.get_mut(worker.index()) {
             known.holds = numbers.map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
@@ -136,7 +136,7 @@ impl Cache {
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
         self.known.resize(places, Known::NOTHING);
-        // The number may have been another's.
+        // The id may be reused.
         self.known[worker.index()] = Known::NOTHING;
         self.index.join(worker);
         self.words.join(worker);
@@ -148,12 +148,12 @@ impl Cache {
         self.words.leave(worker);
     }
 
-    /// What the worker's own report says of its cache.
+    /// Applies what the worker reports about the size of its cache.
     pub(crate) fn size(&mut self, worker: WorkerId, block: Option<u64>, capacity: Option<Tokens>) {
-        // Events know better: the block of the group that is indexed.
+        // KV events know better: the block size of the group that is indexed.
         let seen = self.index.block_tokens(worker);
-        let told = block.and_then(|it| u32::try_from(it).ok()).filter(|&it| it > 0);
-        let block = seen.or(told.map(grain)).unwrap_or_else(|| self.block(worker));
+        let reported = block.and_then(|it| u32::try_from(it).ok()).filter(|&it| it > 0);
+        let block = seen.or(reported.map(grain)).unwrap_or_else(|| self.block(worker));
         if let Some(known) = self.known.get_mut(worker.index()) {
             known.block = block;
         }
@@ -162,10 +162,10 @@ impl Cache {
             self.index.set_capacity(worker, blocks);
             self.words.set_capacity(worker, blocks);
         }
-        self.note(worker);
+        self.count(worker);
     }
 
-    // What engines say.
+    // KV events.
 
     pub(crate) fn stored(&mut self, worker: WorkerId, model: &str, blocks: &StoredBlocks<'_>) {
         self.index.store(worker, model, blocks);
@@ -174,12 +174,12 @@ impl Cache {
         {
             known.block = block;
         }
-        self.note(worker);
+        self.count(worker);
     }
 
     pub(crate) fn removed(&mut self, worker: WorkerId, names: &[u64], tier: Tier) {
         self.index.remove(worker, names, tier);
-        self.note(worker);
+        self.count(worker);
     }
 
     pub(crate) fn trust_changed(&mut self, worker: WorkerId, trust: Trust) {
@@ -196,17 +196,17 @@ impl Cache {
         );
     }
 
-    /// Nothing that was known of its cache holds any more.
+    /// The worker's cache is empty, or nothing is known of it any more.
     pub(crate) fn clear(&mut self, worker: WorkerId) {
         self.index.clear(worker);
         self.words.clear(worker);
-        self.note(worker);
+        self.count(worker);
     }
 
-    /// Nobody listens there: whoever will is another process, and its cache is empty.
+    /// Connections to the worker are refused: its process is gone, and the next one starts with an empty cache.
     ///
-    /// Unless it still publishes: then it only says that it is unfit, and nobody would tell us again what it
-    /// holds. What it has published is its feed's to clear.
+    /// A worker that still publishes KV events is only unhealthy, and would not report again what it holds. Its feed clears
+    /// what it has published.
     pub(crate) fn refused(&mut self, worker: WorkerId) {
         match self.trust(worker) {
             Trust::None => self.index.clear(worker),
@@ -214,12 +214,12 @@ impl Cache {
             Trust::Cold | Trust::Fresh => return,
         }
         self.words.clear(worker);
-        self.note(worker);
+        self.count(worker);
     }
 
     pub(crate) fn tick(&mut self, now: Instant) {
         self.index.tick(now);
-        (0..self.known.len()).for_each(|it| self.note(WorkerId(it as u32)));
+        (0..self.known.len()).for_each(|it| self.count(WorkerId(it as u32)));
     }
 
     // Requests.
@@ -229,7 +229,7 @@ impl Cache {
         self.find(question, held, Index::look_up);
     }
 
-    /// The same for whoever is only curious: what is found is no more worth keeping than before.
+    /// The same without refreshing what is found.
     pub(crate) fn peek(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
         self.find(question, held, Index::peek);
     }
@@ -268,7 +268,7 @@ impl Cache {
         let size = self.block(worker);
         let chain = chain(prompt, size, &mut self.links)?;
         let planted = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
-        self.note(worker);
+        self.count(worker);
         Some(planted)
     }
 
@@ -279,34 +279,34 @@ impl Cache {
         }
     }
 
-    /// It failed before it was prefilled.
+    /// The attempt ended before its prefill was done.
     pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, planted);
-            self.note(worker);
+            self.count(worker);
         }
     }
 
-    /// The engine found this part of the prompt in its cache. Where it reports its cache, that is known.
+    /// The engine counted this part of the prompt as cached. Where KV events are fresh, this adds nothing.
     pub(crate) fn counted(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted, part: f64) {
         let size = self.block(worker);
         let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
         let found = match prompt.unit {
-            // Code has twice the tokens that prose has in as many bytes: a part of the tokens is about the
-            // same part of the words, no more. Without this a held half that was prose passed for a miss,
-            // and a miss costs the belief in all that is older.
+            // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same
+            // part of the words. Without this, a cached half that was prose passed for a miss, and a miss removes
+            // everything older.
             Unit::Words if (planted.from / 2..=planted.from * 2).contains(&found) => planted.from,
             Unit::Words | Unit::Tokens => found,
         };
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).correct(worker, chain, planted, found);
-            self.note(worker);
+            self.count(worker);
         }
     }
 }
 
-/// The index of what was read so.
+/// The index for prompts in this unit.
 fn of<'a>(unit: Unit, tokens: &'a mut Index, words: &'a mut Index) -> &'a mut Index {
     match unit {
         Unit::Tokens => tokens,
@@ -314,7 +314,7 @@ fn of<'a>(unit: Unit, tokens: &'a mut Index, words: &'a mut Index) -> &'a mut In
     }
 }
 
-/// Pages smaller than our least block are counted together.
+/// Blocks smaller than our smallest are counted together.
 fn grain(block: u32) -> u32 {
     match block {
         0 => BLOCK_TOKENS,
@@ -323,7 +323,7 @@ fn grain(block: u32) -> u32 {
     }
 }
 
-/// The prompt in blocks of `size`; none if it cannot be cut so.
+/// The prompt in blocks of `size`; none if its own blocks do not divide that.
 fn chain<'a>(prompt: &'a Prompt, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
     if size == prompt.block {
         return Some(Chain { block_tokens: size, prefixes: &prompt.chain });
@@ -338,7 +338,7 @@ fn chain<'a>(prompt: &'a Prompt, size: u32, scratch: &'a mut Vec<PrefixHash>) ->
 }
 
 fn in_tokens(prompt: &Prompt, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
-    // Engines compute at least one token, and whole blocks: a prompt that is cached to its end loses one.
+    // Engines compute at least one token, and whole blocks: a fully cached prompt loses its last block.
     let most = u32::try_from(prompt.units.saturating_sub(1) / u64::from(size)).unwrap_or(u32::MAX);
     let blocks = holding.blocks.min(most);
     let below = (holding.lower).min(most - blocks);

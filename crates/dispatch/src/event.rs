@@ -1,4 +1,4 @@
-//! All that can happen to us, and all we can want done about it. Both lists are closed.
+//! What can happen to the brain, and what it can want done. Both lists are closed.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum Event<'a> {
         worker: WorkerId,
         draining: bool,
     },
-    /// How much it should take beside others, within `maitre_fleet::fleet::WEIGHTS`; one is what everybody has.
+    /// The worker's share of the load relative to others, within `maitre_fleet::fleet::WEIGHTS`; the default is one.
     WorkerWeighed {
         worker: WorkerId,
         weight: f64,
@@ -59,57 +59,56 @@ pub enum Event<'a> {
         worker: WorkerId,
         trust: Trust,
     },
-    // Requests. Each arrives once and ends once: `Finished`, `Declined`, `BrokeOff` or `Left`, or refused by
-    // us.
+    // Requests. Each arrives once and ends once: by `Finished`, `Declined`, `BrokeOff`, `Left` or a refusal.
     Arrived(Arrival<'a>),
-    /// The attempt at this worker failed before the first byte of an answer. If it is not the one the request is seated
-    /// at, it had been called back from there a moment ago.
+    /// The attempt at this worker failed before the first byte of a response. If the request is placed elsewhere or
+    /// queued, it was recalled from this worker a moment ago.
     Failed {
         request: RequestId,
         worker: WorkerId,
         failure: Failure,
     },
-    /// The answer begins, at this worker. It may be one that the request has been called back from a moment ago: too
-    /// late, the client has its answer.
+    /// The response begins, at this worker. The request may have been recalled from it a moment ago: then the recall came
+    /// too late, and the client gets this response.
     FirstToken {
         request: RequestId,
         worker: WorkerId,
     },
-    /// It goes on: so many pieces have come. Told at a few of them, far apart.
+    /// So many pieces of the response have come. Sent for the few pieces that `reports_progress` selects.
     Streamed {
         request: RequestId,
         pieces: u32,
     },
-    /// The answer is complete; what it counted, if it said so, and in how many pieces it came.
+    /// The response is complete: its token counts, if it has them, and the number of its pieces.
     Finished {
         request: RequestId,
         counted: Option<Counted>,
         pieces: u32,
     },
-    /// The worker said no, and its answer was passed on: it is well, and has computed nothing.
+    /// The worker answered with an error that was passed on: it is healthy, and has computed nothing.
     Declined {
         request: RequestId,
     },
-    /// The worker failed in the middle of its answer.
+    /// The worker failed in the middle of its response.
     BrokeOff {
         request: RequestId,
     },
-    /// The client is gone.
+    /// The client disconnected.
     Left {
         request: RequestId,
     },
-    /// Another router told us something.
+    /// Another router published something.
     Peers(PeerUpdate<'a>),
     Tick,
 }
 
-/// Whether this piece of a stream is one that `Streamed` is told of: the 32nd, and whenever their number has
-/// doubled. Fewer tell little of a pace; more would cost and tell nothing.
+/// Whether a `Streamed` event follows this piece of a stream: the 32nd, and then whenever their number has doubled. Fewer
+/// pieces say little about a pace; more events would cost time and teach nothing.
 pub const fn reports_progress(pieces: u32) -> bool {
     pieces >= 32 && pieces.is_power_of_two()
 }
 
-/// How an answer comes.
+/// How a response comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Token by token: its first piece is the first token.
@@ -118,7 +117,7 @@ pub enum Form {
     Whole,
 }
 
-/// A request at the door.
+/// A request that arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     pub request: RequestId,
@@ -131,34 +130,34 @@ pub struct Arrival<'a> {
     pub head: Option<u64>,
     pub class: ClassId,
     pub tenant: TenantId,
-    /// When the first token must be out, if the request says so.
+    /// When the first token is due, if the client set a deadline.
     pub deadline: Option<Instant>,
-    /// By its prefixes, where the strategy goes by caches.
+    /// By its prefixes, where a strategy or a shadow uses caches.
     pub prompt: Option<&'a Prompt>,
 }
 
 /// How an attempt failed before the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nobody listens there: the request never left.
+    /// Connection refused: the request was not sent.
     Refused,
-    /// The connection was not made in time: the request never left.
+    /// The connection was not made in time: the request was not sent.
     Unreachable,
-    /// Worker and router do not believe each other who they are (TLS): the request never left.
+    /// The TLS handshake failed: the request was not sent.
     Handshake,
     /// The connection broke after the request was sent.
     Broke,
-    /// The worker was ejected while the request waited there for its first byte.
+    /// The worker was ejected before the first byte of the response.
     Abandoned,
-    /// The worker answered with a failure of its own.
+    /// The worker answered with a server error.
     Failed,
-    /// The worker answered that it is full. No fault of its.
+    /// The worker answered that it is full. Not a fault.
     Busy,
-    /// No answer in time.
+    /// No response in time.
     TimedOut,
-    /// We have no socket left to reach it with. No fault of its.
+    /// The router has no socket left. Not the worker's fault.
     NoSocket,
-    /// The request's own deadline passed before its first token. No fault of its.
+    /// The request's own deadline passed before its first token. Not the worker's fault.
     Late,
 }
 
@@ -191,7 +190,7 @@ impl Failure {
         }
     }
 
-    /// What it tells about the worker's health.
+    /// What it says about the worker's health.
     pub(crate) const fn evidence(self) -> Option<Evidence> {
         match self {
             Failure::Refused | Failure::Handshake => Some(Evidence::Refused),
@@ -214,24 +213,23 @@ pub enum Effect {
     Watch {
         worker: WorkerId,
     },
-    /// Nothing more is wanted of this worker.
+    /// Stop watching this worker.
     Forget {
         worker: WorkerId,
     },
-    /// Probe this worker now, not at its next turn.
+    /// Probe this worker now, without waiting for the next interval.
     Probe {
         worker: WorkerId,
     },
-    /// Tell the operator.
+    /// A worker's health changed: log it.
     Changed(Change),
-    /// The request goes there. Not only the one that the event was about: any that waited.
+    /// Send the request to this worker: the request of this event, or any that was queued.
     Place(Placement),
-    /// It waits in line; a later `Placement` or `Refuse` tells what became of it.
+    /// The request is queued; a `Place` or a `Refuse` follows later.
     Wait {
         request: RequestId,
     },
-    /// It is no longer wanted at the worker it was seated at: the attempt there is to be broken off, and the client told
-    /// nothing. It is in line again.
+    /// Cancel the attempt at this worker without answering the client: the request is queued again.
     Recall {
         request: RequestId,
         worker: WorkerId,
@@ -248,13 +246,13 @@ pub struct Placement {
     pub request: RequestId,
     pub worker: WorkerId,
     pub why: Why,
-    /// How much of the prompt we believe is cached there; none where nobody looked.
+    /// How many tokens of the prompt are believed to be cached there; none if that was not looked up.
     pub held: Option<Tokens>,
     /// Attempts before this one.
     pub attempt: u32,
-    /// How long it stood in line, over all attempts.
+    /// Time in the queue, over all attempts.
     pub waited: Duration,
-    /// When its first token must be out, or the attempt is `Late`; none where nobody would see it come.
+    /// When the first token is due, or the attempt is `Late`; none for responses in one piece.
     pub deadline: Option<Instant>,
 }
 
@@ -263,17 +261,17 @@ pub struct Placement {
 pub enum Refusal {
     /// No worker lists this model.
     UnknownModel,
-    /// The workers serve different models and the request names none.
+    /// The request names no model, and the workers serve different ones.
     ModelRequired,
-    /// Nobody is fit to take it now.
+    /// No healthy worker can take it now.
     NoWorker,
-    /// As many as are allowed wait already.
+    /// The queue of this class is full.
     QueueFull { retry_after: Duration },
-    /// Its tenant has had what it may have for now.
+    /// Its tenant has used up its allowance.
     RateLimited { retry_after: Duration },
-    /// Its first token would come, or came, too late.
+    /// Its first token would come, or came, after its deadline.
     Deadline { retry_after: Duration },
-    /// Every attempt we allow ourselves failed.
+    /// Every attempt that is allowed failed.
     Failed { last: Failure },
 }
 

@@ -1,7 +1,10 @@
-//! The brain: `on(now, event, &mut effects)`. The only crate that knows fleet, index and policies.
+//! The brain: `on(now, event, &mut effects)`. The only crate that knows fleet, index, policies and queue.
 //!
-//! It is driven: by sockets in production, by virtual time in replay. It opens nothing, waits for
-//! nothing and reads no clock, so what it does in one it does in the other.
+//! Three parts decide and record: the scheduler (who goes next, who waits, who is refused), the placer (which worker) and
+//! the observer (records, shadows, what other routers learn). `Brain` drives them.
+//!
+//! Sockets drive the brain in production, virtual time drives it in replay. It opens nothing, waits for nothing and reads
+//! no clock, so it behaves the same in both.
 
 pub mod brain;
 pub mod cache;

@@ -29,7 +29,7 @@ use shadow::{Case, Shadows};
 /// Of the workers that are priced for the record alone, those that hold most of the prompt.
 const HOLDERS_PRICED: usize = PRICED_MAX / 2;
 /// How often everything learned of workers is published again; cluster drops what has not changed.
-const JUDGED_EVERY: Duration = Duration::from_secs(1);
+const ASSESSED_EVERY: Duration = Duration::from_secs(1);
 
 /// What happened to a worker, a request or a tenant.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +132,7 @@ pub(crate) struct Observer {
     /// What other routers do not know yet; none while this router is alone.
     dirty: Option<DirtySet>,
     /// When everything learned of workers was last published.
-    judged: Instant,
+    assessed: Instant,
 }
 
 impl Observer {
@@ -143,7 +143,7 @@ impl Observer {
             prefixes: Prefixes::default(),
             shadows: Shadows::new(watch.shadows, watch.knobs, watch.shadow_sample, seed),
             dirty: shares.then(DirtySet::default),
-            judged: Instant::ZERO,
+            assessed: Instant::ZERO,
         }
     }
 
@@ -164,7 +164,7 @@ impl Observer {
                 let dirty = self.dirty.insert(DirtySet::default());
                 for worker in fleet.workers() {
                     dirty.promise(worker.id);
-                    dirty.judge(worker.id);
+                    dirty.assess(worker.id);
                 }
             }
         }
@@ -222,12 +222,12 @@ impl Observer {
 
     /// Marks everything that was learned of workers for publication, once in a while.
     pub(crate) fn tick(&mut self, now: Instant, fleet: &Fleet) {
-        let Some(dirty) = self.dirty.as_mut().filter(|_| now.since(self.judged) >= JUDGED_EVERY) else {
+        let Some(dirty) = self.dirty.as_mut().filter(|_| now.since(self.assessed) >= ASSESSED_EVERY) else {
             return;
         };
-        self.judged = now;
+        self.assessed = now;
         let known = fleet.workers().filter(|it| it.health.state() != State::Probing);
-        known.filter(|it| it.rates.to_tell().is_some()).for_each(|it| dirty.judge(it.id));
+        known.filter(|it| it.rates.to_tell().is_some()).for_each(|it| dirty.assess(it.id));
     }
 
     /// Records a placement and asks the shadows.
@@ -331,7 +331,7 @@ fn publish(dirty: &mut DirtySet, fact: Fact<'_>) {
     match fact {
         Fact::FirstToken { .. } | Fact::AttemptEnded { .. } => {}
         Fact::PromiseChanged { worker } => dirty.promise(worker),
-        Fact::HealthChanged { worker } => dirty.judge(worker),
+        Fact::HealthChanged { worker } => dirty.assess(worker),
         Fact::WorkerJoined { worker, key } => dirty.join(key, worker),
         Fact::WorkerLeft { key, .. } => dirty.leave(key),
         Fact::SessionPinned { model, session, worker } => dirty.pin(model, session, worker),

@@ -1,6 +1,6 @@
-//! What is told to other routers, and what of theirs is heard, in the brain's words.
+//! What routers publish to each other, in the brain's terms.
 //!
-//! Workers go by their keys, models by the hashes of their names: numbers differ between routers.
+//! Workers are named by their keys and models by the hashes of their names, since ids differ between routers.
 
 pub mod exchange;
 
@@ -13,36 +13,36 @@ use crate::cache::Prompt;
 
 /// What a router has learned of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Judged {
+pub struct Assessment {
     pub verdict: Verdict,
     /// Seconds to the first token by tokens to prefill, and between tokens by requests; none before they are learned.
     pub rates: Option<(Fit, Fit)>,
 }
 
-impl Judged {
-    /// What we would tell of a worker; nothing of one that has never answered.
-    pub(crate) fn of(worker: &Worker) -> Option<Judged> {
+impl Assessment {
+    /// What this router has learned of a worker; none of one that has never answered.
+    pub(crate) fn of(worker: &Worker) -> Option<Assessment> {
         let verdict = match worker.health.state() {
             State::Probing => return None,
             State::Ready | State::Warming { .. } => Verdict::Healthy,
             State::Suspect { .. } => Verdict::Suspect,
             State::Ejected { .. } => Verdict::Ejected,
         };
-        Some(Judged { verdict, rates: worker.rates.to_tell() })
+        Some(Assessment { verdict, rates: worker.rates.to_tell() })
     }
 }
 
-/// What another router tells.
+/// What another router published.
 #[derive(Clone, Copy, Debug)]
 pub enum PeerUpdate<'a> {
-    /// All that others have promised to this worker now.
+    /// What all other routers together have promised to this worker.
     Promised {
         worker: u64,
         work: PromisedWork,
     },
-    Judged {
+    Assessed {
         worker: u64,
-        judged: Judged,
+        assessment: Assessment,
     },
     Pinned {
         model: u64,
@@ -59,36 +59,36 @@ pub enum PeerUpdate<'a> {
         worker: u64,
         prompt: &'a Prompt,
     },
-    /// How many routers can be heard, we included, and how many there are.
+    /// How many routers are reachable, and how many there are, this one included.
     Routers {
-        heard: u32,
+        live: u32,
         known: u32,
     },
 }
 
-/// What others should be told, since they last were.
+/// What is to be published, since the last time.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
-    /// All we have promised, for each worker where that changed.
+    /// What this router has promised, for each worker where that changed.
     pub promised: Vec<(u64, PromisedWork)>,
-    pub judged: Vec<(u64, Judged)>,
-    /// Workers that we no longer have.
+    pub assessed: Vec<(u64, Assessment)>,
+    /// Workers that this router no longer has.
     pub gone: Vec<u64>,
     /// Model, session, worker.
     pub pinned: Vec<(u64, u64, u64)>,
     pub spent: Vec<(u64, TenantId, Spent)>,
     pub placed: Vec<(u64, Prompt)>,
-    /// What was dropped because nobody fetched it.
+    /// How many items were dropped because they were not fetched in time.
     pub dropped: u64,
 }
 
 impl Outbox {
-    /// Nothing, with room for as much as there was. To let many prompts go takes time: better before
-    /// `Brain::take_outbox`, which does it too, than behind the lock that guards the brain.
+    /// Empties it and keeps its memory. Dropping many prompts takes time, so call it before `Brain::take_outbox`, which
+    /// would do the same behind the brain's lock.
     pub fn clear(&mut self) {
-        let Outbox { promised, judged, gone, pinned, spent, placed, dropped } = self;
+        let Outbox { promised, assessed, gone, pinned, spent, placed, dropped } = self;
         promised.clear();
-        judged.clear();
+        assessed.clear();
         gone.clear();
         pinned.clear();
         spent.clear();
@@ -97,8 +97,8 @@ impl Outbox {
     }
 
     pub fn is_empty(&self) -> bool {
-        let Outbox { promised, judged, gone, pinned, spent, placed, dropped } = self;
-        let of_workers = promised.is_empty() && judged.is_empty() && gone.is_empty();
+        let Outbox { promised, assessed, gone, pinned, spent, placed, dropped } = self;
+        let of_workers = promised.is_empty() && assessed.is_empty() && gone.is_empty();
         of_workers && pinned.is_empty() && spent.is_empty() && placed.is_empty() && *dropped == 0
     }
 }

@@ -47,16 +47,16 @@ pub(crate) struct Context<'a> {
     pub(crate) fleet: &'a Fleet,
 }
 
-/// How many routers share the fleet, this one included: those it can reach, and all.
+/// How many routers share the fleet, this one included: those that are live, and all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterCount {
-    pub(crate) reachable: u32,
+    pub(crate) live: u32,
     pub(crate) known: u32,
 }
 
 impl Default for RouterCount {
     fn default() -> RouterCount {
-        RouterCount { reachable: 1, known: 1 }
+        RouterCount { live: 1, known: 1 }
     }
 }
 
@@ -140,14 +140,14 @@ impl Scheduler {
         std::mem::take(&mut self.fleet_changed)
     }
 
-    pub(crate) fn set_routers(&mut self, reachable: u32, known: u32) {
-        self.routers = RouterCount { reachable: reachable.max(1), known };
-        self.allowances.share(Share::of(reachable, known));
+    pub(crate) fn set_routers(&mut self, live: u32, known: u32) {
+        self.routers = RouterCount { live: live.max(1), known };
+        self.allowances.share(Share::of(live, known));
     }
 
     /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.
     pub(crate) fn limit_share(&self) -> f64 {
-        Share::of(self.routers.reachable, self.routers.known).part()
+        Share::of(self.routers.live, self.routers.known).part()
     }
 
     /// Counts the healthy workers of each pool.
@@ -159,7 +159,7 @@ impl Scheduler {
 
     pub(crate) fn has_room_at(&self, context: Context<'_>, worker: WorkerId) -> bool {
         let caps = context.settings.caps();
-        let routers = self.routers.reachable;
+        let routers = self.routers.live;
         let snapshot = context.fleet.snapshot_of(context.now, worker);
         snapshot.is_some_and(|it| Knee { limits: limits(it.scale, caps), caps, routers }.is_above(&it))
     }
@@ -193,7 +193,7 @@ impl Scheduler {
         let admission = settings.enabled.then(|| Admission {
             caps: settings.caps(),
             part: settings.part_of(request.class),
-            routers: self.routers.reachable,
+            routers: self.routers.live,
             is_considerate: pool.is_some_and(|it| it.is_considerate(now, request.class)),
         });
         // A request that no other may overtake any more takes what is free.

@@ -1,4 +1,4 @@
-//! What an operator may say about decisions, and what follows from it for what must be known of a request.
+//! What an operator may configure about decisions, and what strategies need to know of a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,34 +15,32 @@ use crate::scheduler::retry_budget::RetryIncome;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub strategy: Name,
-    /// Models that go by a strategy of their own.
+    /// Models with a strategy of their own.
     pub strategies: BTreeMap<String, Name>,
     pub knobs: Knobs,
     pub health: health::Settings,
     pub budget: RetryIncome,
-    /// Second attempts a request may have after a worker has seen it. With one, a request that kills
-    /// its worker takes two down at the most.
+    /// Retries of a request that a worker has seen. With one, a request that crashes its worker crashes two at most.
     pub failovers_max: u32,
     pub index: index::Settings,
     pub queue: queue::Settings,
-    /// Every prompt is wanted by its prefixes, whatever the strategies go by: somebody takes them down.
+    /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
     pub reads_all: bool,
     pub explain: RecordSettings,
-    /// Strategies that are asked about every decision, and not obeyed.
+    /// Strategies that are asked about every decision and not obeyed.
     pub shadows: Vec<Name>,
-    /// The part of all decisions that they are asked about, in [0, 1].
+    /// The part of all decisions that shadows are asked about, in [0, 1].
     pub shadow_sample: f64,
-    /// How long the number of a worker that has left is given to nobody: see `QUARANTINE`.
+    /// How long the id of a worker that has left is not reused: see `QUARANTINE`.
     pub quarantine: Duration,
-    /// There are other routers: they are told what we do, and equals are told apart as they would.
+    /// There are other routers: this one publishes what it does, and breaks ties as they do.
     pub shares: bool,
     pub seed: u64,
 }
 
-/// What may still speak of a worker after it has left, beside requests, whose ends are known: a probe or a scrape that
-/// was being told, KV events that were being applied, a task that has not noticed. None of that waits for anything when
-/// it has come so far, so it is over in milliseconds; chosen far above that, for a machine that stalls or swaps. And a
-/// person who has just read a number gets to use it. It costs the numbers of those that leave in a minute.
+/// How long the id of a worker that has left is not reused. Events may still name it: the result of a probe or a scrape,
+/// KV events that were being applied, a task that has not noticed. Those take milliseconds; chosen far above that, for a
+/// machine that stalls or swaps, and for a person who has just read the id. It costs the ids of one minute's leavers.
 pub const QUARANTINE: Duration = Duration::from_secs(60);
 
 impl Default for Settings {
@@ -68,14 +66,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What any of the strategies in use goes by, shadows included.
+    /// What any of the strategies in use needs, shadows included.
     pub fn needs(&self) -> Needs {
-        together(self.in_charge().chain(self.shadows.iter().copied()))
+        needs_of(self.in_charge().chain(self.shadows.iter().copied()))
     }
 
-    /// The same without the shadows.
+    /// What any of the strategies in charge needs, without the shadows.
     pub(crate) fn needs_in_charge(&self) -> Needs {
-        together(self.in_charge())
+        needs_of(self.in_charge())
     }
 
     /// What the observer is asked to watch.
@@ -93,8 +91,8 @@ impl Settings {
     }
 }
 
-/// What any of these goes by.
-fn together(names: impl Iterator<Item = Name>) -> Needs {
+/// What any of these needs.
+fn needs_of(names: impl Iterator<Item = Name>) -> Needs {
     names.map(Name::needs).fold(Needs::default(), |sum, it| Needs {
         session: sum.session | it.session,
         head: sum.head | it.head,

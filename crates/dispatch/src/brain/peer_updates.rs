@@ -9,7 +9,7 @@ use maitre_queue::Passed;
 
 use super::{Context, Freed, Parts};
 use crate::event::Effect;
-use crate::peers::{Judged, PeerUpdate};
+use crate::peers::{Assessment, PeerUpdate};
 use crate::placer::pins::SharedPin;
 use crate::request::PoolId;
 
@@ -24,7 +24,9 @@ impl Parts {
             PeerUpdate::Promised { worker, work } => {
                 self.fleet.promised_elsewhere(now, worker, work);
             }
-            PeerUpdate::Judged { worker, judged } => self.apply_judged(now, worker, judged, effects),
+            PeerUpdate::Assessed { worker, assessment } => {
+                self.apply_assessment(now, worker, assessment, effects);
+            }
             PeerUpdate::Pinned { model, session, worker } => {
                 self.placer.pin(&self.fleet, SharedPin { model, session, worker });
             }
@@ -43,7 +45,7 @@ impl Parts {
                     self.cache.placed(now, worker, prompt);
                 }
             }
-            PeerUpdate::Routers { heard, known } => self.scheduler.set_routers(heard, known),
+            PeerUpdate::Routers { live, known } => self.scheduler.set_routers(live, known),
         }
     }
 
@@ -59,12 +61,18 @@ impl Parts {
         if shrinks { Freed::At(worker.id) } else { Freed::Nowhere }
     }
 
-    fn apply_judged(&mut self, now: Instant, key: u64, judged: Judged, effects: &mut Vec<Effect>) {
+    fn apply_assessment(
+        &mut self,
+        now: Instant,
+        key: u64,
+        assessment: Assessment,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(worker) = self.worker_by_key(key) else { return };
-        if let Some(rates) = judged.rates {
+        if let Some(rates) = assessment.rates {
             self.fleet.hear_rates(worker, rates);
         }
-        if judged.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
+        if assessment.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
             effects.push(Effect::Probe { worker });
         }
     }

@@ -1,10 +1,10 @@
-//! Why a request went where it went: what was known of every worker when it was seated, and what became of it.
+//! The record of a decision: what was known of every worker when a request was placed, and what became of it.
 //!
-//! A record keeps numbers, not words: the workers as the strategy saw them, from which each term of a price follows
-//! whenever somebody asks. So to write one down costs a copy, and nothing is worked out that nobody reads. Records
-//! stand in a ring of fixed size (`ring`), and those that are overwritten leave their memory to the next.
+//! A record keeps numbers: the workers as the strategy saw them, from which each term of a price can be computed when
+//! it is read. So recording costs a copy, and nothing is computed that is never read. Records live in a ring of fixed
+//! size (`ring`), and one that is overwritten leaves its memory to the next.
 //!
-//! What this leaves out: any text, any token, any key. A prompt is a length here.
+//! Left out: any text, any token, any key. Of a prompt only its length is kept.
 
 use std::time::Duration;
 
@@ -17,24 +17,23 @@ use maitre_policy::{Ask, Candidate, Name, Why};
 use crate::observer::shadow::Vote;
 use crate::placer::survey::Opening;
 
-/// Workers that one record shows at most: the cheapest, and always the one that was chosen.
+/// Most workers in one record: the cheapest, and always the chosen one.
 pub const CANDIDATES_MAX: usize = 16;
-/// Workers that are priced for the record alone, at most, where the strategy has no price of its own: the one that was
-/// chosen, those that hold most of the prompt, and the first ones. To price a thousand took longer than to pick one.
+/// Most workers that are priced for the record alone, where the strategy has no prices: the chosen one, those that hold
+/// most of the prompt, and the first ones. Pricing a thousand took longer than picking one.
 pub const PRICED_MAX: usize = 64;
-/// Most records that can be kept. Chosen: some 100 MB with a large fleet.
+/// Most records that can be kept. Chosen: about 100 MB with a large fleet.
 pub const DECISIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
-    /// Decisions that are kept; zero for none, and then nothing is foreseen or counted for people either. At most
-    /// `DECISIONS_MAX`.
+    /// Decisions that are kept, at most `DECISIONS_MAX`. With zero, predictions and hot prefixes are off as well.
     pub decisions: usize,
 }
 
 impl Default for RecordSettings {
     fn default() -> RecordSettings {
-        // A minute of twenty requests a second.
+        // About a minute at twenty requests a second.
         RecordSettings { decisions: 1_024 }
     }
 }
@@ -42,23 +41,23 @@ impl Default for RecordSettings {
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is under way.
+    /// The attempt is under way.
     #[default]
     InFlight,
     Answered,
-    /// It failed before the first byte; if there is another attempt, that has a record of its own.
+    /// It failed before the first byte. Another attempt has a record of its own.
     Failed,
-    /// The worker failed in the middle of its answer.
+    /// The worker failed in the middle of its response.
     BrokeOff,
-    /// The client is gone.
+    /// The client disconnected.
     Left,
-    /// The worker said no, and its answer was passed on.
+    /// The worker answered with an error that was passed on.
     Declined,
-    /// It was called back from there, and stands in line again.
+    /// The request was recalled, and queued again.
     Recalled,
-    /// Nobody was seated: somebody wanted to know what would be done.
+    /// Not placed: the answer of `explain`.
     Asked,
-    /// The same, and it would stand in line first.
+    /// The same, and the request would be queued first.
     WouldWait,
 }
 
@@ -78,35 +77,35 @@ impl Outcome {
     }
 }
 
-/// A worker that could have taken the request, as it stood then.
+/// A worker that could have taken the request, as it was then.
 #[derive(Clone, Copy, Debug)]
 pub struct Considered {
-    /// What the strategy saw, those included who wait for this worker alone.
+    /// What the strategy saw, reservations included.
     pub candidate: Candidate,
     pub opening: Opening,
-    /// What `least-delay` would have it cost everyone, in seconds, whatever the strategy.
+    /// The price by `least-delay`, in seconds, whatever the strategy.
     pub price: f64,
-    /// Seconds to the first token, as we tell people.
+    /// Predicted seconds to the first token.
     pub ttft: Option<f64>,
 }
 
 impl Considered {
-    /// What its price is made of; they sum to price times share.
+    /// The terms of its price; their sum is price times share.
     pub fn terms(&self, ask: &Ask) -> Terms {
         least_delay::terms(ask, &self.candidate)
     }
 }
 
-/// One attempt: where it went, among whom, and what became of it.
+/// One attempt: its worker, the candidates, and what became of it.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// Counts from one; zero for what was only considered.
+    /// Counts from one; zero for the answer of `explain`.
     pub number: u64,
-    /// Of its last change, in `Ring::changed`.
+    /// The revision of its last change, for `Ring::changed`.
     pub revision: u64,
     pub request: RequestId,
     pub at: Instant,
-    /// As it was asked for; its name is the fleet's to tell.
+    /// The model that was asked for; the fleet knows its name.
     pub model: Option<ModelId>,
     pub strategy: Name,
     pub class: ClassId,
@@ -115,24 +114,24 @@ pub struct Decision {
     pub why: Why,
     /// Attempts before this one.
     pub attempt: u32,
-    /// How long it stood in line, over all attempts.
+    /// Time in the queue, over all attempts.
     pub waited: Duration,
-    /// The prompt's tokens (`prefill`) and those expected of the answer (`decode`).
+    /// Tokens of the prompt (`prefill`), and expected tokens of the response (`decode`).
     pub ask: Ask,
-    /// What the chosen one was believed to hold of the prompt; none where nobody looked.
+    /// Tokens of the prompt believed to be cached at the chosen worker; none if that was not looked up.
     pub held: Option<Tokens>,
-    /// Seconds from the placement to the first token, as foreseen.
+    /// Predicted seconds from the placement to the first token.
     pub predicted: Option<f64>,
     /// The cheapest first.
     pub candidates: Vec<Considered>,
-    /// How many there were.
+    /// How many workers could have taken it.
     pub candidates_total: u32,
-    /// What other strategies would have done.
+    /// What the shadows would have done.
     pub shadows: Vec<Vote>,
 
-    // What became of it.
+    // The outcome.
     pub outcome: Outcome,
-    /// From the placement to the first token. The time in line is `waited`. None for answers in one piece.
+    /// From the placement to the first token, without the time in the queue. None for responses in one piece.
     pub first_token: Option<Duration>,
     /// From the placement to the end.
     pub total: Option<Duration>,
@@ -171,7 +170,7 @@ impl Default for Decision {
 pub(crate) const NOTHING_COUNTED: Counted = Counted { prompt: None, cached: None, answer: None };
 
 impl Decision {
-    /// The one that was chosen, as it stood.
+    /// The chosen worker, as it was then.
     pub fn chosen(&self) -> Option<&Considered> {
         self.candidates.iter().find(|it| it.candidate.worker == self.worker)
     }
@@ -181,7 +180,7 @@ impl Decision {
     }
 }
 
-/// The least of many, in order: at most `N`, each with where it was.
+/// The cheapest `N` of many, in order, each with its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Least<const N: usize> {
     kept: [(f64, u32); N],
@@ -215,7 +214,7 @@ impl<const N: usize> Least<N> {
         self.iter().any(|it| it.1 == place)
     }
 
-    /// Makes room for one that must be among them.
+    /// Adds one that must be among them, in place of the last if there is no room.
     pub(crate) fn put_last(&mut self, cost: f64, place: usize) {
         self.count = (self.count + 1).min(N);
         self.kept[self.count - 1] = (cost, place as u32);
@@ -229,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_least_of_many_are_those_that_sorting_finds(costs in prop::collection::vec(0u8..50, 0..40)) {
+        fn the_cheapest_are_those_that_sorting_finds(costs in prop::collection::vec(0u8..50, 0..40)) {
             let mut least = Least::<8>::new();
             for (place, &cost) in costs.iter().enumerate() {
                 least.see(f64::from(cost), place);

@@ -1,9 +1,8 @@
-//! What other routers have not been told yet.
+//! What has changed and is not published yet.
 //!
-//! Of what is promised to a worker, and of how it is found, only the newest counts: it is noted which workers have
-//! changed, and looked up when it is fetched. What happened is kept as it was, up to a bound: if nobody fetches it the
-//! oldest is dropped, and counted. Nothing here is allocated twice: full lists are swapped against the empty ones of
-//! whoever fetches.
+//! Of promised work and of health only the newest state counts: the set marks which workers have changed, and the state is
+//! read when it is fetched. Events are kept as they are, up to a limit; if they are not fetched, the oldest are dropped
+//! and counted. A fetch swaps the full lists with the caller's empty ones, so nothing is allocated again.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +11,30 @@ use maitre_cluster::Spent;
 use maitre_fleet::Fleet;
 
 use crate::cache::Prompt;
-use crate::peers::{Judged, Outbox};
+use crate::peers::{Assessment, Outbox};
 
-/// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: a second of what one router
-/// seats at the most, and fifty times what comes between two fetches.
+/// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: what one router places in a
+/// second at the most, and fifty times what comes between two fetches.
 pub(crate) const KEPT_MAX: usize = 4_096;
 
-/// Tenants that may have something to their credit; those who never come again must leave room for others.
+/// Tenants with a credit. Those that never return must not take the room of others.
 const CREDITS_MAX: usize = KEPT_MAX / 2;
 
 #[derive(Debug, Default)]
 pub(crate) struct DirtySet {
     promised: Changed,
-    judged: Changed,
+    assessed: Changed,
     gone: Latest<u64>,
     pinned: Latest<(u64, u64, u64)>,
     placed: Latest<(u64, Prompt)>,
     spent: BTreeMap<(u64, TenantId), Balance>,
-    /// Tenants for whom there was no room.
+    /// Tenants for which there was no room.
     unspent: u64,
-    /// Whether anything was noted since the last fetch.
+    /// Whether anything was marked since the last fetch.
     is_any: bool,
 }
 
-/// What was taken and not given back.
+/// What was spent, less what was returned.
 #[derive(Clone, Copy, Debug, Default)]
 struct Balance {
     requests: i64,
@@ -49,12 +48,12 @@ impl DirtySet {
 
     pub(crate) fn promise(&mut self, worker: WorkerId) {
         self.is_any = true;
-        self.promised.note(worker);
+        self.promised.mark(worker);
     }
 
-    pub(crate) fn judge(&mut self, worker: WorkerId) {
+    pub(crate) fn assess(&mut self, worker: WorkerId) {
         self.is_any = true;
-        self.judged.note(worker);
+        self.assessed.mark(worker);
     }
 
     pub(crate) fn leave(&mut self, key: u64) {
@@ -62,7 +61,7 @@ impl DirtySet {
         self.gone.push(key);
     }
 
-    /// It is here again, before anybody was told that it had gone; then what was promised to it must be told.
+    /// A worker joined. If its departure was not fetched yet, it never left, and only its promises must be published.
     pub(crate) fn join(&mut self, key: u64, worker: WorkerId) {
         if self.gone.remove(key) {
             self.promise(worker);
@@ -101,15 +100,15 @@ impl DirtySet {
         it.tokens = it.tokens.saturating_add(more.tokens);
     }
 
-    /// Hands everything over, in place of what was in `outbox`.
+    /// Moves everything into `outbox`, in place of its content.
     pub(crate) fn take(&mut self, fleet: &Fleet, outbox: &mut Outbox) {
         outbox.clear();
         self.is_any = false;
         for worker in self.promised.drain().filter_map(|it| fleet.worker(it)) {
             outbox.promised.push((worker.key, worker.promised.work));
         }
-        for worker in self.judged.drain().filter_map(|it| fleet.worker(it)) {
-            outbox.judged.extend(Judged::of(worker).map(|it| (worker.key, it)));
+        for worker in self.assessed.drain().filter_map(|it| fleet.worker(it)) {
+            outbox.assessed.extend(Assessment::of(worker).map(|it| (worker.key, it)));
         }
         let dropped = [
             self.gone.swap(&mut outbox.gone),
@@ -118,16 +117,16 @@ impl DirtySet {
             std::mem::take(&mut self.unspent),
         ];
         outbox.dropped = dropped.iter().sum();
-        // What was given back of what has been told already is taken off what will be.
+        // What was returned after it was published reduces the next publication.
         self.spent.retain(|&(model, tenant), it| {
-            let told = Spent { requests: positive(it.requests), tokens: positive(it.tokens) };
-            if told != Spent::default() {
-                outbox.spent.push((model, tenant, told));
+            let spent = Spent { requests: positive(it.requests), tokens: positive(it.tokens) };
+            if spent != Spent::default() {
+                outbox.spent.push((model, tenant, spent));
             }
             *it = Balance { requests: it.requests.min(0), tokens: it.tokens.min(0) };
             it.requests < 0 || it.tokens < 0
         });
-        // Without it others have charged these for a request more than they had.
+        // Without their credits, other routers have charged these tenants for one request too many.
         if self.spent.len() > CREDITS_MAX {
             self.spent.clear();
         }
@@ -138,7 +137,7 @@ fn positive(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Workers of which something is other than it was told, each once.
+/// Workers that have changed since the last fetch, each once.
 #[derive(Debug, Default)]
 struct Changed {
     list: Vec<WorkerId>,
@@ -147,7 +146,7 @@ struct Changed {
 }
 
 impl Changed {
-    fn note(&mut self, worker: WorkerId) {
+    fn mark(&mut self, worker: WorkerId) {
         if self.is_listed.len() <= worker.index() {
             self.is_listed.resize(worker.index() + 1, false);
         }
@@ -161,10 +160,10 @@ impl Changed {
     }
 }
 
-/// The last `KEPT_MAX` of something.
+/// The latest `KEPT_MAX` items.
 #[derive(Debug)]
 struct Latest<T> {
-    /// In order, from `first` on and round.
+    /// In order from `first` on, wrapping around.
     items: Vec<T>,
     first: usize,
     dropped: u64,
@@ -186,7 +185,7 @@ impl<T> Latest<T> {
         self.dropped += 1;
     }
 
-    /// Changes places with an empty list; how many were dropped.
+    /// Swaps the items with an empty list; returns how many were dropped.
     fn swap(&mut self, other: &mut Vec<T>) -> u64 {
         self.items.rotate_left(self.first);
         self.first = 0;
@@ -196,7 +195,7 @@ impl<T> Latest<T> {
 }
 
 impl<T: PartialEq> Latest<T> {
-    /// Takes out all that are equal to this; whether there were any.
+    /// Removes all items equal to this; returns whether there were any.
     fn remove(&mut self, item: T) -> bool {
         let before = self.items.len();
         self.items.rotate_left(self.first);
@@ -212,7 +211,7 @@ mod tests {
     use maitre_base::PromisedWork;
 
     #[test]
-    fn the_latest_are_kept_in_order_and_the_rest_is_counted() {
+    fn the_latest_are_kept_in_order_and_the_rest_are_counted() {
         let mut latest = Latest::default();
         (0..KEPT_MAX as u64 + 10).for_each(|it| latest.push(it));
         let mut taken = Vec::new();
@@ -225,29 +224,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_after_it_was_told_is_taken_off_the_next() {
+    fn what_is_returned_after_it_was_published_reduces_the_next_publication() {
         let (fleet, mut outbox) = (Fleet::default(), Outbox::default());
         let mut dirty = DirtySet::default();
         let tenant = TenantId(5);
-        let mut told = |dirty: &mut DirtySet| {
+        let mut published = |dirty: &mut DirtySet| {
             dirty.take(&fleet, &mut outbox);
             outbox.spent.iter().map(|it| (it.2.requests, it.2.tokens)).collect::<Vec<_>>()
         };
         dirty.spend(1, tenant, 100);
         dirty.spend(1, tenant, 50);
         dirty.unspend(1, tenant, 50);
-        assert_eq!(told(&mut dirty), [(1, 100)]);
+        assert_eq!(published(&mut dirty), [(1, 100)]);
         dirty.unspend(1, tenant, 100);
-        assert_eq!(told(&mut dirty), []);
+        assert_eq!(published(&mut dirty), []);
         dirty.spend(1, tenant, 30);
-        assert_eq!(told(&mut dirty), [], "others were charged for more than that");
+        assert_eq!(published(&mut dirty), [], "others were charged for more than that");
         dirty.spend(1, tenant, 90);
-        assert_eq!(told(&mut dirty), [(1, 20)]);
+        assert_eq!(published(&mut dirty), [(1, 20)]);
         assert!(dirty.spent.is_empty());
     }
 
     #[test]
-    fn beyond_the_bound_tenants_are_counted_and_not_told() {
+    fn beyond_the_limit_tenants_are_counted_and_not_published() {
         let (mut dirty, mut outbox) = (DirtySet::default(), Outbox::default());
         (0..KEPT_MAX as u64 + 3).for_each(|it| dirty.spend(1, TenantId(it), 1));
         dirty.take(&Fleet::default(), &mut outbox);
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_that_nobody_claims_leave_room_for_others() {
+    fn unclaimed_credits_leave_room_for_other_tenants() {
         let (fleet, mut dirty, mut outbox) = (Fleet::default(), DirtySet::default(), Outbox::default());
         for number in 0..2 * KEPT_MAX as u64 {
             dirty.spend(1, TenantId(number), 10);
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_comes_back_in_time_was_never_gone() {
+    fn a_worker_that_returns_before_the_fetch_never_left() {
         let (mut dirty, mut outbox) = (DirtySet::default(), Outbox::default());
         let mut fleet = Fleet::default();
         let worker = fleet.add("http://127.0.0.1:1");

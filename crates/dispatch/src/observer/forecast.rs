@@ -1,37 +1,37 @@
-//! When the first token will come, as we tell people: what prices go by, corrected by how that turned out of late.
+//! Predicts when the first token will come, for people: the estimate that prices use, corrected by recent errors.
 //!
-//! A price compares workers, and what is off for all of them alike does it no harm. People compare a forecast with a
-//! clock. So each forecast is held against what came, and the running mean of the ratio, in logarithms, corrects the
-//! next one: for each worker, leaning on that of the fleet. So it also learns what is ours, such as the time a request
-//! takes through sockets. No price ever sees the correction.
+//! A price compares workers, so an error that all of them share does no harm. People compare a prediction with a clock. So
+//! each prediction is compared with what came, and the running mean of the log ratio corrects the next one: per worker,
+//! with the fleet's mean as prior. This also learns the router's own time, such as that of its sockets. No price uses the
+//! correction.
 //!
-//! Left out: what nobody looked up. Where no strategy goes by caches, a prompt that is cached comes sooner than foreseen.
+//! Left out: caches that were not looked up. Where no strategy uses caches, a cached prompt is faster than predicted.
 
 use maitre_base::WorkerId;
 use maitre_policy::{Ask, Candidate, Pace, least_delay};
 
 /// Weight left of a ratio after the next one: half after 17.
 const MEMORY: f64 = 0.96;
-/// How many ratios the fleet's correction is worth to a worker, and no correction to the fleet.
-const LEAN: f64 = 8.0;
-const LEAN_OF_FLEET: f64 = 4.0;
-/// One ratio counts as at most so far off, as a factor.
+/// Weight of the prior, in ratios: of the fleet's correction for a worker, and of no correction for the fleet.
+const PRIOR: f64 = 8.0;
+const PRIOR_OF_FLEET: f64 = 4.0;
+/// A ratio counts as at most this factor off the current correction.
 const WILD: f64 = 4.0;
-/// Forecasts whose errors are kept.
+/// Predictions whose errors are kept.
 pub const ERRORS_KEPT: usize = 200;
-/// Fewer tell nothing.
+/// Fewer errors give no median.
 const ERRORS_MIN: usize = 20;
 
-/// How good forecasts have been of late.
+/// How good recent predictions were.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Streams that are counted, `ERRORS_KEPT` at most.
+    /// Streams that count, at most `ERRORS_KEPT`.
     pub count: usize,
-    /// |predicted − actual| / actual of the first token, the median of them.
+    /// The median of |predicted − actual| / actual of first tokens.
     pub median_error: Option<f64>,
 }
 
-/// What was foreseen of one placement.
+/// The prediction for one placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Foreseen {
     /// Before any correction.
@@ -42,9 +42,9 @@ pub(crate) struct Foreseen {
 #[derive(Clone, Copy, Debug)]
 struct Ratios {
     weight: f64,
-    /// Of logarithms.
+    /// Sum of log ratios.
     sum: f64,
-    /// The correction they come to. Worked out when one is added: a forecast is wanted of every worker in a decision.
+    /// The resulting correction, computed when a ratio is added: a decision predicts for every worker.
     times: f64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Forecast {
     fleet: Ratios,
     /// By worker number; grows when one first answers.
     workers: Vec<Ratios>,
-    /// The latest, in a ring.
+    /// The latest errors, in a ring.
     errors: Vec<f64>,
     next: usize,
 }
@@ -82,7 +82,7 @@ impl Forecast {
         Prediction { count: self.errors.len(), median_error }
     }
 
-    /// A first token came so many seconds after its placement.
+    /// Learns from a first token that came so many seconds after its placement.
     pub(crate) fn learn(&mut self, worker: WorkerId, foreseen: Foreseen, seconds: f64) {
         if seconds <= 0.0 || foreseen.raw <= 0.0 {
             return;
@@ -96,21 +96,21 @@ impl Forecast {
         if worker.index() >= self.workers.len() {
             self.workers.resize(worker.index() + 1, Ratios::default());
         }
-        // Held against what was told, for a first token that was ten times late says little of the next.
-        let told = self.correction(worker).ln();
-        let ratio = (seconds / foreseen.raw).ln().clamp(told - WILD.ln(), told + WILD.ln());
-        self.fleet.learn(ratio, LEAN_OF_FLEET, 0.0);
-        self.workers[worker.index()].learn(ratio, LEAN, self.fleet.times.ln());
+        // Clamped around the current correction: a first token that is ten times late says little about the next.
+        let current = self.correction(worker).ln();
+        let ratio = (seconds / foreseen.raw).ln().clamp(current - WILD.ln(), current + WILD.ln());
+        self.fleet.learn(ratio, PRIOR_OF_FLEET, 0.0);
+        self.workers[worker.index()].learn(ratio, PRIOR, self.fleet.times.ln());
     }
 
-    /// Whoever has this number from now on has not answered yet.
+    /// Another worker has this id from now on.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(worker.index()) {
             *it = Ratios::default();
         }
     }
 
-    /// One that has not answered yet is corrected as the fleet is.
+    /// The correction of a worker; of one that has not answered yet, the fleet's.
     fn correction(&self, worker: WorkerId) -> f64 {
         let known = self.workers.get(worker.index()).filter(|it| it.weight > 0.0);
         known.unwrap_or(&self.fleet).times
@@ -118,20 +118,20 @@ impl Forecast {
 }
 
 impl Ratios {
-    /// One more, where so many others of this size are leaned on.
-    fn learn(&mut self, ratio: f64, lean: f64, other: f64) {
+    /// Adds a ratio; `other` is the prior, with this weight.
+    fn learn(&mut self, ratio: f64, prior: f64, other: f64) {
         self.weight = self.weight * MEMORY + 1.0;
         self.sum = self.sum * MEMORY + ratio;
-        self.times = ((self.sum + lean * other) / (self.weight + lean)).exp();
+        self.times = ((self.sum + prior * other) / (self.weight + prior)).exp();
     }
 }
 
-/// Seconds to the first token, before any correction: as the price has it, and what a price need not know.
+/// Seconds to the first token before any correction: the estimate of the price, and two terms that a price does not need.
 ///
-/// A prompt waits for the end of the step that is under way, half a step in the mean; the floor was learned from those
-/// that did, so an idle worker is that much sooner. And the step that computes it also serves everybody who streams there.
-/// With both, median errors in the laboratory fell from 0.083 to 0.081 on the demo's traffic and from 0.116 to 0.109 on
-/// chats. What remains is mostly that half step: nobody knows where in its step an engine is.
+/// A prompt waits for the end of the step that is under way, half a step on average. The floor was learned from prompts
+/// that did, so an idle worker is faster by that much. The step that computes the prompt also decodes for every stream
+/// there. With both terms, median errors in the simulator fell from 0.083 to 0.081 on the demo's traffic and from 0.116 to
+/// 0.109 on chats. What remains is mostly that half step: where in its step an engine is, is unknown.
 fn raw(ask: &Ask, candidate: &Candidate) -> f64 {
     let Pace { step, step_request, .. } = candidate.pace;
     let first_token = least_delay::first_token(ask, candidate);
@@ -170,7 +170,7 @@ mod tests {
         Ask { prefill: Tokens(prefill), ..Ask::default() }
     }
 
-    /// Plays first tokens that come `times` as late as the price says, give or take a tenth.
+    /// Plays first tokens that come `times` as late as the price says, within ten per cent.
     fn play(forecast: &mut Forecast, number: u32, times: f64, count: usize) {
         let mut rng = Rng::new(3);
         for _ in 0..count {
@@ -182,18 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_worker_is_sooner_and_a_crowd_is_later() {
+    fn an_idle_worker_is_predicted_sooner_and_a_busy_one_later() {
         let forecast = Forecast::default();
         let seconds = |requests| forecast.seconds(&ask(1_000), &worker(0, requests));
         assert!(seconds(0) < seconds(1) && seconds(1) < seconds(20), "{}", seconds(0));
-        // However little is known, a forecast is a time.
+        // Whatever the rates, a prediction is a positive time.
         let mut odd = worker(0, 0);
         odd.pace = Pace { floor: 0.0, prefill_token: 1e-9, step: 5.0, step_request: 0.0 };
         assert!(forecast.seconds(&ask(1), &odd) > 0.0);
     }
 
     #[test]
-    fn what_is_off_by_a_factor_is_soon_right() {
+    fn a_constant_factor_is_soon_corrected() {
         for times in [0.4, 1.0, 3.0] {
             let mut forecast = Forecast::default();
             play(&mut forecast, 0, times, 300);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_its_own_correction_and_a_new_one_that_of_the_fleet() {
+    fn each_worker_has_its_own_correction_and_a_new_one_has_the_fleets() {
         let mut forecast = Forecast::default();
         for _ in 0..30 {
             play(&mut forecast, 0, 1.0, 5);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_a_number_is_not_corrected_as_the_last_one_was() {
+    fn a_reused_id_does_not_inherit_a_correction() {
         let mut forecast = Forecast::default();
         play(&mut forecast, 0, 1.0, 100);
         play(&mut forecast, 1, 3.0, 20);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_answer_does_little_and_few_tell_nothing() {
+    fn one_outlier_does_little_and_few_samples_give_no_median() {
         let mut forecast = Forecast::default();
         play(&mut forecast, 0, 1.0, ERRORS_MIN - 1);
         assert_eq!(forecast.prediction().median_error, None);

@@ -1,16 +1,16 @@
-//! The beginnings that prompts have in common, the hottest first: what caches are filled with for a reason.
+//! The prefixes that prompts have in common, the hottest first.
 //!
-//! Of each prompt its prefixes of 1, 2, 4, 8, … blocks are counted, and the longest one that any worker holds: so a
-//! shared prefix is known to within a factor of two at once, and to the block once it is cached. Counts fade by half in
-//! a minute. The table is small and most prefixes are of one prompt alone, so a newcomer must wear somebody down to
-//! get in: of a few places it looks at, the coldest loses one count and leaves when it has none left. What is
-//! hot is never the coldest of those, and its count is exact but for the fading.
+//! Of each prompt its prefixes of 1, 2, 4, 8, … blocks are counted, and the longest one that any worker holds. So a
+//! shared prefix is known within a factor of two at once, and to the block once it is cached. Counts halve every minute.
+//! The table is small and most prefixes belong to one prompt alone. So a new prefix must displace an old one: of a few
+//! places, the coldest loses one count, and leaves when it has none left. A hot prefix is never the coldest of those, so
+//! its count is exact but for the decay.
 //!
-//! The hottest are those with the most tokens: count times length, which is the prefill that caches spare, or that is
-//! computed again and again. By count alone every list would begin with the first block of the system prompt.
-//! A prefix is left out where a longer one is nearly as often seen: that one says more.
+//! Prefixes are ordered by tokens: count times length, which is the prefill that caches save, or that is computed again
+//! and again. By count alone every list would begin with the first block of the system prompt. A prefix is hidden if a
+//! longer one is seen nearly as often.
 //!
-//! Left out: text. A prefix is a hash here, the one the index goes by.
+//! Left out: text. A prefix is a hash here, the same as in the index.
 
 use std::time::Duration;
 
@@ -25,32 +25,32 @@ use crate::cache::Prompt;
 
 /// Prefixes that are counted at once.
 pub const PREFIXES_MAX: usize = 256;
-/// Holders that are named, of each.
+/// Holders that are listed for each prefix.
 pub const HOLDERS_MAX: usize = 16;
-/// Places that a newcomer looks at.
+/// Places that a new prefix competes for.
 const LOOK: usize = 8;
-/// In which a count fades by half.
+/// Seconds in which a count halves.
 const HALF_LIFE: f64 = 60.0;
-/// Counts are kept as of a moment in the past, so that none has to be touched to fade. After so many half-lives the
-/// moment is moved on.
+/// Counts are stored as of a moment in the past, so that they decay without being touched. After so many half-lives the
+/// moment is moved forward.
 const HALF_LIVES_MAX: f64 = 64.0;
-/// A longer prefix that is seen this often beside a shorter one stands for both.
+/// A longer prefix with this part of a shorter one's count hides the shorter one.
 const NEARLY: f64 = 0.9;
-/// Who holds a prefix is looked at no more often than this: it costs a look at every worker.
+/// How often the holders of a prefix are looked up, at most: it visits every worker.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Depths that one prompt is counted at: a power of two each, and the longest that is held.
+/// Depths at which one prompt is counted: powers of two, and the longest prefix that is cached.
 const DEPTHS_MAX: usize = 33;
 
-/// A beginning that many prompts have.
+/// A prefix that many prompts share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hot {
     pub prefix: PrefixHash,
     pub tokens: Tokens,
-    /// Prompts that began so, fading by half in a minute.
+    /// Prompts with this prefix, with a half-life of a minute.
     pub seen: f64,
-    /// As it was asked for last.
+    /// The model of the last of them.
     pub model: Option<ModelId>,
-    /// Who held all of it when that was last looked at, at most `HOLDERS_MAX` of `holders_total`.
+    /// Workers that held all of it at the last look-up, at most `HOLDERS_MAX` of `holders_total`.
     pub holders: Vec<WorkerId>,
     pub holders_total: u32,
 }
@@ -58,7 +58,7 @@ pub struct Hot {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     prefix: u64,
-    /// The next shorter one that was counted, zero if there is none.
+    /// The next shorter prefix that was counted, zero if there is none.
     shorter: u64,
     tokens: Tokens,
     model: Option<ModelId>,
@@ -72,23 +72,23 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     entries: Vec<Entry>,
-    /// By place, beside the entries: the coldest is looked for among these.
+    /// For each entry; apart from them, since the search for the coldest reads only these.
     counts: Vec<f64>,
     places: NumberMap<u32>,
-    /// Where the next newcomer looks.
+    /// The first place that the next new prefix competes for.
     hand: usize,
-    /// The moment as of which counts are kept.
+    /// The moment as of which counts are stored.
     since: Instant,
 }
 
-/// A prompt when it was seated first.
+/// A prompt at its first placement.
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
     pub(crate) prompt: &'a Prompt,
-    /// What all of it comes to.
+    /// Tokens of the whole prompt.
     pub(crate) tokens: Tokens,
     pub(crate) model: Option<ModelId>,
-    /// With what each holds of it.
+    /// The workers, with what each holds of it.
     pub(crate) candidates: &'a [Candidate],
 }
 
@@ -97,7 +97,7 @@ impl Prefixes {
         *self = Prefixes::default();
     }
 
-    /// A worker has left: it holds nothing, and its number may be another's when somebody asks.
+    /// A worker has left: it holds nothing, and its id may be reused.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.entries.iter_mut().for_each(|it| it.forget(worker));
     }
@@ -147,7 +147,7 @@ impl Prefixes {
             }
         }
         let heat = |place: usize| self.counts[place] * self.entries[place].tokens.0 as f64;
-        // Once is not hot.
+        // A prefix that was seen once is not hot.
         let mut shown: Vec<usize> = (0..self.entries.len())
             .filter(|&it| !is_hidden[it] && self.entries[it].looked.is_some())
             .collect();
@@ -155,7 +155,7 @@ impl Prefixes {
         shown.into_iter().take(limit).map(|it| self.entries[it].hot(self.counts[it] / worth)).collect()
     }
 
-    /// Finds room, or wears somebody down.
+    /// Adds an entry if there is room, or takes a count from the coldest of a few.
     fn admit(&mut self, entry: Entry, one: f64) {
         if self.entries.len() < PREFIXES_MAX {
             self.places.insert(entry.prefix, self.entries.len() as u32);
@@ -175,7 +175,7 @@ impl Prefixes {
         }
     }
 
-    /// What one more is worth now, in counts as of `since`.
+    /// The weight of one more prompt now, in counts as of `since`.
     fn worth(&mut self, now: Instant) -> f64 {
         let growth = self.growth(now);
         if growth > HALF_LIVES_MAX {
@@ -230,14 +230,14 @@ impl Sight<'_> {
         let units = depth as u64 * u64::from(self.prompt.block);
         match self.prompt.unit {
             Unit::Tokens => Tokens(units),
-            // The same part of the prompt.
+            // The same part of the prompt's tokens.
             Unit::Words => {
                 Tokens((units as f64 / self.prompt.units.max(1) as f64 * self.tokens.0 as f64) as u64)
             }
         }
     }
 
-    /// Blocks of the longest beginning that anybody holds.
+    /// Blocks of the longest prefix that any worker holds.
     fn held(&self) -> usize {
         let most = self.candidates.iter().map(|it| it.held).max().unwrap_or_default();
         let units = match self.prompt.unit {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_left_is_no_holder_and_the_others_are() {
+    fn a_worker_that_left_is_no_holder() {
         let mut prefixes = Prefixes::default();
         let now = Instant::from_millis(1);
         let all: Vec<Candidate> = (0..HOLDERS_MAX as u32 + 4).map(|it| holder(it, 64 * 16)).collect();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hot_ones_of_many_are_found_by_their_tokens_and_fade() {
+    fn hot_prefixes_are_ordered_by_tokens_and_decay() {
         let (mut prefixes, mut rng) = (Prefixes::default(), Rng::new(2));
         let mut now = Instant::ZERO;
         for own in 0..5_000 {
@@ -346,11 +346,11 @@ mod tests {
         let documents: Vec<u64> = hottest.iter().map(|it| it.prefix.0 / 100_000).collect();
         assert_eq!(documents, [0, 1, 2, 3]);
         assert!(hottest.iter().all(|it| it.tokens == Tokens(64 * 16)), "{hottest:?}");
-        // Fifty seconds at fifty a second, faded by the way.
+        // Fifty seconds at fifty a second, decayed on the way.
         assert!((1_700.0..2_100.0).contains(&hottest[0].seen), "{}", hottest[0].seen);
         let later = prefixes.hottest(now + Duration::from_secs(60), 1);
         assert!((later[0].seen / hottest[0].seen - 0.5).abs() < 1e-9);
-        // Much later all counts are kept as of another moment, and the old ones are next to nothing.
+        // Much later the counts are stored as of another moment, and the old ones are almost zero.
         now = now + Duration::from_secs(100 * 60);
         (0..3).for_each(|it| see(&mut prefixes, now, &prompt(77, 64, it, 1), &[]));
         let hottest = prefixes.hottest(now, 1);

@@ -1,7 +1,7 @@
-//! The last so many decisions, by number, and which of them changed since somebody last asked.
+//! The latest decisions, by number, and which of them changed since a reader last asked.
 //!
-//! A decision changes twice: when it is made and when its attempt ends. Each change has a number too, its revision, so
-//! that whoever follows along asks for those after the last one seen, and pays for what is new only.
+//! A decision changes twice: when it is made and when its attempt ends. Each change has a revision. A reader asks for the
+//! changes after the last revision it has seen, and pays for those only.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use super::decision::{DECISIONS_MAX, Decision, NOTHING_COUNTED, Outcome};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    /// By number; grows up to `kept`, then the oldest is overwritten.
+    /// By number; grows to `kept`, then the oldest is overwritten.
     records: Vec<Decision>,
     kept: usize,
-    /// The number of the newest, and so how many there ever were.
+    /// The number of the newest, which is how many there ever were.
     newest: u64,
-    /// The numbers of those that changed last, the latest at the end.
+    /// The numbers of the latest changes, the newest at the end.
     changes: VecDeque<u64>,
-    /// All changes ever.
+    /// How many changes there ever were.
     revision: u64,
 }
 
 /// What changed since a revision.
 #[derive(Clone, Debug)]
 pub struct Changed<'a> {
-    /// Each once, in the order of their last change; the newest of them, if there were too many.
+    /// Each once, in the order of their last change; if there were too many, the newest.
     pub decisions: Vec<&'a Decision>,
-    /// Changes that are left out: of others than these.
+    /// Changes of decisions that are left out.
     pub skipped: u64,
-    /// What to ask for next time.
+    /// The revision to ask for next time.
     pub revision: u64,
 }
 
@@ -40,7 +40,7 @@ impl Ring {
         Ring { kept: kept.min(DECISIONS_MAX), ..Ring::default() }
     }
 
-    /// How many are kept at most; zero if nobody wants them.
+    /// How many are kept at most; zero if recording is off.
     pub fn kept(&self) -> usize {
         self.kept
     }
@@ -59,33 +59,33 @@ impl Ring {
         self.revision
     }
 
-    /// None if there was none of this number yet, or it was overwritten.
+    /// None if there is no such decision yet, or it was overwritten.
     pub fn get(&self, number: u64) -> Option<&Decision> {
         self.records.get(self.place(number)?).filter(|it| it.number == number)
     }
 
-    /// The newest of this request: one that failed elsewhere has several.
+    /// The newest decision of this request, which has one for each attempt.
     pub fn of(&self, request: RequestId) -> Option<&Decision> {
         self.newest_first().find(|it| it.request == request)
     }
 
-    /// All there are, the newest first.
+    /// All decisions, the newest first.
     pub fn newest_first(&self) -> impl Iterator<Item = &Decision> {
         (self.oldest()..=self.newest).rev().filter_map(|it| self.get(it))
     }
 
-    /// The newest of those that pass, the newest first, at most so many.
+    /// The newest decisions that pass the filter, the newest first.
     pub fn recent(&self, limit: usize, passes: impl Fn(&Decision) -> bool) -> Vec<&Decision> {
         self.newest_first().filter(|it| passes(it)).take(limit).collect()
     }
 
-    /// Those after this number, the oldest first.
+    /// Decisions after this number, the oldest first.
     pub fn since(&self, number: u64) -> impl Iterator<Item = &Decision> {
         let first = number.saturating_add(1).max(self.oldest());
         (first..=self.newest).filter_map(|it| self.get(it))
     }
 
-    /// Those that were made or ended after this revision, at most `limit`.
+    /// Decisions that were made or ended after this revision, at most `limit`.
     pub fn changed(&self, revision: u64, limit: usize) -> Changed<'_> {
         let behind = self.revision.saturating_sub(revision);
         let known = usize::try_from(behind).unwrap_or(usize::MAX).min(self.changes.len());
@@ -94,7 +94,7 @@ impl Ring {
         let changes = (0..).map(|it| self.revision - it).zip(self.changes.iter().rev());
         for (revision, &number) in changes.take(known) {
             match self.get(number) {
-                // It was made and ended meanwhile: the later change is shown.
+                // It changed again: the later change is shown.
                 Some(it) if it.revision != revision => {}
                 Some(it) if decisions.len() < limit => decisions.push(it),
                 _ => skipped += 1,
@@ -104,7 +104,7 @@ impl Ring {
         Changed { decisions, skipped, revision: self.revision }
     }
 
-    /// The place of the next one, with the memory of the one it takes it from.
+    /// A blank record with the next number, and with the memory of the one it replaces.
     pub(crate) fn lend(&mut self) -> Decision {
         let number = self.newest + 1;
         let place = self.place(number);
@@ -115,7 +115,7 @@ impl Ring {
         Decision { number, candidates, shadows, ..Decision::default() }
     }
 
-    /// Keeps what was lent.
+    /// Keeps a record that was lent.
     pub(crate) fn keep(&mut self, decision: Decision) {
         let Some(place) = self.place(decision.number) else { return };
         let number = decision.number;
@@ -140,7 +140,7 @@ impl Ring {
         self.change(number);
     }
 
-    /// Another number of them is kept from now on; the newest stay.
+    /// Changes how many are kept; the newest stay.
     pub(crate) fn resize(&mut self, kept: usize) {
         let kept = kept.min(DECISIONS_MAX);
         if kept == self.kept {
@@ -151,7 +151,7 @@ impl Ring {
         let first = records.len().saturating_sub(kept);
         let left = records.split_off(first);
         self.kept = kept;
-        // Numbers go on, and each has its place: those that have none yet are filled with nothing.
+        // Numbers go on, and each has its place: places without a decision are filled with blanks.
         let oldest = left.first().map_or(self.newest + 1, |it| it.number);
         if kept > 0 && (oldest > 1 || !left.is_empty()) {
             self.records.resize_with(kept, Decision::default);
@@ -179,7 +179,7 @@ impl Ring {
         self.forget_changes();
     }
 
-    /// Each that is kept has changed twice at most.
+    /// Each decision has changed twice at most.
     fn forget_changes(&mut self) {
         while self.changes.len() > 2 * self.kept {
             self.changes.pop_front();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_follows_sees_each_change_once_and_learns_what_was_left_out() {
+    fn a_reader_sees_each_change_once_and_how_many_were_left_out() {
         let mut ring = Ring::new(4);
         (1..=3).for_each(|it| assert!(push(&mut ring, it) > 0));
         let changed = ring.changed(0, 10);

@@ -1,5 +1,5 @@
-//! Between the brain and the router's place among others: their words are the same, their types their own, for neither
-//! should have to know the other.
+//! Translates between the brain and the cluster node: the terms are the same, the types are not, so that neither crate
+//! depends on the other's.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use maitre_fleet::rates::Fit;
 use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
-use super::{Judged, Outbox, PeerUpdate};
+use super::{Assessment, Outbox, PeerUpdate};
 use crate::cache::Prompt;
 
-/// Tells the others, with the next flush, what the brain has for them, and leaves the outbox empty with their room.
-/// `links` is scratch.
+/// Hands the outbox to the node, which sends it with the next flush. The outbox is left empty and keeps its memory; `links`
+/// is scratch.
 pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u64>) {
-    // Before the rest: a worker that left and came back is there.
+    // Departures first: a worker that left and came back is there.
     outbox.gone.drain(..).for_each(|it| node.forget(it));
     outbox.promised.drain(..).for_each(|(worker, it)| node.promise(worker, it));
-    outbox.judged.drain(..).for_each(|(worker, it)| node.set_facts(worker, told_facts(it)));
+    outbox.assessed.drain(..).for_each(|(worker, it)| node.set_facts(worker, to_facts(it)));
     outbox.pinned.drain(..).for_each(|(model, session, worker)| node.pin(model, session, worker));
     outbox.spent.drain(..).for_each(|(model, TenantId(tenant), more)| node.spend(model, tenant, more));
     for (worker, prompt) in outbox.placed.drain(..) {
@@ -33,7 +33,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
     outbox.dropped = 0;
 }
 
-/// PeerUpdate with what it speaks of, for as long as the brain hears it.
+/// A peer update that owns its prompt, for as long as the brain applies it.
 #[derive(Debug)]
 pub enum ReceivedUpdate {
     Placed { worker: u64, prompt: Prompt },
@@ -41,14 +41,14 @@ pub enum ReceivedUpdate {
 }
 
 impl ReceivedUpdate {
-    pub fn new(news: &cluster::PeerUpdate) -> ReceivedUpdate {
-        ReceivedUpdate::Other(match *news {
-            cluster::PeerUpdate::Placed(ref seated) => {
-                return ReceivedUpdate::Placed { worker: seated.worker, prompt: prompt(seated) };
+    pub fn new(update: &cluster::PeerUpdate) -> ReceivedUpdate {
+        ReceivedUpdate::Other(match *update {
+            cluster::PeerUpdate::Placed(ref placed) => {
+                return ReceivedUpdate::Placed { worker: placed.worker, prompt: prompt(placed) };
             }
             cluster::PeerUpdate::Promised { worker, load } => PeerUpdate::Promised { worker, work: load },
             cluster::PeerUpdate::Assessed { worker, facts } => {
-                PeerUpdate::Judged { worker, judged: heard_facts(facts) }
+                PeerUpdate::Assessed { worker, assessment: from_facts(facts) }
             }
             cluster::PeerUpdate::Pinned { model, session, worker } => {
                 PeerUpdate::Pinned { model, session, worker }
@@ -56,42 +56,45 @@ impl ReceivedUpdate {
             cluster::PeerUpdate::Spent { model, tenant, more } => {
                 PeerUpdate::Spent { model, tenant: TenantId(tenant), more }
             }
-            cluster::PeerUpdate::Routers { live, known } => PeerUpdate::Routers { heard: live, known },
+            cluster::PeerUpdate::Routers { live, known } => PeerUpdate::Routers { live, known },
         })
     }
 
-    /// In the brain's words.
+    /// As the brain takes it.
     pub fn update(&self) -> PeerUpdate<'_> {
         match self {
             ReceivedUpdate::Placed { worker, prompt } => PeerUpdate::Placed { worker: *worker, prompt },
-            ReceivedUpdate::Other(news) => *news,
+            ReceivedUpdate::Other(update) => *update,
         }
     }
 }
 
-fn prompt(seated: &cluster::PeerPlacement) -> Prompt {
+fn prompt(placed: &cluster::PeerPlacement) -> Prompt {
     Prompt {
-        unit: match seated.unit {
+        unit: match placed.unit {
             cluster::Unit::Tokens => Unit::Tokens,
             cluster::Unit::Words => Unit::Words,
         },
-        units: seated.units,
-        block: seated.block,
-        chain: seated.links.iter().map(|&it| PrefixHash(it)).collect::<Arc<[PrefixHash]>>(),
+        units: placed.units,
+        block: placed.block,
+        chain: placed.links.iter().map(|&it| PrefixHash(it)).collect::<Arc<[PrefixHash]>>(),
     }
 }
 
-fn told_facts(judged: Judged) -> cluster::WorkerFacts {
+fn to_facts(assessment: Assessment) -> cluster::WorkerFacts {
     let fit = |it: Fit| cluster::LinearFit { base: it.base as f32, slope: it.slope as f32 };
     cluster::WorkerFacts {
-        verdict: judged.verdict,
-        rates: judged.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
+        verdict: assessment.verdict,
+        rates: assessment.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
     }
 }
 
-fn heard_facts(facts: cluster::WorkerFacts) -> Judged {
+fn from_facts(facts: cluster::WorkerFacts) -> Assessment {
     let fit = |it: cluster::LinearFit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
-    Judged { verdict: facts.verdict, rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))) }
+    Assessment {
+        verdict: facts.verdict,
+        rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
+    }
 }
 
 #[cfg(test)]
@@ -99,22 +102,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_what_is_heard() {
+    fn an_assessment_is_received_as_it_was_published() {
         let fit = |base| Fit { base, slope: 0.25 };
         for verdict in [cluster::Verdict::Healthy, cluster::Verdict::Suspect, cluster::Verdict::Ejected] {
             for rates in [None, Some((fit(0.5), fit(2.0)))] {
-                let judged = Judged { verdict, rates };
-                assert_eq!(heard_facts(told_facts(judged)), judged);
+                let assessment = Assessment { verdict, rates };
+                assert_eq!(from_facts(to_facts(assessment)), assessment);
             }
         }
     }
 
     #[test]
-    fn a_prompt_is_heard_as_it_was_sent() {
+    fn a_prompt_is_received_as_it_was_published() {
         for (unit, expected) in [(cluster::Unit::Tokens, Unit::Tokens), (cluster::Unit::Words, Unit::Words)] {
-            let seated = cluster::PeerPlacement { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
-            let heard = ReceivedUpdate::new(&cluster::PeerUpdate::Placed(seated));
-            let PeerUpdate::Placed { worker: 7, prompt } = heard.update() else { panic!("{heard:?}") };
+            let placed = cluster::PeerPlacement { worker: 7, unit, block: 16, units: 35, links: vec![1, 2] };
+            let received = ReceivedUpdate::new(&cluster::PeerUpdate::Placed(placed));
+            let PeerUpdate::Placed { worker: 7, prompt } = received.update() else { panic!("{received:?}") };
             let links: Vec<u64> = prompt.chain.iter().map(|it| it.0).collect();
             assert_eq!((prompt.unit, prompt.units, prompt.block, links), (expected, 35, 16, vec![1, 2]));
         }

@@ -1,19 +1,19 @@
-//! The blocks that the prompts of open requests hold at each worker, what several hold counted once.
+//! The KV blocks that the prompts of pending requests use at each worker; shared blocks count once.
 //!
-//! The index knows what a cache holds, whoever is still reading it; a promise knows what a request adds, but not
-//! whose prefix it shares. Only a count of readers by block says how much memory the open requests pin together.
-//! It costs a look-up a block when a prompt is seated and another when it ends, 6,250 each for 100,000 tokens, so
-//! it is kept only where a strategy asks for it.
+//! The index knows what a cache holds, in use or not. A promise knows what a request adds, but not whose prefix it
+//! shares. Only a count of readers per block says how much memory the pending requests pin together. It costs a look-up
+//! per block when a prompt is placed and another when it ends, 6,250 each for 100,000 tokens. So it is kept only while a
+//! strategy asks for it.
 //!
-//! What it leaves out: answers, prompts that are not known block by block, and the tail that fills no block. It
-//! is bounded by the requests that are open, each of which holds its own names anyway.
+//! Left out: responses, prompts that are not known block by block, and the tail that fills no block. It is bounded by the
+//! pending requests, each of which holds its own chain anyway.
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Tokens, WorkerId};
 
 use crate::cache::Prompt;
 
-/// What is in use at one worker, and how much of it is the beginning of one prompt.
+/// What is in use at one worker, and how much of that is a prefix of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) all: Tokens,
@@ -23,7 +23,7 @@ pub(crate) struct Used {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     requests: u32,
-    /// As it was cut by whoever came first: what is added is what is taken away, however it is cut meanwhile.
+    /// The block size of the first prompt that used it, so that what is removed is what was added.
     units: u32,
 }
 
@@ -35,15 +35,15 @@ struct Worker {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InUse {
-    /// By worker number; grows when one is first sat at.
+    /// By worker id; grows when a prompt is first placed there.
     workers: Vec<Worker>,
 }
 
 impl InUse {
-    /// A word of four bytes, where tokens are not known, stands for one.
+    /// Where tokens are not known, a word of four bytes counts as one token.
     pub(crate) fn at(&self, worker: WorkerId, prompt: Option<&Prompt>) -> Used {
         let Some(worker) = self.workers.get(worker.index()) else { return Used::default() };
-        // Who holds a block holds all before it, so those in use are a beginning of the chain.
+        // A request that uses a block uses all before it, so the blocks in use are a prefix of the chain.
         let blocks =
             prompt.map_or(0, |it| it.chain.partition_point(|name| worker.blocks.contains_key(&name.0)));
         let units = prompt.map_or(0, |it| u64::from(it.block));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_counts_once_and_until_the_last_reader_ends() {
+    fn a_shared_block_counts_once_until_its_last_reader_ends() {
         let mut in_use = InUse::default();
         let (one, two) = (prompt(&[1, 2, 3]), prompt(&[1, 2, 4, 5]));
         check(&in_use, &[1, 2], (0, 0));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_share_nothing_and_what_is_not_named_has_no_part() {
+    fn workers_are_counted_apart_and_an_unread_prompt_uses_nothing() {
         let mut in_use = InUse::default();
         in_use.begin(WORKER, &prompt(&[1]));
         assert_eq!(in_use.at(WorkerId(0), Some(&prompt(&[1]))), Used::default());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cut_takes_away_what_was_added() {
+    fn a_prompt_with_another_block_size_removes_what_was_added() {
         let mut in_use = InUse::default();
         let (fine, coarse) = (prompt(&[1]), Prompt { block: 32, ..prompt(&[1]) });
         in_use.begin(WORKER, &fine);

@@ -1,8 +1,8 @@
 //! How many retries the fleet can stand.
 //!
-//! A retry is a second request. When a few fail it hides the failure; when all fail it doubles the load
-//! on those that are left, and clients retry too (the openai SDK twice by itself). So retries are paid
-//! from a purse that requests fill: a fifth of the traffic, plus a trickle that lets a quiet fleet retry.
+//! A retry is a second request. When a few requests fail, it hides the failure; when all fail, it doubles the load on the
+//! remaining workers, and clients retry too (the openai SDK twice by itself). So requests earn retries: a fifth of the
+//! traffic, plus a few per second that let a quiet fleet retry.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Default for RetryIncome {
     }
 }
 
-/// The purse holds what this much time would earn: an old quiet hour does not pay for a storm.
+/// The balance is limited to what this much time earns: an old quiet hour does not pay for a storm of retries.
 const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl RetryBudget {
         RetryBudget { settings, balance: settings.per_second, requests: 0.0, at: Instant::ZERO }
     }
 
-    /// Other terms, from now on. What is in the purse stays there, as far as it will hold it.
+    /// Changes the income. The balance stays, up to its new limit.
     pub fn retune(&mut self, settings: RetryIncome) {
         self.settings = settings;
     }
@@ -49,7 +49,7 @@ impl RetryBudget {
         self.balance += self.settings.per_request;
     }
 
-    /// Takes one retry, if it can be paid.
+    /// Takes one retry, if the balance allows it.
     pub fn spend(&mut self, now: Instant) -> bool {
         self.age(now);
         let affordable = self.balance >= 1.0;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_is_cut_to_a_fifth_of_the_traffic() {
+    fn retries_are_limited_to_a_fifth_of_the_traffic() {
         let mut budget = RetryBudget::new(RetryIncome { per_request: 0.2, per_second: 10.0 });
         let mut retries = 0;
         for request in 0..10_000u64 {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_fleet_may_retry_but_saves_no_more_than_the_window() {
+    fn a_quiet_fleet_earns_no_more_than_one_window_of_retries() {
         let mut budget = RetryBudget::new(RetryIncome::default());
         let later = Instant::from_millis(3_600_000);
         let spent = (0..1_000).filter(|_| budget.spend(later)).count();

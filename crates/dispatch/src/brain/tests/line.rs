@@ -4,6 +4,7 @@ use super::*;
 use maitre_queue::settings::{Class, Tenant, Terms};
 use maitre_queue::{Settings as Queue, wait_queue::OVERTAKEN_MAX};
 
+mod explain;
 mod fleet;
 mod late;
 mod law;

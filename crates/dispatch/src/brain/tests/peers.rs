@@ -4,7 +4,7 @@
 //! promised is the sum of what each of them last said.
 
 use super::*;
-use crate::peers::{Judged, Outbox, PeerUpdate};
+use crate::peers::{Assessment, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
@@ -182,8 +182,8 @@ fn what_is_not_known_is_ignored_and_bounded() {
         table.hear(PeerUpdate::Pinned { model: u64::from(number), session: 1, worker });
     }
     for worker in [key_of(100), 0] {
-        let judged = Judged { verdict: Verdict::Ejected, rates: None };
-        assert_eq!(table.hear(PeerUpdate::Judged { worker, judged }), []);
+        let assessment = Assessment { verdict: Verdict::Ejected, rates: None };
+        assert_eq!(table.hear(PeerUpdate::Assessed { worker, assessment }), []);
         table.hear(PeerUpdate::Placed { worker, prompt: &text });
         table.hear(PeerUpdate::Promised { worker, work: PromisedWork::default() });
     }
@@ -236,7 +236,7 @@ fn a_router_that_comes_late_gets_its_part_and_the_caps_hold() {
     // How many of ours go where others have filled a worker to its knee, by routers and caps.
     for (heard, cap, expected) in [(1, 0, 0), (2, 0, 4_000 / 2), (4, 0, 1_000), (4, 10, 0)] {
         let mut table = Table::with_line(1, settings(cap));
-        table.hear(PeerUpdate::Routers { heard, known: 4 });
+        table.hear(PeerUpdate::Routers { live: heard, known: 4 });
         let most = table.brain.limits(WorkerId(0)).unwrap();
         table.promise_elsewhere(0, load(most.sequences, 0));
         let mut seated = 0;
@@ -339,7 +339,8 @@ fn a_pin_that_comes_before_its_worker_and_its_model_counts_when_they_do() {
 fn a_doubt_of_others_is_a_reason_to_look_and_no_more() {
     let mut table = Table::of(2);
     let worker = WorkerId(0);
-    let told = |verdict| PeerUpdate::Judged { worker: key_of(0), judged: Judged { verdict, rates: None } };
+    let told =
+        |verdict| PeerUpdate::Assessed { worker: key_of(0), assessment: Assessment { verdict, rates: None } };
     // After so many milliseconds a router says so, and we probe or not.
     for (millis, verdict, probes) in [
         (0, Verdict::Healthy, false),
@@ -365,8 +366,8 @@ fn a_router_that_has_seen_nothing_prices_as_others_have_learned() {
     let slow = (Fit { base: 0.1, slope: 500e-6 }, Fit { base: 0.03, slope: 1e-3 });
     let fast = (Fit { base: 0.02, slope: 30e-6 }, Fit { base: 0.01, slope: 1e-4 });
     for (worker, rates) in [(0, slow), (1, fast), (0, slow), (1, fast)] {
-        let judged = Judged { verdict: Verdict::Healthy, rates: Some(rates) };
-        table.hear(PeerUpdate::Judged { worker: key_of(worker), judged });
+        let assessment = Assessment { verdict: Verdict::Healthy, rates: Some(rates) };
+        table.hear(PeerUpdate::Assessed { worker: key_of(worker), assessment });
     }
     assert!(table.brain.fleet().rates().is_learned());
     assert!((0..20).all(|it| table.would_go(it) == 1), "the fast one");

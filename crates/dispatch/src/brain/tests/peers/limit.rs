@@ -21,7 +21,7 @@ fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -
     let tables = (0..3).map(|_| Table::with_line(2, settings.clone())).collect();
     let mut cluster = Cluster::of(tables, Duration::from_millis(50));
     for table in &mut cluster.tables {
-        table.hear(PeerUpdate::Routers { heard, known: 3 });
+        table.hear(PeerUpdate::Routers { live: heard, known: 3 });
     }
     if heard == 1 {
         // What they tell does not arrive.
@@ -71,7 +71,7 @@ fn the_part_of_a_limit_follows_from_who_is_heard() {
     let mut table = Table::of(1);
     assert_eq!(table.brain.limit_share(), 1.0);
     for (heard, known, expected) in [(1, 4, 0.25), (3, 4, 0.75), (4, 4, 1.0), (0, 0, 1.0), (9, 2, 1.0)] {
-        table.hear(PeerUpdate::Routers { heard, known });
+        table.hear(PeerUpdate::Routers { live: heard, known });
         assert_eq!(table.brain.limit_share(), expected, "{heard} of {known}");
     }
 }

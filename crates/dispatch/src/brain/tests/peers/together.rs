@@ -26,7 +26,7 @@ impl Cluster {
         let count = cluster.tables.len() as u32;
         for table in &mut cluster.tables {
             table.outbox();
-            table.hear(PeerUpdate::Routers { heard: count, known: count });
+            table.hear(PeerUpdate::Routers { live: count, known: count });
         }
         cluster
     }
@@ -74,8 +74,8 @@ impl Cluster {
             for &(model, tenant, more) in &outbox.spent {
                 self.tables[to].hear(PeerUpdate::Spent { model, tenant, more });
             }
-            for &(worker, judged) in &outbox.judged {
-                self.tables[to].hear(PeerUpdate::Judged { worker, judged });
+            for &(worker, assessment) in &outbox.assessed {
+                self.tables[to].hear(PeerUpdate::Assessed { worker, assessment });
             }
         }
     }

@@ -71,7 +71,7 @@ fn a_worker_that_left_is_gone_and_one_that_came_back_at_once_is_not() {
 fn a_change_of_mind_is_told_and_what_was_learned_every_second() {
     let mut table = Table::with(2, sharing(Name::RoundRobin));
     let verdicts = |table: &mut Table| {
-        let told = table.outbox().judged;
+        let told = table.outbox().assessed;
         told.into_iter().map(|(key, it)| (key, it.verdict, it.rates.is_some())).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -186,7 +186,7 @@ fn who_begins_to_share_tells_everything_once() {
     table.brain.reconfigure(table.now, settings.clone(), &mut Vec::new()).unwrap();
     let told = table.outbox();
     assert_eq!(told.promised, [(key_of(0), load(1, 1_000)), (key_of(1), PromisedWork::default())]);
-    assert_eq!(told.judged.len(), 2);
+    assert_eq!(told.assessed.len(), 2);
     settings.shares = false;
     table.arrive(2, Some("llama")).unwrap();
     table.brain.reconfigure(table.now, settings, &mut Vec::new()).unwrap();
