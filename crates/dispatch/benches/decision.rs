@@ -1,20 +1,19 @@
 //! What a decision costs: from the arrival of a prompt of 512 blocks to its placement, among 64 workers and among
 //! 1,000.
 //!
-//! All of it is timed that stands between a client and its worker: the prompt is looked up, every worker
-//! priced, one picked, and what the prompt will leave in its cache noted. What follows an arrival is played,
-//! in virtual time, but not timed. The bars are 20 µs at 64 workers and 150 µs at 1,000, for 99 of a hundred.
-//! A turn of a conversation keeps them. A prompt that is new from its 65th block on does not keep the first:
-//! noting 448 blocks in the index takes some 28 µs, whatever the number of workers.
+//! The time covers everything between a client and its worker: the prompt is looked up, every worker is priced, one is
+//! picked, and the blocks that the prompt will leave in its cache are predicted. What follows an arrival runs in virtual
+//! time and is not measured. The targets are 20 µs at 64 workers and 150 µs at 1,000, at p99. A turn of a conversation
+//! meets both. A prompt that is new from its 65th block on misses the first: predicting 448 blocks takes about 28 µs,
+//! whatever the number of workers.
 //!
-//! Decisions are written down, as they are by default; what that adds is measured apart, and what shadows add.
+//! Decisions are recorded, as they are by default; what records and shadows add is measured apart.
 //!
-//! Neighbours on the machine only ever add, so of many short rounds the one with the least p99 counts.
+//! Other load on the machine only adds time, so the round with the lowest p99 counts.
 //!
-//! Nothing is allocated a worker: snapshots, holdings and candidates are filled into vectors that the brain
-//! keeps, and what a placement allocates (its place among the open, runs of new blocks in the index) does not
-//! know how many workers there are. To count that here would take an allocator of our own, and so unsafe
-//! code, which we have forbidden ourselves.
+//! Nothing is allocated per worker: snapshots, holdings and candidates go into vectors that the brain keeps, and what a
+//! placement allocates (its pending request, runs of new blocks in the index) does not depend on the number of workers.
+//! Counting allocations here would take an allocator of our own, and so unsafe code, which is forbidden.
 //!
 //! `cargo bench -p maitre-dispatch --bench decision` measures; `cargo test` runs it once, small.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
@@ -36,15 +35,15 @@ use maitre_policy::Name;
 
 const BLOCK: usize = 16;
 const PROMPT_BLOCKS: usize = 512;
-/// Of a prompt: what all workers hold, and what an eighth of them hold. The rest is one worker's, or nobody's.
+/// Blocks of a prompt that all workers hold, and that an eighth of them hold. One worker holds the rest, or none.
 const SHARED_BLOCKS: usize = 64;
 const GROUP_BLOCKS: usize = 192;
-/// Of a turn: new with this arrival.
+/// Blocks of a turn that are new with this arrival.
 const NEW_BLOCKS: usize = 16;
 const GROUPS: u32 = 8;
-/// Requests that are open at any time, a worker.
+/// Requests in flight per worker.
 const OPEN: u32 = 4;
-/// The pace of every worker: what is expected of one that nobody knows.
+/// The pace of every worker: the default rates.
 const FLOOR: Duration = Duration::from_millis(20);
 const PREFILL_TOKEN: Duration = Duration::from_micros(50);
 const STEP: Duration = Duration::from_millis(10);
@@ -56,7 +55,7 @@ fn main() {
     let (rounds, arrivals) = if measuring { (40, 2_500) } else { (1, 20) };
     for (workers, blocks) in [(64, 20_000), (1_000, 2_000)] {
         let blocks = if measuring { blocks } else { PROMPT_BLOCKS };
-        let mut fleet = Fleet::new(workers, blocks, without_line());
+        let mut fleet = Fleet::new(workers, blocks, without_queue());
         for (kind, share) in [("a turn of a conversation", 1.0), ("cold after the system prompt", 0.0)] {
             let best = (0..rounds).map(|_| fleet.round(arrivals, share)).min_by_key(|it| it.p99);
             let Spread { p50, p99 } = best.unwrap_or_default();
@@ -70,24 +69,24 @@ fn main() {
     }
     let blocks = if measuring { 20_000 } else { PROMPT_BLOCKS };
     let size = |workers| Size { workers, rounds, arrivals, blocks };
-    compare("the line adds", size(64), [Settings::default(), without_line()]);
+    compare("the queue adds", size(64), [Settings::default(), without_queue()]);
     for workers in [4, 64] {
-        compare("records add", size(workers), [without_line(), without_records()]);
+        compare("records add", size(workers), [without_queue(), without_records()]);
         let shadows = vec![Name::RoundRobin, Name::LeastWork];
-        compare("and two shadows", size(workers), [Settings { shadows, ..without_line() }, without_line()]);
+        compare("and two shadows", size(workers), [Settings { shadows, ..without_queue() }, without_queue()]);
     }
 }
 
-/// Whoever would rather wait for another worker is seated all the same, so that all decisions are alike.
-fn without_line() -> Settings {
+/// Without a queue, so that no request waits for another worker and all decisions are alike.
+fn without_queue() -> Settings {
     let mut settings = Settings::default();
     settings.queue.enabled = false;
     settings
 }
 
-/// The same, and nothing is written down of it.
+/// The same without records.
 fn without_records() -> Settings {
-    let mut settings = without_line();
+    let mut settings = without_queue();
     settings.explain.decisions = 0;
     settings
 }
@@ -100,7 +99,7 @@ struct Size {
     blocks: usize,
 }
 
-/// What the first of two settings adds to the second: rounds with each, in turn.
+/// What the first settings cost more than the second, by alternating rounds.
 fn compare(what: &str, size: Size, settings: [Settings; 2]) {
     let Size { workers, rounds, arrivals, blocks } = size;
     let mut fleets = settings.map(|it| Fleet::new(workers, blocks, it));
@@ -135,7 +134,7 @@ struct Fleet {
     texts: Vec<Vec<u32>>,
     rng: Rng,
     now: Instant,
-    /// First tokens and ends to come, by their time.
+    /// First tokens and ends, by their time.
     script: BinaryHeap<Reverse<(Instant, Step)>>,
     next: u64,
     workers: u32,
@@ -150,7 +149,7 @@ enum Step {
 }
 
 impl Fleet {
-    /// Every worker reports so many blocks, in conversations of the group it is in.
+    /// Every worker reports so many blocks, in conversations of its group.
     fn new(workers: u32, blocks: usize, settings: Settings) -> Fleet {
         let mut fleet = Fleet {
             brain: Brain::new(Settings { strategy: Name::LeastDelay, ..settings }),
@@ -214,7 +213,7 @@ impl Fleet {
         self.on(Event::CacheChanged { worker, event: KvEvent::Stored(blocks) });
     }
 
-    /// So many arrivals; of those who go on with a conversation that somebody holds, this share.
+    /// So many arrivals, of which this share continues a conversation that a worker holds.
     fn round(&mut self, arrivals: usize, held: f64) -> Spread {
         let mut took: Vec<Duration> = (0..arrivals).map(|_| self.arrival(held)).collect();
         took.sort_unstable();
@@ -253,7 +252,7 @@ impl Fleet {
         let start = Clock::now();
         self.brain.on(self.now, event, &mut self.effects);
         let took = start.elapsed();
-        let [Effect::Place(placement)] = self.effects[..] else { panic!("not seated: {:?}", self.effects) };
+        let [Effect::Place(placement)] = self.effects[..] else { panic!("not placed: {:?}", self.effects) };
         let computed = tokens.len() as u64 - placement.held.map_or(0, |it| it.0);
         let first = self.now + FLOOR + PREFILL_TOKEN * computed as u32;
         self.script.push(Reverse((first, Step::FirstToken(placement.request, placement.worker))));

@@ -250,7 +250,7 @@ impl Brain {
         }
     }
 
-    /// An attempt failed. News of an attempt that the request has left behind concerns its worker alone.
+    /// An attempt failed. If the request has been recalled from it, the failure concerns the worker alone.
     fn attempt_failed(
         &mut self,
         now: Instant,

@@ -15,8 +15,8 @@ pub(crate) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> L
     knee::limits(knee::Scale { requests, prefill_tokens }, caps)
 }
 
-/// Seconds to reckon with until the first token of a request with this much to prefill: what was promised before it, the
-/// wait for a sequence slot if all are taken, and its own prefill, times the safety factor.
+/// An upper estimate, in seconds, of the time to the first token of a request with this much to prefill: what was promised
+/// before it, the wait for a sequence slot if all are taken, and its own prefill, times the safety factor.
 pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits: Limits) -> f64 {
     let requests = f64::from(snapshot.requests.max(1));
     let slot = match snapshot.requests >= limits.sequences {

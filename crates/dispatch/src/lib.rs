@@ -1,6 +1,6 @@
 //! The brain: `on(now, event, &mut effects)`. The only crate that knows fleet, index, policies and queue.
 //!
-//! Three parts decide and record: the scheduler (who goes next, who waits, who is refused), the placer (which worker) and
+//! Three parts decide and record: the scheduler (which request goes, waits or is refused), the placer (which worker) and
 //! the observer (records, shadows, what other routers learn). `Brain` drives them.
 //!
 //! Sockets drive the brain in production, virtual time drives it in replay. It opens nothing, waits for nothing and reads

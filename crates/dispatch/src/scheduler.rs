@@ -1,4 +1,4 @@
-//! Who goes next, who waits, and who is refused.
+//! Which request goes next, which waits, and which is refused.
 //!
 //! The scheduler owns what the queue knows: a pool per model with its wait queue, reservations of workers, tenants'
 //! allowances and the retry budget. It knows the order of requests, not the worker that each of them gets: the placer

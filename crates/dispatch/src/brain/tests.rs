@@ -1,4 +1,4 @@
-//! Decisions and failovers as scripts of events; and the law that promises return to exactly zero.
+//! Decisions and retries as scripts of events, and the law that promises return to exactly zero.
 
 use super::*;
 use crate::cache::Prompt;
@@ -18,37 +18,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod cache;
-mod line;
-mod number;
 mod peers;
+mod queue;
 mod record;
+mod worker_ids;
 
-struct Table {
+struct Harness {
     brain: Brain,
     now: Instant,
 }
 
-impl Table {
+impl Harness {
     /// A fleet of this many workers, all ready, all serving `llama`.
-    fn of(count: u32) -> Table {
-        Table::with(count, Settings { strategy: Name::RoundRobin, ..Settings::default() })
+    fn of(count: u32) -> Harness {
+        Harness::with(count, Settings { strategy: Name::RoundRobin, ..Settings::default() })
     }
 
-    /// Nobody waits: these are about where requests go, not when.
-    fn with(count: u32, mut settings: Settings) -> Table {
+    /// Without a queue: for tests about where requests go, not when.
+    fn with(count: u32, mut settings: Settings) -> Harness {
         settings.queue.enabled = false;
-        Table::with_line(count, settings)
+        Harness::with_queue(count, settings)
     }
 
-    fn with_line(count: u32, settings: Settings) -> Table {
-        let mut table = Table { brain: Brain::new(settings), now: Instant::from_millis(1) };
+    fn with_queue(count: u32, settings: Settings) -> Harness {
+        let mut harness = Harness { brain: Brain::new(settings), now: Instant::from_millis(1) };
         for number in 0..count {
             let worker = WorkerId(number);
-            table.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{number}") });
-            table.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
-            table.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
+            harness.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{number}") });
+            harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+            harness.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
         }
-        table
+        harness
     }
 
     fn on(&mut self, event: Event<'_>) -> Vec<Effect> {
@@ -57,15 +57,15 @@ impl Table {
         effects
     }
 
-    /// The first token of a request comes, where it is seated.
+    /// The first token of a request comes from its worker.
     fn begin(&mut self, request: u64) -> Vec<Effect> {
         let request = RequestId(request);
         let worker = self.brain.worker_of(request).unwrap_or(WorkerId(0));
         self.on(Event::FirstToken { request, worker })
     }
 
-    /// The attempt of a request fails, where it is seated.
-    fn break_down(&mut self, request: u64, failure: Failure) -> Vec<Effect> {
+    /// The attempt of a request fails at its worker.
+    fn fail_attempt(&mut self, request: u64, failure: Failure) -> Vec<Effect> {
         let request = RequestId(request);
         let worker = self.brain.worker_of(request).unwrap_or(WorkerId(0));
         self.on(Event::Failed { request, worker, failure })
@@ -76,7 +76,7 @@ impl Table {
     }
 
     fn fail(&mut self, request: u64, failure: Failure) -> Result<u32, Refusal> {
-        outcome(&self.break_down(request, failure))
+        outcome(&self.fail_attempt(request, failure))
     }
 
     fn promised(&self) -> Vec<PromisedWork> {
@@ -107,7 +107,7 @@ fn placement(effects: &[Effect]) -> Placement {
         Effect::Place(placement) => Some(*placement),
         _ => None,
     });
-    found.unwrap_or_else(|| panic!("not seated: {effects:?}"))
+    found.unwrap_or_else(|| panic!("not placed: {effects:?}"))
 }
 
 #[track_caller]
@@ -117,13 +117,13 @@ fn outcome(effects: &[Effect]) -> Result<u32, Refusal> {
         Effect::Refuse { refusal, .. } => Some(Err(*refusal)),
         _ => None,
     });
-    found.unwrap_or_else(|| panic!("neither seated nor refused: {effects:?}"))
+    found.unwrap_or_else(|| panic!("neither placed nor refused: {effects:?}"))
 }
 
 #[test]
-fn a_request_is_promised_while_it_is_open_and_only_then() {
-    let mut table = Table::of(1);
-    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
+fn a_request_is_promised_only_while_it_is_pending() {
+    let mut harness = Harness::of(1);
+    assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
     let full = PromisedWork {
         requests: 1,
         prefilling: 1,
@@ -131,137 +131,138 @@ fn a_request_is_promised_while_it_is_open_and_only_then() {
         decode: Tokens(100),
         context: Tokens(1_100),
     };
-    assert_eq!(table.promised(), [full]);
-    table.begin(1);
-    assert_eq!(table.promised(), [PromisedWork { prefill: Tokens(0), prefilling: 0, ..full }]);
-    table.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
-    assert_eq!((table.promised(), table.brain.open()), (vec![PromisedWork::default()], 0));
+    assert_eq!(harness.promised(), [full]);
+    harness.begin(1);
+    assert_eq!(harness.promised(), [PromisedWork { prefill: Tokens(0), prefilling: 0, ..full }]);
+    harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
+    assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default()], 0));
 }
 
 #[test]
-fn unknown_missing_and_unserved_models_are_told_apart() {
-    let mut table = Table::of(2);
-    assert_eq!(table.arrive(1, Some("gpt")), Err(Refusal::UnknownModel));
-    assert_eq!(table.arrive(2, None), Ok(0), "all workers serve the same: no need to name it");
-    table.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
-    assert_eq!(table.arrive(3, None), Err(Refusal::ModelRequired));
-    assert_eq!(table.arrive(4, Some("qwen")), Ok(1));
-    assert_eq!(Table::of(0).arrive(5, Some("llama")), Err(Refusal::NoWorker));
+fn unknown_missing_and_unserved_models_have_their_own_refusals() {
+    let mut harness = Harness::of(2);
+    assert_eq!(harness.arrive(1, Some("gpt")), Err(Refusal::UnknownModel));
+    assert_eq!(harness.arrive(2, None), Ok(0), "all workers serve the same: no need to name it");
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
+    assert_eq!(harness.arrive(3, None), Err(Refusal::ModelRequired));
+    assert_eq!(harness.arrive(4, Some("qwen")), Ok(1));
+    assert_eq!(Harness::of(0).arrive(5, Some("llama")), Err(Refusal::NoWorker));
 }
 
 #[test]
 fn a_worker_that_lists_nothing_may_serve_any_name() {
-    let mut table = Table::of(1);
-    table.on(Event::WorkerJoined { url: "http://127.0.0.1:99" });
-    table.on(Event::Probed { worker: WorkerId(1), evidence: Evidence::ProbeAnswered });
-    assert_eq!(table.arrive(1, Some("whatever")), Ok(1));
+    let mut harness = Harness::of(1);
+    harness.on(Event::WorkerJoined { url: "http://127.0.0.1:99" });
+    harness.on(Event::Probed { worker: WorkerId(1), evidence: Evidence::ProbeAnswered });
+    assert_eq!(harness.arrive(1, Some("whatever")), Ok(1));
 }
 
 #[test]
-fn what_never_left_is_tried_on_every_worker() {
-    let mut table = Table::of(3);
-    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
-    assert_eq!(table.fail(1, Failure::Refused), Ok(1));
-    assert_eq!(table.fail(1, Failure::Unreachable), Ok(2));
+fn an_unsent_request_is_tried_on_every_worker() {
+    let mut harness = Harness::of(3);
+    assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
+    assert_eq!(harness.fail(1, Failure::Refused), Ok(1));
+    assert_eq!(harness.fail(1, Failure::Unreachable), Ok(2));
     let nobody_left = Refusal::Failed { last: Failure::Refused };
-    assert_eq!(table.fail(1, Failure::Refused), Err(nobody_left));
-    assert_eq!(table.promised(), [PromisedWork::default(); 3]);
+    assert_eq!(harness.fail(1, Failure::Refused), Err(nobody_left));
+    assert_eq!(harness.promised(), [PromisedWork::default(); 3]);
 }
 
 #[test]
-fn a_request_that_breaks_two_workers_never_meets_a_third() {
-    let mut table = Table::of(4);
-    assert_eq!(table.arrive(1, Some("llama")), Ok(0));
-    assert_eq!(table.fail(1, Failure::Broke), Ok(1));
-    assert_eq!(table.fail(1, Failure::Broke), Err(Refusal::Failed { last: Failure::Broke }));
+fn a_request_that_breaks_two_workers_is_not_sent_to_a_third() {
+    let mut harness = Harness::of(4);
+    assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
+    assert_eq!(harness.fail(1, Failure::Broke), Ok(1));
+    assert_eq!(harness.fail(1, Failure::Broke), Err(Refusal::Failed { last: Failure::Broke }));
 }
 
 #[test]
-fn a_client_that_waited_its_whole_deadline_is_not_made_to_wait_again() {
-    let mut table = Table::of(2);
-    table.arrive(1, Some("llama")).unwrap();
-    assert_eq!(table.fail(1, Failure::TimedOut), Err(Refusal::Failed { last: Failure::TimedOut }));
+fn a_timeout_is_not_retried() {
+    let mut harness = Harness::of(2);
+    harness.arrive(1, Some("llama")).unwrap();
+    assert_eq!(harness.fail(1, Failure::TimedOut), Err(Refusal::Failed { last: Failure::TimedOut }));
 }
 
 #[test]
-fn an_empty_budget_stops_failovers_but_not_what_never_left() {
+fn an_empty_retry_budget_stops_only_retries_of_sent_requests() {
     let budget = RetryIncome { per_request: 0.0, per_second: 0.0 };
-    let mut table = Table::with(3, Settings { budget, strategy: Name::RoundRobin, ..Settings::default() });
-    table.arrive(1, Some("llama")).unwrap();
-    assert!(table.fail(1, Failure::Broke).is_err());
-    table.arrive(2, Some("llama")).unwrap();
-    assert!(table.fail(2, Failure::Refused).is_ok());
+    let mut harness =
+        Harness::with(3, Settings { budget, strategy: Name::RoundRobin, ..Settings::default() });
+    harness.arrive(1, Some("llama")).unwrap();
+    assert!(harness.fail(1, Failure::Broke).is_err());
+    harness.arrive(2, Some("llama")).unwrap();
+    assert!(harness.fail(2, Failure::Refused).is_ok());
 }
 
 #[test]
-fn a_broken_answer_asks_for_a_probe_at_once() {
-    let mut table = Table::of(2);
-    table.arrive(1, Some("llama")).unwrap();
-    let effects = table.break_down(1, Failure::Broke);
+fn a_broken_attempt_asks_for_a_probe_at_once() {
+    let mut harness = Harness::of(2);
+    harness.arrive(1, Some("llama")).unwrap();
+    let effects = harness.fail_attempt(1, Failure::Broke);
     assert!(effects.contains(&Effect::Probe { worker: WorkerId(0) }), "{effects:?}");
 }
 
 #[test]
-fn being_full_is_no_fault() {
-    let mut table = Table::of(2);
+fn a_full_worker_stays_healthy() {
+    let mut harness = Harness::of(2);
     for request in 0..50 {
-        table.arrive(request, Some("llama")).unwrap();
-        let _ = table.fail(request, Failure::Busy);
+        harness.arrive(request, Some("llama")).unwrap();
+        let _ = harness.fail(request, Failure::Busy);
     }
-    assert!(table.brain.fleet().workers().all(|it| it.health.state() == State::Ready));
+    assert!(harness.brain.fleet().workers().all(|it| it.health.state() == State::Ready));
 }
 
 #[test]
 fn a_model_may_have_a_strategy_of_its_own() {
     let strategies = BTreeMap::from([("llama".to_owned(), Name::StickySession)]);
-    let mut table = Table::with(3, Settings { strategies, ..Settings::default() });
+    let mut harness = Harness::with(3, Settings { strategies, ..Settings::default() });
     let mut placement = |request| {
         let arrival = Arrival { session: Some(7), ..arrival(request, Some("llama")) };
-        outcome(&table.on(Event::Arrived(arrival))).unwrap()
+        outcome(&harness.on(Event::Arrived(arrival))).unwrap()
     };
     let home = placement(0);
     assert!((1..20).all(|request| placement(request) == home));
 }
 
 #[test]
-fn the_answers_teach_the_sizes() {
-    let mut table = Table::of(1);
+fn responses_teach_sizes() {
+    let mut harness = Harness::of(1);
     for request in 0..200 {
-        table.arrive(request, Some("llama")).unwrap();
+        harness.arrive(request, Some("llama")).unwrap();
         let counted = Counted { prompt: Some(2_000), cached: None, answer: Some(10) };
-        table.on(Event::Finished { request: RequestId(request), counted: Some(counted), pieces: 1 });
+        harness.on(Event::Finished { request: RequestId(request), counted: Some(counted), pieces: 1 });
     }
-    table.arrive(999, Some("llama")).unwrap();
-    let promised = table.promised()[0];
+    harness.arrive(999, Some("llama")).unwrap();
+    let promised = harness.promised()[0];
     assert_eq!((promised.prefill, promised.decode), (Tokens(2_000), Tokens(10)));
 }
 
 proptest! {
     #[test]
-    fn whatever_happens_promises_return_to_exactly_zero(
+    fn promises_return_to_exactly_zero(
         script in prop::collection::vec((0u64..30, 0u8..9, any::<prop::sample::Index>()), 0..400),
     ) {
-        let mut table = Table::of(3);
+        let mut harness = Harness::of(3);
         for (request, step, choice) in script {
             let id = RequestId(request);
             match step {
-                0..=2 if !table.brain.pending.contains_key(&request) => {
-                    table.on(Event::Arrived(arrival(request, Some("llama"))));
+                0..=2 if !harness.brain.pending.contains_key(&request) => {
+                    harness.on(Event::Arrived(arrival(request, Some("llama"))));
                 }
-                3 => drop(table.begin(request)),
-                4 => drop(table.on(Event::Finished { request: id, counted: None, pieces: 1 })),
-                5 => drop(table.on(Event::Left { request: id })),
-                6 => drop(table.on(Event::BrokeOff { request: id })),
+                3 => drop(harness.begin(request)),
+                4 => drop(harness.on(Event::Finished { request: id, counted: None, pieces: 1 })),
+                5 => drop(harness.on(Event::Left { request: id })),
+                6 => drop(harness.on(Event::BrokeOff { request: id })),
                 _ => {
                     let failure = Failure::ALL[choice.index(Failure::ALL.len())];
-                    table.break_down(request, failure);
+                    harness.fail_attempt(request, failure);
                 }
             }
         }
         for request in 0..30 {
-            table.on(Event::Left { request: RequestId(request) });
+            harness.on(Event::Left { request: RequestId(request) });
         }
-        prop_assert_eq!(table.promised(), [PromisedWork::default(); 3]);
-        prop_assert_eq!(table.brain.open(), 0);
+        prop_assert_eq!(harness.promised(), [PromisedWork::default(); 3]);
+        prop_assert_eq!(harness.brain.open(), 0);
     }
 }

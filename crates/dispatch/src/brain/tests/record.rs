@@ -1,4 +1,4 @@
-//! What is written down of decisions; and the laws that nothing of it reaches a decision.
+//! Records of decisions, and the law that they change no decision.
 
 use super::*;
 use crate::observer::decision::{CANDIDATES_MAX, Decision, Outcome};
@@ -11,7 +11,7 @@ mod reconfigure;
 mod shadow;
 mod weight;
 
-/// A prompt of so many blocks of 16 tokens, those of one `text` the same in all.
+/// A prompt of so many blocks of 16 tokens; prompts of one `text` share their prefix.
 fn prompt(text: u64, blocks: u64) -> Prompt {
     let chain = (0..blocks).map(|it| PrefixHash(1 + text * 10_000 + it)).collect();
     Prompt { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
@@ -21,28 +21,28 @@ fn chat(request: u64, prompt: &Prompt) -> Arrival<'_> {
     Arrival { prompt: Some(prompt), size: Size::Tokens(prompt.units), ..arrival(request, Some("llama")) }
 }
 
-impl Table {
+impl Harness {
     fn last(&self) -> &Decision {
         let ring = self.brain.decisions();
         ring.get(ring.newest()).expect("a decision was written down")
     }
 
-    fn after(&mut self, millis: u64) -> &mut Table {
+    fn after(&mut self, millis: u64) -> &mut Harness {
         self.now = self.now + Duration::from_millis(millis);
         self
     }
 }
 
 #[test]
-fn a_record_says_who_was_there_and_what_became_of_it() {
-    let mut table = Table::with(3, Settings::default());
+fn a_record_has_the_candidates_and_the_outcome() {
+    let mut harness = Harness::with(3, Settings::default());
     let text = prompt(1, 100);
-    table.on(Event::Arrived(chat(1, &text)));
-    table.after(40).begin(1);
+    harness.on(Event::Arrived(chat(1, &text)));
+    harness.after(40).begin(1);
     let counted = Counted { prompt: Some(1_600), cached: Some(0), answer: Some(30) };
-    table.after(400).on(Event::Finished { request: RequestId(1), counted: Some(counted), pieces: 30 });
+    harness.after(400).on(Event::Finished { request: RequestId(1), counted: Some(counted), pieces: 30 });
 
-    let first = table.last().clone();
+    let first = harness.last().clone();
     assert_eq!((first.number, first.request, first.attempt), (1, RequestId(1), 0));
     assert_eq!((first.why, first.strategy, first.held), (Why::LeastDelay, Name::LeastDelay, Some(Tokens(0))));
     assert_eq!((first.outcome, first.first_token), (Outcome::Answered, Some(Duration::from_millis(40))));
@@ -50,9 +50,9 @@ fn a_record_says_who_was_there_and_what_became_of_it() {
     assert_eq!((first.candidates.len(), first.candidates_total), (3, 3));
     assert_eq!(first.ask.prefill, Tokens(1_600));
 
-    // The next one finds it in the cache, and the record says so of that worker alone.
-    table.on(Event::Arrived(chat(2, &text)));
-    let second = table.last();
+    // The next request finds it cached, and the record shows that for this worker alone.
+    harness.on(Event::Arrived(chat(2, &text)));
+    let second = harness.last();
     assert_eq!((second.worker, second.why, second.outcome), (first.worker, Why::Cached, Outcome::InFlight));
     let chosen = second.chosen().expect("it is among the candidates");
     assert_eq!((chosen.candidate.held, second.held), (Tokens(1_584), Some(Tokens(1_584))));
@@ -66,16 +66,16 @@ fn a_record_says_who_was_there_and_what_became_of_it() {
 }
 
 #[test]
-fn each_attempt_has_a_record_and_each_ends_as_it_did() {
-    let mut table = Table::of(3);
-    table.arrive(1, Some("llama")).unwrap();
-    table.fail(1, Failure::Refused).unwrap();
-    table.on(Event::BrokeOff { request: RequestId(1) });
-    table.arrive(2, Some("llama")).unwrap();
-    table.on(Event::Left { request: RequestId(2) });
-    table.arrive(3, Some("llama")).unwrap();
-    table.on(Event::Declined { request: RequestId(3) });
-    let ring = table.brain.decisions();
+fn each_attempt_has_a_record_with_its_own_outcome() {
+    let mut harness = Harness::of(3);
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.fail(1, Failure::Refused).unwrap();
+    harness.on(Event::BrokeOff { request: RequestId(1) });
+    harness.arrive(2, Some("llama")).unwrap();
+    harness.on(Event::Left { request: RequestId(2) });
+    harness.arrive(3, Some("llama")).unwrap();
+    harness.on(Event::Declined { request: RequestId(3) });
+    let ring = harness.brain.decisions();
     let all: Vec<_> = ring.since(0).map(|it| (it.request.0, it.attempt, it.outcome)).collect();
     let expected = [
         (1, 0, Outcome::Failed),
@@ -89,12 +89,12 @@ fn each_attempt_has_a_record_and_each_ends_as_it_did() {
 }
 
 #[test]
-fn of_many_workers_the_cheapest_are_shown_and_the_chosen_one_always() {
+fn a_record_of_many_workers_has_the_cheapest_and_the_chosen_one() {
     for strategy in [Name::LeastDelay, Name::RoundRobin] {
-        let mut table = Table::with(200, Settings { strategy, ..Settings::default() });
+        let mut harness = Harness::with(200, Settings { strategy, ..Settings::default() });
         for request in 0..250 {
-            table.arrive(request, Some("llama")).unwrap();
-            let it = table.last();
+            harness.arrive(request, Some("llama")).unwrap();
+            let it = harness.last();
             assert_eq!((it.candidates.len(), it.candidates_total), (CANDIDATES_MAX, 200));
             assert!(it.chosen().is_some(), "{strategy}: {request}");
             let rest = it.candidates.iter().filter(|there| there.candidate.worker != it.worker);
@@ -104,36 +104,36 @@ fn of_many_workers_the_cheapest_are_shown_and_the_chosen_one_always() {
 }
 
 #[test]
-fn those_without_room_are_shown_as_such() {
+fn workers_without_room_are_recorded_as_such() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
     let settings = Settings { strategy: Name::RoundRobin, queue, ..Settings::default() };
-    let mut table = Table::with_line(2, settings);
-    table.on(Event::Arrived(arrival(1, Some("llama"))));
-    table.on(Event::Arrived(arrival(2, Some("llama"))));
-    let it = table.last();
+    let mut harness = Harness::with_queue(2, settings);
+    harness.on(Event::Arrived(arrival(1, Some("llama"))));
+    harness.on(Event::Arrived(arrival(2, Some("llama"))));
+    let it = harness.last();
     let mut openings: Vec<_> = it.candidates.iter().map(|it| (it.candidate.worker.0, it.opening)).collect();
     openings.sort_by_key(|it| it.0);
     assert_eq!(openings, [(0, Opening::Later), (1, Opening::Now)]);
-    // Who waits has no record until it goes; then it says how long it waited.
-    table.on(Event::Arrived(arrival(3, Some("llama"))));
-    assert_eq!(table.brain.decisions().newest(), 2);
-    table.after(250).on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
-    let it = table.last();
+    // A queued request has no record until it is placed; then the record has its time in the queue.
+    harness.on(Event::Arrived(arrival(3, Some("llama"))));
+    assert_eq!(harness.brain.decisions().newest(), 2);
+    harness.after(250).on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
+    let it = harness.last();
     assert_eq!((it.number, it.request.0, it.waited), (3, 3, Duration::from_millis(250)));
 }
 
 #[test]
-fn nothing_is_kept_where_nobody_wants_it() {
+fn nothing_is_recorded_when_recording_is_off() {
     let explain = RecordSettings { decisions: 0 };
-    let mut table = Table::with(2, Settings { explain, ..Settings::default() });
-    table.arrive(1, Some("llama")).unwrap();
-    table.begin(1);
-    table.on(Event::Left { request: RequestId(1) });
-    assert_eq!((table.brain.decisions().newest(), table.brain.prediction().count), (0, 0));
+    let mut harness = Harness::with(2, Settings { explain, ..Settings::default() });
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.begin(1);
+    harness.on(Event::Left { request: RequestId(1) });
+    assert_eq!((harness.brain.decisions().newest(), harness.brain.prediction().count), (0, 0));
 }
 
 #[test]
-fn what_would_be_done_is_told_without_doing_it() {
+fn explain_places_nothing() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
     let settings = Settings {
         strategy: Name::RoundRobin,
@@ -141,19 +141,19 @@ fn what_would_be_done_is_told_without_doing_it() {
         queue,
         ..Settings::default()
     };
-    let mut table = Table::with_line(2, settings);
-    let ask = |table: &mut Table, model| table.brain.explain(table.now, &arrival(9, model));
+    let mut harness = Harness::with_queue(2, settings);
+    let ask = |harness: &mut Harness, model| harness.brain.explain(harness.now, &arrival(9, model));
     for _ in 0..3 {
-        let it = ask(&mut table, Some("llama")).unwrap();
+        let it = ask(&mut harness, Some("llama")).unwrap();
         assert_eq!((it.number, it.worker, it.why, it.outcome), (0, WorkerId(0), Why::Turn, Outcome::Asked));
         assert_eq!((it.shadows.len(), it.candidates.len()), (1, 2));
     }
-    assert_eq!(ask(&mut table, Some("gpt")).unwrap_err(), Refusal::UnknownModel);
-    table.on(Event::Arrived(arrival(1, Some("llama"))));
-    assert_eq!(ask(&mut table, Some("llama")).unwrap().worker, WorkerId(1));
-    table.on(Event::Arrived(arrival(2, Some("llama"))));
-    let it = ask(&mut table, Some("llama")).unwrap();
+    assert_eq!(ask(&mut harness, Some("gpt")).unwrap_err(), Refusal::UnknownModel);
+    harness.on(Event::Arrived(arrival(1, Some("llama"))));
+    assert_eq!(ask(&mut harness, Some("llama")).unwrap().worker, WorkerId(1));
+    harness.on(Event::Arrived(arrival(2, Some("llama"))));
+    let it = ask(&mut harness, Some("llama")).unwrap();
     assert_eq!((it.outcome, it.chosen().map(|it| it.opening)), (Outcome::WouldWait, Some(Opening::Later)));
-    assert_eq!((table.brain.open(), table.brain.decisions().newest()), (2, 2));
-    assert_eq!(table.brain.shadows().map(|it| it.decisions).collect::<Vec<_>>(), [2]);
+    assert_eq!((harness.brain.open(), harness.brain.decisions().newest()), (2, 2));
+    assert_eq!(harness.brain.shadows().map(|it| it.decisions).collect::<Vec<_>>(), [2]);
 }

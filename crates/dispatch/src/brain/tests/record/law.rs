@@ -1,4 +1,4 @@
-//! Two brains with the same dice and the same events: one is watched, the other is not. They must agree for ever.
+//! Two brains with the same seed and the same events must agree for ever, though one of them is observed.
 
 use super::*;
 use crate::peers::{Assessment, Outbox, PeerUpdate};
@@ -7,19 +7,19 @@ use maitre_fleet::rates::Fit;
 use maitre_fleet::worker::key;
 use proptest::prelude::ProptestConfig;
 
-/// One thing that happens, by dice: which, to whom, and how.
+/// One random event: its kind, its target, and a number for the rest.
 type Dice = (u8, u64, u64);
 
-/// What is done to the watched one, between events, that must not show.
+/// What is done to the observed brain between events and must have no effect.
 #[derive(Clone, Copy, Debug)]
 enum Meddling {
     Nothing,
-    /// The same settings again.
+    /// The same settings are applied again.
     Reconfigures,
-    /// Somebody asks what would be done.
-    Considers,
-    /// Other routers fetch what is to be told.
-    Tells,
+    /// A request is explained.
+    Explains,
+    /// The outbox is fetched.
+    Publishes,
 }
 
 fn settings(strategy: Name) -> Settings {
@@ -27,14 +27,14 @@ fn settings(strategy: Name) -> Settings {
     (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
     queue.others.requests_per_minute = Some(25);
     let explain = RecordSettings { decisions: 0 };
-    // Small enough that something is always pushed out of the index.
+    // So small that the index always evicts.
     let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
     Settings { strategy, queue, explain, index, seed: 5, ..Settings::default() }
 }
 
 struct Pair {
-    plain: Table,
-    watched: Table,
+    plain: Harness,
+    watched: Harness,
     meddling: Meddling,
     workers: u32,
 }
@@ -44,12 +44,12 @@ impl Pair {
         let mut plain = settings(strategies.0);
         // Two models on the same workers, each with a strategy of its own.
         plain.strategies.insert("sql".to_owned(), strategies.1);
-        plain.shares = matches!(meddling, Meddling::Tells);
+        plain.shares = matches!(meddling, Meddling::Publishes);
         let explain = RecordSettings { decisions: 7 };
         let watched = Settings { explain, shadows, shadow_sample: sample, ..plain.clone() };
         let mut pair = Pair {
-            plain: Table::with_line(3, plain),
-            watched: Table::with_line(3, watched),
+            plain: Harness::with_queue(3, plain),
+            watched: Harness::with_queue(3, watched),
             meddling,
             workers: 3,
         };
@@ -72,12 +72,12 @@ impl Pair {
                 assert_eq!(brain.reconfigure(self.watched.now, same, &mut effects), Ok(()));
                 assert_eq!(effects, []);
             }
-            Meddling::Considers => {
+            Meddling::Explains => {
                 let text = prompt(3, 80);
                 let asked = Arrival { session: Some(1), head: Some(3), ..chat(0, &text) };
                 let _ = brain.explain(self.watched.now, &asked);
             }
-            Meddling::Tells => {
+            Meddling::Publishes => {
                 let mut outbox = Outbox::default();
                 brain.take_outbox(&mut outbox);
                 assert!(outbox.is_empty() || !brain.has_outbox());
@@ -113,13 +113,13 @@ impl Pair {
             12 => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(3) }),
             13 => self.on(Event::WorkerWeighed { worker, weight: [0.5, 1.0, 3.0][whom as usize % 3] }),
             14 => self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered }),
-            15 => self.hear(whom, number),
+            15 => self.receive(whom, number),
             _ => self.on(Event::Tick),
         }
     }
 
-    /// Another router tells something.
-    fn hear(&mut self, whom: u64, number: u64) {
+    /// Another router publishes something.
+    fn receive(&mut self, whom: u64, number: u64) {
         let worker = key(&format!("http://127.0.0.1:{}", number % 4));
         let (text, model) =
             (prompt(number / 7 % 5, 10 + number % 150), maitre_base::hash::bytes(0, b"llama"));
@@ -155,17 +155,17 @@ impl Pair {
             deadline: number.is_multiple_of(11).then(|| self.plain.now + Duration::from_millis(200)),
             ..arrival(request, None)
         };
-        // As the proxy does: what nobody asks for is not read, and only the strategy in charge hears of its size.
+        // As the proxy does: an unused prompt is not read, and only the strategy in charge gets its size in tokens.
         let now = self.plain.now;
-        let told = [&mut self.plain, &mut self.watched].map(|table| {
-            let (prompt, size) = match table.brain.plan(Some(model)).map(|it| it.reader) {
+        let effects = [&mut self.plain, &mut self.watched].map(|harness| {
+            let (prompt, size) = match harness.brain.plan(Some(model)).map(|it| it.reader) {
                 Some(Reader::Strategy) => (Some(&text), Size::Tokens(text.units)),
                 Some(Reader::Shadow) => (Some(&text), Size::Bytes(text.units * 3)),
                 Some(Reader::Record) | None => (None, Size::Bytes(text.units * 3)),
             };
-            table.on(Event::Arrived(Arrival { prompt, size, ..base }))
+            harness.on(Event::Arrived(Arrival { prompt, size, ..base }))
         });
-        assert_eq!(told[0], told[1], "at {now:?}: {base:?}");
+        assert_eq!(effects[0], effects[1], "at {now:?}: {base:?}");
     }
 }
 
@@ -177,7 +177,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn whoever_is_watched_decides_as_if_nobody_looked(
+    fn an_observed_brain_decides_like_an_unobserved_one(
         strategies in (names(), names()),
         shadows in prop::collection::vec(names(), 0..4),
         sample in prop::sample::select(vec![1.0, 0.5]),
@@ -188,27 +188,27 @@ proptest! {
     }
 
     #[test]
-    fn to_consider_a_request_changes_nothing(
+    fn to_explain_a_request_changes_nothing(
         strategies in (names(), names()),
         shadows in prop::collection::vec(names(), 0..3),
         script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
     ) {
-        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Considers);
+        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Explains);
         script.into_iter().for_each(|it| pair.happen(it));
     }
 
     #[test]
-    fn to_be_told_of_changes_nothing(
+    fn to_publish_changes_nothing(
         strategies in (names(), names()),
         shadows in prop::collection::vec(names(), 0..3),
         script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
     ) {
-        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Tells);
+        let mut pair = Pair::new(strategies, shadows, 1.0, Meddling::Publishes);
         script.into_iter().for_each(|it| pair.happen(it));
     }
 
     #[test]
-    fn what_is_considered_is_what_is_done(
+    fn explain_says_what_happens(
         strategies in (names(), names()),
         script in prop::collection::vec((0u8..18, any::<u64>(), 0u64..1_000_000), 0..100),
         number in 0u64..1_000_000,
@@ -218,21 +218,21 @@ proptest! {
         let text = prompt(number / 7 % 5, 10 + number % 150);
         let class = ClassId((number % 3) as u8);
         let arrival = Arrival { class, session: Some(number % 6), ..chat(99, &text) };
-        let considered = pair.watched.brain.explain(pair.watched.now, &arrival);
+        let explained = pair.watched.brain.explain(pair.watched.now, &arrival);
         let done = pair.watched.on(Event::Arrived(arrival));
-        let told = done.iter().find_map(|it| match *it {
+        let happened = done.iter().find_map(|it| match *it {
             Effect::Place(placement) if placement.request.0 == 99 => Some(Ok(Some(placement.worker))),
             Effect::Wait { .. } => Some(Ok(None)),
             Effect::Refuse { request, refusal } if request.0 == 99 => Some(Err(refusal)),
             _ => None,
         });
-        let said = match &considered {
+        let said = match &explained {
             Ok(it) if it.outcome == Outcome::Asked => Ok(Some(it.worker)),
             Ok(_) => Ok(None),
             Err(refusal) => Err(*refusal),
         };
-        prop_assert_eq!(Some(said), told);
-        if let (Ok(it), Ok(Some(_))) = (considered, said) {
+        prop_assert_eq!(Some(said), happened);
+        if let (Ok(it), Ok(Some(_))) = (explained, said) {
             let last = pair.watched.last();
             prop_assert_eq!((it.why, it.predicted, it.held), (last.why, last.predicted, last.held));
             prop_assert_eq!(it.candidates.len(), last.candidates.len());

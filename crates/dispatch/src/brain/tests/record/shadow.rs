@@ -1,26 +1,26 @@
-//! Strategies that are asked and not obeyed.
+//! Shadow strategies.
 
 use super::*;
 
-fn watched(strategy: Name, shadows: &[Name]) -> Table {
-    Table::with(2, Settings { strategy, shadows: shadows.to_vec(), ..Settings::default() })
+fn watched(strategy: Name, shadows: &[Name]) -> Harness {
+    Harness::with(2, Settings { strategy, shadows: shadows.to_vec(), ..Settings::default() })
 }
 
 #[test]
-fn a_shadow_says_where_it_would_have_gone_and_is_summed_up() {
-    let mut table = watched(Name::RoundRobin, &[Name::LeastWork, Name::RoundRobin]);
-    table.arrive(1, Some("llama")).unwrap();
-    table.arrive(2, Some("llama")).unwrap();
-    table.on(Event::Left { request: RequestId(2) });
-    assert_eq!(table.arrive(3, Some("llama")), Ok(0), "it is the turn of the busy one");
-    let it = table.last();
+fn a_shadow_votes_and_its_score_is_the_sum() {
+    let mut harness = watched(Name::RoundRobin, &[Name::LeastWork, Name::RoundRobin]);
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.arrive(2, Some("llama")).unwrap();
+    harness.on(Event::Left { request: RequestId(2) });
+    assert_eq!(harness.arrive(3, Some("llama")), Ok(0), "it is the turn of the busy one");
+    let it = harness.last();
     let votes: Vec<_> = it.shadows.iter().map(|it| (it.strategy, it.worker.0, it.why)).collect();
     assert_eq!(votes, [(Name::LeastWork, 1, Why::LeastWork), (Name::RoundRobin, 0, Why::Turn)]);
     let ours = it.chosen().unwrap();
     assert!(it.shadows[0].price < ours.price && Some(it.shadows[0].ttft) < ours.ttft, "{it:?}");
     assert_eq!((it.shadows[1].price, Some(it.shadows[1].ttft)), (ours.price, ours.ttft));
 
-    let scores: Vec<_> = table.brain.shadows().collect();
+    let scores: Vec<_> = harness.brain.shadows().collect();
     assert_eq!((scores[1].decisions, scores[1].differed), (3, 0), "one as in charge agrees");
     assert_eq!(scores[1].price_seconds, scores[1].our_price_seconds);
     assert!(scores[0].differed >= 1 && scores[0].differed < 3, "{scores:?}");
@@ -29,17 +29,17 @@ fn a_shadow_says_where_it_would_have_gone_and_is_summed_up() {
 }
 
 #[test]
-fn a_shadow_sees_caches_that_the_strategy_in_charge_does_not_look_at() {
+fn a_shadow_sees_caches_that_the_strategy_in_charge_ignores() {
     let text = prompt(4, 200);
-    let mut table = watched(Name::RoundRobin, &[Name::LeastDelay]);
-    assert_eq!(table.brain.plan(Some("llama")).map(|it| it.reader), Some(Reader::Shadow));
-    let first = placement(&table.on(Event::Arrived(chat(1, &text))));
-    table.after(50).begin(1);
-    let second = placement(&table.on(Event::Arrived(chat(2, &text))));
-    assert_eq!((first.held, second.held), (None, None), "nobody in charge looked");
+    let mut harness = watched(Name::RoundRobin, &[Name::LeastDelay]);
+    assert_eq!(harness.brain.plan(Some("llama")).map(|it| it.reader), Some(Reader::Shadow));
+    let first = placement(&harness.on(Event::Arrived(chat(1, &text))));
+    harness.after(50).begin(1);
+    let second = placement(&harness.on(Event::Arrived(chat(2, &text))));
+    assert_eq!((first.held, second.held), (None, None), "the strategy in charge looked nothing up");
     assert_ne!(first.worker, second.worker);
-    assert_eq!(table.promised()[1].prefill, Tokens(3_200), "promised as if nothing were known");
-    let it = table.last();
+    assert_eq!(harness.promised()[1].prefill, Tokens(3_200), "promised as if nothing were known");
+    let it = harness.last();
     assert_eq!((it.shadows[0].worker, it.shadows[0].why), (first.worker, Why::Cached));
     let held =
         |worker| it.candidates.iter().find(|it| it.candidate.worker == worker).map(|it| it.candidate.held);
@@ -47,28 +47,28 @@ fn a_shadow_sees_caches_that_the_strategy_in_charge_does_not_look_at() {
 }
 
 #[test]
-fn of_a_sample_only_a_part_is_asked() {
+fn shadows_are_asked_about_a_sample() {
     let settings = Settings { shadows: vec![Name::Random], shadow_sample: 0.25, ..Settings::default() };
-    let mut table = Table::with(3, settings);
+    let mut harness = Harness::with(3, settings);
     for request in 0..1_000 {
-        table.arrive(request, Some("llama")).unwrap();
-        table.on(Event::Left { request: RequestId(request) });
+        harness.arrive(request, Some("llama")).unwrap();
+        harness.on(Event::Left { request: RequestId(request) });
     }
-    let asked = table.brain.shadows().next().unwrap().decisions;
+    let asked = harness.brain.shadows().next().unwrap().decisions;
     assert!((180..320).contains(&asked), "{asked}");
-    assert_eq!(table.brain.decisions().recent(2_000, |it| !it.shadows.is_empty()).len() as u64, asked);
+    assert_eq!(harness.brain.decisions().recent(2_000, |it| !it.shadows.is_empty()).len() as u64, asked);
 }
 
 #[test]
-fn what_is_hot_is_told() {
-    let mut table = Table::with(2, Settings::default());
+fn hot_prefixes_are_listed() {
+    let mut harness = Harness::with(2, Settings::default());
     for request in 0..20 {
         let text = prompt(request % 2, 100);
-        table.after(100).on(Event::Arrived(chat(request, &text)));
-        table.begin(request);
-        table.on(Event::Left { request: RequestId(request) });
+        harness.after(100).on(Event::Arrived(chat(request, &text)));
+        harness.begin(request);
+        harness.on(Event::Left { request: RequestId(request) });
     }
-    let hottest = table.brain.hottest(table.now, 2);
+    let hottest = harness.brain.hottest(harness.now, 2);
     assert_eq!(hottest.len(), 2);
     for it in &hottest {
         assert!((8.5..=10.0).contains(&it.seen) && it.holders_total >= 1, "{it:?}");

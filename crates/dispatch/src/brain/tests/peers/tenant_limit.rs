@@ -1,10 +1,10 @@
-//! Limits of tenants and fair shares, over several routers.
+//! Tenant limits and fair shares over several routers.
 
-use super::together::Cluster;
+use super::several_routers::Cluster;
 use super::*;
 use maitre_queue::settings::{Tenant, Terms};
 
-/// A tenant that may have this much a minute.
+/// A tenant with this limit per minute.
 fn limited(requests: Option<u32>, tokens: Option<u64>) -> (Settings, TenantId) {
     let terms = Terms { requests_per_minute: requests, tokens_per_minute: tokens, ..Terms::default() };
     let tenant = Tenant { name: "limited".to_owned(), terms };
@@ -14,17 +14,16 @@ fn limited(requests: Option<u32>, tokens: Option<u64>) -> (Settings, TenantId) {
     (settings, id)
 }
 
-/// Requests that pass in each minute, if they come at these rates a second at the routers, with this told later and
-/// `heard` routers heard by each.
-fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -> Vec<u32> {
+/// Requests that pass in each minute, if they arrive at these rates per second and each router has `live` live routers.
+fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), live: u32) -> Vec<u32> {
     const STEP: Duration = Duration::from_millis(10);
-    let tables = (0..3).map(|_| Table::with_line(2, settings.clone())).collect();
-    let mut cluster = Cluster::of(tables, Duration::from_millis(50));
-    for table in &mut cluster.tables {
-        table.hear(PeerUpdate::Routers { live: heard, known: 3 });
+    let harnesses = (0..3).map(|_| Harness::with_queue(2, settings.clone())).collect();
+    let mut cluster = Cluster::of(harnesses, Duration::from_millis(50));
+    for harness in &mut cluster.harnesses {
+        harness.receive(PeerUpdate::Routers { live, known: 3 });
     }
-    if heard == 1 {
-        // What they tell does not arrive.
+    if live == 1 {
+        // Updates do not arrive.
         cluster.delay = Duration::from_secs(1_000_000);
     }
     let mut passed = vec![0; 6];
@@ -35,10 +34,11 @@ fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -
             while due[router] >= 1.0 {
                 due[router] -= 1.0;
                 request += 1;
-                let table = &mut cluster.tables[router];
-                let effects = table.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }));
+                let harness = &mut cluster.harnesses[router];
+                let effects =
+                    harness.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }));
                 passed[step / 6_000] += u32::from(matches!(effects[..], [Effect::Place(_)]));
-                table.on(Event::Left { request: RequestId(request) });
+                harness.on(Event::Left { request: RequestId(request) });
             }
         }
         cluster.after(STEP);
@@ -47,7 +47,7 @@ fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), heard: u32) -
 }
 
 #[test]
-fn routers_that_hear_each_other_let_a_limit_through_once() {
+fn connected_routers_grant_a_tenant_limit_once() {
     let (requests, tokens) = (limited(Some(600), None), limited(None, Some(600 * 1_100)));
     for (settings, rates) in [(requests, [100, 10, 0]), (tokens, [10, 100, 1])] {
         let passed = play(rates, settings, 3);
@@ -57,7 +57,7 @@ fn routers_that_hear_each_other_let_a_limit_through_once() {
 }
 
 #[test]
-fn routers_that_are_cut_off_give_their_parts_and_no_more() {
+fn disconnected_routers_grant_their_share_of_a_limit() {
     for (rates, most) in [([100, 10, 0], 2), ([100, 100, 100], 3)] {
         let passed = play(rates, limited(Some(600), None), 1);
         let (least, most) = (most * 180, most * 220);
@@ -67,29 +67,29 @@ fn routers_that_are_cut_off_give_their_parts_and_no_more() {
 }
 
 #[test]
-fn the_part_of_a_limit_follows_from_who_is_heard() {
-    let mut table = Table::of(1);
-    assert_eq!(table.brain.limit_share(), 1.0);
-    for (heard, known, expected) in [(1, 4, 0.25), (3, 4, 0.75), (4, 4, 1.0), (0, 0, 1.0), (9, 2, 1.0)] {
-        table.hear(PeerUpdate::Routers { live: heard, known });
-        assert_eq!(table.brain.limit_share(), expected, "{heard} of {known}");
+fn the_share_of_a_limit_follows_from_live_routers() {
+    let mut harness = Harness::of(1);
+    assert_eq!(harness.brain.limit_share(), 1.0);
+    for (live, known, expected) in [(1, 4, 0.25), (3, 4, 0.75), (4, 4, 1.0), (0, 0, 1.0), (9, 2, 1.0)] {
+        harness.receive(PeerUpdate::Routers { live, known });
+        assert_eq!(harness.brain.limit_share(), expected, "{live} of {known}");
     }
 }
 
 #[test]
-fn a_tenant_that_was_served_elsewhere_stands_back_here() {
+fn a_tenant_served_by_another_router_waits_here() {
     let (mut settings, one) = limited(None, None);
     settings.queue.sequences_max = 1;
-    let mut table = Table::with_line(1, settings);
+    let mut harness = Harness::with_queue(1, settings);
     let other = TenantId(2);
-    let come = |table: &mut Table, request, tenant| {
-        table.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }))
+    let come = |harness: &mut Harness, request, tenant| {
+        harness.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }))
     };
-    come(&mut table, 0, TenantId(3));
+    come(&mut harness, 0, TenantId(3));
     for (request, tenant) in [(1, one), (2, other), (3, one), (4, other)] {
-        assert_eq!(come(&mut table, request, tenant), [Effect::Wait { request: RequestId(request) }]);
+        assert_eq!(come(&mut harness, request, tenant), [Effect::Wait { request: RequestId(request) }]);
     }
-    table.hear(PeerUpdate::Spent {
+    harness.receive(PeerUpdate::Spent {
         model: hash_of("llama"),
         tenant: one,
         more: Spent { requests: 9, tokens: 50_000 },
@@ -98,7 +98,7 @@ fn a_tenant_that_was_served_elsewhere_stands_back_here() {
     let mut last = 0;
     for _ in 0..4 {
         let placement =
-            placement(&table.on(Event::Finished { request: RequestId(last), counted: None, pieces: 1 }));
+            placement(&harness.on(Event::Finished { request: RequestId(last), counted: None, pieces: 1 }));
         last = placement.request.0;
         order.push(last);
     }

@@ -1,40 +1,40 @@
-//! The law of the line: whatever happens, everybody ends, and once; and no number is given away too soon, or too late.
+//! Laws of the queue: every request ends exactly once, and no worker id is reused too soon or too late.
 
 use super::*;
 use maitre_base::EngineLoad;
 use proptest::prelude::ProptestConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a request is, by what we were told and did.
+/// Where a request is, by its events and effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Asked for, or failed, and nothing told yet.
+    /// It arrived or failed, and no effect has come yet.
     Asking,
     Waiting {
         recalled: bool,
     },
-    Seated {
+    Placed {
         worker: u32,
         begun: bool,
     },
-    /// It was called back too late.
+    /// Its recall came too late.
     Answered,
 }
 
-/// One thing that happens, by dice: which, to whom, and how.
+/// One random event: its kind, its target, and a number for the rest.
 type Dice = (u8, prop::sample::Index, u64);
 
 struct World {
-    table: Table,
+    harness: Harness,
     lives: BTreeMap<u64, Life>,
-    born: u64,
-    /// Where each of them has ever sat.
+    arrivals: u64,
+    /// Workers at which each request was ever placed.
     met: BTreeMap<u64, BTreeSet<WorkerId>>,
-    /// The last to join.
+    /// The last worker that joined.
     joined: WorkerId,
-    /// Who has left, and when; until its number is another's.
+    /// Workers that have left, and when, until their ids are reused.
     left: BTreeMap<WorkerId, Instant>,
-    /// For addresses that nobody had.
+    /// For addresses that are new.
     addresses: u32,
 }
 
@@ -50,13 +50,13 @@ impl World {
         let terms = Terms { requests_per_minute: Some(20), weight: 2.0, ..Terms::default() };
         queue.tenants.insert(TenantId(2), Tenant { name: "2".to_owned(), terms });
         let settings = Settings { strategy, queue, quarantine, ..Settings::default() };
-        let mut table = Table::with_line(3, settings);
+        let mut harness = Harness::with_queue(3, settings);
         let cards = [Card { name: "qwen", parent: None }];
-        table.on(Event::ModelsReported { worker: WorkerId(2), cards: &cards });
+        harness.on(Event::ModelsReported { worker: WorkerId(2), cards: &cards });
         World {
-            table,
+            harness,
             lives: BTreeMap::new(),
-            born: 0,
+            arrivals: 0,
             met: BTreeMap::new(),
             joined: WorkerId(2),
             left: BTreeMap::new(),
@@ -65,7 +65,7 @@ impl World {
     }
 
     fn happen(&mut self, (kind, index, number): Dice) {
-        self.table.now = self.table.now + Duration::from_millis(number % 60);
+        self.harness.now = self.harness.now + Duration::from_millis(number % 60);
         match kind {
             0..=8 => self.arrive(number),
             9..=15 if !self.lives.is_empty() => {
@@ -76,19 +76,19 @@ impl World {
             16..=18 => self.change(kind, number),
             19 => self.on(Event::Tick),
             _ => {
-                if let Some(due) = self.table.brain.due() {
-                    self.table.now = self.table.now.max(due);
+                if let Some(due) = self.harness.brain.due() {
+                    self.harness.now = self.harness.now.max(due);
                 }
                 self.on(Event::Tick);
-                assert!(self.table.brain.due().is_none_or(|it| it > self.table.now), "due in the past");
+                assert!(self.harness.brain.due().is_none_or(|it| it > self.harness.now), "due in the past");
             }
         }
     }
 
     fn arrive(&mut self, number: u64) {
-        self.born += 1;
+        self.arrivals += 1;
         let text: Vec<u32> = (0..1_600).map(|it| it + 10_000 * (number % 3) as u32).collect();
-        let prompt = warm::prompt(&text);
+        let prompt = reservation::prompt(&text);
         let deadlines = [None, None, Some(40), Some(150), Some(2_000)];
         let arrival = Arrival {
             model: Some(if number.is_multiple_of(7) { "qwen" } else { "llama" }),
@@ -96,12 +96,12 @@ impl World {
             class: ClassId((number / 9 % 3) as u8),
             tenant: TenantId(number / 27 % 3),
             deadline: deadlines[(number / 81 % 5) as usize]
-                .map(|it| self.table.now + Duration::from_millis(it)),
+                .map(|it| self.harness.now + Duration::from_millis(it)),
             form: if number.is_multiple_of(5) { Form::Whole } else { Form::Stream },
             prompt: number.is_multiple_of(2).then_some(&prompt),
-            ..one(self.born)
+            ..one(self.arrivals)
         };
-        self.lives.insert(self.born, Life::Asking);
+        self.lives.insert(self.arrivals, Life::Asking);
         self.on(Event::Arrived(arrival));
     }
 
@@ -109,26 +109,26 @@ impl World {
         let request = RequestId(number);
         let end = Event::Finished { request, counted: None, pieces: 100 };
         match (kind, life) {
-            (9 | 10, Life::Seated { worker, begun: false }) => {
-                self.lives.insert(number, Life::Seated { worker, begun: true });
+            (9 | 10, Life::Placed { worker, begun: false }) => {
+                self.lives.insert(number, Life::Placed { worker, begun: true });
                 self.on(Event::FirstToken { request, worker: WorkerId(worker) });
             }
             (9 | 10, Life::Waiting { recalled: true }) => {
                 self.lives.insert(number, Life::Answered);
                 self.on(Event::FirstToken { request, worker: WorkerId(0) });
             }
-            (11 | 12, Life::Seated { .. } | Life::Answered) => self.end(number, end),
-            (13, Life::Seated { begun: true, .. }) => self.end(number, Event::BrokeOff { request }),
-            (13 | 14, Life::Seated { worker, begun: false }) => {
+            (11 | 12, Life::Placed { .. } | Life::Answered) => self.end(number, end),
+            (13, Life::Placed { begun: true, .. }) => self.end(number, Event::BrokeOff { request }),
+            (13 | 14, Life::Placed { worker, begun: false }) => {
                 let failure = Failure::ALL[dice as usize % Failure::ALL.len()];
                 self.lives.insert(number, Life::Asking);
                 self.on(Event::Failed { request, worker: WorkerId(worker), failure });
             }
-            // Of an attempt that was called back.
+            // Of an attempt that was recalled.
             (14, Life::Waiting { recalled: true }) => {
                 self.on(Event::Failed { request, worker: WorkerId(0), failure: Failure::Broke });
             }
-            (15, Life::Seated { .. }) if dice.is_multiple_of(2) => {
+            (15, Life::Placed { .. }) if dice.is_multiple_of(2) => {
                 self.end(number, Event::Declined { request });
             }
             (15, _) => self.end(number, Event::Left { request }),
@@ -137,10 +137,10 @@ impl World {
     }
 
     fn change(&mut self, kind: u8, number: u64) {
-        let worker = WorkerId((number / 60) as u32 % self.table.brain.fleet().numbers() as u32);
+        let worker = WorkerId((number / 60) as u32 % self.harness.brain.fleet().numbers() as u32);
         match (kind, number % 6) {
             (16, 0) => {
-                self.left.entry(worker).or_insert(self.table.now);
+                self.left.entry(worker).or_insert(self.harness.now);
                 self.on(Event::WorkerGone { worker });
             }
             (16, _) => self.on(Event::WorkerDrained { worker, draining: number.is_multiple_of(2) }),
@@ -162,25 +162,22 @@ impl World {
         }
     }
 
-    /// Whoever joins gets the lowest number that has rested and that nobody who is open has to do with; so there are
-    /// never more than there were workers at once, and those that others still speak of.
+    /// A worker that joins gets the lowest id that has rested and that no pending request names. So there are never more
+    /// ids than workers at one time, plus those that are still named.
     fn join(&mut self) -> WorkerId {
-        let (now, quarantine) = (self.table.now, self.table.brain.settings().quarantine);
-        let awaited: Vec<WorkerId> = self
-            .table
+        let (now, quarantine) = (self.harness.now, self.harness.brain.settings().quarantine);
+        let reserved: Vec<WorkerId> = self
+            .harness
             .brain
             .pending
             .values()
             .filter_map(|it| it.waiting()?.reservation)
             .map(|it| it.worker)
             .collect();
-        let is_spoken_of =
-            |it: &WorkerId| awaited.contains(it) || self.met.values().any(|met| met.contains(it));
-        let free = self
-            .left
-            .iter()
-            .filter(|(worker, since)| now.since(**since) >= quarantine && !is_spoken_of(worker));
-        let new = WorkerId(self.table.brain.fleet().numbers() as u32);
+        let is_named = |it: &WorkerId| reserved.contains(it) || self.met.values().any(|met| met.contains(it));
+        let free =
+            self.left.iter().filter(|(worker, since)| now.since(**since) >= quarantine && !is_named(worker));
+        let new = WorkerId(self.harness.brain.fleet().numbers() as u32);
         let expected = free.map(|it| *it.0).next().unwrap_or(new);
         self.addresses += 1;
         self.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", self.addresses) });
@@ -195,26 +192,30 @@ impl World {
         self.on(event);
     }
 
-    /// What we are told fits what we know, and nobody is forgotten.
+    /// Effects fit what is known, and every request gets one.
     fn on(&mut self, event: Event<'_>) {
-        for effect in self.table.on(event) {
+        for effect in self.harness.on(event) {
             self.obey(&effect);
         }
-        assert!(!self.lives.values().any(|it| *it == Life::Asking), "nothing was told: {event:?}");
+        assert!(!self.lives.values().any(|it| *it == Life::Asking), "a request got no effect: {event:?}");
         let waiting = self.lives.values().filter(|it| matches!(it, Life::Waiting { .. })).count();
-        assert_eq!((self.table.waiting(), self.table.brain.open()), (waiting, self.lives.len()), "{event:?}");
-        assert_eq!(self.table.brain.due().is_some(), waiting > 0, "{event:?}");
-        for worker in self.table.brain.fleet().workers() {
-            let seated = |it: &&Life| matches!(it, Life::Seated { worker: at, .. } if *at == worker.id.0);
-            let seated = self.lives.values().filter(seated).count() as u32;
-            assert_eq!(worker.promised.work.requests, seated, "{event:?}: promises at {}", worker.id);
+        assert_eq!(
+            (self.harness.waiting(), self.harness.brain.open()),
+            (waiting, self.lives.len()),
+            "{event:?}"
+        );
+        assert_eq!(self.harness.brain.due().is_some(), waiting > 0, "{event:?}");
+        for worker in self.harness.brain.fleet().workers() {
+            let placed = |it: &&Life| matches!(it, Life::Placed { worker: at, .. } if *at == worker.id.0);
+            let placed = self.lives.values().filter(placed).count() as u32;
+            assert_eq!(worker.promised.work.requests, placed, "{event:?}: promises at {}", worker.id);
         }
     }
 
     fn obey(&mut self, effect: &Effect) {
         match *effect {
             Effect::Place(placement) => {
-                let life = Life::Seated { worker: placement.worker.0, begun: false };
+                let life = Life::Placed { worker: placement.worker.0, begun: false };
                 let before = self.lives.insert(placement.request.0, life);
                 assert!(
                     matches!(before, Some(Life::Asking | Life::Waiting { .. })),
@@ -229,7 +230,7 @@ impl World {
             }
             Effect::Recall { request, worker } => {
                 let before = self.lives.insert(request.0, Life::Waiting { recalled: true });
-                assert_eq!(before, Some(Life::Seated { worker: worker.0, begun: false }), "{request:?}");
+                assert_eq!(before, Some(Life::Placed { worker: worker.0, begun: false }), "{request:?}");
             }
             Effect::Refuse { request, .. } => {
                 let before = self.lives.remove(&request.0);
@@ -243,19 +244,19 @@ impl World {
         }
     }
 
-    /// All end, some by themselves.
+    /// Ends all requests.
     fn close(&mut self) {
         while let Some((&request, &life)) = self.lives.first_key_value() {
             let id = RequestId(request);
             let event = match life {
-                Life::Seated { .. } if request % 2 == 0 => {
+                Life::Placed { .. } if request % 2 == 0 => {
                     Event::Finished { request: id, counted: None, pieces: 2 }
                 }
                 _ => Event::Left { request: id },
             };
             self.end(request, event);
         }
-        self.table.is_clear();
+        self.harness.is_clear();
     }
 }
 
@@ -263,7 +264,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_happens_everybody_ends_once_and_nothing_is_left(
+    fn every_request_ends_once_and_nothing_is_left(
         script in prop::collection::vec((0u8..22, any::<prop::sample::Index>(), 0u64..1_000_000), 0..150),
         (strategy, recall) in
             (prop::sample::select(vec![Name::LeastDelay, Name::RoundRobin, Name::DynamoCost]), any::<bool>()),
@@ -271,11 +272,11 @@ proptest! {
         quarantine in prop::sample::select(vec![0, 200, 60_000]),
     ) {
         let mut world = World::new(strategy, recall, Duration::from_millis(quarantine));
-        // First tokens as they usually come, of requests that find everybody idle.
+        // Usual first tokens of requests at idle workers.
         for _ in 0..learned {
             world.happen((0, index, 1));
-            let request = world.born;
-            world.table.now = world.table.now + Duration::from_millis(25);
+            let request = world.arrivals;
+            world.harness.now = world.harness.now + Duration::from_millis(25);
             let life = world.lives.get(&request).copied().unwrap_or(Life::Answered);
             world.live(9, request, life, 0);
             world.end(request, Event::Left { request: RequestId(request) });
@@ -286,9 +287,9 @@ proptest! {
         world.close();
     }
 
-    /// The same, where half of what happens is that workers come and go.
+    /// The same, where half of all events are workers that join or leave.
     #[test]
-    fn numbers_are_given_away_neither_too_soon_nor_too_late(
+    fn ids_are_reused_neither_too_soon_nor_too_late(
         script in prop::collection::vec((0u8..22, any::<prop::sample::Index>(), 0u64..1_000_000), 0..150),
         recall in any::<bool>(),
         quarantine in prop::sample::select(vec![0, 200, 1_000]),
