@@ -57,7 +57,7 @@ impl Default for Ratios {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forecast {
     fleet: Ratios,
-    /// By worker number; grows when one first answers.
+    /// By worker id; grows when a worker first answers.
     workers: Vec<Ratios>,
     /// The latest errors, in a ring.
     errors: Vec<f64>,
