@@ -1,6 +1,6 @@
-//! `maitre explain`: where a router would send a request, or has sent one, and why.
+//! `maitre explain`: where a router would send a request, or sent one, and why.
 //!
-//! Nothing is sent to a worker. Prices and reasons are the router's own; here they only become text.
+//! Nothing is sent to a worker. The router computes prices and reasons; this command prints them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
@@ -11,24 +11,25 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_console::out;
+use maitre_views::text::escaped;
 use ratatui::crossterm::terminal;
 use serde_json::Value;
 
 use crate::operator::client::Client;
 use crate::operator::target::{self, KEY_VARIABLE, Target};
 use crate::operator::trouble::Trouble;
-use crate::operator::{not_asked, plain, weighed};
+use crate::operator::{decision, not_asked};
 
-/// Where no terminal says how wide it is: all columns.
+/// Columns where the output is no terminal: enough for every column of the tables.
 const WIDTH: usize = 200;
 const WIDTH_MIN: usize = 40;
 
-/// The largest request that is read. Chosen: routers take no larger ones unless they are told to.
+/// The largest request that is read: the default limit of a router.
 const REQUEST_BYTES_MAX: u64 = 256 << 20;
 
 const HELP: &str = "\
 The request is an OpenAI body, read from FILE or standard input. Nothing is sent to a worker.
-Ends with 0 if there is an answer, 1 if the router refuses (and says why), 2 if it could not be asked.";
+Exit status: 0 with an answer, 1 if the router refuses the request, 2 if the router cannot be reached.";
 
 pub fn command() -> Command {
     Command::new("explain")
@@ -45,8 +46,8 @@ pub fn command() -> Command {
                 .long("decision")
                 .value_name("ID")
                 .conflicts_with_all(["file", "path"])
-                .help("A decision that was made, by its number or the request's id"),
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the router's own object"),
+                .help("Show a past decision, by its number or the request's id"),
+            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the router's JSON"),
             Arg::new("file")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
@@ -77,7 +78,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is asked.
+/// What to ask the router.
 #[derive(Debug)]
 enum Question {
     Request { path: String, body: Bytes },
@@ -133,12 +134,12 @@ fn whole(input: impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn json(answer: &Value) -> String {
-    plain::escaped(&format!("{answer:#}\n"))
+    escaped(&format!("{answer:#}\n"))
 }
 
 fn text(client: &Client, answer: &Value) -> Result<String, Trouble> {
     let decision = client.read(answer.to_string().as_bytes())?;
     let width =
         if io::stdout().is_terminal() { terminal::size().map_or(WIDTH, |it| it.0.into()) } else { WIDTH };
-    Ok(weighed::lines(&decision, width.max(WIDTH_MIN)).join("\n") + "\n")
+    Ok(decision::lines(&decision, width.max(WIDTH_MIN)).join("\n") + "\n")
 }

@@ -1,12 +1,12 @@
 //! `maitre top`: a running router in a terminal, live; or once, as text.
 //!
-//! `state` is what is known and `draw` its picture; both are pure. `follow` hears the router's event stream,
-//! `terminal` has the screen and the keys, and here is the loop between them. Before the screen is taken everything is
-//! asked for once: whoever gave a wrong address or key should read so in an ordinary line.
+//! `model` is what is known and `draw` renders it; both are pure. `follow` reads the router's event stream, `terminal`
+//! has the screen and the keys, and the loop between them is here. The router is asked once before the terminal
+//! switches to the full screen, so that a wrong address or key is reported as an ordinary line.
 
 mod draw;
 mod follow;
-mod state;
+mod model;
 mod terminal;
 
 #[cfg(test)]
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches};
 use maitre_config::form;
 use maitre_console::clock::Stopwatch;
 use maitre_console::out;
+use maitre_views::worker::WorkerView;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::terminal as size;
 use ratatui::layout::Rect;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -35,39 +35,39 @@ use crate::operator::not_asked;
 use crate::operator::target::{self, KEY_VARIABLE, Target};
 use crate::signals::Signals;
 
-use state::{News, State, Wish};
+use model::{Command, TopState, Update};
 use terminal::{Pressed, Terminal};
 
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// How wide a picture is that no terminal sees, and how narrow one can be.
+/// Columns where the output is no terminal, and at least.
 const WIDTH: u16 = 120;
 const WIDTH_MIN: u16 = 40;
 
-/// Decisions in one that is printed.
+/// Decisions that `--once` prints.
 const DECISIONS_PRINTED: usize = 12;
 
-/// News and keys on their way to the loop.
-const WAITING_MAX: usize = 64;
+/// Updates that wait for the loop.
+const UPDATES_MAX: usize = 64;
 
-pub fn command() -> Command {
-    Command::new("top")
+pub fn command() -> clap::Command {
+    clap::Command::new("top")
         .about("Watch a running router in the terminal")
         .after_help(
-            "Keys: q quits, ? tells the others. Ends with 2 if the router cannot be asked at the start.",
+            "Keys: q quits, ? shows the others. Exit status: 2 if the router cannot be reached at the start.",
         )
         .args(target::args())
         .args([
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print one picture as text and end"),
+                .help("Print the screen once as text and exit"),
             Arg::new("interval")
                 .long("interval")
                 .value_name("DURATION")
                 .default_value("1s")
                 .value_parser(|it: &str| form::duration(it, &INTERVALS))
-                .help("Between two pictures, from 100ms to 1m"),
+                .help("Time between two screens, from 100ms to 1m"),
         ])
 }
 
@@ -78,15 +78,15 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     };
     let once = matches.get_flag("once");
     if !once && !io::stdout().is_terminal() {
-        return Ok(not_asked(&"standard output is no terminal; write --once for one picture as text"));
+        return Ok(not_asked(&"standard output is no terminal; add --once to print the screen as text"));
     }
     let client = Arc::new(Client::new(&target));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let picture = match runtime.block_on(follow::picture(&client)) {
-        Ok(picture) => picture,
+    let snapshot = match runtime.block_on(follow::snapshot(&client)) {
+        Ok(snapshot) => snapshot,
         Err(trouble) => return Ok(not_asked(&trouble)),
     };
-    let mut state = State::new(&client.url, picture);
+    let mut state = TopState::new(&client.url, snapshot);
     if once {
         out::print(&printed(&mut state))?;
         return Ok(ExitCode::SUCCESS);
@@ -96,15 +96,15 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The picture as plain text, with all workers and the last decisions.
-fn printed(state: &mut State) -> String {
+/// The screen as plain text, with all workers and the last decisions.
+fn printed(state: &mut TopState) -> String {
     let width = if io::stdout().is_terminal() { size::size().map_or(WIDTH, |it| it.0) } else { WIDTH };
     let too_many = state.decisions.len().saturating_sub(DECISIONS_PRINTED);
     state.decisions.drain(..too_many);
     let width = width.max(WIDTH_MIN);
     let area = Rect::new(0, 0, width, draw::rows(state, width));
     let mut buffer = Buffer::empty(area);
-    draw::picture(state, None, area, &mut buffer);
+    draw::content(state, None, area, &mut buffer);
     let mut text = format!("{}\n", state.url);
     for row in area.rows() {
         let line: String = row.columns().map(|it| buffer[(it.x, it.y)].symbol()).collect();
@@ -114,14 +114,14 @@ fn printed(state: &mut State) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// Draws and listens until somebody wants it to end. The terminal is as before when this returns, however it does.
-async fn watch(client: Arc<Client>, mut state: State, interval: Duration) -> anyhow::Result<()> {
+/// Draws until the user quits or a signal comes. Restores the terminal however it ends.
+async fn watch(client: Arc<Client>, mut state: TopState, interval: Duration) -> anyhow::Result<()> {
     let clock = Stopwatch::start();
     let mut signals = Signals::new()?;
     let (mut terminal, mut keys) = Terminal::take()?;
-    let (tell, mut news) = mpsc::channel(WAITING_MAX);
+    let (sender, mut updates) = mpsc::channel(UPDATES_MAX);
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow::follow(client.clone(), tell.clone()));
+    tasks.spawn(follow::follow(client.clone(), sender.clone()));
     let mut frames = tokio::time::interval(interval);
     frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -131,14 +131,14 @@ async fn watch(client: Arc<Client>, mut state: State, interval: Duration) -> any
             is_due = tokio::select! {
                 _ = frames.tick() => true,
                 () = signals.wait() => return Ok(()),
-                Some(it) = news.recv() => state.hear(it, clock.elapsed()),
+                Some(it) = updates.recv() => state.apply(it, clock.elapsed()),
                 pressed = keys.recv() => match pressed {
                     None | Some(Pressed::Interrupt) => return Ok(()),
                     Some(Pressed::Resized) => true,
                     Some(Pressed::Key(key)) => match state.press(key) {
-                        Some(Wish::Quit) => return Ok(()),
-                        Some(wish) => {
-                            tasks.spawn(fulfil(client.clone(), wish, tell.clone()));
+                        Some(Command::Quit) => return Ok(()),
+                        Some(command) => {
+                            tasks.spawn(execute(client.clone(), command, sender.clone()));
                             true
                         }
                         None => true,
@@ -146,25 +146,25 @@ async fn watch(client: Arc<Client>, mut state: State, interval: Duration) -> any
                 },
             };
         }
-        // Wishes that are done.
+        // Commands that are done.
         while tasks.try_join_next().is_some() {}
     }
 }
 
-/// Does what was wished for, and tells what became of it.
-async fn fulfil(client: Arc<Client>, wish: Wish, tell: mpsc::Sender<News>) {
-    let news = match wish {
-        Wish::Quit => return,
-        Wish::Act(act) => {
-            let path = format!("/admin/v1/workers/{}/{}", act.worker, act.word());
-            let done = client.post::<Value>(&path, Bytes::new()).await;
-            News::Acted(act, done.map(|_| ()))
+/// Executes a command and sends its result.
+async fn execute(client: Arc<Client>, command: Command, updates: mpsc::Sender<Update>) {
+    let update = match command {
+        Command::Quit => return,
+        Command::Worker(action) => {
+            let path = format!("/admin/v1/workers/{}/{}", action.worker, action.word());
+            let done = client.post::<WorkerView>(&path, Bytes::new()).await;
+            Update::Acted(action, done.map(|_| ()))
         }
-        Wish::Weigh(number) => {
-            let told = client.get(&format!("/admin/v1/decisions/{number}")).await;
-            News::Weighed(told.map(Box::new))
+        Command::Decision(number) => {
+            let answer = client.get(&format!("/admin/v1/decisions/{number}")).await;
+            Update::Decision(answer.map(Box::new))
         }
     };
-    // Nobody listens any more once it ends.
-    let _ = tell.send(news).await;
+    // The receiver is dropped when `top` ends.
+    let _ = updates.send(update).await;
 }

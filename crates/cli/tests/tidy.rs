@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("base", &[], &[]),
     ("charts", &[], &[]),
+    ("views", &[], &[]),
     ("policy", &["base"], &[]),
     ("queue", &["base"], &[]),
     ("fleet", &["base"], &[]),
@@ -32,7 +33,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         "proxy",
         &[
             "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "net", "peer",
-            "policy", "queue", "tokens", "zmtp",
+            "policy", "queue", "tokens", "views", "zmtp",
         ],
         &["sim"],
     ),
@@ -44,15 +45,16 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         "cli",
         &[
             "base", "config", "console", "discover", "dispatch", "doctor", "fleet", "net", "peer", "policy",
-            "proxy", "queue", "replay", "sim",
+            "proxy", "queue", "replay", "sim", "views",
         ],
         &[],
     ),
 ];
 
 /// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
-const PURE: &[&str] =
-    &["base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch", "cluster"];
+const PURE: &[&str] = &[
+    "base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch", "cluster", "views",
+];
 
 /// What would let them, by the beginning of its name.
 const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];

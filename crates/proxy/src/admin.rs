@@ -1,13 +1,13 @@
-//! The operator's listener: is it alive, is it ready, what does it count; the page; and the API behind the page.
+//! The admin listener: probes, metrics, the page, and the API behind the page.
 //!
-//! Probes, scrapers and the page's own files need no key: none of them tells of anybody's requests. All else is under
-//! `/admin/` and needs the admin key, whatever is asked for, before anything is looked at.
+//! Probes, metrics and the page's own files need no key: they contain nothing of any request. Everything else is under
+//! `/admin/`; its key is checked before the route is looked up.
 
 mod act;
 mod cluster;
 pub(crate) mod decisions;
 mod live;
-mod openapi;
+pub(crate) mod openapi;
 mod route;
 mod view;
 
@@ -27,7 +27,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use maitre_fleet::State;
-use serde_json::Value;
+use maitre_views::control::{ConfigText, LogLevel};
+use maitre_views::schema::{Shape, View};
+use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -46,53 +48,53 @@ use crate::server::ACCEPT_PAUSE;
 use crate::settings::Timeouts;
 use crate::tls::{self, Listener};
 use live::Live;
-use route::{Action, Found};
+use route::{Action, Found, Route};
 
-/// Operators, scrapers, probes and open pages at once; further ones wait in the kernel.
+/// Connections at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Open pages among them: however many there are, probes find a place.
+/// Event streams among them, so that open pages leave room for probes.
 const STREAMS_MAX: usize = 32;
 
-/// How long an operator's request may take to arrive.
+/// How long a request may take to arrive.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long somebody may take nothing of an answer. Whoever does holds one of the few places, and needs no key for it:
-/// without a limit a hundred of them would keep the probes out, and those decide whether we are left alive.
+/// How long a client may read nothing of its response. Such a client occupies one of `CONNECTIONS_MAX` without a key:
+/// without a limit, 128 of them would keep the probes out, and the process would be restarted.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// OpenMetrics, as prometheus-client writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Nothing from anywhere else, nothing inline: the page shows what clients have sent.
+/// No other origins and nothing inline: the page shows names that clients have sent.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// What the listener needs to answer.
+/// What the listener reads and changes.
 pub(crate) struct AdminState {
-    pub(crate) house: Arc<RouterState>,
+    pub(crate) router: Arc<RouterState>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) program: Arc<dyn Program>,
-    /// For what must be read as a request is.
+    /// Reads the body of `explain` as that of a request.
     pub(crate) lane: Lane,
-    /// Places for those who follow along.
+    /// Permits for event streams.
     pub(crate) streams: Arc<Semaphore>,
 }
 
 impl AdminState {
     pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        AdminState { house: lane.house.clone(), roster, program, lane, streams }
+        AdminState { router: lane.house.clone(), roster, program, lane, streams }
     }
 }
 
-pub(crate) async fn listen(desk: Arc<AdminState>, listener: TcpListener) {
+pub(crate) async fn listen(admin: Arc<AdminState>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                 match accepted {
-                    Ok((stream, _)) => drop(connections.spawn(connection(desk.clone(), stream))),
+                    Ok((stream, _)) => drop(connections.spawn(connection(admin.clone(), stream))),
                     Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -101,34 +103,34 @@ pub(crate) async fn listen(desk: Arc<AdminState>, listener: TcpListener) {
     }
 }
 
-async fn connection(desk: Arc<AdminState>, stream: TcpStream) {
-    let Some(stream) = tls::accept(&desk.house, Listener::Admin, stream).await else { return };
+async fn connection(admin: Arc<AdminState>, stream: TcpStream) {
+    let Some(stream) = tls::accept(&admin.router, Listener::Admin, stream).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
-        let desk = desk.clone();
-        async move { Ok::<_, Infallible>(answer(&desk, request).await) }
+        let admin = admin.clone();
+        async move { Ok::<_, Infallible>(answer(&admin, request).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
-    let timeouts = desk.house.settings().timeouts;
+    let timeouts = admin.router.settings().timeouts;
     let stalled = timeouts.client_stalled.min(WRITE_PATIENCE);
     let pulse = Arc::new(Pulse::new(Timeouts { client_stalled: stalled, ..timeouts }));
-    // Slow heads and idle connections are hyper's business here, so to the watchdog it is never idle.
+    // hyper limits slow heads and idle connections here; the watchdog limits stalled writes only.
     let _busy = pulse.busy();
     let io = TokioIo::new(Client::new(stream, pulse.clone()));
     tokio::select! {
-        // Errors here are the scraper's own; it will come again.
+        // The client is gone; it will connect again.
         _ = builder.serve_connection(io, service) => {}
         () = pulse.watch() => {}
     }
 }
 
-/// The body of an answer: whole, or as it happens.
-pub(crate) enum Out {
+/// The body of a response.
+pub(crate) enum AdminBody {
     Whole(Bytes),
     Live(Box<Live>),
 }
 
-impl Body for Out {
+impl Body for AdminBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -137,33 +139,33 @@ impl Body for Out {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
-            Out::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Out::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Out::Live(live) => live.poll(cx).map(|it| it.map(|event| Ok(Frame::data(event)))),
+            AdminBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            AdminBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            AdminBody::Live(live) => live.poll(cx).map(|it| it.map(|event| Ok(Frame::data(event)))),
         }
     }
 }
 
-async fn answer(desk: &AdminState, request: Request<Incoming>) -> Response<Out> {
+async fn answer(admin: &AdminState, request: Request<Incoming>) -> Response<AdminBody> {
     let path = request.uri().path();
     if path.starts_with("/admin/") || path == "/admin" {
-        return match api(desk, request).await {
+        return match api(admin, request).await {
             Ok(response) => response,
-            Err(wrong) => wrong.answer().map(Out::Whole),
+            Err(wrong) => wrong.answer().map(AdminBody::Whole),
         };
     }
-    open(&desk.house, request.method(), path).map(Out::Whole)
+    public(&admin.router, request.method(), path).map(AdminBody::Whole)
 }
 
-/// What anybody who can reach us may see.
-fn open(house: &RouterState, method: &Method, path: &str) -> Response<Bytes> {
+/// What needs no key.
+fn public(router: &RouterState, method: &Method, path: &str) -> Response<Bytes> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return Wrong::Method("GET".to_owned()).answer();
     }
     match path {
         "/healthz" => plain(Health::Well, "alive\n"),
-        "/readyz" => readiness(house),
-        "/metrics" => typed(house.metrics_page(), METRICS_TYPE),
+        "/readyz" => readiness(router),
+        "/metrics" => typed(router.metrics_page(), METRICS_TYPE),
         _ => match page::find(path) {
             Some(file) => page_file(file),
             None => plain(Health::Unknown, "try /, /healthz, /readyz, /metrics or /admin/v1/openapi.json\n"),
@@ -177,110 +179,117 @@ fn typed(text: impl Into<Bytes>, media: &'static str) -> Response<Bytes> {
     response
 }
 
-fn page_file(file: &'static page::File) -> Response<Bytes> {
+fn page_file(file: &'static page::PageFile) -> Response<Bytes> {
     let mut response = typed(Bytes::from_static(file.bytes), file.content_type);
     let headers = response.headers_mut();
     headers.insert("content-security-policy", HeaderValue::from_static(PAGE_POLICY));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
-    // Another version of the router may answer here tomorrow.
+    // The router may be upgraded while a browser has the page cached.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
 
-/// Ready: not leaving, not about to hear what other routers know, and at least one worker could take a request now.
-fn readiness(house: &RouterState) -> Response<Bytes> {
-    if house.leaving.is_cancelled() {
+/// Ready: not draining, synced with the cluster, and at least one worker can take a request.
+fn readiness(router: &RouterState) -> Response<Bytes> {
+    if router.leaving.is_cancelled() {
         return plain(Health::Unwell, "draining\n");
     }
-    if house.is_joining() {
+    if router.is_joining() {
         return plain(Health::Unwell, "joining the other routers\n");
     }
-    match is_ready(house) {
+    match is_ready(router) {
         true => plain(Health::Well, "ready\n"),
         false => plain(Health::Unwell, "no worker is ready\n"),
     }
 }
 
-pub(crate) fn is_ready(house: &RouterState) -> bool {
+pub(crate) fn is_ready(router: &RouterState) -> bool {
     let fit = |state| matches!(state, State::Ready | State::Warming { .. });
-    house.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
+    router.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 
-async fn api(desk: &AdminState, request: Request<Incoming>) -> Result<Response<Out>, Wrong> {
+async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, Wrong> {
     let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
-    if !is_operator(&desk.house, &presented) {
+    if !is_operator(&admin.router, &presented) {
         return Err(Wrong::Key);
     }
     let (parts, body) = request.into_parts();
-    let (row, part) = match route::find(&parts.method, parts.uri.path()) {
-        Found::Row(row, part) => (row, part),
+    let (route, part) = match route::find(&parts.method, parts.uri.path()) {
+        Found::Route(route, part) => (route, part),
         Found::Methods(methods) => return Err(Wrong::Method(methods.join(", "))),
         Found::Nothing => return Err(Wrong::Path),
     };
-    if row.action == Action::Live {
+    if route.action == Action::Live {
         let full = |_| Wrong::Conflict(format!("{STREAMS_MAX} streams are open already; close one"));
-        let place = desk.streams.clone().try_acquire_owned().map_err(full)?;
-        return Ok(live::begin(&desk.house, presented, place));
+        let permit = admin.streams.clone().try_acquire_owned().map_err(full)?;
+        return Ok(live::begin(&admin.router, presented, permit));
     }
-    let body = match row.takes {
-        Some(_) => read(&desk.house, body).await?,
+    let body = match route.takes {
+        Some(_) => read(&admin.router, body).await?,
         None => Bytes::new(),
     };
-    let asked = Asked { action: row.action, part, query: parts.uri.query().unwrap_or(""), body: &body };
-    let told = asked.answer(desk).await?;
-    Ok(done(row.action == Action::AddWorker, &told).map(Out::Whole))
+    let call = Call { route, part, query: parts.uri.query().unwrap_or(""), body: &body };
+    let json = call.answer(admin).await?;
+    Ok(done(route.action == Action::AddWorker, json).map(AdminBody::Whole))
 }
 
-/// One thing that was asked, by somebody who may.
-struct Asked<'a> {
-    action: Action,
-    /// What stands in the braces of its path.
+/// A call of the API by an operator.
+struct Call<'a> {
+    route: &'static Route,
+    /// The part of the path in the route's braces.
     part: &'a str,
     query: &'a str,
     body: &'a [u8],
 }
 
-impl Asked<'_> {
-    async fn answer(&self, desk: &AdminState) -> Result<Value, Wrong> {
-        let house = &desk.house;
-        match self.action {
-            Action::Overview => Ok(view::overview(house)),
-            Action::History => Ok(view::history(house)),
+impl Call<'_> {
+    async fn answer(&self, admin: &AdminState) -> Result<Bytes, Wrong> {
+        let router = &admin.router;
+        Ok(match self.route.action {
+            Action::Overview => self.json(&view::overview(router)),
+            Action::History => self.json(&view::history(router)),
             // Answered before, as a stream.
-            Action::Live => Ok(Value::Null),
-            Action::Decisions => decisions::list(house, self.query),
-            Action::Decision => decisions::one(house, self.part),
-            Action::Explain => act::explain(desk, self.query, self.body).await,
-            Action::Workers => Ok(view::workers(house)),
-            Action::Worker => act::worker(house, self.part).and_then(|it| view::worker(house, it)),
-            Action::AddWorker => act::add(desk, self.body),
-            Action::RemoveWorker => act::remove(desk, self.part),
-            Action::Drain => act::drain(desk, self.part, true),
-            Action::Resume => act::drain(desk, self.part, false),
-            Action::Weigh => act::weigh(house, self.part, self.body),
-            Action::Strategies => Ok(view::strategies(house)),
-            Action::SetStrategies => act::set_strategies(house, self.body),
-            Action::Config => Ok(serde_json::json!({ "toml": desk.program.config() })),
-            Action::Reload => act::reload(desk).await,
-            Action::Index => Ok(view::index(house)),
-            Action::Cluster => Ok(cluster::view(house)),
-            Action::Log => Ok(serde_json::json!({ "level": desk.program.log_level() })),
-            Action::SetLog => act::set_log(desk, self.body),
-            Action::OpenApi => Ok(openapi::document()),
-        }
+            Action::Live => Bytes::new(),
+            Action::Decisions => self.json(&decisions::list(router, self.query)?),
+            Action::Decision => self.json(&decisions::one(router, self.part)?),
+            Action::Explain => self.json(&act::explain(admin, self.query, self.body).await?),
+            Action::Workers => self.json(&view::workers(router)),
+            Action::Worker => self.json(&view::worker(router, act::worker(router, self.part)?)?),
+            Action::AddWorker => self.json(&act::add(admin, self.body)?),
+            Action::RemoveWorker => self.json(&act::remove(admin, self.part)?),
+            Action::Drain => self.json(&act::drain(admin, self.part, true)?),
+            Action::Resume => self.json(&act::drain(admin, self.part, false)?),
+            Action::Weigh => self.json(&act::weigh(router, self.part, self.body)?),
+            Action::Strategies => self.json(&view::strategies(router)),
+            Action::SetStrategies => self.json(&act::set_strategies(router, self.body)?),
+            Action::Config => self.json(&ConfigText { toml: admin.program.config() }),
+            Action::Reload => self.json(&act::reload(admin).await?),
+            Action::Index => self.json(&view::index(router)),
+            Action::Cluster => self.json(&cluster::view(router)),
+            Action::Log => self.json(&LogLevel { level: admin.program.log_level() }),
+            Action::SetLog => self.json(&act::set_log(admin, self.body)?),
+            Action::OpenApi => Bytes::from(openapi::document().to_string()),
+        })
+    }
+
+    fn json<T: View + Serialize>(&self, view: &T) -> Bytes {
+        let name = |it: &Shape| it.object().map(|it| it.name);
+        debug_assert_eq!(name(self.route.gives), name(T::SHAPE), "the view of {}", self.route.path);
+        // Views always serialize: their map keys are texts.
+        Bytes::from(serde_json::to_vec(view).unwrap_or_default())
     }
 }
 
-/// Whether this is the admin key, as of now. Where none is set nobody has it.
-fn is_operator(house: &RouterState, presented: &Secret) -> bool {
-    house.settings().admin_key.is_some_and(|it| it.is(presented))
+/// Whether this is the admin key now. Where none is set, no key is valid.
+fn is_operator(router: &RouterState, presented: &Secret) -> bool {
+    router.settings().admin_key.is_some_and(|it| it.is(presented))
 }
 
-async fn read(house: &RouterState, body: Incoming) -> Result<Bytes, Wrong> {
-    let limit = house.settings().limits.body_bytes;
+async fn read(router: &RouterState, body: Incoming) -> Result<Bytes, Wrong> {
+    let limit = router.settings().limits.body_bytes;
     let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
     let too_slow = |_| Wrong::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
-    let broken = |_| Wrong::Bad(format!("the body broke off, or has more than {limit} bytes"));
+    let broken = |_| Wrong::Bad(format!("the body was cut off, or has more than {limit} bytes"));
     Ok(read.map_err(too_slow)?.map_err(broken)?.to_bytes())
 }

@@ -1,15 +1,15 @@
-//! The page's files, as part of the binary: what `/` and `/page/…` of the admin listener answer with.
+//! The page's files, as part of the binary: what `/` and `/page/…` of the admin listener serve.
 //!
-//! They are plain HTML, CSS and JavaScript, written as they are served: no step builds them, and nothing is loaded
-//! from anywhere else, so the page works where the router does. The data comes from the admin API; there is none in
-//! here, which is why the files need no key.
+//! They are HTML, CSS and JavaScript, served as they are written, without a build step and without other origins, so
+//! the page works without the internet. The data comes from the admin API; the files contain none and need no key.
 //!
-//! Left out: headers and status codes (the listener's), and compression: the page is loaded once, over a near network.
+//! Not here: headers and status codes, which are the listener's; compression, since the page is loaded once over a local
+//! network.
 
-/// One file, ready to be sent.
+/// One file.
 #[derive(Debug)]
-pub(crate) struct File {
-    /// As it is asked for, from the root.
+pub(crate) struct PageFile {
+    /// The path of its URL.
     pub(crate) path: &'static str,
     pub(crate) content_type: &'static str,
     pub(crate) bytes: &'static [u8],
@@ -21,7 +21,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-pub(crate) static FILES: &[File] = &[
+pub(crate) static FILES: &[PageFile] = &[
     file("/", HTML, include_bytes!("page/index.html")),
     file("/page/api.js", SCRIPT, include_bytes!("page/api.js")),
     file("/page/ask.js", SCRIPT, include_bytes!("page/ask.js")),
@@ -53,12 +53,12 @@ pub(crate) static FILES: &[File] = &[
     file("/page/vendor/uPlot.min.css", CSS, maitre_charts::UPLOT_STYLE.as_bytes()),
 ];
 
-const fn file(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> File {
-    File { path, content_type, bytes }
+const fn file(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> PageFile {
+    PageFile { path, content_type, bytes }
 }
 
 /// The file at a path without its query.
-pub(crate) fn find(path: &str) -> Option<&'static File> {
+pub(crate) fn find(path: &str) -> Option<&'static PageFile> {
     FILES.iter().find(|it| it.path == path)
 }
 
@@ -69,27 +69,27 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// Chosen: a second on a bad line, and less than a picture.
+    /// Chosen: about a second on a slow connection.
     const BYTES_MAX: usize = 300 << 10;
 
-    /// The name of a language, not an address anybody asks for anything.
+    /// A namespace, which is not loaded.
     const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
-    fn text(file: &File) -> &'static str {
+    fn text(file: &PageFile) -> &'static str {
         std::str::from_utf8(file.bytes).unwrap()
     }
 
-    fn ours() -> impl Iterator<Item = &'static File> {
+    fn ours() -> impl Iterator<Item = &'static PageFile> {
         FILES.iter().filter(|it| !it.path.starts_with("/page/vendor/"))
     }
 
-    /// What stands between each occurrence of `before` and the quotation mark after it.
+    /// The text between each `before` and the next quotation mark.
     fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(before).skip(1).filter_map(|it| it.split('"').next())
     }
 
     #[test]
-    fn a_path_finds_its_file_and_nothing_else_does() {
+    fn only_the_path_of_a_file_finds_it() {
         let (page, script) = (find("/").unwrap(), find("/page/main.js").unwrap());
         assert_eq!((page.content_type, script.content_type), (HTML, SCRIPT));
         assert!(text(page).starts_with("<!doctype html>"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_file_asks_for_is_served() {
+    fn every_file_that_a_file_loads_is_served() {
         let page = text(find("/").unwrap());
         let named: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|it| quoted(page, it)).collect();
         assert!(named.len() >= 5, "this test no longer understands the page: {named:?}");
@@ -143,7 +143,7 @@ mod tests {
     fn nothing_is_loaded_from_elsewhere() {
         for file in ours() {
             let rest = text(file).replace(SVG_NAMESPACE, "");
-            // The one address in words, for whoever has no workers yet.
+            // An example in the text, not a link.
             let rest = rest.replace("http://host:port", "");
             assert!(!rest.contains("http://") && !rest.contains("https://"), "{}", file.path);
             assert!(!rest.contains("\"//") && !rest.contains("url("), "{}", file.path);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_of_the_listener_lets_everything_of_it_through() {
+    fn the_page_obeys_the_content_security_policy() {
         let page = text(find("/").unwrap());
         assert!(!page.contains("style=") && !page.contains("<style") && !page.contains("javascript:"));
         assert!(!page.contains("<script>") && !page.contains(" onclick"));
@@ -169,5 +169,64 @@ mod tests {
                 assert!(!text(file).contains(way), "{}: {way}", file.path);
             }
         }
+    }
+
+    /// Names in the scripts that are not fields of a view: a setting, and variables with a unit.
+    const OWN_NAMES: &[&str] = &["admin_key", "at_s", "span_s", "value_ms"];
+
+    /// Fields that the page does not show.
+    const NOT_SHOWN: &[&str] = &[
+        "added",
+        "block_tokens",
+        "bytes",
+        "bytes_max",
+        "discovery",
+        "floor_ms",
+        "holders_total",
+        "kv_tokens",
+        "predicted_blocks",
+        "reported_blocks",
+        "restart",
+        "source",
+        "step_ms",
+        "step_per_request_ms",
+        "toml",
+        "would_wait",
+    ];
+
+    fn words(text: &str) -> impl Iterator<Item = &str> {
+        text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_').filter(|it| !it.is_empty())
+    }
+
+    #[test]
+    fn the_scripts_and_the_views_have_the_same_fields() {
+        let objects = crate::admin::openapi::objects();
+        let fields: BTreeSet<&str> = objects.iter().flat_map(|it| it.fields).map(|it| it.name).collect();
+        let scripts = ours().filter(|it| it.content_type == SCRIPT);
+        let read: BTreeSet<&str> = scripts.flat_map(|it| words(text(it))).collect();
+        // Names of our own are in camel case, so a name with an underscore is a field.
+        let is_field = |it: &&str| it.contains('_') && it.starts_with(|it: char| it.is_ascii_lowercase());
+        let unknown = read.iter().copied().filter(is_field).filter(|it| !fields.contains(it));
+        assert_eq!(unknown.collect::<Vec<_>>(), OWN_NAMES, "no view has these fields");
+        let unread = fields.iter().copied().filter(|it| !read.contains(it));
+        assert_eq!(
+            unread.collect::<BTreeSet<_>>(),
+            NOT_SHOWN.iter().copied().collect(),
+            "the page does not read these"
+        );
+    }
+
+    #[test]
+    fn the_page_has_a_sentence_for_every_word_of_the_router() {
+        use maitre_dispatch::observer::decision::Outcome;
+
+        let sentences = text(find("/page/words.js").unwrap());
+        let known: BTreeSet<&str> = sentences.split(['"', ' ', ':', '\n']).collect();
+        let whys = maitre_policy::Why::ALL.iter().map(|it| it.name());
+        let outcomes =
+            [Outcome::Answered, Outcome::Failed, Outcome::BrokeOff, Outcome::Left, Outcome::Recalled];
+        let words = whys.chain(maitre_fleet::State::NAMES).chain(outcomes.map(Outcome::name));
+        let missing: Vec<&str> = words.filter(|it| !known.contains(it)).collect();
+        assert_eq!(missing, [""; 0]);
     }
 }

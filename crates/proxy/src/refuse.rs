@@ -11,6 +11,7 @@ use maitre_dialect::failure::{self, Kind};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
+use maitre_views::error::{ErrorBody, ErrorDetail};
 
 use crate::metrics::Outcome;
 
@@ -294,8 +295,9 @@ impl Wrong {
     }
 
     pub(crate) fn answer(&self) -> Response<Bytes> {
-        let body = serde_json::json!({ "error": { "code": self.code(), "message": self.to_string() } });
-        let mut response = Response::new(Bytes::from(body.to_string()));
+        let error = ErrorDetail { code: self.code().to_owned(), message: self.to_string() };
+        let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = match self {
             Wrong::Key => StatusCode::UNAUTHORIZED,
             Wrong::Path | Wrong::Unknown(_) => StatusCode::NOT_FOUND,
@@ -318,9 +320,9 @@ impl Wrong {
     }
 }
 
-/// What an operator asked for, done. What is answered here is nobody's business but theirs, and old in a second.
-pub(crate) fn done(is_new: bool, told: &serde_json::Value) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(told.to_string()));
+/// A JSON answer of the admin API, which must not be cached: it is secret, and outdated in a second.
+pub(crate) fn done(is_new: bool, json: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(json);
     if is_new {
         *response.status_mut() = StatusCode::CREATED;
     }

@@ -7,14 +7,14 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use maitre_base::Instant;
+use maitre_views::error::ErrorBody;
+use maitre_views::text::clean;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::api::Wrong;
-use super::plain::Plain;
-use super::sse::{Event, Reader};
+use super::sse::{EventReader, SseEvent};
 use super::target::Target;
-use super::trouble::Trouble;
+use super::trouble::{MESSAGE_CHARS_MAX, Trouble};
 use crate::bench::line::{Line, Lines};
 use crate::bench::trouble::Kind;
 
@@ -58,7 +58,7 @@ impl Client {
             let (response, line) = self.send(request).await?;
             match response.status() {
                 StatusCode::OK => {
-                    Ok(Live { body: response.into_body(), reader: Reader::default(), _line: line })
+                    Ok(Live { body: response.into_body(), reader: EventReader::default(), _line: line })
                 }
                 status => Err(self.told(status, &self.whole(response.into_body()).await?)),
             }
@@ -67,7 +67,7 @@ impl Client {
     }
 
     /// What came next on the stream, which ends with an error.
-    pub(crate) async fn next(&self, live: &mut Live) -> Result<Vec<Event>, Trouble> {
+    pub(crate) async fn next(&self, live: &mut Live) -> Result<Vec<SseEvent>, Trouble> {
         let lost = |what: &str| Trouble::Lost(format!("{}: {what}", self.url));
         let frame = match timeout(SILENCE_MAX, live.body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
@@ -116,18 +116,20 @@ impl Client {
     }
 
     fn told(&self, status: StatusCode, body: &[u8]) -> Trouble {
-        let Ok(Wrong { error }) = serde_json::from_slice(body) else {
+        let Ok(ErrorBody { error }) = serde_json::from_slice(body) else {
             return Trouble::strange(&self.url, &format!("status {status}"));
         };
         match (status, error.code.as_str()) {
-            (_, "tls_required") => Trouble::Lost(format!("{}: {}", self.url, Plain::new(&error.message))),
+            (_, "tls_required") => {
+                Trouble::Lost(format!("{}: {}", self.url, clean(&error.message, MESSAGE_CHARS_MAX)))
+            }
             (StatusCode::UNAUTHORIZED, "unauthorized") => Trouble::Key { url: self.url.clone() },
             // Another listener, or a router that does not know this path yet.
             (StatusCode::UNAUTHORIZED, _) | (_, "unknown_path" | "wrong_method") => {
                 Trouble::strange(&self.url, &format!("{status}: {}", error.message))
             }
             (status, _) if status.is_server_error() => {
-                Trouble::Lost(format!("{}: {status}: {}", self.url, Plain::new(&error.message)))
+                Trouble::Lost(format!("{}: {status}: {}", self.url, clean(&error.message, MESSAGE_CHARS_MAX)))
             }
             _ => Trouble::refused(&error.message),
         }
@@ -141,6 +143,6 @@ impl Client {
 /// An open stream; its connection ends with it.
 pub(crate) struct Live {
     body: Incoming,
-    reader: Reader,
+    reader: EventReader,
     _line: Line,
 }

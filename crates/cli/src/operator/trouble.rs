@@ -1,25 +1,25 @@
-//! Why a router did not answer, and what to do about it.
+//! Why a router did not answer, and what to try.
 
-use super::plain::clean;
+use maitre_views::text::clean;
 
-/// How much of somebody's message is shown.
-const MESSAGE_CHARS_MAX: usize = 400;
+/// Characters shown of a message from outside.
+pub(super) const MESSAGE_CHARS_MAX: usize = 400;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// Nobody was reached, or they went away.
+    /// The router was not reached, or the connection broke.
     #[error("{0}")]
     Lost(String),
     #[error(
-        "{url} does not accept this key; maitre prints the page's address with its key when it starts, or has it from `admin_key`"
+        "{url} does not accept this key; use the one in `admin_key`, or the one in the address that maitre prints at its start"
     )]
     Key { url: String },
-    /// It understood, and will not.
+    /// The router refused the request.
     #[error("{message}")]
     Refused { message: String },
-    /// Whatever answers there is not the admin API.
+    /// What answers there is not the admin API.
     #[error(
-        "{url} answered, but not as the admin API does ({what}); --url wants the admin address, by default http://127.0.0.1:8081"
+        "{url} answered, but not as the admin API does ({what}); --url takes the admin address, by default http://127.0.0.1:8081"
     )]
     Strange { url: String, what: String },
 }
@@ -33,7 +33,7 @@ impl Trouble {
         Trouble::Strange { url: url.to_owned(), what: clean(what, MESSAGE_CHARS_MAX) }
     }
 
-    /// Whether the question was understood, and answered with a no.
+    /// Whether the router refused the request.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Trouble::Refused { .. })
     }

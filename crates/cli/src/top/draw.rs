@@ -1,7 +1,7 @@
-//! The picture of a router: a pure function of what is known, the time and the size.
+//! The screen: a pure function of what is known, the time and the size.
 //!
-//! From the top: the numbers that matter, what is wrong, the last minutes, workers, who waits, which other routers there
-//! are, what other strategies would have done, the last decisions. Where there is less room, tables lose columns, then rows; the numbers stay.
+//! From the top: key numbers, errors, the last minutes, workers, queue, routers, shadows, decisions. On a smaller
+//! terminal, tables lose columns and then rows; the key numbers stay.
 
 mod dialog;
 mod routers;
@@ -14,19 +14,19 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Sparkline, Widget as _};
 
-use super::state::{Link, Sample, State};
-use crate::operator::api::Overview;
-use crate::operator::grid::{Side, cells, cut};
-use crate::operator::show;
-use crate::operator::weighed::wrap;
+use super::model::{Sample, StreamState, TopState};
+use crate::operator::decision::wrap;
+use crate::operator::format;
+use crate::operator::table::{Side, cells, cut};
+use maitre_views::overview::Overview;
 
-/// What is older than this is said to be old: the stream has an event each second.
+/// Data older than this is marked: the stream has an event each second.
 const OLD: Duration = Duration::from_secs(3);
 
-/// Below so many rows there is no room for the last minutes.
+/// Sparklines need a screen of this many rows.
 const ROWS_FOR_SPARKS: u16 = 18;
 
-/// Rows that the numbers, what is wrong, and what shadows would have done may take.
+/// Most rows of the key numbers, errors and shadows.
 const HEADER_MAX: usize = 4;
 const BANNER_MAX: usize = 2;
 const SHADOWS_MAX: usize = 2;
@@ -39,23 +39,23 @@ const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 const KEYS: [&str; 7] = ["q quit", "? help", "Tab pane", "j/k select", "Enter open", "d drain", "r resume"];
 
-/// All of the screen: the picture, the keys, and what lies over it.
-pub(super) fn screen(state: &State, now: Duration, area: Rect, buffer: &mut Buffer) {
+/// The whole screen: content, keys, and a dialog on top.
+pub(super) fn screen(state: &TopState, now: Duration, area: Rect, buffer: &mut Buffer) {
     let (above, keys) = split(area, area.height.saturating_sub(1));
-    picture(state, Some(now), above, buffer);
+    content(state, Some(now), above, buffer);
     write(&flow(&KEYS.map(str::to_owned), keys.width.into(), 1), DIM, keys, buffer);
     dialog::draw(state, area, buffer);
 }
 
-/// The picture alone; without a time, nothing in it is selected and nothing old.
-pub(super) fn picture(state: &State, now: Option<Duration>, area: Rect, buffer: &mut Buffer) {
+/// Everything but keys and dialogs; without a time, without selection and age.
+pub(super) fn content(state: &TopState, now: Option<Duration>, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width);
     let mut rest = area;
     let numbers = flow(&numbers(&state.overview), width, HEADER_MAX);
     rest = write(&numbers, BOLD, rest, buffer);
     let banner = now.and_then(|it| banner(state, it)).map(|it| wrap(&it, width)).unwrap_or_default();
     rest = write(&banner[..banner.len().min(BANNER_MAX)], ALARM, rest, buffer);
-    rest = write(&between(&state.overview, width), ALARM, rest, buffer);
+    rest = write(&cluster_error(&state.overview, width), ALARM, rest, buffer);
     if area.height >= ROWS_FOR_SPARKS {
         rest = sparks(state, rest, buffer);
     }
@@ -69,17 +69,17 @@ pub(super) fn picture(state: &State, now: Option<Duration>, area: Rect, buffer: 
     tables::decisions(state, selects, split(after, decisions).0, buffer);
 }
 
-/// How many rows a whole picture takes, with all workers and all decisions.
-pub(super) fn rows(state: &State, width: u16) -> u16 {
+/// Rows that all workers and all decisions take.
+pub(super) fn rows(state: &TopState, width: u16) -> u16 {
     let width = usize::from(width);
     let fixed = flow(&numbers(&state.overview), width, HEADER_MAX).len()
-        + between(&state.overview, width).len()
+        + cluster_error(&state.overview, width).len()
         + below(&state.overview, width).len();
     let lists = state.overview.workers.len() + 1 + state.decisions.len() + 1;
     u16::try_from(fixed + lists + 2).unwrap_or(u16::MAX).max(ROWS_FOR_SPARKS)
 }
 
-/// Rows for workers and for decisions, titles included: half each, and what one does not need is the other's.
+/// Rows for workers and for decisions, titles included: half each, plus what the other does not need.
 fn share(rows: u16, workers: usize, decisions: usize) -> (u16, u16) {
     let wanted = |count: usize| u16::try_from(count + 1).unwrap_or(u16::MAX);
     let left = rows.saturating_sub(wanted(decisions));
@@ -89,8 +89,8 @@ fn share(rows: u16, workers: usize, decisions: usize) -> (u16, u16) {
 
 fn numbers(overview: &Overview) -> Vec<String> {
     let now = &overview.now;
-    let ready = match (overview.leaving, overview.ready) {
-        (true, _) => "leaving",
+    let ready = match (overview.draining, overview.ready) {
+        (true, _) => "draining",
         (false, true) => "ready",
         (false, false) => "not ready",
     };
@@ -98,34 +98,34 @@ fn numbers(overview: &Overview) -> Vec<String> {
         format!("maitre {}", overview.version),
         overview.strategy.to_string(),
         ready.to_owned(),
-        format!("up {}", show::span(overview.uptime_s)),
-        format!("TTFT p50 {}", show::millis_or_unknown(now.ttft_p50_ms)),
-        format!("p99 {}", show::millis_or_unknown(now.ttft_p99_ms)),
-        format!("{} req/s", show::rate(now.requests_per_s)),
-        format!("{} tok/s", show::rate(now.answer_tokens_per_s)),
-        format!("hits {}", show::percent_or_unknown(now.hit_ratio)),
+        format!("up {}", format::span(overview.uptime_s)),
+        format!("TTFT p50 {}", format::millis_or_unknown(now.ttft_p50_ms)),
+        format!("p99 {}", format::millis_or_unknown(now.ttft_p99_ms)),
+        format!("{} req/s", format::rate(now.requests_per_s)),
+        format!("{} tok/s", format::rate(now.answer_tokens_per_s)),
+        format!("hits {}", format::percent_or_unknown(now.hit_ratio)),
         format!("waiting {}", now.waiting),
-        format!("forecast off by {}", show::percent_or_unknown(overview.prediction.median_error)),
+        format!("prediction error {}", format::percent_or_unknown(overview.prediction.median_error)),
     ]
 }
 
-/// What is wrong, or what became of the last wish.
-fn banner(state: &State, now: Duration) -> Option<String> {
+/// The loss of the connection, or the result of the last command.
+fn banner(state: &TopState, now: Duration) -> Option<String> {
     let age = state.age(now);
-    let old = format!("all this is {} old", show::span(age.as_secs_f64()));
-    match &state.link {
-        Link::Lost(why, again) => {
+    let old = format!("data is {} old", format::span(age.as_secs_f64()));
+    match &state.stream {
+        StreamState::Lost(why, again) => {
             let again = again.saturating_sub(now).as_secs_f64().ceil();
-            Some(format!("{old}; next try in {}: {why}", show::span(again)))
+            Some(format!("{old}; next try in {}: {why}", format::span(again)))
         }
-        Link::Live => state.notice(now).map(str::to_owned).or((age > OLD).then_some(old)),
+        StreamState::Live => state.notice(now).map(str::to_owned).or((age > OLD).then_some(old)),
     }
 }
 
-/// What is wrong between routers.
-fn between(overview: &Overview, width: usize) -> Vec<String> {
-    let trouble = overview.cluster.as_ref().and_then(routers::trouble);
-    let mut lines = trouble.map(|it| wrap(&it, width)).unwrap_or_default();
+/// What is wrong in the cluster.
+fn cluster_error(overview: &Overview, width: usize) -> Vec<String> {
+    let error = overview.cluster.as_ref().and_then(routers::error);
+    let mut lines = error.map(|it| wrap(&it, width)).unwrap_or_default();
     lines.truncate(BANNER_MAX);
     lines
 }
@@ -148,35 +148,35 @@ fn queue(overview: &Overview) -> Vec<String> {
     items
 }
 
-/// Prices as each would have them, beside ours; they are over the same decisions unless a shadow came later.
+/// Mean price of each shadow's choices beside ours, over the same decisions unless a shadow was added later.
 fn shadows(overview: &Overview) -> Vec<String> {
     let Some(first) = overview.shadows.first() else { return Vec::new() };
     let is_same = overview.shadows.iter().all(|it| it.our_price_ms == first.our_price_ms);
-    let ours = |ms: Option<f64>| format!("our price {}", show::millis_or_unknown(ms));
+    let ours = |ms: Option<f64>| format!("our price {}", format::millis_or_unknown(ms));
     let mut items = vec!["shadows".to_owned()];
     items.extend(is_same.then(|| ours(first.our_price_ms)));
     for it in &overview.shadows {
-        let price = show::millis_or_unknown(it.price_ms);
+        let price = format::millis_or_unknown(it.price_ms);
         let against = if is_same { String::new() } else { format!(" ({})", ours(it.our_price_ms)) };
-        let differed = show::percent(it.differed as f64 / it.decisions.max(1) as f64);
-        items.push(format!("{} {price}{against}, {differed} elsewhere", it.strategy));
+        let differed = format::percent(it.differed as f64 / it.decisions.max(1) as f64);
+        items.push(format!("{} {price}{against}, {differed} differ", it.strategy));
     }
     items
 }
 
-/// The last minutes: first tokens, and requests.
-fn sparks(state: &State, area: Rect, buffer: &mut Buffer) -> Rect {
+/// Sparklines of the last minutes: time to first token, and requests.
+fn sparks(state: &TopState, area: Rect, buffer: &mut Buffer) -> Rect {
     let last = state.samples.back();
-    let ttft = show::millis_or_unknown(last.and_then(|it| it.ttft_p50_ms));
-    let requests = show::rate(last.map_or(0.0, |it| it.requests_per_s));
-    // A tenth is the smallest step: small numbers should not all look the same.
+    let ttft = format::millis_or_unknown(last.and_then(|it| it.ttft_p50_ms));
+    let requests = format::rate(last.map_or(0.0, |it| it.requests_per_s));
+    // Sparklines take integers; tenths keep small values apart.
     let tenths = |it: f64| (it * 10.0) as u64;
     let rest = spark(state, &format!("TTFT p50 {ttft:>7} "), |it| it.ttft_p50_ms.map(tenths), area, buffer);
     spark(state, &format!("req/s {requests:>10} "), |it| Some(tenths(it.requests_per_s)), rest, buffer)
 }
 
 fn spark(
-    state: &State,
+    state: &TopState,
     label: &str,
     read: impl Fn(&Sample) -> Option<u64>,
     area: Rect,
@@ -199,7 +199,7 @@ fn spark(
     rest
 }
 
-/// Items beside each other, in as many lines as it takes and no more than `lines_max`.
+/// Items side by side, in at most `lines_max` lines.
 fn flow(items: &[String], width: usize, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for item in items {
@@ -216,7 +216,7 @@ fn flow(items: &[String], width: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// Writes lines from the top of an area; what is left of it.
+/// Writes lines from the top of an area, and returns the rest of it.
 fn write(lines: &[String], style: Style, area: Rect, buffer: &mut Buffer) -> Rect {
     let mut rest = area;
     for line in lines {

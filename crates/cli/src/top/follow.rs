@@ -1,39 +1,40 @@
-//! Hears a router's event stream for as long as anybody listens, and comes back when it is lost.
+//! Follows a router's event stream, and reconnects when it is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use maitre_views::decision::DecisionList;
 use tokio::sync::mpsc;
 
-use super::state::{DECISIONS_MAX, News, Picture};
+use super::model::{DECISIONS_MAX, RouterSnapshot, Update};
 use crate::operator::client::Client;
-use crate::operator::sse::Event;
+use crate::operator::sse::SseEvent;
 use crate::operator::trouble::Trouble;
 
-/// The first pause after a loss, and the longest. Chosen: a router that is restarted is back on the screen at once,
-/// and one that is gone costs nobody anything.
+/// The first pause before a reconnect, and the longest. Chosen: short enough for a restart, long enough to cost nothing.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// All that is known now.
-pub(super) async fn picture(client: &Client) -> Result<Picture, Trouble> {
-    Ok(Picture {
+/// The router now.
+pub(super) async fn snapshot(client: &Client) -> Result<RouterSnapshot, Trouble> {
+    let recent = format!("/admin/v1/decisions?limit={DECISIONS_MAX}");
+    Ok(RouterSnapshot {
         overview: client.get("/admin/v1/overview").await?,
-        decisions: client.get(&format!("/admin/v1/decisions?limit={DECISIONS_MAX}")).await?,
+        decisions: client.get::<DecisionList>(&recent).await?.decisions,
         history: client.get("/admin/v1/history").await?,
     })
 }
 
-/// Tells all that is new, until nobody listens.
-pub(super) async fn follow(client: Arc<Client>, tell: mpsc::Sender<News>) {
+/// Sends updates until the receiver is dropped.
+pub(super) async fn follow(client: Arc<Client>, updates: mpsc::Sender<Update>) {
     let mut pause = PAUSE_MIN;
     let mut is_back = false;
-    while !tell.is_closed() {
-        let why = match listen(&client, &tell, is_back, &mut pause).await {
+    while !updates.is_closed() {
+        let why = match listen(&client, &updates, is_back, &mut pause).await {
             Ok(()) => return,
             Err(why) => why,
         };
-        if tell.send(News::Lost(why, pause)).await.is_err() {
+        if updates.send(Update::Lost(why, pause)).await.is_err() {
             return;
         }
         tokio::time::sleep(pause).await;
@@ -41,37 +42,37 @@ pub(super) async fn follow(client: Arc<Client>, tell: mpsc::Sender<News>) {
     }
 }
 
-/// One stream, to its end; no error if nobody listens any more.
+/// One stream, to its end; no error once the receiver is dropped.
 async fn listen(
     client: &Client,
-    tell: &mpsc::Sender<News>,
+    updates: &mpsc::Sender<Update>,
     is_back: bool,
     pause: &mut Duration,
 ) -> Result<(), Trouble> {
     let mut live = client.live().await?;
     if is_back {
         // What was missed.
-        let picture = News::Picture(Box::new(picture(client).await?));
-        if tell.send(picture).await.is_err() {
+        let snapshot = Update::Snapshot(Box::new(snapshot(client).await?));
+        if updates.send(snapshot).await.is_err() {
             return Ok(());
         }
     }
     loop {
         for event in client.next(&mut live).await? {
-            let Some(news) = read(client, &event)? else { continue };
+            let Some(update) = read(client, &event)? else { continue };
             *pause = PAUSE_MIN;
-            if tell.send(news).await.is_err() {
+            if updates.send(update).await.is_err() {
                 return Ok(());
             }
         }
     }
 }
 
-/// An event as news; none for a kind that a newer router has.
-fn read(client: &Client, event: &Event) -> Result<Option<News>, Trouble> {
+/// An event as an update; none for an event of a newer router.
+fn read(client: &Client, event: &SseEvent) -> Result<Option<Update>, Trouble> {
     Ok(match event.name.as_str() {
-        "overview" => Some(News::Overview(Box::new(client.read(event.data.as_bytes())?))),
-        "decisions" => Some(News::Decisions(client.read(event.data.as_bytes())?)),
+        "overview" => Some(Update::Overview(Box::new(client.read(event.data.as_bytes())?))),
+        "decisions" => Some(Update::Decisions(client.read(event.data.as_bytes())?)),
         _ => None,
     })
 }

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::layout::Rect;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use super::state::Key;
+use super::model::Key;
 
 /// Between two looks at whether anybody still wants keys.
 const LOOK: Duration = Duration::from_millis(100);

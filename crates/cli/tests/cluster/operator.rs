@@ -50,7 +50,7 @@ impl Operator {
         let candidates = decision["candidates"].as_array().unwrap();
         let chosen =
             candidates.iter().find(|it| it["chosen"] == true).unwrap_or_else(|| panic!("{decision}"));
-        let held = |it: &Value| it["held_tokens"].as_u64().unwrap();
+        let held = |it: &Value| it["cached_tokens"].as_u64().unwrap();
         Considered {
             worker: chosen["url"].as_str().unwrap().to_owned(),
             held: held(chosen),
@@ -77,7 +77,7 @@ impl Operator {
             let number = |it: &Value| it.as_u64().unwrap_or_else(|| panic!("{worker}"));
             let requests = metric(&page, &format!("maitre_worker_requests{{worker=\"{url}\"}}")) as u64;
             let own = [requests, number(&worker["prefill_tokens"]), number(&worker["decode_tokens"])];
-            let others = &worker["others"];
+            let others = &worker["other_routers"];
             let others = ["requests", "prefill_tokens", "decode_tokens"].map(|it| number(&others[it]));
             promises.own.insert(url.clone(), own);
             promises.others.insert(url, others);

@@ -154,7 +154,7 @@ impl Stage {
             let looked = watch::until(&what, watch::now(), CONVERGED, async || {
                 let view = operator.see("/admin/v1/cluster").await;
                 let routers = view["routers"].as_array().unwrap();
-                let is_idle = routers.iter().all(|it| it["open"] == 0 && it["state"] == "live");
+                let is_idle = routers.iter().all(|it| it["in_flight"] == 0 && it["state"] == "live");
                 (is_idle && routers.len() == self.routers.len()).then_some(()).ok_or(view.to_string())
             });
             looked.await;

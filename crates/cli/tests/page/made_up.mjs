@@ -1,14 +1,14 @@
-// A router that is made up: its workers, decisions and history, in the shapes of the admin API, from a seed.
+// A made-up router: its workers, decisions and history, in the shapes of the admin API, from a seed.
 //
-// It is arithmetic and no simulation: enough for numbers that belong together (a price is the sum of its terms, a
-// total grows with the decisions), so that the page can be shown states that real traffic hardly ever produces.
+// Arithmetic, not a simulation: its numbers are consistent (a price is the sum of its terms, totals grow with the
+// decisions), so that the page can show states that real traffic rarely produces.
 
 const HISTORY_S = 400;
 const CANDIDATES_MAX = 16;
 const CLASSES = ["interactive", "standard", "batch"];
 const HOT = [[2048, 0.4], [4096, 0.3], [1024, 0.2], [8192, 0.1]];
 
-/** Numbers in [0, 1) that are the same each time. Not good dice: good enough for bars of different lengths. */
+/** Pseudo-random numbers in [0, 1), the same each time. */
 function dice(seed) {
   let state = seed;
   return () => {
@@ -19,16 +19,16 @@ function dice(seed) {
 
 export class Router {
   /**
-   * `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic`, `readonly` say what is unusual about it; `routers`, that
-   * there are so many, and `cluster`, what is unusual between them.
+   * `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic` say what is unusual about it; `routers` is how many
+   * there are, and `cluster` what is unusual between them.
    */
   constructor(unusual = {}) {
-    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, readonly: false, routers: 1, cluster: {}, ...unusual };
+    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, routers: 1, cluster: {}, ...unusual };
     this.roll = dice(7);
     this.started = Date.now() - 754_000;
     this.wire = 0;
     this.decisions = [];
-    this.totals = { requests: 0, answered: 0, refused: 0, failed: 0, left: 0, open: 0, prompt_tokens: 0, cached_tokens: 0, answer_tokens: 0 };
+    this.totals = { requests: 0, answered: 0, refused: 0, failed: 0, disconnected: 0, in_flight: 0, prompt_tokens: 0, cached_tokens: 0, answer_tokens: 0 };
     this.shadow = { decisions: 0, differed: 0, price: 0, ours: 0, ttft: 0, ourTtft: 0 };
     this.workers = Array.from({ length: this.is.workers }, (_, id) => this.#worker(id));
     if (this.is.traffic) for (let count = 0; count < 160; count += 1) this.decide(Date.now() - (160 - count) * 120);
@@ -41,10 +41,10 @@ export class Router {
       id, url: this.is.url ?? `http://127.0.0.1:${9001 + id}`, engine: this.is.engine ?? "vllm 0.32.0", models: [this.is.model],
       state: this.is.workers === 4 && id === 3 ? "warming" : states[Math.floor(this.roll() * states.length)],
       draining: false, weight: 1, requests: 0, prefilling: 0, waiting: 0, prefill_tokens: 0, decode_tokens: 0,
-      limits: { sequences: 40, prefill_tokens: 8192 }, kv_usage: 0.3, kv_tokens: 100_000, held_tokens: 40_000 + Math.floor(this.roll() * 40_000),
-      hit_ratio: 0.6 + this.roll() * 0.3, seated: 0, failures: 0,
-      rates: { learned: true, prefill_tokens_per_s: quick, floor_ms: 12, step_ms: 5.5 + this.roll(), step_per_request_ms: 0.05 },
-      trust: ["fresh", "fresh", "cold", "none"][id % 4], heard_ms: 80 + Math.floor(this.roll() * 300),
+      limits: { sequences: 40, prefill_tokens: 8192 }, kv_usage: 0.3, kv_tokens: 100_000, cached_tokens: 40_000 + Math.floor(this.roll() * 40_000),
+      hit_ratio: 0.6 + this.roll() * 0.3, requests_total: 0, failures: 0,
+      rates: { learned: true, prefill_tokens_per_s: quick, floor_ms: 12, step_ms: 5.5 + this.roll(), step_per_request_ms: 0.05, step_now_ms: 6 },
+      trust: ["fresh", "fresh", "cold", "none"][id % 4], last_seen_ms: 80 + Math.floor(this.roll() * 300),
     };
   }
 
@@ -58,13 +58,13 @@ export class Router {
       it.decode_tokens = it.requests * 96;
       it.kv_usage = 0.15 + busy * 0.7;
       if (this.is.routers > 1) {
-        it.others = { requests: Math.floor(busy * 6), prefill_tokens: Math.floor(busy * 700), decode_tokens: Math.floor(busy * 6) * 96 };
-        it.requests += it.others.requests;
+        it.other_routers = { requests: Math.floor(busy * 6), prefill_tokens: Math.floor(busy * 700), decode_tokens: Math.floor(busy * 6) * 96 };
+        it.requests += it.other_routers.requests;
       }
     }
     this.wire += 9_000;
     if (!this.is.traffic) return [];
-    const ended = this.decisions.filter((it) => it.outcome === "open").map((it) => this.#end(it));
+    const ended = this.decisions.filter((it) => it.outcome === "in-flight").map((it) => this.#end(it));
     return [...ended, ...Array.from({ length: requests }, () => this.decide(Date.now()))];
   }
 
@@ -77,18 +77,18 @@ export class Router {
     candidates.sort((one, other) => one.price_ms - other.price_ms);
     candidates[0].chosen = true;
     const [best] = candidates;
-    const most = Math.max(...candidates.map((it) => it.held_tokens));
+    const most = Math.max(...candidates.map((it) => it.cached_tokens));
     const number = this.totals.requests + 1;
     const decision = {
       number, id: `req-${number.toString(16).padStart(12, "0")}`, at_ms, model: this.is.model, strategy: this.is.strategy, class: CLASSES[number % 3],
-      tenant: this.is.tenant, worker: best.worker, url: best.url, why: most === 0 ? "least-delay" : best.held_tokens === most ? "cached" : "cache-too-busy",
-      attempt: 0, waited_ms: 0, prompt_tokens: prompt, answer_tokens: 128, held_tokens: best.held_tokens, predicted_ttft_ms: best.ttft_ms,
-      actual_ttft_ms: null, cached_tokens: null, outcome: "open", total_ms: null, actual_answer_tokens: null, actual_prompt_tokens: null,
+      tenant: this.is.tenant, worker: best.worker, url: best.url, why: most === 0 ? "least-delay" : best.cached_tokens === most ? "cached" : "cache-too-busy",
+      attempt: 0, waited_ms: 0, prompt_tokens: prompt, answer_tokens: 128, expected_cached_tokens: best.cached_tokens, predicted_ttft_ms: best.ttft_ms,
+      actual_ttft_ms: null, cached_tokens: null, outcome: "in-flight", total_ms: null, actual_answer_tokens: null, actual_prompt_tokens: null,
       candidates_total: candidates.length, candidates: candidates.slice(0, CANDIDATES_MAX), shadows: this.#shadows(candidates),
     };
     this.totals.requests += 1;
     this.totals.prompt_tokens += prompt;
-    this.workers[best.worker].seated += 1;
+    this.workers[best.worker].requests_total += 1;
     this.decisions.push(decision);
     if (this.decisions.length > 600) this.decisions.shift();
     return decision;
@@ -105,8 +105,8 @@ export class Router {
     const share = worker.state === "warming" ? 0.5 : 1;
     const sum = Object.values(terms_ms).reduce((total, it) => total + it, 0);
     return {
-      worker: worker.id, url: worker.url, chosen: false, held_tokens: held, held_slow_tokens: 0, prefill_tokens: Math.floor(busy * 4000),
-      decode_tokens: requests * 90, requests, prefilling, share, opening: busy > 0.9 ? "later" : "now", rates: worker.rates,
+      worker: worker.id, url: worker.url, chosen: false, cached_tokens: held, cached_slow_tokens: 0, prefill_tokens: Math.floor(busy * 4000),
+      decode_tokens: requests * 90, requests, prefilling, share, can_start: busy > 0.9 ? "later" : "now", rates: worker.rates,
       ttft_ms: terms_ms.wait + 12 + prefill, price_ms: sum / share, terms_ms,
     };
   }
@@ -128,11 +128,11 @@ export class Router {
   #end(decision) {
     const actual = decision.predicted_ttft_ms * (0.85 + this.roll() * 0.3);
     Object.assign(decision, {
-      actual_ttft_ms: actual, cached_tokens: decision.held_tokens, outcome: this.roll() < 0.97 ? "answered" : "left",
+      actual_ttft_ms: actual, cached_tokens: decision.expected_cached_tokens, outcome: this.roll() < 0.97 ? "answered" : "disconnected",
       total_ms: actual + 800, actual_answer_tokens: 120, actual_prompt_tokens: decision.prompt_tokens,
     });
-    this.totals[decision.outcome === "left" ? "left" : "answered"] += 1;
-    this.totals.cached_tokens += decision.held_tokens;
+    this.totals[decision.outcome] += 1;
+    this.totals.cached_tokens += decision.expected_cached_tokens;
     this.totals.answer_tokens += 120;
     return decision;
   }
@@ -140,12 +140,12 @@ export class Router {
   overview() {
     const { is, shadow, totals } = this;
     const mean = (sum) => sum / Math.max(shadow.decisions, 1);
-    totals.open = this.decisions.filter((it) => it.outcome === "open").length;
+    totals.in_flight = this.decisions.filter((it) => it.outcome === "in-flight").length;
     const waiting = is.traffic ? Math.floor(this.roll() * 4) : 0;
     const sample = this.#sample(0);
     return {
       at_ms: Date.now(), version: "0.1.0", uptime_s: (Date.now() - this.started) / 1000, ready: this.workers.some((it) => it.state === "ready" && !it.draining),
-      leaving: false, strategy: is.strategy, strategies: {}, admin_readonly: is.readonly, totals,
+      draining: false, strategy: is.strategy, strategies: {}, totals,
       now: { ...sample, waiting },
       prediction: is.traffic ? { count: 200, median_error: 0.09 } : { count: 0, median_error: null },
       queue: { enabled: true, waiting, classes: CLASSES.map((name) => ({ class: name, waiting: name === "standard" ? waiting : 0 })) },
@@ -166,12 +166,12 @@ export class Router {
       const [self, live] = [index === 0, index < count - lost];
       return {
         name: names(index), self, state: live ? "live" : "lost", lag_ms: self || !live ? null : 0.4 + this.roll() * 3,
-        served: this.totals.requests * (index + 1), open: live ? Math.floor(this.roll() * 9) : 0, share: live ? 1 / (count - lost) : null,
-        heard_ms: self ? 0 : live ? Math.floor(this.roll() * 480) : 41_000, incarnation: 1_763_215_000_123 + index,
+        served: this.totals.requests * (index + 1), in_flight: live ? Math.floor(this.roll() * 9) : 0, share: live ? 1 / (count - lost) : null,
+        last_seen_ms: self ? 0 : live ? Math.floor(this.roll() * 480) : 41_000, incarnation: 1_763_215_000_123 + index,
       };
     });
     return {
-      via: "mesh", name: names(0), connected: true, trouble: null, warm: true, limit_share: 1, routers,
+      via: "mesh", name: names(0), connected: true, error: null, synced: true, limit_share: 1, routers,
       bytes_out: this.wire, bytes_in: this.wire * (count - 1), dropped: 0, repairs: 0, ...unusual,
     };
   }

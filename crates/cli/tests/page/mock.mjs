@@ -49,7 +49,7 @@ export class Mock {
     if (this.server.listening) await this.vanish();
   }
 
-  /** A little later, and everybody who listens is told. */
+  /** Moves the router on and sends the events. */
   tell() {
     const changed = this.router.pass(3);
     for (const stream of this.streams) {

@@ -57,12 +57,12 @@ export async function endAll() {
 }
 
 /** A program with a page: where it is, and its key. */
-export class House {
+export class TestRouter {
   /** Engines, a router or more, and traffic, for forty seconds at most. It is the first router's. */
   static async demo(...flags) {
     const program = new Program(["demo", "--headless", "--seconds", "40", "--engines", "4", "--json", ...flags]);
     const [page, url, key] = await program.untilSays(/(http:\/\/127\.0\.0\.1:\d+\/)#key=(\S+)/);
-    return Object.assign(new House(), { program, url, key, page });
+    return Object.assign(new TestRouter(), { program, url, key, page });
   }
 
   /** A router in front of engines that nobody but the test sends requests to. */
@@ -74,9 +74,9 @@ export class House {
     const program = new Program(["serve", ...ports, ...workers, ...flags], { MAITRE_ADMIN_KEY: KEY });
     const [, listen, admin] = await program.untilSays(/serving.* listen=(\S+) admin=(\S+)/);
     const url = `http://${admin}/`;
-    const house = Object.assign(new House(), { program, url, key: KEY, page: `${url}#key=${KEY}`, listen: `http://${listen}` });
-    await until("the engines are ready", async () => (await house.api("GET", "overview")).workers.every((it) => it.state === "ready"));
-    return house;
+    const router = Object.assign(new TestRouter(), { program, url, key: KEY, page: `${url}#key=${KEY}`, listen: `http://${listen}` });
+    await until("the engines are ready", async () => (await router.api("GET", "overview")).workers.every((it) => it.state === "ready"));
+    return router;
   }
 
   async api(method, path, body) {

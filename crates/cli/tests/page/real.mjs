@@ -1,11 +1,11 @@
-// The page as the binary serves it, in a browser, over real traffic: what it shows is what the router says elsewhere.
+// The page as the binary serves it, in a browser, over real traffic: it shows what the API and /metrics say.
 //
 // Run by scripts/test, which names the binary in MAITRE; `node real.mjs [part of a name]` runs some of it. States that
 // real traffic hardly ever produces are in states.mjs.
 
 import assert from "node:assert/strict";
 import { launch, overflow, PHONE, run, shoot, until, visit } from "./browser.mjs";
-import { endAll, House } from "./processes.mjs";
+import { endAll, TestRouter } from "./processes.mjs";
 
 const POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
   + "base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
@@ -17,8 +17,8 @@ const NEAR_MS = 0.06;
 
 const browser = await launch();
 
-/** The house's page, `test(page)`, and nothing complained about in the end. */
-async function shown(house, test, visitor = {}, address = house.page) {
+/** The router's page, `test(page)`, and nothing complained about in the end. */
+async function shown(router, test, visitor = {}, address = router.page) {
   const visited = await visit(browser, address, visitor);
   try {
     await test(visited.page);
@@ -52,8 +52,8 @@ function sum(terms) {
   return Object.values(terms).reduce((all, it) => all + it, 0);
 }
 
-async function chat(house, words) {
-  const answer = await fetch(`${house.listen}/v1/chat/completions`, {
+async function chat(router, words) {
+  const answer = await fetch(`${router.listen}/v1/chat/completions`, {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify({ model: "maitre-sim", messages: [{ role: "user", content: words }], max_tokens: 8, stream: true }),
@@ -64,33 +64,33 @@ async function chat(house, words) {
 
 const tests = {
   async routers_that_share_a_fleet_are_all_on_the_page() {
-    const house = await House.demo("--routers", "3");
-    await shown(house, async (page) => {
-      await says(page, "#routers-sum", /^3 live · directly, as a mesh · sends [\d.]+.k?B\/s, hears [\d.]+.k?B\/s/);
-      await until("all of them have served somebody", async () => (await house.api("GET", "overview")).cluster.routers.every((it) => it.served > 0));
+    const router = await TestRouter.demo("--routers", "3");
+    await shown(router, async (page) => {
+      await says(page, "#routers-sum", /^3 live · via mesh · sends [\d.]+.k?B\/s, receives [\d.]+.k?B\/s/);
+      await until("all of them have served somebody", async () => (await router.api("GET", "overview")).cluster.routers.every((it) => it.served > 0));
       const names = await page.$$eval("#routers tbody tr", (all) => all.map((it) => it.dataset.router));
       assert.deepEqual(names, ["router-1", "router-2", "router-3"]);
       await says(page, "tr[data-router=router-1]", /this one/);
       await says(page, "tr[data-router=router-3]", /● live\s[^]*\d.ms ago/);
       await until("requests of other routers stand beside ours", () => page.locator("#workers span.others:not(:empty)").count());
-      assert.equal(await page.locator("#routers-trouble").isVisible(), false);
+      assert.equal(await page.locator("#routers-error").isVisible(), false);
       assert.ok(await overflow(page) <= 0, "the page scrolls sideways");
       await shoot(page, "real-routers");
     });
-    await house.program.end();
+    await router.program.end();
   },
 
-  async it_comes_with_the_binary_and_complains_of_nothing() {
+  async the_binary_serves_it_and_the_browser_logs_no_error() {
     const looks = { light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } };
     for (const [name, visitor] of Object.entries(looks)) {
-      const house = await House.demo();
-      const answer = await fetch(house.url);
+      const router = await TestRouter.demo();
+      const answer = await fetch(router.url);
       assert.equal(answer.headers.get("content-security-policy"), POLICY);
       assert.match(answer.headers.get("content-type"), /^text\/html/);
-      await shown(house, async (page) => {
+      await shown(router, async (page) => {
         await live(page);
-        assert.equal(page.url(), house.url);
-        await until("there is something to look at", async () => await house.metric("maitre_requests_total", { outcome: "answered" }) > 100);
+        assert.equal(page.url(), router.url);
+        await until("there is something to look at", async () => await router.metric("maitre_requests_total", { outcome: "answered" }) > 100);
         await openDecision(page);
         await shoot(page, `real-${name}-decision`, false);
         assert.ok(await overflow(page) <= 0, `${name}: the decision scrolls the page sideways`);
@@ -101,15 +101,15 @@ const tests = {
         assert.ok(await overflow(page) <= 0, `${name}: the page scrolls sideways`);
         await shoot(page, `real-${name}`);
       }, visitor);
-      await house.program.end();
+      await router.program.end();
     }
   },
 
-  async its_numbers_are_those_of_the_metrics_while_traffic_runs() {
-    const house = await House.demo();
+  async its_numbers_match_the_metrics_during_traffic() {
+    const router = await TestRouter.demo();
     const outcomes = { answered: "answered", refused: "refused" };
-    const count = (outcome) => house.metric("maitre_requests_total", { outcome });
-    await shown(house, async (page) => {
+    const count = (outcome) => router.metric("maitre_requests_total", { outcome });
+    await shown(router, async (page) => {
       await until("something was answered", async () => await count("answered") > 20);
       for (const [key, outcome] of Object.entries(outcomes)) {
         // Counters only grow: what is shown lies between what was counted before it and after.
@@ -122,22 +122,22 @@ const tests = {
     });
   },
 
-  async after_traffic_has_ended_they_are_the_same_exactly() {
-    const house = await House.quiet(2);
+  async after_traffic_they_are_equal() {
+    const router = await TestRouter.quiet(2);
     const asked = 12;
-    await shown(house, async (page) => {
+    await shown(router, async (page) => {
       await live(page);
       await says(page, "#decisions-empty", /No traffic yet/);
-      for (let count = 0; count < asked; count += 1) await chat(house, `A table for ${count % 3}, please. `.repeat(40));
-      await until("nothing is open", async () => await house.metric("maitre_requests_in_flight") === 0);
+      for (let count = 0; count < asked; count += 1) await chat(router, `A table for ${count % 3}, please. `.repeat(40));
+      await until("nothing is open", async () => await router.metric("maitre_requests_in_flight") === 0);
       await newerThan(page, Date.now());
-      assert.equal(await house.metric("maitre_requests_total", { outcome: "answered" }), asked);
+      assert.equal(await router.metric("maitre_requests_total", { outcome: "answered" }), asked);
       assert.equal(await total(page, "answered"), asked);
       assert.equal(await total(page, "requests"), asked);
-      for (const key of ["refused", "failed", "left"]) assert.equal(await total(page, key), 0, key);
-      const { totals, workers } = await house.api("GET", "overview");
+      for (const key of ["refused", "failed", "disconnected"]) assert.equal(await total(page, key), 0, key);
+      const { totals, workers } = await router.api("GET", "overview");
       for (const key of ["prompt_tokens", "cached_tokens", "answer_tokens"]) assert.equal(await total(page, key), totals[key], key);
-      assert.equal(workers.reduce((all, it) => all + it.seated, 0), asked);
+      assert.equal(workers.reduce((all, it) => all + it.requests_total, 0), asked);
       await until("every decision is in the list, complete", async () => {
         const all = await rows(page).allInnerTexts();
         return all.length === asked && all.every((it) => it.includes("answered"));
@@ -146,11 +146,11 @@ const tests = {
   },
 
   async a_decision_opens_to_terms_that_add_up() {
-    const house = await House.demo();
-    await shown(house, async (page) => {
-      await until("there is some traffic", async () => await house.metric("maitre_requests_total", { outcome: "answered" }) > 20);
+    const router = await TestRouter.demo();
+    await shown(router, async (page) => {
+      await until("there is some traffic", async () => await router.metric("maitre_requests_total", { outcome: "answered" }) > 20);
       const opened = await openDecision(page);
-      const decision = await house.api("GET", `decisions/${opened}`);
+      const decision = await router.api("GET", `decisions/${opened}`);
       assert.equal(decision.candidates.filter((it) => it.chosen).length, 1);
       for (const candidate of decision.candidates) {
         const all = sum(candidate.terms_ms);
@@ -158,7 +158,7 @@ const tests = {
         const row = `.prices tr[data-candidate="${candidate.worker}"]`;
         const cells = Object.fromEntries(await page.$$eval(`${row} [data-term]`, (found) => found.map((it) => [it.dataset.term, it.textContent])));
         for (const [term, cost] of Object.entries(candidate.terms_ms)) {
-          // Terms that are nothing for everybody have no column.
+          // Terms that are zero for every candidate have no column.
           if (cells[term] === undefined) assert.ok(decision.candidates.every((it) => !(it.terms_ms[term] > 0)), term);
           else assert.ok(Math.abs(number(cells[term]) - cost) < NEAR_MS, `${term}: ${cells[term]} is not ${cost}`);
         }
@@ -170,46 +170,46 @@ const tests = {
   },
 
   async a_worker_is_drained_with_the_key_and_taken_back() {
-    const house = await House.demo();
-    await shown(house, async (page) => {
+    const router = await TestRouter.demo();
+    await shown(router, async (page) => {
       await page.getByRole("button", { name: "Drain worker 0" }).click();
       await says(page, "tr[data-worker=\"0\"] td:nth-child(2)", /draining/);
-      assert.equal((await house.api("GET", "workers/0")).draining, true);
-      const newest = async () => (await house.api("GET", "decisions?limit=1")).decisions[0]?.number ?? 0;
+      assert.equal((await router.api("GET", "workers/0")).draining, true);
+      const newest = async () => (await router.api("GET", "decisions?limit=1")).decisions[0]?.number ?? 0;
       const then = await newest();
       await until("more was decided", async () => await newest() > then + 20);
-      const { decisions } = await house.api("GET", "decisions?limit=100&worker=0");
+      const { decisions } = await router.api("GET", "decisions?limit=100&worker=0");
       assert.deepEqual(decisions.filter((it) => it.number > then), []);
       await page.getByRole("button", { name: "Resume worker 0" }).click();
-      await until("it takes requests again", async () => !(await house.api("GET", "workers/0")).draining);
+      await until("it takes requests again", async () => !(await router.api("GET", "workers/0")).draining);
       await page.locator("tr[data-worker=\"0\"] .weight").click();
       await page.locator("#ask-value").fill("0.5");
       await page.keyboard.press("Enter");
       await says(page, "tr[data-worker=\"0\"] .weight", /×0\.5/);
-      assert.equal((await house.api("GET", "workers/0")).weight, 0.5);
+      assert.equal((await router.api("GET", "workers/0")).weight, 0.5);
     });
   },
 
-  async without_the_key_nothing_is_drained_and_the_page_says_so() {
-    const house = await House.demo();
+  async without_the_key_nothing_is_drained() {
+    const router = await TestRouter.demo();
     for (const headers of [{}, { authorization: "Bearer wrong" }]) {
-      const answer = await house.ask("POST", "workers/0/drain", headers);
+      const answer = await router.ask("POST", "workers/0/drain", headers);
       assert.equal(answer.status, 401);
       assert.equal((await answer.json()).error.code, "unauthorized");
     }
-    assert.equal((await house.api("GET", "workers/0")).draining, false);
-    await shown(house, async (page) => {
+    assert.equal((await router.api("GET", "workers/0")).draining, false);
+    await shown(router, async (page) => {
       await says(page, "#key-why", /not accepted/);
-      await page.locator("#key").fill(house.key);
+      await page.locator("#key").fill(router.key);
       await page.keyboard.press("Enter");
       await live(page);
       await rows(page).first().waitFor();
-    }, { allow: [REFUSED] }, `${house.url}#key=wrong`);
+    }, { allow: [REFUSED] }, `${router.url}#key=wrong`);
   },
 
   async the_keyboard_leads_to_a_decision_and_back() {
-    const house = await House.demo();
-    await shown(house, async (page) => {
+    const router = await TestRouter.demo();
+    await shown(router, async (page) => {
       await rows(page).first().waitFor();
       const focused = () => page.evaluate(() => Number(document.activeElement.dataset?.number));
       await page.keyboard.press("Tab");
@@ -229,11 +229,11 @@ const tests = {
     });
   },
 
-  async a_router_that_dies_is_said_to_be_gone() {
-    const house = await House.quiet(1);
-    await shown(house, async (page) => {
+  async a_router_that_dies_is_reported() {
+    const router = await TestRouter.quiet(1);
+    await shown(router, async (page) => {
       await live(page);
-      await house.program.end();
+      await router.program.end();
       await page.locator("#link[data-state=lost]").waitFor();
       await says(page, "#link", /next try|trying/);
     }, { allow: [BROKEN] });

@@ -1,4 +1,4 @@
-// The page in every state it has words for, in a browser, in front of a made-up router.
+// The page in every state, in a browser, in front of a made-up router.
 //
 // Run by scripts/test; `node states.mjs [part of a name]` runs some of it. What a real router does is in real.mjs.
 
@@ -7,14 +7,14 @@ import { launch, overflow, PHONE, run, shoot, until, visit } from "./browser.mjs
 import { Router } from "./made_up.mjs";
 import { Mock } from "./mock.mjs";
 
-// Browsers write down every answer that is an error, and every connection that breaks.
+// Browsers log every error status, and every connection that breaks.
 const REFUSED = /status of 4\d\d/;
 const BROKEN = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY_RESPONSE|network error|Failed to load/;
 const HOSTILE = "<img src=x onerror=\"window.struck=1\"></script><script>window.struck=1</script>";
 
 const browser = await launch();
 
-/** A router, the page in front of it, and `test(page, mock)`; nothing may have been complained about in the end. */
+/** A router, the page in front of it, and `test(page, mock)`; the browser must not have logged an error. */
 async function shown(unusual, test, { visitor = {}, fragment = "key=secret", period_ms = 150 } = {}) {
   const mock = await Mock.start(new Router(unusual), { period_ms });
   const visited = await visit(browser, `${mock.url}#${fragment}`, visitor);
@@ -45,12 +45,12 @@ async function opened(page) {
 const tests = {
   async totals_are_those_of_the_router() {
     await shown({}, async (page, mock) => {
-      // What changes no more can be compared exactly.
+      // Without further updates the numbers can be compared exactly.
       clearInterval(mock.timer);
       await live(page);
       const { totals } = mock.router.overview();
       await until("the page shows the last totals", async () => number(await text(page, "[data-total=requests]")) === totals.requests);
-      for (const key of ["answered", "refused", "failed", "left", "prompt_tokens", "cached_tokens", "answer_tokens"]) {
+      for (const key of ["answered", "refused", "failed", "disconnected", "prompt_tokens", "cached_tokens", "answer_tokens"]) {
         assert.equal(number(await text(page, `[data-total=${key}]`)), totals[key], key);
       }
       for (const worker of mock.router.workers) {
@@ -88,7 +88,7 @@ const tests = {
     });
   },
 
-  async without_a_key_it_asks_and_a_wrong_one_is_told() {
+  async without_a_key_it_asks_and_a_wrong_one_is_refused() {
     await shown({}, async (page) => {
       await page.locator("#key-form").waitFor();
       await says(page, "#key-form", /admin_key/);
@@ -123,7 +123,7 @@ const tests = {
     await shown({ workers: 1000 }, async (page) => {
       const ids = () => page.$$eval("#workers tbody tr", (all) => all.map((it) => Number(it.dataset.worker)));
       await until("a page of rows", async () => (await ids()).length === 50);
-      assert.equal(await page.locator("#floor i").count(), 1000);
+      assert.equal(await page.locator("#map i").count(), 1000);
       await says(page, "#workers-page", /^1 to 50 of 1,000/);
       await page.locator("#workers-after").click();
       assert.equal((await ids())[0], 50);
@@ -135,14 +135,14 @@ const tests = {
         return states.length > 0 && states.every((it) => it.includes("ejected"));
       });
       await page.locator("#workers-filter").fill("no such");
-      await says(page, "#workers-empty", /No worker fits/);
-      await page.locator("#floor i").nth(777).click();
+      await says(page, "#workers-empty", /No worker matches/);
+      await page.locator("#map i").nth(777).click();
       await until("the one that was pointed at is there", async () => (await ids()).includes(777));
       await shoot(page, "thousand");
     }, { period_ms: 500 });
   },
 
-  async a_router_that_is_alone_says_nothing_of_others() {
+  async a_router_without_a_cluster_shows_no_other_routers() {
     await shown({}, async (page) => {
       await page.locator("#totals b").first().waitFor();
       assert.equal(await page.locator("#routers").isVisible(), false);
@@ -151,24 +151,24 @@ const tests = {
     });
   },
 
-  async every_router_has_a_row_and_the_line_says_how_they_hear_each_other() {
+  async every_router_has_a_row_and_a_line_sums_up_their_traffic() {
     for (const [look, visitor] of Object.entries({ light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } })) {
       await shown({ routers: 3, cluster: { via: "redis" } }, async (page, mock) => {
-        await says(page, "#routers-sum", /^3 live · through Redis · sends [\d.]+.kB\/s, hears [\d.]+.kB\/s$/);
+        await says(page, "#routers-sum", /^3 live · via Redis · sends [\d.]+.kB\/s, receives [\d.]+.kB\/s$/);
         assert.deepEqual(await routers(page), ["router-0", "router-1", "router-2"]);
-        assert.equal(await page.locator("#routers-trouble").isVisible(), false);
+        assert.equal(await page.locator("#routers-error").isVisible(), false);
         await says(page, "tr[data-router=router-0]", /router-0\s*this one/);
         await says(page, "tr[data-router=router-1]", /● live\s[^]*33.%[^]*\d+.ms ago/);
-        // What can still change is compared once it no longer does.
+        // Without further updates the numbers can be compared exactly.
         clearInterval(mock.timer);
         mock.tell();
-        const busy = mock.router.workers.find((it) => it.others.requests > 0);
+        const busy = mock.router.workers.find((it) => it.other_routers.requests > 0);
         const cell = `tr[data-worker="${busy.id}"] td:nth-child(4)`;
-        await says(page, cell, new RegExp(`^(Requests\\s+)?${busy.requests - busy.others.requests} \\+ ${busy.others.requests} of 40`));
+        await says(page, cell, new RegExp(`^(Requests\\s+)?${busy.requests - busy.other_routers.requests} \\+ ${busy.other_routers.requests} of 40`));
         await page.locator(`${cell} span.others`).focus();
-        await says(page, "#tip", /^Other routers promised \d+ requests? there, with \d+.tok to prefill/);
+        await says(page, "#tip", /^Other routers promised \d+ requests?, with \d+.tok to prefill/);
         const drawn = await page.$eval(`tr[data-worker="${busy.id}"] td:nth-child(3) .bar .others`, (it) => Number.parseFloat(it.style.width));
-        assert.ok(Math.abs(drawn - (busy.others.prefill_tokens / 8192) * 100) < 0.1, `${drawn} of ${busy.others.prefill_tokens}`);
+        assert.ok(Math.abs(drawn - (busy.other_routers.prefill_tokens / 8192) * 100) < 0.1, `${drawn} of ${busy.other_routers.prefill_tokens}`);
         assert.ok(await overflow(page) <= 0, "the page scrolls sideways");
         await page.keyboard.press("Escape");
         await shoot(page, `routers-${look}`);
@@ -176,26 +176,26 @@ const tests = {
     }
   },
 
-  async a_router_that_is_lost_comes_first_and_what_that_means_is_said() {
+  async a_lost_router_comes_first_with_its_consequences() {
     await shown({ routers: 3, cluster: { lost: 1, limit_share: 2 / 3, repairs: 4, dropped: 7 } }, async (page) => {
-      await says(page, "#routers-sum", /^2 live, 1 lost · directly, as a mesh · .* · 4 asked for again · 7 dropped$/);
+      await says(page, "#routers-sum", /^2 live, 1 lost · via mesh · .* · 4 repairs · 7 dropped$/);
       assert.deepEqual(await routers(page), ["router-0", "router-2", "router-1"]);
       await says(page, "tr[data-router=router-2]", /✕ lost\s[^]*41.\d?.?s ago/);
-      await says(page, "#routers-trouble", /^▲ Limits are split: this router lets through 67.% of what they allow\.$/);
+      await says(page, "#routers-error", /^▲ Tenant limits are split: this router admits 67.% of each limit\.$/);
       await page.locator("tr[data-router=router-2] .tag").focus();
-      await says(page, "#tip", /has not been heard/);
+      await says(page, "#tip", /No messages for more than three seconds/);
     });
   },
 
-  async a_router_that_is_cut_off_says_why_and_what_it_does_about_limits() {
-    const cut = { lost: 2, connected: false, trouble: "10.0.0.7:7946: connection refused", limit_share: 1 / 3 };
+  async a_router_that_is_cut_off_shows_why_and_that_limits_are_split() {
+    const cut = { lost: 2, connected: false, error: "10.0.0.7:7946: connection refused", limit_share: 1 / 3 };
     await shown({ routers: 3, cluster: cut }, async (page, mock) => {
-      await says(page, "#routers-trouble", /^✕ Not connected: 10\.0\.0\.7:7946: connection refused\. .* Limits are split: this router lets through a third\.$/);
-      assert.equal(await page.locator("#routers-trouble").getAttribute("data-tone"), "bad");
-      mock.router.is.cluster = { warm: false };
-      await says(page, "#routers-trouble", /^◐ Just joined: [^▲]*$/);
+      await says(page, "#routers-error", /^✕ Not connected: 10\.0\.0\.7:7946: connection refused\. .* Tenant limits are split: this router admits a third\.$/);
+      assert.equal(await page.locator("#routers-error").getAttribute("data-tone"), "bad");
+      mock.router.is.cluster = { synced: false };
+      await says(page, "#routers-error", /^◐ Syncing: [^▲]*$/);
       mock.router.is.cluster = {};
-      await page.locator("#routers-trouble").waitFor({ state: "hidden" });
+      await page.locator("#routers-error").waitFor({ state: "hidden" });
       mock.router.is.routers = 1;
       await page.locator("#routers").waitFor({ state: "hidden" });
     });
@@ -204,11 +204,11 @@ const tests = {
   async many_routers_with_names_from_outside_fit() {
     const names = (index) => (index === 7 ? HOSTILE : index === 8 ? "n".repeat(300) : `r${index}`);
     for (const size of [undefined, PHONE]) {
-      await shown({ routers: 64, cluster: { names, trouble: HOSTILE, limit_share: null } }, async (page) => {
+      await shown({ routers: 64, cluster: { names, error: HOSTILE, limit_share: null } }, async (page) => {
         await until("all of them", async () => (await routers(page)).length === 64);
         assert.deepEqual((await routers(page)).filter((it) => it.startsWith("r")).slice(0, 4), ["r0", "r1", "r2", "r3"]);
         await says(page, "#routers", /<img src=x onerror=/);
-        await says(page, "#routers-trouble", /^▲ <img src=x/);
+        await says(page, "#routers-error", /^▲ <img src=x/);
         assert.equal(await page.evaluate(() => window.struck), undefined);
         assert.equal(await page.locator("img, body script").count(), 0);
         assert.ok(await overflow(page) <= 0, "long names push the page sideways");
@@ -216,7 +216,7 @@ const tests = {
     }
   },
 
-  async a_lost_router_is_said_and_found_again() {
+  async a_lost_router_is_reported_and_found_again() {
     await shown({}, async (page, mock) => {
       await rows(page).first().waitFor();
       await mock.vanish();
@@ -244,7 +244,7 @@ const tests = {
     }, { visitor: { allow: [BROKEN] } });
   },
 
-  async nothing_yet_is_said_in_words() {
+  async an_empty_router_says_so() {
     await shown({ workers: 0, traffic: false, shadows: false }, async (page) => {
       await says(page, "#workers-empty", /There are no workers.*--worker/);
       await says(page, "#decisions-empty", /No traffic yet/);
@@ -252,16 +252,16 @@ const tests = {
       await says(page, "#prefixes", /No traffic yet/);
       await says(page, "#ready", /not ready/);
       await says(page, "[data-number=ttft] .value", /^–/);
-      await says(page, "[data-number=prediction]", /no stream has been timed/);
+      await says(page, "[data-number=prediction]", /no stream measured/);
       await shoot(page, "nothing");
     });
   },
 
   async a_strategy_that_ignores_caches_is_the_reason_for_no_prefixes() {
     await shown({ strategy: "round-robin" }, async (page) => {
-      await says(page, "#prefixes", /round-robin does not go by caches/);
+      await says(page, "#prefixes", /round-robin does not use caches/);
       await opened(page);
-      await says(page, "#sheet-body", /did not go by these prices/);
+      await says(page, "#sheet-body", /does not use these prices/);
     });
   },
 
@@ -282,7 +282,7 @@ const tests = {
       const parts = await page.locator(`.bars li.chosen .stack i`).count();
       assert.equal(parts, Object.values(told.candidates.find((it) => it.chosen).terms_ms).filter((it) => it > 0).length);
       assert.match(await text(page, ".because"), new RegExp(`[Ww]orker ${told.worker} `));
-      await says(page, "#sheet-body", /round-robin would have gone to/);
+      await says(page, "#sheet-body", /round-robin would have picked/);
     });
   },
 
@@ -291,7 +291,7 @@ const tests = {
       clearInterval(mock.timer);
       await live(page);
       mock.tell();
-      await rows(page).first().getByText("open").waitFor();
+      await rows(page).first().getByText("in flight").waitFor();
       await rows(page).first().click();
       await says(page, "#sheet-body", /The first token is expected after/);
       mock.tell();
@@ -342,7 +342,7 @@ const tests = {
       await page.keyboard.press("ArrowDown");
       await page.keyboard.press("ArrowDown");
       assert.equal(await focused(), shownRows[2]);
-      await says(page, "#decisions-note", /Held while you read/);
+      await says(page, "#decisions-note", /Paused while you read/);
       await page.keyboard.press("Enter");
       await page.locator(".bars li").first().waitFor();
       await says(page, "#sheet-title", new RegExp(`Decision ${shownRows[2]}`));
@@ -354,7 +354,7 @@ const tests = {
     });
   },
 
-  async explanations_come_on_focus_and_leave_on_escape() {
+  async tooltips_come_on_focus_and_leave_on_escape() {
     await shown({}, async (page) => {
       const trust = page.locator("tr[data-worker=\"0\"] td:nth-child(8) .tag");
       await trust.focus();
@@ -385,10 +385,10 @@ const tests = {
       await page.locator("#decisions-worker").selectOption("1");
       await until("only those that fit are left", async () => {
         const all = await rows(page).allInnerTexts();
-        return all.length > 0 && all.every((it) => it.includes("9002") && it.includes("holds the most"));
+        return all.length > 0 && all.every((it) => it.includes("9002") && it.includes("longest cached prefix"));
       });
       await page.locator("#decisions-why").selectOption("dice");
-      await says(page, "#decisions-empty", /No decision fits/);
+      await says(page, "#decisions-empty", /No decision matches/);
     });
   },
 
@@ -434,7 +434,7 @@ const tests = {
     });
   },
 
-  async what_fails_is_said_where_it_was_done() {
+  async an_error_is_shown_beside_the_button() {
     await shown({}, async (page, mock) => {
       mock.failing = "the worker is leaving already";
       await page.locator("tr[data-worker=\"1\"] .drain").click();
@@ -449,14 +449,6 @@ const tests = {
       await page.locator("tr[data-worker=\"1\"] .drain").click();
       await until("it drains with the right key", () => mock.router.workers[1].draining);
     }, { visitor: { allow: [REFUSED] } });
-  },
-
-  async where_nothing_may_be_changed_the_buttons_say_so() {
-    await shown({ readonly: true }, async (page) => {
-      await page.locator("tr[data-worker=\"0\"] .drain").waitFor();
-      await until("they are off", () => page.locator("tr[data-worker=\"0\"] .drain").isDisabled());
-      await says(page, "#workers-sum", /nothing can be changed from here/);
-    });
   },
 
   async dark_is_a_switch_that_is_remembered() {

@@ -69,14 +69,14 @@ async fn decided(url: &str, key: &str) -> String {
                 return ran.printed;
             }
             // Not yet, and for no other reason.
-            ran.check(1, "no decision \"1\" is remembered");
+            ran.check(1, "no decision \"1\" is kept");
         }
     })
     .await
 }
 
 #[tokio::test]
-async fn top_prints_a_picture_of_a_running_router() {
+async fn top_prints_the_state_of_a_running_router() {
     let (_demo, url, key) = demo().await;
     decided(&url, &key).await;
     let page = format!("{url}/#key={key}");
@@ -131,10 +131,14 @@ async fn explain_says_where_a_request_would_go_and_where_one_went() {
     let object: Value = serde_json::from_str(ran.good()).unwrap();
     assert_eq!((&object["number"], &object["candidates_total"]), (&Value::Null, &2.into()));
     for (args, input, said) in [
-        (&["--path", "/v1/nothing"][..], body.as_str(), "refused: \"/v1/nothing\" is no API of ours"),
+        (
+            &["--path", "/v1/nothing"][..],
+            body.as_str(),
+            "refused: \"/v1/nothing\" is not an API of this router",
+        ),
         (&[], r#"{"model": "nobody", "messages": [{"role": "user", "content": "x"}]}"#, "not served here"),
         (&[], "{", "refused: "),
-        (&["--decision", "999999"], "", "no decision \"999999\" is remembered"),
+        (&["--decision", "999999"], "", "no decision \"999999\" is kept"),
     ] {
         maitre(&[&["explain", "--url", &url], args].concat(), &key, input).await.check(1, said);
     }
@@ -149,7 +153,7 @@ async fn explain_says_where_a_request_would_go_and_where_one_went() {
 }
 
 #[tokio::test]
-async fn a_router_that_cannot_be_asked_is_told_as_what_it_is() {
+async fn a_router_that_cannot_be_asked_is_reported_with_the_reason() {
     let (_demo, url, key) = demo().await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", taken.local_addr().unwrap());
@@ -169,6 +173,6 @@ async fn a_router_that_cannot_be_asked_is_told_as_what_it_is() {
             assert!(!ran.said.contains("wrong-and") && !ran.said.contains("mt-"), "a key: {}", ran.said);
         }
     }
-    maitre(&["top", "--url", &url], &key, "").await.check(2, "no terminal; write --once");
+    maitre(&["top", "--url", &url], &key, "").await.check(2, "no terminal; add --once");
     maitre(&["top", "--once", "--interval", "5"], &key, "").await.check(2, "has no unit");
 }

@@ -68,7 +68,7 @@ impl Outcome {
             Outcome::Answered => "answered",
             Outcome::Failed => "failed",
             Outcome::BrokeOff => "broke-off",
-            Outcome::Left => "left",
+            Outcome::Left => "disconnected",
             Outcome::Declined => "declined",
             Outcome::Recalled => "recalled",
             Outcome::Asked => "asked",

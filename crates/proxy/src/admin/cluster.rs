@@ -1,52 +1,51 @@
-//! The other routers, as an operator sees them.
+//! The routers of the cluster as views.
 
 use maitre_base::Instant;
 use maitre_cluster::PeerState;
 use maitre_dispatch::Brain;
-use serde_json::{Value, json};
+use maitre_views::cluster::{ClusterView, RouterView};
 
 use super::decisions::millis;
 use crate::cluster::{Router, Seen};
 use crate::house::RouterState;
 
-/// Null where there is one router only.
-pub(super) fn view(house: &RouterState) -> Value {
-    let Some(seen) = house.cluster.as_deref() else { return Value::Null };
-    show(seen, house.now(), house.look(Brain::limit_share))
+/// None where there is one router only.
+pub(super) fn view(router: &RouterState) -> Option<ClusterView> {
+    let seen = router.cluster.as_deref()?;
+    Some(cluster_view(seen, router.now(), router.look(Brain::limit_share)))
 }
 
-fn show(seen: &Seen, now: Instant, limit_share: f64) -> Value {
+fn cluster_view(seen: &Seen, now: Instant, limit_share: f64) -> ClusterView {
     let (shown, status) = (seen.shown(), seen.status());
-    let dropped = status.dropped + shown.undelivered + shown.numbers.dropped + shown.untold;
-    json!({
-        "via": seen.via,
-        "name": seen.name,
-        "connected": status.connected,
-        "trouble": status.trouble.as_ref().or(shown.trouble.as_ref()),
-        "warm": shown.warm,
-        "limit_share": limit_share,
-        "routers": shown.routers.iter().map(|it| router(it, now)).collect::<Vec<_>>(),
-        "bytes_out": status.bytes_out,
-        "bytes_in": status.bytes_in,
-        "dropped": dropped,
-        "repairs": shown.numbers.repairs,
-    })
+    ClusterView {
+        via: seen.via.into(),
+        name: seen.name.clone().into(),
+        connected: status.connected,
+        error: status.trouble.or(shown.trouble).map(Into::into),
+        synced: shown.warm,
+        limit_share: Some(limit_share),
+        routers: shown.routers.iter().map(|it| router_view(it, now)).collect(),
+        bytes_out: status.bytes_out,
+        bytes_in: status.bytes_in,
+        dropped: status.dropped + shown.undelivered + shown.numbers.dropped + shown.untold,
+        repairs: shown.numbers.repairs,
+    }
 }
 
-fn router(it: &Router, now: Instant) -> Value {
-    let heard = if it.is_self { 0 } else { now.since(it.heard).as_millis() as u64 };
-    json!({
-        "name": it.name,
-        "self": it.is_self,
-        "state": match it.standing {
-            PeerState::Live => "live",
-            PeerState::Lost => "lost",
+fn router_view(it: &Router, now: Instant) -> RouterView {
+    let last_seen_ms = if it.is_self { 0 } else { now.since(it.heard).as_millis() as u64 };
+    RouterView {
+        name: it.name.clone().into(),
+        is_self: it.is_self,
+        state: match it.standing {
+            PeerState::Live => "live".into(),
+            PeerState::Lost => "lost".into(),
         },
-        "lag_ms": it.lag.map(|it| millis(it.as_secs_f64())),
-        "served": it.served,
-        "open": it.open,
-        "share": it.share,
-        "heard_ms": heard,
-        "incarnation": it.incarnation.0,
-    })
+        lag_ms: it.lag.map(|it| millis(it.as_secs_f64())),
+        served: it.served,
+        in_flight: it.open.into(),
+        share: it.share,
+        last_seen_ms: Some(last_seen_ms),
+        incarnation: it.incarnation.0,
+    }
 }

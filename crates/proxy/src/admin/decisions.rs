@@ -1,4 +1,4 @@
-//! Decisions as an operator reads them: a line each, or one with all that was weighed.
+//! Decisions as views: a summary each, or one with every candidate.
 
 use std::fmt::Write as _;
 
@@ -7,65 +7,63 @@ use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{Considered, Decision, Outcome};
 use maitre_policy::least_delay::Terms;
 use maitre_policy::{Candidate, Pace};
-use serde_json::{Value, json};
+use maitre_views::decision::{
+    CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PriceTerms, ShadowChoice,
+};
+use maitre_views::text::Text;
+use maitre_views::worker::Rates;
 
 use crate::house::RouterState;
 use crate::refuse::{Wrong, echo};
 
-/// Most decisions in one answer, how many there are if nobody says, and in one event of the stream.
+/// Decisions in one answer: at most, and unless the query has a limit; and in one event of the stream.
 const LIMIT_MAX: usize = 1_000;
 const LIMIT: usize = 100;
-const NEWS_MAX: usize = 50;
+const EVENT_MAX: usize = 50;
 
-/// How far the decisions have come: what is after it is new.
-pub(super) fn revision(house: &RouterState) -> u64 {
-    house.look(|brain| brain.decisions().revision())
+/// The revision of the newest change: a stream begins after it.
+pub(super) fn revision(router: &RouterState) -> u64 {
+    router.look(|brain| brain.decisions().revision())
 }
 
-/// What was decided, or ended, since `told`; which is moved on.
-pub(super) fn news(house: &RouterState, told: &mut u64) -> Option<Value> {
-    let (decisions, skipped) = house.look(|brain| {
-        let changed = brain.decisions().changed(*told, NEWS_MAX);
-        *told = changed.revision;
+/// Decisions made, or whose request ended, since `revision`, which is moved on.
+pub(super) fn changes(router: &RouterState, revision: &mut u64) -> Option<DecisionEvent> {
+    let (decisions, skipped) = router.look(|brain| {
+        let changed = brain.decisions().changed(*revision, EVENT_MAX);
+        *revision = changed.revision;
         (changed.decisions.into_iter().cloned().collect::<Vec<_>>(), changed.skipped)
     });
-    if decisions.is_empty() {
-        return None;
-    }
-    let shown = decisions.iter().map(|it| summary(house, it));
-    Some(json!({ "skipped": skipped, "decisions": shown.collect::<Vec<_>>() }))
+    let decisions: Vec<DecisionSummary> = decisions.iter().map(|it| summary(router, it)).collect();
+    (!decisions.is_empty()).then_some(DecisionEvent { decisions, skipped })
 }
 
-/// What a reader of the list wants.
+/// The query of the list.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted<'a> {
+struct DecisionFilter<'a> {
     limit: Option<usize>,
     before: Option<u64>,
     worker: Option<u32>,
     why: Option<&'a str>,
 }
 
-impl Wanted<'_> {
-    fn read(query: &str) -> Result<Wanted<'_>, Wrong> {
-        let mut wanted = Wanted::default();
+impl DecisionFilter<'_> {
+    fn read(query: &str) -> Result<DecisionFilter<'_>, Wrong> {
+        let mut filter = DecisionFilter::default();
         for pair in query.split('&').filter(|it| !it.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let bad = || Wrong::Bad(format!("`{}` is \"{}\"; write a whole number", echo(key), echo(value)));
             match key {
-                "limit" => wanted.limit = Some(value.parse().map_err(|_| bad())?),
-                "before" => wanted.before = Some(value.parse().map_err(|_| bad())?),
-                "worker" => wanted.worker = Some(value.parse().map_err(|_| bad())?),
-                "why" => wanted.why = Some(value),
+                "limit" => filter.limit = Some(value.parse().map_err(|_| bad())?),
+                "before" => filter.before = Some(value.parse().map_err(|_| bad())?),
+                "worker" => filter.worker = Some(value.parse().map_err(|_| bad())?),
+                "why" => filter.why = Some(value),
                 _ => {
                     let known = "limit, before, worker and why";
-                    return Err(Wrong::Bad(format!(
-                        "nothing is called `{}` here; known: {known}",
-                        echo(key)
-                    )));
+                    return Err(Wrong::Bad(format!("unknown parameter `{}`; known: {known}", echo(key))));
                 }
             }
         }
-        Ok(wanted)
+        Ok(filter)
     }
 
     fn passes(&self, decision: &Decision) -> bool {
@@ -75,133 +73,131 @@ impl Wanted<'_> {
     }
 }
 
-pub(super) fn list(house: &RouterState, query: &str) -> Result<Value, Wrong> {
-    let wanted = Wanted::read(query)?;
-    let limit = wanted.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
-    let decisions: Vec<Decision> = house.look(|brain| {
-        let recent = brain.decisions().recent(limit, |it| wanted.passes(it));
+pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, Wrong> {
+    let filter = DecisionFilter::read(query)?;
+    let limit = filter.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+    let decisions: Vec<Decision> = router.look(|brain| {
+        let recent = brain.decisions().recent(limit, |it| filter.passes(it));
         recent.into_iter().cloned().collect()
     });
-    Ok(json!({ "decisions": decisions.iter().map(|it| summary(house, it)).collect::<Vec<_>>() }))
+    Ok(DecisionList { decisions: decisions.iter().map(|it| summary(router, it)).collect() })
 }
 
-/// By its number, or by the id of the request it was about.
-pub(super) fn one(house: &RouterState, part: &str) -> Result<Value, Wrong> {
+/// By its number, or by the id of its request.
+pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Wrong> {
     let number = part.parse::<u64>().ok();
-    let request = house.ids.find(part);
+    let request = router.ids.find(part);
     let find = |brain: &Brain| {
         let decisions = brain.decisions();
         let named = request.and_then(|it| decisions.of(it));
         named.or_else(|| decisions.get(number?)).cloned()
     };
-    match house.look(find) {
-        Some(decision) => Ok(whole(house, &decision)),
+    match router.look(find) {
+        Some(decision) => Ok(detail(router, &decision)),
         None => Err(Wrong::Unknown(format!(
-            "no decision \"{}\" is remembered; `decisions.kept` in the settings says how many are",
+            "no decision \"{}\" is kept; `decisions.kept` in the settings says how many are",
             echo(part)
         ))),
     }
 }
 
-fn summary(house: &RouterState, decision: &Decision) -> Value {
-    let settings = house.settings();
+fn summary(router: &RouterState, decision: &Decision) -> DecisionSummary {
+    let settings = router.settings();
     let class = settings.brain.queue.classes.get(decision.class.index());
-    let tokens = |it: Option<u64>| json!(it);
-    json!({
-        "number": Some(decision.number).filter(|&it| it > 0),
-        "id": house.ids.of(decision.request),
-        "at_ms": house.clock.unix_ms_at(decision.at),
-        "model": model(house, decision),
-        "strategy": decision.strategy.to_string(),
-        "class": class.map(|it| it.name.as_str()),
-        "tenant": tenant(house, decision.tenant),
-        "worker": decision.worker.0,
-        "url": decision.chosen().and_then(|it| url(house, &it.candidate)),
-        "why": decision.why.name(),
-        "attempt": decision.attempt,
-        "waited_ms": millis(decision.waited.as_secs_f64()),
-        "prompt_tokens": decision.ask.prefill.0,
-        "answer_tokens": decision.ask.decode.0,
-        "held_tokens": decision.held.map(|it| it.0),
-        "predicted_ttft_ms": decision.predicted.map(millis),
-        "actual_ttft_ms": decision.first_token.map(|it| millis(it.as_secs_f64())),
-        "cached_tokens": tokens(decision.counted.cached),
-        "outcome": decision.outcome.name(),
-    })
+    DecisionSummary {
+        number: Some(decision.number).filter(|&it| it > 0),
+        id: router.ids.of(decision.request).map(|it| it.to_string().into()),
+        at_ms: router.clock.unix_ms_at(decision.at),
+        model: model(router, decision),
+        strategy: decision.strategy.to_string().into(),
+        class: class.map(|it| it.name.clone().into()),
+        tenant: tenant(router, decision.tenant),
+        worker: decision.worker.0,
+        url: decision.chosen().and_then(|it| url(router, &it.candidate)),
+        why: decision.why.name().into(),
+        attempt: decision.attempt,
+        waited_ms: millis(decision.waited.as_secs_f64()),
+        prompt_tokens: decision.ask.prefill.0,
+        answer_tokens: decision.ask.decode.0,
+        expected_cached_tokens: decision.held.map(|it| it.0),
+        predicted_ttft_ms: decision.predicted.map(millis),
+        actual_ttft_ms: decision.first_token.map(|it| millis(it.as_secs_f64())),
+        cached_tokens: decision.counted.cached,
+        outcome: decision.outcome.name().into(),
+    }
 }
 
-pub(super) fn whole(house: &RouterState, decision: &Decision) -> Value {
-    let mut shown = summary(house, decision);
-    shown["total_ms"] = json!(decision.total.map(|it| millis(it.as_secs_f64())));
-    shown["actual_answer_tokens"] = json!(decision.counted.answer);
-    shown["actual_prompt_tokens"] = json!(decision.counted.prompt);
-    shown["would_wait"] = json!(decision.outcome == Outcome::WouldWait);
-    shown["candidates_total"] = json!(decision.candidates_total);
-    let candidates = decision.candidates.iter().map(|it| candidate(house, decision, it));
-    shown["candidates"] = json!(candidates.collect::<Vec<_>>());
-    let shadows = decision.shadows.iter().map(|it| {
-        json!({
-            "strategy": it.strategy.to_string(),
-            "worker": it.worker.0,
-            "url": url_of(house, it.worker, it.key),
-            "why": it.why.name(),
-            "differs": it.worker != decision.worker,
-            "price_ms": millis(it.price),
-            "ttft_ms": millis(it.ttft),
-        })
+pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetail {
+    let shadows = decision.shadows.iter().map(|it| ShadowChoice {
+        strategy: it.strategy.to_string().into(),
+        worker: it.worker.0,
+        url: url_of(router, it.worker, it.key),
+        why: it.why.name().into(),
+        differs: it.worker != decision.worker,
+        price_ms: Some(millis(it.price)),
+        ttft_ms: Some(millis(it.ttft)),
     });
-    shown["shadows"] = json!(shadows.collect::<Vec<_>>());
-    shown
+    DecisionDetail {
+        summary: summary(router, decision),
+        total_ms: decision.total.map(|it| millis(it.as_secs_f64())),
+        actual_answer_tokens: decision.counted.answer,
+        actual_prompt_tokens: decision.counted.prompt,
+        would_wait: decision.outcome == Outcome::WouldWait,
+        candidates_total: decision.candidates_total as u64,
+        candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
+        shadows: shadows.collect(),
+    }
 }
 
-fn candidate(house: &RouterState, decision: &Decision, considered: &Considered) -> Value {
+fn candidate(router: &RouterState, decision: &Decision, considered: &Considered) -> CandidateView {
     let it = &considered.candidate;
-    json!({
-        "worker": it.worker.0,
-        "url": url(house, it),
-        "chosen": it.worker == decision.worker,
-        "held_tokens": it.held.0,
-        "held_slow_tokens": it.held_below.0,
-        "prefill_tokens": it.promised.prefill.0,
-        "decode_tokens": it.promised.decode.0,
-        "requests": it.requests,
-        "prefilling": it.promised.prefilling,
-        "share": it.share,
-        "opening": considered.opening.name(),
-        "rates": rates(&it.pace),
-        "ttft_ms": considered.ttft.map(millis),
-        "price_ms": millis(considered.price),
-        "terms_ms": terms(&considered.terms(&decision.ask)),
-    })
+    CandidateView {
+        worker: it.worker.0,
+        url: url(router, it),
+        chosen: it.worker == decision.worker,
+        cached_tokens: it.held.0,
+        cached_slow_tokens: it.held_below.0,
+        prefill_tokens: it.promised.prefill.0,
+        decode_tokens: it.promised.decode.0,
+        requests: it.requests,
+        prefilling: it.promised.prefilling,
+        share: it.share,
+        can_start: considered.opening.name().into(),
+        rates: rates(&it.pace, it.requests),
+        ttft_ms: considered.ttft.map(millis),
+        price_ms: millis(considered.price),
+        terms_ms: terms(&considered.terms(&decision.ask)),
+    }
 }
 
-fn rates(pace: &Pace) -> Value {
-    json!({
-        "prefill_tokens_per_s": 1.0 / pace.prefill_token.max(1e-9),
-        "floor_ms": millis(pace.floor),
-        "step_ms": millis(pace.step),
-        "step_per_request_ms": millis(pace.step_request),
-    })
+fn rates(pace: &Pace, requests: u32) -> Rates {
+    Rates {
+        prefill_tokens_per_s: 1.0 / pace.prefill_token.max(1e-9),
+        floor_ms: millis(pace.floor),
+        step_ms: millis(pace.step),
+        step_per_request_ms: millis(pace.step_request),
+        step_now_ms: millis(pace.step + pace.step_request * f64::from(requests.max(1))),
+    }
 }
 
-fn terms(terms: &Terms) -> Value {
+fn terms(terms: &Terms) -> PriceTerms {
     let Terms { wait, floor, prefill, behind, pushed, others, answer, room, adapter } = *terms;
-    json!({
-        "wait": millis(wait),
-        "floor": millis(floor),
-        "prefill": millis(prefill),
-        "behind": millis(behind),
-        "pushed": millis(pushed),
-        "others": millis(others),
-        "answer": millis(answer),
-        "room": millis(room),
-        "adapter": millis(adapter),
-    })
+    PriceTerms {
+        wait: millis(wait),
+        floor: millis(floor),
+        prefill: millis(prefill),
+        behind: millis(behind),
+        pushed: millis(pushed),
+        others: millis(others),
+        answer: millis(answer),
+        room: millis(room),
+        adapter: millis(adapter),
+    }
 }
 
-/// For a response header: who was asked, the cheapest first, and what each would have cost.
-pub(crate) fn compact(house: &RouterState, decision: &Decision) -> String {
-    /// Workers that are listed: more would not fit a header that everybody passes on.
+/// For a response header: the candidates, cheapest first, and what each would have cost.
+pub(crate) fn compact(router: &RouterState, decision: &Decision) -> String {
+    /// Candidates listed. Chosen: about 800 bytes, which common proxies accept in a header.
     const SHOWN: usize = 8;
     let mut text = format!("decision={} strategy={}", decision.number, decision.strategy);
     if let Some(predicted) = decision.predicted {
@@ -214,7 +210,7 @@ pub(crate) fn compact(house: &RouterState, decision: &Decision) -> String {
         let _ = write!(
             text,
             "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
-            url(house, candidate).unwrap_or_default(),
+            url(router, candidate).unwrap_or_default(),
             candidate.held.0,
             candidate.promised.prefill.0,
             candidate.requests,
@@ -223,34 +219,32 @@ pub(crate) fn compact(house: &RouterState, decision: &Decision) -> String {
     text
 }
 
-fn url(house: &RouterState, candidate: &Candidate) -> Option<String> {
-    url_of(house, candidate.worker, candidate.key)
+fn url(router: &RouterState, candidate: &Candidate) -> Option<Text> {
+    url_of(router, candidate.worker, candidate.key)
 }
 
-/// None once the worker has left; whoever has its number then is somebody else.
-fn url_of(house: &RouterState, worker: WorkerId, key: u64) -> Option<String> {
-    house.link(worker).filter(|it| it.key == key).map(|it| it.url.clone())
+/// None once the worker has left: another worker may have its number by then.
+fn url_of(router: &RouterState, worker: WorkerId, key: u64) -> Option<Text> {
+    router.link(worker).filter(|it| it.key == key).map(|it| it.url.clone().into())
 }
 
-fn model(house: &RouterState, decision: &Decision) -> Option<String> {
+fn model(router: &RouterState, decision: &Decision) -> Option<Text> {
     let model = decision.model?;
-    house.look(|brain| brain.fleet().name(model).map(|it| it.to_string()))
+    router.look(|brain| brain.fleet().name(model).map(|it| it.to_string().into()))
 }
 
-/// As much of a tenant as may be shown: a name may be a key.
-fn tenant(house: &RouterState, tenant: TenantId) -> Option<String> {
-    let settings = house.settings();
+/// The tenant, masked: its name may be a key.
+fn tenant(router: &RouterState, tenant: TenantId) -> Option<Text> {
+    let settings = router.settings();
     let known = settings.brain.queue.tenants.get(&tenant);
-    match tenant {
-        TenantId(0) => None,
-        _ => Some(known.map_or_else(
-            || format!("{:08x}", tenant.0 >> 32),
-            |it| maitre_queue::settings::masked(&it.name),
-        )),
-    }
+    let masked = || match known {
+        Some(known) => maitre_queue::settings::masked(&known.name),
+        None => format!("{:08x}", tenant.0 >> 32),
+    };
+    (tenant != TenantId(0)).then(|| masked().into())
 }
 
-/// Seconds as milliseconds, to the microsecond: more digits would say more than is known.
+/// Seconds as milliseconds, rounded to the microsecond: further digits would mean nothing.
 pub(super) fn millis(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e3
 }
@@ -260,12 +254,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_is_read_or_told_wrong() {
-        let wanted = Wanted::read("limit=5&worker=2&why=cached").unwrap();
-        assert_eq!((wanted.limit, wanted.worker, wanted.why), (Some(5), Some(2), Some("cached")));
-        assert_eq!(Wanted::read("").unwrap(), Wanted::default());
+    fn a_query_is_read_or_refused_with_what_is_known() {
+        let filter = DecisionFilter::read("limit=5&worker=2&why=cached").unwrap();
+        assert_eq!((filter.limit, filter.worker, filter.why), (Some(5), Some(2), Some("cached")));
+        assert_eq!(DecisionFilter::read("").unwrap(), DecisionFilter::default());
         for (query, part) in [("limit=x", "`limit` is \"x\""), ("page=2", "known: limit, before")] {
-            let Err(Wrong::Bad(said)) = Wanted::read(query) else { panic!("{query}") };
+            let Err(Wrong::Bad(said)) = DecisionFilter::read(query) else { panic!("{query}") };
             assert!(said.contains(part), "{said}");
         }
     }

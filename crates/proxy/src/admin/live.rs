@@ -1,7 +1,6 @@
-//! The event stream behind the page: the overview each second, decisions as they are made and as they end.
+//! The event stream: the overview each second, decisions as they are made and as they end.
 //!
-//! Nothing runs for a page that nobody has open: the stream is driven by its connection alone, and what a slow reader
-//! does not take is not made.
+//! The connection drives the stream: without a reader nothing is computed, and a slow reader gets fewer events.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use serde_json::Value;
+use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Out, decisions, is_operator, view};
+use super::{AdminBody, decisions, is_operator, view};
 use crate::house::RouterState;
 use crate::secret::Secret;
 
@@ -23,23 +22,27 @@ use crate::secret::Secret;
 const EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) struct Live {
-    house: Arc<RouterState>,
-    /// What was shown for it: a stream lasts for hours, and its key may not.
+    router: Arc<RouterState>,
+    /// The key it was opened with: a stream can outlast its key.
     key: Secret,
-    /// One of the few places for streams.
-    _place: OwnedSemaphorePermit,
+    /// One of `STREAMS_MAX`.
+    _permit: OwnedSemaphorePermit,
     ticks: Interval,
     turn: u64,
-    /// How far it has told of decisions.
-    told: u64,
+    /// Of the last decision that was sent.
+    revision: u64,
 }
 
-pub(super) fn begin(house: &Arc<RouterState>, key: Secret, place: OwnedSemaphorePermit) -> Response<Out> {
+pub(super) fn begin(
+    router: &Arc<RouterState>,
+    key: Secret,
+    permit: OwnedSemaphorePermit,
+) -> Response<AdminBody> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let told = decisions::revision(house);
-    let live = Live { house: house.clone(), key, _place: place, ticks, turn: 0, told };
-    let mut response = Response::new(Out::Live(Box::new(live)));
+    let revision = decisions::revision(router);
+    let live = Live { router: router.clone(), key, _permit: permit, ticks, turn: 0, revision };
+    let mut response = Response::new(AdminBody::Live(Box::new(live)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -47,19 +50,19 @@ pub(super) fn begin(house: &Arc<RouterState>, key: Secret, place: OwnedSemaphore
 }
 
 impl Live {
-    /// The next events; none once the house closes, or the key that was shown is no longer the one.
+    /// The next events; none once the router stops, or the key is no longer valid.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             ready!(self.ticks.poll_tick(cx));
-            if self.house.closing.is_cancelled() || !is_operator(&self.house, &self.key) {
+            if self.router.closing.is_cancelled() || !is_operator(&self.router, &self.key) {
                 return Poll::Ready(None);
             }
             let mut events = String::new();
             if self.turn.is_multiple_of(2) {
-                event(&mut events, "overview", &view::overview(&self.house));
+                event(&mut events, "overview", &view::overview(&self.router));
             }
-            if let Some(news) = decisions::news(&self.house, &mut self.told) {
-                event(&mut events, "decisions", &news);
+            if let Some(changes) = decisions::changes(&self.router, &mut self.revision) {
+                event(&mut events, "decisions", &changes);
             }
             self.turn += 1;
             if !events.is_empty() {
@@ -69,7 +72,9 @@ impl Live {
     }
 }
 
-fn event(out: &mut String, name: &str, data: &Value) {
-    // Writing to a string cannot fail, and JSON has no line breaks.
+/// `name` is a field of `LiveEvents`.
+fn event(out: &mut String, name: &str, data: &impl Serialize) {
+    // Views always serialize, without line breaks; writing to a string cannot fail.
+    let data = serde_json::to_string(data).unwrap_or_default();
     let _ = write!(out, "event: {name}\ndata: {data}\n\n");
 }

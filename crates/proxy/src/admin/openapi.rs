@@ -1,124 +1,161 @@
-//! The admin API as an OpenAPI document, made from its table.
+//! The admin API as an OpenAPI document, from the table of routes and the shapes of the views.
 
+use maitre_views::error::ErrorBody;
+use maitre_views::schema::{FieldShape, ObjectShape, Shape, View as _};
 use serde_json::{Map, Value, json};
 
-use super::route::{ROWS, Row};
+use super::route::{Action, ROUTES, Route};
 
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for row in ROWS {
-        let path = paths.entry(row.path).or_insert_with(|| json!({}));
-        path[row.method.name().to_lowercase()] = operation(row);
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_lowercase()] = operation(route);
     }
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Maitre admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "What an operator can see and change of a running router. Times are milliseconds, sizes tokens, ratios from 0 to 1; null means that nobody knows.",
+            "description": "What an operator can see and change of a running router. Times are milliseconds, sizes tokens, ratios from 0 to 1; null means unknown.",
         },
         "security": [{ "key": [] }],
         "paths": paths,
         "components": {
-            "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "description": "The admin key: `admin_key` in the settings, or the one that was printed at the start." } },
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "description": "The admin key: `admin_key` in the settings, or the one printed at the start." } },
             "schemas": schemas(),
         },
     })
 }
 
-fn operation(row: &Row) -> Value {
-    let parameters: Vec<Value> = path_parameter(row)
+fn operation(route: &Route) -> Value {
+    let parameters: Vec<Value> = path_parameter(route)
         .into_iter()
-        .chain(row.query.iter().map(|(name, what)| {
-            json!({ "name": name, "in": "query", "required": false, "description": what, "schema": { "type": "string" } })
+        .chain(route.query.iter().map(|(name, doc)| {
+            json!({ "name": name, "in": "query", "required": false, "description": doc, "schema": { "type": "string" } })
         }))
         .collect();
-    let media = if row.gives == "Live" { "text/event-stream" } else { "application/json" };
-    let error = json!({ "description": "Why not", "content": { "application/json": { "schema": reference("Error") } } });
+    let media = if route.action == Action::Live { "text/event-stream" } else { "application/json" };
+    let error = json!({ "description": "Refused", "content": { "application/json": { "schema": schema(ErrorBody::SHAPE) } } });
     let mut operation = json!({
-        "operationId": format!("{:?}{}", row.action, if row.path.starts_with("/admin/v1") { "" } else { "Short" }),
-        "summary": row.does,
+        "operationId": format!("{:?}{}", route.action, if route.path.starts_with("/admin/v1") { "" } else { "Short" }),
+        "summary": route.doc,
         "parameters": parameters,
         "responses": {
-            "2XX": { "description": "Done", "content": { media: { "schema": reference(row.gives) } } },
+            "2XX": { "description": "Done", "content": { media: { "schema": schema(route.gives) } } },
             "401": error.clone(),
             "4XX": error,
         },
     });
-    if let Some(schema) = row.takes {
+    if let Some(shape) = route.takes {
         operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": reference(schema) } } });
+            json!({ "required": true, "content": { "application/json": { "schema": schema(shape) } } });
     }
     operation
 }
 
-fn path_parameter(row: &Row) -> Option<Value> {
-    let (_, rest) = row.path.split_once('{')?;
+fn path_parameter(route: &Route) -> Option<Value> {
+    let (_, rest) = route.path.split_once('{')?;
     let (name, _) = rest.split_once('}')?;
     Some(json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
 }
 
-fn reference(schema: &str) -> Value {
-    json!({ "$ref": format!("#/components/schemas/{schema}") })
+/// Every object that a route takes or gives, and what those are made of.
+pub(crate) fn objects() -> Vec<&'static ObjectShape> {
+    let named = ROUTES.iter().flat_map(|it| it.takes.into_iter().chain([it.gives]));
+    let mut pending: Vec<&ObjectShape> = named.chain([ErrorBody::SHAPE]).filter_map(Shape::object).collect();
+    let mut found: Vec<&ObjectShape> = Vec::new();
+    while let Some(object) = pending.pop() {
+        if !found.iter().any(|it| (it.name, it.doc) == (object.name, object.doc)) {
+            pending.extend(object.parts());
+            found.push(object);
+        }
+    }
+    found
 }
 
-fn schemas() -> Value {
-    let object = |what: &str| json!({ "type": "object", "description": what });
-    let list = |name: &str, of: Value| json!({ "type": "object", "required": [name], "properties": { name: { "type": "array", "items": of } } });
-    json!({
-        "Error": {
-            "type": "object",
-            "required": ["error"],
-            "properties": { "error": { "type": "object", "required": ["code", "message"], "properties": { "code": { "type": "string" }, "message": { "type": "string" } } } },
-        },
-        "Overview": object("`workers`, `queue`, `totals`, `now`, `prediction`, `shadows`, `prefixes`, `cluster`, and how the router is."),
-        "History": object("Lists of equal length, oldest first: `at_ms` and what was measured then; `waiting` has one list a class."),
-        "Live": { "type": "string", "description": "Events `overview` and `decisions`." },
-        "Decision": object("Who was asked, what each would have cost and why, who was chosen, and what came of it."),
-        "Decisions": list("decisions", reference("Decision")),
-        "Request": object("The body of a request, as a client would send it."),
-        "Worker": object("State, load, learned rates and trust of one worker."),
-        "Workers": list("workers", reference("Worker")),
-        "NewWorker": { "type": "object", "required": ["url"], "properties": { "url": { "type": "string", "examples": ["http://10.0.0.9:8000?events=5557"] } } },
-        "Removed": { "type": "object", "required": ["removed"], "properties": { "removed": { "type": "string" } } },
-        "Weight": { "type": "object", "required": ["weight"], "properties": { "weight": { "type": "number", "minimum": 0.01, "maximum": 100 } } },
-        "Strategies": object("`known`: all names; `strategy`: the one in use; `strategies`: models that go by another."),
-        "Strategy": { "type": "object", "properties": { "strategy": { "type": "string" }, "strategies": { "type": "object", "additionalProperties": { "type": "string" } } } },
-        "Config": { "type": "object", "required": ["toml"], "properties": { "toml": { "type": "string" } } },
-        "Reloaded": object("`changed`: keys that took effect; `restart`: keys that take effect at the next start; `added` and `removed`: workers."),
-        "Index": object("`bytes`, and of each worker the blocks it holds."),
-        "Cluster": json!({ "type": ["object", "null"], "description": "`via`, `name`, `connected`, `trouble`, `warm`, `limit_share`, and all `routers`; null where there is one router only." }),
-        "Log": { "type": "object", "required": ["level"], "properties": { "level": { "type": "string", "examples": ["info", "maitre_proxy=debug"] } } },
-        "Document": object("OpenAPI 3.1."),
-    })
+fn schemas() -> Map<String, Value> {
+    objects().into_iter().map(|it| (it.name.to_owned(), object(it))).collect()
+}
+
+fn object(object: &ObjectShape) -> Value {
+    let properties: Map<String, Value> =
+        object.fields.iter().map(|it| (it.name.to_owned(), property(it))).collect();
+    // The router sends every field. Of a request, one that may be null may be missing too.
+    let is_request =
+        ROUTES.iter().filter_map(|it| it.takes.and_then(Shape::object)).any(|it| it.name == object.name);
+    let is_optional = |it: &FieldShape| is_request && matches!(it.shape, Shape::Nullable(_));
+    let required: Vec<&str> = object.fields.iter().filter(|it| !is_optional(it)).map(|it| it.name).collect();
+    let mut schema = json!({ "type": "object", "description": object.doc.trim(), "properties": properties });
+    schema["required"] = json!(required);
+    if let Some(base) = object.base {
+        schema["allOf"] = json!([reference(base)]);
+    }
+    schema
+}
+
+fn property(field: &FieldShape) -> Value {
+    let mut schema = schema(field.shape);
+    if !field.doc.is_empty() {
+        schema["description"] = json!(field.doc.trim());
+    }
+    schema
+}
+
+fn schema(shape: &Shape) -> Value {
+    match shape {
+        Shape::Boolean => json!({ "type": "boolean" }),
+        Shape::Integer => json!({ "type": "integer" }),
+        Shape::Number => json!({ "type": "number" }),
+        Shape::Text => json!({ "type": "string" }),
+        Shape::Nullable(inner) => json!({ "anyOf": [schema(inner), { "type": "null" }] }),
+        Shape::List(inner) => json!({ "type": "array", "items": schema(inner) }),
+        Shape::Map(inner) => json!({ "type": "object", "additionalProperties": schema(inner) }),
+        Shape::Object(object) => reference(object),
+    }
+}
+
+fn reference(object: &ObjectShape) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{}", object.name) })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn every_row_is_there_and_every_schema_it_names() {
+    fn every_route_and_every_schema_it_names_is_in_the_document() {
         let document = document();
         let text = document.to_string();
-        for row in ROWS {
-            assert!(
-                document["paths"][row.path][row.method.name().to_lowercase()].is_object(),
-                "{}",
-                row.path
-            );
-            for schema in row.takes.into_iter().chain([row.gives]) {
-                assert!(document["components"]["schemas"][schema].is_object(), "{schema}");
-            }
+        for route in ROUTES {
+            let method = route.method.as_str().to_lowercase();
+            assert!(document["paths"][route.path][method].is_object(), "{}", route.path);
         }
         let schemas = document["components"]["schemas"].as_object().unwrap();
-        for name in schemas.keys() {
-            assert!(text.contains(&format!("#/components/schemas/{name}\"")), "nobody uses {name}");
-        }
+        let named = text.split("#/components/schemas/").skip(1).filter_map(|it| it.split('"').next());
+        let named: BTreeSet<&str> = named.collect();
+        assert_eq!(named, schemas.keys().map(String::as_str).collect());
+        assert_eq!(objects().len(), schemas.len(), "two views have one name");
     }
 
     #[test]
-    fn operations_have_names_of_their_own() {
+    fn a_schema_has_the_fields_types_and_sentences_of_its_view() {
+        let schemas = schemas();
+        let cluster = &schemas["ClusterView"];
+        assert_eq!(cluster["properties"]["connected"]["type"], "boolean");
+        assert_eq!(cluster["properties"]["routers"]["items"]["$ref"], "#/components/schemas/RouterView");
+        let error = &cluster["properties"]["error"];
+        assert_eq!(error["anyOf"], json!([{ "type": "string" }, { "type": "null" }]));
+        assert_eq!(error["description"], "What is wrong, if an operator has to act.");
+        assert!(schemas["RouterView"]["properties"]["self"].is_object(), "its name on the wire");
+        assert_eq!(schemas["StrategyChange"]["required"], json!([]));
+        assert_eq!(schemas["DecisionDetail"]["allOf"][0]["$ref"], "#/components/schemas/DecisionSummary");
+    }
+
+    #[test]
+    fn operation_ids_are_unique() {
         let document = document();
         let paths = document["paths"].as_object().unwrap();
         let mut names: Vec<&str> = paths

@@ -1,14 +1,14 @@
-// Requests to the admin API. Every failure becomes a `Refused` with a sentence for people.
+// Requests to the admin API. Every failure becomes a `Refused` with a sentence.
 
 import * as key from "./key.js";
 
 const ROOT = "admin/v1/";
 
-// A router on the same machine answers in milliseconds; one that takes this long is not there.
+// A router answers in milliseconds; one that takes this long is not there.
 const PATIENCE_MS = 10_000;
 
 export class Refused extends Error {
-  /** `status` is 0 if there was no answer at all. */
+  /** `status` is 0 if there was no response. */
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -21,12 +21,12 @@ export class Refused extends Error {
 
 const whenKeyFails = [];
 
-/** `callback` is called each time an answer is 401, whoever asked. */
+/** `callback` is called for each response with status 401. */
 export function onKeyRefused(callback) {
   whenKeyFails.push(callback);
 }
 
-/** The raw answer, if it is a success. */
+/** The response, if it is a success. */
 export async function open(method, path, { body, signal } = {}) {
   const headers = { authorization: `Bearer ${key.current()}` };
   if (body !== undefined) headers["content-type"] = "application/json";
@@ -34,7 +34,7 @@ export async function open(method, path, { body, signal } = {}) {
   try {
     answer = await fetch(ROOT + path, { method, headers, signal, cache: "no-store", body: body && JSON.stringify(body) });
   } catch {
-    throw new Refused(0, signal?.aborted ? "no answer in time" : "the router cannot be reached");
+    throw new Refused(0, signal?.aborted ? "the router did not answer in time" : "the router cannot be reached");
   }
   if (answer.ok) return answer;
   const refused = new Refused(answer.status, await reason(answer));
@@ -47,7 +47,7 @@ export async function call(method, path, body) {
   try {
     return await answer.json();
   } catch {
-    throw new Refused(0, "the answer broke off");
+    throw new Refused(0, "the response was cut off");
   }
 }
 
@@ -55,6 +55,6 @@ async function reason(answer) {
   try {
     const { error } = await answer.json();
     if (typeof error?.message === "string") return error.message;
-  } catch { /* Somebody else answered, in a shape of their own. */ }
-  return `answered with status ${answer.status}`;
+  } catch { /* Not the admin API's error body. */ }
+  return `status ${answer.status}`;
 }

@@ -1,10 +1,10 @@
-// One small dialog that asks before something is done, or for a value, and says what went wrong with it.
+// One dialog that asks for a confirmation or a value, and shows what went wrong.
 
 import { byId, setText } from "./dom.js";
 
 /**
- * Opens the dialog with `{title, text, yes, no, label, value}`; `label` makes it ask for a value. `act(value)` does
- * it: the dialog closes when that succeeds, and stays with the message when it throws.
+ * Opens the dialog with `{title, text, yes, no, label, value}`; with a `label` it asks for a value. The dialog closes
+ * when `act(value)` succeeds, and shows the message when it throws.
  */
 export function ask(question, act) {
   const dialog = byId("ask");
@@ -35,7 +35,7 @@ export function ask(question, act) {
   };
   dialog.showModal();
   if (field.hidden) {
-    // Enter must not do what was asked about by accident.
+    // Enter must not confirm by accident.
     byId("ask-no").focus();
   } else {
     value.select();

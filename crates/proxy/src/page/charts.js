@@ -1,6 +1,6 @@
 // Six charts over the same minutes, with one cursor: pointing at one reads all of them.
 //
-// Samples come a second apart: those the router kept, then one with each overview. Whatever is unknown is a gap.
+// Samples come a second apart: those the router kept, then one with each overview. An unknown value is a gap.
 
 import { byId, el, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -44,7 +44,7 @@ export function start() {
   }).observe(byId("charts"));
 }
 
-/** The router's own memory replaces ours: after a lost connection it knows what we missed. */
+/** The router's history replaces ours: after a lost connection it has what we missed. */
 export function load(history) {
   samples = history.at_ms.map((at_ms, index) => ({
     at_ms,
@@ -154,7 +154,7 @@ function clock(at_s) {
   return at_s % 60 === 0 ? text.slice(0, 5) : text;
 }
 
-/** Ends with the newest sample. Not longer than the span, nor than there is something to show, nor less than a minute. */
+/** Ends with the newest sample. At most the span and what there is to show, and at least a minute. */
 function bounds() {
   const end = (samples.at(-1)?.at_ms ?? Date.now()) / 1000;
   const first = (samples[0]?.at_ms ?? Date.now()) / 1000;
@@ -169,7 +169,7 @@ function data(series) {
 
 function draw() {
   if (byId("panel").hidden || window.uPlot === undefined) return;
-  // Classes are the operator's: their lines are made when their names are known, and again if those change.
+  // Classes come from the settings: the charts are built when their names are known, and again if those change.
   if (drawn.length === 0 || classes().join("\n") !== drawnClasses) return build();
   for (const { plot, series } of drawn) plot.setData(data(series));
 }

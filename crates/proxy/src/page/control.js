@@ -1,6 +1,6 @@
-// What an operator does to one worker: drain it, take it back, change its weight.
+// What an operator does to one worker: drain it, resume it, change its weight.
 //
-// Each answer is the worker as it is now, and is shown at once rather than with the next overview.
+// Each response is the worker as it is now; it is shown at once, before the next overview.
 
 import { call } from "./api.js";
 import { ask } from "./ask.js";
@@ -17,8 +17,8 @@ export async function drain(worker, workers) {
   if (others.length > 0 || !takesRequests(worker)) return act();
   return asked({
     title: "Drain the last ready worker?",
-    text: `No worker but ${address(worker.url)} takes requests now. Once it drains, new requests are refused or wait `
-      + "until another one is ready. Those it has go on to their end.",
+    text: `Only ${address(worker.url)} takes requests now. While it drains, new requests are refused or wait until another `
+      + "worker is ready. Requests in flight finish.",
     yes: "Drain it anyway",
     no: "Keep it",
   }, act);
@@ -31,8 +31,7 @@ export function resume(worker) {
 export function weigh(worker) {
   return asked({
     title: `Weight of ${address(worker.url)}`,
-    text: "Its part of the work beside others: 1 is a full one, 0.5 half of that. The learned rates already know how "
-      + "fast it is; a weight is for what they cannot know.",
+    text: "Its part of the work: 1 is a full part, 0.5 is half of that. Its speed is learned and needs no weight.",
     yes: "Set",
     no: "Cancel",
     label: `Weight, ${WEIGHT_MIN} to ${WEIGHT_MAX}`,
@@ -46,7 +45,7 @@ export function weigh(worker) {
   });
 }
 
-/** Resolves with what `act` gave, or null if it was not done. */
+/** Resolves with the result of `act`, or null if it was cancelled. */
 function asked(question, act) {
   return new Promise((resolve) => {
     let result = null;

@@ -1,6 +1,6 @@
-// One decision, opened: who could have taken the request, at which price, and what became of it.
+// One decision: its candidates, their prices, and how the request ended.
 //
-// It has an address of its own, `#decision=17`, and the address is the state: opening sets it, Back closes it.
+// It has an address, `#decision=17`, and the address is the state: opening sets it, Back closes it.
 
 import { call } from "./api.js";
 import { byId, el, plate, setText } from "./dom.js";
@@ -9,7 +9,7 @@ import * as key from "./key.js";
 import * as sentence from "./sentence.js";
 import * as words from "./words.js";
 
-// What differs by less was lost in rounding.
+// Smaller differences come from rounding.
 const SUM_NEAR_MS = 0.5;
 
 let shown = null;
@@ -25,7 +25,7 @@ export function start(list, whenClosed) {
   byId("sheet-newer").addEventListener("click", () => step(-1));
   byId("sheet-older").addEventListener("click", () => step(1));
   sheet.addEventListener("close", leave);
-  // Beside the sheet.
+  // A click beside the sheet.
   sheet.addEventListener("click", (event) => { if (event.target === sheet) sheet.close(); });
   sheet.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1, k: -1, j: 1 }[event.key];
@@ -50,7 +50,7 @@ export function open(number) {
   location.hash = `decision=${number}`;
 }
 
-/** Told again by the stream: the answer is complete, and with it what was measured. */
+/** The stream has a decision again once its request has ended. */
 export function refresh(decisions) {
   if (shown !== null && decisions.some((it) => String(it.number) === shown || it.id === shown)) show(shown);
 }
@@ -74,7 +74,7 @@ async function show(wanted) {
   const sheet = byId("sheet");
   if (isNew) {
     setText(byId("sheet-title"), `Decision ${wanted}`);
-    byId("sheet-body").replaceChildren(el("p.quiet", {}, "One moment."));
+    byId("sheet-body").replaceChildren(el("p.quiet", {}, "Loading…"));
     sheet.scrollTop = 0;
   }
   if (!sheet.open) {
@@ -88,36 +88,32 @@ async function show(wanted) {
   } catch (error) {
     if (error.isKey) return;
     children = [el("p.error", { role: "alert" }, error.status === 404
-      ? `There is no decision ${wanted}, or it is no longer kept: the router remembers only the latest.`
-      : `It could not be fetched: ${error.message}.`)];
+      ? `There is no decision ${wanted}, or it is no longer kept: the router keeps only the latest.`
+      : `It could not be loaded: ${error.message}.`)];
   }
-  // Somebody may have gone on to the next one meanwhile.
+  // Another decision may have been opened meanwhile.
   if (shown !== wanted) return;
-  // A refresh must not throw whoever reads the table back to its beginning.
+  // A refresh keeps the table scrolled as it is.
   const scrolled = sheet.querySelector(".scroll")?.scrollLeft ?? 0;
   byId("sheet-body").replaceChildren(...children);
   const table = sheet.querySelector(".scroll");
   if (table !== null && !isNew) table.scrollLeft = scrolled;
 }
 
-/** Strategies that do not price leave terms out; a worker's share is then a whole one. */
-const whole = (candidate) => ({ ...candidate, terms_ms: candidate.terms_ms ?? {}, share: candidate.share ?? 1 });
-
-function content(told) {
-  const decision = { ...told, candidates: (told.candidates ?? []).map(whole), shadows: told.shadows ?? [] };
+function content(decision) {
   const { candidates } = decision;
   return [
     el("p.meta.quiet", {}, meta(decision)),
     el("p.because", {}, sentence.why(decision)),
     decision.strategy === "least-delay" || candidates.length === 0 ? null
-      : el("p.quiet", {}, `${decision.strategy} did not go by these prices: they are least-delay's, for comparison.`),
+      : el("p.quiet", {}, `${decision.strategy} does not use these prices: they are those of least-delay, for comparison.`),
     el("h3", {}, "Candidates"),
     ...(candidates.length > 0 ? prices(decision) : [el("p.empty", {}, "No candidates were kept for this decision.")]),
     el("h3", {}, "Predicted and actual"),
     el("p", {}, sentence.prediction(decision)),
     timing(decision),
     outcome(decision),
-    el("h3", {}, "What others would have done"),
+    el("h3", {}, "What other strategies would have done"),
     ...shadows(decision),
   ].filter((it) => it !== null);
 }
@@ -145,11 +141,11 @@ function prices(decision) {
   return [bars, legend, table(candidates, used), more].filter((it) => it !== null);
 }
 
-/** One candidate's price as a bar: its parts side by side, as long as they cost. */
+/** One candidate's price as a bar of its terms. */
 function stack(candidate, used, largest) {
   const track = el("span.stack", { "aria-hidden": "true" });
   for (const [term] of used) {
-    // Terms are before the share of a worker that is warming up; the bar is the price.
+    // Terms sum to price times share; the bar is the price.
     const cost = candidate.terms_ms[term] / candidate.share;
     if (!(cost > 0)) continue;
     const part = el(`i.t-${term}`, { "data-tip": `${term} ${format.ms(cost)}` });
@@ -164,28 +160,28 @@ function stack(candidate, used, largest) {
 }
 
 function table(candidates, used) {
-  const head = ["Worker", "holds", ...used.map(([term]) => term), "sum", "price", "TTFT", "requests (prefill)", "begins"];
+  const head = ["Worker", "cached", ...used.map(([term]) => term), "sum", "price", "TTFT", "requests (prefill)", "can start"];
   const rows = candidates.map((it) => {
     const sum = words.TERMS.reduce((total, [term]) => total + (it.terms_ms[term] ?? 0), 0);
-    const slow = it.held_slow_tokens > 0 ? ` +${format.short(it.held_slow_tokens)} slow` : "";
+    const slow = it.cached_slow_tokens > 0 ? ` +${format.short(it.cached_slow_tokens)} slow` : "";
     const differs = typeof it.price_ms === "number" && Math.abs(sum / it.share - it.price_ms) > SUM_NEAR_MS;
     return el(
       it.chosen ? "tr.chosen" : "tr", { "data-candidate": it.worker },
       el("th", { scope: "row" }, plate(it.worker, it.url), it.chosen ? el("span.hidden", {}, " chosen") : null),
-      el("td.n", {}, format.short(it.held_tokens) + slow),
+      el("td.n", {}, format.short(it.cached_tokens) + slow),
       ...used.map(([term]) => el("td.n", { "data-term": term }, exact(it.terms_ms[term]))),
       el("td.n", { "data-term": "sum" }, exact(sum) + (it.share === 1 ? "" : ` ÷ ${it.share.toFixed(2)}`)),
       el(differs ? "td.n.error" : "td.n", { "data-term": "price" }, exact(it.price_ms)),
       el("td.n", {}, format.ms(it.ttft_ms)),
       el("td.n", {}, `${format.count(it.requests)} (${format.count(it.prefilling)})`),
-      el("td", {}, words.OPENING[it.opening] ?? it.opening),
+      el("td", {}, words.CAN_START[it.can_start] ?? it.can_start),
     );
   });
-  const caption = "All in ms of delay, weighed: what it costs everyone, not this request alone.";
+  const caption = "Weighted milliseconds of delay for all requests, not for this one alone.";
   return el(
     "div.scroll", { tabindex: "0", role: "region", "aria-label": "The candidates as a table" },
     el("table.prices", {}, el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "begins" ? "th" : "th.n", { scope: "col" }, it)))),
+      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "can start" ? "th" : "th.n", { scope: "col" }, it)))),
       el("tbody", {}, ...rows)),
   );
 }
@@ -193,7 +189,7 @@ function table(candidates, used) {
 const tenths = new Intl.NumberFormat("en-GB", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const exact = (value) => (typeof value === "number" ? tenths.format(value) : format.UNKNOWN);
 
-/** The two times as bars on one scale; nothing where one is missing. */
+/** The two times as bars on one scale; null where one is unknown. */
 function timing({ predicted_ttft_ms: predicted, actual_ttft_ms: actual }) {
   if (typeof predicted !== "number" || typeof actual !== "number") return null;
   const largest = Math.max(predicted, actual, 1e-9);
@@ -207,24 +203,24 @@ function timing({ predicted_ttft_ms: predicted, actual_ttft_ms: actual }) {
 function outcome(decision) {
   const said = words.outcome(decision.outcome);
   const rows = [
-    ["Outcome", `${decision.outcome}. ${said.says}`],
-    ["In line", format.ms(decision.waited_ms)],
-    ["Until the end", format.ms(decision.total_ms)],
+    ["Outcome", `${said.name}. ${said.says}`],
+    ["In the queue", format.ms(decision.waited_ms)],
+    ["Total", format.ms(decision.total_ms)],
     ["Prompt", pair(decision.prompt_tokens, decision.actual_prompt_tokens)],
-    ["Held", pair(decision.held_tokens, decision.cached_tokens)],
+    ["Cached", pair(decision.expected_cached_tokens, decision.cached_tokens)],
     ["Answer", pair(decision.answer_tokens, decision.actual_answer_tokens)],
   ];
   return el("dl.ending", {}, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
 function pair(expected, actual) {
-  const told = typeof actual === "number" ? `${format.tokens(actual)} as the worker counts` : "the worker has not said";
-  return `${format.tokens(expected)} expected, ${told}`;
+  const counted = typeof actual === "number" ? `${format.tokens(actual)} reported by the worker` : "not reported by the worker";
+  return `${format.tokens(expected)} expected, ${counted}`;
 }
 
 function shadows(decision) {
   if (decision.shadows.length === 0) {
-    return [el("p.quiet", {}, "No other strategy was asked. ", el("code", {}, "shadow.strategies = [\"round-robin\"]"), " in the configuration asks one.")];
+    return [el("p.quiet", {}, "No shadow strategy is configured. Set ", el("code", {}, "shadow.strategies = [\"round-robin\"]"), " to compare with one.")];
   }
   return [el("ul.shadows", {}, ...decision.shadows.map((it) => el("li", {}, sentence.shadow(it, decision))))];
 }

@@ -1,19 +1,19 @@
-// The stream of decisions, newest first: what came, where it went, why, and whether the prediction held.
+// The list of decisions, newest first: where each request went, why, and whether the prediction held.
 //
-// A list that moves under the pointer cannot be read, so it stands still while somebody points at it or walks
-// through it with the arrow keys, and says how many are new. Rows are updated in place when an answer is complete.
+// A list that moves cannot be read, so it stands still under the pointer and while the arrow keys are used, and shows
+// how many are new. Rows are updated in place when a request ends.
 
 import { call } from "./api.js";
 import { bar, byId, el, plate, setAttribute, setChildren, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
 import * as words from "./words.js";
 
-// Rows that are shown, and decisions that are remembered for the filters.
+// Rows that are shown, and decisions that are kept for the filters.
 const ROWS_MAX = 200;
 const KEPT_MAX = 2_000;
 const PAGE = 100;
 
-// By number; a decision that is told again takes the place of the first telling.
+// By number; a decision that comes again replaces the first.
 const kept = new Map();
 const rows = new Map();
 const filter = { worker: "", why: "" };
@@ -25,7 +25,7 @@ let traffic = false;
 let open = () => {};
 let workersKnown = "";
 
-/** `opened(number)` is called for the decision somebody wants to see. */
+/** `opened(number)` is called for a decision that is clicked. */
 export function start(opened) {
   open = opened;
   const body = byId("decisions-rows");
@@ -36,18 +36,18 @@ export function start(opened) {
       filter[key] = event.target.value;
       rowsMax = ROWS_MAX;
       draw(true);
-      ask({}).catch(() => { /* What is here is shown; the stream says that the router is gone. */ });
+      ask({}).catch(() => { /* The list stays; the head of the page says that the router is gone. */ });
     });
   }
   byId("decisions-pause").addEventListener("click", () => hold("pressed", !still.pressed));
   byId("decisions-older").addEventListener("click", older);
   const scroll = byId("decisions-scroll");
-  // A finger that scrolls past does not point.
+  // A touch scrolls and does not point.
   scroll.addEventListener("pointerenter", (event) => hold("pointed", event.pointerType === "mouse"));
   scroll.addEventListener("pointerleave", () => hold("pointed", false));
   body.addEventListener("focusin", (event) => {
     rove(event.target.closest("tr"));
-    // A row that was clicked has the focus too, but its owner has the pointer to say what is being read.
+    // A clicked row has the focus too; for it the pointer decides.
     hold("walked", event.target.matches(":focus-visible"));
   });
   body.addEventListener("focusout", (event) => { if (!body.contains(event.relatedTarget)) hold("walked", false); });
@@ -69,7 +69,7 @@ function walk(event) {
   event.preventDefault();
 }
 
-/** One row of the list takes part in the order of Tab: the first, or the one that is being read. */
+/** One row can be reached with Tab: the first, or the one that has the focus. */
 function rove(row) {
   for (const it of byId("decisions-rows").rows) setAttribute(it, "tabindex", it === row ? "0" : "-1");
 }
@@ -84,14 +84,14 @@ function hold(cause, is) {
 
 const isStill = () => still.pressed || still.pointed || still.walked;
 
-/** What the stream brings. */
-export function add({ decisions, skipped: left_out }) {
-  skipped += left_out ?? 0;
+/** Decisions of one event of the stream. */
+export function add({ decisions, skipped: more }) {
+  skipped += more ?? 0;
   remember(decisions);
   draw(false);
 }
 
-/** Another router answers now, or the same one anew: its numbers begin again, and those we have name nothing. */
+/** The router was restarted: its numbers begin again, and the old ones are invalid. */
 export function forget() {
   kept.clear();
   skipped = 0;
@@ -99,7 +99,7 @@ export function forget() {
   draw(true);
 }
 
-/** The newest from the router's memory: at the start, and after the stream was lost. */
+/** The newest that the router keeps: at the start, and after the stream was lost. */
 export async function load() {
   await ask({});
 }
@@ -136,7 +136,7 @@ function remember(decisions) {
   for (const it of numbers.slice(0, kept.size - KEPT_MAX)) kept.delete(it);
 }
 
-/** Those that pass the filters, newest first. */
+/** Decisions that pass the filters, newest first. */
 function fitting() {
   const passes = (it) => (filter.worker === "" || String(it.worker) === filter.worker) && (filter.why === "" || it.why === filter.why);
   return [...kept.values()].filter(passes).sort((one, other) => other.number - one.number).slice(0, rowsMax);
@@ -170,21 +170,21 @@ function newestRow() {
 }
 
 function note(news) {
-  const held = still.pressed ? "Paused" : "Held while you read";
+  const paused = still.pressed ? "Paused" : "Paused while you read";
   const parts = [];
-  if (isStill()) parts.push(news > 0 ? `${held}, ${format.count(news)} new` : held);
-  if (skipped > 0) parts.push(`${format.count(skipped)} came too fast to be listed`);
+  if (isStill()) parts.push(news > 0 ? `${paused}, ${format.count(news)} new` : paused);
+  if (skipped > 0) parts.push(`${format.count(skipped)} not listed: too many at once`);
   setText(byId("decisions-note"), parts.join(" · "));
 }
 
 function emptiness() {
-  if (filter.worker !== "" || filter.why !== "") return "No decision fits the filter.";
+  if (filter.worker !== "" || filter.why !== "") return "No decision matches the filter.";
   return traffic
     ? "The decisions made so far are no longer kept. The next request shows up here."
     : "No traffic yet. Send a request to the router, and its decision shows up here.";
 }
 
-/** The list of workers to choose from. */
+/** Updates the workers of the filter. */
 export function show(overview) {
   traffic = overview.totals.requests > 0;
   const text = overview.workers.map((it) => `${it.id} ${it.url}`).join("\n");
@@ -196,7 +196,7 @@ export function show(overview) {
   select.value = filter.worker;
 }
 
-/** The numbers of the rows, as they stand: for walking from one to the next. */
+/** The numbers of the rows in order. */
 export const listed = () => [...byId("decisions-rows").rows].map((it) => Number(it.dataset.number));
 
 /** Back to the row of a decision, if it is still there. */
@@ -207,24 +207,24 @@ export function focus(number) {
 function makeRow(number) {
   const cell = (name, ...children) => el(`td.${name}`, { role: "gridcell" }, ...children);
   const [time, model, prompt, reason] = [el("span"), el("span"), el("span"), el("span")];
-  const held = bar("held");
+  const cached = bar("cached");
   const where = el("span");
   const [predicted, actual] = [el("span"), el("span")];
   const outcome = el("span.tag");
   const element = el(
     "tr", { role: "row", tabindex: "-1", "data-number": number },
-    cell("time", time), cell("model", model), cell("prompt", held.element, prompt), cell("worker", where), cell("why", reason),
+    cell("time", time), cell("model", model), cell("prompt", cached.element, prompt), cell("worker", where), cell("why", reason),
     cell("predicted.n", predicted), cell("actual.n", actual), cell("outcome", outcome),
   );
 
   function show(it) {
     setText(time, format.time(it.at_ms));
     setText(model, it.model ?? "any model");
-    setText(prompt, it.held_tokens > 0
-      ? `${format.short(it.held_tokens)} of ${format.tokens(it.prompt_tokens)}`
+    setText(prompt, it.expected_cached_tokens > 0
+      ? `${format.short(it.expected_cached_tokens)} of ${format.tokens(it.prompt_tokens)}`
       : format.tokens(it.prompt_tokens));
-    held.set(it.prompt_tokens > 0 ? it.held_tokens / it.prompt_tokens : 0);
-    held.element.classList.remove("high");
+    cached.set(it.prompt_tokens > 0 ? it.expected_cached_tokens / it.prompt_tokens : 0);
+    cached.element.classList.remove("high");
     if (where.dataset.url !== it.url) {
       where.dataset.url = it.url;
       where.replaceChildren(plate(it.worker, it.url));
@@ -232,8 +232,8 @@ function makeRow(number) {
     setText(reason, words.why(it.why) + (it.attempt > 0 ? `, attempt ${it.attempt + 1}` : ""));
     setText(predicted, format.ms(it.predicted_ttft_ms));
     setText(actual, format.ms(it.actual_ttft_ms));
-    const { mark, tone } = words.outcome(it.outcome);
-    setText(outcome, `${mark} ${it.outcome}`);
+    const { mark, tone, name } = words.outcome(it.outcome);
+    setText(outcome, `${mark} ${name}`);
     setAttribute(outcome, "data-tone", tone);
   }
 

@@ -1,7 +1,7 @@
-// The few things done to the document, in one place.
+// Changes to the document, in one place.
 //
-// Model names, tenants and addresses come from outside. Everything is set as text or as an attribute made here;
-// there is no way in this file, or past it, to turn data into markup.
+// Model names, tenants and addresses come from outside. They are set as text or as attributes; nothing here turns data
+// into markup.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -15,7 +15,7 @@ export function el(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Null and false take it away. Written only if it changes: most of a second's numbers are those of the last. */
+/** Null and false remove it. Written only if it changes: most numbers stay the same from second to second. */
 export function setAttribute(element, key, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(key)) element.removeAttribute(key);
@@ -33,7 +33,7 @@ export function setHidden(element, hidden) {
   if (element.hidden !== hidden) element.hidden = hidden;
 }
 
-/** Makes the children of `parent` exactly these, and touches only those that are not in place. */
+/** Makes the children of `parent` exactly these, and moves only those that are not in place. */
 export function setChildren(parent, wanted) {
   let at = parent.firstChild;
   for (const child of wanted) {
@@ -48,8 +48,8 @@ export function setChildren(parent, wanted) {
 }
 
 /**
- * A bar with room for a part, 0 to 1, and a number beside it that says the same to those who do not see it. What is
- * not ours of the whole, if any of it is not, is drawn behind, as a lighter part that begins where ours ends.
+ * A bar filled to a ratio, 0 to 1; a number beside it says the same to screen readers. The part of other routers is
+ * lighter and begins where ours ends.
  */
 export function bar(kind = "") {
   const [fill, others] = [el("i"), el("i.others")];
@@ -68,7 +68,7 @@ export function bar(kind = "") {
   };
 }
 
-/** The number of a worker, as on a table, and its address. */
+/** A worker's number and its address. */
 export function plate(id, url) {
   return el("span.plate", {}, el("b", {}, id === null ? "?" : String(id)), el("span", {}, address(url)));
 }

@@ -1,24 +1,24 @@
-// The workers: one row each, sorted and filtered, in pages where there are many, with a plan of the floor above.
+// The workers: one row each, sorted and filtered, in pages where there are many, with a map above.
 //
-// Rows are kept and only their numbers change, so that focus, selection and hover survive the next second.
+// Rows are kept and only their numbers change, so that focus, selection and hover survive an update.
 
 import { byId, el, setAttribute, setChildren, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
 import { Row } from "./row.js";
 
-// Up to here all rows are in the table; beyond, pages of this many.
+// Up to this many workers are in one table; beyond, in pages.
 const ROWS_MAX = 100;
 const PAGE_ROWS = 50;
-// From here on a plan of all workers says more at a glance than their rows.
-const FLOOR_MIN = 13;
+// From this many workers on, there is a map of all of them.
+const MAP_MIN = 13;
 
 const COLUMNS = [
   { name: "Worker", by: (it) => it.id },
   { name: "State", by: (it) => `${it.draining ? 1 : 0}${it.state}` },
   { name: "Promised work", by: prefillByAll, down: true },
   { name: "Requests", by: (it) => it.requests, down: true },
-  { name: "KV in use", by: (it) => it.kv_usage, down: true },
-  { name: "Hits", by: (it) => it.hit_ratio, down: true },
+  { name: "KV usage", by: (it) => it.kv_usage, down: true },
+  { name: "Hit ratio", by: (it) => it.hit_ratio, down: true },
   { name: "Learned rates", by: (it) => it.rates?.prefill_tokens_per_s, down: true },
   { name: "Cache events", by: (it) => it.trust },
   { name: "Weight", by: (it) => it.weight, down: true },
@@ -26,12 +26,11 @@ const COLUMNS = [
 ];
 
 const rows = new Map();
-const tables = new Map();
+const squares = new Map();
 const view = { column: 0, down: false, filter: "", page: 0 };
 let workers = [];
-let readonly = false;
-// Where no worker has a limit, bars are drawn against the largest promise.
-let promised_max = 1;
+// Where no worker has a limit, bars are relative to the largest promise.
+let promisedMax = 1;
 
 export function start() {
   const head = el("tr", { role: "row" });
@@ -53,7 +52,7 @@ export function start() {
   });
   byId("workers-before").addEventListener("click", () => turn(-1));
   byId("workers-after").addEventListener("click", () => turn(1));
-  byId("floor").addEventListener("click", (event) => {
+  byId("map").addEventListener("click", (event) => {
     const found = workers.find((it) => String(it.id) === event.target.dataset?.id);
     if (found !== undefined) reveal(found);
   });
@@ -73,7 +72,7 @@ function turn(by) {
   byId("workers-scroll").scrollTop = 0;
 }
 
-/** Turns to the page with this worker and points at it. */
+/** Opens the page with this worker and highlights it. */
 function reveal(worker) {
   view.filter = "";
   byId("workers-filter").value = "";
@@ -88,12 +87,11 @@ function reveal(worker) {
 
 export function show(overview) {
   workers = overview.workers;
-  readonly = overview.admin_readonly === true;
-  promised_max = Math.max(1, ...workers.map(prefillByAll));
+  promisedMax = Math.max(1, ...workers.map(prefillByAll));
   draw();
 }
 
-/** One worker as it answered to a command, before the next overview says so too. */
+/** One worker from the response to a command, before the next overview. */
 function put(changed) {
   if (changed === null || typeof changed !== "object" || changed.id === undefined) return;
   workers = workers.map((it) => (it.id === changed.id ? changed : it));
@@ -112,12 +110,12 @@ function draw() {
   setChildren(byId("workers").tBodies[0], shown.map((it) => {
     if (!rows.has(it.id)) rows.set(it.id, new Row(it.id, { workers: () => workers, put }));
     const row = rows.get(it.id);
-    row.show(it, { promised_max, readonly });
+    row.show(it, promisedMax);
     return row.element;
   }));
   drawHead();
   setText(byId("workers-sum"), summary());
-  drawFloor(new Set(all.map((it) => it.id)));
+  drawMap(new Set(all.map((it) => it.id)));
   setHidden(byId("workers-pages"), !paged);
   setText(byId("workers-page"), `${format.count(from + 1)} to ${format.count(from + shown.length)} of ${format.count(all.length)}`);
   byId("workers-before").disabled = view.page === 0;
@@ -126,8 +124,8 @@ function draw() {
   setHidden(byId("workers-scroll"), shown.length === 0);
   setHidden(byId("workers-empty"), shown.length > 0);
   setText(byId("workers-empty"), workers.length === 0
-    ? "There are no workers. Name some with --worker http://host:port, or workers = [\"http://host:port\"] in the configuration."
-    : "No worker fits the filter.");
+    ? "There are no workers. Add one with --worker http://host:port, or workers = [\"http://host:port\"] in the configuration."
+    : "No worker matches the filter.");
 }
 
 function sorted() {
@@ -135,7 +133,7 @@ function sorted() {
   const sign = view.down ? -1 : 1;
   const compare = (one, other) => {
     const [a, b] = [by(one) ?? null, by(other) ?? null];
-    // What is unknown comes last, whichever way it is sorted.
+    // Unknown values come last in both directions.
     if (a === null || b === null) return a === b ? one.id - other.id : a === null ? 1 : -1;
     const order = typeof a === "string" ? a.localeCompare(b) : a - b;
     return order === 0 ? one.id - other.id : sign * order;
@@ -158,7 +156,7 @@ function drawHead() {
 
 function summary() {
   if (workers.length === 0) return "";
-  // The best first; those nobody has are left out below.
+  // The best state first; states without workers are left out below.
   const counts = new Map(["ready", "warming", "draining", "probing", "suspect", "ejected"].map((it) => [it, 0]));
   for (const it of workers) {
     const word = it.draining ? "draining" : it.state;
@@ -167,42 +165,41 @@ function summary() {
   const sum = (of) => workers.reduce((total, it) => total + (of(it) ?? 0), 0);
   const used = workers.filter((it) => it.kv_usage !== null);
   const states = [...counts].filter(([, number]) => number > 0).map(([word, number]) => `${format.count(number)} ${word}`).join(", ");
-  const theirs = sum((it) => it.others?.requests);
-  const requests = format.plural(sum((it) => it.requests), "request") + (theirs > 0 ? `, ${format.count(theirs)} of them by other routers` : "");
+  const theirs = sum((it) => it.other_routers?.requests);
+  const requests = format.plural(sum((it) => it.requests), "request") + (theirs > 0 ? `, ${format.count(theirs)} of them from other routers` : "");
   const parts = [states, requests, `${format.tokens(sum((it) => it.prefill_tokens))} to prefill`];
-  if (used.length > 0) parts.push(`KV ${format.percent(sum((it) => it.kv_usage) / used.length)} in the mean`);
-  if (readonly) parts.push("read-only: nothing can be changed from here");
+  if (used.length > 0) parts.push(`average KV usage ${format.percent(sum((it) => it.kv_usage) / used.length)}`);
   return parts.join(" · ");
 }
 
-/** Tokens to prefill, promised by us and by other routers. */
+/** Tokens to prefill, promised by all routers. */
 function prefillByAll(worker) {
-  return worker.prefill_tokens + (worker.others?.prefill_tokens ?? 0);
+  return worker.prefill_tokens + (worker.other_routers?.prefill_tokens ?? 0);
 }
 
-/** How full a worker is, 0 to 1: the nearest of its limits. */
+/** How full a worker is, 0 to 1: the limit it is closest to. */
 function fullness(worker) {
   const { limits } = worker;
-  const prefill = prefillByAll(worker) / (limits?.prefill_tokens || promised_max);
+  const prefill = prefillByAll(worker) / (limits?.prefill_tokens || promisedMax);
   const sequences = limits?.sequences > 0 ? worker.requests / limits.sequences : 0;
   return Math.min(Math.max(prefill, sequences, worker.kv_usage ?? 0), 1);
 }
 
-function drawFloor(fitting) {
-  const floor = byId("floor");
-  setHidden(floor, workers.length < FLOOR_MIN);
-  setHidden(byId("floor-key"), floor.hidden);
-  if (floor.hidden) return;
+function drawMap(fitting) {
+  const map = byId("map");
+  setHidden(map, workers.length < MAP_MIN);
+  setHidden(byId("map-key"), map.hidden);
+  if (map.hidden) return;
   const known = new Set(workers.map((it) => it.id));
-  for (const id of tables.keys()) if (!known.has(id)) tables.delete(id);
-  setChildren(floor, workers.map((it) => {
-    if (!tables.has(it.id)) tables.set(it.id, el("i", { "data-id": it.id }));
-    const table = tables.get(it.id);
+  for (const id of squares.keys()) if (!known.has(id)) squares.delete(id);
+  setChildren(map, workers.map((it) => {
+    if (!squares.has(it.id)) squares.set(it.id, el("i", { "data-id": it.id }));
+    const square = squares.get(it.id);
     const level = Math.round(fullness(it) * 8);
-    setAttribute(table, "data-level", level);
-    setAttribute(table, "data-state", it.draining ? "draining" : it.state);
-    setAttribute(table, "data-tip", `${it.id} · ${it.url} · ${it.draining ? "draining" : it.state} · ${format.plural(it.requests, "request")}`);
-    table.classList.toggle("faint", !fitting.has(it.id));
-    return table;
+    setAttribute(square, "data-level", level);
+    setAttribute(square, "data-state", it.draining ? "draining" : it.state);
+    setAttribute(square, "data-tip", `${it.id} · ${it.url} · ${it.draining ? "draining" : it.state} · ${format.plural(it.requests, "request")}`);
+    square.classList.toggle("faint", !fitting.has(it.id));
+    return square;
   }));
 }

@@ -1,6 +1,6 @@
-// Numbers as people read them: with their unit, separators, and no more digits than mean something.
+// Numbers as text: with unit and separators, and only significant digits.
 //
-// What is unknown is a dash, never a zero.
+// An unknown value is a dash, never a zero.
 
 export const UNKNOWN = "–";
 
@@ -13,7 +13,7 @@ const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 
 const isKnown = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** `[number, unit]`, for those who set the unit smaller. */
+/** `[number, unit]`, for a unit in smaller type. */
 export function parts(value, kind) {
   if (!isKnown(value)) return [UNKNOWN, ""];
   return KINDS[kind](value);
@@ -95,7 +95,7 @@ export function time(at_ms) {
   return isKnown(at_ms) ? clock.format(at_ms) : UNKNOWN;
 }
 
-/** How long, in the two largest units that say something. */
+/** A duration in its two largest units. */
 export function duration(seconds) {
   if (!isKnown(seconds)) return UNKNOWN;
   const units = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];

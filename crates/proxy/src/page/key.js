@@ -1,6 +1,6 @@
-// The admin key: taken from the address once, kept in this tab, asked for when there is none or it is refused.
+// The admin key: read from the address once, kept in this tab, asked for when it is missing or refused.
 //
-// It is removed from the address bar at once, so that nobody copies it along with a link to a decision.
+// It is removed from the address bar at once, so that a copied link to a decision does not contain it.
 
 import { byId, setText } from "./dom.js";
 
@@ -8,7 +8,7 @@ const STORED = "maitre.key";
 
 let key = null;
 
-/** What stands behind the `#`, as pairs: `#key=…&decision=17`. */
+/** The part of the address after `#`, as pairs: `#key=…&decision=17`. */
 export const fragment = () => new URLSearchParams(location.hash.slice(1));
 
 export function current() {
@@ -32,7 +32,7 @@ export function find() {
 
 function keep(given) {
   key = given;
-  try { sessionStorage.setItem(STORED, given); } catch { /* It lasts as long as the page, then. */ }
+  try { sessionStorage.setItem(STORED, given); } catch { /* It is kept until the page is closed. */ }
 }
 
 /** Shows the field for the key and resolves when one was entered. */

@@ -1,7 +1,7 @@
-// The stream of what happens: opened with the key, read as it comes, opened again when it ends.
+// The event stream: opened with the key, and opened again when it ends.
 //
-// `EventSource` cannot send a key, so the few lines of its format that we use are read here. An overview comes
-// every second: a stream that is silent for much longer is taken for dead, though the connection may stand.
+// `EventSource` cannot send a key, so the format is parsed here. An overview comes every second: a stream that is silent
+// for much longer is closed, though its connection may be open.
 
 import { open, Refused } from "./api.js";
 
@@ -28,7 +28,7 @@ export async function follow(on) {
       }
       reason = error.message;
     }
-    // Spread, so that fifty open pages do not all come back in the same instant.
+    // Jitter, so that many open pages do not reconnect in the same instant.
     const pause = delay * (0.75 + Math.random() / 2);
     on.lost(reason, performance.now() + pause);
     await rest(pause);
@@ -60,7 +60,7 @@ async function read(on, began) {
     }
   } catch (error) {
     if (error.isKey || error.status > 0) throw error;
-    if (control.signal.aborted) throw new Error("the router fell silent", { cause: error });
+    if (control.signal.aborted) throw new Error("the router sent nothing for 8 s", { cause: error });
     throw error instanceof Refused ? error : new Error("the connection broke", { cause: error });
   } finally {
     clearTimeout(watchdog);
@@ -68,12 +68,12 @@ async function read(on, began) {
   }
 }
 
-/** Takes text in any pieces and calls `found` for each whole event. */
+/** Takes text in pieces and calls `found` for each whole event. */
 function parser(found) {
   let held = "";
   return (piece) => {
     held += piece.replaceAll("\r", "");
-    if (held.length > EVENT_CHARS_MAX) throw new Error("an event without end");
+    if (held.length > EVENT_CHARS_MAX) throw new Error("an event is too long");
     let end;
     while ((end = held.indexOf("\n\n")) !== -1) {
       const lines = held.slice(0, end).split("\n");
@@ -85,7 +85,7 @@ function parser(found) {
   };
 }
 
-/** Sleeps, but wakes when there is reason to hope: the network is back, or somebody looks at the page again. */
+/** Sleeps, and wakes early when the network is back or the page becomes visible. */
 function rest(pause) {
   return new Promise((resolve) => {
     const wake = () => {

@@ -1,4 +1,4 @@
-// Puts the page together: the key, the stream, and who is told what it brings.
+// Puts the page together: the key, the stream, and the parts that show its events.
 
 import { call, onKeyRefused } from "./api.js";
 import * as charts from "./charts.js";
@@ -29,9 +29,9 @@ function start() {
   decisions.start(decision.open);
   decision.start(decisions.listed, decisions.focus);
   tip.start();
-  onKeyRefused(() => { askForKey("This key was not accepted. It is another one each time maitre starts, unless admin_key is set."); });
+  onKeyRefused(() => { askForKey("This key was not accepted. Unless admin_key is set, maitre makes a new key at each start."); });
   setInterval(showLink, 250);
-  // The whole address, with its key, pasted into a tab that has the page already.
+  // An address with a key was pasted into this tab.
   addEventListener("hashchange", () => {
     if (!key.fragment().has("key")) return;
     key.find();
@@ -46,7 +46,7 @@ async function begin() {
   live.follow({ event, connected, lost, refused: () => asking ?? Promise.resolve() });
 }
 
-/** Asks once, however many requests were refused. */
+/** Asks once for any number of refused requests. */
 function askForKey(why) {
   asking ??= key.ask(why).then(() => { asking = null; });
   link.state = "locked";
@@ -57,7 +57,7 @@ function askForKey(why) {
 function connected() {
   link.state = "live";
   showLink();
-  // Each for itself: what one of them cannot have the others still can. The stream tells if the router is gone.
+  // Each may fail alone; the stream shows whether the router is gone.
   call("GET", "history").then(charts.load).catch(() => {});
   decisions.load().then(decision.follow).catch(() => {});
 }
@@ -84,7 +84,7 @@ function event(name, data) {
     charts.add(data);
     if (drawing) return;
     drawing = true;
-    // Not while nobody looks: the last one is drawn when somebody does.
+    // A hidden page draws the last overview once it is visible.
     requestAnimationFrame(() => {
       drawing = false;
       for (const part of [numbers, fleet, routers, decisions, shadows, prefixes]) part.show(newest);
@@ -93,7 +93,7 @@ function event(name, data) {
   }
 }
 
-/** Whether what is shown is of now, in words; and if not, how old it is and what is done about it. */
+/** Shows whether the data is current; if not, how old it is and when the next attempt is. */
 function showLink() {
   const now = performance.now();
   const age = link.heardAt === null ? null : now - link.heardAt;
@@ -104,7 +104,7 @@ function showLink() {
   const [mark, text, tone] = {
     connecting: ["○", "connecting", "quiet"],
     locked: ["○", "locked", "quiet"],
-    live: late ? ["▲", `silent${old}`, "fair"] : ["●", "live", "good"],
+    live: late ? ["▲", `no data${old}`, "fair"] : ["●", "live", "good"],
     lost: ["✕", `${link.reason}${old}, ${wait > 0 ? `next try in ${wait} s` : "trying"}`, "bad"],
   }[link.state];
   if (element.childElementCount === 0) element.append(document.createElement("i"), document.createElement("span"));
@@ -112,7 +112,7 @@ function showLink() {
   setText(element.lastChild, text);
   setAttribute(element, "data-tone", tone);
   setAttribute(element, "data-state", link.state);
-  // Seconds are counted for the eye; whoever listens hears of a new state once.
+  // Seconds are counted on screen only; screen readers announce a new state once.
   setAttribute(element, "aria-live", element.dataset.said === link.state ? "off" : "polite");
   setAttribute(element, "data-said", link.state);
   document.body.classList.toggle("stale", link.state === "lost" || (link.state === "live" && late));

@@ -1,9 +1,9 @@
-// The six numbers to be read from across the room, and the state of the router above them.
+// The six key numbers, and the state of the router above them.
 
 import { byId, el, setAttribute, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
 
-// From here on a prediction misleads more than it helps.
+// Chosen: a prediction that is off by half misleads.
 const ERROR_HIGH = 0.5;
 
 const TILES = [
@@ -15,12 +15,12 @@ const TILES = [
   {
     name: "requests", title: "Requests",
     value: ({ now }) => format.parts(now.requests_per_s, "rate"),
-    note: ({ totals }) => `${format.count(totals.open)} open`,
+    note: ({ totals }) => `${format.count(totals.in_flight)} in flight`,
   },
   {
     name: "answers", title: "Answer tokens",
     value: ({ now }) => format.parts(now.answer_tokens_per_s, "tokenRate"),
-    note: ({ now }) => `prompts ${format.tokenRate(now.prompt_tokens_per_s)}`,
+    note: ({ now }) => `prompt tokens ${format.tokenRate(now.prompt_tokens_per_s)}`,
   },
   {
     name: "hits", title: "Hit ratio",
@@ -28,7 +28,7 @@ const TILES = [
     note: () => "of prompt tokens cached",
   },
   {
-    name: "waiting", title: "Waiting",
+    name: "waiting", title: "Queue",
     value: ({ queue, now }) => format.parts(queue?.waiting ?? now.waiting, "count"),
     note: ({ queue }) => waiting(queue),
     tone: ({ queue, now }) => ((queue?.waiting ?? now.waiting) > 0 ? "fair" : null),
@@ -37,16 +37,16 @@ const TILES = [
     name: "prediction", title: "Prediction error",
     value: ({ prediction }) => format.parts(prediction.median_error, "percent"),
     note: ({ prediction }) => (prediction.median_error === null
-      ? "no stream has been timed yet"
+      ? "no stream measured yet"
       : `of TTFT, median of ${format.count(prediction.count)}`),
     tone: ({ prediction }) => (prediction.median_error > ERROR_HIGH ? "fair" : null),
   },
 ];
 
 function waiting(queue) {
-  if (!queue?.enabled) return "the line is turned off";
+  if (!queue?.enabled) return "queue is off";
   const some = queue.classes.filter((it) => it.waiting > 0);
-  if (some.length === 0) return "nobody stands in line";
+  if (some.length === 0) return "queue is empty";
   return some.map((it) => `${it.class} ${format.count(it.waiting)}`).join(" · ");
 }
 
@@ -78,7 +78,7 @@ function showTotals({ totals, at_ms }) {
   const line = byId("totals");
   const cells = [
     ["requests", "requests"], ["answered", "answered"], ["refused", "refused"], ["failed", "failed"],
-    ["left", "left by their clients"], ["prompt_tokens", "prompt tokens"], ["cached_tokens", "of them cached"],
+    ["disconnected", "client disconnected"], ["prompt_tokens", "prompt tokens"], ["cached_tokens", "of them cached"],
     ["answer_tokens", "answer tokens"],
   ];
   if (line.childElementCount === 0) {
@@ -86,15 +86,15 @@ function showTotals({ totals, at_ms }) {
     for (const [key, words] of cells) line.append(el("span", {}, el("b", { "data-total": key }), ` ${words}`), " ");
   }
   for (const cell of line.querySelectorAll("[data-total]")) setText(cell, format.count(totals[cell.dataset.total]));
-  // For whoever compares these with /metrics: of when they are.
+  // When the totals were taken, for a comparison with /metrics.
   setAttribute(line, "data-at", at_ms);
 }
 
 function showRouter(overview) {
   setHidden(byId("facts"), false);
   const ready = byId("ready");
-  const [word, mark, tone] = overview.leaving
-    ? ["leaving", "◐", "fair"]
+  const [word, mark, tone] = overview.draining
+    ? ["draining", "◐", "fair"]
     : overview.ready ? ["ready", "●", "good"] : ["not ready", "✕", "bad"];
   setText(ready, `${mark} ${word}`);
   setAttribute(ready, "data-tone", tone);

@@ -1,8 +1,8 @@
-// The prefixes that come most often, and which workers hold them. Hashes only: what they say stays with the clients.
+// The prefixes that many prompts share, and the workers that have them cached. Hashes only, no text.
 
 import { bar, byId, el } from "./dom.js";
 import * as format from "./format.js";
-import { goesByCaches } from "./words.js";
+import { usesCaches } from "./words.js";
 
 const HASH_SHOWN = 10;
 const HOLDERS_SHOWN = 8;
@@ -19,15 +19,15 @@ export function show(overview) {
 
 function emptiness({ strategy, strategies, totals }) {
   const used = [strategy, ...Object.values(strategies ?? {})];
-  if (!used.some(goesByCaches)) {
-    return `${strategy} does not go by caches, so prompts are not read and no prefixes are known. With strategy = "least-delay" they are.`;
+  if (!used.some(usesCaches)) {
+    return `${strategy} does not use caches, so prefixes are not tracked. strategy = "least-delay" tracks them.`;
   }
-  return totals.requests === 0 ? "No traffic yet." : "No prefix has come often enough to stand here.";
+  return totals.requests === 0 ? "No traffic yet." : "No prefix is shared by enough prompts yet.";
 }
 
 function table(prefixes) {
   const most = Math.max(...prefixes.map((it) => it.seen), 1e-9);
-  const head = el("tr", {}, ...["Prefix", "Tokens", "Seen", "Held by", "Model"].map((it, index) => el(index === 1 ? "th.n" : "th", { scope: "col" }, it)));
+  const head = el("tr", {}, ...["Prefix", "Tokens", "Prompts", "Cached by", "Model"].map((it, index) => el(index === 1 ? "th.n" : "th", { scope: "col" }, it)));
   const rows = prefixes.map((it) => {
     const seen = bar();
     seen.set(it.seen / most);
@@ -45,7 +45,7 @@ function table(prefixes) {
 }
 
 function holders(ids) {
-  if (ids.length === 0) return [el("span.quiet", {}, "nobody now")];
+  if (ids.length === 0) return [el("span.quiet", {}, "no worker now")];
   const shown = ids.slice(0, HOLDERS_SHOWN).map((it) => el("span.plate", {}, el("b", {}, String(it))));
   const more = ids.length - shown.length;
   return more > 0 ? [...shown, el("span.quiet", {}, ` and ${format.count(more)} more`)] : shown;

@@ -1,23 +1,22 @@
-// One worker as a row: its cells are made once, and only what changes in them is written each second.
+// One worker as a row: its cells are made once, and only changes are written.
 
 import { bar, el, plate, setAttribute, setText } from "./dom.js";
 import * as control from "./control.js";
 import * as format from "./format.js";
 import * as words from "./words.js";
 
-// Probes come every second or so; silence for this long is worth a line.
-const HEARD_LATE_MS = 5_000;
+// Probes come about every second; a longer silence is shown.
+const SEEN_LATE_MS = 5_000;
 
 export class Row {
   #worker = null;
-  #readonly = false;
   #busy = false;
 
-  /** `floor` has `workers()`, all there are, and `put(worker)` for one that was changed. */
-  constructor(id, floor) {
+  /** `fleet` has `workers()`, all there are, and `put(worker)` for one that was changed. */
+  constructor(id, fleet) {
     const note = () => el("small.quiet");
     this.name = el("span");
-    [this.engine, this.heard, this.workNote, this.requestsNote, this.heldNote, this.ratesNote] = Array.from({ length: 6 }, note);
+    [this.engine, this.stateNote, this.workNote, this.requestsNote, this.cachedNote, this.ratesNote] = Array.from({ length: 6 }, note);
     [this.kv, this.hits, this.rates] = Array.from({ length: 3 }, () => el("span"));
     [this.work, this.requests] = [new Amount(), new Amount()];
     [this.state, this.trust] = [el("span.tag", { tabindex: "0" }), el("span.tag", { tabindex: "0" })];
@@ -26,10 +25,10 @@ export class Row {
     this.drain = el("button.drain", { type: "button" });
     this.error = el("small.error", { role: "alert" });
     this.element = this.#lay(id);
-    this.weight.addEventListener("click", () => this.#act(floor, () => control.weigh(this.#worker)));
-    this.drain.addEventListener("click", () => this.#act(floor, () => (this.#worker.draining
+    this.weight.addEventListener("click", () => this.#act(fleet, () => control.weigh(this.#worker)));
+    this.drain.addEventListener("click", () => this.#act(fleet, () => (this.#worker.draining
       ? control.resume(this.#worker)
-      : control.drain(this.#worker, floor.workers()))));
+      : control.drain(this.#worker, fleet.workers()))));
   }
 
   #lay(id) {
@@ -37,11 +36,11 @@ export class Row {
     return el(
       "tr", { role: "row", "data-worker": id },
       el("th", { role: "rowheader", scope: "row" }, this.name, this.engine),
-      cell("State", this.state, this.heard),
+      cell("State", this.state, this.stateNote),
       cell("Promised work", this.work.element, this.workBar.element, this.workNote),
       cell("Requests", this.requests.element, this.requestsNote),
-      cell("KV in use", this.kv, this.kvBar.element, this.heldNote),
-      cell("Hits", this.hits),
+      cell("KV usage", this.kv, this.kvBar.element, this.cachedNote),
+      cell("Hit ratio", this.hits),
       cell("Learned rates", this.rates, this.ratesNote),
       cell("Cache events", this.trust),
       cell("Weight", this.weight),
@@ -49,13 +48,13 @@ export class Row {
     );
   }
 
-  async #act(floor, command) {
+  async #act(fleet, command) {
     this.#setBusy(true);
     setText(this.error, "");
     try {
-      floor.put(await command());
+      fleet.put(await command());
     } catch (problem) {
-      // A refused key is asked for again, for the whole page.
+      // The page asks for another key itself.
       setText(this.error, problem.isKey ? "" : problem.message);
     } finally {
       this.#setBusy(false);
@@ -64,20 +63,19 @@ export class Row {
 
   #setBusy(busy) {
     this.#busy = busy;
-    for (const button of [this.weight, this.drain]) button.disabled = busy || this.#readonly;
+    for (const button of [this.weight, this.drain]) button.disabled = busy;
   }
 
-  /** `promised_max` is what a bar is drawn against where the worker has no limit. */
-  show(worker, { promised_max, readonly }) {
+  /** `promisedMax` is a full bar where the worker has no limit. */
+  show(worker, promisedMax) {
     this.#worker = worker;
-    this.#readonly = readonly;
     if (this.name.dataset.url !== worker.url) {
       this.name.dataset.url = worker.url;
       this.name.replaceChildren(plate(worker.id, worker.url));
     }
     setText(this.engine, [worker.engine ?? "engine unknown", ...(worker.models ?? [])].join(" · "));
     this.#showState(worker);
-    this.#showLoad(worker, promised_max);
+    this.#showLoad(worker, promisedMax);
     this.#showKnowledge(worker);
     this.#showControls(worker);
     this.element.classList.toggle("off", !words.takesRequests(worker));
@@ -88,33 +86,33 @@ export class Row {
     setText(this.state, worker.draining ? "◌ draining" : `${mark} ${worker.state}`);
     setAttribute(this.state, "data-tone", worker.draining ? "fair" : tone);
     setAttribute(this.state, "data-tip", worker.draining
-      ? `It gets no new requests and finishes those it has. Beside that it is ${worker.state}.`
+      ? `It gets no new requests and finishes those it has. Its state is ${worker.state}.`
       : says);
-    setText(this.heard, lately(worker));
+    setText(this.stateNote, note(worker));
   }
 
-  #showLoad(worker, promised_max) {
+  #showLoad(worker, promisedMax) {
     const { prefill_tokens = null, sequences = null } = worker.limits ?? {};
-    const { others } = worker;
+    const { other_routers: others } = worker;
     const theirs = words.promisedByOthers(others);
     this.work.show(worker.prefill_tokens, others?.prefill_tokens, { limit: prefill_tokens, kinds: [format.short, format.tokens], theirs });
-    const whole = prefill_tokens || promised_max;
+    const whole = prefill_tokens || promisedMax;
     this.workBar.set(worker.prefill_tokens / whole, (others?.prefill_tokens ?? 0) / whole);
     setAttribute(this.workBar.element, "data-tip", theirs);
     setText(this.workNote, `to prefill, ${format.short(worker.decode_tokens)} to answer`);
-    // Requests are counted whoever sent them.
+    // `requests` includes those of other routers.
     this.requests.show(Math.max(worker.requests - (others?.requests ?? 0), 0), others?.requests, { limit: sequences, kinds: [format.count, format.count], theirs });
-    const queued = worker.waiting === null ? "" : `, ${format.count(worker.waiting)} queued there`;
+    const queued = worker.waiting === null ? "" : `, ${format.count(worker.waiting)} queued in the engine`;
     setText(this.requestsNote, `${format.count(worker.prefilling)} in prefill${queued}`);
     setText(this.kv, format.percent(worker.kv_usage));
     this.kvBar.set(worker.kv_usage);
-    setText(this.heldNote, `holds ${format.tokens(worker.held_tokens)}`);
+    setText(this.cachedNote, `${format.tokens(worker.cached_tokens)} cached`);
   }
 
   #showKnowledge(worker) {
     setText(this.hits, format.percent(worker.hit_ratio));
     setText(this.rates, format.tokenRate(worker.rates?.prefill_tokens_per_s));
-    setText(this.ratesNote, `${format.ms(worker.rates?.step_ms)} a step${worker.rates?.learned === true ? "" : ", assumed"}`);
+    setText(this.ratesNote, `${format.ms(worker.rates?.step_now_ms)} per output token${worker.rates?.learned === true ? "" : ", assumed"}`);
     const { tone, says } = words.trust(worker.trust);
     setText(this.trust, worker.trust);
     setAttribute(this.trust, "data-tone", tone);
@@ -131,14 +129,14 @@ export class Row {
   }
 }
 
-/** Ours, what other routers add to it, and the limit for both: `12 + 5 of 40`. */
+/** Ours, plus other routers', and the limit for both: `12 + 5 of 40`. */
 class Amount {
   constructor() {
     [this.ours, this.others, this.limit] = [el("span"), el("span.others"), el("span")];
     this.element = el("span", {}, this.ours, this.others, this.limit);
   }
 
-  /** `kinds` are how a number is written before another one, and how at the end, with its unit; `theirs` is the sentence about others. */
+  /** `kinds` format a number before another one, and the last one with its unit; `theirs` is the tip on other routers. */
   show(ours, others, { limit, kinds: [bare, whole], theirs }) {
     const more = others > 0;
     setText(this.ours, (limit === null && !more ? whole : bare)(ours));
@@ -149,9 +147,9 @@ class Amount {
   }
 }
 
-/** The one thing of late that is worth a line: silence, failures, or how much it was given. */
-function lately({ heard_ms, failures, seated }) {
-  if (heard_ms === null) return "never heard of";
-  if (heard_ms > HEARD_LATE_MS) return `heard ${format.ms(heard_ms)} ago`;
-  return failures > 0 ? format.plural(failures, "failure") : `${format.short(seated)} seated`;
+/** The most important of: silence, failures, requests so far. */
+function note({ last_seen_ms, failures, requests_total }) {
+  if (last_seen_ms === null) return "never seen";
+  if (last_seen_ms > SEEN_LATE_MS) return `last seen ${format.ms(last_seen_ms)} ago`;
+  return failures > 0 ? format.plural(failures, "failure") : format.plural(requests_total, "request");
 }

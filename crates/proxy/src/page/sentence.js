@@ -1,7 +1,6 @@
-// Why this worker, in a sentence with the numbers that decided it.
+// Why this worker, in sentences with the numbers that decided.
 //
-// Pure: a decision in, text out. The numbers are those of the candidates; nothing is worked out that the router
-// did not say.
+// Pure: a decision in, text out. All numbers are the router's own.
 
 import { address } from "./dom.js";
 import * as format from "./format.js";
@@ -17,11 +16,11 @@ export function why(decision) {
   const others = candidates.filter((it) => it !== chosen && priced(it));
   const cheapest = others[0];
   if (cheapest === undefined || !priced(chosen)) return whySentence(decision.why);
-  // Only least-delay goes by these prices; of any other rule they would explain nothing.
+  // Only least-delay uses these prices; they would explain no other strategy.
   const say = decision.strategy === "least-delay" ? PRICED[decision.why] : undefined;
   if (say === undefined) return whySentence(decision.why);
   const near = cheapest.price_ms < chosen.price_ms
-    ? ` ${Name(cheapest)} costs ${format.ms(cheapest.price_ms)}, which counts as equal; of equals the one with the fewest requests is taken.`
+    ? ` ${Name(cheapest)} costs ${format.ms(cheapest.price_ms)}, which counts as equal; the one with fewer requests wins.`
     : "";
   return say(decision, chosen, others) + near;
 }
@@ -29,8 +28,8 @@ export function why(decision) {
 const PRICED = { cached, "cache-too-busy": tooBusy, "least-delay": leastDelay };
 
 function leastDelay(decision, chosen, [next]) {
-  return `No worker holds any of the ${format.count(decision.prompt_tokens)} tokens. ${Name(chosen)} delays everyone least, by `
-    + `${format.ms(chosen.price_ms)}; ${name(next)} would by ${format.ms(next.price_ms)}.`;
+  return `No worker has any of the ${format.count(decision.prompt_tokens)} tokens cached. ${Name(chosen)} adds the least delay, `
+    + `${format.ms(chosen.price_ms)}; ${name(next)} would add ${format.ms(next.price_ms)}.`;
 }
 
 const priced = (candidate) => typeof candidate.price_ms === "number" && typeof candidate.terms_ms?.wait === "number";
@@ -38,29 +37,29 @@ const priced = (candidate) => typeof candidate.price_ms === "number" && typeof c
 const cost = (value_ms) => (value_ms < 0.05 ? "nothing" : format.ms(value_ms));
 
 function cached(decision, chosen, others) {
-  const holds = `${Name(chosen)} holds ${format.count(chosen.held_tokens)} of ${format.count(decision.prompt_tokens)} tokens`;
-  const emptier = others.filter((it) => it.held_tokens < chosen.held_tokens);
+  const has = `${Name(chosen)} has ${format.count(chosen.cached_tokens)} of ${format.count(decision.prompt_tokens)} tokens cached`;
+  const emptier = others.filter((it) => it.cached_tokens < chosen.cached_tokens);
   if (emptier.length === 0) {
-    return `${holds}, as do the others; of them it delays everyone least, by ${format.ms(chosen.price_ms)}.`;
+    return `${has}, as do the others; it adds the least delay, ${format.ms(chosen.price_ms)}.`;
   }
-  // The cheapest of those who would have had to compute it.
+  // The cheapest of those with a shorter cached prefix.
   const rival = emptier[0];
-  return `${holds}; waiting for it costs ${cost(chosen.terms_ms.wait)}, and computing the rest ${cost(chosen.terms_ms.prefill)}. `
-    + `Elsewhere computing costs ${format.ms(rival.terms_ms.prefill)}: ${name(rival)} would have delayed everyone by `
+  return `${has}; waiting for it costs ${cost(chosen.terms_ms.wait)}, and prefilling the rest ${cost(chosen.terms_ms.prefill)}. `
+    + `At ${name(rival)} prefill costs ${format.ms(rival.terms_ms.prefill)}, and the total delay would be `
     + `${format.ms(rival.price_ms)} instead of ${format.ms(chosen.price_ms)}.`;
 }
 
 function tooBusy(decision, chosen, others) {
-  const holder = others.reduce((most, it) => (it.held_tokens > (most?.held_tokens ?? chosen.held_tokens) ? it : most), undefined);
+  const holder = others.reduce((most, it) => (it.cached_tokens > (most?.cached_tokens ?? chosen.cached_tokens) ? it : most), undefined);
   if (holder === undefined) return whySentence(decision.why);
-  return `${Name(holder)} holds ${format.count(holder.held_tokens)} of ${format.count(decision.prompt_tokens)} tokens, but `
-    + `${drawback(holder, chosen)}: it would delay everyone by ${format.ms(holder.price_ms)}. ${Name(chosen)}, where computing costs `
-    + `${format.ms(chosen.terms_ms.prefill)}, delays everyone by ${format.ms(chosen.price_ms)}.`;
+  return `${Name(holder)} has ${format.count(holder.cached_tokens)} of ${format.count(decision.prompt_tokens)} tokens cached, but `
+    + `${drawback(holder, chosen)}: it would add ${format.ms(holder.price_ms)} of delay. ${Name(chosen)}, where prefill costs `
+    + `${format.ms(chosen.terms_ms.prefill)}, adds ${format.ms(chosen.price_ms)}.`;
 }
 
-/** What most speaks against one candidate beside another, as half a sentence. */
+/** The largest disadvantage of one candidate against another, as half a sentence. */
 function drawback(one, other) {
-  if (one.share < 1 && one.price_ms * one.share <= other.price_ms) return `it is to take ${format.percent(one.share)} of what others take`;
+  if (one.share < 1 && one.price_ms * one.share <= other.price_ms) return `its share is ${format.percent(one.share)} of that of others`;
   const excess = (term) => one.terms_ms[term] / one.share - other.terms_ms[term] / other.share;
   const [worst] = Object.keys(DRAWBACKS).sort((a, b) => excess(b) - excess(a));
   return DRAWBACKS[worst](format.ms(one.terms_ms[worst]));
@@ -68,31 +67,31 @@ function drawback(one, other) {
 
 const DRAWBACKS = {
   wait: (cost) => `waiting for it costs ${cost}`,
-  floor: (cost) => `any prompt takes it ${cost}`,
-  prefill: (cost) => `it computes the rest in ${cost}`,
-  behind: (cost) => `those who come there meanwhile would lose ${cost}`,
-  pushed: (cost) => `what it would push out of its cache costs ${cost}`,
-  others: (cost) => `answers that stream there would lose ${cost}`,
-  answer: (cost) => `an answer there is slow, which counts ${cost}`,
-  room: (cost) => `its memory is short, which costs ${cost}`,
+  floor: (cost) => `its shortest prefill takes ${cost}`,
+  prefill: (cost) => `prefilling the rest takes ${cost}`,
+  behind: (cost) => `requests that arrive meanwhile would wait ${cost}`,
+  pushed: (cost) => `the blocks it would evict cost ${cost}`,
+  others: (cost) => `answers in flight there would lose ${cost}`,
+  answer: (cost) => `its answers are slow, which costs ${cost}`,
+  room: (cost) => `its KV cache is nearly full, which costs ${cost}`,
   adapter: (cost) => `loading the adapter costs ${cost}`,
 };
 
-/** What another strategy would have done with it. */
+/** What another strategy would have done. */
 export function shadow(it, decision) {
   const to = `worker ${it.worker} (${address(it.url)})`;
-  if (!it.differs) return `${it.strategy} would have gone to the same worker.`;
+  if (!it.differs) return `${it.strategy} would have picked the same worker.`;
   const ours = decision.candidates.find((candidate) => candidate.chosen)?.price_ms;
   const ratio = ours > 0 && typeof it.price_ms === "number" ? `: ${format.times(it.price_ms / ours)} the price, ${format.ms(it.price_ms)}` : "";
   const ttft = typeof it.ttft_ms === "number" ? `, first token after ${format.ms(it.ttft_ms)}` : "";
-  return `${it.strategy} would have gone to ${to}${ratio}${ttft}.`;
+  return `${it.strategy} would have picked ${to}${ratio}${ttft}.`;
 }
 
-/** Predicted against actual, as one sentence. */
+/** Predicted and actual time, as one sentence. */
 export function prediction({ predicted_ttft_ms: predicted, actual_ttft_ms: actual, outcome }) {
-  if (typeof predicted !== "number") return "Nothing was predicted: the rates of this worker were not known.";
+  if (typeof predicted !== "number") return "No prediction: the rates of this worker were unknown.";
   if (typeof actual !== "number") {
-    return outcome === "open"
+    return outcome === "in-flight"
       ? `The first token is expected after ${format.ms(predicted)}.`
       : `The first token was expected after ${format.ms(predicted)}; it was not measured.`;
   }

@@ -1,4 +1,4 @@
-// What other strategies would have done with the same requests, in the mean since the start, as predicted.
+// What other strategies would have done with the same requests: predicted means since the start.
 
 import { bar, byId, el } from "./dom.js";
 import * as format from "./format.js";
@@ -13,16 +13,16 @@ export function show({ shadows }) {
 }
 
 function off() {
-  return el("p.empty", {}, "No other strategy is asked. With ", el("code", {}, "shadow.strategies = [\"round-robin\"]"),
-    " in the configuration, round-robin decides about every request too, without consequences, and what it would have cost stands here.");
+  return el("p.empty", {}, "No shadow strategy is configured. With ", el("code", {}, "shadow.strategies = [\"round-robin\"]"),
+    ", round-robin picks a worker for every request too, without effect, and its cost is shown here.");
 }
 
 function note() {
-  return el("p.quiet.note", {}, "Predicted, in the mean over all decisions: they chose for a fleet as ours left it, not as they would have.");
+  return el("p.quiet.note", {}, "Predicted means over all decisions. Shadows see the load and caches that our strategy produced, not their own.");
 }
 
 function table(shadows) {
-  const head = el("tr", {}, ...["Strategy", "Decisions", "Differed", "Delay to everyone", "Time to first token"]
+  const head = el("tr", {}, ...["Strategy", "Decisions", "Differed", "Added delay", "Time to first token"]
     .map((it, index) => el(index === 1 ? "th.n" : "th", { scope: "col" }, it)));
   const rows = shadows.map((it) => el(
     "tr", { "data-strategy": it.strategy },

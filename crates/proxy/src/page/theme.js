@@ -1,6 +1,6 @@
-// Light or dark: as the system says, unless the switch was used; that is remembered.
+// Light or dark: the system's setting, unless the switch was used; that is kept.
 //
-// Not a module: it runs before the first paint, so that nobody is dazzled by the wrong colours for a moment.
+// Not a module: it runs before the first paint, so that the page does not flash in the wrong colours.
 "use strict";
 
 (() => {
@@ -8,14 +8,14 @@
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
 
-  // Storage may be forbidden; then the switch lasts as long as the page.
+  // Storage may be forbidden; then the switch lasts until the page is closed.
   const recall = () => { try { return localStorage.getItem(STORED); } catch { return null; } };
   const remember = (theme) => { try { localStorage.setItem(STORED, theme); } catch { /* as above */ } };
 
   const isDark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
   const show = () => {
     document.getElementById("theme")?.setAttribute("aria-pressed", String(isDark()));
-    // The charts are painted, not styled: they have to be told.
+    // Charts are painted on a canvas and must be redrawn.
     dispatchEvent(new Event("maitre:theme"));
   };
 

@@ -1,4 +1,4 @@
-// Explanations beside what they explain: on hover, on focus, and on a tap. `data-tip` holds the sentence.
+// Tooltips on hover, focus and tap. `data-tip` has the sentence.
 
 import { byId, setText } from "./dom.js";
 
@@ -12,7 +12,7 @@ export function start() {
     shownFor?.removeAttribute("aria-describedby");
     shownFor = null;
     tip.hidden = true;
-    // A modal dialog covers all but its own children.
+    // A modal dialog covers everything but its own children.
     if (tip.parentElement !== document.body) document.body.append(tip);
   };
   const show = (target) => {
@@ -39,6 +39,6 @@ export function start() {
   for (const kind of ["pointerover", "focusin", "click"]) document.addEventListener(kind, over);
   document.addEventListener("focusout", hide);
   addEventListener("scroll", hide, { capture: true, passive: true });
-  // It stops nobody else from hearing of the key: a pointer that happens to rest on a word must not keep a sheet open.
+  // The key also closes an open sheet.
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 }

@@ -129,12 +129,12 @@ async fn the_overview_is_what_metrics_count() {
         overview["totals"]["cached_tokens"].as_f64(),
         Some(metric(&page, "maitre_cached_tokens_total"))
     );
-    assert_eq!(overview["totals"]["open"], 0);
+    assert_eq!(overview["totals"]["in_flight"], 0);
     assert_eq!((&overview["ready"], &overview["strategy"]), (&json!(true), &json!("least-delay")));
     let workers = overview["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
-    let seated: u64 = workers.iter().map(|it| it["seated"].as_u64().unwrap()).sum();
-    assert_eq!(seated, 12);
+    let placed: u64 = workers.iter().map(|it| it["requests_total"].as_u64().unwrap()).sum();
+    assert_eq!(placed, 12);
     for worker in workers {
         assert_eq!((&worker["state"], &worker["requests"]), (&json!("ready"), &json!(0)));
         assert_eq!(worker["models"], json!(["maitre-sim"]));
@@ -206,9 +206,9 @@ async fn to_ask_where_a_request_would_go_sends_it_nowhere() {
     assert_eq!(decision["candidates"].as_array().unwrap().len(), 2);
     let after = operator.see("/admin/v1/overview").await;
     assert_eq!(before["totals"], after["totals"]);
-    assert_eq!(before["workers"][0]["seated"], after["workers"][0]["seated"]);
+    assert_eq!(before["workers"][0]["requests_total"], after["workers"][0]["requests_total"]);
     for (path, body, status, part) in [
-        ("/admin/v1/explain?path=/v1/nothing", body.clone(), 400, "no API"),
+        ("/admin/v1/explain?path=/v1/nothing", body.clone(), 400, "not an API"),
         (
             "/admin/v1/explain",
             json!({"model": "nobody", "messages": [{"role": "user", "content": "x"}]}),

@@ -192,7 +192,7 @@ async fn check_load_is_shared(way: Way) {
             .map(|it| format!("maitre_worker_requests{{worker=\"http://{}\"}}", it.addr()));
         assert_eq!(own.map(|it| metric(&page, &it)).sum::<f64>(), 0.0, "ours are ours alone");
         let workers = see(router, "/admin/v1/workers").await;
-        let others = workers["workers"].as_array().unwrap().iter().map(|it| &it["others"]);
+        let others = workers["workers"].as_array().unwrap().iter().map(|it| &it["other_routers"]);
         let [requests, tokens] = ["requests", "decode_tokens"]
             .map(|field| others.clone().map(|it| it[field].as_u64().unwrap()).sum::<u64>());
         assert!(requests == 5 && tokens > 0, "{workers}");
@@ -292,7 +292,7 @@ async fn an_operator_sees_every_router() {
     })
     .await;
     let view = see(router, "/admin/v1/cluster").await;
-    let fields = ["via", "name", "connected", "trouble", "warm", "limit_share"].map(|it| view[it].clone());
+    let fields = ["via", "name", "connected", "error", "synced", "limit_share"].map(|it| view[it].clone());
     assert_eq!(Value::from(fields.to_vec()), serde_json::json!(["mesh", "router-1", true, null, true, 1.0]));
     let names: Vec<_> =
         view["routers"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
@@ -301,7 +301,10 @@ async fn an_operator_sees_every_router() {
         let is_self = it["name"] == "router-1";
         assert_eq!((it["self"].as_bool(), it["state"].as_str()), (Some(is_self), Some("live")), "{it}");
         assert_eq!(it["lag_ms"].is_null(), is_self, "{it}");
-        assert!(it["heard_ms"].as_u64().unwrap() < 3_000 && it["incarnation"].as_u64().unwrap() > 0, "{it}");
+        assert!(
+            it["last_seen_ms"].as_u64().unwrap() < 3_000 && it["incarnation"].as_u64().unwrap() > 0,
+            "{it}"
+        );
         assert!(it["share"].is_null() || it["share"].as_f64().unwrap() <= 1.0, "{it}");
     }
     for number in ["bytes_out", "bytes_in", "dropped", "repairs"] {

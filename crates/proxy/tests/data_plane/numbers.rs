@@ -88,7 +88,7 @@ async fn whoever_gets_a_number_gets_no_connection_to_the_last_one_and_is_not_sho
     let after = see(&table, "/admin/v1/decisions/2").await;
     assert_eq!((&after["worker"], &after["url"]), (&json!(0), &json!(url(&second))));
     assert_eq!(after["shadows"][0]["url"], json!(url(&second)));
-    assert_eq!(see(&table, "/admin/v1/workers/0").await["seated"], 5, "of its own");
+    assert_eq!(see(&table, "/admin/v1/workers/0").await["requests_total"], 5, "of its own");
 }
 
 #[tokio::test]

@@ -1,17 +1,18 @@
-//! What lies over the picture: help, a worker, a decision, and the question whether one is sure.
+//! Dialogs over the screen: help, a worker, a decision, and the question before a worker is drained.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget as _};
 
-use super::super::state::{Dialog, State, Weighed};
-use crate::operator::api::{Load, Others, Worker};
-use crate::operator::grid::cells;
-use crate::operator::show::{self, UNKNOWN};
-use crate::operator::weighed::{self, wrap};
+use super::super::model::{DecisionDialog, Dialog, TopState};
+use maitre_views::worker::{PromisedLoad, WorkerView};
 
-/// The frame, and a cell of air on both sides.
+use crate::operator::decision::{self, wrap};
+use crate::operator::format::{self, UNKNOWN};
+use crate::operator::table::cells;
+
+/// The frame, and a space on both sides.
 const FRAME_WIDTH: u16 = 4;
 const FRAME_HEIGHT: u16 = 2;
 
@@ -19,48 +20,48 @@ const HELP: [&str; 14] = [
     "q          quit",
     "Tab        between workers and decisions",
     "j k ↓ ↑    select; PgUp, PgDn by ten",
-    "Enter      all about what is selected",
+    "Enter      details of the selected row",
     "d          drain the selected worker",
     "r          resume it",
     "Esc        close this",
     "",
-    "now, prefill, decode: requests there, and tokens promised and not yet done",
-    "others: of the requests there, those of other routers",
-    "cache: how full the engine says its KV cache is; hits: cached prompt tokens",
-    "tok/s, step: learned rates of prefill and of a token; ~ while it is a guess",
-    "trust: how far its KV events are believed",
-    "expected, TTFT: the first token as foreseen and as it came",
+    "now, prefill, decode: requests in flight, and promised tokens not done yet",
+    "others: requests of other routers, included in now",
+    "cache: KV usage the engine reports; hits: cached part of all prompt tokens",
+    "tok/s, step: prefill speed and time per output token now; ~ if assumed",
+    "trust: whether its KV events arrive complete",
+    "expected, TTFT: predicted and actual time to first token",
 ];
 
-pub(super) fn draw(state: &State, area: Rect, buffer: &mut Buffer) {
+pub(super) fn draw(state: &TopState, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width.saturating_sub(FRAME_WIDTH));
     let wrapped = |lines: &[String]| lines.iter().flat_map(|it| wrap(it, width)).collect::<Vec<_>>();
-    let top = state.top;
+    let scrolled = state.scrolled;
     match &state.dialog {
         Dialog::None => {}
-        Dialog::Help => frame("help", &wrapped(&HELP.map(str::to_owned)), top, area, buffer),
-        Dialog::Sure(act) => {
-            let what = if act.drain { "gets no new requests then" } else { "gets requests again then" };
-            let question = format!("{} {}? It {what}. y / n", act.word(), act.url);
-            frame(act.word(), &wrapped(&[question]), top, area, buffer);
+        Dialog::Help => frame("help", &wrapped(&HELP.map(str::to_owned)), scrolled, area, buffer),
+        Dialog::Confirm(action) => {
+            let what = if action.drain { "gets no new requests then" } else { "gets requests again then" };
+            let question = format!("{} {}? It {what}. y / n", action.word(), action.url);
+            frame(action.word(), &wrapped(&[question]), scrolled, area, buffer);
         }
         Dialog::Worker(id) => match state.find_worker(*id) {
-            Some(worker) => frame("worker", &wrapped(&about(worker)), top, area, buffer),
-            None => frame("worker", &["it is gone".to_owned()], top, area, buffer),
+            Some(worker) => frame("worker", &wrapped(&about(worker)), scrolled, area, buffer),
+            None => frame("worker", &["this worker has left".to_owned()], scrolled, area, buffer),
         },
         Dialog::Decision(shown) => {
             let lines = match shown {
-                Weighed::Awaited(number) => vec![format!("asking for decision {number} …")],
-                Weighed::There(decision) => weighed::lines(decision, width),
-                Weighed::Failed(why) => wrapped(&[why.to_string()]),
+                DecisionDialog::Awaited(number) => vec![format!("loading decision {number} …")],
+                DecisionDialog::Shown(decision) => decision::lines(decision, width),
+                DecisionDialog::Failed(why) => wrapped(&[why.to_string()]),
             };
-            frame("decision", &lines, top, area, buffer);
+            frame("decision", &lines, scrolled, area, buffer);
         }
     }
 }
 
-/// Lines in a frame in the middle, from the given one on if they are too many.
-fn frame(title: &str, lines: &[String], top: usize, area: Rect, buffer: &mut Buffer) {
+/// Lines in a frame in the middle, scrolled if they do not fit.
+fn frame(title: &str, lines: &[String], scrolled: usize, area: Rect, buffer: &mut Buffer) {
     let widest = lines.iter().map(|it| cells(it)).max().unwrap_or(0).max(cells(title) + 2);
     let width = area.width.min(u16::try_from(widest).unwrap_or(u16::MAX).saturating_add(FRAME_WIDTH));
     let height = area.height.min(u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_add(FRAME_HEIGHT));
@@ -73,78 +74,75 @@ fn frame(title: &str, lines: &[String], top: usize, area: Rect, buffer: &mut Buf
     Clear.render(outer, buffer);
     block.render(outer, buffer);
     let room = usize::from(inner.height);
-    // However often a key was pressed, the last line stays in sight.
-    let top = top.min(lines.len().saturating_sub(room));
+    // Scrolling stops at the last line.
+    let scrolled = scrolled.min(lines.len().saturating_sub(room));
     let columns = usize::from(inner.width.saturating_sub(2));
-    for (row, line) in (inner.y..inner.bottom()).zip(&lines[top..]) {
+    for (row, line) in (inner.y..inner.bottom()).zip(&lines[scrolled..]) {
         buffer.set_stringn(inner.x + 1, row, line, columns, Style::new());
     }
 }
 
-/// All that is known of a worker, for screens too narrow for the table.
-fn about(worker: &Worker) -> Vec<String> {
-    let (load, rates) = (&worker.load, &worker.rates);
-    let whole = |it: Option<u64>| it.map_or_else(|| UNKNOWN.to_owned(), |it| show::count(it as f64));
+/// Everything known of a worker, for screens too narrow for the table.
+fn about(worker: &WorkerView) -> Vec<String> {
+    let rates = &worker.rates.rates;
+    let whole = |it: Option<u64>| it.map_or_else(|| UNKNOWN.to_owned(), |it| format::count(it as f64));
     let models: Vec<&str> = worker.models.iter().map(|it| &**it).collect();
-    let limits = load.limits.map_or_else(
+    let limits = worker.limits.as_ref().map_or_else(
         || "none known".to_owned(),
-        |it| {
-            format!(
-                "{} requests, {} prefill tokens",
-                show::count(it.sequences),
-                show::count(it.prefill_tokens)
-            )
-        },
+        |it| format!("{} requests, {} prefill tokens", it.sequences, format::count(it.prefill_tokens as f64)),
     );
-    let learned = if rates.learned { "learned" } else { "a guess" };
+    let learned = if worker.rates.learned { "learned" } else { "assumed" };
     let lines = [
         format!("{} (worker {})", worker.url, worker.id),
         format!("engine {}; models {}", worker.engine.as_deref().unwrap_or(UNKNOWN), models.join(", ")),
         format!(
-            "{}{}; weight {:.2}; last heard of {} ago",
+            "{}{}; weight {:.2}; last seen {} ago",
             worker.state,
             if worker.draining { ", draining" } else { "" },
             worker.weight.clamp(0.0, 1e6),
-            show::millis_or_unknown(load.heard_ms),
+            format::millis_or_unknown(worker.last_seen_ms.map(|it| it as f64)),
         ),
         format!(
-            "{} requests, {} in prefill; {} wait in the engine",
-            load.requests,
-            load.prefilling,
-            whole(load.waiting)
+            "{} requests in flight, {} in prefill; {} in the engine's queue",
+            worker.requests,
+            worker.prefilling,
+            whole(worker.waiting)
         ),
         format!(
-            "promised: {} tokens of prefill, {} of decode",
-            show::count(load.prefill_tokens as f64),
-            show::count(load.decode_tokens as f64)
+            "promised: {} prefill tokens, {} decode tokens",
+            format::count(worker.prefill_tokens as f64),
+            format::count(worker.decode_tokens as f64)
         ),
-        format!("takes at once: {limits}"),
+        format!("limits: {limits}"),
         format!(
-            "cache: {} full of {} tokens; {} tokens known to be held; hits {}; trust {}",
-            show::percent_or_unknown(load.kv_usage),
-            whole(load.kv_tokens),
-            show::count(load.held_tokens as f64),
-            show::percent_or_unknown(load.hit_ratio),
+            "KV usage {} of {} tokens; {} tokens cached as far as known; hits {}; trust {}",
+            format::percent_or_unknown(worker.kv_usage),
+            whole(worker.kv_tokens),
+            format::count(worker.cached_tokens as f64),
+            format::percent_or_unknown(worker.hit_ratio),
             worker.trust,
         ),
         format!(
-            "rates ({learned}): prefill {} tokens/s after {}; a token each {}, and {} more for each request",
-            show::count(rates.prefill_tokens_per_s),
-            show::millis(rates.floor_ms),
-            show::millis(rates.step_ms),
-            show::millis(rates.step_per_request_ms),
+            "rates ({learned}): prefill {} tokens/s after {}; {} per output token now: {} and {} per request",
+            format::count(rates.prefill_tokens_per_s),
+            format::millis(rates.floor_ms),
+            format::millis(rates.step_now_ms),
+            format::millis(rates.step_ms),
+            format::millis(rates.step_per_request_ms),
         ),
-        format!("{} requests seated, {} failures", load.seated, load.failures),
+        format!("{} requests since the start, {} failures", worker.requests_total, worker.failures),
     ];
-    lines.into_iter().chain(others(load)).collect()
+    lines.into_iter().chain(other_routers(&worker.other_routers)).collect()
 }
 
-/// What other routers promised there; nothing if nobody did.
-fn others(load: &Load) -> Option<String> {
-    let Others { requests, prefill_tokens, decode_tokens } =
-        load.others.filter(|it| *it != Others::default())?;
-    let [prefill, decode] = [prefill_tokens, decode_tokens].map(|it| show::count(it as f64));
-    Some(format!(
-        "other routers promised: {requests} requests, {prefill} tokens of prefill, {decode} of decode"
-    ))
+/// What other routers promised; none if they promised nothing.
+fn other_routers(load: &PromisedLoad) -> Option<String> {
+    let [prefill, decode] = [load.prefill_tokens, load.decode_tokens].map(|it| format::count(it as f64));
+    let text = || {
+        format!(
+            "other routers promised: {} requests, {prefill} prefill tokens, {decode} decode tokens",
+            load.requests
+        )
+    };
+    (*load != PromisedLoad::default()).then(text)
 }

@@ -1,19 +1,21 @@
-//! The two tables of the picture: workers, and the last decisions.
+//! The two tables of the screen: workers, and the last decisions.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::super::state::{Pane, State};
+use super::super::model::{Pane, TopState};
 use super::{DIM, split};
-use crate::operator::api::{Decision, Worker};
-use crate::operator::grid::{Column, Grid, cells};
-use crate::operator::show::{self, UNKNOWN};
-use crate::operator::weighed;
+use maitre_views::decision::DecisionSummary;
+use maitre_views::worker::WorkerView;
+
+use crate::operator::decision;
+use crate::operator::format::{self, UNKNOWN};
+use crate::operator::table::{Column, TextTable, cells};
 
 const BAR: usize = 6;
 
-/// Marks what is selected, for terminals without colours too.
+/// Marks the selected row, for terminals without colours too.
 const MARK: &str = "> ";
 const NO_MARK: &str = "  ";
 
@@ -31,7 +33,7 @@ const WORKERS: [Column; 11] = [
     Column::number("weight", 8),
 ];
 
-/// Of the requests there, those of other routers; only where there are any such.
+/// Requests of other routers; only in a cluster.
 const OTHERS: Column = Column::number("others", 3);
 const OTHERS_AT: usize = 3;
 
@@ -39,7 +41,7 @@ const DECISIONS: [Column; 10] = [
     Column::words("UTC", 2, 8),
     Column::words("model", 6, 8),
     Column::number("tokens", 3),
-    Column::number("held", 4),
+    Column::number("cached", 4),
     Column::address("worker", 10),
     Column::words("why", 0, 10),
     Column::number("expected", 5),
@@ -50,52 +52,53 @@ const DECISIONS: [Column; 10] = [
 
 const TITLES: Style = Style::new().add_modifier(Modifier::UNDERLINED);
 
-/// What is shown of a list, and how.
-struct Shown<'a> {
-    /// Said if there are none.
+/// A list, and how it is drawn.
+struct ListView<'a> {
+    /// Shown if there are no rows.
     none: &'static str,
-    /// Said beside the titles.
+    /// Shown beside the titles.
     note: String,
-    grid: &'a Grid,
+    grid: &'a TextTable,
     selected: Option<usize>,
     style: &'a dyn Fn(usize) -> Style,
 }
 
-pub(super) fn workers(state: &State, selects: bool, area: Rect, buffer: &mut Buffer) {
+pub(super) fn workers(state: &TopState, selects: bool, area: Rect, buffer: &mut Buffer) {
     let all = &state.overview.workers;
-    let mut grid = Grid { columns: WORKERS.to_vec(), rows: all.iter().map(worker).collect() };
+    let mut grid = TextTable { columns: WORKERS.to_vec(), rows: all.iter().map(worker).collect() };
     if state.overview.cluster.is_some() {
         grid.columns.insert(OTHERS_AT, OTHERS);
         for (row, it) in grid.rows.iter_mut().zip(all) {
-            row.insert(OTHERS_AT, it.load.others.map_or(0, |it| it.requests).to_string());
+            row.insert(OTHERS_AT, it.other_routers.requests.to_string());
         }
     }
-    let shown = Shown {
+    let shown = ListView {
         none: "no workers",
         note: String::new(),
         grid: &grid,
         selected: state.worker().filter(|_| selects && state.pane == Pane::Workers),
-        style: &|place| all.get(place).map_or(DIM, tint),
+        style: &|place| all.get(place).map_or(DIM, state_style),
     };
     list(&shown, area, buffer);
 }
 
-pub(super) fn decisions(state: &State, selects: bool, area: Rect, buffer: &mut Buffer) {
-    let newest: Vec<&Decision> = state.decisions.iter().rev().collect();
-    let grid = Grid { columns: DECISIONS.to_vec(), rows: newest.iter().map(|it| decision(it)).collect() };
-    let note = if state.skipped > 0 { format!("{} more left out", state.skipped) } else { String::new() };
-    let shown = Shown {
+pub(super) fn decisions(state: &TopState, selects: bool, area: Rect, buffer: &mut Buffer) {
+    let newest: Vec<&DecisionSummary> = state.decisions.iter().rev().collect();
+    let grid =
+        TextTable { columns: DECISIONS.to_vec(), rows: newest.iter().map(|it| decision(it)).collect() };
+    let note = if state.skipped > 0 { format!("{} not shown", state.skipped) } else { String::new() };
+    let shown = ListView {
         none: "no decisions yet",
         note,
         grid: &grid,
         selected: state.decision().filter(|_| selects && state.pane == Pane::Decisions),
-        style: &|place| newest.get(place).map_or(DIM, |it| fate(it)),
+        style: &|place| newest.get(place).map_or(DIM, |it| outcome_style(it)),
     };
     list(&shown, area, buffer);
 }
 
-/// A line of titles, and as many rows as there is room for, among them the selected one.
-fn list(shown: &Shown, area: Rect, buffer: &mut Buffer) {
+/// The titles, and as many rows as fit, the selected one among them.
+fn list(shown: &ListView, area: Rect, buffer: &mut Buffer) {
     let (head, body) = split(area, 1);
     if head.height == 0 {
         return;
@@ -124,31 +127,31 @@ fn list(shown: &Shown, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-fn worker(it: &Worker) -> Vec<String> {
-    let (load, rates) = (&it.load, &it.rates);
+fn worker(it: &WorkerView) -> Vec<String> {
+    let rates = &it.rates.rates;
     let state = match &*it.state {
         "ready" if it.draining => "draining".to_owned(),
         state if it.draining => format!("{state}, draining"),
         state => state.to_owned(),
     };
-    let cache = |usage: f64| format!("{} {}", show::bar(usage, BAR), show::percent(usage));
-    let learned = |text: String| if rates.learned { text } else { format!("~{text}") };
+    let cache = |usage: f64| format!("{} {}", format::bar(usage, BAR), format::percent(usage));
+    let learned = |text: String| if it.rates.learned { text } else { format!("~{text}") };
     vec![
-        weighed::name(Some(&*it.url), it.id),
+        decision::name(Some(&*it.url), it.id),
         state,
-        load.requests.to_string(),
-        show::count(load.prefill_tokens as f64),
-        show::count(load.decode_tokens as f64),
-        load.kv_usage.map_or_else(|| UNKNOWN.to_owned(), cache),
-        show::percent_or_unknown(load.hit_ratio),
-        learned(show::count(rates.prefill_tokens_per_s)),
-        learned(show::millis(rates.step_ms)),
+        it.requests.to_string(),
+        format::count(it.prefill_tokens as f64),
+        format::count(it.decode_tokens as f64),
+        it.kv_usage.map_or_else(|| UNKNOWN.to_owned(), cache),
+        format::percent_or_unknown(it.hit_ratio),
+        learned(format::count(rates.prefill_tokens_per_s)),
+        learned(format::millis(rates.step_now_ms)),
         it.trust.to_string(),
         format!("{:.2}", it.weight.clamp(0.0, 1e6)),
     ]
 }
 
-fn tint(worker: &Worker) -> Style {
+fn state_style(worker: &WorkerView) -> Style {
     match &*worker.state {
         _ if worker.draining => DIM,
         "ready" => Style::new().fg(Color::Green),
@@ -157,26 +160,26 @@ fn tint(worker: &Worker) -> Style {
     }
 }
 
-fn decision(it: &Decision) -> Vec<String> {
-    let [expected, actual] = [it.predicted_ttft_ms, it.actual_ttft_ms].map(show::millis_or_unknown);
+fn decision(it: &DecisionSummary) -> Vec<String> {
+    let [expected, actual] = [it.predicted_ttft_ms, it.actual_ttft_ms].map(format::millis_or_unknown);
     vec![
-        show::time_of_day(it.at_ms),
+        format::time_of_day(it.at_ms),
         it.model.as_deref().unwrap_or(UNKNOWN).to_owned(),
-        show::count(it.prompt_tokens as f64),
-        it.held_tokens.map_or_else(|| UNKNOWN.to_owned(), |it| show::count(it as f64)),
-        weighed::name(it.url.as_deref(), it.worker),
+        format::count(it.prompt_tokens as f64),
+        it.expected_cached_tokens.map_or_else(|| UNKNOWN.to_owned(), |it| format::count(it as f64)),
+        decision::name(it.url.as_deref(), it.worker),
         it.why.to_string(),
         expected,
         actual,
-        it.outcome.to_string(),
-        show::millis(it.waited_ms),
+        decision::outcome(&it.outcome).to_owned(),
+        format::millis(it.waited_ms),
     ]
 }
 
-fn fate(decision: &Decision) -> Style {
+fn outcome_style(decision: &DecisionSummary) -> Style {
     match &*decision.outcome {
         "failed" | "broke-off" => Style::new().fg(Color::Red),
-        "open" => Style::new(),
+        "in-flight" => Style::new(),
         "answered" => DIM,
         _ => Style::new().fg(Color::Yellow),
     }

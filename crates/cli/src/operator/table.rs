@@ -1,4 +1,4 @@
-//! A table of text that fits a width: columns that matter less are left out before anything is cut.
+//! A table of text that fits a width: less important columns are left out before cells are cut.
 
 use ratatui::text::Span;
 
@@ -11,17 +11,17 @@ const CUT: char = '…';
 pub(crate) enum Side {
     Left,
     Right,
-    /// On the left; if it must be cut, its beginning goes: addresses differ at their end.
+    /// Left-aligned and cut at its beginning: addresses differ at their end.
     End,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) title: &'static str,
-    /// The highest go first; zero stays.
+    /// Columns of the highest rank are left out first; rank 0 always stays.
     pub(crate) rank: u8,
     pub(crate) side: Side,
-    /// What is wider than this is cut, and narrower than `least` it never is.
+    /// The widest it gets, and the narrowest it is cut to.
     pub(crate) most: usize,
     pub(crate) least: usize,
 }
@@ -43,18 +43,18 @@ impl Column {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grid {
+pub(crate) struct TextTable {
     pub(crate) columns: Vec<Column>,
     /// A cell for each column.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Which columns, and how wide each: what fits.
+/// The columns that fit, and the width of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fit(Vec<(usize, usize)>);
 
-impl Grid {
-    /// Never wider than `width`, unless the columns that stay are at their least.
+impl TextTable {
+    /// At most `width` cells, unless the columns of rank 0 need more at their narrowest.
     pub(crate) fn fit(&self, width: usize) -> Fit {
         let natural = |(place, column): (usize, &Column)| {
             let cells = self.rows.iter().filter_map(|row| row.get(place)).map(|it| cells(it));
@@ -82,13 +82,13 @@ impl Grid {
         }
     }
 
-    /// Whether no column would be left out.
+    /// Whether all columns fit.
     pub(crate) fn fits(&self, width: usize) -> bool {
         self.fit(width).0.len() == self.columns.len()
     }
 
-    /// Another one on the right, row by row.
-    pub(crate) fn beside(mut self, other: Grid) -> Grid {
+    /// With another table to its right, row by row.
+    pub(crate) fn beside(mut self, other: TextTable) -> TextTable {
         self.columns.extend(other.columns);
         for (row, more) in self.rows.iter_mut().zip(other.rows) {
             row.extend(more);
@@ -117,7 +117,7 @@ impl Grid {
     }
 }
 
-/// Takes what is too much from those that can spare it, the first first.
+/// Takes the excess width from columns with slack, from the left.
 fn narrow(shown: &mut [(usize, usize)], over: usize, slack: impl Fn(&(usize, usize)) -> usize) {
     let mut over = over;
     for it in shown {
@@ -132,7 +132,7 @@ fn total(shown: &[(usize, usize)]) -> usize {
     gaps + shown.iter().map(|it| it.1).sum::<usize>()
 }
 
-/// How many cells of a terminal a text takes.
+/// Terminal cells that a text takes.
 pub(crate) fn cells(text: &str) -> usize {
     Span::raw(text).width()
 }
@@ -143,7 +143,7 @@ fn pad(text: &str, wide: usize, side: Side) -> String {
     if side == Side::Right { blank + &text } else { text + &blank }
 }
 
-/// As much of a text as so many cells take.
+/// A text cut to so many cells.
 pub(crate) fn cut(text: &str, wide: usize, side: Side) -> String {
     if cells(text) <= wide {
         return text.to_owned();
@@ -178,9 +178,9 @@ pub(crate) fn cut(text: &str, wide: usize, side: Side) -> String {
 mod tests {
     use super::*;
 
-    fn grid() -> Grid {
+    fn grid() -> TextTable {
         let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
-        Grid {
+        TextTable {
             columns: vec![
                 Column::address("worker", 8),
                 Column::words("state", 1, 5),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_go_by_rank_and_addresses_are_cut_last_at_their_beginning() {
+    fn columns_are_dropped_by_rank_and_addresses_cut_at_their_beginning() {
         let all = [
             "worker         state    now  hits",
             "10.0.0.1:8000  ready      3   81%",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_letters_count_as_what_they_take() {
+    fn wide_letters_count_as_two_cells() {
         assert_eq!(cells("表紙"), 4);
         assert_eq!(cut("表紙表紙", 5, Side::Left), "表紙…");
         assert_eq!(cut("表紙表紙", 4, Side::End), "…紙");

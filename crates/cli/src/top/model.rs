@@ -1,49 +1,52 @@
-//! What `maitre top` knows and shows: news and keys in, wishes out.
+//! What `maitre top` knows and shows: updates and keys in, commands out.
 //!
-//! No socket, no clock, no terminal: the time is a parameter, keys are our own, and what is to be done about one is
-//! returned. What is selected is selected by its number, so that it stays while the list moves under it.
+//! No socket, no clock, no terminal: the time is a parameter, and a key returns the command it stands for. A selection
+//! is kept by number, so that it stays on its row while the list moves.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::operator::api::{Decision, Decisions, History, Overview, Worker};
+use maitre_views::decision::{DecisionDetail, DecisionEvent, DecisionSummary};
+use maitre_views::overview::{History, Overview};
+use maitre_views::worker::WorkerView;
+
 use crate::operator::trouble::Trouble;
 
-/// Decisions that are remembered. Chosen: some screens full.
+/// Decisions kept. Chosen: several screens.
 pub(super) const DECISIONS_MAX: usize = 200;
 
-/// As many samples as the router itself keeps: a quarter of an hour.
+/// As many samples as the router keeps: 15 minutes.
 const SAMPLES_MAX: usize = 900;
 
-/// How long it is shown what became of a wish.
+/// How long the result of a command is shown.
 const NOTICE: Duration = Duration::from_secs(6);
 
-/// More lines than the longest dialog has.
-const TOP_MAX: usize = 60;
+/// Chosen: more lines than the longest dialog has.
+const SCROLL_MAX: usize = 60;
 
-/// How far a key that turns pages moves.
+/// Rows that PgUp and PgDn move.
 const PAGE: isize = 10;
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// The router's address, for people.
+pub(super) struct TopState {
+    /// The router's address.
     pub(super) url: String,
     pub(super) overview: Overview,
     /// In order of their numbers.
-    pub(super) decisions: VecDeque<Decision>,
-    /// Those of the last event that were left out.
+    pub(super) decisions: VecDeque<DecisionSummary>,
+    /// Decisions that the last event left out.
     pub(super) skipped: u64,
     pub(super) samples: VecDeque<Sample>,
-    pub(super) link: Link,
-    /// When anything was last heard.
-    heard: Duration,
+    pub(super) stream: StreamState,
+    /// When the last update came.
+    updated: Duration,
     notice: Option<(String, Duration)>,
     pub(super) pane: Pane,
     worker: Option<u32>,
     decision: Option<u64>,
     pub(super) dialog: Dialog,
-    /// How many of its lines are scrolled away.
-    pub(super) top: usize,
+    /// Lines of the dialog that are scrolled away.
+    pub(super) scrolled: usize,
 }
 
 /// One second.
@@ -55,10 +58,10 @@ pub(super) struct Sample {
 }
 
 #[derive(Debug, Default)]
-pub(super) enum Link {
+pub(super) enum StreamState {
     #[default]
     Live,
-    /// Why, and when it is tried again.
+    /// Why, and when the next attempt is.
     Lost(Trouble, Duration),
 }
 
@@ -69,56 +72,56 @@ pub(super) enum Pane {
     Decisions,
 }
 
-/// What lies over the picture.
+/// What covers the screen.
 #[derive(Debug, Default)]
 pub(super) enum Dialog {
     #[default]
     None,
     Help,
     Worker(u32),
-    Sure(Act),
-    Decision(Weighed),
+    Confirm(WorkerAction),
+    Decision(DecisionDialog),
 }
 
 #[derive(Debug)]
-pub(super) enum Weighed {
+pub(super) enum DecisionDialog {
     Awaited(u64),
-    There(Box<Decision>),
+    Shown(Box<DecisionDetail>),
     Failed(Trouble),
 }
 
-/// What can be done to a worker.
+/// Drain or resume a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Act {
+pub(super) struct WorkerAction {
     pub(super) worker: u32,
     pub(super) url: String,
     pub(super) drain: bool,
 }
 
-impl Act {
+impl WorkerAction {
     pub(super) fn word(&self) -> &'static str {
         if self.drain { "drain" } else { "resume" }
     }
 }
 
-/// All that was known when it was asked for.
+/// The router when it was asked.
 #[derive(Debug, Default)]
-pub(super) struct Picture {
+pub(super) struct RouterSnapshot {
     pub(super) overview: Overview,
-    pub(super) decisions: Decisions,
+    pub(super) decisions: Vec<DecisionSummary>,
     pub(super) history: History,
 }
 
-/// What is heard of a router.
+/// What came from the router.
 #[derive(Debug)]
-pub(super) enum News {
-    Picture(Box<Picture>),
+pub(super) enum Update {
+    Snapshot(Box<RouterSnapshot>),
     Overview(Box<Overview>),
-    Decisions(Decisions),
-    /// The stream ended; it is tried again so much later.
+    Decisions(DecisionEvent),
+    /// The stream ended; the next attempt is after this pause.
     Lost(Trouble, Duration),
-    Acted(Act, Result<(), Trouble>),
-    Weighed(Result<Box<Decision>, Trouble>),
+    Acted(WorkerAction, Result<(), Trouble>),
+    Decision(Result<Box<DecisionDetail>, Trouble>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,110 +136,110 @@ pub(super) enum Key {
     Escape,
 }
 
-/// What is to be done about a key.
+/// What a key stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Command {
     Quit,
-    Act(Act),
-    Weigh(u64),
+    Worker(WorkerAction),
+    Decision(u64),
 }
 
-impl State {
-    pub(super) fn new(url: &str, picture: Picture) -> State {
-        let mut state = State { url: url.to_owned(), ..State::default() };
-        state.begin(picture);
+impl TopState {
+    pub(super) fn new(url: &str, snapshot: RouterSnapshot) -> TopState {
+        let mut state = TopState { url: url.to_owned(), ..TopState::default() };
+        state.begin(snapshot);
         state
     }
 
-    /// Takes in what is new at `now`. True if it should be seen at once.
-    pub(super) fn hear(&mut self, news: News, now: Duration) -> bool {
-        match news {
-            News::Lost(why, later) => {
-                self.link = Link::Lost(why, now + later);
+    /// Applies an update at `now`. True if the screen should be drawn at once.
+    pub(super) fn apply(&mut self, update: Update, now: Duration) -> bool {
+        match update {
+            Update::Lost(why, later) => {
+                self.stream = StreamState::Lost(why, now + later);
                 return true;
             }
-            News::Acted(act, done) => {
+            Update::Acted(act, done) => {
                 let text = match done {
-                    Ok(()) if act.drain => format!("{} drains: it gets no new requests", act.url),
+                    Ok(()) if act.drain => format!("{} is draining: it gets no new requests", act.url),
                     Ok(()) => format!("{} gets requests again", act.url),
                     Err(why) => format!("could not {} {}: {why}", act.word(), act.url),
                 };
                 self.notice = Some((text, now + NOTICE));
                 return true;
             }
-            News::Weighed(told) => {
-                self.show(told);
+            Update::Decision(answer) => {
+                self.show(answer);
                 return true;
             }
-            News::Picture(picture) => self.begin(*picture),
-            News::Overview(overview) => self.look(*overview),
-            News::Decisions(decisions) => self.learn(decisions),
+            Update::Snapshot(snapshot) => self.begin(*snapshot),
+            Update::Overview(overview) => self.set_overview(*overview),
+            Update::Decisions(event) => self.add_decisions(event),
         }
-        (self.link, self.heard) = (Link::Live, now);
+        (self.stream, self.updated) = (StreamState::Live, now);
         false
     }
 
-    /// What became of the last wish, for a while.
+    /// The result of the last command, for `NOTICE`.
     pub(super) fn notice(&self, now: Duration) -> Option<&str> {
         self.notice.as_ref().filter(|it| now < it.1).map(|it| it.0.as_str())
     }
 
-    /// How old all this is.
+    /// Time since the last update.
     pub(super) fn age(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.heard)
+        now.saturating_sub(self.updated)
     }
 
-    /// The place of the selected worker among all; none without workers.
+    /// The index of the selected worker; none without workers.
     pub(super) fn worker(&self) -> Option<usize> {
         let workers = &self.overview.workers;
         let found = self.worker.and_then(|id| workers.iter().position(|it| it.id == id));
         found.or((!workers.is_empty()).then_some(0))
     }
 
-    /// The place of the selected decision, counted from the newest.
+    /// The index of the selected decision, from the newest.
     pub(super) fn decision(&self) -> Option<usize> {
         let number = |number| self.decisions.iter().rev().position(|it| it.number == Some(number));
         self.decision.and_then(number).or((!self.decisions.is_empty()).then_some(0))
     }
 
-    pub(super) fn find_worker(&self, id: u32) -> Option<&Worker> {
+    pub(super) fn find_worker(&self, id: u32) -> Option<&WorkerView> {
         self.overview.workers.iter().find(|it| it.id == id)
     }
 
-    pub(super) fn press(&mut self, key: Key) -> Option<Wish> {
+    pub(super) fn press(&mut self, key: Key) -> Option<Command> {
         match (&mut self.dialog, key) {
-            (Dialog::Sure(act), Key::Letter('y' | 'Y')) => {
+            (Dialog::Confirm(act), Key::Letter('y' | 'Y')) => {
                 let act = act.clone();
                 self.dialog = Dialog::None;
-                return Some(Wish::Act(act));
+                return Some(Command::Worker(act));
             }
-            (Dialog::Sure(_), Key::Letter('n' | 'N' | 'q') | Key::Escape) => self.dialog = Dialog::None,
-            // Whoever is asked a question should answer that one.
-            (Dialog::Sure(_), _) => {}
-            (Dialog::None, key) => return self.press_picture(key),
+            (Dialog::Confirm(_), Key::Letter('n' | 'N' | 'q') | Key::Escape) => self.dialog = Dialog::None,
+            // Only yes or no answers the question.
+            (Dialog::Confirm(_), _) => {}
+            (Dialog::None, key) => return self.press_screen(key),
             (_, Key::Escape | Key::Enter | Key::Letter('q' | '?')) => self.dialog = Dialog::None,
-            (_, key) => self.top = self.top.saturating_add_signed(steps(key)).min(TOP_MAX),
+            (_, key) => self.scrolled = self.scrolled.saturating_add_signed(steps(key)).min(SCROLL_MAX),
         }
         None
     }
 
-    fn press_picture(&mut self, key: Key) -> Option<Wish> {
-        self.top = 0;
+    fn press_screen(&mut self, key: Key) -> Option<Command> {
+        self.scrolled = 0;
         match (key, self.pane) {
-            (Key::Letter('q'), _) => return Some(Wish::Quit),
+            (Key::Letter('q'), _) => return Some(Command::Quit),
             (Key::Letter('?'), _) => self.dialog = Dialog::Help,
             (Key::Tab, Pane::Workers) => self.pane = Pane::Decisions,
             (Key::Tab, Pane::Decisions) => self.pane = Pane::Workers,
-            (Key::Letter('d'), Pane::Workers) => self.ask(true),
-            (Key::Letter('r'), Pane::Workers) => self.ask(false),
+            (Key::Letter('d'), Pane::Workers) => self.confirm(true),
+            (Key::Letter('r'), Pane::Workers) => self.confirm(false),
             (Key::Enter, Pane::Workers) => {
                 let worker = self.worker().and_then(|it| self.overview.workers.get(it));
                 self.dialog = worker.map_or(Dialog::None, |it| Dialog::Worker(it.id));
             }
             (Key::Enter, Pane::Decisions) => {
                 let number = self.decision().and_then(|it| self.newest(it))?;
-                self.dialog = Dialog::Decision(Weighed::Awaited(number));
-                return Some(Wish::Weigh(number));
+                self.dialog = Dialog::Decision(DecisionDialog::Awaited(number));
+                return Some(Command::Decision(number));
             }
             (key, Pane::Workers) => {
                 let place = moved(self.worker(), steps(key), self.overview.workers.len());
@@ -250,31 +253,31 @@ impl State {
         None
     }
 
-    /// The number of a decision, counted from the newest.
+    /// The number of a decision, by its index from the newest.
     fn newest(&self, place: usize) -> Option<u64> {
         self.decisions.iter().rev().nth(place)?.number
     }
 
-    /// Asks whether the selected worker should be drained, or resumed.
-    fn ask(&mut self, drain: bool) {
+    /// Asks whether to drain, or resume, the selected worker.
+    fn confirm(&mut self, drain: bool) {
         let Some(worker) = self.worker().and_then(|it| self.overview.workers.get(it)) else { return };
-        self.dialog = Dialog::Sure(Act { worker: worker.id, url: worker.url.to_string(), drain });
+        self.dialog = Dialog::Confirm(WorkerAction { worker: worker.id, url: worker.url.to_string(), drain });
     }
 
-    fn show(&mut self, told: Result<Box<Decision>, Trouble>) {
-        // Whoever closed it, or opened another one since, does not want this one.
-        let Dialog::Decision(shown @ Weighed::Awaited(_)) = &mut self.dialog else { return };
-        match (&*shown, told) {
-            (Weighed::Awaited(number), Ok(decision)) if decision.number == Some(*number) => {
-                *shown = Weighed::There(decision);
+    fn show(&mut self, answer: Result<Box<DecisionDetail>, Trouble>) {
+        // The dialog may be closed by now, or show another decision.
+        let Dialog::Decision(shown @ DecisionDialog::Awaited(_)) = &mut self.dialog else { return };
+        match (&*shown, answer) {
+            (DecisionDialog::Awaited(number), Ok(decision)) if decision.summary.number == Some(*number) => {
+                *shown = DecisionDialog::Shown(decision);
             }
             (_, Ok(_)) => {}
-            (_, Err(why)) => *shown = Weighed::Failed(why),
+            (_, Err(why)) => *shown = DecisionDialog::Failed(why),
         }
     }
 
-    fn begin(&mut self, picture: Picture) {
-        let History { at_ms, ttft_p50_ms, requests_per_s } = picture.history;
+    fn begin(&mut self, snapshot: RouterSnapshot) {
+        let History { at_ms, ttft_p50_ms, requests_per_s, .. } = snapshot.history;
         let samples = at_ms.into_iter().zip(ttft_p50_ms).zip(requests_per_s);
         let samples = samples.map(|((at_ms, ttft_p50_ms), requests_per_s)| Sample {
             at_ms,
@@ -282,13 +285,13 @@ impl State {
             requests_per_s,
         });
         self.samples = samples.collect();
-        // Of a router that was started anew: it counts from one again.
+        // A router that was restarted counts from one again.
         self.decisions.clear();
-        self.learn(picture.decisions);
-        self.look(picture.overview);
+        self.add_decisions(DecisionEvent { decisions: snapshot.decisions, skipped: 0 });
+        self.set_overview(snapshot.overview);
     }
 
-    fn look(&mut self, overview: Overview) {
+    fn set_overview(&mut self, overview: Overview) {
         let (now, at_ms) = (&overview.now, overview.at_ms);
         if self.samples.back().is_none_or(|it| it.at_ms < at_ms) {
             let (ttft_p50_ms, requests_per_s) = (now.ttft_p50_ms, now.requests_per_s);
@@ -299,9 +302,9 @@ impl State {
         self.overview = overview;
     }
 
-    fn learn(&mut self, news: Decisions) {
-        self.skipped = news.skipped;
-        for decision in news.decisions {
+    fn add_decisions(&mut self, event: DecisionEvent) {
+        self.skipped = event.skipped;
+        for decision in event.decisions {
             let place = self.decisions.partition_point(|it| it.number < decision.number);
             match self.decisions.get_mut(place) {
                 Some(known) if known.number == decision.number => *known = decision,
@@ -323,7 +326,7 @@ fn steps(key: Key) -> isize {
     }
 }
 
-/// Where a selection lands, among so many.
+/// A selection after so many steps, among `count` rows.
 fn moved(place: Option<usize>, steps: isize, count: usize) -> Option<usize> {
     Some(place?.saturating_add_signed(steps).min(count.checked_sub(1)?))
 }

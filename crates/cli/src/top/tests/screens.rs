@@ -1,19 +1,20 @@
-//! Pictures, cell by cell, as a terminal would have them.
+//! Screens, cell by cell, as a terminal shows them.
 
 use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::state::{Key, News, State};
+use super::super::model::{Key, TopState, Update};
 use super::super::{draw, printed};
-use super::{SECOND, clustered, decision, picture, state};
-use crate::operator::api::{Decision, Worker};
-use crate::operator::plain::Plain;
+use super::{SECOND, clustered, decision, snapshot, state};
+use maitre_views::decision::DecisionDetail;
+use maitre_views::worker::WorkerView;
+
 use crate::operator::trouble::Trouble;
 
 /// The rows of a screen of this size.
-fn screen(state: &State, now: Duration, width: u16, height: u16) -> String {
+fn screen(state: &TopState, now: Duration, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw::screen(state, now, frame.area(), frame.buffer_mut())).unwrap();
     let buffer = terminal.backend().buffer();
@@ -34,7 +35,7 @@ macro_rules! check {
 }
 
 #[test]
-fn an_ordinary_terminal_shows_it_all() {
+fn an_ordinary_terminal_shows_everything() {
     check!(screen(&state(), SECOND, 80, 24), "80x24.txt");
 }
 
@@ -44,38 +45,37 @@ fn a_wide_terminal_has_every_column() {
 }
 
 #[test]
-fn a_narrow_terminal_keeps_what_matters() {
+fn a_narrow_terminal_keeps_the_key_numbers() {
     check!(screen(&state(), SECOND, 40, 20), "40x20.txt");
 }
 
 #[test]
-fn a_lost_router_is_told_with_the_age_of_what_is_shown() {
+fn a_lost_router_is_shown_with_the_age_of_the_data() {
     let mut state = state();
     let why = Trouble::Lost("connect to http://127.0.0.1:8081: Connection refused".to_owned());
-    state.hear(News::Lost(why, 4 * SECOND), 10 * SECOND);
+    state.apply(Update::Lost(why, 4 * SECOND), 10 * SECOND);
     let shown = screen(&state, 12 * SECOND, 80, 24);
-    let banner =
-        "all this is 12s old; next try in 2s: connect to http://127.0.0.1:8081:\nConnection refused\n";
+    let banner = "data is 12s old; next try in 2s: connect to http://127.0.0.1:8081: Connection\nrefused\n";
     assert!(shown.contains(banner), "{shown}");
     let mut state = super::state();
-    assert!(screen(&state, 9 * SECOND, 80, 24).contains("all this is 9s old"), "silence is told too");
-    state.hear(News::Overview(Box::new(picture().overview)), 9 * SECOND);
+    assert!(screen(&state, 9 * SECOND, 80, 24).contains("data is 9s old"), "a silent stream too");
+    state.apply(Update::Overview(Box::new(snapshot().overview)), 9 * SECOND);
     assert!(!screen(&state, 10 * SECOND, 80, 24).contains("old"));
 }
 
 #[test]
-fn a_decision_lies_over_the_picture_with_its_candidates() {
+fn a_decision_opens_over_the_screen_with_its_candidates() {
     let mut state = state();
     state.press(Key::Tab);
     state.press(Key::Enter);
     let mut whole = decision(2);
     whole["candidates_total"] = 2.into();
     whole["candidates"] = serde_json::json!([
-        {"worker": 0, "url": "http://127.0.0.1:9001", "chosen": true, "held_tokens": 1536, "requests": 3, "opening": "now",
+        {"worker": 0, "url": "http://127.0.0.1:9001", "chosen": true, "cached_tokens": 1536, "requests": 3, "share": 1.0, "can_start": "now",
          "ttft_ms": 61.2, "price_ms": 96.0, "terms_ms": {"wait": 5.0, "floor": 12.0, "prefill": 21.0, "others": 58.0}},
-        {"worker": 3, "url": "http://127.0.0.1:9002", "price_ms": 310.0, "terms_ms": {"prefill": 310.0}},
+        {"worker": 3, "url": "http://127.0.0.1:9002", "share": 1.0, "price_ms": 310.0, "terms_ms": {"prefill": 310.0}},
     ]);
-    state.hear(News::Weighed(Ok(Box::new(serde_json::from_value(whole).unwrap()))), SECOND);
+    state.apply(Update::Decision(Ok(Box::new(serde_json::from_value(whole).unwrap()))), SECOND);
     check!(screen(&state, SECOND, 80, 24), "decision.txt");
     for width in 40..120 {
         let shown = screen(&state, SECOND, width, 34);
@@ -85,41 +85,41 @@ fn a_decision_lies_over_the_picture_with_its_candidates() {
 }
 
 #[test]
-fn a_worker_lies_over_the_picture_with_all_that_is_known() {
+fn a_worker_opens_over_the_screen_with_everything_known() {
     let mut state = state();
     state.press(Key::Enter);
     check!(screen(&state, SECOND, 80, 24), "worker.txt");
 }
 
 #[test]
-fn other_routers_have_a_line_and_what_is_wrong_between_them_one_at_the_top() {
-    let mut picture = picture();
-    picture.overview = serde_json::from_value(clustered()).unwrap();
-    let mut state = State::new("http://127.0.0.1:8081", picture);
+fn other_routers_have_a_line_and_cluster_errors_one_at_the_top() {
+    let mut snapshot = snapshot();
+    snapshot.overview = serde_json::from_value(clustered()).unwrap();
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
     check!(screen(&state, SECOND, 100, 24), "routers.txt");
     state.press(Key::Enter);
     let shown = screen(&state, SECOND, 120, 24);
     assert!(
-        shown.contains("other routers promised: 2 requests, 700 tokens of prefill, 480 of decode"),
+        shown.contains("other routers promised: 2 requests, 700 prefill tokens, 480 decode tokens"),
         "{shown}"
     );
     let text = printed(&mut state);
-    for part in ["limits are split", "routers  2 live, 1 lost, via mesh", "c lost for 41.0 s"] {
+    for part in ["tenant limits are split", "routers  2 live, 1 lost, via mesh", "c lost for 41.0 s"] {
         assert!(text.contains(part), "no {part:?} in:\n{text}");
     }
     let mut alone = clustered();
-    (alone["cluster"], alone["workers"][0]["others"]) =
+    (alone["cluster"], alone["workers"][0]["other_routers"]) =
         (serde_json::Value::Null, serde_json::json!({ "requests": 0 }));
-    let mut picture = super::picture();
-    picture.overview = serde_json::from_value(alone).unwrap();
-    let mut state = State::new("http://127.0.0.1:8081", picture);
+    let mut snapshot = super::snapshot();
+    snapshot.overview = serde_json::from_value(alone).unwrap();
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
     state.press(Key::Enter);
     let shown = screen(&state, SECOND, 120, 24) + &printed(&mut state);
     assert!(!shown.contains("routers") && !shown.contains("others"), "{shown}");
 }
 
 #[test]
-fn one_is_asked_by_name_before_a_worker_is_drained() {
+fn draining_a_worker_asks_with_its_name_first() {
     let mut state = state();
     state.press(Key::Letter('d'));
     let shown = screen(&state, SECOND, 80, 24);
@@ -127,10 +127,10 @@ fn one_is_asked_by_name_before_a_worker_is_drained() {
 }
 
 #[test]
-fn what_does_not_fit_can_be_scrolled() {
+fn a_dialog_that_does_not_fit_scrolls() {
     let mut state = state();
     state.press(Key::Letter('?'));
-    let last = "foreseen";
+    let last = "predicted";
     let shown = screen(&state, SECOND, 40, 14);
     assert!(shown.contains("quit") && shown.contains("j/k: more") && !shown.contains(last), "{shown}");
     (0..9).for_each(|_| drop(state.press(Key::PageDown)));
@@ -145,7 +145,7 @@ fn names_cannot_act_on_the_terminal() {
     let mut overview = clustered();
     for path in [
         "/cluster/via",
-        "/cluster/trouble",
+        "/cluster/error",
         "/cluster/routers/0/name",
         "/cluster/routers/2/state",
         "/strategy",
@@ -160,16 +160,16 @@ fn names_cannot_act_on_the_terminal() {
     overview["workers"][0]["models"][0] = evil.into();
     overview["queue"]["classes"][0]["class"] = evil.into();
     overview["shadows"][0]["strategy"] = evil.into();
-    let mut picture = picture();
-    picture.overview = serde_json::from_value(overview).unwrap();
+    let mut snapshot = snapshot();
+    snapshot.overview = serde_json::from_value(overview).unwrap();
     let mut named = decision(3);
     for key in ["model", "url", "why", "outcome", "id", "strategy", "class", "tenant"] {
         named[key] = evil.into();
     }
-    let named: Decision = serde_json::from_value(named).unwrap();
-    picture.decisions.decisions.push(named.clone());
-    let mut state = State::new("http://127.0.0.1:8081", picture);
-    let harmless = |state: &State| {
+    let named: DecisionDetail = serde_json::from_value(named).unwrap();
+    snapshot.decisions.push(named.summary.clone());
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
+    let harmless = |state: &TopState| {
         let shown = screen(state, SECOND, 150, 30);
         assert!(shown.chars().all(|it| it == '\n' || !it.is_control()), "{shown:?}");
         assert!(!shown.contains('\u{202e}') && shown.contains("owned"), "{shown:?}");
@@ -180,7 +180,7 @@ fn names_cannot_act_on_the_terminal() {
     state.press(Key::Escape);
     state.press(Key::Tab);
     state.press(Key::Enter);
-    state.hear(News::Weighed(Ok(Box::new(named))), SECOND);
+    state.apply(Update::Decision(Ok(Box::new(named))), SECOND);
     harmless(&state);
 }
 
@@ -195,14 +195,14 @@ fn no_size_is_too_small_and_no_number_too_large() {
         "/workers/0/weight",
         "/cluster/routers/1/lag_ms",
         "/cluster/routers/1/share",
-        "/cluster/routers/2/heard_ms",
     ] {
         *overview.pointer_mut(path).unwrap() = 1e300.into();
     }
     overview["workers"][0]["prefill_tokens"] = u64::MAX.into();
-    let mut odd = picture();
+    overview["cluster"]["routers"][2]["last_seen_ms"] = u64::MAX.into();
+    let mut odd = snapshot();
     odd.overview = serde_json::from_value(overview).unwrap();
-    let states = [state(), State::default(), State::new("", odd)];
+    let states = [state(), TopState::default(), TopState::new("", odd)];
     for mut state in states {
         for key in [Key::Letter('?'), Key::Escape, Key::Enter, Key::Escape, Key::Tab, Key::Enter] {
             state.press(key);
@@ -216,10 +216,10 @@ fn no_size_is_too_small_and_no_number_too_large() {
 
 #[test]
 fn the_selected_row_is_always_in_sight() {
-    let mut picture = picture();
+    let mut snapshot = snapshot();
     let numbers = (1..=50).map(|it| serde_json::from_value(decision(it)).unwrap());
-    picture.decisions.decisions = numbers.collect();
-    let mut state = State::new("http://127.0.0.1:8081", picture);
+    snapshot.decisions = numbers.collect();
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
     state.press(Key::Tab);
     for place in 1..50 {
         state.press(Key::Down);
@@ -229,12 +229,12 @@ fn the_selected_row_is_always_in_sight() {
 }
 
 #[test]
-fn a_picture_for_a_pipe_has_all_workers_and_no_marks() {
-    let mut picture = picture();
-    let one = picture.overview.workers[0].clone();
-    picture.overview.workers =
-        (0..100).map(|id| Worker { id, url: Plain::new(&format!("http://w:{id}")), ..one.clone() }).collect();
-    let mut state = State::new("http://127.0.0.1:8081", picture);
+fn output_into_a_pipe_has_all_workers_and_no_marks() {
+    let mut snapshot = snapshot();
+    let one = snapshot.overview.workers[0].clone();
+    snapshot.overview.workers =
+        (0..100).map(|id| WorkerView { id, url: format!("http://w:{id}").into(), ..one.clone() }).collect();
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
     let text = printed(&mut state);
     assert!(text.starts_with("http://127.0.0.1:8081\nmaitre 0.1.0  least-delay  ready"), "{text}");
     for id in 0..100 {

@@ -1,9 +1,9 @@
-//! Numbers for people: short, with a unit, and never wider than a column.
+//! Numbers as text: short, with a unit, never wider than a column.
 
-/// What nobody knows.
+/// An unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// Beyond this a number says no more than that something is odd.
+/// Larger numbers are shown as a word: something is wrong with them.
 const MANY: f64 = 999e12;
 
 /// Milliseconds, in the unit that keeps them short.
@@ -21,12 +21,12 @@ pub(crate) fn millis_or_unknown(ms: Option<f64>) -> String {
     ms.map_or_else(|| UNKNOWN.to_owned(), millis)
 }
 
-/// Milliseconds in a column that says so at its top: a decimal, however many there are.
+/// Milliseconds in a column whose title has the unit: always one decimal.
 pub(crate) fn bare_millis(ms: f64) -> String {
     if ms.abs() < 1e7 { format!("{ms:.1}") } else { count(ms) }
 }
 
-/// A number of things: whole up to 9999, then in thousands, millions and so on.
+/// A count: whole up to 9999, then in thousands, millions and so on.
 pub(crate) fn count(number: f64) -> String {
     const STEPS: [(f64, &str); 5] = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")];
     if number.abs() < 9_999.5 {
@@ -40,12 +40,12 @@ pub(crate) fn count(number: f64) -> String {
     if scaled.abs() < 9.95 { format!("{scaled:.1}{}", step.1) } else { format!("{scaled:.0}{}", step.1) }
 }
 
-/// What happens so often each second.
+/// Events per second.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second.abs() < 99.95 { format!("{per_second:.1}") } else { count(per_second) }
 }
 
-/// A part of a whole.
+/// A ratio as a percentage.
 pub(crate) fn percent(ratio: f64) -> String {
     if ratio.abs() < 100.0 { format!("{:.0}%", ratio * 100.0) } else { "many%".to_owned() }
 }
@@ -54,13 +54,13 @@ pub(crate) fn percent_or_unknown(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| UNKNOWN.to_owned(), percent)
 }
 
-/// A part of a whole as a bar so many cells wide.
+/// A ratio as a bar of so many cells.
 pub(crate) fn bar(ratio: f64, cells: usize) -> String {
     let full = (ratio.clamp(0.0, 1.0) * cells as f64).round() as usize;
     "█".repeat(full) + &"░".repeat(cells - full)
 }
 
-/// A long time, in its two largest units.
+/// A long duration, in its two largest units.
 pub(crate) fn span(seconds: f64) -> String {
     let whole = seconds.clamp(0.0, MANY) as u64;
     let (minutes, hours, days) = (whole / 60, whole / 3_600, whole / 86_400);
@@ -73,7 +73,7 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// The time of day in UTC, as the log has it. No zone is asked for: the log would be an hour off.
+/// The time of day in UTC, as in the log.
 pub(crate) fn time_of_day(unix_ms: u64) -> String {
     let seconds = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)

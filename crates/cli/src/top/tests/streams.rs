@@ -1,5 +1,4 @@
-//! The stream as it is followed over a socket: to its end, and back again. A few lines play the router, so that it can
-//! end a stream when the test wants it to.
+//! The event stream over a socket: its end, and the reconnect. A minimal router ends its streams at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +9,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::super::follow::{follow, picture};
-use super::super::state::News;
+use super::super::follow::{follow, snapshot};
+use super::super::model::Update;
 use crate::operator::client::Client;
 use crate::operator::target::Target;
 use crate::operator::trouble::Trouble;
 
-/// Nothing here may take longer.
+/// The limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const OVERVIEW: &str = r#"{"at_ms": 1, "strategy": "least-delay", "workers": []}"#;
@@ -24,7 +23,7 @@ const LIVE: &str = "event: overview\ndata: {\"at_ms\": 1, \"strategy\": \"least-
     event: of-tomorrow\ndata: {}\n\nevent: decisions\ndata: {\"skipped\": 0, \"decisions\": []}\n\n";
 const KEY: &str = "Bearer the-key";
 
-/// Answers one request and hangs up, which is how its streams end.
+/// Answers one request and closes the connection, which ends its streams.
 async fn answer(mut stream: TcpStream) {
     let (mut head, mut piece) = (Vec::new(), [0; 1_024]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -47,7 +46,7 @@ async fn answer(mut stream: TcpStream) {
     let _ = stream.write_all((head + body).as_bytes()).await;
 }
 
-/// A client of such a router, which lives as long as the tasks do.
+/// A client of such a router, which runs as one of the tasks.
 async fn client(key: &'static str, tasks: &mut JoinSet<()>) -> Arc<Client> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -59,45 +58,45 @@ async fn client(key: &'static str, tasks: &mut JoinSet<()>) -> Arc<Client> {
     Arc::new(Client::new(&Target { address, key: HeaderValue::from_static(key), dialer: Arc::default() }))
 }
 
-/// The next that is heard, as a word.
-async fn next(news: &mut mpsc::Receiver<News>) -> String {
-    let heard = tokio::time::timeout(PATIENCE, news.recv()).await.expect("nothing is heard").unwrap();
-    match heard {
-        News::Picture(_) => "picture".to_owned(),
-        News::Overview(_) => "overview".to_owned(),
-        News::Decisions(_) => "decisions".to_owned(),
-        News::Lost(why, pause) => format!("lost for {} ms: {why}", pause.as_millis()),
+/// The next update, as a word.
+async fn next(updates: &mut mpsc::Receiver<Update>) -> String {
+    let update = tokio::time::timeout(PATIENCE, updates.recv()).await.expect("no update").unwrap();
+    match update {
+        Update::Snapshot(_) => "snapshot".to_owned(),
+        Update::Overview(_) => "overview".to_owned(),
+        Update::Decisions(_) => "decisions".to_owned(),
+        Update::Lost(why, pause) => format!("lost for {} ms: {why}", pause.as_millis()),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_is_told_and_taken_up_again_with_what_was_missed() {
+async fn a_stream_that_ends_is_reported_and_resumed_with_a_new_snapshot() {
     let mut tasks = JoinSet::new();
     let client = client(KEY, &mut tasks).await;
-    let (tell, mut news) = mpsc::channel(1);
+    let (sender, mut updates) = mpsc::channel(1);
     let mut following = JoinSet::new();
-    following.spawn(follow(client.clone(), tell));
+    following.spawn(follow(client.clone(), sender));
     let ended = format!("lost for 500 ms: {}: the router ended the stream", client.url);
-    // It came back, so the pause stays short.
-    for expected in ["overview", "decisions", &ended, "picture", "overview", "decisions", &ended] {
-        assert_eq!(next(&mut news).await, expected);
+    // Each reconnect succeeds, so the pause stays short.
+    for expected in ["overview", "decisions", &ended, "snapshot", "overview", "decisions", &ended] {
+        assert_eq!(next(&mut updates).await, expected);
     }
-    drop(news);
+    drop(updates);
     let left = tokio::time::timeout(PATIENCE, following.join_next()).await;
-    assert!(left.is_ok(), "it ends when nobody listens");
+    assert!(left.is_ok(), "it ends when the receiver is dropped");
 }
 
 #[tokio::test]
-async fn one_who_is_not_let_in_tries_less_and_less_often() {
+async fn a_refused_key_is_tried_less_and_less_often() {
     let mut tasks = JoinSet::new();
     let client = client("Bearer another", &mut tasks).await;
-    let refused = picture(&client).await.unwrap_err();
+    let refused = snapshot(&client).await.unwrap_err();
     assert_eq!(refused, Trouble::Key { url: client.url.clone() });
-    let (tell, mut news) = mpsc::channel(1);
-    tasks.spawn(follow(client, tell));
+    let (sender, mut updates) = mpsc::channel(1);
+    tasks.spawn(follow(client, sender));
     for pause in [500, 1_000, 2_000] {
         let expected = format!("lost for {pause} ms: {refused}");
-        assert_eq!(next(&mut news).await, expected);
+        assert_eq!(next(&mut updates).await, expected);
     }
 }

@@ -1,0 +1,139 @@
+//! Where requests went and why: a line each, or one with every candidate.
+
+use crate::schema::view;
+use crate::text::Text;
+use crate::worker::Rates;
+
+view! {
+    /// The last decisions, newest first.
+    DecisionList {
+        decisions: Vec<DecisionSummary>,
+    }
+}
+
+view! {
+    /// Decisions that were made, or whose request ended, since the last event.
+    DecisionEvent {
+        decisions: Vec<DecisionSummary>,
+        ..
+        /// How many more there were than one event takes.
+        skipped: u64,
+    }
+}
+
+view! {
+    /// One attempt of one request: where it went, why, and how it ended.
+    DecisionSummary {
+        /// Counts from 1; null for a question.
+        number: Option<u64>,
+        /// In milliseconds since 1970.
+        at_ms: u64,
+        worker: u32,
+        /// The strategy's reason, as in `x-maitre-why`.
+        why: Text,
+        ..
+        /// The request's id.
+        id: Option<Text>,
+        model: Option<Text>,
+        strategy: Text,
+        class: Option<Text>,
+        /// Masked: a tenant's name may be a key.
+        tenant: Option<Text>,
+        /// Null once the worker has left.
+        url: Option<Text>,
+        /// Attempts before this one.
+        attempt: u32,
+        /// Time in the queue, over all attempts.
+        waited_ms: f64,
+        prompt_tokens: u64,
+        /// Expected length of the answer.
+        answer_tokens: u64,
+        /// Prompt tokens that the worker was expected to have cached; null where that was not looked up.
+        expected_cached_tokens: Option<u64>,
+        predicted_ttft_ms: Option<f64>,
+        actual_ttft_ms: Option<f64>,
+        /// Prompt tokens that the worker had cached, as its answer says.
+        cached_tokens: Option<u64>,
+        /// `in-flight`, `answered`, `failed`, `broke-off`, `disconnected`, `declined`, `recalled`; of a question `asked`
+        /// or `would-wait`.
+        outcome: Text,
+    }
+}
+
+view! {
+    /// One decision with its candidates and what other strategies would have done.
+    DecisionDetail(summary: DecisionSummary) {
+        ..
+        total_ms: Option<f64>,
+        actual_answer_tokens: Option<u64>,
+        actual_prompt_tokens: Option<u64>,
+        /// Of a question: the request would wait in the queue first.
+        would_wait: bool,
+        candidates_total: u64,
+        /// The cheapest, at most 16, with the chosen one.
+        candidates: Vec<CandidateView>,
+        shadows: Vec<ShadowChoice>,
+    }
+}
+
+view! {
+    /// A worker that could have taken the request, as it was then.
+    CandidateView {
+        worker: u32,
+        price_ms: f64,
+        /// Its weight, less while it warms up. The terms sum to price times share.
+        share: f64,
+        ..
+        url: Option<Text>,
+        chosen: bool,
+        /// Prompt tokens it was expected to have cached.
+        cached_tokens: u64,
+        /// More of them, in slower memory.
+        cached_slow_tokens: u64,
+        prefill_tokens: u64,
+        decode_tokens: u64,
+        requests: u32,
+        prefilling: u32,
+        /// `now`, `later`, `disturbs` or `too-late`.
+        can_start: Text,
+        rates: Rates,
+        ttft_ms: Option<f64>,
+        terms_ms: PriceTerms,
+    }
+}
+
+view! {
+    /// What a price is made of, in weighted milliseconds of delay.
+    PriceTerms {
+        ..
+        wait: f64,
+        floor: f64,
+        prefill: f64,
+        behind: f64,
+        pushed: f64,
+        others: f64,
+        answer: f64,
+        room: f64,
+        adapter: f64,
+    }
+}
+
+view! {
+    /// What another strategy would have done with the request.
+    ShadowChoice {
+        strategy: Text,
+        worker: u32,
+        ..
+        url: Option<Text>,
+        why: Text,
+        /// Whether it picked another worker.
+        differs: bool,
+        price_ms: Option<f64>,
+        ttft_ms: Option<f64>,
+    }
+}
+
+view! {
+    /// The body of a request, as a client would send it.
+    ClientRequest {}
+}

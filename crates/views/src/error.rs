@@ -1,0 +1,19 @@
+//! How the admin API refuses.
+
+use crate::schema::view;
+
+view! {
+    /// Why a request was refused.
+    ErrorBody {
+        error: ErrorDetail,
+    }
+}
+
+view! {
+    /// The code and the sentence of a refusal.
+    ErrorDetail {
+        /// Stable; docs/errors.md lists them.
+        code: String,
+        message: String,
+    }
+}

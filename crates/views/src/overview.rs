@@ -1,0 +1,173 @@
+//! The router at one instant, and its last quarter of an hour.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::ClusterView;
+use crate::decision::DecisionEvent;
+use crate::schema::view;
+use crate::text::Text;
+use crate::worker::WorkerView;
+
+view! {
+    /// The state of the router, its workers, queue and totals.
+    Overview {
+        /// When it was taken, in milliseconds since 1970.
+        at_ms: u64,
+        /// The strategy in use.
+        strategy: Text,
+        workers: Vec<WorkerView>,
+        ..
+        version: Text,
+        uptime_s: f64,
+        /// Whether it takes requests.
+        ready: bool,
+        /// Whether it finishes its requests in order to stop.
+        draining: bool,
+        /// Models that use another strategy.
+        strategies: BTreeMap<Text, Text>,
+        totals: TotalCounts,
+        now: LastSecond,
+        queue: QueueView,
+        prediction: PredictionError,
+        shadows: Vec<ShadowMeans>,
+        /// The hottest, at most 20.
+        prefixes: Vec<HotPrefix>,
+        discovery: Vec<DiscoverySource>,
+        /// Null where this router is the only one.
+        cluster: Option<ClusterView>,
+    }
+}
+
+view! {
+    /// Counts since the start.
+    TotalCounts {
+        ..
+        /// All that have ended.
+        requests: u64,
+        answered: u64,
+        refused: u64,
+        /// A worker answered with an error status.
+        declined: u64,
+        failed: u64,
+        /// The client disconnected before the end.
+        disconnected: u64,
+        /// Requests that have not ended.
+        in_flight: u64,
+        prompt_tokens: u64,
+        cached_tokens: u64,
+        answer_tokens: u64,
+    }
+}
+
+view! {
+    /// The last second; times and ratios of the last ten.
+    LastSecond {
+        ..
+        requests_per_s: f64,
+        answer_tokens_per_s: f64,
+        prompt_tokens_per_s: f64,
+        ttft_p50_ms: Option<f64>,
+        ttft_p99_ms: Option<f64>,
+        hit_ratio: Option<f64>,
+        /// Requests in the queue.
+        waiting: u32,
+    }
+}
+
+view! {
+    /// The queue in the router.
+    QueueView {
+        ..
+        enabled: bool,
+        /// Requests in it.
+        waiting: u32,
+        classes: Vec<ClassQueueView>,
+    }
+}
+
+view! {
+    /// Requests of one class in the queue.
+    ClassQueueView {
+        class: Text,
+        waiting: u32,
+    }
+}
+
+view! {
+    /// How far predictions of the first token are off.
+    PredictionError {
+        ..
+        /// Streams it is taken over.
+        count: u64,
+        /// The median of |predicted − actual| / actual.
+        median_error: Option<f64>,
+    }
+}
+
+view! {
+    /// What another strategy would have done, as means over its decisions.
+    ShadowMeans {
+        strategy: Text,
+        ..
+        decisions: u64,
+        /// Decisions in which it picked another worker.
+        differed: u64,
+        price_ms: Option<f64>,
+        our_price_ms: Option<f64>,
+        ttft_ms: Option<f64>,
+        our_ttft_ms: Option<f64>,
+    }
+}
+
+view! {
+    /// A prefix that many prompts share.
+    HotPrefix {
+        ..
+        hash: Text,
+        tokens: u64,
+        /// Prompts that had it; halves every minute.
+        seen: f64,
+        /// Workers that have it cached, at most 16.
+        holders: Vec<u32>,
+        holders_total: u32,
+        model: Option<Text>,
+    }
+}
+
+view! {
+    /// A place where workers are discovered.
+    DiscoverySource {
+        ..
+        source: Text,
+        state: Text,
+        workers: u64,
+        /// Why it fails, or what of it was left out.
+        note: Option<Text>,
+    }
+}
+
+view! {
+    /// One sample a second, oldest first, in lists of equal length.
+    History {
+        at_ms: Vec<u64>,
+        ttft_p50_ms: Vec<Option<f64>>,
+        requests_per_s: Vec<f64>,
+        ..
+        ttft_p99_ms: Vec<Option<f64>>,
+        answer_tokens_per_s: Vec<f64>,
+        prompt_tokens_per_s: Vec<f64>,
+        hit_ratio: Vec<Option<f64>>,
+        /// Requests in the queue, by class.
+        waiting: BTreeMap<Text, Vec<u32>>,
+    }
+}
+
+view! {
+    /// Server-sent events: each has the name of a field here, and that field as its data.
+    LiveEvents {
+        /// Once a second.
+        overview: Overview,
+        /// At most twice a second, if there are any.
+        decisions: DecisionEvent,
+    }
+}
