@@ -40,7 +40,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("config", &["base", "discover", "dispatch", "net", "peer", "policy", "proxy", "queue"], &[]),
     ("console", &["net"], &[]),
     ("doctor", &["base", "config", "console", "dialect", "net", "proxy", "tokens"], &["sim"]),
-    ("replay", &["base", "config", "console", "dispatch", "policy", "sim"], &[]),
+    ("replay", &["base", "charts", "config", "console", "dispatch", "policy", "sim"], &[]),
     (
         "cli",
         &[

@@ -1,67 +1,87 @@
-//! The report as a page: one file that needs no network, no server and no other file.
+//! The HTML report: one file that needs no network, no server and no other file.
 //!
-//! Text and charts are drawn here and are all there without scripts; a few lines of script let the reader sort
-//! tables and hide lines. The same runs give the same bytes: nothing on it is of this machine or this hour.
+//! Text and tables are written here and are complete without scripts. Charts are data in the page, which its script
+//! draws with uPlot. The same runs give the same bytes: the report names neither this machine nor this hour.
 
-mod axis;
-mod chart;
 mod charts;
 mod finding;
 mod tables;
 mod view;
 mod words;
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
+use maitre_sim::lab::Knowledge;
+use maitre_sim::profile::Profile;
 use maitre_sim::report::Row;
 use maitre_sim::trace::Request;
 
 use super::table::{seconds, talk};
-use super::{Run, Study, knowledge_word};
-use finding::Asked;
-use tables::{By, Lead};
+use super::{Run, Study};
+use charts::Charts;
+use finding::Demand;
+use tables::Lead;
 use view::View;
 use words::{count, counted, escape, span};
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Nothing may be loaded, whatever finds its way onto the page.
+/// The browser may load nothing, whatever text finds its way onto the page.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// The whole page. `command` is what was typed, as `typed` gives it.
 pub(super) fn draw(study: &Study, runs: &[Run], command: &str) -> String {
     let view = View::new(study, runs);
-    let title = format!("Replay of {}", study.source);
-    let mut html = format!(
+    let charts = Charts::new(&view);
+    let title = escape(&format!("Replay of {}", study.source));
+    [
+        head(&title),
+        format!("<body>\n<main>\n<h1>{title}</h1>\n"),
+        facts(&view),
+        format!("<pre tabindex=\"0\" aria-label=\"Command\"><code>{}</code></pre>\n", escape(command)),
+        found(&view),
+        numbers(&view),
+        format!("<section>\n<h2>Charts</h2>\n{}{}</section>\n", notes(&view), charts.html),
+        apart(&view, ("Parts of the trace", "part"), |it| &it.parts),
+        apart(&view, ("Classes", "class"), |it| &it.classes),
+        apart(&view, ("Tenants", "tenant"), |it| &it.tenants),
+        format!(
+            "<footer><p>Made by <code>maitre replay --html</code>, version {}. Simulated engines, virtual time.</p>\
+             </footer>\n</main>\n",
+            env!("CARGO_PKG_VERSION")
+        ),
+        scripts(&charts),
+        "</body>\n</html>\n".to_owned(),
+    ]
+    .concat()
+}
+
+fn head(title: &str) -> String {
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <meta name=\"color-scheme\" content=\"light dark\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n\
-         <title>{0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n",
-        escape(&title)
-    );
-    html.push_str(&facts(&view));
-    let _ =
-        writeln!(html, "<pre tabindex=\"0\" aria-label=\"Command\"><code>{}</code></pre>", escape(command));
-    html.push_str(&found(&view));
-    html.push_str(&numbers(&view));
-    html.push_str(&pictures(&view));
-    html.push_str(&apart(&view, "Parts of the trace", PART));
-    html.push_str(&apart(&view, "Classes", CLASS));
-    html.push_str(&apart(&view, "Tenants", TENANT));
-    let _ = write!(
-        html,
-        "<footer><p>Made by <code>maitre replay --html</code>, version {}. Simulated engines, virtual time.</p>\
-         </footer>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    html
+         <title>{title}</title>\n<style>\n{}\n{}{STYLE}</style>\n</head>\n",
+        maitre_charts::UPLOT_STYLE,
+        maitre_charts::PLOT_STYLE
+    )
 }
 
-/// The command line as it could be typed again. Where the page went, and what changes no number, is left out.
+fn scripts(charts: &Charts) -> String {
+    format!(
+        "<script type=\"application/json\" id=\"plots\">{}</script>\n<script>\n/*\n{}*/\n{}</script>\n\
+         <script>\n{}{SCRIPT}</script>\n",
+        charts.data(),
+        maitre_charts::UPLOT_LICENSE,
+        maitre_charts::UPLOT_SCRIPT,
+        maitre_charts::PLOT_SCRIPT
+    )
+}
+
+/// The command line as it could be typed again, without the place of the report and what changes no number.
 pub(super) fn typed(args: impl Iterator<Item = String>) -> String {
     let mut line = vec!["maitre".to_owned()];
     let mut skip = false;
@@ -88,30 +108,17 @@ fn facts(view: &View<'_>) -> String {
     let number = counted(requests.len() as u64, "request");
     let length = seconds(study.trace.span().as_secs_f64());
     let speeds: Vec<String> = view.speeds.iter().map(|it| format!("{it}×")).collect();
+    let targets = [study.targets.first_token, study.targets.per_token].map(|it| span(it.as_secs_f64()));
     let facts = [
-        (
-            "Traffic",
-            format!("{number} in {length}; {prompts} prompt and {answers} answer tokens in the mean"),
-        ),
+        ("Traffic", format!("{number} in {length}; on average {prompts} prompt and {answers} answer tokens")),
         ("Speed", words::listed(&speeds)),
         ("Fleet", fleet(study)),
-        ("Knowledge", knowledge(study)),
-        (
-            "Targets",
-            format!(
-                "first token within {}, the others at most {} apart in the mean",
-                span(study.targets.first_token.as_secs_f64()),
-                span(study.targets.per_token.as_secs_f64())
-            ),
-        ),
+        ("Router", router(study)),
+        ("Targets", format!("TTFT within {}, TPOT within {}", targets[0], targets[1])),
         ("Seed", study.seed.to_string()),
     ];
-    let mut html = String::from("<dl class=\"facts\">\n");
-    for (name, fact) in facts {
-        let _ = writeln!(html, "<dt>{name}</dt><dd>{}</dd>", escape(&fact));
-    }
-    html.push_str("</dl>\n");
-    html
+    let fact = |(name, fact): &(&str, String)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(fact));
+    format!("<dl class=\"facts\">\n{}</dl>\n", facts.iter().map(fact).collect::<String>())
 }
 
 fn fleet(study: &Study) -> String {
@@ -123,10 +130,10 @@ fn fleet(study: &Study) -> String {
         }
     }
     let kinds: Vec<String> = kinds.iter().map(|(name, number)| format!("{number} × {name}")).collect();
-    let tokens = || study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens);
+    let tokens = || study.fleet.iter().map(Profile::kv_tokens);
     let (least, most) = (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0));
     format!(
-        "{}; at each a KV cache of {}{} tokens, in blocks of {}",
+        "{}; each with a KV cache of {}{} tokens in blocks of {}",
         words::listed(&kinds),
         if least == most { "" } else { "at least " },
         count(least),
@@ -134,97 +141,76 @@ fn fleet(study: &Study) -> String {
     )
 }
 
-fn knowledge(study: &Study) -> String {
+fn router(study: &Study) -> String {
     let routers = match study.routers {
         1 => "1 router".to_owned(),
         number => format!("{number} routers{}", talk(study)),
     };
-    format!(
-        "{} caches{}; load read every {}{}; {routers}",
-        knowledge_word(study.knowledge),
-        late(study.event_delay),
-        span(study.scrape_every.as_secs_f64()),
-        late(study.scrape_delay)
-    )
+    let caches = match study.knowledge {
+        Knowledge::Reported => format!("KV events {}", late(study.event_delay)),
+        Knowledge::Predicted => "cache contents predicted from routed requests".to_owned(),
+        Knowledge::None => "cache contents unknown".to_owned(),
+    };
+    let every = span(study.scrape_every.as_secs_f64());
+    format!("{routers}; {caches}; load scraped every {every} {}", late(study.scrape_delay))
 }
 
 fn late(delay: Duration) -> String {
     match delay {
-        Duration::ZERO => ", at once".to_owned(),
-        _ => format!(", {} late", span(delay.as_secs_f64())),
+        Duration::ZERO => "without delay".to_owned(),
+        _ => format!("with a delay of {}", span(delay.as_secs_f64())),
     }
 }
 
 fn found(view: &View<'_>) -> String {
-    let asked = Asked {
-        tokens_per_s: view.offered(view.speed),
+    let demand = Demand {
+        tokens_per_s: view.requested(view.speed),
         first_token_s: view.study.targets.first_token.as_secs_f64(),
     };
-    let mut text = finding::write(&view.rows(), asked);
+    let mut text = finding::write(&view.rows(), demand);
     if view.sweeps() {
         let (text_here, leaders) = (words::uncapitalized(&text), finding::sweep(&view.by_speed()));
         text = format!("At speed {}×, {text_here} {leaders}", view.speed);
     }
-    format!(
-        "<section class=\"finding\">\n<h2>Finding</h2>\n<p>{}</p>\n</section>\n",
-        escape(text.trim_end()).replace(" %", "\u{A0}%")
-    )
+    let text = escape(text.trim_end()).replace(" %", "\u{A0}%");
+    format!("<section class=\"finding\">\n<h2>Finding</h2>\n<p>{text}</p>\n</section>\n")
 }
 
 fn numbers(view: &View<'_>) -> String {
     let rows: Vec<&Row> = view.all.iter().map(|it| &it.row).collect();
-    let lead = Lead { speed: view.sweeps(), by: None };
+    let lead = Lead { speed: view.sweeps(), part: None };
     let table = tables::draw("All strategies; ★ is the best of a column", &rows, lead);
     format!("<section>\n<h2>Numbers</h2>\n{table}{}</section>\n", tables::meanings())
 }
 
-fn pictures(view: &View<'_>) -> String {
-    let note = match view.sweeps() {
+/// What applies to all charts.
+fn notes(view: &View<'_>) -> String {
+    let speed = match view.sweeps() {
         false => String::new(),
         true => format!(
-            "<p class=\"reading\">Charts that show one speed show {}×: the fastest at which a strategy still has half of \
-             its answers within the targets, or else the slowest. Run another speed alone to see it.</p>\n",
+            "Charts of one speed show {}×: the fastest at which some strategy answers half of the requests within the \
+             targets, or else the slowest. ",
             view.speed
         ),
     };
-    [
-        "<section>\n<h2>Charts</h2>\n".to_owned(),
-        note,
-        charts::legend(view),
-        charts::first_tokens(view),
-        charts::throughput(view),
-        charts::loads(view),
-        charts::hits(view),
-        "</section>\n".to_owned(),
-    ]
-    .concat()
-}
-
-/// What rows of less than a run are told apart by, and where a run has them.
-type Apart = (By, fn(&Run) -> &Vec<Row>);
-
-const PART: Apart =
-    (By { title: "part", cell: |it| format!("<td data-v=\"{0}\">{0}</td>", it.part.unwrap_or(0)) }, |it| {
-        &it.parts
-    });
-const CLASS: Apart = (By { title: "class", cell: |it| name(it.class.as_ref()) }, |it| &it.classes);
-const TENANT: Apart = (By { title: "tenant", cell: |it| name(it.tenant.as_ref()) }, |it| &it.tenants);
-
-fn name(name: Option<&String>) -> String {
-    format!("<th scope=\"row\">{}</th>", escape(name.map_or("", String::as_str)))
+    format!(
+        "<p class=\"reading\">{speed}Point at a chart to read its values; click a name to hide its lines.</p>\n\
+         <noscript><p>The charts need JavaScript, which is turned off. The tables are complete without it.</p>\
+         </noscript>\n"
+    )
 }
 
 /// The rows of parts, classes or tenants; nothing if there is only one.
-fn apart(view: &View<'_>, heading: &str, (by, rows): Apart) -> String {
-    // Those that compete stand together, in the order in which a run has them.
+fn apart(view: &View<'_>, (heading, part): (&str, &'static str), rows: fn(&Run) -> &Vec<Row>) -> String {
+    // Rows that compete stand together, in the order in which a run has them.
     let mut placed: Vec<(usize, &Row)> = view.all.iter().flat_map(|it| rows(it).iter().enumerate()).collect();
     placed.sort_by(|one, other| one.1.speed.total_cmp(&other.1.speed).then(one.0.cmp(&other.0)));
     if placed.is_empty() {
         return String::new();
     }
     let rows: Vec<&Row> = placed.into_iter().map(|it| it.1).collect();
-    let lead = Lead { speed: view.sweeps(), by: Some(by) };
-    let table = tables::draw(&format!("Each {0}; ★ is the best of a {0}", by.title), &rows, lead);
+    let lead = Lead { speed: view.sweeps(), part: Some(part) };
+    let table = tables::draw(&format!("Each {part}; ★ is the best of a {part}"), &rows, lead);
     format!("<section>\n<h2>{heading}</h2>\n{table}</section>\n")
 }
 

@@ -1,41 +1,41 @@
-//! Answers and samples as lines to draw: shares under a value, and means over stretches of time.
+//! Answers and samples as lines of a chart: shares at or under a value, and means over buckets of time.
 //!
-//! Every line has a bounded number of points, whatever the length of the run, so that a page of them stays small.
+//! Every line has a bounded number of points, however long the run is, so that the report stays small.
 
 use maitre_base::Instant;
 use maitre_sim::lab::Sample;
 use maitre_sim::report::Seen;
 
-/// Stretches of equal length, from the beginning of the run.
+/// Intervals of equal length, from the beginning of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Stretches {
+pub(super) struct Buckets {
     pub(super) count: usize,
     pub(super) seconds: f64,
 }
 
-impl Stretches {
-    /// So many over a run of this length.
-    pub(super) fn over(run_s: f64, count: usize) -> Stretches {
+impl Buckets {
+    /// Divides a run of this length into so many.
+    pub(super) fn over(run_s: f64, count: usize) -> Buckets {
         let count = count.max(1);
-        Stretches { count, seconds: run_s.max(1e-3) / count as f64 }
+        Buckets { count, seconds: run_s.max(1e-3) / count as f64 }
     }
 
-    pub(super) fn middle(&self, index: usize) -> f64 {
-        (index as f64 + 0.5) * self.seconds
+    pub(super) fn middles(&self) -> Vec<f64> {
+        (0..self.count).map(|it| (it as f64 + 0.5) * self.seconds).collect()
     }
 
-    /// What lies past the end belongs to the last.
+    /// The last bucket also takes what lies past the end.
     fn index(&self, at_s: f64) -> usize {
         ((at_s / self.seconds) as usize).min(self.count - 1)
     }
 
-    /// An amount that came at one moment.
+    /// Adds an amount that came at one moment.
     fn add(&self, sums: &mut [f64], at: Instant, amount: f64) {
         sums[self.index(at.as_secs_f64())] += amount;
     }
 
-    /// An amount that came evenly between two moments.
-    fn pour(&self, sums: &mut [f64], (begin_s, end_s): (f64, f64), amount: f64) {
+    /// Adds an amount that came evenly between two moments.
+    fn spread(&self, sums: &mut [f64], (begin_s, end_s): (f64, f64), amount: f64) {
         let (first, last) = (self.index(begin_s), self.index(end_s));
         let length = end_s - begin_s;
         if first == last || length <= 0.0 {
@@ -50,77 +50,70 @@ impl Stretches {
     }
 }
 
-/// Tokens that were asked for, a second: each answer counts whole when its request comes.
-pub(super) fn offered(requests: impl Iterator<Item = (Instant, u32)>, stretches: &Stretches) -> Vec<f64> {
-    let mut sums = vec![0.0; stretches.count];
+/// Requested tokens per second: an answer counts in full when its request arrives.
+pub(super) fn requested(requests: impl Iterator<Item = (Instant, u32)>, buckets: &Buckets) -> Vec<f64> {
+    let mut sums = vec![0.0; buckets.count];
     for (at, answer_tokens) in requests {
-        stretches.add(&mut sums, at, f64::from(answer_tokens));
+        buckets.add(&mut sums, at, f64::from(answer_tokens));
     }
-    sums.iter().map(|it| it / stretches.seconds).collect()
+    sums.iter().map(|it| it / buckets.seconds).collect()
 }
 
-/// Tokens that were delivered, a second: each answer is spread from its first token to its last.
-pub(super) fn served<'a>(seen: impl Iterator<Item = &'a Seen>, stretches: &Stretches) -> Vec<f64> {
-    let mut sums = vec![0.0; stretches.count];
+/// Served tokens per second: an answer is spread evenly from its first token to its last.
+pub(super) fn served<'a>(seen: impl Iterator<Item = &'a Seen>, buckets: &Buckets) -> Vec<f64> {
+    let mut sums = vec![0.0; buckets.count];
     for it in seen {
         let (first, last) = (it.at + it.first_token, it.at + it.total);
-        stretches.pour(&mut sums, (first.as_secs_f64(), last.as_secs_f64()), f64::from(it.answer_tokens));
+        buckets.spread(&mut sums, (first.as_secs_f64(), last.as_secs_f64()), f64::from(it.answer_tokens));
     }
-    sums.iter().map(|it| it / stretches.seconds).collect()
+    sums.iter().map(|it| it / buckets.seconds).collect()
 }
 
-/// The part of prompt tokens that was cached, by when the request came; none where nothing came.
-pub(super) fn hits<'a>(seen: impl Iterator<Item = &'a Seen>, stretches: &Stretches) -> Vec<Option<f64>> {
-    let (mut cached, mut all) = (vec![0.0; stretches.count], vec![0.0; stretches.count]);
+/// The share of prompt tokens found in a cache, by arrival time; none where no request arrived.
+pub(super) fn hits<'a>(seen: impl Iterator<Item = &'a Seen>, buckets: &Buckets) -> Vec<Option<f64>> {
+    let (mut cached, mut all) = (vec![0.0; buckets.count], vec![0.0; buckets.count]);
     for it in seen {
-        stretches.add(&mut cached, it.at, f64::from(it.cached_tokens));
-        stretches.add(&mut all, it.at, f64::from(it.prompt_tokens));
+        buckets.add(&mut cached, it.at, f64::from(it.cached_tokens));
+        buckets.add(&mut all, it.at, f64::from(it.prompt_tokens));
     }
     cached.iter().zip(&all).map(|(cached, &all)| (all > 0.0).then(|| cached / all)).collect()
 }
 
-/// Which share of `all` stays at or under which value: at most `points` pairs, rising in both.
+/// The share of `all` at or under a value.
 ///
-/// `all` may be more than there are values: requests without an answer stay under no value.
-pub(super) fn shares(sorted: &[f64], all: usize, points: usize) -> Vec<(f64, f64)> {
-    let count = sorted.len();
-    if count == 0 || points == 0 {
-        return Vec::new();
-    }
-    let all = all.max(count) as f64;
-    let mut ranks: Vec<usize> = (0..points).map(|it| it * (count - 1) / (points - 1).max(1)).collect();
-    ranks.dedup();
-    ranks.into_iter().map(|rank| (sorted[rank], (rank + 1) as f64 / all)).collect()
-}
-
-/// The share of `all` that is at or under a value.
+/// `all` may exceed the number of values: requests without an answer are under no value.
 pub(super) fn share_under(sorted: &[f64], all: usize, value: f64) -> f64 {
     sorted.partition_point(|&it| it <= value) as f64 / all.max(sorted.len()).max(1) as f64
 }
 
-/// Requests at one worker over time: second and number.
-pub(super) type Load = Vec<(f64, f64)>;
+/// Requests at each worker, running and waiting, over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WorkerLoads {
+    pub(super) at_s: Vec<f64>,
+    /// One list a worker; none before it joined.
+    pub(super) workers: Vec<Vec<Option<f64>>>,
+}
 
-/// The load of each worker, with at most `points` points: neighbours become their mean.
-///
-/// Workers that joined later begin later.
-pub(super) fn loads(samples: &[Sample], points: usize) -> Vec<Load> {
-    let group = samples.len().div_ceil(points.max(1)).max(1);
-    let workers = samples.iter().map(|it| it.loads.len()).max().unwrap_or(0);
-    let mut lines = vec![Load::new(); workers];
-    for group in samples.chunks(group) {
-        for (worker, line) in lines.iter_mut().enumerate() {
-            let known = group.iter().filter_map(|it| Some((it.at.as_secs_f64(), *it.loads.get(worker)?)));
-            let (mut at, mut sum, mut count) = (0.0, 0.0, 0.0);
-            for (at_s, load) in known {
-                (at, sum, count) = (at + at_s, sum + f64::from(load), count + 1.0);
-            }
-            if count > 0.0 {
-                line.push((at / count, sum / count));
-            }
-        }
+impl WorkerLoads {
+    /// At most `points` moments: neighbouring samples become their mean.
+    pub(super) fn new(samples: &[Sample], points: usize) -> WorkerLoads {
+        let group = samples.len().div_ceil(points.max(1)).max(1);
+        let count = samples.iter().map(|it| it.loads.len()).max().unwrap_or(0);
+        let at_s = samples.chunks(group).filter_map(|it| mean(it.iter().map(|it| it.at.as_secs_f64())));
+        let worker = |worker: usize| {
+            let loads = |group: &[Sample]| {
+                mean(group.iter().filter_map(|it| it.loads.get(worker).map(|&it| f64::from(it))))
+            };
+            samples.chunks(group).map(loads).collect()
+        };
+        WorkerLoads { at_s: at_s.collect(), workers: (0..count).map(worker).collect() }
     }
-    lines
+}
+
+/// None of nothing.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), it| (sum + it, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 #[cfg(test)]
@@ -143,40 +136,35 @@ mod tests {
 
     #[test]
     fn served_tokens_are_spread_over_the_time_they_took() {
-        let stretches = Stretches::over(4.0, 4);
+        let buckets = Buckets::over(4.0, 4);
         for (one, expected) in [
             (seen(0, 0, 2_000, 10), [5.0, 5.0, 0.0, 0.0]),
             (seen(500, 0, 2_000, 8), [2.0, 4.0, 2.0, 0.0]),
             (seen(1_000, 500, 500, 1), [0.0, 1.0, 0.0, 0.0]),
-            // The last takes what lies past the end.
+            // The last bucket takes what lies past the end.
             (seen(3_000, 0, 4_000, 8), [0.0, 0.0, 0.0, 8.0]),
         ] {
-            assert_eq!(served(std::iter::once(&one), &stretches), expected, "{one:?}");
+            assert_eq!(served(std::iter::once(&one), &buckets), expected, "{one:?}");
         }
     }
 
     #[test]
-    fn offered_tokens_count_when_they_are_asked_for() {
+    fn requested_tokens_count_when_their_request_arrives() {
         let requests =
             [(Instant::ZERO, 6), (Instant::from_millis(1_999), 2), (Instant::from_millis(9_000), 4)];
-        assert_eq!(offered(requests.into_iter(), &Stretches::over(4.0, 2)), [4.0, 2.0]);
+        assert_eq!(requested(requests.into_iter(), &Buckets::over(4.0, 2)), [4.0, 2.0]);
     }
 
     #[test]
-    fn a_stretch_without_requests_has_no_hit_ratio() {
+    fn a_bucket_without_requests_has_no_hit_ratio() {
         let all = [seen(0, 0, 1, 50), seen(100, 0, 1, 100), seen(2_500, 0, 1, 25)];
-        assert_eq!(hits(all.iter(), &Stretches::over(3.0, 3)), [Some(0.75), None, Some(0.25)]);
+        assert_eq!(hits(all.iter(), &Buckets::over(3.0, 3)), [Some(0.75), None, Some(0.25)]);
     }
 
     #[test]
-    fn shares_rise_to_what_was_answered() {
-        assert_eq!(shares(&[1.0, 2.0, 3.0, 4.0], 5, 100), [(1.0, 0.2), (2.0, 0.4), (3.0, 0.6), (4.0, 0.8)]);
-        let many: Vec<f64> = (0..1_000).map(f64::from).collect();
-        let points = shares(&many, 1_000, 11);
-        assert_eq!((points.len(), points[0], points[10]), (11, (0.0, 0.001), (999.0, 1.0)));
-        assert!(shares(&[], 3, 10).is_empty());
-        assert_eq!(shares(&[7.0], 1, 1), [(7.0, 1.0)]);
+    fn requests_without_an_answer_are_under_no_value() {
         assert_eq!(share_under(&[1.0, 2.0, 3.0], 4, 2.0), 0.5);
+        assert_eq!(share_under(&[1.0, 2.0, 3.0], 4, 9.0), 0.75);
         assert_eq!(share_under(&[], 0, 2.0), 0.0);
     }
 
@@ -187,8 +175,10 @@ mod tests {
             loads: loads.into(),
         };
         let samples = [sample(0, &[2]), sample(1, &[4]), sample(2, &[6, 1]), sample(3, &[8, 3])];
-        assert_eq!(loads(&samples, 2), [vec![(0.5, 3.0), (2.5, 7.0)], vec![(2.5, 2.0)]]);
-        assert_eq!(loads(&samples, 100)[1], [(2.0, 1.0), (3.0, 3.0)]);
-        assert!(loads(&[], 10).is_empty());
+        let halves = WorkerLoads::new(&samples, 2);
+        assert_eq!(halves.at_s, [0.5, 2.5]);
+        assert_eq!(halves.workers, [vec![Some(3.0), Some(7.0)], vec![None, Some(2.0)]]);
+        assert_eq!(WorkerLoads::new(&samples, 100).workers[1], [None, None, Some(1.0), Some(3.0)]);
+        assert_eq!(WorkerLoads::new(&[], 10), WorkerLoads::default());
     }
 }

@@ -1,4 +1,4 @@
-//! `maitre replay --html`: a page that is whole, needs nobody, and is the same every time.
+//! `maitre replay --html`: a complete page that loads nothing and is the same every time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,13 @@ fn page(trace: &str, path: &Path, more: &[&str]) -> String {
     fs::read_to_string(path).unwrap()
 }
 
+/// The charts' data: one object for each chart.
+#[track_caller]
+fn plots(html: &str) -> Vec<serde_json::Value> {
+    let data = html.split("<script type=\"application/json\" id=\"plots\">").nth(1).expect("no data");
+    serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
+}
+
 /// Every tag that begins ends, in order, and attributes have their quotes.
 #[track_caller]
 fn check_tags(html: &str) {
@@ -66,16 +73,20 @@ fn check_tags(html: &str) {
 }
 
 #[test]
-fn a_page_is_whole_and_loads_nothing() {
+fn a_page_is_complete_and_loads_nothing() {
     let (folder, trace) = trace("page-whole", "trace.jsonl");
     let path = folder.join("page.html");
     let output = replay(&trace, &path, &["--strategy", "all", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let html = fs::read_to_string(&path).unwrap();
     check_tags(&html);
+    // The home of uPlot, in its comment, and the name of a language: neither is loaded.
+    let rest =
+        html.replace("https://github.com/leeoniya/uPlot", "").replace("http://www.w3.org/2000/svg", "");
     for absent in ["http://", "https://", "src=", "@import", "url("] {
-        assert!(!html.contains(absent), "{absent}");
+        assert!(!rest.contains(absent), "{absent}");
     }
+    assert!(html.contains("default-src 'none'"), "the browser may load something");
     for row in report["rows"].as_array().unwrap() {
         let name = row["strategy"].as_str().unwrap();
         assert!(html.contains(&format!("<th scope=\"row\">{name}")), "{name} is not in the table");
@@ -85,6 +96,41 @@ fn a_page_is_whole_and_loads_nothing() {
     assert!(html.contains("has the lowest mean TTFT"));
     let drawn = html.split("<script>").next().unwrap();
     assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "a number is none");
+}
+
+#[test]
+fn the_page_has_the_numbers_of_the_json() {
+    let (folder, trace) = trace("page-numbers", "trace.jsonl");
+    let path = folder.join("page.html");
+    let output = replay(&trace, &path, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let html = fs::read_to_string(&path).unwrap();
+    let plots = plots(&html);
+    let ids: Vec<&str> = plots.iter().map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["ttft", "tokens", "load0", "load1", "load2", "hits"]);
+    for plot in &plots {
+        let (id, count) = (plot["id"].as_str().unwrap(), plot["at"].as_array().unwrap().len());
+        assert!(html.contains(&format!("id=\"{id}\"")), "{id} has no place");
+        for series in plot["series"].as_array().unwrap() {
+            assert_eq!(series["values"].as_array().unwrap().len(), count, "{id}: {}", series["name"]);
+        }
+    }
+    let series = |id: &str, name: &str| {
+        let plot = plots.iter().find(|it| it["id"] == id).unwrap();
+        plot["series"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap().clone()
+    };
+    for row in report["rows"].as_array().unwrap() {
+        let name = row["strategy"].as_str().unwrap();
+        for (id, field) in [("hits", "hit_ratio"), ("tokens", "output_tokens_per_s")] {
+            let (shown, value) =
+                (series(id, name)["summary"].as_f64().unwrap(), row[field].as_f64().unwrap());
+            assert!((shown - value).abs() <= value * 1e-4, "{name}: {field} is {value}, not {shown}");
+        }
+        let cell = format!("data-v=\"{}\"", row["ttft_mean_s"].as_f64().unwrap());
+        assert!(html.contains(&cell), "{name}: {cell} is not in the table");
+        // All answers come within the longest time of the chart.
+        assert_eq!(series("ttft", name)["values"].as_array().unwrap().last().unwrap(), 1.0, "{name}");
+    }
 }
 
 #[test]
@@ -118,7 +164,10 @@ fn a_sweep_has_charts_over_speeds() {
     let (folder, trace) = trace("page-sweep", "trace.jsonl");
     let html = page(&trace, &folder.join("page.html"), &["--speed", "4,1"]);
     check_tags(&html);
-    assert!(html.contains("Mean time to the first token, by load"));
+    assert!(html.contains("Mean time to first token, by load"));
+    let plots = plots(&html);
+    let served = plots.iter().find(|it| it["id"] == "served").unwrap();
+    assert_eq!(served["at"].as_array().unwrap().len(), 3, "zero and two speeds");
     assert!(html.contains("1× and 4×"));
 }
 
@@ -140,7 +189,7 @@ fn a_name_from_outside_is_text() {
     let (folder, trace) = trace("page-name", "<script>alert('1')&\"x.jsonl");
     let html = page(&trace, &folder.join("page.html"), &[]);
     check_tags(&html);
-    assert_eq!(html.matches("<script>").count(), 1, "only our own");
+    assert_eq!(html.matches("<script").count(), 3, "data, uPlot and our own");
     assert!(html.contains("&lt;script&gt;alert(&#39;1&#39;)&amp;&quot;x.jsonl"));
 }
 
@@ -155,7 +204,7 @@ fn json_and_the_page_come_together() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
+fn a_path_that_cannot_be_written_is_named() {
     let (folder, trace) = trace("page-place", "trace.jsonl");
     for (place, expected) in [("absent/page.html", "its folder does not exist"), (".", "not a file")] {
         let output = replay(&trace, &folder.join(place), &[]);

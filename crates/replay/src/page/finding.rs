@@ -1,7 +1,7 @@
-//! What the rows say, in words: who leads and by how much, what it costs, and how far to trust it.
+//! The rows in words: which strategy leads, by how much, at what cost, and how far to trust it.
 //!
-//! The bounds never lead: no router can be like them. A difference under `CLOSE` is called none, for another
-//! seed or another hour of the same traffic moves a mean by as much.
+//! The bounds never lead, because no router can reach them. A difference below `CLOSE` is not claimed: another seed, or
+//! another hour of the same traffic, moves a mean by as much.
 
 use maitre_sim::report::Row;
 
@@ -10,72 +10,88 @@ use crate::table::{lost, seconds};
 
 /// Differences below this part are not worth a claim. The sentences say "2 %".
 const CLOSE: f64 = 0.02;
-/// From this share of requests answered within the targets, a fleet does its work.
+/// With this share of the requests within the targets, the fleet keeps up.
 const GOOD_MIN: f64 = 0.9;
-/// Under this one, it may be past saturation.
+/// Below this share, it may be saturated.
 const GOOD_FEW: f64 = 0.5;
-/// A p99 so many times the p50 is a queue, not a long prompt.
+/// A p99 so many times the p50 comes from a queue, not from a long prompt.
 const TAIL_MAX: f64 = 10.0;
-/// Serving less than this part of what is asked for means that work piles up.
+/// Serving less than this part of the requested tokens means that work piles up.
 const SERVED_MIN: f64 = 0.9;
 /// Fewer requests than this have no p99.
 const REQUESTS_FEW: u64 = 100;
+/// A strategy that loses so much more of the requests than the best one cannot lead. The sentences say "1 %".
+const MORE_LOST: f64 = 0.01;
 
 const BOUNDS: &[&str] = &["oracle", "ideal-cache"];
-/// What everybody knows, to hold others against.
+/// Strategies that every reader knows, to compare with.
 const PLAIN: &[&str] = &["round-robin", "least-request"];
-
-/// Who loses so much more of the requests than the one that loses least does not lead.
-const MORE_LOST: f64 = 0.01;
 
 pub(super) fn is_bound(strategy: &str) -> bool {
     BOUNDS.contains(&strategy)
 }
 
-/// A number by which strategies are compared.
+/// A number by which strategies are compared; lower is better.
 struct Measure {
     name: &'static str,
     value: fn(&Row) -> f64,
-    text: fn(f64) -> String,
+    write: fn(f64) -> String,
 }
 
-const TTFT: Measure = Measure { name: "mean TTFT", value: |it| it.ttft_mean_s, text: seconds };
-const E2E: Measure = Measure { name: "mean E2E time", value: |it| it.e2e_mean_s, text: seconds };
+const TTFT: Measure = Measure { name: "mean TTFT", value: |it| it.ttft_mean_s, write: seconds };
+const E2E: Measure = Measure { name: "mean E2E latency", value: |it| it.e2e_mean_s, write: seconds };
 const OTHERS: &[Measure] = &[
-    Measure { name: "p50 TTFT", value: |it| it.ttft_p50_s, text: seconds },
-    Measure { name: "p90 TTFT", value: |it| it.ttft_p90_s, text: seconds },
-    Measure { name: "p99 TTFT", value: |it| it.ttft_p99_s, text: seconds },
-    Measure { name: "TPOT", value: |it| it.tpot_mean_s, text: |it| format!("{:.1} ms", it * 1e3) },
+    Measure { name: "p50 TTFT", value: |it| it.ttft_p50_s, write: seconds },
+    Measure { name: "p90 TTFT", value: |it| it.ttft_p90_s, write: seconds },
+    Measure { name: "p99 TTFT", value: |it| it.ttft_p99_s, write: seconds },
+    Measure { name: "TPOT", value: |it| it.tpot_mean_s, write: |it| format!("{:.1} ms", it * 1e3) },
 ];
 
-/// What was asked of the fleet.
+impl Measure {
+    fn text(&self, row: &Row) -> String {
+        (self.write)((self.value)(row))
+    }
+
+    fn lowest<'a>(&self, rows: &[&'a Row]) -> Option<&'a Row> {
+        rows.iter().copied().min_by(|one, other| (self.value)(one).total_cmp(&(self.value)(other)))
+    }
+
+    /// How much lower one is, as a part of the other.
+    fn lead(&self, one: &Row, other: &Row) -> f64 {
+        let (lower, higher) = ((self.value)(one), (self.value)(other));
+        if higher > 0.0 { 1.0 - lower / higher } else { 0.0 }
+    }
+}
+
+/// What the traffic demands of the fleet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    /// Output tokens; none if all requests came at once.
+pub(super) struct Demand {
+    /// Output tokens; none if all requests arrive at once.
     pub(super) tokens_per_s: Option<f64>,
     /// The target of the TTFT.
     pub(super) first_token_s: f64,
 }
 
 /// The paragraph. All rows are of one speed.
-pub(super) fn write(rows: &[&Row], asked: Asked) -> String {
+pub(super) fn write(rows: &[&Row], demand: Demand) -> String {
     let able = able(rows);
-    let Some(leader) = least(&able, &TTFT) else { return nobody(rows) };
-    let mut sentences = match able.len() {
-        1 => vec![alone(leader)],
-        _ => vec![lead(leader, &able), whole(leader, &able)],
+    let Some(leader) = TTFT.lowest(&able) else { return only_bounds(rows) };
+    let others: Vec<&Row> = able.iter().copied().filter(|it| !std::ptr::eq(*it, leader)).collect();
+    let mut sentences = match others.is_empty() {
+        true => vec![alone(leader, rows)],
+        false => vec![first_token(leader, &others), end_to_end(leader, &others)],
     };
-    sentences.push(hits(leader, rows, &able));
-    if able.len() > 1 {
-        sentences.push(losses(leader, &able));
+    sentences.push(hits(leader, &others, rows));
+    if !others.is_empty() {
+        sentences.push(losses(leader, &others));
     }
-    sentences.push(strain(leader, asked));
+    sentences.push(strain(leader, demand));
     sentences.extend(cautions(leader, rows));
     sentences.join(" ")
 }
 
-/// Those who may lead. Means are of answered requests, so who turns more away than others looks fast, and who
-/// answers nothing has means of zero, the best there are.
+/// The strategies that may lead. Means are of answered requests: a strategy that refuses more than others looks fast,
+/// and one that answers nothing has means of zero.
 fn able<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
     let served = rows.iter().copied().filter(|it| it.requests > 0 && !is_bound(&it.strategy));
     let part = |it: &Row| lost(it) as f64 / (lost(it) + it.requests) as f64;
@@ -83,209 +99,142 @@ fn able<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
     served.filter(|it| part(it) <= least + MORE_LOST).collect()
 }
 
-fn least<'a>(rows: &[&'a Row], measure: &Measure) -> Option<&'a Row> {
-    let value = measure.value;
-    rows.iter().copied().min_by(|one, other| value(one).total_cmp(&value(other)))
-}
-
-fn nobody(rows: &[&Row]) -> String {
-    let bounds: Vec<&&Row> = rows.iter().filter(|it| it.requests > 0).collect();
-    if bounds.is_empty() {
-        return "No request was answered: there is nothing to compare.".to_owned();
+fn only_bounds(rows: &[&Row]) -> String {
+    let bounds = rows.iter().filter(|it| it.requests > 0);
+    let said: Vec<String> =
+        bounds.map(|it| format!("{} has a mean TTFT of {}", it.strategy, TTFT.text(it))).collect();
+    match said.is_empty() {
+        true => "No request was answered: there is nothing to compare.".to_owned(),
+        false => format!(
+            "No strategy answered a request, only bounds that no router can reach: {}.",
+            listed(&said)
+        ),
     }
-    let said: Vec<String> = bounds
-        .iter()
-        .map(|it| format!("{} has a mean TTFT of {}", it.strategy, seconds(it.ttft_mean_s)))
-        .collect();
-    format!("No strategy answered a request, only bounds that no router can reach: {}.", listed(&said))
 }
 
-fn alone(only: &Row) -> String {
+fn alone(only: &Row, rows: &[&Row]) -> String {
+    let name = &only.strategy;
+    let has_rivals = rows.iter().any(|it| it.strategy != *name && !is_bound(&it.strategy));
+    let why = match has_rivals {
+        true => format!("Only {name} is compared: every other strategy lost over 1 % more of the requests."),
+        false => format!("Only one strategy was run, {name}: there is nothing to compare it with."),
+    };
+    format!("{why} Its mean TTFT is {}, its {} {}.", TTFT.text(only), E2E.name, E2E.text(only))
+}
+
+fn first_token(leader: &Row, others: &[&Row]) -> String {
+    let (near, far): (Vec<&Row>, Vec<&Row>) = others.iter().partition(|it| TTFT.lead(leader, it) < CLOSE);
+    let lower = |it: &Row| percent(TTFT.lead(leader, it));
+    let next = if near.is_empty() { TTFT.lowest(&far) } else { None };
+    let known = far.iter().filter(|it| PLAIN.contains(&it.strategy.as_str()));
+    let known = known.filter(|it| !next.is_some_and(|next| std::ptr::eq(**it, next)));
+    let next = next.map(|it| format!("{} lower than the next, {}", lower(it), it.strategy));
+    let known = known.map(|it| format!("{} lower than {}", lower(it), it.strategy));
+    let said: Vec<String> = next.into_iter().chain(known).collect();
+    let against = if said.is_empty() { String::new() } else { format!(": {}", clauses(&said)) };
+    let close = match near.as_slice() {
+        [] => String::new(),
+        near => {
+            let names: Vec<String> =
+                near.iter().map(|it| format!("{} ({})", it.strategy, TTFT.text(it))).collect();
+            let verb = if near.len() == 1 { "is" } else { "are" };
+            format!(" But {} {verb} within 2 % of it: too close to tell apart in one run.", listed(&names))
+        }
+    };
     format!(
-        "Only one strategy was run, {}, so there is nothing to hold it against: its mean TTFT is {}, \
-         its mean E2E time {}.",
-        only.strategy,
-        seconds(only.ttft_mean_s),
-        seconds(only.e2e_mean_s)
+        "Of {} strategies, {} has the lowest mean TTFT, {}{against}.{close}",
+        others.len() + 1,
+        leader.strategy,
+        TTFT.text(leader)
     )
 }
 
-/// How much lower, as a part of the other.
-fn lead_over(leader: &Row, other: &Row, measure: &Measure) -> f64 {
-    let (lower, higher) = ((measure.value)(leader), (measure.value)(other));
-    if higher > 0.0 { 1.0 - lower / higher } else { 0.0 }
-}
-
-fn others<'a>(leader: &Row, able: &[&'a Row]) -> Vec<&'a Row> {
-    able.iter().copied().filter(|it| !std::ptr::eq(*it, leader)).collect()
-}
-
-fn lead(leader: &Row, able: &[&Row]) -> String {
-    let others = others(leader, able);
-    let Some(next) = least(&others, &TTFT) else { return alone(leader) };
-    let text = |row: &Row| (TTFT.text)((TTFT.value)(row));
-    let near: Vec<&&Row> = others.iter().filter(|it| lead_over(leader, it, &TTFT) < CLOSE).collect();
-    let plain = |it: &&&Row| PLAIN.contains(&it.strategy.as_str()) && lead_over(leader, it, &TTFT) >= CLOSE;
-    let mut against: Vec<String> = Vec::new();
-    if near.is_empty() {
-        against.push(format!("{} lower than the next, {}", lower(leader, next), next.strategy));
-    }
-    let known = others.iter().filter(|it| !near.is_empty() || !std::ptr::eq(**it, next)).filter(plain);
-    against.extend(known.map(|it| format!("{} lower than {}", lower(leader, it), it.strategy)));
-    let begin = format!(
-        "Of {} strategies, {} has the lowest mean TTFT, {}",
-        able.len(),
-        leader.strategy,
-        text(leader)
-    );
-    let mut sentence = match against.is_empty() {
-        true => format!("{begin}."),
-        false => format!("{begin}: {}.", clauses(&against)),
-    };
-    if !near.is_empty() {
-        let names: Vec<String> = near.iter().map(|it| format!("{} ({})", it.strategy, text(it))).collect();
-        let verb = if names.len() == 1 { "is" } else { "are" };
-        sentence.push_str(&format!(
-            " But {} {verb} within 2 % of it: too close to tell apart by one run.",
-            listed(&names)
-        ));
-    }
-    sentence
-}
-
-fn lower(leader: &Row, other: &Row) -> String {
-    percent(lead_over(leader, other, &TTFT))
-}
-
-fn whole(leader: &Row, able: &[&Row]) -> String {
-    let Some(best) = least(able, &E2E) else { return String::new() };
-    let value = |row: &Row| seconds(row.e2e_mean_s);
-    if std::ptr::eq(best, leader) {
-        let Some(next) = least(&others(leader, able), &E2E) else { return String::new() };
-        let by = lead_over(leader, next, &E2E);
-        let distance = match by < CLOSE {
-            true => format!("though {} is within 2 % ({})", next.strategy, value(next)),
-            false => format!("{} lower than {}", percent(by), next.strategy),
-        };
-        return format!("It also has the lowest {}, {}, {distance}.", E2E.name, value(leader));
-    }
-    let by = lead_over(best, leader, &E2E);
-    match by < CLOSE {
-        true => format!(
-            "In {} it is level with {}: {} against {}.",
-            E2E.name,
-            best.strategy,
-            value(leader),
-            value(best)
-        ),
-        false => format!(
-            "But the lowest {} is that of {}: {}, {} lower than the {} of {}.",
-            E2E.name,
-            best.strategy,
-            value(best),
-            percent(by),
-            value(leader),
-            leader.strategy
-        ),
+fn end_to_end(leader: &Row, others: &[&Row]) -> String {
+    let Some(best) = E2E.lowest(others) else { return String::new() };
+    let (name, own, its) = (&best.strategy, E2E.text(leader), E2E.text(best));
+    let (ahead, behind) = (E2E.lead(leader, best), E2E.lead(best, leader));
+    let measure = E2E.name;
+    if ahead >= CLOSE {
+        format!("It also has the lowest {measure}, {own}: {} lower than {name}.", percent(ahead))
+    } else if ahead >= 0.0 {
+        format!("It also has the lowest {measure}, {own}, though {name} is within 2 % of it ({its}).")
+    } else if behind < CLOSE {
+        format!("Its {measure}, {own}, is within 2 % of the lowest, that of {name} ({its}).")
+    } else {
+        format!("But {name} has the lowest {measure}: {its}, {} lower than {own}.", percent(behind))
     }
 }
 
-fn hits(leader: &Row, rows: &[&Row], able: &[&Row]) -> String {
+fn hits(leader: &Row, others: &[&Row], rows: &[&Row]) -> String {
     let own = leader.hit_ratio;
+    let mut sentence = format!("Its hit ratio is {own:.3}");
     let ideal = rows.iter().find(|it| it.strategy == "ideal-cache" && it.requests > 0);
-    let mut sentence = match ideal {
-        Some(it) if it.hit_ratio <= 0.0 => {
-            return "No prompt repeats the beginning of an earlier one: even ideal-cache reused nothing."
+    if let Some(ideal) = ideal.map(|it| it.hit_ratio) {
+        if ideal <= 0.0 {
+            return "No prompt shares a prefix with an earlier one: even ideal-cache reuses nothing."
                 .to_owned();
         }
-        Some(it) => format!(
-            "Its hit ratio is {own:.3}, {} of the {:.3} that an ideal cache reaches",
-            percent(own / it.hit_ratio),
-            it.hit_ratio
-        ),
-        None => format!("Its hit ratio is {own:.3}"),
-    };
-    let most = able.iter().max_by(|one, other| one.hit_ratio.total_cmp(&other.hit_ratio));
-    match most {
+        sentence += &format!(", {} of the {ideal:.3} that an ideal cache reaches", percent(own / ideal));
+    }
+    match others.iter().max_by(|one, other| one.hit_ratio.total_cmp(&other.hit_ratio)) {
         Some(it) if it.hit_ratio > own * (1.0 + CLOSE) => {
-            sentence.push_str(&format!("; {} has a higher one, {:.3}", it.strategy, it.hit_ratio));
+            sentence += &format!("; {} has a higher one, {:.3}", it.strategy, it.hit_ratio);
         }
-        Some(_) if able.len() > 1 && own > 0.0 => {
-            sentence.push_str(if ideal.is_some() {
-                ", and no other strategy has a higher one"
-            } else {
-                "; none is higher"
-            });
-        }
+        Some(_) if own > 0.0 => sentence += "; no other strategy has a higher one",
         _ => {}
     }
     sentence + "."
 }
 
-/// Where another is better by more than a little.
-fn losses(leader: &Row, able: &[&Row]) -> String {
+/// Where another strategy is better by more than a little.
+fn losses(leader: &Row, others: &[&Row]) -> String {
     let mut said = Vec::new();
     for measure in OTHERS {
-        let Some(best) = least(able, measure) else { continue };
-        if lead_over(best, leader, measure) >= CLOSE {
-            let text = |row: &Row| (measure.text)((measure.value)(row));
-            said.push(format!(
-                "{} has a lower {} ({} against {})",
-                best.strategy,
-                measure.name,
-                text(best),
-                text(leader)
-            ));
-        }
+        let best = measure.lowest(others).filter(|it| measure.lead(it, leader) >= CLOSE);
+        said.extend(best.map(|it| {
+            let (its, own) = (measure.text(it), measure.text(leader));
+            format!("{} has a lower {} ({its} against {own})", it.strategy, measure.name)
+        }));
     }
-    let good = able.iter().max_by(|one, other| one.goodput_ratio.total_cmp(&other.goodput_ratio));
-    if let Some(best) = good.filter(|it| it.goodput_ratio > leader.goodput_ratio * (1.0 + CLOSE)) {
-        said.push(format!(
-            "{} answers more within the targets ({} against {})",
-            best.strategy,
-            goodput(best),
-            goodput(leader)
-        ));
-    }
+    let good = others.iter().max_by(|one, other| one.goodput_ratio.total_cmp(&other.goodput_ratio));
+    let good = good.filter(|it| it.goodput_ratio > leader.goodput_ratio * (1.0 + CLOSE));
+    said.extend(good.map(|it| {
+        let (its, own) = (goodput(it), goodput(leader));
+        format!("{} meets the targets more often ({its} against {own})", it.strategy)
+    }));
     match said.is_empty() {
         true => {
-            "In TTFT at p50, p90 and p99, in TPOT and in answers within the targets, no other strategy is \
-                 better by 2 % or more."
+            "No other strategy is better by 2 % or more in TTFT at p50, p90 or p99, in TPOT, or in requests \
+                 within the targets."
                 .to_owned()
         }
         false => format!("It does not lead everywhere: {}.", listed(&said)),
     }
 }
 
-/// Too few good answers are a sign by themselves. A rate below what is asked for is one only beside them: a short
-/// trace ends with a tail of answers, whatever the fleet.
-fn strain(leader: &Row, asked: Asked) -> String {
+/// Too few requests within the targets are a sign by themselves. A low rate of served tokens is one only beside them:
+/// every short trace ends with a tail of answers.
+fn strain(leader: &Row, demand: Demand) -> String {
     let (name, good) = (&leader.strategy, goodput(leader));
     let (p50, p99) = (leader.ttft_p50_s, leader.ttft_p99_s);
-    let has_tail = p50 > 0.0 && p99 > TAIL_MAX * p50 && p99 > asked.first_token_s;
+    let has_tail = p50 > 0.0 && p99 > TAIL_MAX * p50 && p99 > demand.first_token_s;
     let tail = has_tail.then(|| format!("its p99 TTFT is {:.0} times its p50", p99 / p50));
     if leader.goodput_ratio >= GOOD_MIN {
-        let good = format!("{good} of the requests are answered within the targets");
+        let good = format!("{good} of the requests meet the targets");
         return match tail {
-            Some(tail) => {
-                format!("The fleet keeps up under {name}, but not at all times: {good}, and {tail}.")
-            }
+            Some(tail) => format!("The fleet keeps up under {name} most of the time: {good}, but {tail}."),
             None => format!("The fleet keeps up under {name}: {good}."),
         };
     }
-    let mut signs = vec![format!("only {good} of the requests are answered within the targets")];
+    let mut signs = vec![format!("only {good} of the requests meet the targets")];
     signs.extend(tail);
-    let served = asked.tokens_per_s.filter(|&it| it > 0.0).map(|it| leader.output_tokens_per_s / it);
-    match served.filter(|&it| it < SERVED_MIN && leader.goodput_ratio < GOOD_FEW) {
-        Some(part) => {
-            signs.push(format!(
-                "it serves {} of the output tokens a second that are asked for",
-                percent(part)
-            ));
-            format!("The fleet is past saturation even under {name}: {}.", clauses(&signs))
-        }
-        None => format!("The fleet is strained even under {name}: {}.", clauses(&signs)),
-    }
+    let served = demand.tokens_per_s.filter(|&it| it > 0.0).map(|it| leader.output_tokens_per_s / it);
+    let served = served.filter(|&it| it < SERVED_MIN && leader.goodput_ratio < GOOD_FEW);
+    signs.extend(
+        served.map(|it| format!("it serves {} of the requested output tokens per second", percent(it))),
+    );
+    let state = if served.is_some() { "saturated" } else { "strained" };
+    format!("The fleet is {state} even under {name}: {}.", clauses(&signs))
 }
 
 /// As the table has it.
@@ -295,31 +244,24 @@ fn goodput(row: &Row) -> String {
 
 fn cautions(leader: &Row, rows: &[&Row]) -> Vec<String> {
     let mut said = Vec::new();
-    let losers: Vec<String> = rows
-        .iter()
-        .filter(|it| lost(it) > 0)
-        .map(|it| format!("{} ({} of {})", it.strategy, count(lost(it)), count(lost(it) + it.requests)))
-        .collect();
+    let of =
+        |it: &&Row| format!("{} ({} of {})", it.strategy, count(lost(it)), count(lost(it) + it.requests));
+    let losers: Vec<String> = rows.iter().filter(|it| lost(it) > 0).map(of).collect();
     if !losers.is_empty() {
-        said.push(format!(
-            "Means leave out requests that were refused or broken off: those of {}.",
-            listed(&losers)
-        ));
+        said.push(format!("Means leave out requests that were refused or failed: {}.", listed(&losers)));
     }
     if leader.requests < REQUESTS_FEW {
-        said.push(format!(
-            "With only {}, a p99 is the fate of a single one.",
-            counted(leader.requests, "answer")
-        ));
+        let answers = counted(leader.requests, "answer");
+        said.push(format!("With only {answers}, p99 is the time of a single request."));
     }
     said
 }
 
-/// Who leads at which speed. Each item is a speed and its rows.
+/// Which strategy leads at which speed. Each item is a speed and its rows.
 pub(super) fn sweep(speeds: &[(f64, Vec<&Row>)]) -> String {
     let mut leaders: Vec<(&str, Vec<String>)> = Vec::new();
     for (speed, rows) in speeds {
-        let Some(leader) = least(&able(rows), &TTFT) else { continue };
+        let Some(leader) = TTFT.lowest(&able(rows)) else { continue };
         match leaders.iter_mut().find(|it| it.0 == leader.strategy) {
             Some((_, at)) => at.push(format!("{speed}×")),
             None => leaders.push((&leader.strategy, vec![format!("{speed}×")])),

@@ -1,6 +1,6 @@
-//! The numbers of the page: all rows, and the rows of parts, with the best of each column marked.
+//! The numbers of the report: all rows, and the rows of parts, classes and tenants, with the best of each column marked.
 //!
-//! The bounds compete with nobody: no router can be like them.
+//! The bounds compete with no strategy, because no router can reach them.
 
 use std::fmt::Write as _;
 
@@ -12,88 +12,81 @@ use crate::table::{Better, Column, columns};
 
 /// What the columns mean, in their order.
 const MEANINGS: &[(&str, &str)] = &[
-    ("hit", "the part of all prompt tokens that the workers' caches already held"),
-    ("TTFT", "time to the first token, from the arrival at the router: mean, p50, p90 and p99"),
+    ("hit", "share of all prompt tokens that the workers' caches already held"),
+    ("TTFT", "time to first token, from arrival at the router: mean, p50, p90 and p99"),
     ("TPOT", "mean time between two tokens of an answer"),
     ("E2E", "mean time from arrival to the last token"),
-    ("tok/s", "output tokens a second, from the first arrival to the last token"),
-    ("good", "the part of all requests that were answered within both targets"),
-    ("in time", "of the requests that had a deadline, those whose first token came within it"),
-    ("late", "requests that were answered, but begun after their deadline"),
-    ("share", "a tenant's part of the tokens computed: prompts as far as they were not cached, and answers"),
-    ("imbalance", "how long the busiest worker computed, beside the mean; 1 is even"),
-    ("evicted", "blocks that caches dropped to make room"),
-    ("refused", "requests without a whole answer: turned away, or broken off"),
+    ("tok/s", "output tokens per second, from the first arrival to the last token"),
+    ("good", "share of all requests that were answered within both targets"),
+    ("in time", "share of the requests with a deadline whose first token met it"),
+    ("late", "requests that were answered, but whose first token missed the deadline"),
+    ("told", "bytes that routers sent each other, per request"),
+    ("share", "a tenant's share of the computed tokens: uncached prompt tokens and output tokens"),
+    ("imbalance", "compute time of the busiest worker over the mean; 1 is even"),
+    ("evicted", "KV blocks that caches evicted to make room"),
+    ("refused", "requests without a complete answer: refused, or failed"),
 ];
 
 /// Which columns lead a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     pub(super) speed: bool,
-    pub(super) by: Option<By>,
-}
-
-/// What rows of less than a run are rows of.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct By {
-    pub(super) title: &'static str,
-    /// A cell with the name. Headers are sorted as text, the others as numbers.
-    pub(super) cell: fn(&Row) -> String,
+    /// What rows of less than a run are rows of: "part", "class" or "tenant".
+    pub(super) part: Option<&'static str>,
 }
 
 /// `rows` in the order in which they are shown; those of one speed and one part, class or tenant compete.
 pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
     let mut html = format!(
-        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{0}\">\n<table>\n\
-         <caption>{0}</caption>\n<thead><tr>",
-        escape(caption)
+        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{caption}\">\n<table>\n\
+         <caption>{caption}</caption>\n<thead><tr>"
     );
     let speed = lead.speed.then_some("speed");
-    let by = lead.by.map(|it| it.title);
     let columns = columns(rows);
-    let titles = ["strategy"].into_iter().chain(by).chain(speed).chain(columns.iter().map(|it| it.title));
+    let titles =
+        ["strategy"].into_iter().chain(lead.part).chain(speed).chain(columns.iter().map(|it| it.title));
     for title in titles {
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(title));
+        let _ = write!(html, "<th scope=\"col\">{title}</th>");
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
+        let bound = if is_bound(&row.strategy) { " <i>bound</i>" } else { "" };
+        let _ = write!(html, "<tr><th scope=\"row\">{}{bound}</th>", escape(&row.strategy));
+        if lead.part.is_some() {
+            let _ = write!(html, "<th scope=\"row\">{}</th>", escape(&part(row)));
+        }
+        if lead.speed {
+            let _ = write!(html, "<td data-v=\"{0}\">{0}×</td>", row.speed);
+        }
         let rivals: Vec<&Row> = rows.iter().copied().filter(|it| compete(it, row)).collect();
-        html.push_str(&line(row, &rivals, (&columns, lead)));
+        columns.iter().for_each(|it| html.push_str(&cell(it, row, &rivals)));
+        html.push_str("</tr>\n");
     }
     html.push_str("</tbody>\n</table>\n</div>\n");
     html
 }
 
+/// The name of the part, class or tenant; empty for a whole run.
+fn part(row: &Row) -> String {
+    let part = row.part.map(|it| it.to_string());
+    part.or_else(|| row.class.clone()).or_else(|| row.tenant.clone()).unwrap_or_default()
+}
+
 fn compete(one: &Row, other: &Row) -> bool {
-    let of = |it: &Row| (it.part, it.class.clone(), it.tenant.clone());
-    one.speed == other.speed && of(one) == of(other) && one.requests > 0 && !is_bound(&one.strategy)
+    let same = one.speed == other.speed && part(one) == part(other);
+    same && one.requests > 0 && !is_bound(&one.strategy)
 }
 
-fn line(row: &Row, rivals: &[&Row], (columns, lead): (&[&Column], Lead)) -> String {
-    let bound = if is_bound(&row.strategy) { " <i>bound</i>" } else { "" };
-    let mut html = format!("<tr><th scope=\"row\">{}{bound}</th>", escape(&row.strategy));
-    if let Some(by) = lead.by {
-        html.push_str(&(by.cell)(row));
+fn cell(column: &Column, row: &Row, rivals: &[&Row]) -> String {
+    let text = escape(&(column.text)(row));
+    let value = (column.value)(row).map_or_else(String::new, |it| it.to_string());
+    match is_best(column, row, rivals) {
+        true => format!("<td class=\"best\" data-v=\"{value}\"><span title=\"best\">★</span> {text}</td>"),
+        false => format!("<td data-v=\"{value}\">{text}</td>"),
     }
-    if lead.speed {
-        let _ = write!(html, "<td data-v=\"{0}\">{0}×</td>", row.speed);
-    }
-    for column in columns {
-        let text = escape(&(column.text)(row));
-        let value = (column.value)(row).map_or_else(String::new, |it| it.to_string());
-        let _ = match is_best(column, row, rivals) {
-            true => write!(
-                html,
-                "<td class=\"best\" data-v=\"{value}\"><span title=\"best\">★</span> {text}</td>"
-            ),
-            false => write!(html, "<td data-v=\"{value}\">{text}</td>"),
-        };
-    }
-    html.push_str("</tr>\n");
-    html
 }
 
-/// Whether nobody is better, by what the table shows. Where all are equal, nobody is best.
+/// Whether no rival is better, by the digits that the table shows. If all are equal, none is best.
 fn is_best(column: &Column, row: &Row, rivals: &[&Row]) -> bool {
     let text = column.text;
     let values = || rivals.iter().filter_map(|it| Some(((column.value)(it)?, *it)));
@@ -109,13 +102,11 @@ fn is_best(column: &Column, row: &Row, rivals: &[&Row]) -> bool {
 }
 
 pub(super) fn meanings() -> String {
-    let mut html =
-        String::from("<details><summary>What the columns mean</summary>\n<dl class=\"meanings\">\n");
-    for (name, meaning) in MEANINGS {
-        let _ = writeln!(html, "<dt>{name}</dt><dd>{meaning}</dd>");
-    }
-    html.push_str("</dl>\n</details>\n");
-    html
+    let meaning = |(name, meaning): &(&str, &str)| format!("<dt>{name}</dt><dd>{meaning}</dd>\n");
+    let meanings: String = MEANINGS.iter().map(meaning).collect();
+    format!(
+        "<details><summary>What the columns mean</summary>\n<dl class=\"meanings\">\n{meanings}</dl>\n</details>\n"
+    )
 }
 
 #[cfg(test)]
@@ -147,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_compete_with_their_own_and_shares_with_nobody() {
+    fn classes_compete_among_themselves_and_shares_do_not() {
         let of = |class: &str, row: Row| Row { class: Some(class.to_owned()), ..row };
         check(&[of("x", row("a", 2.0, 1.0)), of("y", row("b", 1.0, 1.0)), of("x", row("c", 1.5, 1.0))], &[2]);
         let share = COLUMNS.iter().find(|it| it.title == "share").unwrap();
@@ -156,14 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_equal_is_marked_alike() {
+    fn every_column_has_a_meaning() {
+        let percentiles = ["p50", "p90", "p99"];
+        for title in COLUMNS.iter().map(|it| it.title).filter(|it| !percentiles.contains(it)) {
+            assert!(MEANINGS.iter().any(|it| title.starts_with(it.0)), "{title}");
+        }
+    }
+
+    #[test]
+    fn equal_text_is_marked_alike() {
         check(&[row("a", 2.0, 1.0), row("b", 1.001, 1.0), row("c", 1.002, 1.0)], &[1, 2]);
         check(&[row("a", 1.0, 1.0), row("b", 1.0, 1.0)], &[]);
         check(&[row("a", 1.0, 1.0)], &[]);
     }
 
     #[test]
-    fn one_that_answered_nothing_is_not_the_fastest() {
+    fn a_strategy_without_answers_is_not_the_fastest() {
         let silent = Row { requests: 0, ..row("a", 0.0, 1.0) };
         check(&[silent, row("b", 1.0, 1.0), row("c", 2.0, 1.0)], &[1]);
     }

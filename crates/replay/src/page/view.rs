@@ -1,7 +1,7 @@
-//! The runs as the page shows them: all speeds in the table, one of them in the charts.
+//! The runs as the report shows them: all speeds in the table, one of them in the charts.
 //!
-//! Charts over time would be unreadable for every strategy at every speed. The fastest speed at which half of the
-//! answers are still good is where strategies differ most and the differences still matter.
+//! Charts over time of every strategy at every speed would be unreadable. They show the fastest speed at which half of
+//! the answers still meet the targets: there strategies differ most, and the differences still matter.
 
 use maitre_base::Instant;
 use maitre_sim::report::Row;
@@ -18,7 +18,7 @@ pub(super) struct View<'a> {
     pub(super) speeds: Vec<f64>,
     /// The speed of the charts.
     pub(super) speed: f64,
-    /// At that speed, each strategy once. The place here is the number of the series, in every chart.
+    /// At that speed, each strategy once. Charts number strategies by their index here.
     pub(super) runs: Vec<&'a Run>,
 }
 
@@ -48,25 +48,25 @@ impl<'a> View<'a> {
         self.speeds.iter().map(|&it| (it, rows(it))).collect()
     }
 
-    /// Output tokens a second that the trace asks for at a speed; none if all requests come at once.
-    pub(super) fn offered(&self, speed: f64) -> Option<f64> {
+    /// Output tokens per second that the trace requests at a speed; none if all requests arrive at once.
+    pub(super) fn requested(&self, speed: f64) -> Option<f64> {
         let tokens: u64 = self.study.trace.requests.iter().map(|it| u64::from(it.answer_tokens)).sum();
         let seconds = self.study.trace.span().as_secs_f64() / speed;
         (seconds > 0.0).then(|| tokens as f64 / seconds)
     }
 
-    /// When which request came at the charts' speed, and the length of its answer.
+    /// When each request arrives at the charts' speed, and how many tokens it asks for.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = (Instant, u32)> + '_ {
         let at = |it: Instant| Instant::ZERO + it.since(Instant::ZERO).div_f64(self.speed);
         self.study.trace.requests.iter().map(move |it| (at(it.at), it.answer_tokens))
     }
 
-    /// From the beginning to the last arrival.
+    /// From the start to the last arrival.
     pub(super) fn span_s(&self) -> f64 {
         self.study.trace.span().as_secs_f64() / self.speed
     }
 
-    /// From the beginning to the last token of the slowest strategy.
+    /// From the start to the last token of the slowest strategy.
     pub(super) fn end_s(&self) -> f64 {
         let seen = self.runs.iter().flat_map(|it| &it.outcome.answers);
         seen.map(|it| (it.seen.at + it.seen.total).as_secs_f64()).fold(self.span_s(), f64::max)

@@ -1,6 +1,6 @@
-//! Text for a page: escaped, with the right plural, and numbers as people write them.
+//! Text of the report: escaped, with the right plural, and numbers as people write them.
 
-/// Text from outside, as part of a page or of an attribute.
+/// Makes text from outside safe as content and as an attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -10,7 +10,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Nothing on a page may hide or turn around what follows it.
+            // These would hide or reverse the text after them.
             _ if letter.is_control() || is_direction(letter) => escaped.push('\u{FFFD}'),
             _ => escaped.push(letter),
         }
@@ -45,19 +45,19 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
 
 /// `a`, `a and b`, `a, b and c`.
 pub(super) fn listed(items: &[String]) -> String {
-    match items {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
-    }
+    joined(items, " and ")
 }
 
-/// The same for items that have commas of their own.
+/// The same for items that contain commas.
 pub(super) fn clauses(items: &[String]) -> String {
+    joined(items, ", and ")
+}
+
+fn joined(items: &[String], and: &str) -> String {
     match items {
         [] => String::new(),
         [one] => one.clone(),
-        [first @ .., last] => format!("{}, and {last}", first.join(", ")),
+        [first @ .., last] => format!("{}{and}{last}", first.join(", ")),
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) fn span(seconds: f64) -> String {
     }
 }
 
-/// A part of one as a percentage; the digits grow where they matter, near nothing and near all.
+/// A share as a percentage, with one more digit near 0 and near 100.
 pub(super) fn percent(part: f64) -> String {
     let value = part * 100.0;
     match value {
@@ -80,14 +80,14 @@ pub(super) fn percent(part: f64) -> String {
     }
 }
 
-/// A sentence that follows a comma.
+/// The sentence as it stands after a comma.
 pub(super) fn uncapitalized(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|it| it.to_ascii_lowercase());
     first.into_iter().chain(letters).collect()
 }
 
-/// A word as a shell takes it.
+/// A word quoted for a shell.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |it: char| it.is_alphanumeric() || "-_=.,/:+@%".contains(it);
     match !word.is_empty() && word.chars().all(plain) {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_no_digits_that_say_nothing() {
+    fn spans_have_no_trailing_zeros() {
         for (seconds, expected) in
             [(2.0, "2 s"), (1.25, "1.25 s"), (0.1, "100 ms"), (0.0, "0 ms"), (300.0, "300 s")]
         {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_what_was_typed() {
+    fn quoted_words_survive_a_shell() {
         for (word, expected) in [("a-b=1,2", "a-b=1,2"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("", "''")]
         {
             assert_eq!(quoted(word), expected);

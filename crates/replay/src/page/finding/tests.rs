@@ -1,8 +1,8 @@
-//! Made-up rows, and what is said of them.
+//! Made-up rows, and the sentences about them.
 
 use maitre_sim::report::Row;
 
-use super::{Asked, sweep, write};
+use super::{Demand, sweep, write};
 
 /// A good row of a thousand answers: `name`, mean TTFT and mean E2E in seconds.
 fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> Row {
@@ -24,11 +24,11 @@ fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> Row {
 }
 
 fn text(rows: &[Row]) -> String {
-    let asked = Asked { tokens_per_s: Some(100.0), first_token_s: 2.0 };
-    write(&rows.iter().collect::<Vec<_>>(), asked)
+    let demand = Demand { tokens_per_s: Some(100.0), first_token_s: 2.0 };
+    write(&rows.iter().collect::<Vec<_>>(), demand)
 }
 
-/// All of these are said, and none of those.
+/// The text contains all of `said` and none of `not_said`.
 #[track_caller]
 fn check(rows: &[Row], said: &[&str], not_said: &[&str]) {
     let text = text(rows);
@@ -41,7 +41,7 @@ fn check(rows: &[Row], said: &[&str], not_said: &[&str]) {
 }
 
 #[test]
-fn the_whole_paragraph_reads_as_one() {
+fn the_whole_paragraph() {
     let rows = [
         row("round-robin", 4.0, 30.0),
         Row { hit_ratio: 0.3, ..row("cache-aware", 2.0, 25.0) },
@@ -51,16 +51,15 @@ fn the_whole_paragraph_reads_as_one() {
     assert_eq!(
         text(&rows),
         "Of 3 strategies, least-delay has the lowest mean TTFT, 1.00 s: 50 % lower than the next, cache-aware, \
-         and 75 % lower than round-robin. It also has the lowest mean E2E time, 20.0 s, 20 % lower than cache-aware. \
-         Its hit ratio is 0.400, 80 % of the 0.500 that an ideal cache reaches, and no other strategy has a higher \
-         one. In TTFT at p50, p90 and p99, in TPOT and in answers within the targets, no other strategy is better \
-         by 2 % or more. The fleet keeps up under least-delay: 95.0 % of the requests are answered within the \
-         targets."
+         and 75 % lower than round-robin. It also has the lowest mean E2E latency, 20.0 s: 20 % lower than \
+         cache-aware. Its hit ratio is 0.400, 80 % of the 0.500 that an ideal cache reaches; no other strategy has a \
+         higher one. No other strategy is better by 2 % or more in TTFT at p50, p90 or p99, in TPOT, or in requests \
+         within the targets. The fleet keeps up under least-delay: 95.0 % of the requests meet the targets."
     );
 }
 
 #[test]
-fn plain_strategies_are_named_once() {
+fn well_known_strategies_are_named_once() {
     let two = [row("round-robin", 2.0, 9.0), row("least-delay", 1.0, 8.0)];
     check(&two, &["1.00 s: 50 % lower than the next, round-robin."], &["and 50 %"]);
     let three = [row("round-robin", 4.0, 9.0), row("least-request", 2.0, 9.0), row("random", 1.0, 8.0)];
@@ -68,32 +67,36 @@ fn plain_strategies_are_named_once() {
 }
 
 #[test]
-fn what_is_close_is_called_close() {
+fn a_difference_under_two_percent_is_called_close() {
     let one = [row("a", 1.0, 9.0), row("b", 1.01, 8.95), row("round-robin", 2.0, 9.0)];
     check(
         &one,
         &[
             "a has the lowest mean TTFT, 1.00 s: 50 % lower than round-robin. But b (1.01 s) is within 2 % of it",
-            "In mean E2E time it is level with b: 9.00 s against 8.95 s.",
+            "Its mean E2E latency, 9.00 s, is within 2 % of the lowest, that of b (8.95 s).",
         ],
         &["the next"],
     );
     let two = [row("a", 1.0, 9.0), row("b", 1.01, 9.1), row("c", 1.0, 9.5)];
-    check(&two, &["But b (1.01 s) and c (1.00 s) are within 2 %", "though b is within 2 % (9.10 s)"], &[]);
+    check(
+        &two,
+        &["But b (1.01 s) and c (1.00 s) are within 2 %", "though b is within 2 % of it (9.10 s)"],
+        &[],
+    );
 }
 
 #[test]
-fn one_strategy_leads_nobody() {
+fn one_strategy_alone_is_not_called_a_leader() {
     check(
         &[row("random", 1.0, 9.0)],
-        &["Only one strategy was run, random, so there is nothing", "Its hit ratio is 0.400. The fleet"],
+        &["Only one strategy was run, random: there is nothing", "Its hit ratio is 0.400. The fleet"],
         &["lowest", "no other", "lead"],
     );
     check(&[row("random", 1.0, 9.0), row("oracle", 0.5, 5.0)], &["Only one strategy", "random"], &["lowest"]);
 }
 
 #[test]
-fn bounds_and_the_silent_never_lead() {
+fn bounds_and_strategies_without_answers_never_lead() {
     let silent = Row { requests: 0, refused: 1_000, ..row("least-delay", 0.0, 0.0) };
     check(
         &[silent.clone(), row("a", 2.0, 9.0), row("b", 3.0, 9.0), row("oracle", 0.1, 1.0)],
@@ -110,7 +113,7 @@ fn bounds_and_the_silent_never_lead() {
 }
 
 #[test]
-fn where_the_leader_loses_is_said() {
+fn measures_where_another_is_better_are_named() {
     let rows = [
         row("a", 1.0, 9.0),
         Row {
@@ -124,36 +127,36 @@ fn where_the_leader_loses_is_said() {
     check(
         &rows,
         &[
-            "But the lowest mean E2E time is that of b: 8.00 s, 11 % lower than the 9.00 s of a.",
+            "But b has the lowest mean E2E latency: 8.00 s, 11 % lower than 9.00 s.",
             "Its hit ratio is 0.400; b has a higher one, 0.500.",
-            "It does not lead everywhere: b has a lower p99 TTFT (1.50 s against 2.00 s) and b answers more within \
-             the targets (99.0 % against 95.0 %).",
+            "It does not lead everywhere: b has a lower p99 TTFT (1.50 s against 2.00 s) and b meets the targets \
+             more often (99.0 % against 95.0 %).",
         ],
         &["TPOT (", "no other"],
     );
 }
 
 #[test]
-fn hit_ratios_are_held_against_what_can_be_had() {
+fn hit_ratios_are_compared_with_the_ideal_cache() {
     let nothing = [
         Row { hit_ratio: 0.0, ..row("a", 1.0, 9.0) },
         Row { hit_ratio: 0.0, ..row("ideal-cache", 1.0, 9.0) },
     ];
-    check(&nothing, &["even ideal-cache reused nothing"], &["NaN", "inf"]);
+    check(&nothing, &["even ideal-cache reuses nothing"], &["NaN", "inf"]);
 }
 
 #[test]
-fn saturation_is_told_from_strain_and_from_a_tail() {
+fn saturation_strain_and_a_long_tail_differ() {
     let tail = Row { ttft_p99_s: 20.0, ..row("a", 1.0, 9.0) };
     check(
         &[tail],
         &[
-            "The fleet keeps up under a, but not at all times: 95.0 % of the requests are answered within the targets, \
-           and its p99 TTFT is 40 times its p50.",
+            "The fleet keeps up under a most of the time: 95.0 % of the requests meet the targets, but its p99 TTFT is \
+             40 times its p50.",
         ],
-        &["saturation", "strained"],
+        &["saturated", "strained"],
     );
-    // A long tail within the target is a cold prompt, no queue.
+    // A long tail within the target comes from cold prompts, not from a queue.
     check(
         &[Row { ttft_p50_s: 0.01, ttft_p99_s: 1.9, ..row("a", 1.0, 9.0) }],
         &["keeps up under a: 95.0 %"],
@@ -162,41 +165,37 @@ fn saturation_is_told_from_strain_and_from_a_tail() {
     let strained = Row { goodput_ratio: 0.12, ..row("a", 1.0, 9.0) };
     check(
         std::slice::from_ref(&strained),
-        &["The fleet is strained even under a: only 12.0 % of the requests are"],
+        &["The fleet is strained even under a: only 12.0 % of the requests meet"],
         &["serves"],
     );
     check(
         &[Row { output_tokens_per_s: 60.0, ..strained }],
         &[
-            "past saturation even under a: only 12.0 % of the requests are answered within the targets, and it serves \
-           60 % of the output tokens a second that are asked for.",
+            "saturated even under a: only 12.0 % of the requests meet the targets, and it serves 60 % of the requested \
+             output tokens per second.",
         ],
         &[],
     );
     let half = Row { goodput_ratio: 0.7, output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) };
-    check(&[half], &["strained even under a: only 70.0 % of the requests"], &["saturation"]);
-    // A short trace ends with a tail that says nothing of saturation.
-    check(&[Row { output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) }], &["keeps up"], &["saturation"]);
+    check(&[half], &["strained even under a: only 70.0 % of the requests"], &["saturated"]);
+    // A short trace ends with a tail that says nothing about saturation.
+    check(&[Row { output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) }], &["keeps up"], &["saturated"]);
 }
 
 #[test]
-fn what_the_means_leave_out_is_said() {
+fn lost_requests_and_few_answers_are_mentioned() {
     let rows = [Row { refused: 3, failed: 1, ..row("a", 1.0, 9.0) }, row("b", 2.0, 9.0)];
-    check(
-        &rows,
-        &["Means leave out requests that were refused or broken off: those of a (4 of 1,004)."],
-        &["p99 is"],
-    );
+    check(&rows, &["Means leave out requests that were refused or failed: a (4 of 1,004)."], &["p99 is the"]);
     check(
         &[Row { requests: 1, ..row("a", 1.0, 9.0) }],
-        &["With only 1 answer, a p99 is the fate of a single one."],
+        &["With only 1 answer, p99 is the time of a single request."],
         &[],
     );
     check(&[Row { requests: 42, ..row("a", 1.0, 9.0) }], &["With only 42 answers,"], &[]);
 }
 
 #[test]
-fn a_sweep_names_who_leads_where() {
+fn a_sweep_names_the_leader_of_each_speed() {
     let (fast, slow) = (row("a", 1.0, 9.0), row("b", 2.0, 9.0));
     let worse = row("a", 3.0, 9.0);
     let always = [(0.5, vec![&fast, &slow]), (1.0, vec![&fast, &slow])];
@@ -207,14 +206,14 @@ fn a_sweep_names_who_leads_where() {
 }
 
 #[test]
-fn who_turns_requests_away_does_not_lead() {
+fn a_strategy_that_refuses_more_does_not_lead() {
     let few = Row { requests: 100, refused: 900, ..row("random", 0.1, 1.0) };
     check(
         &[few, row("least-delay", 1.0, 20.0)],
-        &["least-delay", "random (900 of 1,000)"],
-        &["random has the lowest mean TTFT"],
+        &["Only least-delay is compared: every other strategy lost over 1 % more", "random (900 of 1,000)"],
+        &["random has the lowest mean TTFT", "one strategy was run"],
     );
-    // What everybody loses nobody is blamed for.
+    // Losing as many as all others does not count against a strategy.
     let all = |name, ttft| Row { requests: 900, refused: 100, ..row(name, ttft, 20.0) };
     check(&[all("random", 0.5), all("least-delay", 1.0)], &["random has the lowest mean TTFT"], &[]);
 }
