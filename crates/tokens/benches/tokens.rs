@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use maitre_tokens::chat::Chat;
 use maitre_tokens::date::Date;
-use maitre_tokens::model::{Model, Settings};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::ModelOptions;
 
 fn main() {
     let measuring = std::env::args().any(|it| it == "--bench");
@@ -19,7 +20,7 @@ fn main() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chatml");
     let folder = std::env::var("MAITRE_BENCH_MODEL").map_or(fixture, PathBuf::from);
     let start = Instant::now();
-    let model = Model::load(&folder, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
+    let model = Model::load(&folder, ModelOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     println!("load: {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
 
     let text = prose(words);

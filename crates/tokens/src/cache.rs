@@ -1,9 +1,9 @@
 //! Ids of texts tokenized before, within a budget of bytes.
 //!
-//! Two generations: what is used moves to the young one, and when the young one is full it becomes the old
-//! one and the old one is forgotten. That is nearly least-recently-used, without a list to keep in order.
-//! The text itself is the key, compared in full, so no collision can hand out the ids of another text; and
-//! the map's hasher is seeded per process, so nobody outside can aim at one bucket.
+//! Two generations: a used entry moves to the young one; when that is full it becomes the old one, and the old one is
+//! dropped. This approximates least-recently-used without a list. The text itself is the key, compared in full, so a
+//! collision cannot return the ids of another text. The map's hasher is seeded per process, so a client cannot aim at
+//! one bucket.
 //!
 //! Sharded, for lanes on several threads share one model: a lock is held for one look-up.
 
@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 96;
 /// Enough that two lanes seldom want the same lock.
 const SHARDS: usize = 8;
 
-pub(crate) struct Cache {
+pub(crate) struct PieceCache {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
 }
@@ -34,12 +34,12 @@ struct Shard {
     generation_bytes: usize,
 }
 
-impl Cache {
+impl PieceCache {
     /// Holds at most `bytes` of texts, ids and bookkeeping. Zero remembers nothing.
-    pub(crate) fn new(bytes: usize) -> Cache {
+    pub(crate) fn new(bytes: usize) -> PieceCache {
         let generation_bytes = bytes / SHARDS / 2;
         let shard = |_| Mutex::new(Shard { generation_bytes, ..Shard::default() });
-        Cache { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
+        PieceCache { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
     }
 
     pub(crate) fn get(&self, text: &str) -> Option<Arc<[u32]>> {
@@ -96,7 +96,7 @@ mod tests {
         of.bytes().map(u32::from).collect()
     }
 
-    impl Cache {
+    impl PieceCache {
         fn bytes(&self) -> usize {
             let of = |map: &HashMap<Box<str>, Arc<[u32]>>| -> usize {
                 map.iter().map(|(text, ids)| text.len() + 4 * ids.len() + ENTRY_BYTES).sum()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_was_put_is_got_and_no_other() {
-        let cache = Cache::new(1 << 20);
+        let cache = PieceCache::new(1 << 20);
         cache.put("a", &ids("a"));
         assert_eq!(cache.get("a").as_deref(), Some(&[97][..]));
         assert!(cache.holds("a"));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_budget_holds_whatever_comes() {
-        let cache = Cache::new(100_000);
+        let cache = PieceCache::new(100_000);
         for at in 0..10_000 {
             let text = format!("{at} {}", "x".repeat(at % 97));
             cache.put(&text, &ids(&text));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_used_outlives_what_is_not() {
-        let cache = Cache::new(100_000);
+        let cache = PieceCache::new(100_000);
         cache.put("used", &ids("used"));
         cache.put("unused", &ids("unused"));
         for at in 0..10_000 {
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_kept_and_evicts_nothing() {
-        let cache = Cache::new(20_000);
+        let cache = PieceCache::new(20_000);
         cache.put("small", &ids("small"));
         let large = "x".repeat(50_000);
         cache.put(&large, &ids(&large));
         assert!(cache.get("small").is_some() && cache.get(&large).is_none());
-        let none = Cache::new(0);
+        let none = PieceCache::new(0);
         none.put("a", &ids("a"));
         assert_eq!(none.get("a"), None);
     }

@@ -1,4 +1,4 @@
-//! One chat as a client wrote it, and what becomes of it.
+//! One chat as a client sent it, and its rendered and tokenized forms.
 
 use crate::date::Date;
 
@@ -11,7 +11,7 @@ pub struct Chat<'a> {
     pub tools: Option<&'a str>,
     /// An array of documents; `null` is none.
     pub documents: Option<&'a str>,
-    /// A system prompt beside the messages: a string, or an array of text parts. It is put before them.
+    /// A system prompt outside the messages: a string, or an array of text parts. It precedes them.
     pub system: Option<&'a str>,
     /// `chat_template_kwargs`: an object of extra variables for the template.
     pub arguments: Option<&'a str>,
@@ -52,14 +52,14 @@ impl<'a> Chat<'a> {
 
 /// A chat rendered: the text the engine will tokenize.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
+pub struct RenderedChat {
     pub(crate) text: String,
-    /// Where text stops being all there is: what follows depends on how the engine expands an image or a
-    /// sound. A byte offset at a place where the text may be cut.
+    /// Byte offset up to which the text alone decides the ids: what follows depends on how the engine expands an
+    /// image or a sound. The text may be cut there.
     pub(crate) media: Option<usize>,
 }
 
-impl Prompt {
+impl RenderedChat {
     pub fn text(&self) -> &str {
         &self.text
     }

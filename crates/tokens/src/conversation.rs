@@ -1,10 +1,10 @@
-//! Messages as a client wrote them, made into what vLLM hands to a chat template.
+//! Turns a client's messages into what vLLM passes to a chat template.
 //!
-//! vLLM does not pass a request on as it came. It keeps the fields it knows, in its own order; it makes
-//! content a text, or a list of parts, whichever the template walks over; it parses the arguments of tool
-//! calls; it calls a developer the system where the template knows no developer. A template can print any of
-//! this, so all of it is repeated here, step by step, after vLLM 0.32 (`renderers/chat_utils.py` and the
-//! request's own types). What vLLM would refuse is refused here, for then there is no prompt.
+//! vLLM does not pass a request on unchanged. It keeps the fields it knows, in its own order; it makes content a text
+//! or a list of parts, whichever the template iterates over; it parses the arguments of tool calls; it turns
+//! developer messages into system messages if the template knows no developer. A template can print any of this, so
+//! all of it is repeated here, after vLLM 0.32 (`renderers/chat_utils.py` and the request types). What vLLM rejects
+//! is rejected here, because then there is no prompt.
 
 mod content;
 mod tool;
@@ -15,12 +15,19 @@ use thiserror::Error;
 
 use crate::chat::Chat;
 use crate::conversation::content::Content;
-use crate::template::{Format, Shape};
+use crate::options::ContentFormat;
+
+/// What a template expects of the messages it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageShape {
+    pub(crate) format: ContentFormat,
+    pub(crate) knows_developer: bool,
+}
 
 /// The messages a template gets.
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
-    /// The same with a mark instead of the first image or sound, when there is one.
+    /// The same messages with a mark instead of the first image or sound, if there is one.
     pub(crate) marked: Option<Vec<Value>>,
 }
 
@@ -39,15 +46,15 @@ pub enum BadChat {
     Unknowable { part: &'static str, why: &'static str },
 }
 
-/// One message on its way: what vLLM's own message type holds.
-struct Message {
+/// One message: the fields of vLLM's own message type.
+struct ChatMessage {
     role: String,
     content: Content,
     /// Everything after role and content, in the order vLLM adds it.
     rest: Vec<(&'static str, Value)>,
 }
 
-pub(crate) fn read(chat: &Chat<'_>, shape: Shape) -> Result<Conversation, BadChat> {
+pub(crate) fn read(chat: &Chat<'_>, shape: MessageShape) -> Result<Conversation, BadChat> {
     let mut messages = Vec::new();
     messages.extend(system(chat)?);
     let listed = list("messages", chat.messages)?;
@@ -132,7 +139,7 @@ fn member(map: &Value, key: &str) -> Option<Value> {
     map.get_attr(key).ok().filter(|it| !it.is_undefined() && !it.is_none())
 }
 
-fn system(chat: &Chat<'_>) -> Result<Option<Message>, BadChat> {
+fn system(chat: &Chat<'_>) -> Result<Option<ChatMessage>, BadChat> {
     let Some(text) = chat.system else { return Ok(None) };
     let value = json("system", text)?;
     let wrong = BadChat::Shape { part: "system", expected: "a string or an array of text parts" };
@@ -142,11 +149,11 @@ fn system(chat: &Chat<'_>) -> Result<Option<Message>, BadChat> {
         ValueKind::Seq => content::system_text(&items(&value).unwrap_or_default()).ok_or(wrong)?,
         _ => return Err(wrong),
     };
-    let message = Message { role: "system".to_owned(), content: Content::Text(text), rest: Vec::new() };
+    let message = ChatMessage { role: "system".to_owned(), content: Content::Text(text), rest: Vec::new() };
     Ok(Some(message).filter(|it| !it.content.is_empty()))
 }
 
-fn read_message(message: &Value, format: Format) -> Result<Message, &'static str> {
+fn read_message(message: &Value, format: ContentFormat) -> Result<ChatMessage, &'static str> {
     if message.kind() != ValueKind::Map {
         return Err("not an object");
     }
@@ -181,12 +188,12 @@ fn read_message(message: &Value, format: Format) -> Result<Message, &'static str
     if role == "developer" {
         rest.push(("tools", member(message, "tools").unwrap_or(Value::from(()))));
     }
-    Ok(Message { role, content, rest })
+    Ok(ChatMessage { role, content, rest })
 }
 
 /// vLLM's answer to templates without a developer: they become the system, and all system messages become
 /// one, at the front.
-fn developers_to_system(mut messages: Vec<Message>) -> Vec<Message> {
+fn developers_to_system(mut messages: Vec<ChatMessage>) -> Vec<ChatMessage> {
     for message in messages.iter_mut().filter(|it| it.role == "developer") {
         "system".clone_into(&mut message.role);
         message.rest.retain(|it| it.0 != "tools");
@@ -198,11 +205,11 @@ fn developers_to_system(mut messages: Vec<Message>) -> Vec<Message> {
     let (system, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|it| it.role == "system");
     let texts: Vec<String> = system.iter().map(|it| it.content.text()).filter(|it| !it.is_empty()).collect();
     let content = Content::Text(texts.join("\n\n"));
-    let merged = Message { role: "system".to_owned(), content, rest: Vec::new() };
+    let merged = ChatMessage { role: "system".to_owned(), content, rest: Vec::new() };
     std::iter::once(merged).chain(others).collect()
 }
 
-impl Message {
+impl ChatMessage {
     fn value(&self, marked: bool) -> Value {
         let content = if marked { self.content.marked() } else { self.content.value() };
         let fields = [("role", Value::from(self.role.as_str())), ("content", content)];

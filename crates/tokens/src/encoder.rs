@@ -1,8 +1,7 @@
-//! Text to ids: the tokenizer, set up as the engine sets it up, with its memory of pieces.
+//! From text to ids: the tokenizer, set up as the engine sets it up, with a cache of pieces.
 //!
-//! The ids are always those of the whole text. Pieces are tokenized alone only where `cut` says that it
-//! makes no difference and a trial at load time agreed; a tokenizer that fails the trial is asked for whole
-//! texts, which are remembered whole.
+//! The ids are always those of the whole text. Pieces are tokenized separately only where `cut` says that it makes no
+//! difference and a trial at load time confirmed it. If the trial fails, texts are tokenized and cached as a whole.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,22 +13,12 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::cache::Cache;
+use crate::cache::PieceCache;
 use crate::cut::Cutter;
-use crate::folder::{Folder, LoadError};
-use crate::model::Settings;
+use crate::folder::{LoadError, ModelFolder};
+use crate::options::{ModelOptions, TokenizerSetup};
 
-/// How a model's tokenizer is put together from its files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reading {
-    /// As transformers 5 does, and with it the vLLM of today: a Llama's words begin as its class says.
-    #[default]
-    AsTransformers5,
-    /// As `tokenizer.json` says, for engines on transformers 4 or none.
-    AsWritten,
-}
-
-/// The tokenizer refused a text; only an odd tokenizer does (one without a token for what it does not know).
+/// The tokenizer rejected a text. Only tokenizers without an unknown token do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("tokenize {bytes} bytes: {why}")]
 pub struct EncodeError {
@@ -41,13 +30,13 @@ pub(crate) struct Encoder {
     tokenizer: Tokenizer,
     /// `None` where pieces are not exact, so that texts are tokenized whole.
     cutter: Option<Cutter>,
-    ends: Ends,
-    cache: Cache,
-    stats: Counters,
+    ends: SurroundingTokens,
+    cache: PieceCache,
+    stats: ByteCounters,
 }
 
-/// What the tokenizer puts around a text that is not a chat.
-enum Ends {
+/// Tokens that the tokenizer adds around a text that is not a chat.
+enum SurroundingTokens {
     Fixed {
         before: Vec<u32>,
         after: Vec<u32>,
@@ -58,31 +47,35 @@ enum Ends {
 
 /// How much was tokenized and how much was remembered, in bytes of text, since the model was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EncoderStats {
     pub fresh_bytes: u64,
     pub cached_bytes: u64,
 }
 
 #[derive(Default)]
-struct Counters {
+struct ByteCounters {
     fresh_bytes: AtomicU64,
     cached_bytes: AtomicU64,
 }
 
 impl Encoder {
-    pub(crate) fn load(path: &Path, folder: &Folder, settings: &Settings) -> Result<Encoder, LoadError> {
+    pub(crate) fn load(
+        path: &Path,
+        folder: &ModelFolder,
+        options: &ModelOptions,
+    ) -> Result<Encoder, LoadError> {
         let failed = |why: String| LoadError::Tokenizer { path: path.join("tokenizer.json"), why };
-        let tokenizer = set_up(folder, settings.reading).map_err(|it| failed(it.to_string()))?;
+        let tokenizer = set_up(folder, options.setup).map_err(|it| failed(it.to_string()))?;
         let added: Vec<AddedToken> = tokenizer.get_added_tokens_decoder().into_values().collect();
         let cutter = Cutter::new(added.iter()).map_err(|it| failed(it.to_string()))?;
         let exact = !folder.config.split_special_tokens && trial(&tokenizer, &cutter, &added);
-        let ends = Ends::of(&tokenizer);
+        let ends = SurroundingTokens::of(&tokenizer);
         Ok(Encoder {
             tokenizer,
             cutter: exact.then_some(cutter),
             ends,
-            cache: Cache::new(settings.cache_bytes.0),
-            stats: Counters::default(),
+            cache: PieceCache::new(options.cache_bytes.0),
+            stats: ByteCounters::default(),
         })
     }
 
@@ -93,9 +86,9 @@ impl Encoder {
         Ok(ids)
     }
 
-    /// The same, with what the tokenizer puts around a text (most often a token for its beginning).
+    /// The same, with the tokens that the tokenizer adds around a text (usually one at its beginning).
     pub(crate) fn encode_with_ends(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
-        let Ends::Fixed { before, after } = &self.ends else {
+        let SurroundingTokens::Fixed { before, after } = &self.ends else {
             self.stats.fresh_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
             return encode(&self.tokenizer, text, true);
         };
@@ -115,14 +108,14 @@ impl Encoder {
         }
     }
 
-    /// The last place at or before `end` where the text's ids do not depend on what follows.
+    /// The last offset at or before `end` where the text's ids do not depend on what follows.
     pub(crate) fn last_cut(&self, text: &str, end: usize) -> usize {
         let Some(cutter) = &self.cutter else { return 0 };
         cutter.cuts(text).take_while(|it| *it <= end).last().unwrap_or(0)
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        Stats {
+    pub(crate) fn stats(&self) -> EncoderStats {
+        EncoderStats {
             fresh_bytes: self.stats.fresh_bytes.load(Ordering::Relaxed),
             cached_bytes: self.stats.cached_bytes.load(Ordering::Relaxed),
         }
@@ -150,12 +143,12 @@ impl Encoder {
     }
 }
 
-impl Ends {
-    fn of(tokenizer: &Tokenizer) -> Ends {
-        Ends::find(tokenizer).unwrap_or(Ends::Unknown)
+impl SurroundingTokens {
+    fn of(tokenizer: &Tokenizer) -> SurroundingTokens {
+        SurroundingTokens::find(tokenizer).unwrap_or(SurroundingTokens::Unknown)
     }
 
-    fn find(tokenizer: &Tokenizer) -> Option<Ends> {
+    fn find(tokenizer: &Tokenizer) -> Option<SurroundingTokens> {
         let bare = |text| encode(tokenizer, text, false).ok();
         let full = |text| encode(tokenizer, text, true).ok();
         let (inner, outer) = (bare("Hello")?, full("Hello")?);
@@ -164,7 +157,7 @@ impl Ends {
         let holds = |text| Some([&before[..], &bare(text)?[..], &after[..]].concat() == full(text)?);
         let texts = ["", " ", "a", "\n", "two words", "日本", "<s>", " <unk> "];
         let all = texts.into_iter().all(|it| holds(it) == Some(true));
-        all.then_some(Ends::Fixed { before, after })
+        all.then_some(SurroundingTokens::Fixed { before, after })
     }
 }
 
@@ -175,12 +168,12 @@ fn encode(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result
 
 /// The tokenizer as transformers leaves it: nothing cut short or filled up, and every token the
 /// configuration names recognised.
-fn set_up(folder: &Folder, reading: Reading) -> tokenizers::Result<Tokenizer> {
+fn set_up(folder: &ModelFolder, setup: TokenizerSetup) -> tokenizers::Result<Tokenizer> {
     let mut tokenizer = Tokenizer::from_bytes(&folder.tokenizer)?;
     tokenizer.with_truncation(None)?;
     tokenizer.with_padding(None);
     tokenizer.set_encode_special_tokens(folder.config.split_special_tokens);
-    if reading == Reading::AsTransformers5 && rebuilt_as_llama(folder) {
+    if setup == TokenizerSetup::AsTransformers5 && rebuilt_as_llama(folder) {
         tokenizer.with_normalizer(None::<NormalizerWrapper>)?;
         tokenizer.with_pre_tokenizer(Some(llama_words(folder)));
     }
@@ -203,13 +196,13 @@ fn set_up(folder: &Folder, reading: Reading) -> tokenizers::Result<Tokenizer> {
 
 /// transformers 5 takes only the vocabulary from a Llama's `tokenizer.json`, and how words begin from its
 /// own class.
-fn rebuilt_as_llama(folder: &Folder) -> bool {
+fn rebuilt_as_llama(folder: &ModelFolder) -> bool {
     let class = folder.config.tokenizer_class.as_deref();
     let model = folder.model_type.as_deref();
     matches!(class, Some("LlamaTokenizer" | "LlamaTokenizerFast")) && matches!(model, None | Some("llama"))
 }
 
-fn llama_words(folder: &Folder) -> PreTokenizerWrapper {
+fn llama_words(folder: &ModelFolder) -> PreTokenizerWrapper {
     let scheme = match (folder.config.add_prefix_space, folder.config.legacy) {
         (Some(false), _) => PrependScheme::Never,
         (_, Some(true)) => PrependScheme::Always,
@@ -218,9 +211,9 @@ fn llama_words(folder: &Folder) -> PreTokenizerWrapper {
     PreTokenizerWrapper::Metaspace(Metaspace::new('▁', scheme, false))
 }
 
-/// Whether pieces give the ids of the whole, on texts made to find a tokenizer where they do not.
+/// Whether pieces give the ids of the whole, on texts designed to expose a tokenizer where they do not.
 fn trial(tokenizer: &Tokenizer, cutter: &Cutter, added: &[AddedToken]) -> bool {
-    /// A few tell as much as the thousand placeholders some models carry; each costs a millisecond.
+    /// A few suffice where models carry a thousand placeholders; each costs a millisecond.
     const TOKENS: usize = 8;
     const AROUND: [&str; 9] =
         ["", " ", "a", " a", "a ", "\n", "\n\nWord one two", "é 日本 🙂", " leading and trailing "];

@@ -35,10 +35,10 @@ pub enum LoadError {
 /// The largest tokenizers ship about 35 MB; this is room for the next ones.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-pub(crate) struct Folder {
+pub(crate) struct ModelFolder {
     pub(crate) tokenizer: Vec<u8>,
-    pub(crate) config: Config,
-    pub(crate) names: Vec<Name>,
+    pub(crate) config: TokenizerConfig,
+    pub(crate) names: Vec<SpecialToken>,
     /// The architecture, by `config.json`.
     pub(crate) model_type: Option<String>,
     /// By name; a model with one template has it under `default`.
@@ -48,10 +48,10 @@ pub(crate) struct Folder {
 /// `tokenizer_config.json`, as far as it changes ids.
 ///
 /// Not `add_bos_token` and `add_eos_token`: transformers ignores them where there is a `tokenizer.json`,
-/// which says by itself what goes around a text.
+/// which alone decides what surrounds a text.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Config {
+pub(crate) struct TokenizerConfig {
     pub(crate) chat_template: Option<Templates>,
     pub(crate) tokenizer_class: Option<String>,
     pub(crate) legacy: Option<bool>,
@@ -64,7 +64,7 @@ pub(crate) struct Config {
 
 /// A special token a template can call by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct SpecialToken {
     pub(crate) name: String,
     pub(crate) content: String,
 }
@@ -82,40 +82,40 @@ struct ModelConfig {
 #[serde(untagged)]
 pub(crate) enum Templates {
     One(String),
-    Named(Vec<Named>),
+    Named(Vec<NamedTemplate>),
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct NamedTemplate {
     name: String,
     template: String,
 }
 
-impl Folder {
-    pub(crate) fn read(path: &Path) -> Result<Folder, LoadError> {
+impl ModelFolder {
+    pub(crate) fn read(path: &Path) -> Result<ModelFolder, LoadError> {
         let tokenizer_path = path.join("tokenizer.json");
         let tokenizer = read(&tokenizer_path)?;
         let tokenizer = tokenizer.ok_or_else(|| LoadError::Read {
             path: tokenizer_path,
             source: io::Error::new(io::ErrorKind::NotFound, "no such file"),
         })?;
-        let mut config: Config = json(&path.join("tokenizer_config.json"))?.unwrap_or_default();
+        let mut config: TokenizerConfig = json(&path.join("tokenizer_config.json"))?.unwrap_or_default();
         let older = json(&path.join("special_tokens_map.json"))?.unwrap_or_default();
         let names = config.names(&older);
         let templates = templates(path, config.chat_template.take())?;
         let model_type = json::<ModelConfig>(&path.join("config.json"))?.and_then(|it| it.model_type);
-        Ok(Folder { tokenizer, config, names, templates, model_type })
+        Ok(ModelFolder { tokenizer, config, names, templates, model_type })
     }
 }
 
-impl Config {
+impl TokenizerConfig {
     /// Named special tokens; where the configuration is silent, by the older file.
-    fn names(&self, older: &BTreeMap<String, Value>) -> Vec<Name> {
+    fn names(&self, older: &BTreeMap<String, Value>) -> Vec<SpecialToken> {
         let own = self.others.keys().filter(|it| it.ends_with("_token") && !NAMES.contains(&it.as_str()));
         let names = NAMES.into_iter().chain(own.map(String::as_str));
         let named = |name: &str| {
             let content = [&self.others, older].into_iter().find_map(|it| content(it.get(name)?))?;
-            Some(Name { name: name.to_owned(), content })
+            Some(SpecialToken { name: name.to_owned(), content })
         };
         names.filter_map(named).collect()
     }
@@ -149,10 +149,10 @@ fn templates(path: &Path, configured: Option<Templates>) -> Result<BTreeMap<Stri
 /// Models that see images may keep the template with their processor.
 fn processor_template(path: &Path) -> Result<Option<String>, LoadError> {
     #[derive(Deserialize)]
-    struct File {
+    struct ProcessorConfig {
         chat_template: Option<String>,
     }
-    Ok(json::<File>(&path.join("chat_template.json"))?.and_then(|it| it.chat_template))
+    Ok(json::<ProcessorConfig>(&path.join("chat_template.json"))?.and_then(|it| it.chat_template))
 }
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {

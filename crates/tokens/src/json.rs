@@ -17,7 +17,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
     let huge = Cell::new(false);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Reader { huge: &huge }.deserialize(&mut deserializer)?;
+    let value = JsonReader { huge: &huge }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     if huge.get() && has_long_integer(text) {
         return Err(serde_json::Error::custom("number out of range"));
@@ -73,12 +73,12 @@ fn has_long_integer(text: &str) -> bool {
 }
 
 #[derive(Clone, Copy)]
-struct Reader<'c> {
+struct JsonReader<'c> {
     /// Set when a number is beyond 64 bits.
     huge: &'c Cell<bool>,
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for JsonReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -86,7 +86,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for JsonReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,8 +4,8 @@
 //! trimmed of their white space. `python` teaches the engine here to do the same; `format` finds out, as
 //! vLLM does, whether a template takes the content of a message as a text or as parts.
 //!
-//! A template is the operator's file, but what it loops over is the client's. So it runs on fuel, recursion
-//! has a limit, and the text it writes has a length. What this does not stop is a template written to harm:
+//! A template comes from the operator, but it iterates over the client's data. It therefore has a step limit (fuel),
+//! a recursion limit and a limit on its output. This does not stop a malicious template:
 //! one that doubles a string forty times allocates before it writes.
 
 mod format;
@@ -19,49 +19,19 @@ use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use thiserror::Error;
 
 use crate::chat::{Chat, Ending};
-use crate::conversation::{self, BadChat};
+use crate::conversation::{self, BadChat, MessageShape};
 use crate::date::Date;
-use crate::folder::{Folder, LoadError};
-use crate::model::{RenderError, Settings};
-
-/// How a template takes the content of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// As one text (vLLM's `string`).
-    Text,
-    /// As a list of parts, even when the client sent a text (vLLM's `openai`).
-    Parts,
-}
-
-/// What a template expects of the messages it is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) format: Format,
-    pub(crate) knows_developer: bool,
-}
-
-/// What one rendering may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Steps of the template. A message takes some dozens; ten million are a fifth of a second or so.
-    pub fuel: u64,
-    /// The rendered text.
-    pub text_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { fuel: 10_000_000, text_bytes: 32 << 20 }
-    }
-}
+use crate::encoder::EncodeError;
+use crate::folder::{LoadError, ModelFolder};
+use crate::options::{ModelOptions, RenderLimits};
 
 /// Macros calling macros. Real templates stay below ten; the engine's own limit of 500 is near the end of a
 /// thread's stack when every call goes through a filter of ours.
 const RECURSION_LIMIT: usize = 100;
 
-/// The template gave no text.
+/// Why the template produced no text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum TemplateError {
     #[error("render the chat: the model has no chat template")]
     NoTemplate,
     /// By `raise_exception`: the template's own words.
@@ -77,27 +47,42 @@ pub enum Failure {
     NothingToContinue { why: &'static str },
 }
 
+/// Why a chat has no prompt. Except for `Encode`, the request is invalid and the engine would reject it too.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RenderError {
+    #[error(transparent)]
+    BadChat(#[from] BadChat),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
 pub(crate) struct Template {
     environment: Environment<'static>,
     /// Shapes of the templates `default` and `tool_use`.
-    default: Option<Shape>,
-    tool_use: Option<Shape>,
+    default: Option<MessageShape>,
+    tool_use: Option<MessageShape>,
     /// The special tokens by name, and the operator's own variables: what every rendering starts with.
     variables: Vec<(String, Value)>,
-    limits: Limits,
+    limits: RenderLimits,
 }
 
 /// The template one chat goes through, and its tools.
-pub(crate) struct Picked<'t> {
+pub(crate) struct SelectedTemplate<'t> {
     template: &'t Template,
     name: &'static str,
-    shape: Shape,
+    shape: MessageShape,
     tools: Option<Value>,
 }
 
 impl Template {
-    pub(crate) fn new(path: &Path, folder: &Folder, settings: &Settings) -> Result<Template, LoadError> {
-        let mut environment = environment(settings.limits);
+    pub(crate) fn new(
+        path: &Path,
+        folder: &ModelFolder,
+        options: &ModelOptions,
+    ) -> Result<Template, LoadError> {
+        let mut environment = environment(options.limits);
         let mut shapes = [None, None];
         for (name, shape) in ["default", "tool_use"].into_iter().zip(&mut shapes) {
             let Some(source) = folder.templates.get(name) else { continue };
@@ -107,8 +92,8 @@ impl Template {
                 name: name.to_owned(),
                 why: in_full(&why),
             };
-            *shape = Some(Shape {
-                format: settings.format.unwrap_or_else(|| format::detect(&source, environment.syntax())),
+            *shape = Some(MessageShape {
+                format: options.format.unwrap_or_else(|| format::detect(&source, environment.syntax())),
                 knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
             });
             if python::adds_to_safe(&source) {
@@ -119,27 +104,27 @@ impl Template {
         }
         let mut variables: Vec<(String, Value)> =
             folder.names.iter().map(|it| (it.name.clone(), Value::from(it.content.as_str()))).collect();
-        if let Some(arguments) = &settings.arguments {
+        if let Some(arguments) = &options.arguments {
             let failed = |it: BadChat| LoadError::Arguments { why: it.to_string() };
             variables.extend(conversation::object("arguments", arguments).map_err(failed)?);
         }
         let [default, tool_use] = shapes;
-        Ok(Template { environment, default, tool_use, variables, limits: settings.limits })
+        Ok(Template { environment, default, tool_use, variables, limits: options.limits })
     }
 
-    pub(crate) fn pick(&self, chat: &Chat<'_>) -> Result<Picked<'_>, RenderError> {
+    pub(crate) fn pick(&self, chat: &Chat<'_>) -> Result<SelectedTemplate<'_>, RenderError> {
         let tools = conversation::tools(chat)?;
         let (name, shape) = match (self.tool_use, self.default) {
             (Some(shape), _) if tools.is_some() => ("tool_use", shape),
             (_, Some(shape)) => ("default", shape),
-            _ => return Err(Failure::NoTemplate.into()),
+            _ => return Err(TemplateError::NoTemplate.into()),
         };
-        Ok(Picked { template: self, name, shape, tools })
+        Ok(SelectedTemplate { template: self, name, shape, tools })
     }
 }
 
-impl Picked<'_> {
-    pub(crate) fn shape(&self) -> Shape {
+impl SelectedTemplate<'_> {
+    pub(crate) fn shape(&self) -> MessageShape {
         self.shape
     }
 
@@ -154,14 +139,18 @@ impl Picked<'_> {
         Ok(python::cut_at_tag(text, &last)?)
     }
 
-    fn run(&self, mut variables: Vec<(String, Value)>, messages: Vec<Value>) -> Result<String, Failure> {
+    fn run(
+        &self,
+        mut variables: Vec<(String, Value)>,
+        messages: Vec<Value>,
+    ) -> Result<String, TemplateError> {
         variables.push(("messages".to_owned(), messages.into()));
         let Template { environment, limits, .. } = self.template;
-        let template = environment.get_template(self.name).map_err(|_| Failure::NoTemplate)?;
-        let mut text = Bounded { bytes: Vec::new(), limit: limits.text_bytes };
+        let template = environment.get_template(self.name).map_err(|_| TemplateError::NoTemplate)?;
+        let mut text = BoundedText { bytes: Vec::new(), limit: limits.text_bytes };
         let done = template.render_captured_to(Value::from_pairs(variables), &mut text);
         done.map_err(|error| failure(&error, *limits))?;
-        String::from_utf8(text.bytes).map_err(|error| Failure::Failed { why: error.to_string() })
+        String::from_utf8(text.bytes).map_err(|error| TemplateError::Failed { why: error.to_string() })
     }
 
     /// In vLLM's order of precedence: what comes later overrules.
@@ -191,7 +180,7 @@ impl Picked<'_> {
     }
 }
 
-fn environment(limits: Limits) -> Environment<'static> {
+fn environment(limits: RenderLimits) -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.unwrap_or_default());
@@ -210,29 +199,29 @@ fn strftime_now(today: Date) -> Value {
     })
 }
 
-fn failure(error: &minijinja::Error, limits: Limits) -> Failure {
+fn failure(error: &minijinja::Error, limits: RenderLimits) -> TemplateError {
     if let Some(why) = python::refusal(error) {
-        return Failure::Refused { why };
+        return TemplateError::Refused { why };
     }
     match error.kind() {
-        ErrorKind::OutOfFuel => Failure::TooMuchWork { fuel: limits.fuel },
-        ErrorKind::WriteFailure => Failure::TooLong { limit_bytes: limits.text_bytes },
-        _ => Failure::Failed { why: in_full(error) },
+        ErrorKind::OutOfFuel => TemplateError::TooMuchWork { fuel: limits.fuel },
+        ErrorKind::WriteFailure => TemplateError::TooLong { limit_bytes: limits.text_bytes },
+        _ => TemplateError::Failed { why: in_full(error) },
     }
 }
 
-/// The error, where it happened, and what caused it. Never the values: they are somebody's prompt.
+/// The error, its location and its cause. Never the values, which are parts of a prompt.
 fn in_full(error: &minijinja::Error) -> String {
     error.to_string()
 }
 
 /// Takes a text up to a length, and no more.
-struct Bounded {
+struct BoundedText {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl io::Write for &mut Bounded {
+impl io::Write for &mut BoundedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.limit {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));

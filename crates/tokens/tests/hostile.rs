@@ -8,15 +8,17 @@ use std::sync::LazyLock;
 
 use fixture::{FAMILIES, folder, today};
 use maitre_tokens::chat::{Chat, Ending};
-use maitre_tokens::model::{Format, Limits, Model, RenderError, Settings};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::{ContentFormat, ModelOptions, RenderLimits};
+use maitre_tokens::template::RenderError;
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::{prop_oneof, proptest};
 
 static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| FAMILIES.map(fixture::model).into());
 
-fn with_template(template: &str, limits: Limits) -> Model {
-    let settings = Settings { template: Some(template.to_owned()), limits, ..Settings::default() };
-    Model::load(&folder("chatml"), settings).expect("the test's own template compiles")
+fn with_template(template: &str, limits: RenderLimits) -> Model {
+    let options = ModelOptions { template: Some(template.to_owned()), limits, ..ModelOptions::default() };
+    Model::load(&folder("chatml"), options).expect("the test's own template compiles")
 }
 
 #[track_caller]
@@ -93,7 +95,7 @@ fn a_system_prompt_beside_the_messages_comes_first() {
 #[test]
 fn a_template_runs_out_of_fuel_or_room_or_depth() {
     let chat = Chat::new(r#"[{"role": "user", "content": "aaaaaaaaaa"}]"#, today());
-    let limits = Limits { fuel: 100_000, text_bytes: 1_000 };
+    let limits = RenderLimits { fuel: 100_000, text_bytes: 1_000 };
     let run = |template: &str| {
         with_template(template, limits).render(&chat).expect_err("it is stopped").to_string()
     };
@@ -113,7 +115,7 @@ fn a_model_without_a_template_still_knows_texts() {
     std::fs::create_dir_all(&folder_of_its_own).expect("a folder of our own");
     std::fs::copy(folder("chatml").join("tokenizer.json"), folder_of_its_own.join("tokenizer.json"))
         .expect("a copy");
-    let model = Model::load(&folder_of_its_own, Settings::default()).expect("it loads");
+    let model = Model::load(&folder_of_its_own, ModelOptions::default()).expect("it loads");
     std::fs::remove_dir_all(&folder_of_its_own).expect("ours to remove");
     assert!(model.text("Hello").is_ok_and(|it| !it.tokens.is_empty()));
     let error =
@@ -124,13 +126,13 @@ fn a_model_without_a_template_still_knows_texts() {
 #[test]
 fn the_operator_may_say_how_content_is_taken() {
     let template = "{{ messages[0].content is string }}{{ more }}".to_owned();
-    let settings = Settings {
+    let options = ModelOptions {
         template: Some(template),
-        format: Some(Format::Parts),
+        format: Some(ContentFormat::Parts),
         arguments: Some(r#"{"more": "!"}"#.to_owned()),
-        ..Settings::default()
+        ..ModelOptions::default()
     };
-    let model = Model::load(&folder("chatml"), settings).expect("it loads");
+    let model = Model::load(&folder("chatml"), options).expect("it loads");
     let chat = Chat::new(r#"[{"role": "user", "content": "a"}]"#, today());
     assert_eq!(model.render(&chat).expect("it renders").text(), "False!");
     let asked = Chat { arguments: Some(r#"{"more": "?"}"#), ..chat };

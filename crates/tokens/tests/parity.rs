@@ -5,7 +5,7 @@
 mod fixture;
 
 use fixture::{Case, FAMILIES, Golden, REBUILT, folder, model};
-use maitre_tokens::model::RenderError;
+use maitre_tokens::template::RenderError;
 
 /// What vLLM answers and we do not, because Python reads numbers past a double as infinity.
 const UNREAD: &[&str] = &["large numbers in arguments"];

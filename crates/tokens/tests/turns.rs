@@ -8,7 +8,8 @@ use std::sync::LazyLock;
 
 use fixture::{FAMILIES, folder, model, today};
 use maitre_tokens::chat::{Chat, Ids};
-use maitre_tokens::model::{CacheBytes, Model, Settings};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::{CacheBytes, ModelOptions};
 use proptest::prelude::{Strategy, prop};
 use proptest::{prop_assert_eq, proptest};
 use tokenizers::Tokenizer;
@@ -25,7 +26,7 @@ static TRIOS: LazyLock<Vec<Trio>> = LazyLock::new(|| FAMILIES.map(Trio::load).in
 
 impl Trio {
     fn load(family: &'static str) -> Trio {
-        let forgetful = Settings { cache_bytes: CacheBytes(0), ..Settings::default() };
+        let forgetful = ModelOptions { cache_bytes: CacheBytes(0), ..ModelOptions::default() };
         Trio {
             family,
             remembers: model(family),

@@ -1,36 +1,36 @@
-//! Commands: a name, and what it says. We send READY and PONG, and understand READY, ERROR and PING.
+//! ZMTP commands. We send READY and PONG, and understand READY, ERROR and PING.
 
-use crate::error::Error;
+use crate::error::ZmtpError;
 use crate::frame;
 use crate::role::Role;
 
-/// What a PING carries and a PONG gives back, at most.
+/// Maximum context bytes of a PING, which a PONG returns.
 const CONTEXT_BYTES_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command<'a> {
-    /// Properties, still to be read.
+    /// Properties, not parsed yet.
     Ready(&'a [u8]),
     Error(&'a [u8]),
     Ping {
         context: &'a [u8],
     },
-    /// PONG, SUBSCRIBE, whatever comes after our version: nothing to us.
+    /// PONG, SUBSCRIBE and commands of later versions: ignored.
     Other,
 }
 
 impl<'a> Command<'a> {
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Command<'a>, Error> {
-        let (name, rest) = take_short(body).ok_or(Error::Malformed("a command has no name"))?;
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Command<'a>, ZmtpError> {
+        let (name, rest) = take_short(body).ok_or(ZmtpError::Malformed("a command has no name"))?;
         match name {
             b"READY" => Ok(Command::Ready(rest)),
             b"ERROR" => {
-                let reason = take_short(rest).ok_or(Error::Malformed("an ERROR has no reason"))?.0;
+                let reason = take_short(rest).ok_or(ZmtpError::Malformed("an ERROR has no reason"))?.0;
                 Ok(Command::Error(reason))
             }
             b"PING" => {
-                // Two bytes say for how long; we watch the connection, not the clock.
-                let context = rest.get(2..).ok_or(Error::Malformed("a PING has no time to live"))?;
+                // Two bytes of time-to-live, which we ignore.
+                let context = rest.get(2..).ok_or(ZmtpError::Malformed("a PING has no time to live"))?;
                 Ok(Command::Ping { context: &context[..context.len().min(CONTEXT_BYTES_MAX)] })
             }
             _ => Ok(Command::Other),
@@ -38,7 +38,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Appends our READY. The empty identity of a dealer is what libzmq sends too.
+/// Appends our READY. A dealer's empty identity is what libzmq sends too.
 pub(crate) fn put_ready(role: Role, out: &mut Vec<u8>) {
     let mut body = b"\x05READY".to_vec();
     put_property("Socket-Type", role.name().as_bytes(), &mut body);
@@ -48,7 +48,7 @@ pub(crate) fn put_ready(role: Role, out: &mut Vec<u8>) {
     frame::put_command(&body, out);
 }
 
-/// Appends the answer to a PING.
+/// Appends the reply to a PING.
 pub(crate) fn put_pong(context: &[u8], out: &mut Vec<u8>) {
     let mut body = b"\x04PONG".to_vec();
     body.extend_from_slice(context);
@@ -56,17 +56,17 @@ pub(crate) fn put_pong(context: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The socket type among the properties of a READY. All of them must be well formed.
-pub(crate) fn socket_type(mut properties: &[u8]) -> Result<&[u8], Error> {
+pub(crate) fn socket_type(mut properties: &[u8]) -> Result<&[u8], ZmtpError> {
     let mut found = None;
     while !properties.is_empty() {
         let (name, value, rest) =
-            take_property(properties).ok_or(Error::Malformed("a READY has a broken property"))?;
+            take_property(properties).ok_or(ZmtpError::Malformed("a READY has a broken property"))?;
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             found = Some(value);
         }
         properties = rest;
     }
-    found.ok_or(Error::Malformed("a READY names no socket type"))
+    found.ok_or(ZmtpError::Malformed("a READY names no socket type"))
 }
 
 fn put_property(name: &str, value: &[u8], out: &mut Vec<u8>) {
@@ -83,7 +83,7 @@ fn take_property(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// A length of one byte and as many bytes.
+/// A one-byte length and that many bytes.
 fn take_short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(length))
@@ -105,7 +105,7 @@ mod tests {
 
     #[track_caller]
     fn check_type(properties: &[u8], expected: Result<&[u8], &'static str>) {
-        assert_eq!(socket_type(properties), expected.map_err(Error::Malformed), "{properties:02x?}");
+        assert_eq!(socket_type(properties), expected.map_err(ZmtpError::Malformed), "{properties:02x?}");
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
 
     #[track_caller]
     fn check(body: &[u8], expected: Result<Command<'_>, &'static str>) {
-        assert_eq!(Command::parse(body), expected.map_err(Error::Malformed), "{body:02x?}");
+        assert_eq!(Command::parse(body), expected.map_err(ZmtpError::Malformed), "{body:02x?}");
     }
 
     #[test]

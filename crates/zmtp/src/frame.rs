@@ -1,39 +1,39 @@
-//! Frames: a byte of flags, a length in one byte or eight, a body.
+//! Frames: a flags byte, a length of one or eight bytes, and a body.
 
-use crate::error::Error;
+use crate::error::ZmtpError;
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// The longest head a frame can have.
+/// The longest possible head.
 pub const HEAD_BYTES_MAX: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     /// Length of this head; the body follows.
     pub(crate) bytes: usize,
     pub(crate) body_bytes: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Part of a message that goes on in the next frame.
+pub(crate) enum FrameKind {
+    /// Part of a message that continues in the next frame.
     Part,
     /// The last part of a message, often the only one.
     Last,
     Command,
 }
 
-/// The head at the front of `bytes`, if all of it is there.
-pub(crate) fn head(bytes: &[u8]) -> Result<Option<Head>, Error> {
+/// The head at the front of `bytes`, if it is complete.
+pub(crate) fn head(bytes: &[u8]) -> Result<Option<FrameHead>, ZmtpError> {
     let Some((&flags, rest)) = bytes.split_first() else { return Ok(None) };
     let kind = match flags & !LONG {
-        0 => Kind::Last,
-        MORE => Kind::Part,
-        COMMAND => Kind::Command,
-        _ => return Err(Error::Flags(flags)),
+        0 => FrameKind::Last,
+        MORE => FrameKind::Part,
+        COMMAND => FrameKind::Command,
+        _ => return Err(ZmtpError::Flags(flags)),
     };
     let (bytes, body_bytes) = match (flags & LONG, rest) {
         (0, [length, ..]) => (2, u64::from(*length)),
@@ -43,7 +43,7 @@ pub(crate) fn head(bytes: &[u8]) -> Result<Option<Head>, Error> {
         },
         _ => return Ok(None),
     };
-    Ok(Some(Head { bytes, body_bytes, kind }))
+    Ok(Some(FrameHead { bytes, body_bytes, kind }))
 }
 
 /// Appends a whole message.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(bytes: &[u8], expected: Result<Option<(usize, u64, Kind)>, Error>) {
+    fn check(bytes: &[u8], expected: Result<Option<(usize, u64, FrameKind)>, ZmtpError>) {
         let actual = head(bytes).map(|it| it.map(|it| (it.bytes, it.body_bytes, it.kind)));
         assert_eq!(actual, expected, "{bytes:02x?}");
     }
@@ -83,20 +83,20 @@ mod tests {
     fn heads_are_short_or_long() {
         check(b"", Ok(None));
         check(b"\x00", Ok(None));
-        check(b"\x00\x05hello", Ok(Some((2, 5, Kind::Last))));
-        check(b"\x01\x00", Ok(Some((2, 0, Kind::Part))));
-        check(b"\x04\x07", Ok(Some((2, 7, Kind::Command))));
+        check(b"\x00\x05hello", Ok(Some((2, 5, FrameKind::Last))));
+        check(b"\x01\x00", Ok(Some((2, 0, FrameKind::Part))));
+        check(b"\x04\x07", Ok(Some((2, 7, FrameKind::Command))));
         check(b"\x02\0\0\0\0\0\0\x01", Ok(None));
-        check(b"\x02\0\0\0\0\0\0\x01\0", Ok(Some((9, 256, Kind::Last))));
-        check(b"\x06\0\0\0\x10\0\0\0\0", Ok(Some((9, 64 << 30, Kind::Command))));
+        check(b"\x02\0\0\0\0\0\0\x01\0", Ok(Some((9, 256, FrameKind::Last))));
+        check(b"\x06\0\0\0\x10\0\0\0\0", Ok(Some((9, 64 << 30, FrameKind::Command))));
     }
 
     #[test]
     fn flags_that_mean_nothing_are_refused_at_once() {
-        // A command is never a part of something longer.
-        check(b"\x05", Err(Error::Flags(5)));
-        check(b"\x08", Err(Error::Flags(8)));
-        check(b"\xff", Err(Error::Flags(0xff)));
+        // A command never continues in another frame.
+        check(b"\x05", Err(ZmtpError::Flags(5)));
+        check(b"\x08", Err(ZmtpError::Flags(8)));
+        check(b"\xff", Err(ZmtpError::Flags(0xff)));
     }
 
     #[test]

@@ -8,20 +8,19 @@
 //! 31 zeros
 //! ```
 //!
-//! The signature looks to a peer of version 1 like a frame, and the byte after it tells version 2 from 3; so
-//! a peer too old is told from one that is no peer at all. The rest is sent when the version of the peer is
-//! known. Sent in one piece it would do as well, but libzmq drops a peer whose mechanism it does not like
-//! before it has told its own.
+//! To a peer of version 1 the signature looks like a frame, and the next byte distinguishes version 2 from 3. An
+//! outdated peer can thus be told apart from another protocol. The rest is sent once the peer's version is known:
+//! libzmq drops a peer whose mechanism it rejects before it has sent its own.
 
-use crate::error::Error;
+use crate::error::ZmtpError;
 
-/// What we send unasked: the signature and version 3.0.
+/// The first piece: the signature and version 3.0.
 pub const OPENING: [u8; OPENING_BYTES] = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0];
 
 pub(crate) const OPENING_BYTES: usize = 12;
 pub(crate) const REST_BYTES: usize = 52;
 
-/// What we send next: NULL.
+/// The second piece: NULL.
 pub(crate) const REST: [u8; REST_BYTES] = {
     let mut rest = [0; REST_BYTES];
     rest[0] = b'N';
@@ -33,33 +32,33 @@ pub(crate) const REST: [u8; REST_BYTES] = {
 
 const MECHANISM_BYTES: usize = 20;
 
-/// Whether an opening, or as much of it as is there, is one we can go on with. Says no as early as it can: a
-/// peer that is something else altogether may never send twelve bytes.
-pub(crate) fn check_opening(bytes: &[u8]) -> Result<(), Error> {
+/// Checks a peer's first piece, as far as it has arrived. Fails as early as possible: a client of another protocol
+/// may never send twelve bytes.
+pub(crate) fn check_opening(bytes: &[u8]) -> Result<(), ZmtpError> {
     match bytes {
-        // Version 1 opens with the length of an identity and a zero: a small frame.
-        [1..=0x7f, 0, ..] => return Err(Error::OldVersion { major: 1 }),
-        [first, _, ..] if *first != 0xff => return Err(Error::NotZmtp),
+        // Version 1 starts with a small frame: the length of an identity and a zero.
+        [1..=0x7f, 0, ..] => return Err(ZmtpError::OldVersion { major: 1 }),
+        [first, _, ..] if *first != 0xff => return Err(ZmtpError::NotZmtp),
         _ => {}
     }
     if bytes.get(9).is_some_and(|it| it & 1 == 0) {
-        return Err(Error::NotZmtp);
+        return Err(ZmtpError::NotZmtp);
     }
     match bytes.get(10) {
-        Some(0) => Err(Error::OldVersion { major: 1 }),
-        // Version 2 says 1 here.
-        Some(1 | 2) => Err(Error::OldVersion { major: 2 }),
+        Some(0) => Err(ZmtpError::OldVersion { major: 1 }),
+        // Version 2 sends 1 here.
+        Some(1 | 2) => Err(ZmtpError::OldVersion { major: 2 }),
         _ => Ok(()),
     }
 }
 
-/// Whether the rest of a greeting, or as much of it as is there, is one we can go on with.
-pub(crate) fn check_rest(bytes: &[u8]) -> Result<(), Error> {
+/// Checks the rest of a greeting, as far as it has arrived.
+pub(crate) fn check_rest(bytes: &[u8]) -> Result<(), ZmtpError> {
     let Some(mechanism) = bytes.get(..MECHANISM_BYTES) else { return Ok(()) };
     let name = mechanism.split(|&it| it == 0).next().unwrap_or_default();
     match name {
         b"NULL" => Ok(()),
-        _ => Err(Error::Mechanism(String::from_utf8_lossy(name).into_owned())),
+        _ => Err(ZmtpError::Mechanism(String::from_utf8_lossy(name).into_owned())),
     }
 }
 
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(bytes: &[u8], expected: Result<(), Error>) {
+    fn check(bytes: &[u8], expected: Result<(), ZmtpError>) {
         assert_eq!(check_opening(bytes), expected, "{bytes:02x?}");
     }
 
@@ -90,16 +89,16 @@ mod tests {
 
     #[test]
     fn what_is_not_zeromq_is_known_by_its_first_bytes() {
-        check(b"HTTP/1.1 400 Bad Request", Err(Error::NotZmtp));
-        check(b"\xff\0\0\0\0\0\0\0\x01\0", Err(Error::NotZmtp));
-        check(b"\0\0", Err(Error::NotZmtp));
+        check(b"HTTP/1.1 400 Bad Request", Err(ZmtpError::NotZmtp));
+        check(b"\xff\0\0\0\0\0\0\0\x01\0", Err(ZmtpError::NotZmtp));
+        check(b"\0\0", Err(ZmtpError::NotZmtp));
     }
 
     #[test]
     fn old_versions_are_named() {
-        check(b"\x01\0", Err(Error::OldVersion { major: 1 }));
-        check(b"\xff\0\0\0\0\0\0\0\x01\x7f\0", Err(Error::OldVersion { major: 1 }));
-        check(b"\xff\0\0\0\0\0\0\0\x01\x7f\x01\x02", Err(Error::OldVersion { major: 2 }));
+        check(b"\x01\0", Err(ZmtpError::OldVersion { major: 1 }));
+        check(b"\xff\0\0\0\0\0\0\0\x01\x7f\0", Err(ZmtpError::OldVersion { major: 1 }));
+        check(b"\xff\0\0\0\0\0\0\0\x01\x7f\x01\x02", Err(ZmtpError::OldVersion { major: 2 }));
     }
 
     #[test]
@@ -107,7 +106,7 @@ mod tests {
         for name in ["PLAIN", "CURVE", "NULLS"] {
             let mut rest = REST;
             rest[..name.len()].copy_from_slice(name.as_bytes());
-            assert_eq!(check_rest(&rest), Err(Error::Mechanism(name.to_owned())));
+            assert_eq!(check_rest(&rest), Err(ZmtpError::Mechanism(name.to_owned())));
         }
     }
 }

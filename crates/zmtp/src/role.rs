@@ -1,8 +1,8 @@
-//! What kind of socket an end of a connection is, and which kinds may talk to each other.
+//! Socket types, and which of them may be connected.
 
 use std::fmt;
 
-/// The kinds we are. Peers may be of more kinds than these.
+/// The socket types on our side. Peers may have others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Pub,
@@ -22,7 +22,7 @@ impl Role {
         }
     }
 
-    /// The names of those it may talk to, by the protocol's table.
+    /// The compatible socket types, from the protocol's table.
     pub(crate) const fn partners(self) -> &'static [&'static str] {
         match self {
             Role::Pub => &["SUB", "XSUB"],

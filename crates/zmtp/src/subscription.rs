@@ -1,6 +1,6 @@
-//! What a subscriber tells a publisher: messages of one frame, a byte and a topic.
+//! Subscriptions: one-frame messages from a subscriber, a byte and a topic.
 
-/// A wish of a subscriber. A topic stands for all that begin with it; the empty one for all.
+/// A subscriber's request. A topic covers every topic it is a prefix of; the empty one covers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subscription<'a> {
     Add(&'a [u8]),
@@ -8,7 +8,7 @@ pub enum Subscription<'a> {
 }
 
 impl<'a> Subscription<'a> {
-    /// Reads the frame a subscriber sent; none if it is no subscription, which a publisher ignores.
+    /// Parses a subscriber's frame; `None` if it is not a subscription, which a publisher ignores.
     pub fn parse(frame: &'a [u8]) -> Option<Subscription<'a>> {
         match frame.split_first()? {
             (1, topic) => Some(Subscription::Add(topic)),
@@ -17,7 +17,7 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// The frame that says so.
+    /// Encodes it as a frame.
     pub fn to_frame(self) -> Vec<u8> {
         let (first, topic) = match self {
             Subscription::Add(topic) => (1, topic),

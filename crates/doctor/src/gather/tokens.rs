@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use maitre_dialect::engine::{TOKENIZE, answer};
 use maitre_tokens::chat::Chat;
 use maitre_tokens::date::Date;
-use maitre_tokens::model::{self, Model};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::ModelOptions;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Question};
@@ -28,7 +29,7 @@ impl Tokenizers {
     pub(super) fn load(folders: &BTreeMap<String, PathBuf>) -> (Tokenizers, Vec<(String, String)>) {
         let (mut models, mut unusable) = (BTreeMap::new(), Vec::new());
         for (name, folder) in folders {
-            match Model::load(folder, model::Settings::default()) {
+            match Model::load(folder, ModelOptions::default()) {
                 Ok(model) => drop(models.insert(name.clone(), model)),
                 Err(error) => unusable.push((name.clone(), error.to_string())),
             }

@@ -20,7 +20,8 @@ use maitre_sim::http::{self, Host};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_tokens::chat::Chat;
 use maitre_tokens::date::Date;
-use maitre_tokens::model::{self, Model};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::ModelOptions;
 use tokio::net::TcpListener;
 
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -109,8 +110,7 @@ async fn closed() -> SocketAddr {
 
 /// What the engine of our own tokenizer makes of a chat.
 fn tokenize(body: &[u8]) -> Option<Vec<u32>> {
-    static OURS: LazyLock<Model> =
-        LazyLock::new(|| Model::load(&folder(), model::Settings::default()).unwrap());
+    static OURS: LazyLock<Model> = LazyLock::new(|| Model::load(&folder(), ModelOptions::default()).unwrap());
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let messages = body["messages"].to_string();
     // The template of the fixture prints no date.

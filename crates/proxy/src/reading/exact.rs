@@ -7,8 +7,9 @@ use std::sync::Arc;
 use maitre_dialect::openai::{self, Part};
 use maitre_tokens::chat::{Chat, Ending};
 use maitre_tokens::date::Date;
-use maitre_tokens::model::LoadError;
-use maitre_tokens::model::{self, Model};
+use maitre_tokens::folder::LoadError;
+use maitre_tokens::model::Model;
+use maitre_tokens::options::ModelOptions;
 use tracing::debug;
 
 use super::Ids;
@@ -36,7 +37,7 @@ impl Tokenizers {
     pub(crate) fn load(folders: &BTreeMap<String, PathBuf>) -> Result<Tokenizers, NotLoaded> {
         let mut models = BTreeMap::new();
         for (name, folder) in folders {
-            let loaded = Model::load(folder, model::Settings::default());
+            let loaded = Model::load(folder, ModelOptions::default());
             let loaded = loaded.map_err(|error| NotLoaded { model: name.clone(), error })?;
             models.insert(name.clone(), Arc::new(loaded));
         }

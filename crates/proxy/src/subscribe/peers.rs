@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use maitre_sim::events;
 use maitre_sim::http::{Host, Settings};
 use maitre_sim::profile::INSTANT;
-use maitre_zmtp::{Limits, Next, Peer, Role, greeting};
+use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -42,7 +42,7 @@ pub(super) async fn prompt(host: &Host, number: u64) {
 
 /// All that a peer of this kind says before its first message.
 pub(super) fn opening(role: Role) -> Vec<u8> {
-    let mut peer = Peer::new(role, Limits { message_bytes_max: 0, frames_max: 0 });
+    let mut peer = ZmtpPeer::new(role, ZmtpLimits { message_bytes_max: 0, frames_max: 0 });
     let mut said = greeting::OPENING.to_vec();
     let mut at = 0;
     // It says the next thing when it has heard the last: let it hear itself.

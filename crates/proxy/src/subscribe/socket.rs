@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use maitre_zmtp::subscription::Subscription;
-use maitre_zmtp::{Limits, Next, Peer, Role, frame, greeting};
+use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, frame, greeting};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -54,7 +54,7 @@ pub enum Error {
     Closed,
     /// What the peer says is not what such a peer may say.
     #[error(transparent)]
-    Protocol(#[from] maitre_zmtp::Error),
+    Protocol(#[from] maitre_zmtp::ZmtpError),
 }
 
 impl Error {
@@ -107,7 +107,7 @@ impl Dealer {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    peer: Peer,
+    peer: ZmtpPeer,
     buffer: BytesMut,
     /// The beginning of a message that is not all here.
     frames: Message,
@@ -149,10 +149,10 @@ impl Connection {
             .with_interval(KEEPALIVE_INTERVAL)
             .with_retries(KEEPALIVE_RETRIES);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-        let limits = Limits { message_bytes_max: MESSAGE_BYTES_MAX, frames_max: FRAMES_MAX };
+        let limits = ZmtpLimits { message_bytes_max: MESSAGE_BYTES_MAX, frames_max: FRAMES_MAX };
         Connection {
             stream,
-            peer: Peer::new(role, limits),
+            peer: ZmtpPeer::new(role, limits),
             buffer: BytesMut::new(),
             frames: Vec::new(),
             reply: Bytes::new(),

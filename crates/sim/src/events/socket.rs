@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use maitre_zmtp::subscription::Subscription;
-use maitre_zmtp::{Limits, Next, Peer, Role, greeting};
+use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::{Publisher, Subscriber, TOPICS_MAX};
 
 /// What routers send is small: topics and numbers.
-const LIMITS: Limits = Limits { message_bytes_max: 4096, frames_max: 8 };
+const LIMITS: ZmtpLimits = ZmtpLimits { message_bytes_max: 4096, frames_max: 8 };
 
 const READ_BYTES: usize = 1024;
 
@@ -130,7 +130,7 @@ fn replay_request(frames: &[Bytes]) -> Option<u64> {
 /// The reading half of a connection.
 struct Ear<'a> {
     reader: ReadHalf<'a>,
-    peer: Peer,
+    peer: ZmtpPeer,
     buffer: BytesMut,
     frames: Vec<Bytes>,
 }
@@ -143,7 +143,7 @@ enum Heard {
 
 impl<'a> Ear<'a> {
     fn new(reader: ReadHalf<'a>, ours: Role) -> Ear<'a> {
-        Ear { reader, peer: Peer::new(ours, LIMITS), buffer: BytesMut::new(), frames: Vec::new() }
+        Ear { reader, peer: ZmtpPeer::new(ours, LIMITS), buffer: BytesMut::new(), frames: Vec::new() }
     }
 
     async fn next(&mut self) -> io::Result<Heard> {

@@ -1,13 +1,13 @@
-//! What a message says: one text, or parts, as the template at hand wants it.
+//! The content of a message: one text or a list of parts, depending on the template.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use crate::conversation::{items, member, pairs};
-use crate::template::Format;
+use crate::options::ContentFormat;
 
-/// Stands for an image or a sound when we look where in a prompt it goes. Nobody types it; and if somebody
-/// does, a few tokens less are known of their own prompt.
+/// Stands for an image or a sound while we locate it in a prompt. If a client types it, fewer tokens of that
+/// client's own prompt are known.
 const MARK: &str = "\u{f8ff}\u{e123}maitre\u{e321}";
 
 /// Claude Code puts a header that changes with every request before its system prompt; vLLM drops it.
@@ -17,12 +17,12 @@ pub(super) enum Content {
     /// One text. Images and sounds, if any, are for the engine to put at its front.
     Text(String),
     Marked(String),
-    /// Parts, for a template that walks over them.
-    Parts(Vec<Part>),
+    /// Parts, for a template that iterates over them.
+    Parts(Vec<ContentPart>),
 }
 
-pub(super) enum Part {
-    /// With whatever else the client wrote beside the text.
+pub(super) enum ContentPart {
+    /// With the client's additional members of the part.
     Text {
         text: String,
         beside: Vec<(String, Value)>,
@@ -35,7 +35,7 @@ pub(super) enum Part {
     },
 }
 
-pub(super) fn read(message: &Value, role: &str, format: Format) -> Result<Content, &'static str> {
+pub(super) fn read(message: &Value, role: &str, format: ContentFormat) -> Result<Content, &'static str> {
     let mut parts = Vec::new();
     match member(message, "content") {
         None => {}
@@ -50,8 +50,8 @@ pub(super) fn read(message: &Value, role: &str, format: Format) -> Result<Conten
         parts = parts.into_iter().filter_map(without_billing_header).collect();
     }
     Ok(match format {
-        Format::Parts => Content::Parts(parts),
-        Format::Text => join(parts),
+        ContentFormat::Parts => Content::Parts(parts),
+        ContentFormat::Text => join(parts),
     })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn read(message: &Value, role: &str, format: Format) -> Result<Conten
 pub(super) fn system_text(parts: &[Value]) -> Option<String> {
     let mut joined = String::new();
     for part in parts {
-        let Some(Part::Text { text, .. }) = read_part(part).ok()? else { return None };
+        let Some(ContentPart::Text { text, .. }) = read_part(part).ok()? else { return None };
         if !text.starts_with(BILLING_HEADER) {
             joined.push_str(&text);
         }
@@ -72,7 +72,7 @@ impl Content {
         match self {
             Content::Text(_) => false,
             Content::Marked(_) => true,
-            Content::Parts(parts) => parts.iter().any(|it| matches!(it, Part::Media { .. })),
+            Content::Parts(parts) => parts.iter().any(|it| matches!(it, ContentPart::Media { .. })),
         }
     }
 
@@ -83,10 +83,10 @@ impl Content {
         }
     }
 
-    /// Makes parts that are all text one text, as vLLM does for what tools answer.
+    /// Joins parts that are all text into one text, as vLLM does for tool results.
     pub(super) fn flatten(&mut self) {
         let Content::Parts(parts) = self else { return };
-        if parts.iter().all(|it| matches!(it, Part::Text { .. })) {
+        if parts.iter().all(|it| matches!(it, ContentPart::Text { .. })) {
             *self = Content::Text(self.text());
         }
     }
@@ -97,8 +97,8 @@ impl Content {
             Content::Text(text) | Content::Marked(text) => text.clone(),
             Content::Parts(parts) => {
                 let texts = parts.iter().filter_map(|it| match it {
-                    Part::Text { text, .. } => Some(text.as_str()),
-                    Part::Tool(_) | Part::Media { .. } => None,
+                    ContentPart::Text { text, .. } => Some(text.as_str()),
+                    ContentPart::Tool(_) | ContentPart::Media { .. } => None,
                 });
                 texts.collect::<Vec<_>>().join("\n")
             }
@@ -108,17 +108,17 @@ impl Content {
     pub(super) fn value(&self) -> Value {
         match self {
             Content::Text(text) | Content::Marked(text) => Value::from(text.as_str()),
-            Content::Parts(parts) => parts.iter().map(Part::value).collect(),
+            Content::Parts(parts) => parts.iter().map(ContentPart::value).collect(),
         }
     }
 
-    /// The same, with the mark where its first image or sound goes.
+    /// The same with a mark in place of the first image or sound.
     pub(super) fn marked(&self) -> Value {
         match self {
             Content::Text(text) | Content::Marked(text) => Value::from(format!("{MARK}{text}")),
             Content::Parts(parts) => {
-                let first = parts.iter().position(|it| matches!(it, Part::Media { .. }));
-                let value = |(at, part): (usize, &Part)| match Some(at) == first {
+                let first = parts.iter().position(|it| matches!(it, ContentPart::Media { .. }));
+                let value = |(at, part): (usize, &ContentPart)| match Some(at) == first {
                     true => Value::from_pairs([("type", "text"), ("text", MARK)]),
                     false => part.value(),
                 };
@@ -128,16 +128,16 @@ impl Content {
     }
 }
 
-impl Part {
+impl ContentPart {
     fn value(&self) -> Value {
         let (head, beside) = match self {
-            Part::Text { text, beside } => {
+            ContentPart::Text { text, beside } => {
                 (vec![("type", Value::from("text")), ("text", Value::from(text.as_str()))], &beside[..])
             }
-            Part::Tool(name) => {
+            ContentPart::Tool(name) => {
                 (vec![("type", Value::from("tool_reference")), ("name", name.clone())], &[][..])
             }
-            Part::Media { kind, beside } => (vec![("type", Value::from(*kind))], &beside[..]),
+            ContentPart::Media { kind, beside } => (vec![("type", Value::from(*kind))], &beside[..]),
         };
         Value::from_pairs(
             head.into_iter().chain(beside.iter().map(|(key, value)| (key.as_str(), value.clone()))),
@@ -145,15 +145,15 @@ impl Part {
     }
 }
 
-/// One text, a part a line; a part that says nothing is no line.
-fn join(parts: Vec<Part>) -> Content {
+/// One text, one line per part; empty parts add no line.
+fn join(parts: Vec<ContentPart>) -> Content {
     let mut lines: Vec<String> = Vec::with_capacity(parts.len());
     let mut media = false;
     for part in parts {
         match part {
-            Part::Text { text, .. } => lines.push(text),
-            Part::Tool(name) => lines.extend(name.as_str().map(str::to_owned)),
-            Part::Media { .. } => media = true,
+            ContentPart::Text { text, .. } => lines.push(text),
+            ContentPart::Tool(name) => lines.extend(name.as_str().map(str::to_owned)),
+            ContentPart::Media { .. } => media = true,
         }
     }
     lines.retain(|it| !it.is_empty());
@@ -162,7 +162,7 @@ fn join(parts: Vec<Part>) -> Content {
 }
 
 /// `None` is a part without content, which vLLM skips.
-fn read_part(part: &Value) -> Result<Option<Part>, &'static str> {
+fn read_part(part: &Value) -> Result<Option<ContentPart>, &'static str> {
     match part.kind() {
         ValueKind::String => return text(part),
         ValueKind::Map => {}
@@ -180,15 +180,15 @@ fn read_part(part: &Value) -> Result<Option<Part>, &'static str> {
         },
         "input_text" | "output_text" => text_part(part, &member(part, "text").ok_or("a part has no text")?),
         "thinking" => text_part(part, &member(part, "thinking").ok_or("a part has no text")?),
-        "tool_reference" => Ok(member(part, "name").map(Part::Tool)),
+        "tool_reference" => Ok(member(part, "name").map(ContentPart::Tool)),
         kind => media_kind(kind)
             .ok_or("a part is of a type vLLM does not know")
             .map(|kind| Some(media(part, kind))),
     }
 }
 
-/// vLLM tells what a part without a type is by the key it has.
-fn untyped(part: &Value) -> Result<Part, &'static str> {
+/// vLLM infers the type of an untyped part from its key.
+fn untyped(part: &Value) -> Result<ContentPart, &'static str> {
     const KEYS: [&str; 9] = [
         "image_url",
         "image_pil",
@@ -215,18 +215,18 @@ fn media_kind(kind: &str) -> Option<&'static str> {
     })
 }
 
-fn media(part: &Value, kind: &'static str) -> Part {
-    Part::Media { kind, beside: beside(part) }
+fn media(part: &Value, kind: &'static str) -> ContentPart {
+    ContentPart::Media { kind, beside: beside(part) }
 }
 
-fn text(content: &Value) -> Result<Option<Part>, &'static str> {
+fn text(content: &Value) -> Result<Option<ContentPart>, &'static str> {
     let text = content.as_str().ok_or("a part's text is no text")?.to_owned();
-    Ok(Some(Part::Text { text, beside: Vec::new() }))
+    Ok(Some(ContentPart::Text { text, beside: Vec::new() }))
 }
 
-fn text_part(part: &Value, content: &Value) -> Result<Option<Part>, &'static str> {
+fn text_part(part: &Value, content: &Value) -> Result<Option<ContentPart>, &'static str> {
     let text = content.as_str().ok_or("a part's text is no text")?.to_owned();
-    Ok(Some(Part::Text { text, beside: beside(part) }))
+    Ok(Some(ContentPart::Text { text, beside: beside(part) }))
 }
 
 /// The members of a part that no API defines; vLLM leaves them for the template.
@@ -254,11 +254,11 @@ fn beside(part: &Value) -> Vec<(String, Value)> {
     pairs(part).filter(|(key, _)| !DEFINED.contains(&key.as_str())).collect()
 }
 
-fn without_billing_header(part: Part) -> Option<Part> {
-    let Part::Text { text, beside } = part else { return Some(part) };
+fn without_billing_header(part: ContentPart) -> Option<ContentPart> {
+    let ContentPart::Text { text, beside } = part else { return Some(part) };
     if !text.starts_with(BILLING_HEADER) {
-        return Some(Part::Text { text, beside });
+        return Some(ContentPart::Text { text, beside });
     }
     let rest = text.split_once('\n').map(|it| it.1).filter(|it| !it.is_empty())?;
-    Some(Part::Text { text: rest.to_owned(), beside })
+    Some(ContentPart::Text { text: rest.to_owned(), beside })
 }

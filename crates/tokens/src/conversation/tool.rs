@@ -58,7 +58,7 @@ fn call(call: &Value) -> Result<Value, &'static str> {
     Ok(Value::from_pairs(fields))
 }
 
-/// Arguments travel as a text of JSON; templates want the object. What is not one becomes an empty one.
+/// Arguments are sent as JSON text; templates expect the object. Anything else becomes an empty object.
 fn arguments(function: &Value) -> Result<Value, &'static str> {
     let empty = || Value::from_pairs::<[(&str, Value); 0], _, _>([]);
     let Some(arguments) = member(function, "arguments") else { return Ok(empty()) };

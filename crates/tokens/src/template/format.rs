@@ -1,4 +1,4 @@
-//! Does a template walk over the parts of a message's content, or print it as a text?
+//! Detects whether a template iterates over the parts of a message's content or prints it as a text.
 //!
 //! vLLM decides it once per template, by reading its syntax tree: a loop over the content of something that
 //! is itself looped over in `messages` means parts. The answer changes prompts, so this follows vLLM's rules
@@ -9,22 +9,22 @@ use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 
-use crate::template::Format;
+use crate::options::ContentFormat;
 
-pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> Format {
-    let Ok(root) = parse(source, "chat", syntax.clone()) else { return Format::Text };
+pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> ContentFormat {
+    let Ok(root) = parse(source, "chat", syntax.clone()) else { return ContentFormat::Text };
     let mut nodes = Nodes::default();
     nodes.visit(std::slice::from_ref(&root));
     match nodes.message_names() {
-        Some(messages) if nodes.walks_over_content(&messages) => Format::Parts,
-        _ => Format::Text,
+        Some(messages) if nodes.walks_over_content(&messages) => ContentFormat::Parts,
+        _ => ContentFormat::Text,
     }
 }
 
-/// What the rules look at, wherever in the template it stands.
+/// The nodes that the rules examine, anywhere in the template.
 #[derive(Default)]
 struct Nodes<'n> {
-    /// Each with the macro it stands in.
+    /// Each with its enclosing macro.
     loops: Vec<(&'n ForLoop<'n>, Option<usize>)>,
     sets: Vec<(&'n Expr<'n>, &'n Expr<'n>)>,
     macros: Vec<&'n Macro<'n>>,
@@ -217,53 +217,65 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(source: &str, expected: Format) {
+    fn check(source: &str, expected: ContentFormat) {
         assert_eq!(detect(source, &SyntaxConfig::default()), expected, "template: {source}");
     }
 
     #[test]
     fn a_template_that_prints_content_takes_text() {
-        check("{% for m in messages %}{{ m.content }}{% endfor %}", Format::Text);
-        check("{% for m in messages %}{% for c in m.tool_calls %}x{% endfor %}{% endfor %}", Format::Text);
-        check("{{ messages[0]['content'] }}", Format::Text);
-        check("{% syntax error", Format::Text);
+        check("{% for m in messages %}{{ m.content }}{% endfor %}", ContentFormat::Text);
+        check(
+            "{% for m in messages %}{% for c in m.tool_calls %}x{% endfor %}{% endfor %}",
+            ContentFormat::Text,
+        );
+        check("{{ messages[0]['content'] }}", ContentFormat::Text);
+        check("{% syntax error", ContentFormat::Text);
     }
 
     #[test]
     fn a_loop_over_content_takes_parts() {
-        check("{% for m in messages %}{% for c in m.content %}x{% endfor %}{% endfor %}", Format::Parts);
+        check(
+            "{% for m in messages %}{% for c in m.content %}x{% endfor %}{% endfor %}",
+            ContentFormat::Parts,
+        );
         check(
             "{% for m in messages %}{% for c in m['content'] | list %}x{% endfor %}{% endfor %}",
-            Format::Parts,
+            ContentFormat::Parts,
         );
         check(
             "{% set rest = messages[1:] %}{% for m in rest %}{% for c in m['content'] %}x{% endfor %}{% endfor %}",
-            Format::Parts,
+            ContentFormat::Parts,
         );
-        check("{% set content = messages[0].content %}{% for c in content %}x{% endfor %}", Format::Parts);
+        check(
+            "{% set content = messages[0].content %}{% for c in content %}x{% endfor %}",
+            ContentFormat::Parts,
+        );
     }
 
     #[test]
     fn a_macro_counts_by_what_it_is_called_with() {
         let body = "{% macro show(it) %}{% for c in it %}x{% endfor %}{% endmacro %}";
         let call = "{% for m in messages %}{{ show(m.content) }}{% endfor %}";
-        check(&format!("{body}{call}"), Format::Parts);
+        check(&format!("{body}{call}"), ContentFormat::Parts);
         check(
             &format!("{body}{{% for m in messages %}}{{{{ show(it=m.content) }}}}{{% endfor %}}"),
-            Format::Parts,
+            ContentFormat::Parts,
         );
         check(
             &format!("{body}{{% for m in messages %}}{{{{ show(m.tool_calls) }}}}{{% endfor %}}"),
-            Format::Text,
+            ContentFormat::Text,
         );
-        check("{% macro show(content) %}{% for c in content %}x{% endfor %}{% endmacro %}", Format::Text);
+        check(
+            "{% macro show(content) %}{% for c in content %}x{% endfor %}{% endmacro %}",
+            ContentFormat::Text,
+        );
     }
 
     #[test]
     fn a_list_of_messages_kept_in_a_namespace_is_where_vllm_gives_up() {
         check(
             "{% set ns.all = messages %}{% for m in messages %}{% for c in m.content %}x{% endfor %}{% endfor %}",
-            Format::Text,
+            ContentFormat::Text,
         );
     }
 }

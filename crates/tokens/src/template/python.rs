@@ -1,4 +1,4 @@
-//! What templates know of Python: `json.dumps`, methods of strings, tests that think as Python does.
+//! Python features that templates use: `json.dumps`, string methods and tests with Python's semantics.
 //!
 //! The engine's own library covers most of it (`minijinja_contrib::pycompat`). Here is what it lacks or does
 //! differently, each with a difference that changes prompts: white space counts four control characters
@@ -15,7 +15,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use crate::json::Exponent;
-use crate::template::Failure;
+use crate::template::TemplateError;
 
 /// What transformers appends to the last message to find where it ends.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -95,8 +95,8 @@ pub(super) fn adds_to_safe(source: &str) -> bool {
 }
 
 /// The messages with a tag after the last one's text, and that text.
-pub(super) fn tag_last(messages: &[Value]) -> Result<(Vec<Value>, String), Failure> {
-    let nothing = Failure::NothingToContinue { why: "the last message has no text" };
+pub(super) fn tag_last(messages: &[Value]) -> Result<(Vec<Value>, String), TemplateError> {
+    let nothing = TemplateError::NothingToContinue { why: "the last message has no text" };
     let mut tagged = messages.to_vec();
     let Some(last) = tagged.last_mut() else { return Err(nothing) };
     let content = last.get_attr("content").unwrap_or_default();
@@ -116,8 +116,9 @@ pub(super) fn tag_last(messages: &[Value]) -> Result<(Vec<Value>, String), Failu
 }
 
 /// The text up to the tag, and with it the space the template put before it, if it trimmed the text.
-pub(super) fn cut_at_tag(mut text: String, last: &str) -> Result<String, Failure> {
-    let dropped = Failure::NothingToContinue { why: "the template drops the last message or part of it" };
+pub(super) fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
+    let dropped =
+        TemplateError::NothingToContinue { why: "the template drops the last message or part of it" };
     if !text.contains(strip(last)) {
         return Err(dropped);
     }

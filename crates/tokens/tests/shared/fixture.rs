@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use maitre_tokens::chat::{Chat, Ending};
 use maitre_tokens::date::Date;
-use maitre_tokens::model::{Model, Settings};
+use maitre_tokens::model::Model;
+use maitre_tokens::options::ModelOptions;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -26,7 +27,7 @@ pub(crate) fn folder(family: &str) -> PathBuf {
 }
 
 pub(crate) fn model(family: &str) -> Model {
-    Model::load(&folder(family), Settings::default()).expect("the fixture loads")
+    Model::load(&folder(family), ModelOptions::default()).expect("the fixture loads")
 }
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Conversations, byte by byte and in any pieces, and what hostile peers get for theirs.
+//! Conversations split at any byte, and malformed input.
 
 use super::*;
 
@@ -6,22 +6,22 @@ use proptest::prelude::*;
 
 use crate::frame::put_message;
 
-const LIMITS: Limits = Limits { message_bytes_max: 1000, frames_max: 3 };
+const LIMITS: ZmtpLimits = ZmtpLimits { message_bytes_max: 1000, frames_max: 3 };
 
-/// What a caller makes of a conversation.
+/// What a caller learns from a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct Conversation {
     messages: Vec<Vec<Vec<u8>>>,
     replies: Vec<u8>,
-    error: Option<Error>,
-    /// The most bytes we were asked to hold at once.
+    error: Option<ZmtpError>,
+    /// The largest buffer that `next` asked for.
     wait_bytes_max: usize,
 }
 
-/// Feeds the pieces one after the other, as they would come from a socket.
-fn hear<'a>(ours: Role, pieces: impl IntoIterator<Item = &'a [u8]>) -> Heard {
-    let mut peer = Peer::new(ours, LIMITS);
-    let (mut heard, mut buffer, mut message) = (Heard::default(), Vec::new(), Vec::new());
+/// Feeds the pieces one after another, as a socket would deliver them.
+fn hear<'a>(ours: Role, pieces: impl IntoIterator<Item = &'a [u8]>) -> Conversation {
+    let mut peer = ZmtpPeer::new(ours, LIMITS);
+    let (mut heard, mut buffer, mut message) = (Conversation::default(), Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
@@ -56,24 +56,24 @@ fn greeting() -> Vec<u8> {
     [greeting::OPENING.as_slice(), &greeting::REST].concat()
 }
 
-/// All that a socket of this kind says before the first message.
+/// Everything that a socket of this type sends before the first message.
 fn opening(role: Role) -> Vec<u8> {
     let mut out = greeting();
     command::put_ready(role, &mut out);
     out
 }
 
-fn hear_all(ours: Role, bytes: &[u8]) -> Heard {
+fn hear_all(ours: Role, bytes: &[u8]) -> Conversation {
     hear(ours, [bytes])
 }
 
-/// The opening of a publisher, and then this.
+/// A publisher's opening, followed by this.
 fn from_publisher(rest: &[u8]) -> Vec<u8> {
     [&opening(Role::Pub), rest].concat()
 }
 
 #[track_caller]
-fn check_error(bytes: &[u8], expected: Error) {
+fn check_error(bytes: &[u8], expected: ZmtpError) {
     assert_eq!(hear_all(Role::Sub, bytes).error, Some(expected));
 }
 
@@ -83,7 +83,7 @@ fn every_pair_of_sockets_we_have_shakes_hands() {
         assert_eq!(hear_all(ours, &opening(theirs)).error, None, "{ours} hears {theirs}");
         assert_eq!(hear_all(theirs, &opening(ours)).error, None, "{theirs} hears {ours}");
     }
-    let mut peer = Peer::new(Role::Sub, LIMITS);
+    let mut peer = ZmtpPeer::new(Role::Sub, LIMITS);
     let bytes = opening(Role::Pub);
     let ours = opening(Role::Sub);
     assert_eq!(peer.next(&bytes), Ok(Next::Handled { bytes: 12, reply: ours[12..64].to_vec() }));
@@ -96,7 +96,7 @@ fn every_pair_of_sockets_we_have_shakes_hands() {
 #[test]
 fn a_socket_of_the_wrong_kind_is_named() {
     for theirs in [Role::Sub, Role::Dealer, Role::Router] {
-        let expected = Error::SocketType { ours: Role::Sub, theirs: theirs.name().to_owned() };
+        let expected = ZmtpError::SocketType { ours: Role::Sub, theirs: theirs.name().to_owned() };
         check_error(&opening(theirs), expected);
     }
 }
@@ -104,8 +104,8 @@ fn a_socket_of_the_wrong_kind_is_named() {
 #[test]
 fn a_peer_that_refuses_is_heard() {
     let bytes = [&greeting(), b"\x04\x09\x05ERROR\x02no".as_slice()].concat();
-    check_error(&bytes, Error::Refused("no".to_owned()));
-    check_error(&from_publisher(b"\x04\x09\x05ERROR\x02no"), Error::Refused("no".to_owned()));
+    check_error(&bytes, ZmtpError::Refused("no".to_owned()));
+    check_error(&from_publisher(b"\x04\x09\x05ERROR\x02no"), ZmtpError::Refused("no".to_owned()));
 }
 
 #[test]
@@ -125,21 +125,21 @@ fn a_command_may_stand_between_the_frames_of_a_message() {
 #[test]
 fn a_frame_of_64_gib_is_refused_by_its_head() {
     let head = b"\x02\0\0\0\x10\0\0\0\0";
-    let error = Error::FrameTooLarge { bytes: 64 << 30, bytes_max: 1000 };
+    let error = ZmtpError::FrameTooLarge { bytes: 64 << 30, bytes_max: 1000 };
     check_error(&from_publisher(head), error.clone());
-    // Nor is a byte more asked for before.
+    // Not one byte more is requested before that.
     for length in 0..head.len() {
         let heard = hear_all(Role::Sub, &from_publisher(&head[..length]));
         assert_eq!(heard.error, None);
         assert!(heard.wait_bytes_max <= opening(Role::Pub).len() + head.len());
     }
     let everything = b"\x02\xff\xff\xff\xff\xff\xff\xff\xff";
-    check_error(&from_publisher(everything), Error::FrameTooLarge { bytes: u64::MAX, bytes_max: 1000 });
+    check_error(&from_publisher(everything), ZmtpError::FrameTooLarge { bytes: u64::MAX, bytes_max: 1000 });
 }
 
 #[test]
 fn a_command_has_a_limit_of_its_own() {
-    let error = Error::FrameTooLarge { bytes: 1 << 24, bytes_max: COMMAND_BYTES_MAX };
+    let error = ZmtpError::FrameTooLarge { bytes: 1 << 24, bytes_max: COMMAND_BYTES_MAX };
     check_error(&from_publisher(b"\x06\0\0\0\0\x01\0\0\0"), error.clone());
     check_error(&[&greeting(), b"\x06\0\0\0\0\x01\0\0\0".as_slice()].concat(), error);
 }
@@ -148,8 +148,8 @@ fn a_command_has_a_limit_of_its_own() {
 fn small_frames_may_not_add_up_to_a_large_message() {
     let mut bytes = from_publisher(b"");
     put_message(&[[0; 600].as_slice(), &[0; 600]], &mut bytes);
-    check_error(&bytes, Error::MessageTooLarge { bytes_max: 1000 });
-    // Messages that follow each other do not add up.
+    check_error(&bytes, ZmtpError::MessageTooLarge { bytes_max: 1000 });
+    // Limits apply per message, not to consecutive messages together.
     let mut bytes = from_publisher(b"");
     put_message(&[[0; 600]], &mut bytes);
     put_message(&[[0; 600]], &mut bytes);
@@ -159,15 +159,15 @@ fn small_frames_may_not_add_up_to_a_large_message() {
 #[test]
 fn a_message_without_end_is_cut_short() {
     let bytes = from_publisher(&b"\x01\0".repeat(4));
-    check_error(&bytes, Error::TooManyFrames { frames_max: 3 });
+    check_error(&bytes, ZmtpError::TooManyFrames { frames_max: 3 });
 }
 
 #[test]
 fn nothing_but_ready_follows_a_greeting() {
     let bytes = [&greeting(), b"\x00\x01x".as_slice()].concat();
-    check_error(&bytes, Error::Malformed("a message comes before READY"));
+    check_error(&bytes, ZmtpError::Malformed("a message comes before READY"));
     let bytes = [&greeting(), b"\x04\x07\x04PING\0\0".as_slice()].concat();
-    check_error(&bytes, Error::Malformed("another command comes before READY"));
+    check_error(&bytes, ZmtpError::Malformed("another command comes before READY"));
 }
 
 fn messages() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
@@ -175,7 +175,7 @@ fn messages() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
     prop::collection::vec(prop::collection::vec(frame, 1..=3), 0..6)
 }
 
-/// A well-formed conversation, pings strewn in.
+/// A well-formed conversation with interspersed pings.
 fn conversation(messages: &[Vec<Vec<u8>>]) -> Vec<u8> {
     let mut bytes = from_publisher(b"");
     for message in messages {

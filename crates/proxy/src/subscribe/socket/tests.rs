@@ -95,7 +95,7 @@ async fn sockets_of_the_wrong_kind_are_told_apart() {
     let host = publisher(|_| {}).await;
     let events = host.events().unwrap();
     let wrong = Subscriber::connect(place(events.replay.unwrap()), b"", PATIENT).await;
-    let expected = maitre_zmtp::Error::SocketType { ours: Role::Sub, theirs: "ROUTER".to_owned() };
+    let expected = maitre_zmtp::ZmtpError::SocketType { ours: Role::Sub, theirs: "ROUTER".to_owned() };
     assert!(matches!(wrong, Err(Error::Protocol(error)) if error == expected));
     let http = Subscriber::connect(place(host.addr()), b"", PATIENT).await;
     assert!(matches!(http, Err(Error::Protocol(_) | Error::Closed | Error::Broken(_))), "{http:?}");
@@ -125,14 +125,14 @@ async fn hear_after_opening(bytes: &[u8]) -> Error {
 #[tokio::test]
 async fn a_huge_frame_ends_the_connection_before_any_room_is_made_for_it() {
     let error = hear_after_opening(b"\x02\0\0\0\x10\0\0\0\0").await;
-    let expected = maitre_zmtp::Error::FrameTooLarge { bytes: 64 << 30, bytes_max: MESSAGE_BYTES_MAX };
+    let expected = maitre_zmtp::ZmtpError::FrameTooLarge { bytes: 64 << 30, bytes_max: MESSAGE_BYTES_MAX };
     assert!(matches!(&error, Error::Protocol(it) if *it == expected), "{error}");
 }
 
 #[tokio::test]
 async fn frames_without_end_end_the_connection() {
     let error = hear_after_opening(&b"\x01\0".repeat(100)).await;
-    assert!(matches!(error, Error::Protocol(maitre_zmtp::Error::TooManyFrames { .. })), "{error}");
+    assert!(matches!(error, Error::Protocol(maitre_zmtp::ZmtpError::TooManyFrames { .. })), "{error}");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_large_announcement_makes_no_room_by_itself() {
 async fn garbage_and_silence_are_no_handshake() {
     let (addr, _tasks) = peer_that_sends(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()).await;
     let garbage = Subscriber::connect(place(addr), b"", PATIENT).await;
-    assert!(matches!(garbage, Err(Error::Protocol(maitre_zmtp::Error::NotZmtp))), "{garbage:?}");
+    assert!(matches!(garbage, Err(Error::Protocol(maitre_zmtp::ZmtpError::NotZmtp))), "{garbage:?}");
     for silence in [Vec::new(), opening(Role::Pub)[..20].to_vec(), opening(Role::Pub)[..64].to_vec()] {
         let (addr, _tasks) = peer_that_sends(silence).await;
         let silent = Subscriber::connect(place(addr), b"", IMPATIENT).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use maitre_zmtp::subscription::Subscription;
-use maitre_zmtp::{Limits, Next, Peer, Role, frame, greeting};
+use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, frame, greeting};
 
 use super::*;
 use crate::engine;
@@ -29,7 +29,7 @@ async fn publishing(profile: Profile, change: impl FnOnce(&mut events::Settings)
 /// The router's end of a connection.
 struct Client {
     stream: TcpStream,
-    peer: Peer,
+    peer: ZmtpPeer,
     buffer: Vec<u8>,
 }
 
@@ -37,8 +37,8 @@ impl Client {
     async fn connect(addr: SocketAddr, role: Role) -> Client {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         stream.write_all(&greeting::OPENING).await.unwrap();
-        let limits = Limits { message_bytes_max: 1 << 20, frames_max: 4 };
-        let mut client = Client { stream, peer: Peer::new(role, limits), buffer: Vec::new() };
+        let limits = ZmtpLimits { message_bytes_max: 1 << 20, frames_max: 4 };
+        let mut client = Client { stream, peer: ZmtpPeer::new(role, limits), buffer: Vec::new() };
         while !client.peer.is_ready() {
             assert!(client.step().await.unwrap().is_none());
         }

@@ -21,11 +21,11 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         }),
         _ => None,
     };
-    let layout = Layout {
+    let layout = JsonLayout {
         after_item: items.unwrap_or_else(|| if indent.is_some() { "," } else { ", " }.to_owned()),
         after_key: keys.unwrap_or_else(|| ": ".to_owned()),
         indent,
-        flags: Flags {
+        flags: JsonFlags {
             ascii: options.get::<Option<bool>>("ensure_ascii")? == Some(true),
             sorted: options.get::<Option<bool>>("sort_keys")? == Some(true),
         },
@@ -40,19 +40,19 @@ fn text_at(pair: &Value, at: usize) -> Option<String> {
     pair.get_item_by_index(at).ok()?.as_str().map(str::to_owned)
 }
 
-struct Layout {
+struct JsonLayout {
     after_item: String,
     after_key: String,
     indent: Option<String>,
-    flags: Flags,
+    flags: JsonFlags,
 }
 
-struct Flags {
+struct JsonFlags {
     ascii: bool,
     sorted: bool,
 }
 
-impl Layout {
+impl JsonLayout {
     fn write(&self, text: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > DEPTH_MAX {
             return Err(Error::new(ErrorKind::InvalidOperation, "tojson: nested too deep"));
