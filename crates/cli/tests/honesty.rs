@@ -181,9 +181,9 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
 }
 
 /// Nobody waits in line: when it moves is a matter of milliseconds, as prices are.
-fn brain(strategy: Name) -> maitre_dispatch::Settings {
+fn brain(strategy: Name) -> maitre_dispatch::BrainSettings {
     let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
-    maitre_dispatch::Settings { strategy, queue, seed: 1, ..maitre_dispatch::Settings::default() }
+    maitre_dispatch::BrainSettings { strategy, queue, seed: 1, ..maitre_dispatch::BrainSettings::default() }
 }
 
 async fn ask(address: SocketAddr, trace: &Trace) -> Played {

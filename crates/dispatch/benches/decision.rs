@@ -25,7 +25,7 @@ use std::time::{Duration, Instant as Clock};
 use maitre_base::{
     ClassId, EngineLoad, Instant, KvEvent, RequestId, Rng, StoredBlocks, TenantId, Tier, WorkerId,
 };
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Form, Prompt, Settings};
+use maitre_dispatch::{Arrival, Brain, BrainSettings, Effect, Event, Form, PromptChain};
 use maitre_fleet::estimate::{self, Decodes};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::Root;
@@ -69,23 +69,27 @@ fn main() {
     }
     let blocks = if measuring { 20_000 } else { PROMPT_BLOCKS };
     let size = |workers| Size { workers, rounds, arrivals, blocks };
-    compare("the queue adds", size(64), [Settings::default(), without_queue()]);
+    compare("the queue adds", size(64), [BrainSettings::default(), without_queue()]);
     for workers in [4, 64] {
         compare("records add", size(workers), [without_queue(), without_records()]);
         let shadows = vec![Name::RoundRobin, Name::LeastWork];
-        compare("and two shadows", size(workers), [Settings { shadows, ..without_queue() }, without_queue()]);
+        compare(
+            "and two shadows",
+            size(workers),
+            [BrainSettings { shadows, ..without_queue() }, without_queue()],
+        );
     }
 }
 
 /// Without a queue, so that no request waits for another worker and all decisions are alike.
-fn without_queue() -> Settings {
-    let mut settings = Settings::default();
+fn without_queue() -> BrainSettings {
+    let mut settings = BrainSettings::default();
     settings.queue.enabled = false;
     settings
 }
 
 /// The same without records.
-fn without_records() -> Settings {
+fn without_records() -> BrainSettings {
     let mut settings = without_queue();
     settings.explain.decisions = 0;
     settings
@@ -100,7 +104,7 @@ struct Size {
 }
 
 /// What the first settings cost more than the second, by alternating rounds.
-fn compare(what: &str, size: Size, settings: [Settings; 2]) {
+fn compare(what: &str, size: Size, settings: [BrainSettings; 2]) {
     let Size { workers, rounds, arrivals, blocks } = size;
     let mut fleets = settings.map(|it| Fleet::new(workers, blocks, it));
     let mut best = [Spread { p50: Duration::MAX, p99: Duration::MAX }; 2];
@@ -150,9 +154,9 @@ enum Step {
 
 impl Fleet {
     /// Every worker reports so many blocks, in conversations of its group.
-    fn new(workers: u32, blocks: usize, settings: Settings) -> Fleet {
+    fn new(workers: u32, blocks: usize, settings: BrainSettings) -> Fleet {
         let mut fleet = Fleet {
-            brain: Brain::new(Settings { strategy: Name::LeastDelay, ..settings }),
+            brain: Brain::new(BrainSettings { strategy: Name::LeastDelay, ..settings }),
             texts: Vec::new(),
             rng: Rng::new(1),
             now: Instant::from_millis(1),
@@ -228,7 +232,7 @@ impl Fleet {
         while tokens.len() < PROMPT_BLOCKS * BLOCK {
             tokens.push(self.rng.next_u64() as u32);
         }
-        let prompt = Prompt {
+        let prompt = PromptChain {
             unit: Unit::Tokens,
             units: tokens.len() as u64,
             block: BLOCK as u32,

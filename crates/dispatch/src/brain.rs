@@ -13,7 +13,7 @@ use maitre_queue::wait_queue::Waiting;
 use crate::cache::Cache;
 use crate::capacity;
 use crate::event::{Effect, Event, Failure};
-use crate::observer::decision::Outcome;
+use crate::observer::decision::AttemptOutcome;
 use crate::observer::forecast::Prediction;
 use crate::observer::hot::Hot;
 use crate::observer::ring::Ring;
@@ -25,7 +25,7 @@ use crate::placer::in_use::InUse;
 use crate::placer::strategies::Strategies;
 use crate::request::PendingRequest;
 use crate::scheduler::{Context, Scheduler};
-use crate::settings::Settings;
+use crate::settings::BrainSettings;
 
 mod arrival;
 mod attempt;
@@ -38,7 +38,7 @@ mod queue;
 pub mod reconfigure;
 mod worker_ids;
 
-pub use plan::{Plan, Reader};
+pub use plan::{PromptReader, ReadPlan};
 
 #[derive(Debug)]
 pub struct Brain {
@@ -52,7 +52,7 @@ pub struct Brain {
 /// Everything but the pending requests.
 #[derive(Debug)]
 struct Parts {
-    settings: Settings,
+    settings: BrainSettings,
     fleet: Fleet,
     cache: Cache,
     /// Greatest common divisor of the block sizes of a model's workers, by the model's number.
@@ -71,7 +71,7 @@ enum Freed {
 }
 
 impl Brain {
-    pub fn new(settings: Settings) -> Brain {
+    pub fn new(settings: BrainSettings) -> Brain {
         let strategies = Strategies::new(settings.strategy, settings.knobs);
         let in_use = settings.needs().in_use.then(InUse::default);
         Brain {
@@ -97,7 +97,7 @@ impl Brain {
         &self.parts.cache
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &BrainSettings {
         &self.parts.settings
     }
 
@@ -199,9 +199,9 @@ impl Brain {
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
-            Event::Declined { request } => self.ended(now, request, Outcome::Declined, effects),
-            Event::BrokeOff { request } => self.ended(now, request, Outcome::BrokeOff, effects),
-            Event::Left { request } => self.ended(now, request, Outcome::Left, effects),
+            Event::Declined { request } => self.ended(now, request, AttemptOutcome::Declined, effects),
+            Event::BrokeOff { request } => self.ended(now, request, AttemptOutcome::BrokeOff, effects),
+            Event::Left { request } => self.ended(now, request, AttemptOutcome::Left, effects),
             Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
             Event::Tick => self.tick(now, effects),
         }

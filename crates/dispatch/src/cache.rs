@@ -18,7 +18,7 @@ pub const BLOCK_TOKENS: u32 = 16;
 
 /// A prompt as a chain of prefix hashes, one per block.
 #[derive(Clone, Debug)]
-pub struct Prompt {
+pub struct PromptChain {
     pub unit: Unit,
     /// How many tokens or words it has, the tail that fills no block included.
     pub units: u64,
@@ -37,14 +37,14 @@ pub struct Held {
 
 /// How much of a prompt, which has so many tokens, do these workers hold?
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
-    pub(crate) prompt: &'a Prompt,
+pub(crate) struct CacheQuery<'a> {
+    pub(crate) prompt: &'a PromptChain,
     pub(crate) tokens: Tokens,
     pub(crate) snapshots: &'a [WorkerSnapshot],
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct WorkerCache {
     /// Tokens in one of its blocks.
     block: u32,
     trust: Trust,
@@ -52,9 +52,9 @@ struct Known {
     holds: u32,
 }
 
-impl Known {
+impl WorkerCache {
     /// A worker that has reported nothing yet.
-    const NOTHING: Known = Known { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 };
+    const NOTHING: WorkerCache = WorkerCache { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 };
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub struct Cache {
     /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
     words: Index,
     /// By worker id.
-    known: Vec<Known>,
+    known: Vec<WorkerCache>,
     /// How many of them report their caches.
     reporting: usize,
     // Scratch.
@@ -135,9 +135,9 @@ impl Cache {
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
-        self.known.resize(places, Known::NOTHING);
+        self.known.resize(places, WorkerCache::NOTHING);
         // The id may be reused.
-        self.known[worker.index()] = Known::NOTHING;
+        self.known[worker.index()] = WorkerCache::NOTHING;
         self.index.join(worker);
         self.words.join(worker);
     }
@@ -225,22 +225,22 @@ impl Cache {
     // Requests.
 
     /// Fills `held`, one for each of the snapshots.
-    pub(crate) fn look_up(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
+    pub(crate) fn look_up(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         self.find(question, held, Index::look_up);
     }
 
     /// The same without refreshing what is found.
-    pub(crate) fn peek(&mut self, question: Question<'_>, held: &mut Vec<Held>) {
+    pub(crate) fn peek(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         self.find(question, held, Index::peek);
     }
 
     fn find(
         &mut self,
-        question: Question<'_>,
+        question: CacheQuery<'_>,
         held: &mut Vec<Held>,
         look: fn(&mut Index, Chain<'_>, &mut Holdings),
     ) {
-        let Question { prompt, tokens: prompt_tokens, snapshots } = question;
+        let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
         held.resize(snapshots.len(), Held::default());
         self.sizes.clear();
@@ -264,7 +264,7 @@ impl Cache {
     }
 
     /// The prompt was sent there.
-    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) -> Option<Planted> {
+    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) -> Option<Planted> {
         let size = self.block(worker);
         let chain = chain(prompt, size, &mut self.links)?;
         let planted = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
@@ -272,7 +272,7 @@ impl Cache {
         Some(planted)
     }
 
-    pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &Prompt) {
+    pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain);
@@ -280,7 +280,7 @@ impl Cache {
     }
 
     /// The attempt ended before its prefill was done.
-    pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted) {
+    pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &PromptChain, planted: Planted) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, planted);
@@ -289,7 +289,7 @@ impl Cache {
     }
 
     /// The engine counted this part of the prompt as cached. Where KV events are fresh, this adds nothing.
-    pub(crate) fn counted(&mut self, worker: WorkerId, prompt: &Prompt, planted: Planted, part: f64) {
+    pub(crate) fn counted(&mut self, worker: WorkerId, prompt: &PromptChain, planted: Planted, part: f64) {
         let size = self.block(worker);
         let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
         let found = match prompt.unit {
@@ -324,7 +324,7 @@ fn grain(block: u32) -> u32 {
 }
 
 /// The prompt in blocks of `size`; none if its own blocks do not divide that.
-fn chain<'a>(prompt: &'a Prompt, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
+fn chain<'a>(prompt: &'a PromptChain, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
     if size == prompt.block {
         return Some(Chain { block_tokens: size, prefixes: &prompt.chain });
     }
@@ -337,7 +337,7 @@ fn chain<'a>(prompt: &'a Prompt, size: u32, scratch: &'a mut Vec<PrefixHash>) ->
     Some(Chain { block_tokens: size, prefixes: scratch })
 }
 
-fn in_tokens(prompt: &Prompt, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
+fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
     // Engines compute at least one token, and whole blocks: a fully cached prompt loses its last block.
     let most = u32::try_from(prompt.units.saturating_sub(1) / u64::from(size)).unwrap_or(u32::MAX);
     let blocks = holding.blocks.min(most);

@@ -8,7 +8,7 @@ use maitre_fleet::{Card, Change, Evidence};
 use maitre_index::feed::Trust;
 use maitre_policy::Why;
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::peers::PeerUpdate;
 
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ pub struct Arrival<'a> {
     /// When the first token is due, if the client set a deadline.
     pub deadline: Option<Instant>,
     /// By its prefixes, where a strategy or a shadow uses caches.
-    pub prompt: Option<&'a Prompt>,
+    pub prompt: Option<&'a PromptChain>,
 }
 
 /// How an attempt failed before the first byte.

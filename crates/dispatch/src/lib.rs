@@ -18,7 +18,7 @@ mod reservations;
 pub mod scheduler;
 pub mod settings;
 
-pub use brain::{Brain, Plan, Reader};
-pub use cache::Prompt;
+pub use brain::{Brain, PromptReader, ReadPlan};
+pub use cache::PromptChain;
 pub use event::{Arrival, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
-pub use settings::Settings;
+pub use settings::BrainSettings;

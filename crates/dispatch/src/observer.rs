@@ -16,7 +16,7 @@ use maitre_base::{Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Fleet, State};
 use maitre_policy::{Candidate, Knobs, Name, least_delay};
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::peers::Outbox;
 use crate::placer::{Picked, Query, View};
 use decision::{CANDIDATES_MAX, Considered, Decision, Least, PRICED_MAX};
@@ -68,7 +68,7 @@ pub(crate) enum Fact<'a> {
     /// A prompt was sent to the worker of this key.
     PromptPlaced {
         worker: u64,
-        prompt: &'a Prompt,
+        prompt: &'a PromptChain,
     },
     Spent {
         model: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Ticket {
 
 /// What is to be observed.
 #[derive(Clone, Copy)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct ObserverSettings<'a> {
     pub(crate) decisions_kept: usize,
     pub(crate) shadows: &'a [Name],
     pub(crate) knobs: Knobs,
@@ -136,7 +136,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(watch: Watch<'_>, shares: bool, seed: u64) -> Observer {
+    pub(crate) fn new(watch: ObserverSettings<'_>, shares: bool, seed: u64) -> Observer {
         Observer {
             ring: Ring::new(watch.decisions_kept),
             forecast: Forecast::default(),
@@ -147,7 +147,7 @@ impl Observer {
         }
     }
 
-    pub(crate) fn retune(&mut self, watch: Watch<'_>) {
+    pub(crate) fn retune(&mut self, watch: ObserverSettings<'_>) {
         self.ring.resize(watch.decisions_kept);
         if !self.ring.is_on() {
             self.prefixes.clear();

@@ -9,7 +9,7 @@ use maitre_cluster::{Spent, Verdict};
 use maitre_fleet::rates::Fit;
 use maitre_fleet::{State, Worker};
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 
 /// What a router has learned of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,7 +57,7 @@ pub enum PeerUpdate<'a> {
     /// A prompt was sent to this worker.
     Placed {
         worker: u64,
-        prompt: &'a Prompt,
+        prompt: &'a PromptChain,
     },
     /// How many routers are reachable, and how many there are, this one included.
     Routers {
@@ -77,7 +77,7 @@ pub struct Outbox {
     /// Model, session, worker.
     pub pinned: Vec<(u64, u64, u64)>,
     pub spent: Vec<(u64, TenantId, Spent)>,
-    pub placed: Vec<(u64, Prompt)>,
+    pub placed: Vec<(u64, PromptChain)>,
     /// How many items were dropped because they were not fetched in time.
     pub dropped: u64,
 }

@@ -14,7 +14,7 @@ use maitre_fleet::{Fleet, ModelId, Wanted};
 use maitre_policy::{Ask, Candidate, Pick, Strategy};
 use maitre_queue::knee::Caps;
 
-use crate::cache::{Cache, Prompt, Question};
+use crate::cache::{Cache, CacheQuery, PromptChain};
 use crate::reservations::Reservations;
 use in_use::InUse;
 use pins::EarlyPins;
@@ -27,7 +27,7 @@ pub(crate) struct Query<'a> {
     pub(crate) wanted: Wanted,
     pub(crate) ask: &'a Ask,
     pub(crate) class: ClassId,
-    pub(crate) prompt: Option<&'a Prompt>,
+    pub(crate) prompt: Option<&'a PromptChain>,
     /// Workers at which it failed.
     pub(crate) tried: &'a [WorkerId],
     /// When its first token is due.
@@ -86,7 +86,7 @@ pub(crate) enum Mode {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Choice {
+pub(crate) enum WorkerChoice {
     Place(Picked),
     /// Waiting for this busy worker is cheaper than any free one.
     Reserve(Picked),
@@ -98,11 +98,11 @@ pub(crate) enum Choice {
     NoWorker,
 }
 
-impl Choice {
+impl WorkerChoice {
     pub(crate) fn picked(self) -> Option<Picked> {
         match self {
-            Choice::Place(picked) | Choice::Reserve(picked) => Some(picked),
-            Choice::Wait | Choice::TooLate | Choice::NoWorker => None,
+            WorkerChoice::Place(picked) | WorkerChoice::Reserve(picked) => Some(picked),
+            WorkerChoice::Wait | WorkerChoice::TooLate | WorkerChoice::NoWorker => None,
         }
     }
 }
@@ -168,19 +168,19 @@ impl Placer {
         query: &Query<'_>,
         rules: Rules,
         mode: Mode,
-    ) -> Choice {
+    ) -> WorkerChoice {
         let name = self.strategies.of(query.model()).name();
         if !self.look_up(world, query, mode) {
-            return Choice::NoWorker;
+            return WorkerChoice::NoWorker;
         }
         self.survey.judge(world, query, rules.admission);
         let may_reserve = name.holds_out() && rules.may_reserve;
         let fits = |it: Opening| it == Opening::Now || may_reserve && it == Opening::Later;
         match self.pick(world, query, fits, mode) {
-            Some(picked) if self.survey.openings[picked.place] == Opening::Now => Choice::Place(picked),
-            Some(picked) => Choice::Reserve(picked),
-            None if self.survey.openings.iter().all(|&it| it == Opening::TooLate) => Choice::TooLate,
-            None => Choice::Wait,
+            Some(picked) if self.survey.openings[picked.place] == Opening::Now => WorkerChoice::Place(picked),
+            Some(picked) => WorkerChoice::Reserve(picked),
+            None if self.survey.openings.iter().all(|&it| it == Opening::TooLate) => WorkerChoice::TooLate,
+            None => WorkerChoice::Wait,
         }
     }
 
@@ -205,7 +205,7 @@ impl Placer {
         }
         match query.prompt.filter(|_| name.needs().cache) {
             Some(prompt) => {
-                let question = Question { prompt, tokens: query.ask.prefill, snapshots };
+                let question = CacheQuery { prompt, tokens: query.ask.prefill, snapshots };
                 match mode {
                     Mode::Commit => world.cache.look_up(question, held),
                     Mode::DryRun => world.cache.peek(question, held),
@@ -253,7 +253,7 @@ impl Placer {
     pub(crate) fn reveal(&mut self, cache: &mut Cache, query: &Query<'_>) {
         let Some(prompt) = query.prompt.filter(|_| !self.sees_caches(query)) else { return };
         let Survey { snapshots, held, candidates, shown, .. } = &mut self.survey;
-        cache.peek(Question { prompt, tokens: query.ask.prefill, snapshots }, held);
+        cache.peek(CacheQuery { prompt, tokens: query.ask.prefill, snapshots }, held);
         for (candidate, &place) in candidates.iter_mut().zip(&*shown) {
             let it = held.get(place).copied().unwrap_or_default();
             (candidate.held, candidate.held_below) = (it.tokens, it.below);

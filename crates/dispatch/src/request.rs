@@ -9,7 +9,7 @@ use maitre_index::Planted;
 use maitre_policy::Ask;
 use maitre_queue as queue;
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::event::{Failure, Form};
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
@@ -31,7 +31,7 @@ pub(crate) struct PendingRequest {
     /// Until when it may stay in the queue: its deadline, or what its class allows.
     pub(crate) patience: Option<Instant>,
     pub(crate) pool: PoolId,
-    pub(crate) prompt: Option<Prompt>,
+    pub(crate) prompt: Option<PromptChain>,
     pub(crate) state: RequestState,
     /// Time in the queue, over all attempts, without the wait that is under way.
     pub(crate) waited: Duration,
@@ -50,13 +50,13 @@ pub(crate) struct PendingRequest {
 pub(crate) enum RequestState {
     /// Neither queued nor at a worker: just arrived, between two attempts, or answered after its recall.
     Unplaced,
-    Waiting(Waiting),
+    Waiting(InQueue),
     Placed(Attempt),
 }
 
 /// A request in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct InQueue {
     pub(crate) since: Instant,
     /// When it first reserved a worker during this wait.
     pub(crate) reserved_since: Option<Instant>,
@@ -80,7 +80,7 @@ pub(crate) struct Attempt {
     pub(crate) others: u32,
     /// When the first token came, and how many requests the worker had then.
     pub(crate) first_token: Option<(Instant, u32)>,
-    pub(crate) progress: Option<Progress>,
+    pub(crate) progress: Option<StreamProgress>,
     /// Whether its prompt counts as cached and as in use at the worker.
     pub(crate) is_counted: bool,
     /// What its tenant was charged when it left the queue.
@@ -90,7 +90,7 @@ pub(crate) struct Attempt {
 
 /// How far a response was at one moment, and what its worker had then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct StreamProgress {
     pub(crate) at: Instant,
     pub(crate) pieces: u32,
     pub(crate) requests: u32,
@@ -162,7 +162,7 @@ impl PendingRequest {
         self.attempt().map(|it| it.worker)
     }
 
-    pub(crate) fn waiting(&self) -> Option<&Waiting> {
+    pub(crate) fn waiting(&self) -> Option<&InQueue> {
         match &self.state {
             RequestState::Waiting(waiting) => Some(waiting),
             RequestState::Unplaced | RequestState::Placed(_) => None,

@@ -303,7 +303,7 @@ impl Scheduler {
         self.waiting += 1;
         let since = context.now;
         request.state =
-            RequestState::Waiting(request::Waiting { since, reserved_since: None, reservation: None });
+            RequestState::Waiting(request::InQueue { since, reserved_since: None, reservation: None });
         self.waiting -= usize::from(displaced.is_some());
         Ok(displaced.map(|it| it.request))
     }

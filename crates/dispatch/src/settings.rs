@@ -8,12 +8,12 @@ use maitre_index as index;
 use maitre_policy::{Knobs, Name, Needs};
 use maitre_queue as queue;
 
-use crate::observer::Watch;
+use crate::observer::ObserverSettings;
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct BrainSettings {
     pub strategy: Name,
     /// Models with a strategy of their own.
     pub strategies: BTreeMap<String, Name>,
@@ -43,9 +43,9 @@ pub struct Settings {
 /// machine that stalls or swaps, and for a person who has just read the id. It costs the ids of one minute's leavers.
 pub const QUARANTINE: Duration = Duration::from_secs(60);
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for BrainSettings {
+    fn default() -> BrainSettings {
+        BrainSettings {
             strategy: Name::LeastDelay,
             strategies: BTreeMap::new(),
             knobs: Knobs::default(),
@@ -65,7 +65,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl BrainSettings {
     /// What any of the strategies in use needs, shadows included.
     pub fn needs(&self) -> Needs {
         needs_of(self.in_charge().chain(self.shadows.iter().copied()))
@@ -77,8 +77,8 @@ impl Settings {
     }
 
     /// What the observer is asked to watch.
-    pub(crate) fn watch(&self) -> Watch<'_> {
-        Watch {
+    pub(crate) fn watch(&self) -> ObserverSettings<'_> {
+        ObserverSettings {
             decisions_kept: self.explain.decisions,
             shadows: &self.shadows,
             knobs: self.knobs,

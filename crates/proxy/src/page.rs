@@ -218,14 +218,19 @@ mod tests {
 
     #[test]
     fn the_page_has_a_sentence_for_every_word_of_the_router() {
-        use maitre_dispatch::observer::decision::Outcome;
+        use maitre_dispatch::observer::decision::AttemptOutcome;
 
         let sentences = text(find("/page/words.js").unwrap());
         let known: BTreeSet<&str> = sentences.split(['"', ' ', ':', '\n']).collect();
         let whys = maitre_policy::Why::ALL.iter().map(|it| it.name());
-        let outcomes =
-            [Outcome::Answered, Outcome::Failed, Outcome::BrokeOff, Outcome::Left, Outcome::Recalled];
-        let words = whys.chain(maitre_fleet::State::NAMES).chain(outcomes.map(Outcome::name));
+        let outcomes = [
+            AttemptOutcome::Answered,
+            AttemptOutcome::Failed,
+            AttemptOutcome::BrokeOff,
+            AttemptOutcome::Left,
+            AttemptOutcome::Recalled,
+        ];
+        let words = whys.chain(maitre_fleet::State::NAMES).chain(outcomes.map(AttemptOutcome::name));
         let missing: Vec<&str> = words.filter(|it| !known.contains(it)).collect();
         assert_eq!(missing, [""; 0]);
     }

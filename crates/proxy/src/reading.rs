@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use maitre_dialect::openai;
 use maitre_dialect::route::Route;
-use maitre_dispatch::{Plan, Prompt, Reader};
+use maitre_dispatch::{PromptChain, PromptReader, ReadPlan};
 use maitre_fleet::estimate::Size;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
@@ -53,7 +53,7 @@ impl Level {
 /// A prompt, read.
 pub(crate) struct Reading {
     /// None where nobody goes by caches.
-    pub(crate) prompt: Option<Prompt>,
+    pub(crate) prompt: Option<PromptChain>,
     pub(crate) size: Size,
     /// None where no record is kept.
     pub(crate) noted: Option<Noted>,
@@ -81,7 +81,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    fn new(plan: Plan, parsed: &openai::Request<'_>) -> Cut {
+    fn new(plan: ReadPlan, parsed: &openai::Request<'_>) -> Cut {
         // vLLM names adapters by model, SGLang beside it.
         let adapter = plan.adapter.as_deref().or(parsed.lora.as_deref());
         Cut {
@@ -97,19 +97,24 @@ impl Cut {
         Root::new(unit, &self.model, self.adapter.as_deref(), self.salt.as_deref())
     }
 
-    fn of_ids(&self, ids: &Ids) -> Prompt {
+    fn of_ids(&self, ids: &Ids) -> PromptChain {
         let mut chain = Vec::new();
         let block = self.block as usize;
         let sure = ids.sure.min(BLOCKS_MAX * block);
         prefix::chain(self.root(Unit::Tokens), &ids.tokens[..sure], block, &mut chain);
-        Prompt { unit: Unit::Tokens, units: ids.tokens.len() as u64, block: self.block, chain: chain.into() }
+        PromptChain {
+            unit: Unit::Tokens,
+            units: ids.tokens.len() as u64,
+            block: self.block,
+            chain: chain.into(),
+        }
     }
 
-    fn of_text(&self, prompt: &openai::Prompt<'_>) -> Prompt {
+    fn of_text(&self, prompt: &openai::Prompt<'_>) -> PromptChain {
         let mut words = Words::new(self.root(Unit::Words), self.block);
         prompt.text(|bytes| words.feed(bytes));
         let (units, chain) = (words.bytes / 4, words.chain);
-        Prompt { unit: Unit::Words, units, block: self.block, chain: chain.into() }
+        PromptChain { unit: Unit::Words, units, block: self.block, chain: chain.into() }
     }
 }
 
@@ -131,13 +136,13 @@ pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Req
         None => cut.of_text(&parsed.prompt),
     };
     let noted = house.recorder.as_ref().map(|_| Noted { model: cut.model.clone(), prompt: prompt.clone() });
-    if reader == Reader::Record {
+    if reader == PromptReader::Record {
         return Reading { prompt: None, size: size(parsed), noted };
     }
     // Names that nobody lists are the client's own, and there is no end of them.
     house.metrics.caches.read(if cut.model.is_empty() { "other" } else { &cut.model }, level);
     let size = match (prompt.unit, reader) {
-        (Unit::Tokens, Reader::Strategy) => Size::Tokens(prompt.units),
+        (Unit::Tokens, PromptReader::Strategy) => Size::Tokens(prompt.units),
         // What a shadow has read is not for the strategy in charge.
         _ => size(parsed),
     };
@@ -147,7 +152,7 @@ pub(crate) async fn read(lane: &Lane, route: Option<Route>, parsed: &openai::Req
 /// Ids, or what an engine's were turned into when it was last asked.
 enum Named {
     Ids(Ids),
-    Prompt(Prompt),
+    Prompt(PromptChain),
 }
 
 async fn ids(

@@ -22,7 +22,7 @@ use std::{io, thread};
 
 use maitre_base::{ClassId, Instant, TenantId};
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Arrival, Form, Prompt};
+use maitre_dispatch::{Arrival, Form, PromptChain};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -48,7 +48,7 @@ const BATCH_BYTES: usize = 64 << 10;
 pub(crate) struct Noted {
     /// The one that computes it; empty if nobody lists it.
     pub(crate) model: Arc<str>,
-    pub(crate) prompt: Prompt,
+    pub(crate) prompt: PromptChain,
 }
 
 /// What is known of a request when it is seated.

@@ -28,7 +28,7 @@ pub struct Settings {
     pub workers: Vec<WorkerUrl>,
     /// Threads that carry traffic; zero means one for each core.
     pub threads: usize,
-    pub brain: dispatch::Settings,
+    pub brain: dispatch::BrainSettings,
     pub limits: Limits,
     pub timeouts: Timeouts,
     pub probes: Probes,
@@ -72,7 +72,7 @@ impl Default for Settings {
             admin_workers: Vec::new(),
             workers: Vec::new(),
             threads: 0,
-            brain: dispatch::Settings::default(),
+            brain: dispatch::BrainSettings::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             probes: Probes::default(),

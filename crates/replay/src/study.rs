@@ -413,8 +413,8 @@ fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
 }
 
 /// Nobody asks a replay why: it is not to pay for answers.
-fn unwatched(config: &Config) -> maitre_dispatch::Settings {
-    let usual = maitre_dispatch::Settings::default();
+fn unwatched(config: &Config) -> maitre_dispatch::BrainSettings {
+    let usual = maitre_dispatch::BrainSettings::default();
     let mut brain = config.settings.brain.clone();
     brain.explain.decisions = 0;
     (brain.shadows, brain.shadow_sample) = (usual.shadows, usual.shadow_sample);

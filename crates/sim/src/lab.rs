@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, Placement, Prompt, reports_progress};
+use maitre_dispatch::{
+    Arrival, Brain, Effect, Event, Failure, Form, Placement, PromptChain, reports_progress,
+};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
@@ -237,7 +239,7 @@ fn router(settings: &Settings, number: usize) -> Brain {
     // Desks are counted here, and those that left are in the outcome: no number is used twice.
     let quarantine = Duration::MAX;
     let shares = settings.sync.is_some();
-    Brain::new(maitre_dispatch::Settings { seed, quarantine, shares, ..settings.brain.clone() })
+    Brain::new(maitre_dispatch::BrainSettings { seed, quarantine, shares, ..settings.brain.clone() })
 }
 
 impl Lab<'_> {
@@ -378,7 +380,7 @@ impl Lab<'_> {
         let (asked, queue) = (&self.prepared.requests[number], &self.settings.brain.queue);
         let looks = self.settings.knowledge != Knowledge::None;
         let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
-        let prompt = plan.map(|_| Prompt {
+        let prompt = plan.map(|_| PromptChain {
             unit: Unit::Tokens,
             units: asked.prompt_tokens(),
             block: self.prepared.block_tokens,

@@ -73,7 +73,7 @@ impl Case<'_> {
 
     /// Answers after the first so many, in the order in which they came.
     fn play(&self) -> Vec<Answer> {
-        let brain = maitre_dispatch::Settings { seed: 1, ..maitre_dispatch::Settings::default() };
+        let brain = maitre_dispatch::BrainSettings { seed: 1, ..maitre_dispatch::BrainSettings::default() };
         let settings = Settings { knowledge: self.knowledge, ..Settings::new(self.fleet.clone(), brain) };
         let mut answers = play(&settings, &PreparedTrace::new(&self.trace, 16), &mut ()).answers;
         assert!(answers.len() >= 3 * LEARNING, "{}: {} answers", self.name, answers.len());

@@ -44,8 +44,12 @@ impl Traffic {
 fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> Outcome {
     // About where requests go, not about who waits.
     let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
-    let brain =
-        maitre_dispatch::Settings { strategy, queue, seed: 1, ..maitre_dispatch::Settings::default() };
+    let brain = maitre_dispatch::BrainSettings {
+        strategy,
+        queue,
+        seed: 1,
+        ..maitre_dispatch::BrainSettings::default()
+    };
     let settings = Settings { knowledge, ..Settings::new(fleet.to_vec(), brain) };
     let outcome = play(&settings, &PreparedTrace::new(trace, 16), &mut ());
     assert_eq!((outcome.refused, outcome.answers.len()), (0, trace.requests.len()));

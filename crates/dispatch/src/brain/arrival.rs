@@ -7,7 +7,7 @@ use maitre_fleet::Wanted;
 use maitre_policy::Ask;
 
 use super::{Brain, Context, Parts};
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::event::{Arrival, Effect, Refusal};
 use crate::observer::Fact;
 use crate::placer::model_of;
@@ -115,7 +115,7 @@ impl Parts {
             return None;
         }
         // A prompt that is read for shadows alone does not count: picks are what they would be without shadows.
-        let block = |it: &Prompt| it.chain.iter().take(TIE_BLOCK).next_back().map(|it| it.0);
+        let block = |it: &PromptChain| it.chain.iter().take(TIE_BLOCK).next_back().map(|it| it.0);
         let strategy = self.placer.strategies.of(model_of(wanted)).name();
         let read = arrival.prompt.filter(|_| strategy.needs().cache);
         let others = || {

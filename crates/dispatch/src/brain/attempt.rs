@@ -7,11 +7,11 @@ use maitre_fleet::fleet::Hold;
 
 use super::{Brain, Context, Parts};
 use crate::event::{Effect, Failure, Form, Placement, Refusal};
-use crate::observer::decision::Outcome;
+use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
-use crate::placer::{Choice, Mode, Picked, Rules, World};
-use crate::request::{Attempt, PendingRequest, Progress, RequestState};
+use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
+use crate::request::{Attempt, PendingRequest, RequestState, StreamProgress};
 use crate::reservations::Reservation;
 
 /// What came of looking for a worker.
@@ -42,19 +42,19 @@ impl Parts {
             self.session_pinned(request, session, picked);
         }
         match choice {
-            Choice::Place(picked) => {
+            WorkerChoice::Place(picked) => {
                 self.place(now, request, picked, effects);
                 Tried::Placed
             }
-            Choice::Reserve(Picked { place, .. }) => {
+            WorkerChoice::Reserve(Picked { place, .. }) => {
                 let survey = self.placer.survey();
                 let worker = survey.snapshots[place].worker;
                 let prefill = survey.promise_at(&request.ask, place).prefill;
                 Tried::Busy(Some(Reservation { worker, prefill }))
             }
-            Choice::Wait => Tried::Busy(None),
-            Choice::TooLate => Tried::Late,
-            Choice::NoWorker => Tried::NoWorker,
+            WorkerChoice::Wait => Tried::Busy(None),
+            WorkerChoice::TooLate => Tried::Late,
+            WorkerChoice::NoWorker => Tried::NoWorker,
         }
     }
 
@@ -65,7 +65,7 @@ impl Parts {
         request: &PendingRequest,
         rules: Rules,
         mode: Mode,
-    ) -> Choice {
+    ) -> WorkerChoice {
         let reservations = self.scheduler.reservations();
         let mut world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations };
         self.placer.choose(&mut world, &request.query(), rules, mode)
@@ -186,7 +186,7 @@ impl Parts {
         &mut self,
         now: Instant,
         attempt: &Attempt,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         counted: Option<Counted>,
     ) {
         let end = End { outcome, total: now.since(attempt.placed_at), counted };
@@ -206,7 +206,7 @@ impl Parts {
         if request.worker().is_some_and(|it| it != worker)
             && let Some(attempt) = self.release_placement(request)
         {
-            self.attempt_ended(now, &attempt, Outcome::Recalled, None);
+            self.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         }
         let (form, decodes) = (request.form, request.decodes);
         let RequestState::Placed(attempt) = &mut request.state else { return false };
@@ -221,7 +221,7 @@ impl Parts {
             let (requests, prefilled) =
                 worker_now.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));
             attempt.first_token = Some((now, requests));
-            attempt.progress = Some(Progress { at: now, pieces: 1, requests, prefilled });
+            attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
             self.fleet.learn_first_token(worker, attempt.prefill_ahead, took);
             self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
@@ -267,7 +267,7 @@ impl Brain {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
         self.parts.learn_step_time(now, &mut request, pieces);
         if let Some(attempt) = self.parts.release(&mut request) {
-            self.parts.attempt_ended(now, &attempt, Outcome::Answered, counted);
+            self.parts.attempt_ended(now, &attempt, AttemptOutcome::Answered, counted);
             self.parts.learn_from(now, (&request, &attempt), counted, pieces);
         }
         let estimate = request.model().and_then(|it| self.parts.fleet.estimate_mut(it));
@@ -281,15 +281,15 @@ impl Brain {
         &mut self,
         now: Instant,
         request: RequestId,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         effects: &mut Vec<Effect>,
     ) {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
         let Some(attempt) = self.parts.release(&mut request) else { return };
         self.parts.attempt_ended(now, &attempt, outcome, None);
         match outcome {
-            Outcome::Declined => self.parts.see(now, attempt.worker, Evidence::Answered, effects),
-            Outcome::BrokeOff => self.parts.see(now, attempt.worker, Evidence::Broke, effects),
+            AttemptOutcome::Declined => self.parts.see(now, attempt.worker, Evidence::Answered, effects),
+            AttemptOutcome::BrokeOff => self.parts.see(now, attempt.worker, Evidence::Broke, effects),
             _ => {}
         }
     }
@@ -305,7 +305,7 @@ impl Brain {
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get_mut(&id.0) else { return };
         let Some(attempt) = parts.release_placement(request) else { return };
-        parts.attempt_ended(now, &attempt, Outcome::Failed, None);
+        parts.attempt_ended(now, &attempt, AttemptOutcome::Failed, None);
         request.tried.push(attempt.worker);
         request.failure = Some(failure);
         request.failovers += u32::from(failure.was_sent());

@@ -10,8 +10,8 @@ use super::arrival::rate_limited;
 use super::{Brain, Context};
 use crate::event::{Arrival, Refusal};
 use crate::observer::Placed;
-use crate::observer::decision::{Decision, Outcome};
-use crate::placer::{Choice, Mode, Picked, World};
+use crate::observer::decision::{AttemptOutcome, Decision};
+use crate::placer::{Mode, Picked, WorkerChoice, World};
 use crate::request::PendingRequest;
 use crate::scheduler::pool::{NotQueued, Pool};
 
@@ -41,22 +41,22 @@ impl Brain {
         let choice = self.parts.choose(now, &request, rules, Mode::DryRun);
         let is_learned = self.parts.fleet.rates().is_learned();
         let picked = match choice {
-            Choice::Place(picked) | Choice::Reserve(picked) => Some(picked),
-            Choice::TooLate if is_learned && admitted != Admitted::Behind => {
+            WorkerChoice::Place(picked) | WorkerChoice::Reserve(picked) => Some(picked),
+            WorkerChoice::TooLate if is_learned && admitted != Admitted::Behind => {
                 let retry_after = pool.retry_after(self.context(now), &request);
                 return Err(Refusal::Deadline { retry_after });
             }
-            Choice::TooLate | Choice::Wait => self.pick_if_open(now, &request),
-            Choice::NoWorker => None,
+            WorkerChoice::TooLate | WorkerChoice::Wait => self.pick_if_open(now, &request),
+            WorkerChoice::NoWorker => None,
         };
         let decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
         match (choice, admitted) {
-            (Choice::Place(_), Admitted::Directly | Admitted::Next) => Ok(decision),
+            (WorkerChoice::Place(_), Admitted::Directly | Admitted::Next) => Ok(decision),
             (_, Admitted::Directly) => {
                 self.join_in(now, &mut pool, &request)?;
-                Ok(Decision { outcome: Outcome::WouldWait, ..decision })
+                Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision })
             }
-            _ => Ok(Decision { outcome: Outcome::WouldWait, ..decision }),
+            _ => Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision }),
         }
     }
 
@@ -108,6 +108,6 @@ impl Brain {
         let view = parts.placer.view(&parts.cache, parts.scheduler.reservations(), &query);
         let (tenant, waited) = (request.tenant, request.waited);
         let placed = Placed { now, request: request.id, query, tenant, waited, picked, view };
-        Decision { outcome: Outcome::Asked, ..parts.observer.explain(&placed) }
+        Decision { outcome: AttemptOutcome::Asked, ..parts.observer.explain(&placed) }
     }
 }

@@ -7,7 +7,7 @@ use maitre_fleet::estimate::{Counted, Decodes};
 
 use super::{Brain, Context, Parts};
 use crate::event::Form;
-use crate::request::{Attempt, PendingRequest, Progress};
+use crate::request::{Attempt, PendingRequest, StreamProgress};
 
 /// Fewer pieces of a response say little about a worker's pace.
 const PIECES_MIN: u32 = 8;
@@ -37,7 +37,7 @@ impl Parts {
         let Some(attempt) = request.attempt_mut() else { return };
         let Some(worker) = self.fleet.worker(attempt.worker) else { return };
         let (requests, prefilled) = (worker.promised_by_all().work.requests, worker.prefilled);
-        let before = attempt.progress.replace(Progress { at: now, pieces, requests, prefilled });
+        let before = attempt.progress.replace(StreamProgress { at: now, pieces, requests, prefilled });
         if let Some(before) = before.filter(|it| pieces >= it.pieces + PIECES_MIN) {
             let steps = pieces - before.pieces;
             let crowd = (f64::from(before.requests) + f64::from(requests)) / 2.0;

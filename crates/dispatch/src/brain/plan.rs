@@ -7,7 +7,7 @@ use crate::cache::BLOCK_TOKENS;
 
 /// How to name the prompt of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReadPlan {
     /// The model that will compute it, whatever name or adapter was asked for; none if no worker lists it.
     pub model: Option<Arc<str>>,
     pub adapter: Option<Arc<str>>,
@@ -15,12 +15,12 @@ pub struct Plan {
     pub block: u32,
     /// Whether any worker reports its cache: only then do the exact tokens matter.
     pub reported: bool,
-    pub reader: Reader,
+    pub reader: PromptReader,
 }
 
 /// Why a prompt is read; the first reason of these that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum PromptReader {
     /// The strategy in charge uses it: the prompt comes with the arrival, and so does the size by its tokens.
     Strategy,
     /// A shadow uses it: the prompt comes with the arrival, but with the size it would have if it were not read. So picks
@@ -32,13 +32,13 @@ pub enum Reader {
 
 impl Brain {
     /// How to name the prompt of a request for this model; none if nothing uses it.
-    pub fn plan(&self, model: Option<&str>) -> Option<Plan> {
+    pub fn plan(&self, model: Option<&str>) -> Option<ReadPlan> {
         let (fleet, settings) = (&self.parts.fleet, &self.parts.settings);
         let known = model.and_then(|name| fleet.model(name));
         let reader = match self.parts.placer.strategies.of(known).name().needs().cache {
-            true => Reader::Strategy,
-            false if settings.shadows.iter().any(|it| it.needs().cache) => Reader::Shadow,
-            false if settings.reads_all => Reader::Record,
+            true => PromptReader::Strategy,
+            false if settings.shadows.iter().any(|it| it.needs().cache) => PromptReader::Shadow,
+            false if settings.reads_all => PromptReader::Record,
             false => return None,
         };
         let any_base = || fleet.workers().find_map(|it| fleet.base_of(it.id));
@@ -49,11 +49,11 @@ impl Brain {
         let name = base.and_then(|it| fleet.name(it)).cloned();
         let adapter = known.filter(|&it| fleet.is_adapter(it)).and_then(|it| fleet.name(it));
         let grain = base.and_then(|it| self.parts.block_grains.get(&u64::from(it.0)));
-        Some(Plan {
+        Some(ReadPlan {
             model: name,
             adapter: adapter.cloned(),
             block: grain.copied().unwrap_or(BLOCK_TOKENS),
-            reported: reader != Reader::Record && self.parts.cache.anyone_reports(),
+            reported: reader != PromptReader::Record && self.parts.cache.anyone_reports(),
             reader,
         })
     }

@@ -10,14 +10,14 @@ use super::attempt::Tried;
 use super::{Brain, Context, Freed};
 use crate::event::{Effect, Refusal};
 use crate::observer::Fact;
-use crate::observer::decision::Outcome;
+use crate::observer::decision::AttemptOutcome;
 use crate::request::{PendingRequest, PoolId};
 use crate::scheduler::pool::NotQueued;
 use crate::scheduler::{pool_of, recall};
 
 /// The requests that may go next, in order, and the first of them that is to be tried.
 #[derive(Clone, Copy)]
-struct Turn<'a> {
+struct ServeOrder<'a> {
     next: &'a [RequestId],
     from: usize,
 }
@@ -146,7 +146,7 @@ impl Brain {
             // Requests for other workers neither go here nor keep others from it.
             let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.tried.contains(&worker.id);
             pool.next(context, |id| pending.get(&id.0).is_some_and(takes), &mut next);
-            if !self.serve_first(now, Turn { next: &next, from: 0 }, effects) {
+            if !self.serve_first(now, ServeOrder { next: &next, from: 0 }, effects) {
                 break;
             }
         }
@@ -157,7 +157,7 @@ impl Brain {
     fn serve_newcomer(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
         let mut next = std::mem::take(&mut self.next);
         if let Some(place) = self.place_in_queue(now, id, &mut next) {
-            self.serve_first(now, Turn { next: &next[..=place], from: place }, effects);
+            self.serve_first(now, ServeOrder { next: &next[..=place], from: place }, effects);
         }
         self.next = next;
     }
@@ -175,8 +175,8 @@ impl Brain {
 
     /// Places the first of these requests that finds a worker, or refuses one that never will. Returns whether any left
     /// the queue.
-    fn serve_first(&mut self, now: Instant, turn: Turn<'_>, effects: &mut Vec<Effect>) -> bool {
-        let Turn { next, from } = turn;
+    fn serve_first(&mut self, now: Instant, turn: ServeOrder<'_>, effects: &mut Vec<Effect>) -> bool {
+        let ServeOrder { next, from } = turn;
         // Each request accounts for the reservations of those before it, and not of those behind.
         for id in &next[from..] {
             if let Some(request) = self.pending.get_mut(&id.0) {
@@ -232,7 +232,7 @@ impl Brain {
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get_mut(&id.0) else { return };
         let Some(attempt) = parts.release_placement(request) else { return };
-        parts.attempt_ended(now, &attempt, Outcome::Recalled, None);
+        parts.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         request.recalled.push(attempt.worker);
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
         parts.scheduler.refund(context, request, &attempt);

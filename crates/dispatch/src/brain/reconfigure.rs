@@ -10,7 +10,7 @@ use super::Brain;
 use crate::event::{Effect, Refusal};
 use crate::placer::in_use::InUse;
 use crate::request::RequestState;
-use crate::settings::Settings;
+use crate::settings::BrainSettings;
 
 /// What cannot change while the router runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Brain {
     pub fn reconfigure(
         &mut self,
         now: Instant,
-        settings: Settings,
+        settings: BrainSettings,
         effects: &mut Vec<Effect>,
     ) -> Result<(), NeedsRestart> {
         let parts = &mut self.parts;
@@ -62,7 +62,7 @@ impl Brain {
         parts.fleet.retune(settings.health);
         parts.scheduler.retune(settings.budget, &settings.queue);
         let was_enabled = std::mem::replace(&mut parts.settings, settings).queue.enabled;
-        let Settings { strategy, strategies, knobs, .. } = &parts.settings;
+        let BrainSettings { strategy, strategies, knobs, .. } = &parts.settings;
         let fleet = &parts.fleet;
         let of_model = |model| fleet.name(model).and_then(|name| strategies.get(&**name)).copied();
         parts.placer.strategies.retune(*strategy, |it| of_model(it).unwrap_or(*strategy), *knobs);
@@ -111,10 +111,11 @@ impl Brain {
     }
 }
 
-impl Settings {
+impl BrainSettings {
     /// What of these settings cannot become the others without a restart.
-    fn fixed_against(&self, other: &Settings) -> Vec<Fixed> {
-        let names = |it: &Settings| it.queue.classes.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+    fn fixed_against(&self, other: &BrainSettings) -> Vec<Fixed> {
+        let names =
+            |it: &BrainSettings| it.queue.classes.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
         let mut fixed = Vec::new();
         fixed.extend((self.seed != other.seed).then_some(Fixed::Seed));
         fixed.extend((self.index != other.index).then_some(Fixed::Index));

@@ -1,7 +1,7 @@
 //! Decisions and retries as scripts of events, and the law that promises return to exactly zero.
 
 use super::*;
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::event::{Arrival, Form, Placement, Refusal};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
@@ -31,16 +31,16 @@ struct Harness {
 impl Harness {
     /// A fleet of this many workers, all ready, all serving `llama`.
     fn of(count: u32) -> Harness {
-        Harness::with(count, Settings { strategy: Name::RoundRobin, ..Settings::default() })
+        Harness::with(count, BrainSettings { strategy: Name::RoundRobin, ..BrainSettings::default() })
     }
 
     /// Without a queue: for tests about where requests go, not when.
-    fn with(count: u32, mut settings: Settings) -> Harness {
+    fn with(count: u32, mut settings: BrainSettings) -> Harness {
         settings.queue.enabled = false;
         Harness::with_queue(count, settings)
     }
 
-    fn with_queue(count: u32, settings: Settings) -> Harness {
+    fn with_queue(count: u32, settings: BrainSettings) -> Harness {
         let mut harness = Harness { brain: Brain::new(settings), now: Instant::from_millis(1) };
         for number in 0..count {
             let worker = WorkerId(number);
@@ -187,7 +187,7 @@ fn a_timeout_is_not_retried() {
 fn an_empty_retry_budget_stops_only_retries_of_sent_requests() {
     let budget = RetryIncome { per_request: 0.0, per_second: 0.0 };
     let mut harness =
-        Harness::with(3, Settings { budget, strategy: Name::RoundRobin, ..Settings::default() });
+        Harness::with(3, BrainSettings { budget, strategy: Name::RoundRobin, ..BrainSettings::default() });
     harness.arrive(1, Some("llama")).unwrap();
     assert!(harness.fail(1, Failure::Broke).is_err());
     harness.arrive(2, Some("llama")).unwrap();
@@ -215,7 +215,7 @@ fn a_full_worker_stays_healthy() {
 #[test]
 fn a_model_may_have_a_strategy_of_its_own() {
     let strategies = BTreeMap::from([("llama".to_owned(), Name::StickySession)]);
-    let mut harness = Harness::with(3, Settings { strategies, ..Settings::default() });
+    let mut harness = Harness::with(3, BrainSettings { strategies, ..BrainSettings::default() });
     let mut placement = |request| {
         let arrival = Arrival { session: Some(7), ..arrival(request, Some("llama")) };
         outcome(&harness.on(Event::Arrived(arrival))).unwrap()

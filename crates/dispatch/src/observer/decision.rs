@@ -40,7 +40,7 @@ impl Default for RecordSettings {
 
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The attempt is under way.
     #[default]
     InFlight,
@@ -61,18 +61,18 @@ pub enum Outcome {
     WouldWait,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::InFlight => "open",
-            Outcome::Answered => "answered",
-            Outcome::Failed => "failed",
-            Outcome::BrokeOff => "broke-off",
-            Outcome::Left => "disconnected",
-            Outcome::Declined => "declined",
-            Outcome::Recalled => "recalled",
-            Outcome::Asked => "asked",
-            Outcome::WouldWait => "would-wait",
+            AttemptOutcome::InFlight => "open",
+            AttemptOutcome::Answered => "answered",
+            AttemptOutcome::Failed => "failed",
+            AttemptOutcome::BrokeOff => "broke-off",
+            AttemptOutcome::Left => "disconnected",
+            AttemptOutcome::Declined => "declined",
+            AttemptOutcome::Recalled => "recalled",
+            AttemptOutcome::Asked => "asked",
+            AttemptOutcome::WouldWait => "would-wait",
         }
     }
 }
@@ -130,7 +130,7 @@ pub struct Decision {
     pub shadows: Vec<Vote>,
 
     // The outcome.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     /// From the placement to the first token, without the time in the queue. None for responses in one piece.
     pub first_token: Option<Duration>,
     /// From the placement to the end.
@@ -159,7 +159,7 @@ impl Default for Decision {
             candidates: Vec::new(),
             candidates_total: 0,
             shadows: Vec::new(),
-            outcome: Outcome::InFlight,
+            outcome: AttemptOutcome::InFlight,
             first_token: None,
             total: None,
             counted: NOTHING_COUNTED,
@@ -176,7 +176,7 @@ impl Decision {
     }
 
     pub fn is_open(&self) -> bool {
-        self.outcome == Outcome::InFlight
+        self.outcome == AttemptOutcome::InFlight
     }
 }
 

@@ -10,7 +10,7 @@ use maitre_base::{TenantId, WorkerId};
 use maitre_cluster::Spent;
 use maitre_fleet::Fleet;
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 use crate::peers::{Assessment, Outbox};
 
 /// Prompts kept until they are fetched, and as many pins, departures and tenants. Chosen: what one router places in a
@@ -26,7 +26,7 @@ pub(crate) struct DirtySet {
     assessed: Changed,
     gone: Latest<u64>,
     pinned: Latest<(u64, u64, u64)>,
-    placed: Latest<(u64, Prompt)>,
+    placed: Latest<(u64, PromptChain)>,
     spent: BTreeMap<(u64, TenantId), Balance>,
     /// Tenants for which there was no room.
     unspent: u64,
@@ -73,7 +73,7 @@ impl DirtySet {
         self.pinned.push((model, session, worker));
     }
 
-    pub(crate) fn place(&mut self, worker: u64, prompt: Prompt) {
+    pub(crate) fn place(&mut self, worker: u64, prompt: PromptChain) {
         self.is_any = true;
         self.placed.push((worker, prompt));
     }

@@ -21,7 +21,7 @@ use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 use maitre_policy::Candidate;
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 
 /// Prefixes that are counted at once.
 pub const PREFIXES_MAX: usize = 256;
@@ -84,7 +84,7 @@ pub(crate) struct Prefixes {
 /// A prompt at its first placement.
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
-    pub(crate) prompt: &'a Prompt,
+    pub(crate) prompt: &'a PromptChain,
     /// Tokens of the whole prompt.
     pub(crate) tokens: Tokens,
     pub(crate) model: Option<ModelId>,
@@ -263,13 +263,13 @@ mod tests {
     use maitre_base::{AdapterSlot, FreshLoad, PromisedWork, Rng};
     use maitre_policy::Pace;
 
-    fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> Prompt {
+    fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> PromptChain {
         let chain = (0..shared_blocks + own_blocks).map(|it| {
             let text = if it < shared_blocks { shared } else { 1_000 + own };
             PrefixHash(1 + text * 100_000 + it)
         });
         let blocks = shared_blocks + own_blocks;
-        Prompt { unit: Unit::Tokens, units: blocks * 16, block: 16, chain: chain.collect() }
+        PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain: chain.collect() }
     }
 
     fn holder(number: u32, held: u64) -> Candidate {
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    fn see(prefixes: &mut Prefixes, now: Instant, prompt: &Prompt, candidates: &[Candidate]) {
+    fn see(prefixes: &mut Prefixes, now: Instant, prompt: &PromptChain, candidates: &[Candidate]) {
         prefixes.see(now, Sight { prompt, tokens: Tokens(prompt.units), model: None, candidates });
     }
 
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn words_count_as_the_tokens_they_stand_for() {
         let mut prefixes = Prefixes::default();
-        let words = Prompt { unit: Unit::Words, ..prompt(1, 32, 1, 0) };
+        let words = PromptChain { unit: Unit::Words, ..prompt(1, 32, 1, 0) };
         for _ in 0..3 {
             let sight = Sight { prompt: &words, tokens: Tokens(1_024), model: None, candidates: &[] };
             prefixes.see(Instant::ZERO, sight);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use maitre_base::RequestId;
 use maitre_fleet::estimate::Counted;
 
-use super::decision::{DECISIONS_MAX, Decision, NOTHING_COUNTED, Outcome};
+use super::decision::{AttemptOutcome, DECISIONS_MAX, Decision, NOTHING_COUNTED};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
@@ -198,7 +198,7 @@ impl Ring {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AttemptOutcome,
     pub(crate) total: Duration,
     pub(crate) counted: Option<Counted>,
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn end(ring: &mut Ring, number: u64) {
-        ring.end(number, End { outcome: Outcome::Answered, total: Duration::ZERO, counted: None });
+        ring.end(number, End { outcome: AttemptOutcome::Answered, total: Duration::ZERO, counted: None });
     }
 
     fn numbers(changed: &Changed<'_>) -> Vec<u64> {
@@ -278,7 +278,7 @@ mod tests {
                 (0..20).for_each(|it| assert_eq!(push(&mut ring, it), count + it + 1));
                 assert_eq!(ring.newest_first().count(), after);
                 end(&mut ring, count + 20);
-                assert_eq!(ring.of(RequestId(19)).map(|it| it.outcome), Some(Outcome::Answered));
+                assert_eq!(ring.of(RequestId(19)).map(|it| it.outcome), Some(AttemptOutcome::Answered));
             }
         }
     }

@@ -10,7 +10,7 @@ use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
 use super::{Assessment, Outbox, PeerUpdate};
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 
 /// Hands the outbox to the node, which sends it with the next flush. The outbox is left empty and keeps its memory; `links`
 /// is scratch.
@@ -36,7 +36,7 @@ pub fn publish(node: &mut cluster::Node, outbox: &mut Outbox, links: &mut Vec<u6
 /// A peer update that owns its prompt, for as long as the brain applies it.
 #[derive(Debug)]
 pub enum ReceivedUpdate {
-    Placed { worker: u64, prompt: Prompt },
+    Placed { worker: u64, prompt: PromptChain },
     Other(PeerUpdate<'static>),
 }
 
@@ -69,8 +69,8 @@ impl ReceivedUpdate {
     }
 }
 
-fn prompt(placed: &cluster::PeerPlacement) -> Prompt {
-    Prompt {
+fn prompt(placed: &cluster::PeerPlacement) -> PromptChain {
+    PromptChain {
         unit: match placed.unit {
             cluster::Unit::Tokens => Unit::Tokens,
             cluster::Unit::Words => Unit::Words,

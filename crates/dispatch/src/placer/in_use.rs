@@ -11,7 +11,7 @@
 use maitre_base::hash::NumberMap;
 use maitre_base::{Tokens, WorkerId};
 
-use crate::cache::Prompt;
+use crate::cache::PromptChain;
 
 /// What is in use at one worker, and how much of that is a prefix of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct Block {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Worker {
+struct WorkerBlocks {
     blocks: NumberMap<Block>,
     units: u64,
 }
@@ -36,12 +36,12 @@ struct Worker {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InUse {
     /// By worker id; grows when a prompt is first placed there.
-    workers: Vec<Worker>,
+    workers: Vec<WorkerBlocks>,
 }
 
 impl InUse {
     /// Where tokens are not known, a word of four bytes counts as one token.
-    pub(crate) fn at(&self, worker: WorkerId, prompt: Option<&Prompt>) -> Used {
+    pub(crate) fn at(&self, worker: WorkerId, prompt: Option<&PromptChain>) -> Used {
         let Some(worker) = self.workers.get(worker.index()) else { return Used::default() };
         // A request that uses a block uses all before it, so the blocks in use are a prefix of the chain.
         let blocks =
@@ -55,9 +55,9 @@ impl InUse {
         self.workers.get(worker.index()).is_none_or(|it| it.blocks.is_empty() && it.units == 0)
     }
 
-    pub(crate) fn begin(&mut self, worker: WorkerId, prompt: &Prompt) {
+    pub(crate) fn begin(&mut self, worker: WorkerId, prompt: &PromptChain) {
         if self.workers.len() <= worker.index() {
-            self.workers.resize_with(worker.index() + 1, Worker::default);
+            self.workers.resize_with(worker.index() + 1, WorkerBlocks::default);
         }
         let worker = &mut self.workers[worker.index()];
         for name in prompt.chain.iter() {
@@ -70,7 +70,7 @@ impl InUse {
     }
 
     /// Ends what `begin` began there, with the same prompt.
-    pub(crate) fn end(&mut self, worker: WorkerId, prompt: &Prompt) {
+    pub(crate) fn end(&mut self, worker: WorkerId, prompt: &PromptChain) {
         let Some(worker) = self.workers.get_mut(worker.index()) else { return };
         for name in prompt.chain.iter() {
             let Some(block) = worker.blocks.get_mut(&name.0) else {
@@ -95,9 +95,9 @@ mod tests {
     const WORKER: WorkerId = WorkerId(3);
 
     /// A prompt of blocks of 16 tokens with these names.
-    fn prompt(names: &[u64]) -> Prompt {
+    fn prompt(names: &[u64]) -> PromptChain {
         let chain = names.iter().map(|&it| PrefixHash(it)).collect();
-        Prompt { unit: Unit::Tokens, units: names.len() as u64 * 16, block: 16, chain }
+        PromptChain { unit: Unit::Tokens, units: names.len() as u64 * 16, block: 16, chain }
     }
 
     #[track_caller]
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_prompt_with_another_block_size_removes_what_was_added() {
         let mut in_use = InUse::default();
-        let (fine, coarse) = (prompt(&[1]), Prompt { block: 32, ..prompt(&[1]) });
+        let (fine, coarse) = (prompt(&[1]), PromptChain { block: 32, ..prompt(&[1]) });
         in_use.begin(WORKER, &fine);
         in_use.begin(WORKER, &coarse);
         in_use.end(WORKER, &fine);

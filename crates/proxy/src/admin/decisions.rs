@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maitre_base::{TenantId, WorkerId};
 use maitre_dispatch::Brain;
-use maitre_dispatch::observer::decision::{Considered, Decision, Outcome};
+use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::Terms;
 use maitre_policy::{Candidate, Pace};
 use maitre_views::decision::{
@@ -142,7 +142,7 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
         total_ms: decision.total.map(|it| millis(it.as_secs_f64())),
         actual_answer_tokens: decision.counted.answer,
         actual_prompt_tokens: decision.counted.prompt,
-        would_wait: decision.outcome == Outcome::WouldWait,
+        would_wait: decision.outcome == AttemptOutcome::WouldWait,
         candidates_total: decision.candidates_total as u64,
         candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
         shadows: shadows.collect(),

@@ -13,7 +13,7 @@ use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
 use maitre_dialect::engine::{self, Kind};
 use maitre_dialect::openai;
-use maitre_dispatch::Prompt;
+use maitre_dispatch::PromptChain;
 use maitre_fleet::State;
 use maitre_net::upstream::{Upstream, UpstreamRequest};
 use parking_lot::Mutex;
@@ -46,14 +46,14 @@ struct Memory {
 /// Two generations, as in `policy::pins`: what is used moves to the young one.
 #[derive(Default)]
 struct Remembered {
-    young: NumberMap<Prompt>,
-    old: NumberMap<Prompt>,
+    young: NumberMap<PromptChain>,
+    old: NumberMap<PromptChain>,
     /// Prefixes in the young one.
     prefixes: usize,
 }
 
 impl Remembered {
-    fn get(&mut self, key: u64) -> Option<Prompt> {
+    fn get(&mut self, key: u64) -> Option<PromptChain> {
         if let Some(prompt) = self.young.get(&key) {
             return Some(prompt.clone());
         }
@@ -62,7 +62,7 @@ impl Remembered {
         Some(prompt)
     }
 
-    fn put(&mut self, key: u64, prompt: Prompt) {
+    fn put(&mut self, key: u64, prompt: PromptChain) {
         // A short prompt costs more than its prefixes.
         let weight = prompt.chain.len() + 16;
         if self.prefixes + weight > REMEMBERED_MAX / 2 {
@@ -74,7 +74,7 @@ impl Remembered {
     }
 }
 
-pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut) -> Option<Prompt> {
+pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut) -> Option<PromptChain> {
     let house = &lane.house;
     if house.settings().ask_patience.is_zero() {
         return None;
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_keeps_what_is_used() {
         let mut remembered = Remembered::default();
-        let prompt = |blocks: usize| Prompt {
+        let prompt = |blocks: usize| PromptChain {
             unit: Unit::Tokens,
             units: 16 * blocks as u64,
             block: 16,

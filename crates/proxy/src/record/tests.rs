@@ -44,7 +44,7 @@ impl Drop for Folder {
 
 fn note(unit: Unit, units: u64, block: u32) -> Note {
     let chain = (1..=units / u64::from(block)).map(PrefixHash).collect();
-    let prompt = Prompt { unit, units, block, chain };
+    let prompt = PromptChain { unit, units, block, chain };
     Note {
         noted: Noted { model: "m".into(), prompt },
         session: None,

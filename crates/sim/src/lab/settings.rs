@@ -9,7 +9,7 @@ use crate::profile::Profile;
 pub struct Settings {
     /// One engine each. All have the block of the prepared.
     pub fleet: Vec<Profile>,
-    pub brain: maitre_dispatch::Settings,
+    pub brain: maitre_dispatch::BrainSettings,
     pub judge: Judge,
     pub knowledge: Knowledge,
     /// From a change in a cache to its arrival at the router.
@@ -28,7 +28,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::Settings) -> Settings {
+    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::BrainSettings) -> Settings {
         Settings {
             fleet,
             brain,

@@ -40,7 +40,7 @@ fn traffic(per_second: f64) -> Trace {
 }
 
 fn fleet(workers: usize) -> Settings {
-    let mut brain = maitre_dispatch::Settings { seed: 1, ..maitre_dispatch::Settings::default() };
+    let mut brain = maitre_dispatch::BrainSettings { seed: 1, ..maitre_dispatch::BrainSettings::default() };
     // These are about where requests go; who waits is in `line`.
     brain.queue.enabled = false;
     Settings::new(vec![ENGINE; workers], brain)
@@ -161,7 +161,7 @@ fn a_crash_breaks_off_what_had_begun_and_moves_what_had_not() {
 fn a_restarted_worker_is_cold_and_known_to_be() {
     let trace = traffic(14.0);
     let settings = Settings {
-        brain: maitre_dispatch::Settings { strategy: Name::RoundRobin, ..fleet(2).brain },
+        brain: maitre_dispatch::BrainSettings { strategy: Name::RoundRobin, ..fleet(2).brain },
         ..scripted(2, "6s restart 0")
     };
     let cold = |it: &Outcome| {
@@ -201,7 +201,7 @@ fn late_news_of_caches_cost_hits_and_prompt_ones_come_true() {
         // So little room that much is evicted before it is asked for again.
         let engine = Profile { kv_blocks: 1_001, ..ENGINE };
         // One that goes where the news say. The default weighs so much else that with late ones it hits no less.
-        let brain = maitre_dispatch::Settings { strategy: Name::Preble, ..fleet(3).brain };
+        let brain = maitre_dispatch::BrainSettings { strategy: Name::Preble, ..fleet(3).brain };
         let outcome = run_whole(&Settings { event_delay, brain, fleet: vec![engine; 3], ..fleet(3) }, &trace);
         (true_beliefs(&outcome.answers), row(&outcome))
     };
@@ -219,7 +219,7 @@ fn late_scrapes_cost_time_where_routers_know_nothing_else() {
     let trace = traffic(16.0);
     let ttft = |scrape_every, scrape_delay| {
         // This one goes by what engines say of their queues.
-        let brain = maitre_dispatch::Settings { strategy: Name::Weighted, ..fleet(3).brain };
+        let brain = maitre_dispatch::BrainSettings { strategy: Name::Weighted, ..fleet(3).brain };
         let settings = Settings { brain, scrape_every, scrape_delay, routers: 4, ..fleet(3) };
         row(&run_whole(&settings, &trace)).ttft_mean_s
     };
@@ -274,7 +274,7 @@ fn bounds_are_bounds_and_the_same_twice() {
     let (oracle, ideal) = (bound(Judge::Oracle), bound(Judge::IdealCache));
     let mut best = f64::MAX;
     for strategy in Name::ALL {
-        let brain = maitre_dispatch::Settings { strategy, ..fleet(3).brain };
+        let brain = maitre_dispatch::BrainSettings { strategy, ..fleet(3).brain };
         let row = row(&run_whole(&Settings { brain, ..fleet(3) }, &trace));
         assert!(row.hit_ratio <= ideal.hit_ratio, "{strategy} hits {}", row.hit_ratio);
         best = best.min(row.ttft_mean_s);
@@ -363,7 +363,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let delay = Duration::from_millis(delay_ms.saturating_sub(100));
-        let brain = maitre_dispatch::Settings { strategy, seed, ..fleet(3).brain };
+        let brain = maitre_dispatch::BrainSettings { strategy, seed, ..fleet(3).brain };
         let settings = Settings {
             brain,
             judge,

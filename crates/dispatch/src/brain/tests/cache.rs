@@ -20,11 +20,11 @@ const FIRST_TOKEN: Duration = Duration::from_millis(100);
 impl Harness {
     /// A fleet whose strategy uses caches.
     fn cached(count: u32, strategy: Name, seed: u64) -> Harness {
-        Harness::with(count, Settings { strategy, seed, ..Settings::default() })
+        Harness::with(count, BrainSettings { strategy, seed, ..BrainSettings::default() })
     }
 
     /// The prompt as the proxy would name it for `llama`.
-    fn prompt(&self, tokens: &[u32], salt: Option<&str>) -> Prompt {
+    fn prompt(&self, tokens: &[u32], salt: Option<&str>) -> PromptChain {
         let plan = self.brain.plan(Some("llama")).unwrap();
         let root =
             Root::new(Unit::Tokens, plan.model.as_deref().unwrap_or_default(), plan.adapter.as_deref(), salt);
@@ -101,13 +101,13 @@ struct Store<'a> {
 /// As most engines do.
 const PLAIN: Store<'_> = Store { block: 16, adapter: None, salt: None, tier: Tier::Gpu };
 
-fn named(root: Root, units: &[u32], block: u32) -> Prompt {
+fn named(root: Root, units: &[u32], block: u32) -> PromptChain {
     let mut chain = Vec::new();
     prefix::chain(root, units, block as usize, &mut chain);
-    Prompt { unit: Unit::Tokens, units: units.len() as u64, block, chain: chain.into() }
+    PromptChain { unit: Unit::Tokens, units: units.len() as u64, block, chain: chain.into() }
 }
 
-fn of_prompt(request: u64, prompt: &Prompt) -> Arrival<'_> {
+fn of_prompt(request: u64, prompt: &PromptChain) -> Arrival<'_> {
     let size = Size::Tokens(prompt.units);
     Arrival { size, prompt: Some(prompt), ..arrival(request, Some("llama")) }
 }
@@ -380,7 +380,7 @@ fn uneven_token_density_is_no_miss() {
     let mut harness = Harness::cached(1, Name::LeastDelay, 0);
     let root = Root::new(Unit::Words, "llama", None, None);
     let mut ask = |request, which, words: u32, counted| {
-        let prompt = Prompt { unit: Unit::Words, ..named(root, &text(which, words), 16) };
+        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(which, words), 16) };
         let placement = harness.placement(of_prompt(request, &prompt));
         harness.answer(request, counted);
         placement.held.unwrap()
@@ -401,7 +401,7 @@ fn uneven_token_density_is_no_miss() {
 fn cached_words_count_as_the_same_part_of_the_estimated_tokens() {
     check(|harness| {
         let root = Root::new(Unit::Words, "llama", None, None);
-        let prompt = Prompt { unit: Unit::Words, ..named(root, &text(1, 1_000), 16) };
+        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(1, 1_000), 16) };
         // Before any response was counted, a token has four bytes: twice as many tokens as words.
         let arrival = |request| Arrival { size: Size::Bytes(8_000), ..of_prompt(request, &prompt) };
         let home = harness.placement(arrival(1)).worker.0;
@@ -447,11 +447,11 @@ fn not_looked_up_differs_from_not_cached() {
 
 #[test]
 fn a_traffic_record_reads_every_prompt_without_an_engines_tokenizer() {
-    let settings = Settings { strategy: Name::RoundRobin, reads_all: true, ..Settings::default() };
+    let settings = BrainSettings { strategy: Name::RoundRobin, reads_all: true, ..BrainSettings::default() };
     let mut harness = Harness::with(1, settings);
     harness.on(Event::TrustChanged { worker: WorkerId(0), trust: Trust::Fresh });
     let plan = harness.brain.plan(Some("llama")).unwrap();
-    assert_eq!((plan.reader, plan.reported, plan.block), (Reader::Record, false, 16));
+    assert_eq!((plan.reader, plan.reported, plan.block), (PromptReader::Record, false, 16));
 }
 
 // Block sizes.
@@ -648,7 +648,7 @@ fn prompts_read_as_words_stay_predicted_while_reports_are_fresh() {
                 harness.on(Event::TrustChanged { worker: WorkerId(worker), trust });
             }
             let words = named(Root::new(Unit::Words, "llama", None, None), &text(1, 1_600), 16);
-            let words = Prompt { unit: Unit::Words, ..words };
+            let words = PromptChain { unit: Unit::Words, ..words };
             let home = harness.placement(of_prompt(1, &words)).worker;
             harness.answer(1, None);
             for _ in 0..60 {

@@ -35,12 +35,12 @@ fn load(requests: u32, prefill: u64) -> PromisedWork {
 }
 
 /// A prompt of so many blocks of 16 tokens; prompts of one `text` share their prefix.
-fn prompt(text: u64, blocks: u64) -> Prompt {
+fn prompt(text: u64, blocks: u64) -> PromptChain {
     let chain = (0..blocks).map(|it| PrefixHash(1 + text * 10_000 + it)).collect();
-    Prompt { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
+    PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
 }
 
-fn chat(request: u64, prompt: &Prompt) -> Arrival<'_> {
+fn chat(request: u64, prompt: &PromptChain) -> Arrival<'_> {
     Arrival { prompt: Some(prompt), size: Size::Tokens(prompt.units), ..arrival(request, Some("llama")) }
 }
 
@@ -68,8 +68,8 @@ impl Harness {
     }
 }
 
-fn sharing(strategy: Name) -> Settings {
-    Settings { strategy, shares: true, ..Settings::default() }
+fn sharing(strategy: Name) -> BrainSettings {
+    BrainSettings { strategy, shares: true, ..BrainSettings::default() }
 }
 
 // Promises.
@@ -77,7 +77,7 @@ fn sharing(strategy: Name) -> Settings {
 #[test]
 fn promises_of_other_routers_move_a_pick_and_their_end_moves_it_back() {
     for strategy in [Name::LeastDelay, Name::LeastWork, Name::LeastRequest, Name::Lmetric, Name::Preble] {
-        let mut harness = Harness::with(2, Settings { strategy, ..Settings::default() });
+        let mut harness = Harness::with(2, BrainSettings { strategy, ..BrainSettings::default() });
         let picks = |harness: &mut Harness| (0..8).map(|it| harness.would_go(it)).collect::<Vec<_>>();
         let alone = picks(&mut harness);
         let (busy, idle) = (alone[0], 1 - alone[0]);
@@ -96,7 +96,7 @@ fn promises_of_other_routers_move_a_pick_and_their_end_moves_it_back() {
 
 #[test]
 fn the_wait_at_a_worker_is_the_sum_over_all_routers_less_the_elapsed_time() {
-    let mut harness = Harness::with(1, Settings::default());
+    let mut harness = Harness::with(1, BrainSettings::default());
     let snapshot = |harness: &Harness| harness.brain.fleet().snapshot_of(harness.now, WorkerId(0)).unwrap();
     harness.now = Instant::from_millis(1_000);
     harness.arrive(1, Some("llama")).unwrap();
@@ -124,7 +124,7 @@ fn the_wait_at_a_worker_is_the_sum_over_all_routers_less_the_elapsed_time() {
 
 #[test]
 fn reported_requests_of_known_routers_count_once() {
-    let mut harness = Harness::with(1, Settings::default());
+    let mut harness = Harness::with(1, BrainSettings::default());
     harness.arrive(1, Some("llama")).unwrap();
     harness.promise_elsewhere(0, load(3, 0));
     let report =
@@ -141,7 +141,7 @@ fn reported_requests_of_known_routers_count_once() {
 
 #[test]
 fn cache_room_counts_all_routers() {
-    let mut harness = Harness::with(1, Settings::default());
+    let mut harness = Harness::with(1, BrainSettings::default());
     let report = maitre_base::EngineLoad { kv_tokens: Some(10_000), ..maitre_base::EngineLoad::default() };
     harness.on(Event::LoadReported { worker: WorkerId(0), load: report });
     harness.promise_elsewhere(0, load(4, 1_000));
@@ -154,7 +154,7 @@ fn cache_room_counts_all_routers() {
 
 #[test]
 fn promises_of_others_count_for_a_worker_that_joins_later() {
-    let mut harness = Harness::with(1, Settings::default());
+    let mut harness = Harness::with(1, BrainSettings::default());
     harness.promise_elsewhere(1, load(2, 500));
     harness.promise_elsewhere(2, load(9, 500));
     harness.promise_elsewhere(2, PromisedWork::default());
@@ -220,8 +220,10 @@ fn a_recovering_worker_is_tried_by_one_router_at_a_time() {
 #[test]
 fn the_limit_counts_all_routers_and_capacity_they_free_is_used() {
     let queue = maitre_queue::Settings { sequences_max: 2, ..maitre_queue::Settings::default() };
-    let mut harness =
-        Harness::with_queue(1, Settings { strategy: Name::RoundRobin, queue, ..Settings::default() });
+    let mut harness = Harness::with_queue(
+        1,
+        BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() },
+    );
     harness.promise_elsewhere(0, load(1, 0));
     assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
     let waits = harness.on(Event::Arrived(arrival(2, Some("llama"))));
@@ -236,7 +238,7 @@ fn the_limit_counts_all_routers_and_capacity_they_free_is_used() {
 fn a_router_that_joins_late_gets_its_share_within_the_caps() {
     let settings = |sequences_max| {
         let queue = maitre_queue::Settings { sequences_max, ..maitre_queue::Settings::default() };
-        Settings { strategy: Name::RoundRobin, queue, ..Settings::default() }
+        BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() }
     };
     // How many of our requests are placed at a worker that others have filled to its limit, by routers and caps.
     for (live, cap, expected) in [(1, 0, 0), (2, 0, 4_000 / 2), (4, 0, 1_000), (4, 10, 0)] {
@@ -261,7 +263,7 @@ fn a_router_that_joins_late_gets_its_share_within_the_caps() {
 fn a_prompt_follows_a_prefix_that_another_router_placed() {
     for strategy in [Name::LeastDelay, Name::CacheAware] {
         for worker in 0..4 {
-            let mut harness = Harness::with(4, Settings { strategy, ..Settings::default() });
+            let mut harness = Harness::with(4, BrainSettings { strategy, ..BrainSettings::default() });
             harness.receive(PeerUpdate::Placed { worker: key_of(worker), prompt: &prompt(1, 100) });
             let text = prompt(1, 120);
             let placement = placement(&harness.on(Event::Arrived(chat(1, &text))));
@@ -272,8 +274,8 @@ fn a_prompt_follows_a_prefix_that_another_router_placed() {
 
 #[test]
 fn a_chain_that_does_not_fit_the_block_size_is_ignored() {
-    let mut harness = Harness::with(2, Settings::default());
-    let text = Prompt { block: 24, ..prompt(1, 100) };
+    let mut harness = Harness::with(2, BrainSettings::default());
+    let text = PromptChain { block: 24, ..prompt(1, 100) };
     harness.receive(PeerUpdate::Placed { worker: key_of(0), prompt: &text });
     let holds = |it: u32| harness.brain.cache().numbers(WorkerId(it)).unwrap().predicted_blocks;
     assert_eq!([holds(0), holds(1)], [0, 0]);
@@ -281,7 +283,8 @@ fn a_chain_that_does_not_fit_the_block_size_is_ignored() {
 
 #[test]
 fn a_session_goes_where_another_router_pinned_it() {
-    let mut harness = Harness::with(4, Settings { strategy: Name::StickySession, ..Settings::default() });
+    let mut harness =
+        Harness::with(4, BrainSettings { strategy: Name::StickySession, ..BrainSettings::default() });
     let placement = |harness: &mut Harness, request, model| {
         outcome(&harness.on(Event::Arrived(Arrival { session: Some(7), ..arrival(request, model) }))).unwrap()
     };
@@ -319,7 +322,8 @@ fn an_early_pin_gives_way_to_a_later_one() {
 
 #[test]
 fn a_pin_applies_when_its_worker_and_model_become_known() {
-    let mut harness = Harness::with(0, Settings { strategy: Name::StickySession, ..Settings::default() });
+    let mut harness =
+        Harness::with(0, BrainSettings { strategy: Name::StickySession, ..BrainSettings::default() });
     for session in 0..16 {
         harness.receive(PeerUpdate::Pinned {
             model: hash_of("llama"),
@@ -367,7 +371,7 @@ fn a_peers_doubt_asks_for_a_probe_and_no_more() {
 
 #[test]
 fn a_new_router_prices_by_the_rates_of_others() {
-    let mut harness = Harness::with(2, Settings::default());
+    let mut harness = Harness::with(2, BrainSettings::default());
     let slow = (Fit { base: 0.1, slope: 500e-6 }, Fit { base: 0.03, slope: 1e-3 });
     let fast = (Fit { base: 0.02, slope: 30e-6 }, Fit { base: 0.01, slope: 1e-4 });
     for (worker, rates) in [(0, slow), (1, fast), (0, slow), (1, fast)] {

@@ -53,7 +53,10 @@ impl Harness {
     fn queueing(count: u32, change: impl FnOnce(&mut Queue)) -> Harness {
         let mut queue = Queue { sequences_max: 1, ..Queue::default() };
         change(&mut queue);
-        Harness::with_queue(count, Settings { strategy: Name::RoundRobin, queue, ..Settings::default() })
+        Harness::with_queue(
+            count,
+            BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() },
+        )
     }
 
     fn step(&mut self, step: Step<'_>) -> Vec<Effect> {
@@ -177,7 +180,7 @@ fn retry_after(effects: &[Effect]) -> Duration {
 
 #[test]
 fn below_the_limit_no_request_waits_and_nothing_is_due() {
-    let mut harness = Harness::with_queue(2, Settings::default());
+    let mut harness = Harness::with_queue(2, BrainSettings::default());
     // The limit of an unknown worker is eight times a thousand tokens.
     for request in 0..16 {
         let effects = harness.step(Come(one(request)));

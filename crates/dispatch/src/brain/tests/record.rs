@@ -1,7 +1,7 @@
 //! Records of decisions, and the law that they change no decision.
 
 use super::*;
-use crate::observer::decision::{CANDIDATES_MAX, Decision, Outcome};
+use crate::observer::decision::{AttemptOutcome, CANDIDATES_MAX, Decision};
 use crate::placer::survey::Opening;
 use maitre_index::PrefixHash;
 use maitre_policy::Why;
@@ -12,12 +12,12 @@ mod shadow;
 mod weight;
 
 /// A prompt of so many blocks of 16 tokens; prompts of one `text` share their prefix.
-fn prompt(text: u64, blocks: u64) -> Prompt {
+fn prompt(text: u64, blocks: u64) -> PromptChain {
     let chain = (0..blocks).map(|it| PrefixHash(1 + text * 10_000 + it)).collect();
-    Prompt { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
+    PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
 }
 
-fn chat(request: u64, prompt: &Prompt) -> Arrival<'_> {
+fn chat(request: u64, prompt: &PromptChain) -> Arrival<'_> {
     Arrival { prompt: Some(prompt), size: Size::Tokens(prompt.units), ..arrival(request, Some("llama")) }
 }
 
@@ -35,7 +35,7 @@ impl Harness {
 
 #[test]
 fn a_record_has_the_candidates_and_the_outcome() {
-    let mut harness = Harness::with(3, Settings::default());
+    let mut harness = Harness::with(3, BrainSettings::default());
     let text = prompt(1, 100);
     harness.on(Event::Arrived(chat(1, &text)));
     harness.after(40).begin(1);
@@ -45,7 +45,10 @@ fn a_record_has_the_candidates_and_the_outcome() {
     let first = harness.last().clone();
     assert_eq!((first.number, first.request, first.attempt), (1, RequestId(1), 0));
     assert_eq!((first.why, first.strategy, first.held), (Why::LeastDelay, Name::LeastDelay, Some(Tokens(0))));
-    assert_eq!((first.outcome, first.first_token), (Outcome::Answered, Some(Duration::from_millis(40))));
+    assert_eq!(
+        (first.outcome, first.first_token),
+        (AttemptOutcome::Answered, Some(Duration::from_millis(40)))
+    );
     assert_eq!((first.total, first.counted), (Some(Duration::from_millis(440)), counted));
     assert_eq!((first.candidates.len(), first.candidates_total), (3, 3));
     assert_eq!(first.ask.prefill, Tokens(1_600));
@@ -53,7 +56,10 @@ fn a_record_has_the_candidates_and_the_outcome() {
     // The next request finds it cached, and the record shows that for this worker alone.
     harness.on(Event::Arrived(chat(2, &text)));
     let second = harness.last();
-    assert_eq!((second.worker, second.why, second.outcome), (first.worker, Why::Cached, Outcome::InFlight));
+    assert_eq!(
+        (second.worker, second.why, second.outcome),
+        (first.worker, Why::Cached, AttemptOutcome::InFlight)
+    );
     let chosen = second.chosen().expect("it is among the candidates");
     assert_eq!((chosen.candidate.held, second.held), (Tokens(1_584), Some(Tokens(1_584))));
     assert_eq!(second.candidates[0].candidate.worker, second.worker, "the cheapest is first");
@@ -78,10 +84,10 @@ fn each_attempt_has_a_record_with_its_own_outcome() {
     let ring = harness.brain.decisions();
     let all: Vec<_> = ring.since(0).map(|it| (it.request.0, it.attempt, it.outcome)).collect();
     let expected = [
-        (1, 0, Outcome::Failed),
-        (1, 1, Outcome::BrokeOff),
-        (2, 0, Outcome::Left),
-        (3, 0, Outcome::Declined),
+        (1, 0, AttemptOutcome::Failed),
+        (1, 1, AttemptOutcome::BrokeOff),
+        (2, 0, AttemptOutcome::Left),
+        (3, 0, AttemptOutcome::Declined),
     ];
     assert_eq!(all, expected);
     assert_eq!(ring.of(RequestId(1)).map(|it| it.attempt), Some(1));
@@ -91,7 +97,7 @@ fn each_attempt_has_a_record_with_its_own_outcome() {
 #[test]
 fn a_record_of_many_workers_has_the_cheapest_and_the_chosen_one() {
     for strategy in [Name::LeastDelay, Name::RoundRobin] {
-        let mut harness = Harness::with(200, Settings { strategy, ..Settings::default() });
+        let mut harness = Harness::with(200, BrainSettings { strategy, ..BrainSettings::default() });
         for request in 0..250 {
             harness.arrive(request, Some("llama")).unwrap();
             let it = harness.last();
@@ -106,7 +112,7 @@ fn a_record_of_many_workers_has_the_cheapest_and_the_chosen_one() {
 #[test]
 fn workers_without_room_are_recorded_as_such() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
-    let settings = Settings { strategy: Name::RoundRobin, queue, ..Settings::default() };
+    let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(2, settings);
     harness.on(Event::Arrived(arrival(1, Some("llama"))));
     harness.on(Event::Arrived(arrival(2, Some("llama"))));
@@ -125,7 +131,7 @@ fn workers_without_room_are_recorded_as_such() {
 #[test]
 fn nothing_is_recorded_when_recording_is_off() {
     let explain = RecordSettings { decisions: 0 };
-    let mut harness = Harness::with(2, Settings { explain, ..Settings::default() });
+    let mut harness = Harness::with(2, BrainSettings { explain, ..BrainSettings::default() });
     harness.arrive(1, Some("llama")).unwrap();
     harness.begin(1);
     harness.on(Event::Left { request: RequestId(1) });
@@ -135,17 +141,20 @@ fn nothing_is_recorded_when_recording_is_off() {
 #[test]
 fn explain_places_nothing() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
-    let settings = Settings {
+    let settings = BrainSettings {
         strategy: Name::RoundRobin,
         shadows: vec![Name::LeastDelay],
         queue,
-        ..Settings::default()
+        ..BrainSettings::default()
     };
     let mut harness = Harness::with_queue(2, settings);
     let ask = |harness: &mut Harness, model| harness.brain.explain(harness.now, &arrival(9, model));
     for _ in 0..3 {
         let it = ask(&mut harness, Some("llama")).unwrap();
-        assert_eq!((it.number, it.worker, it.why, it.outcome), (0, WorkerId(0), Why::Turn, Outcome::Asked));
+        assert_eq!(
+            (it.number, it.worker, it.why, it.outcome),
+            (0, WorkerId(0), Why::Turn, AttemptOutcome::Asked)
+        );
         assert_eq!((it.shadows.len(), it.candidates.len()), (1, 2));
     }
     assert_eq!(ask(&mut harness, Some("gpt")).unwrap_err(), Refusal::UnknownModel);
@@ -153,7 +162,10 @@ fn explain_places_nothing() {
     assert_eq!(ask(&mut harness, Some("llama")).unwrap().worker, WorkerId(1));
     harness.on(Event::Arrived(arrival(2, Some("llama"))));
     let it = ask(&mut harness, Some("llama")).unwrap();
-    assert_eq!((it.outcome, it.chosen().map(|it| it.opening)), (Outcome::WouldWait, Some(Opening::Later)));
+    assert_eq!(
+        (it.outcome, it.chosen().map(|it| it.opening)),
+        (AttemptOutcome::WouldWait, Some(Opening::Later))
+    );
     assert_eq!((harness.brain.open(), harness.brain.decisions().newest()), (2, 2));
     assert_eq!(harness.brain.shadows().map(|it| it.decisions).collect::<Vec<_>>(), [2]);
 }

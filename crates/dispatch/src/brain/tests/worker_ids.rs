@@ -91,7 +91,8 @@ fn an_id_is_not_reused_while_a_request_that_failed_there_is_pending() {
 
 #[test]
 fn cache_contents_are_forgotten_with_their_worker() {
-    let mut harness = Harness::with(1, Settings { strategy: Name::LeastDelay, ..Settings::default() });
+    let mut harness =
+        Harness::with(1, BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() });
     let load = EngineLoad { kv_tokens: Some(64_000), block_size: Some(64), ..EngineLoad::default() };
     harness.on(Event::LoadReported { worker: WorkerId(0), load });
     harness.on(Event::TrustChanged { worker: WorkerId(0), trust: maitre_index::feed::Trust::Fresh });
@@ -110,7 +111,7 @@ fn cache_contents_are_forgotten_with_their_worker() {
 #[test]
 fn a_record_and_a_vote_keep_the_workers_key() {
     let settings =
-        Settings { strategy: Name::RoundRobin, shadows: vec![Name::Random], ..Settings::default() };
+        BrainSettings { strategy: Name::RoundRobin, shadows: vec![Name::Random], ..BrainSettings::default() };
     let mut harness = Harness::with(1, settings);
     let first = harness.brain.fleet().worker(WorkerId(0)).unwrap().key;
     harness.arrive(1, Some("llama")).unwrap();

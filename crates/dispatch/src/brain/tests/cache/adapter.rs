@@ -35,17 +35,23 @@ fn an_adapter_is_planned_under_its_base_model() {
     let (llama, sql): (Arc<str>, Arc<str>) = ("llama".into(), "sql".into());
     assert_eq!(
         plan("sql"),
-        Plan {
+        ReadPlan {
             model: Some(llama.clone()),
             adapter: Some(sql),
             block: 16,
             reported: false,
-            reader: Reader::Strategy
+            reader: PromptReader::Strategy
         }
     );
     assert_eq!(
         plan("llama"),
-        Plan { model: Some(llama), adapter: None, block: 16, reported: false, reader: Reader::Strategy }
+        ReadPlan {
+            model: Some(llama),
+            adapter: None,
+            block: 16,
+            reported: false,
+            reader: PromptReader::Strategy
+        }
     );
 }
 

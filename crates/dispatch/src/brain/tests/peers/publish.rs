@@ -6,7 +6,7 @@ use maitre_queue::settings::{Tenant, Terms};
 
 #[test]
 fn a_single_router_publishes_nothing() {
-    let mut harness = Harness::with(2, Settings::default());
+    let mut harness = Harness::with(2, BrainSettings::default());
     harness.arrive(1, Some("llama")).unwrap();
     assert!(!harness.brain.has_outbox());
     assert!(harness.outbox().is_empty());
@@ -149,7 +149,7 @@ fn spending_is_published_for_limited_tenants_and_for_all_while_requests_wait() {
     let limited = Tenant { name: "limited".to_owned(), terms };
     let (tenant, other) = (limited.id(), TenantId(77));
     queue.tenants.insert(tenant, limited);
-    let mut harness = Harness::with_queue(1, Settings { queue, ..sharing(Name::RoundRobin) });
+    let mut harness = Harness::with_queue(1, BrainSettings { queue, ..sharing(Name::RoundRobin) });
     let come = |harness: &mut Harness, request, tenant| {
         harness.on(Event::Arrived(Arrival { tenant, ..arrival(request, Some("llama")) }));
         harness.outbox().spent
@@ -186,7 +186,8 @@ fn a_fetch_swaps_lists_and_allocates_nothing() {
 
 #[test]
 fn a_router_that_begins_to_share_publishes_everything_once() {
-    let mut harness = Harness::with(2, Settings { strategy: Name::RoundRobin, ..Settings::default() });
+    let mut harness =
+        Harness::with(2, BrainSettings { strategy: Name::RoundRobin, ..BrainSettings::default() });
     harness.arrive(1, Some("llama")).unwrap();
     let mut settings = harness.brain.settings().clone();
     settings.shares = true;

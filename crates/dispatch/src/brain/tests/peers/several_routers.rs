@@ -82,7 +82,7 @@ impl Cluster {
 }
 
 /// A router whose workers joined in this order.
-fn in_order(order: &[u32], settings: Settings) -> Harness {
+fn in_order(order: &[u32], settings: BrainSettings) -> Harness {
     let mut harness = Harness::with(0, settings);
     for (number, &port) in order.iter().enumerate() {
         let worker = WorkerId(number as u32);
@@ -195,7 +195,7 @@ proptest! {
     ) {
         let strategies = [Name::LeastDelay, Name::CacheAware, Name::DynamoCost, Name::Weighted, Name::StickyUntilSaturated, Name::Preble, Name::Lmetric, Name::Dualmap];
         for strategy in strategies {
-            let settings = |seed| Settings { seed, ..sharing(strategy) };
+            let settings = |seed| BrainSettings { seed, ..sharing(strategy) };
             let mut one = in_order(&[0, 1, 2, 3, 4, 5, 6, 7], settings(seeds.0));
             let mut other = in_order(&order, settings(seeds.1));
             for (request, &(text, blocks)) in texts.iter().enumerate() {
@@ -272,7 +272,7 @@ fn prompts_that_share_sixteen_blocks_go_to_the_same_worker() {
     let mut go = |text: u64, after: u64| {
         let chain: Vec<PrefixHash> =
             prompt(text, 16).chain.iter().chain(&*prompt(after, 4).chain).copied().collect();
-        let prompt = Prompt { chain: chain.into(), units: 320, ..prompt(text, 20) };
+        let prompt = PromptChain { chain: chain.into(), units: 320, ..prompt(text, 20) };
         let placement = placement(&harness.on(Event::Arrived(chat(1, &prompt))));
         harness.on(Event::Left { request: RequestId(1) });
         placement.worker

@@ -5,7 +5,7 @@ use super::*;
 use maitre_queue::settings::{Tenant, Terms};
 
 /// A tenant with this limit per minute.
-fn limited(requests: Option<u32>, tokens: Option<u64>) -> (Settings, TenantId) {
+fn limited(requests: Option<u32>, tokens: Option<u64>) -> (BrainSettings, TenantId) {
     let terms = Terms { requests_per_minute: requests, tokens_per_minute: tokens, ..Terms::default() };
     let tenant = Tenant { name: "limited".to_owned(), terms };
     let id = tenant.id();
@@ -15,7 +15,7 @@ fn limited(requests: Option<u32>, tokens: Option<u64>) -> (Settings, TenantId) {
 }
 
 /// Requests that pass in each minute, if they arrive at these rates per second and each router has `live` live routers.
-fn play(rates: [u32; 3], (settings, tenant): (Settings, TenantId), live: u32) -> Vec<u32> {
+fn play(rates: [u32; 3], (settings, tenant): (BrainSettings, TenantId), live: u32) -> Vec<u32> {
     const STEP: Duration = Duration::from_millis(10);
     let harnesses = (0..3).map(|_| Harness::with_queue(2, settings.clone())).collect();
     let mut cluster = Cluster::of(harnesses, Duration::from_millis(50));

@@ -49,7 +49,7 @@ impl World {
         }
         let terms = Terms { requests_per_minute: Some(20), weight: 2.0, ..Terms::default() };
         queue.tenants.insert(TenantId(2), Tenant { name: "2".to_owned(), terms });
-        let settings = Settings { strategy, queue, quarantine, ..Settings::default() };
+        let settings = BrainSettings { strategy, queue, quarantine, ..BrainSettings::default() };
         let mut harness = Harness::with_queue(3, settings);
         let cards = [Card { name: "qwen", parent: None }];
         harness.on(Event::ModelsReported { worker: WorkerId(2), cards: &cards });

@@ -13,14 +13,14 @@ fn text(which: u32, own: u32) -> Vec<u32> {
     (0..4_000).chain(own).collect()
 }
 
-pub(super) fn prompt(tokens: &[u32]) -> Prompt {
+pub(super) fn prompt(tokens: &[u32]) -> PromptChain {
     let mut chain = Vec::new();
     let root = Root::new(Unit::Tokens, "llama", None, None);
     prefix::chain(root, tokens, BLOCK as usize, &mut chain);
-    Prompt { unit: Unit::Tokens, units: tokens.len() as u64, block: BLOCK, chain: chain.into() }
+    PromptChain { unit: Unit::Tokens, units: tokens.len() as u64, block: BLOCK, chain: chain.into() }
 }
 
-fn with(prompt: &Prompt, request: u64) -> Arrival<'_> {
+fn with(prompt: &PromptChain, request: u64) -> Arrival<'_> {
     Arrival { size: Size::Tokens(prompt.units), prompt: Some(prompt), ..one(request) }
 }
 
@@ -28,7 +28,7 @@ impl Harness {
     /// Two workers that report their caches, and that take one request at a time.
     fn with_caches() -> Harness {
         let queue = Queue { sequences_max: 1, ..Queue::default() };
-        let mut harness = Harness::with_queue(2, Settings { queue, ..Settings::default() });
+        let mut harness = Harness::with_queue(2, BrainSettings { queue, ..BrainSettings::default() });
         for worker in [0, 1].map(WorkerId) {
             harness.on(Event::TrustChanged { worker, trust: Trust::Fresh });
         }
@@ -88,7 +88,7 @@ fn a_request_waits_for_a_cached_worker_rather_than_take_a_free_one() {
 /// Each reservation makes the next wait longer, until computing the prefix again is cheaper.
 #[test]
 fn later_requests_account_for_reservations() {
-    let prompts: Vec<Prompt> = (0..12).map(|it| prompt(&text(it + 1, 500))).collect();
+    let prompts: Vec<PromptChain> = (0..12).map(|it| prompt(&text(it + 1, 500))).collect();
     let mut harness = Harness::with_caches();
     harness.stored(1, &text(0, 0));
     let effects: Vec<String> =

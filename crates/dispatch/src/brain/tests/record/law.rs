@@ -22,14 +22,14 @@ enum Meddling {
     Publishes,
 }
 
-fn settings(strategy: Name) -> Settings {
+fn settings(strategy: Name) -> BrainSettings {
     let mut queue = maitre_queue::Settings::default();
     (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
     queue.others.requests_per_minute = Some(25);
     let explain = RecordSettings { decisions: 0 };
     // So small that the index always evicts.
     let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
-    Settings { strategy, queue, explain, index, seed: 5, ..Settings::default() }
+    BrainSettings { strategy, queue, explain, index, seed: 5, ..BrainSettings::default() }
 }
 
 struct Pair {
@@ -46,7 +46,7 @@ impl Pair {
         plain.strategies.insert("sql".to_owned(), strategies.1);
         plain.shares = matches!(meddling, Meddling::Publishes);
         let explain = RecordSettings { decisions: 7 };
-        let watched = Settings { explain, shadows, shadow_sample: sample, ..plain.clone() };
+        let watched = BrainSettings { explain, shadows, shadow_sample: sample, ..plain.clone() };
         let mut pair = Pair {
             plain: Harness::with_queue(3, plain),
             watched: Harness::with_queue(3, watched),
@@ -159,9 +159,9 @@ impl Pair {
         let now = self.plain.now;
         let effects = [&mut self.plain, &mut self.watched].map(|harness| {
             let (prompt, size) = match harness.brain.plan(Some(model)).map(|it| it.reader) {
-                Some(Reader::Strategy) => (Some(&text), Size::Tokens(text.units)),
-                Some(Reader::Shadow) => (Some(&text), Size::Bytes(text.units * 3)),
-                Some(Reader::Record) | None => (None, Size::Bytes(text.units * 3)),
+                Some(PromptReader::Strategy) => (Some(&text), Size::Tokens(text.units)),
+                Some(PromptReader::Shadow) => (Some(&text), Size::Bytes(text.units * 3)),
+                Some(PromptReader::Record) | None => (None, Size::Bytes(text.units * 3)),
             };
             harness.on(Event::Arrived(Arrival { prompt, size, ..base }))
         });
@@ -227,7 +227,7 @@ proptest! {
             _ => None,
         });
         let said = match &explained {
-            Ok(it) if it.outcome == Outcome::Asked => Ok(Some(it.worker)),
+            Ok(it) if it.outcome == AttemptOutcome::Asked => Ok(Some(it.worker)),
             Ok(_) => Ok(None),
             Err(refusal) => Err(*refusal),
         };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::brain::reconfigure::{Fixed, NeedsRestart};
 
-fn change(harness: &mut Harness, change: impl FnOnce(&mut Settings)) -> Result<Vec<Effect>, Vec<Fixed>> {
+fn change(harness: &mut Harness, change: impl FnOnce(&mut BrainSettings)) -> Result<Vec<Effect>, Vec<Fixed>> {
     let mut settings = harness.brain.settings().clone();
     change(&mut settings);
     let mut effects = Vec::new();
@@ -43,7 +43,7 @@ fn a_model_gets_and_loses_a_strategy_of_its_own() {
     assert_eq!(name(&mut harness, 1), Name::RoundRobin);
     change(&mut harness, |it| it.strategies = BTreeMap::from([("llama".to_owned(), Name::Lmetric)])).unwrap();
     assert_eq!(name(&mut harness, 2), Name::Lmetric);
-    assert!(harness.brain.plan(Some("llama")).is_some_and(|it| it.reader == Reader::Strategy));
+    assert!(harness.brain.plan(Some("llama")).is_some_and(|it| it.reader == PromptReader::Strategy));
     change(&mut harness, |it| it.strategies.clear()).unwrap();
     assert_eq!(name(&mut harness, 3), Name::RoundRobin);
 }
@@ -68,7 +68,8 @@ fn fixed_settings_are_named_all_at_once_and_nothing_changes() {
 #[test]
 fn counters_stay_exact_when_the_strategy_changes_under_pending_requests() {
     let text = prompt(3, 60);
-    let mut harness = Harness::with(3, Settings { strategy: Name::RoundRobin, ..Settings::default() });
+    let mut harness =
+        Harness::with(3, BrainSettings { strategy: Name::RoundRobin, ..BrainSettings::default() });
     let names = [Name::DynamoCost, Name::LeastDelay, Name::DynamoCost, Name::RoundRobin, Name::CacheAware];
     for (round, name) in names.into_iter().enumerate() {
         let first = round as u64 * 10;
@@ -92,11 +93,11 @@ fn counters_stay_exact_when_the_strategy_changes_under_pending_requests() {
 #[test]
 fn queued_requests_keep_their_places_and_go_at_once_when_the_queue_is_switched_off() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
-    let settings = Settings { strategy: Name::RoundRobin, queue, ..Settings::default() };
+    let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(1, settings);
     (1..=4).for_each(|it| drop(harness.after(5).on(Event::Arrived(arrival(it, Some("llama"))))));
     assert_eq!(harness.brain.waiting(ClassId(1)).requests, 3);
-    let fewer = |it: &mut Settings| {
+    let fewer = |it: &mut BrainSettings| {
         (it.queue.classes[1].requests_max, it.queue.classes[1].tokens_max) = (1, 1);
         it.queue.aging = Duration::from_secs(1);
     };

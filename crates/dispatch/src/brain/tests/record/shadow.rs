@@ -3,7 +3,7 @@
 use super::*;
 
 fn watched(strategy: Name, shadows: &[Name]) -> Harness {
-    Harness::with(2, Settings { strategy, shadows: shadows.to_vec(), ..Settings::default() })
+    Harness::with(2, BrainSettings { strategy, shadows: shadows.to_vec(), ..BrainSettings::default() })
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_shadow_votes_and_its_score_is_the_sum() {
 fn a_shadow_sees_caches_that_the_strategy_in_charge_ignores() {
     let text = prompt(4, 200);
     let mut harness = watched(Name::RoundRobin, &[Name::LeastDelay]);
-    assert_eq!(harness.brain.plan(Some("llama")).map(|it| it.reader), Some(Reader::Shadow));
+    assert_eq!(harness.brain.plan(Some("llama")).map(|it| it.reader), Some(PromptReader::Shadow));
     let first = placement(&harness.on(Event::Arrived(chat(1, &text))));
     harness.after(50).begin(1);
     let second = placement(&harness.on(Event::Arrived(chat(2, &text))));
@@ -48,7 +48,8 @@ fn a_shadow_sees_caches_that_the_strategy_in_charge_ignores() {
 
 #[test]
 fn shadows_are_asked_about_a_sample() {
-    let settings = Settings { shadows: vec![Name::Random], shadow_sample: 0.25, ..Settings::default() };
+    let settings =
+        BrainSettings { shadows: vec![Name::Random], shadow_sample: 0.25, ..BrainSettings::default() };
     let mut harness = Harness::with(3, settings);
     for request in 0..1_000 {
         harness.arrive(request, Some("llama")).unwrap();
@@ -61,7 +62,7 @@ fn shadows_are_asked_about_a_sample() {
 
 #[test]
 fn hot_prefixes_are_listed() {
-    let mut harness = Harness::with(2, Settings::default());
+    let mut harness = Harness::with(2, BrainSettings::default());
     for request in 0..20 {
         let text = prompt(request % 2, 100);
         harness.after(100).on(Event::Arrived(chat(request, &text)));

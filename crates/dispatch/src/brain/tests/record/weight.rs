@@ -30,7 +30,7 @@ fn weigh(harness: &mut Harness, worker: u32, weight: f64) {
 #[test]
 fn turns_and_dice_follow_the_weights() {
     for strategy in [Name::RoundRobin, Name::Random] {
-        let mut harness = Harness::with(3, Settings { strategy, ..Settings::default() });
+        let mut harness = Harness::with(3, BrainSettings { strategy, ..BrainSettings::default() });
         weigh(&mut harness, 2, 4.0);
         let seen = spread(&mut harness, 3_000);
         assert!((400..620).contains(&seen[0]) && (400..620).contains(&seen[1]), "{strategy}: {seen:?}");
@@ -43,7 +43,7 @@ fn turns_and_dice_follow_the_weights() {
 #[test]
 fn loads_settle_by_the_weights() {
     for strategy in [Name::LeastRequest, Name::LeastWork, Name::LeastDelay] {
-        let mut harness = Harness::with(3, Settings { strategy, ..Settings::default() });
+        let mut harness = Harness::with(3, BrainSettings { strategy, ..BrainSettings::default() });
         weigh(&mut harness, 1, 2.0);
         let open = in_flight(&mut harness, 600);
         assert!(open[1] > open[0] + 5 && open[1] > open[2] + 5, "{strategy}: {open:?}");
@@ -81,7 +81,7 @@ fn a_drained_worker_finishes_what_it_has_and_takes_nothing_new_until_it_is_resum
 #[test]
 fn a_queued_request_goes_to_a_drained_worker_only_after_it_resumes() {
     let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
-    let settings = Settings { strategy: Name::RoundRobin, queue, ..Settings::default() };
+    let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(2, settings);
     (1..=3).for_each(|it| drop(harness.on(Event::Arrived(arrival(it, Some("llama"))))));
     let worker = harness.brain.worker_of(RequestId(1)).unwrap();
