@@ -80,23 +80,23 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 /// What to ask the router.
 #[derive(Debug)]
-enum Question {
+enum ExplainQuestion {
     Request { path: String, body: Bytes },
     Decision { id: String },
 }
 
-impl Question {
+impl ExplainQuestion {
     async fn ask(self, client: &Client) -> Result<Value, Trouble> {
         match self {
-            Question::Request { path, body } => {
+            ExplainQuestion::Request { path, body } => {
                 client.post(&format!("/admin/v1/explain?path={path}"), body).await
             }
-            Question::Decision { id } => client.get(&format!("/admin/v1/decisions/{id}")).await,
+            ExplainQuestion::Decision { id } => client.get(&format!("/admin/v1/decisions/{id}")).await,
         }
     }
 }
 
-fn read(matches: &ArgMatches) -> anyhow::Result<(Target, Question)> {
+fn read(matches: &ArgMatches) -> anyhow::Result<(Target, ExplainQuestion)> {
     let target = Target::read(matches, std::env::var_os(KEY_VARIABLE))?;
     if let Some(id) = matches.get_one::<String>("decision") {
         let fits = !id.is_empty() && id.bytes().all(|it| it.is_ascii_graphic() && !b"/?#%".contains(&it));
@@ -104,7 +104,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<(Target, Question)> {
             fits,
             "--decision {id:?}: write the decision's number, or a request's id as x-request-id has it"
         );
-        return Ok((target, Question::Decision { id: id.clone() }));
+        return Ok((target, ExplainQuestion::Decision { id: id.clone() }));
     }
     let path: &String = matches.get_one("path").context("path")?;
     let fits =
@@ -121,7 +121,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<(Target, Question)> {
         }
     };
     ensure!(!body.trim_ascii().is_empty(), "there is no request; write FILE, or pipe a JSON object in");
-    Ok((target, Question::Request { path: path.clone(), body: body.into() }))
+    Ok((target, ExplainQuestion::Request { path: path.clone(), body: body.into() }))
 }
 
 fn whole(input: impl Read) -> io::Result<Vec<u8>> {

@@ -28,7 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use maitre_fleet::State;
 use maitre_views::control::{ConfigText, LogLevel};
-use maitre_views::schema::{Shape, View};
+use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -48,7 +48,7 @@ use crate::server::ACCEPT_PAUSE;
 use crate::settings::Timeouts;
 use crate::tls::{self, Listener};
 use live::Live;
-use route::{Action, Found, Route};
+use route::{Action, Route, RouteMatch};
 
 /// Connections at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 128;
@@ -216,9 +216,9 @@ async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<
     }
     let (parts, body) = request.into_parts();
     let (route, part) = match route::find(&parts.method, parts.uri.path()) {
-        Found::Route(route, part) => (route, part),
-        Found::Methods(methods) => return Err(Wrong::Method(methods.join(", "))),
-        Found::Nothing => return Err(Wrong::Path),
+        RouteMatch::Route(route, part) => (route, part),
+        RouteMatch::Methods(methods) => return Err(Wrong::Method(methods.join(", "))),
+        RouteMatch::Nothing => return Err(Wrong::Path),
     };
     if route.action == Action::Live {
         let full = |_| Wrong::Conflict(format!("{STREAMS_MAX} streams are open already; close one"));
@@ -274,7 +274,7 @@ impl Call<'_> {
     }
 
     fn json<T: View + Serialize>(&self, view: &T) -> Bytes {
-        let name = |it: &Shape| it.object().map(|it| it.name);
+        let name = |it: &JsonShape| it.object().map(|it| it.name);
         debug_assert_eq!(name(self.route.gives), name(T::SHAPE), "the view of {}", self.route.path);
         // Views always serialize: their map keys are texts.
         Bytes::from(serde_json::to_vec(view).unwrap_or_default())

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_from_elsewhere() {
+    fn nothing_is_loaded_from_another_origin() {
         for file in ours() {
             let rest = text(file).replace(SVG_NAMESPACE, "");
             // An example in the text, not a link.

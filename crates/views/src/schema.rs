@@ -20,15 +20,15 @@ use std::collections::BTreeMap;
 
 /// The JSON of a type.
 #[derive(Clone, Copy, Debug)]
-pub enum Shape {
+pub enum JsonShape {
     Boolean,
     Integer,
     Number,
     Text,
-    Nullable(&'static Shape),
-    List(&'static Shape),
+    Nullable(&'static JsonShape),
+    List(&'static JsonShape),
     /// An object with any keys, and values of one shape.
-    Map(&'static Shape),
+    Map(&'static JsonShape),
     Object(&'static ObjectShape),
 }
 
@@ -46,21 +46,21 @@ pub struct ObjectShape {
 pub struct FieldShape {
     pub name: &'static str,
     pub doc: &'static str,
-    pub shape: &'static Shape,
+    pub shape: &'static JsonShape,
 }
 
 /// A type that the admin API sends or takes.
 pub trait View {
-    const SHAPE: &'static Shape;
+    const SHAPE: &'static JsonShape;
 }
 
-impl Shape {
+impl JsonShape {
     /// The object at the heart of this shape: itself, or what it lists or may lack.
     pub fn object(&self) -> Option<&'static ObjectShape> {
         match self {
-            Shape::Object(object) => Some(object),
-            Shape::Nullable(inner) | Shape::List(inner) | Shape::Map(inner) => inner.object(),
-            Shape::Boolean | Shape::Integer | Shape::Number | Shape::Text => None,
+            JsonShape::Object(object) => Some(object),
+            JsonShape::Nullable(inner) | JsonShape::List(inner) | JsonShape::Map(inner) => inner.object(),
+            JsonShape::Boolean | JsonShape::Integer | JsonShape::Number | JsonShape::Text => None,
         }
     }
 }
@@ -75,7 +75,7 @@ impl ObjectShape {
 macro_rules! shapes {
     ($($shape:ident: $($type:ty),*;)*) => {
         $($(impl View for $type {
-            const SHAPE: &'static Shape = &Shape::$shape;
+            const SHAPE: &'static JsonShape = &JsonShape::$shape;
         })*)*
     };
 }
@@ -88,15 +88,15 @@ shapes! {
 }
 
 impl<T: View> View for Option<T> {
-    const SHAPE: &'static Shape = &Shape::Nullable(T::SHAPE);
+    const SHAPE: &'static JsonShape = &JsonShape::Nullable(T::SHAPE);
 }
 
 impl<T: View> View for Vec<T> {
-    const SHAPE: &'static Shape = &Shape::List(T::SHAPE);
+    const SHAPE: &'static JsonShape = &JsonShape::List(T::SHAPE);
 }
 
 impl<K, T: View> View for BTreeMap<K, T> {
-    const SHAPE: &'static Shape = &Shape::Map(T::SHAPE);
+    const SHAPE: &'static JsonShape = &JsonShape::Map(T::SHAPE);
 }
 
 /// `Name { fields }`; `Name(part: Base) { fields }` also has the fields of `Base`, in its field `part`;
@@ -141,7 +141,7 @@ macro_rules! view {
         }
 
         impl $crate::schema::View for $name {
-            const SHAPE: &'static $crate::schema::Shape = &$crate::schema::Shape::Object(Self::OBJECT);
+            const SHAPE: &'static $crate::schema::JsonShape = &$crate::schema::JsonShape::Object(Self::OBJECT);
         }
 
         impl $name {

@@ -14,7 +14,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Sparkline, Widget as _};
 
-use super::model::{Sample, StreamState, TopState};
+use super::model::{SparkSample, StreamState, TopState};
 use crate::operator::decision::wrap;
 use crate::operator::format;
 use crate::operator::table::{Side, cells, cut};
@@ -178,7 +178,7 @@ fn sparks(state: &TopState, area: Rect, buffer: &mut Buffer) -> Rect {
 fn spark(
     state: &TopState,
     label: &str,
-    read: impl Fn(&Sample) -> Option<u64>,
+    read: impl Fn(&SparkSample) -> Option<u64>,
     area: Rect,
     buffer: &mut Buffer,
 ) -> Rect {

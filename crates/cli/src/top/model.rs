@@ -36,7 +36,7 @@ pub(super) struct TopState {
     pub(super) decisions: VecDeque<DecisionSummary>,
     /// Decisions that the last event left out.
     pub(super) skipped: u64,
-    pub(super) samples: VecDeque<Sample>,
+    pub(super) samples: VecDeque<SparkSample>,
     pub(super) stream: StreamState,
     /// When the last update came.
     updated: Duration,
@@ -51,7 +51,7 @@ pub(super) struct TopState {
 
 /// One second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct SparkSample {
     pub(super) at_ms: u64,
     pub(super) ttft_p50_ms: Option<f64>,
     pub(super) requests_per_s: f64,
@@ -125,7 +125,7 @@ pub(super) enum Update {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum TopKey {
     Letter(char),
     Up,
     Down,
@@ -206,37 +206,39 @@ impl TopState {
         self.overview.workers.iter().find(|it| it.id == id)
     }
 
-    pub(super) fn press(&mut self, key: Key) -> Option<Command> {
+    pub(super) fn press(&mut self, key: TopKey) -> Option<Command> {
         match (&mut self.dialog, key) {
-            (Dialog::Confirm(act), Key::Letter('y' | 'Y')) => {
+            (Dialog::Confirm(act), TopKey::Letter('y' | 'Y')) => {
                 let act = act.clone();
                 self.dialog = Dialog::None;
                 return Some(Command::Worker(act));
             }
-            (Dialog::Confirm(_), Key::Letter('n' | 'N' | 'q') | Key::Escape) => self.dialog = Dialog::None,
+            (Dialog::Confirm(_), TopKey::Letter('n' | 'N' | 'q') | TopKey::Escape) => {
+                self.dialog = Dialog::None
+            }
             // Only yes or no answers the question.
             (Dialog::Confirm(_), _) => {}
             (Dialog::None, key) => return self.press_screen(key),
-            (_, Key::Escape | Key::Enter | Key::Letter('q' | '?')) => self.dialog = Dialog::None,
+            (_, TopKey::Escape | TopKey::Enter | TopKey::Letter('q' | '?')) => self.dialog = Dialog::None,
             (_, key) => self.scrolled = self.scrolled.saturating_add_signed(steps(key)).min(SCROLL_MAX),
         }
         None
     }
 
-    fn press_screen(&mut self, key: Key) -> Option<Command> {
+    fn press_screen(&mut self, key: TopKey) -> Option<Command> {
         self.scrolled = 0;
         match (key, self.pane) {
-            (Key::Letter('q'), _) => return Some(Command::Quit),
-            (Key::Letter('?'), _) => self.dialog = Dialog::Help,
-            (Key::Tab, Pane::Workers) => self.pane = Pane::Decisions,
-            (Key::Tab, Pane::Decisions) => self.pane = Pane::Workers,
-            (Key::Letter('d'), Pane::Workers) => self.confirm(true),
-            (Key::Letter('r'), Pane::Workers) => self.confirm(false),
-            (Key::Enter, Pane::Workers) => {
+            (TopKey::Letter('q'), _) => return Some(Command::Quit),
+            (TopKey::Letter('?'), _) => self.dialog = Dialog::Help,
+            (TopKey::Tab, Pane::Workers) => self.pane = Pane::Decisions,
+            (TopKey::Tab, Pane::Decisions) => self.pane = Pane::Workers,
+            (TopKey::Letter('d'), Pane::Workers) => self.confirm(true),
+            (TopKey::Letter('r'), Pane::Workers) => self.confirm(false),
+            (TopKey::Enter, Pane::Workers) => {
                 let worker = self.worker().and_then(|it| self.overview.workers.get(it));
                 self.dialog = worker.map_or(Dialog::None, |it| Dialog::Worker(it.id));
             }
-            (Key::Enter, Pane::Decisions) => {
+            (TopKey::Enter, Pane::Decisions) => {
                 let number = self.decision().and_then(|it| self.newest(it))?;
                 self.dialog = Dialog::Decision(DecisionDialog::Awaited(number));
                 return Some(Command::Decision(number));
@@ -279,7 +281,7 @@ impl TopState {
     fn begin(&mut self, snapshot: RouterSnapshot) {
         let History { at_ms, ttft_p50_ms, requests_per_s, .. } = snapshot.history;
         let samples = at_ms.into_iter().zip(ttft_p50_ms).zip(requests_per_s);
-        let samples = samples.map(|((at_ms, ttft_p50_ms), requests_per_s)| Sample {
+        let samples = samples.map(|((at_ms, ttft_p50_ms), requests_per_s)| SparkSample {
             at_ms,
             ttft_p50_ms,
             requests_per_s,
@@ -295,7 +297,7 @@ impl TopState {
         let (now, at_ms) = (&overview.now, overview.at_ms);
         if self.samples.back().is_none_or(|it| it.at_ms < at_ms) {
             let (ttft_p50_ms, requests_per_s) = (now.ttft_p50_ms, now.requests_per_s);
-            self.samples.push_back(Sample { at_ms, ttft_p50_ms, requests_per_s });
+            self.samples.push_back(SparkSample { at_ms, ttft_p50_ms, requests_per_s });
         }
         let too_many = self.samples.len().saturating_sub(SAMPLES_MAX);
         self.samples.drain(..too_many);
@@ -316,12 +318,12 @@ impl TopState {
     }
 }
 
-fn steps(key: Key) -> isize {
+fn steps(key: TopKey) -> isize {
     match key {
-        Key::Up | Key::Letter('k') => -1,
-        Key::Down | Key::Letter('j') => 1,
-        Key::PageUp => -PAGE,
-        Key::PageDown => PAGE,
+        TopKey::Up | TopKey::Letter('k') => -1,
+        TopKey::Down | TopKey::Letter('j') => 1,
+        TopKey::PageUp => -PAGE,
+        TopKey::PageDown => PAGE,
         _ => 0,
     }
 }

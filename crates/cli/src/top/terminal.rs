@@ -1,7 +1,7 @@
-//! The terminal: taken whole, and given back however this ends.
+//! The terminal: switched to the full screen, and restored however `top` ends.
 //!
-//! Keys are read by a thread of their own, since a terminal cannot be waited for like a socket. It looks up often
-//! enough to end soon after nobody wants keys any more.
+//! A thread reads the keys, since a terminal cannot be polled like a socket. It checks ten times a second whether `top`
+//! has ended.
 
 use std::io;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::layout::Rect;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use super::model::Key;
+use super::model::TopKey;
 
-/// Between two looks at whether anybody still wants keys.
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two checks whether `top` has ended.
+const CHECK: Duration = Duration::from_millis(100);
 
-/// Keys on their way.
+/// Keys that wait for the loop.
 const KEYS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pressed {
-    Key(Key),
-    /// Ctrl-C, which raw mode hands us as a key.
+    Key(TopKey),
+    /// Ctrl-C, which is a key in raw mode.
     Interrupt,
     Resized,
 }
 
-/// The terminal while it is ours. Its drop gives it back; a panic does so before it is told.
+/// The terminal in raw mode. Its drop restores it; so does a panic, before its message is printed.
 pub(super) struct Terminal {
     screen: DefaultTerminal,
 }
 
 impl Terminal {
-    /// Takes it. Keys end when the terminal does.
+    /// Switches to raw mode. The keys end with the terminal.
     pub(super) fn take() -> io::Result<(Terminal, Receiver<Pressed>)> {
         let screen = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
-        let (tell, keys) = mpsc::channel(KEYS_MAX);
-        let reader = std::thread::Builder::new().name("keys".to_owned()).spawn(move || read(&tell));
-        // Nobody waits for it: it may be in the middle of a look, and holds nothing that must be given back.
+        let (sender, keys) = mpsc::channel(KEYS_MAX);
+        let reader = std::thread::Builder::new().name("keys".to_owned()).spawn(move || read(&sender));
+        // Not joined: it may be in the middle of a check, and holds nothing that must be released.
         drop(reader.inspect_err(|_| ratatui::restore())?);
         Ok((Terminal { screen }, keys))
     }
@@ -51,23 +51,23 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
+        // A closed terminal needs no restoring.
         let _ = self.screen.show_cursor();
         let _ = ratatui::try_restore();
     }
 }
 
-fn read(tell: &Sender<Pressed>) {
-    while !tell.is_closed() {
-        let event = match event::poll(LOOK) {
+fn read(keys: &Sender<Pressed>) {
+    while !keys.is_closed() {
+        let event = match event::poll(CHECK) {
             Ok(false) => continue,
             Ok(true) => event::read(),
             Err(error) => Err(error),
         };
-        // Without a terminal there are no keys; the loop ends when it learns that.
+        // Without a terminal there are no keys; dropping the sender ends the loop.
         let Ok(event) = event else { return };
         if let Some(pressed) = meant(&event)
-            && tell.blocking_send(pressed).is_err()
+            && keys.blocking_send(pressed).is_err()
         {
             return;
         }
@@ -87,14 +87,14 @@ fn key_meant(key: &KeyEvent) -> Option<Pressed> {
     let key = match key.code {
         KeyCode::Char('c') if is_control => return Some(Pressed::Interrupt),
         KeyCode::Char('l') if is_control => return Some(Pressed::Resized),
-        KeyCode::Char(letter) if !is_control => Key::Letter(letter),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Tab | KeyCode::BackTab => Key::Tab,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
+        KeyCode::Char(letter) if !is_control => TopKey::Letter(letter),
+        KeyCode::Up => TopKey::Up,
+        KeyCode::Down => TopKey::Down,
+        KeyCode::PageUp => TopKey::PageUp,
+        KeyCode::PageDown => TopKey::PageDown,
+        KeyCode::Tab | KeyCode::BackTab => TopKey::Tab,
+        KeyCode::Enter => TopKey::Enter,
+        KeyCode::Esc => TopKey::Escape,
         _ => return None,
     };
     Some(Pressed::Key(key))
@@ -105,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_mean_what_the_help_says() {
+    fn keys_are_those_of_the_help() {
         let key = |code, modifiers| meant(&Event::Key(KeyEvent::new(code, modifiers)));
         let none = KeyModifiers::NONE;
-        assert_eq!(key(KeyCode::Char('q'), none), Some(Pressed::Key(Key::Letter('q'))));
+        assert_eq!(key(KeyCode::Char('q'), none), Some(Pressed::Key(TopKey::Letter('q'))));
         assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Pressed::Interrupt));
-        assert_eq!(key(KeyCode::Char('c'), none), Some(Pressed::Key(Key::Letter('c'))));
-        assert_eq!(key(KeyCode::Char('d'), KeyModifiers::CONTROL), None, "Ctrl-D drains nobody");
-        assert_eq!(key(KeyCode::Down, none), Some(Pressed::Key(Key::Down)));
+        assert_eq!(key(KeyCode::Char('c'), none), Some(Pressed::Key(TopKey::Letter('c'))));
+        assert_eq!(key(KeyCode::Char('d'), KeyModifiers::CONTROL), None, "Ctrl-D drains no worker");
+        assert_eq!(key(KeyCode::Down, none), Some(Pressed::Key(TopKey::Down)));
         assert_eq!(meant(&Event::Resize(80, 24)), Some(Pressed::Resized));
         let released = KeyEvent::new_with_kind(KeyCode::Enter, none, KeyEventKind::Release);
         assert_eq!(meant(&Event::Key(released)), None, "once, not twice");

@@ -1,12 +1,11 @@
-// A browser with the page in it, and a small runner of tests that sums up in the words of `cargo test`.
+// A browser with the page in it, and a test runner that reports as `cargo test` does.
 //
-// Whatever the browser complains about, and whatever it asks of any other host, is written down: each test ends with
-// having none of either.
+// Errors in the browser's console and requests to other hosts are recorded; each test must end with none.
 
 import { mkdirSync } from "node:fs";
 import { chromium } from "playwright-core";
 
-// Nothing here may take longer.
+// The limit of every wait.
 export const PATIENCE_MS = 60_000;
 
 const SHOTS = process.env.PAGE_SHOTS ?? "shots";
@@ -21,7 +20,7 @@ export async function launch() {
   });
 }
 
-/** A new page of its own storage; `complaints` is filled as it goes. */
+/** A new page with its own storage; `complaints` collects errors. */
 export async function visit(browser, url, { scheme = "light", size = WIDE, motion = "reduce", allow = [] } = {}) {
   const context = await browser.newContext({ viewport: size, colorScheme: scheme, reducedMotion: motion, isMobile: size === PHONE, hasTouch: size === PHONE });
   const page = await context.newPage();
@@ -31,7 +30,7 @@ export async function visit(browser, url, { scheme = "light", size = WIDE, motio
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) complain(message.text()); });
   page.on("pageerror", (error) => complain(`uncaught: ${error.stack}`));
   page.on("request", (request) => {
-    if (new URL(request.url()).origin !== new URL(url).origin) complain(`asked elsewhere: ${request.url()}`);
+    if (new URL(request.url()).origin !== new URL(url).origin) complain(`request to another host: ${request.url()}`);
   });
   await page.goto(url);
   return { page, context, complaints, close: () => context.close() };
@@ -39,12 +38,12 @@ export async function visit(browser, url, { scheme = "light", size = WIDE, motio
 
 export async function shoot(page, name, whole = true) {
   mkdirSync(SHOTS, { recursive: true });
-  // What sticks to the window would be painted in the middle of the page.
+  // Sticky elements would be painted in the middle of the page.
   if (whole) await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: `${SHOTS}/${name}.png`, fullPage: whole });
 }
 
-/** Waits until `look` gives something true, and returns it; says what it was waiting for otherwise. */
+/** Waits until `look` returns something true, and returns it; fails with the description otherwise. */
 export async function until(what, look) {
   const deadline = Date.now() + PATIENCE_MS;
   for (;;) {
@@ -60,7 +59,7 @@ export function overflow(page) {
   return page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
 }
 
-/** Runs `[name, test]` one after the other; the process ends with 1 if one fails or there are none. */
+/** Runs `[name, test]` in order; the process ends with 1 if one fails or there are none. */
 export async function run(tests) {
   const only = process.argv[2] ?? "";
   const chosen = tests.filter(([name]) => name.includes(only));

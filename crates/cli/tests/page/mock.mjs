@@ -20,7 +20,7 @@ export class Mock {
     const mock = new Mock();
     Object.assign(mock, { router, key, port, streams: new Set(), asked: [] });
     await mock.listen();
-    mock.timer = setInterval(() => mock.tell(), period_ms);
+    mock.timer = setInterval(() => mock.update(), period_ms);
     return mock;
   }
 
@@ -38,7 +38,7 @@ export class Mock {
     });
   }
 
-  /** Gone, with every connection; `listen` brings it back at the same address. */
+  /** Stops, and closes every connection; `listen` starts it again at the same address. */
   vanish() {
     this.server.closeAllConnections();
     return new Promise((resolve) => { this.server.close(resolve); });
@@ -50,7 +50,7 @@ export class Mock {
   }
 
   /** Moves the router on and sends the events. */
-  tell() {
+  update() {
     const changed = this.router.pass(3);
     for (const stream of this.streams) {
       send(stream, "overview", this.router.overview());

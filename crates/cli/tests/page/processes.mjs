@@ -1,11 +1,11 @@
-// The binary as processes on loopback: what they say on stderr, what they answer, and their end with the test.
+// The binary as processes on loopback, which end with the test.
 //
 // The binary is the one named by the environment variable MAITRE.
 
 import { spawn } from "node:child_process";
 import { PATIENCE_MS, until } from "./browser.mjs";
 
-// Of the router that prints none, since nobody sits at it.
+// For a router started without a terminal, which prints no key.
 const KEY = "a-key-for-this-test-only";
 
 const running = new Set();
@@ -21,7 +21,7 @@ export class Program {
         this.isOver = true;
         resolve();
       });
-      // It could not even be started.
+      // It could not be started.
       this.process.once("error", (error) => {
         this.said += String(error);
         this.isOver = true;
@@ -32,7 +32,7 @@ export class Program {
     running.add(this);
   }
 
-  /** The first place where it says this, as a match. */
+  /** The first match in its output. */
   async untilSays(pattern) {
     try {
       return await until(`it says ${pattern}`, () => {
@@ -56,16 +56,16 @@ export async function endAll() {
   await Promise.all([...running].map((it) => it.end()));
 }
 
-/** A program with a page: where it is, and its key. */
+/** A router's process, its page and its key. */
 export class TestRouter {
-  /** Engines, a router or more, and traffic, for forty seconds at most. It is the first router's. */
+  /** A demo for at most forty seconds: engines, routers and traffic. The page is that of the first router. */
   static async demo(...flags) {
     const program = new Program(["demo", "--headless", "--seconds", "40", "--engines", "4", "--json", ...flags]);
     const [page, url, key] = await program.untilSays(/(http:\/\/127\.0\.0\.1:\d+\/)#key=(\S+)/);
     return Object.assign(new TestRouter(), { program, url, key, page });
   }
 
-  /** A router in front of engines that nobody but the test sends requests to. */
+  /** A router whose only traffic is the test's. */
   static async quiet(engines, ...flags) {
     const hosts = Array.from({ length: engines }, () => new Program(["engine", "--listen", "127.0.0.1:0", "--speedup", "4"]));
     const urls = await Promise.all(hosts.map(async (it) => (await it.untilSays(/engine 0: (\S+)/))[1]));
@@ -85,7 +85,7 @@ export class TestRouter {
     return answer.json();
   }
 
-  /** The raw answer, with these headers only. */
+  /** The response, with these headers only. */
   ask(method, path, headers = {}, body = undefined) {
     return fetch(`${this.url}admin/v1/${path}`, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS) });
   }

@@ -12,7 +12,7 @@ const POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 const REFUSED = /status of 4\d\d/;
 const BROKEN = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY_RESPONSE|network error|Failed to load/;
 
-// Terms are told in full; what is shown of them has one decimal.
+// The page rounds terms to one decimal.
 const NEAR_MS = 0.06;
 
 const browser = await launch();
@@ -67,7 +67,7 @@ const tests = {
     const router = await TestRouter.demo("--routers", "3");
     await shown(router, async (page) => {
       await says(page, "#routers-sum", /^3 live · via mesh · sends [\d.]+.k?B\/s, receives [\d.]+.k?B\/s/);
-      await until("all of them have served somebody", async () => (await router.api("GET", "overview")).cluster.routers.every((it) => it.served > 0));
+      await until("each of them has served a request", async () => (await router.api("GET", "overview")).cluster.routers.every((it) => it.served > 0));
       const names = await page.$$eval("#routers tbody tr", (all) => all.map((it) => it.dataset.router));
       assert.deepEqual(names, ["router-1", "router-2", "router-3"]);
       await says(page, "tr[data-router=router-1]", /this one/);

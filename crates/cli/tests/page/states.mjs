@@ -161,7 +161,7 @@ const tests = {
         await says(page, "tr[data-router=router-1]", /● live\s[^]*33.%[^]*\d+.ms ago/);
         // Without further updates the numbers can be compared exactly.
         clearInterval(mock.timer);
-        mock.tell();
+        mock.update();
         const busy = mock.router.workers.find((it) => it.other_routers.requests > 0);
         const cell = `tr[data-worker="${busy.id}"] td:nth-child(4)`;
         await says(page, cell, new RegExp(`^(Requests\\s+)?${busy.requests - busy.other_routers.requests} \\+ ${busy.other_routers.requests} of 40`));
@@ -270,8 +270,8 @@ const tests = {
       await opened(page);
       const wanted = (await numbers(page))[2];
       assert.equal(page.url(), `${mock.url}#decision=${wanted}`);
-      const told = mock.router.decisions.find((it) => it.number === wanted);
-      for (const candidate of told.candidates) {
+      const expected = mock.router.decisions.find((it) => it.number === wanted);
+      for (const candidate of expected.candidates) {
         const cells = await page.$$eval(`.prices tr[data-candidate="${candidate.worker}"] [data-term]`, (all) => all.map((it) => [it.dataset.term, it.textContent]));
         const terms = cells.filter(([term]) => !["sum", "price"].includes(term)).map(([, it]) => number(it));
         const price = number(cells.find(([term]) => term === "price")[1]);
@@ -280,8 +280,8 @@ const tests = {
         assert.ok(Math.abs(price - candidate.price_ms) < 0.06, `${price} is not ${candidate.price_ms}`);
       }
       const parts = await page.locator(`.bars li.chosen .stack i`).count();
-      assert.equal(parts, Object.values(told.candidates.find((it) => it.chosen).terms_ms).filter((it) => it > 0).length);
-      assert.match(await text(page, ".because"), new RegExp(`[Ww]orker ${told.worker} `));
+      assert.equal(parts, Object.values(expected.candidates.find((it) => it.chosen).terms_ms).filter((it) => it > 0).length);
+      assert.match(await text(page, ".because"), new RegExp(`[Ww]orker ${expected.worker} `));
       await says(page, "#sheet-body", /round-robin would have picked/);
     });
   },
@@ -290,11 +290,11 @@ const tests = {
     await shown({}, async (page, mock) => {
       clearInterval(mock.timer);
       await live(page);
-      mock.tell();
+      mock.update();
       await rows(page).first().getByText("in flight").waitFor();
       await rows(page).first().click();
       await says(page, "#sheet-body", /The first token is expected after/);
-      mock.tell();
+      mock.update();
       await says(page, "#sheet-body", /The first token was expected after .* and came after/);
     });
   },

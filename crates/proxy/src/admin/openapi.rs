@@ -1,7 +1,7 @@
 //! The admin API as an OpenAPI document, from the table of routes and the shapes of the views.
 
 use maitre_views::error::ErrorBody;
-use maitre_views::schema::{FieldShape, ObjectShape, Shape, View as _};
+use maitre_views::schema::{FieldShape, JsonShape, ObjectShape, View as _};
 use serde_json::{Map, Value, json};
 
 use super::route::{Action, ROUTES, Route};
@@ -63,7 +63,8 @@ fn path_parameter(route: &Route) -> Option<Value> {
 /// Every object that a route takes or gives, and what those are made of.
 pub(crate) fn objects() -> Vec<&'static ObjectShape> {
     let named = ROUTES.iter().flat_map(|it| it.takes.into_iter().chain([it.gives]));
-    let mut pending: Vec<&ObjectShape> = named.chain([ErrorBody::SHAPE]).filter_map(Shape::object).collect();
+    let mut pending: Vec<&ObjectShape> =
+        named.chain([ErrorBody::SHAPE]).filter_map(JsonShape::object).collect();
     let mut found: Vec<&ObjectShape> = Vec::new();
     while let Some(object) = pending.pop() {
         if !found.iter().any(|it| (it.name, it.doc) == (object.name, object.doc)) {
@@ -83,8 +84,8 @@ fn object(object: &ObjectShape) -> Value {
         object.fields.iter().map(|it| (it.name.to_owned(), property(it))).collect();
     // The router sends every field. Of a request, one that may be null may be missing too.
     let is_request =
-        ROUTES.iter().filter_map(|it| it.takes.and_then(Shape::object)).any(|it| it.name == object.name);
-    let is_optional = |it: &FieldShape| is_request && matches!(it.shape, Shape::Nullable(_));
+        ROUTES.iter().filter_map(|it| it.takes.and_then(JsonShape::object)).any(|it| it.name == object.name);
+    let is_optional = |it: &FieldShape| is_request && matches!(it.shape, JsonShape::Nullable(_));
     let required: Vec<&str> = object.fields.iter().filter(|it| !is_optional(it)).map(|it| it.name).collect();
     let mut schema = json!({ "type": "object", "description": object.doc.trim(), "properties": properties });
     schema["required"] = json!(required);
@@ -102,16 +103,16 @@ fn property(field: &FieldShape) -> Value {
     schema
 }
 
-fn schema(shape: &Shape) -> Value {
+fn schema(shape: &JsonShape) -> Value {
     match shape {
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Integer => json!({ "type": "integer" }),
-        Shape::Number => json!({ "type": "number" }),
-        Shape::Text => json!({ "type": "string" }),
-        Shape::Nullable(inner) => json!({ "anyOf": [schema(inner), { "type": "null" }] }),
-        Shape::List(inner) => json!({ "type": "array", "items": schema(inner) }),
-        Shape::Map(inner) => json!({ "type": "object", "additionalProperties": schema(inner) }),
-        Shape::Object(object) => reference(object),
+        JsonShape::Boolean => json!({ "type": "boolean" }),
+        JsonShape::Integer => json!({ "type": "integer" }),
+        JsonShape::Number => json!({ "type": "number" }),
+        JsonShape::Text => json!({ "type": "string" }),
+        JsonShape::Nullable(inner) => json!({ "anyOf": [schema(inner), { "type": "null" }] }),
+        JsonShape::List(inner) => json!({ "type": "array", "items": schema(inner) }),
+        JsonShape::Map(inner) => json!({ "type": "object", "additionalProperties": schema(inner) }),
+        JsonShape::Object(object) => reference(object),
     }
 }
 

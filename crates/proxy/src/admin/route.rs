@@ -9,7 +9,7 @@ use maitre_views::control::{
 };
 use maitre_views::decision::{ClientRequest, DecisionDetail, DecisionList};
 use maitre_views::overview::{History, LiveEvents, Overview};
-use maitre_views::schema::{Shape, View as _};
+use maitre_views::schema::{JsonShape, View as _};
 use maitre_views::worker::{WorkerList, WorkerView};
 
 /// What a route does.
@@ -51,17 +51,17 @@ pub(crate) struct Route {
     /// Query parameters: name, and what it is.
     pub(crate) query: &'static [(&'static str, &'static str)],
     /// The body it takes.
-    pub(crate) takes: Option<&'static Shape>,
+    pub(crate) takes: Option<&'static JsonShape>,
     /// The body it answers with.
-    pub(crate) gives: &'static Shape,
+    pub(crate) gives: &'static JsonShape,
 }
 
-const fn route(method: Method, path: &'static str, action: Action, gives: &'static Shape) -> Route {
+const fn route(method: Method, path: &'static str, action: Action, gives: &'static JsonShape) -> Route {
     Route { method, path, action, doc: "", query: &[], takes: None, gives }
 }
 
 impl Route {
-    const fn takes(mut self, shape: &'static Shape) -> Route {
+    const fn takes(mut self, shape: &'static JsonShape) -> Route {
         self.takes = Some(shape);
         self
     }
@@ -142,7 +142,7 @@ pub(crate) static ROUTES: &[Route] = &[
 
 /// What a path and a method name.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum RouteMatch<'a> {
     /// With the part of the path in its braces.
     Route(&'static Route, &'a str),
     /// The path has only these methods.
@@ -150,13 +150,13 @@ pub(crate) enum Found<'a> {
     Nothing,
 }
 
-pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
+pub(crate) fn find<'a>(method: &Method, path: &'a str) -> RouteMatch<'a> {
     let matching: Vec<(&Route, &str)> =
         ROUTES.iter().filter_map(|route| Some((route, matches(route.path, path)?))).collect();
     match matching.iter().find(|(route, _)| route.method == method) {
-        Some(&(route, part)) => Found::Route(route, part),
-        None if matching.is_empty() => Found::Nothing,
-        None => Found::Methods(matching.iter().map(|(route, _)| route.method.as_str()).collect()),
+        Some(&(route, part)) => RouteMatch::Route(route, part),
+        None if matching.is_empty() => RouteMatch::Nothing,
+        None => RouteMatch::Methods(matching.iter().map(|(route, _)| route.method.as_str()).collect()),
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
     #[track_caller]
     fn check(method: Method, path: &str, expected: Option<(Action, &str)>) {
         let found = match find(&method, path) {
-            Found::Route(route, part) => Some((route.action, part)),
-            Found::Methods(_) | Found::Nothing => None,
+            RouteMatch::Route(route, part) => Some((route.action, part)),
+            RouteMatch::Methods(_) | RouteMatch::Nothing => None,
         };
         assert_eq!(found, expected, "{method} {path}");
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_wrong_method_gets_the_list_of_right_ones() {
-        let Found::Methods(methods) = find(&Method::PATCH, "/admin/v1/workers/7") else { panic!() };
+        let RouteMatch::Methods(methods) = find(&Method::PATCH, "/admin/v1/workers/7") else { panic!() };
         assert_eq!(methods, ["GET", "DELETE"]);
     }
 

@@ -21,7 +21,7 @@ const CHARTS = [
   { title: "Answer tokens a second", say: format.short, axis: format.short, wholes: true, series: [["", "answer_tokens_per_s", "--c1"]] },
   { title: "Prompt tokens a second", say: format.short, axis: format.short, wholes: true, series: [["", "prompt_tokens_per_s", "--c1"]] },
   { title: "Hit ratio", say: format.percent, axis: format.percent, top: 1, series: [["", "hit_ratio", "--c1"]] },
-  { title: "Waiting", say: format.count, axis: format.count, wholes: true, byClass: true, series: [] },
+  { title: "Queue", say: format.count, axis: format.count, wholes: true, byClass: true, series: [] },
 ];
 
 const COLOURS = ["--c2", "--c1", "--c3", "--c4", "--c5", "--c6"];

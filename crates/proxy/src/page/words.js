@@ -87,9 +87,9 @@ export const TERMS = [
 /** When a worker could start with a request. */
 export const CAN_START = {
   now: "now",
-  later: "when it has room",
-  disturbs: "would delay more urgent requests",
-  "too-late": "after the deadline",
+  later: "later",
+  disturbs: "delays others",
+  "too-late": "too late",
 };
 
 const OUTCOME = {

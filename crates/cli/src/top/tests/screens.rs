@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::model::{Key, TopState, Update};
+use super::super::model::{TopKey, TopState, Update};
 use super::super::{draw, printed};
 use super::{SECOND, clustered, decision, snapshot, state};
 use maitre_views::decision::DecisionDetail;
@@ -66,8 +66,8 @@ fn a_lost_router_is_shown_with_the_age_of_the_data() {
 #[test]
 fn a_decision_opens_over_the_screen_with_its_candidates() {
     let mut state = state();
-    state.press(Key::Tab);
-    state.press(Key::Enter);
+    state.press(TopKey::Tab);
+    state.press(TopKey::Enter);
     let mut whole = decision(2);
     whole["candidates_total"] = 2.into();
     whole["candidates"] = serde_json::json!([
@@ -87,7 +87,7 @@ fn a_decision_opens_over_the_screen_with_its_candidates() {
 #[test]
 fn a_worker_opens_over_the_screen_with_everything_known() {
     let mut state = state();
-    state.press(Key::Enter);
+    state.press(TopKey::Enter);
     check!(screen(&state, SECOND, 80, 24), "worker.txt");
 }
 
@@ -97,7 +97,7 @@ fn other_routers_have_a_line_and_cluster_errors_one_at_the_top() {
     snapshot.overview = serde_json::from_value(clustered()).unwrap();
     let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
     check!(screen(&state, SECOND, 100, 24), "routers.txt");
-    state.press(Key::Enter);
+    state.press(TopKey::Enter);
     let shown = screen(&state, SECOND, 120, 24);
     assert!(
         shown.contains("other routers promised: 2 requests, 700 prefill tokens, 480 decode tokens"),
@@ -113,7 +113,7 @@ fn other_routers_have_a_line_and_cluster_errors_one_at_the_top() {
     let mut snapshot = super::snapshot();
     snapshot.overview = serde_json::from_value(alone).unwrap();
     let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
-    state.press(Key::Enter);
+    state.press(TopKey::Enter);
     let shown = screen(&state, SECOND, 120, 24) + &printed(&mut state);
     assert!(!shown.contains("routers") && !shown.contains("others"), "{shown}");
 }
@@ -121,7 +121,7 @@ fn other_routers_have_a_line_and_cluster_errors_one_at_the_top() {
 #[test]
 fn draining_a_worker_asks_with_its_name_first() {
     let mut state = state();
-    state.press(Key::Letter('d'));
+    state.press(TopKey::Letter('d'));
     let shown = screen(&state, SECOND, 80, 24);
     assert!(shown.contains("drain http://127.0.0.1:9001? It gets no new requests then. y / n"), "{shown}");
 }
@@ -129,11 +129,11 @@ fn draining_a_worker_asks_with_its_name_first() {
 #[test]
 fn a_dialog_that_does_not_fit_scrolls() {
     let mut state = state();
-    state.press(Key::Letter('?'));
+    state.press(TopKey::Letter('?'));
     let last = "predicted";
     let shown = screen(&state, SECOND, 40, 14);
     assert!(shown.contains("quit") && shown.contains("j/k: more") && !shown.contains(last), "{shown}");
-    (0..9).for_each(|_| drop(state.press(Key::PageDown)));
+    (0..9).for_each(|_| drop(state.press(TopKey::PageDown)));
     let shown = screen(&state, SECOND, 40, 14);
     assert!(!shown.contains("quit") && shown.contains(last), "{shown}");
     assert!(!screen(&state, SECOND, 100, 24).contains("j/k: more"), "it fits");
@@ -175,11 +175,11 @@ fn names_cannot_act_on_the_terminal() {
         assert!(!shown.contains('\u{202e}') && shown.contains("owned"), "{shown:?}");
     };
     harmless(&state);
-    state.press(Key::Enter);
+    state.press(TopKey::Enter);
     harmless(&state);
-    state.press(Key::Escape);
-    state.press(Key::Tab);
-    state.press(Key::Enter);
+    state.press(TopKey::Escape);
+    state.press(TopKey::Tab);
+    state.press(TopKey::Enter);
     state.apply(Update::Decision(Ok(Box::new(named))), SECOND);
     harmless(&state);
 }
@@ -204,7 +204,9 @@ fn no_size_is_too_small_and_no_number_too_large() {
     odd.overview = serde_json::from_value(overview).unwrap();
     let states = [state(), TopState::default(), TopState::new("", odd)];
     for mut state in states {
-        for key in [Key::Letter('?'), Key::Escape, Key::Enter, Key::Escape, Key::Tab, Key::Enter] {
+        for key in
+            [TopKey::Letter('?'), TopKey::Escape, TopKey::Enter, TopKey::Escape, TopKey::Tab, TopKey::Enter]
+        {
             state.press(key);
             for (width, height) in [(0, 0), (1, 1), (2, 30), (30, 2), (7, 7), (39, 12), (80, 24), (300, 80)] {
                 let shown = screen(&state, SECOND, width, height);
@@ -220,9 +222,9 @@ fn the_selected_row_is_always_in_sight() {
     let numbers = (1..=50).map(|it| serde_json::from_value(decision(it)).unwrap());
     snapshot.decisions = numbers.collect();
     let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
-    state.press(Key::Tab);
+    state.press(TopKey::Tab);
     for place in 1..50 {
-        state.press(Key::Down);
+        state.press(TopKey::Down);
         let marked = screen(&state, SECOND, 80, 24).lines().filter(|it| it.starts_with("> ")).count();
         assert_eq!(marked, 1, "after {place}");
     }

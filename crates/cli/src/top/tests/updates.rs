@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::model::{
-    Command, DECISIONS_MAX, DecisionDialog, Dialog, Key, Pane, RouterSnapshot, StreamState, TopState, Update,
-    WorkerAction,
+    Command, DECISIONS_MAX, DecisionDialog, Dialog, Pane, RouterSnapshot, StreamState, TopKey, TopState,
+    Update, WorkerAction,
 };
 use super::{SECOND, decision, snapshot, state};
 use maitre_views::decision::DecisionEvent;
@@ -26,7 +26,7 @@ fn lost() -> Update {
     Update::Lost(Trouble::Lost("connect to http://a: refused".to_owned()), 4 * SECOND)
 }
 
-fn press(state: &mut TopState, keys: &[Key]) -> Option<Command> {
+fn press(state: &mut TopState, keys: &[TopKey]) -> Option<Command> {
     keys.iter().map(|&it| state.press(it)).last().flatten()
 }
 
@@ -90,14 +90,21 @@ fn no_worker_is_drained_without_a_confirmation() {
     let url = "http://worker-with-a-long-name.example:9002".to_owned();
     let action = |drain| WorkerAction { worker: 3, url: url.clone(), drain };
     let mut state = state();
-    assert_eq!(press(&mut state, &[Key::Letter('j'), Key::Letter('d')]), None);
+    assert_eq!(press(&mut state, &[TopKey::Letter('j'), TopKey::Letter('d')]), None);
     assert!(matches!(&state.dialog, Dialog::Confirm(asked) if *asked == action(true)));
-    assert_eq!(press(&mut state, &[Key::Letter('j'), Key::Enter, Key::Tab]), None, "neither yes nor no");
-    assert_eq!(press(&mut state, &[Key::Letter('n'), Key::Letter('y')]), None);
-    assert_eq!(press(&mut state, &[Key::Letter('d'), Key::Letter('y')]), Some(Command::Worker(action(true))));
+    assert_eq!(
+        press(&mut state, &[TopKey::Letter('j'), TopKey::Enter, TopKey::Tab]),
+        None,
+        "neither yes nor no"
+    );
+    assert_eq!(press(&mut state, &[TopKey::Letter('n'), TopKey::Letter('y')]), None);
+    assert_eq!(
+        press(&mut state, &[TopKey::Letter('d'), TopKey::Letter('y')]),
+        Some(Command::Worker(action(true)))
+    );
     assert!(matches!(state.dialog, Dialog::None));
     assert_eq!(
-        press(&mut state, &[Key::Letter('r'), Key::Letter('y')]),
+        press(&mut state, &[TopKey::Letter('r'), TopKey::Letter('y')]),
         Some(Command::Worker(action(false)))
     );
     assert!(state.apply(Update::Acted(action(true), Ok(())), SECOND));
@@ -108,15 +115,19 @@ fn no_worker_is_drained_without_a_confirmation() {
     assert_eq!(state.notice(60 * SECOND), None);
     state.apply(Update::Acted(action(false), Err(Trouble::refused("read-only"))), SECOND);
     assert_eq!(state.notice(SECOND), Some(format!("could not resume {url}: read-only").as_str()));
-    assert_eq!(press(&mut state, &[Key::Tab, Key::Letter('d'), Key::Letter('y')]), None, "among decisions");
+    assert_eq!(
+        press(&mut state, &[TopKey::Tab, TopKey::Letter('d'), TopKey::Letter('y')]),
+        None,
+        "among decisions"
+    );
 }
 
 #[test]
 fn a_selection_stays_on_its_row_while_the_list_moves() {
     let mut state = state();
-    press(&mut state, &[Key::Letter('k'), Key::Down, Key::PageDown]);
+    press(&mut state, &[TopKey::Letter('k'), TopKey::Down, TopKey::PageDown]);
     assert_eq!(state.worker(), Some(1), "no further than the last");
-    press(&mut state, &[Key::Tab, Key::Letter('j')]);
+    press(&mut state, &[TopKey::Tab, TopKey::Letter('j')]);
     assert_eq!((state.pane, state.decision()), (Pane::Decisions, Some(1)));
     state.apply(decided(&[3, 4]), SECOND);
     assert_eq!(state.decision(), Some(3), "the same one, further down");
@@ -126,7 +137,10 @@ fn a_selection_stays_on_its_row_while_the_list_moves() {
     assert_eq!(state.worker(), Some(0), "the selected one is gone");
     let mut empty = TopState::default();
     assert_eq!(
-        press(&mut empty, &[Key::Down, Key::Enter, Key::Letter('d'), Key::Tab, Key::Up, Key::Enter]),
+        press(
+            &mut empty,
+            &[TopKey::Down, TopKey::Enter, TopKey::Letter('d'), TopKey::Tab, TopKey::Up, TopKey::Enter]
+        ),
         None
     );
     assert!(matches!(empty.dialog, Dialog::None), "there is nothing to open");
@@ -136,21 +150,21 @@ fn a_selection_stays_on_its_row_while_the_list_moves() {
 fn a_decision_is_loaded_and_shown_if_its_dialog_is_still_open() {
     let whole = |number| serde_json::from_value(decision(number)).map(Box::new).unwrap();
     let mut state = state();
-    assert_eq!(press(&mut state, &[Key::Tab, Key::Enter]), Some(Command::Decision(2)));
+    assert_eq!(press(&mut state, &[TopKey::Tab, TopKey::Enter]), Some(Command::Decision(2)));
     state.apply(Update::Decision(Ok(whole(1))), SECOND);
     assert!(matches!(state.dialog, Dialog::Decision(DecisionDialog::Awaited(2))), "that was another one");
     state.apply(Update::Decision(Ok(whole(2))), SECOND);
     assert!(
         matches!(&state.dialog, Dialog::Decision(DecisionDialog::Shown(it)) if it.summary.number == Some(2))
     );
-    press(&mut state, &[Key::Down, Key::PageDown, Key::Up]);
+    press(&mut state, &[TopKey::Down, TopKey::PageDown, TopKey::Up]);
     assert_eq!(state.scrolled, 10);
-    press(&mut state, &[Key::Escape]);
+    press(&mut state, &[TopKey::Escape]);
     state.apply(Update::Decision(Ok(whole(2))), SECOND);
     assert!(matches!(state.dialog, Dialog::None), "it was closed");
-    press(&mut state, &[Key::Enter]);
+    press(&mut state, &[TopKey::Enter]);
     state.apply(Update::Decision(Err(Trouble::refused("forgotten"))), SECOND);
     assert!(matches!(state.dialog, Dialog::Decision(DecisionDialog::Failed(_))));
-    assert_eq!(press(&mut state, &[Key::Letter('q')]), None, "closes it");
-    assert_eq!(press(&mut state, &[Key::Letter('q')]), Some(Command::Quit));
+    assert_eq!(press(&mut state, &[TopKey::Letter('q')]), None, "closes it");
+    assert_eq!(press(&mut state, &[TopKey::Letter('q')]), Some(Command::Quit));
 }
