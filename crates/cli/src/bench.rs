@@ -29,7 +29,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::HeaderValue;
 use maitre_config::environment::BENCH_KEY;
-use maitre_config::form;
+use maitre_config::form::{Form as _, Ratio, Time};
 use maitre_console::dial;
 use maitre_console::out;
 use maitre_net::address::Address;
@@ -111,10 +111,10 @@ pub fn command() -> Command {
     let switch = |name: &'static str, help: &'static str| text(name, "", help).action(ArgAction::SetTrue);
     let duration = |name: &'static str, help: &'static str| {
         let range = Duration::from_millis(1)..=TIMEOUT_MAX;
-        text(name, "DURATION", help).value_parser(move |it: &str| form::duration(it, &range))
+        text(name, "DURATION", help).value_parser(move |it: &str| Time(range.clone()).read(it))
     };
     let number = |name: &'static str, help: &'static str| {
-        text(name, "X", help).value_parser(|it: &str| form::ratio(it, &(0.001..=1e6)))
+        text(name, "X", help).value_parser(|it: &str| Ratio(0.001..=1e6).read(it))
     };
     Command::new("bench").about("Play a trace in real time against an OpenAI endpoint").args([
         text("url", "URL", "The endpoint, as in http://127.0.0.1:8080 or https://router.internal")

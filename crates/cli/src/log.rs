@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use maitre_config::{self as config, Format, Log};
+use maitre_config::{self as config, Log, LogFormat};
 
 #[derive(Clone)]
 pub(crate) struct Handle {
@@ -23,8 +23,8 @@ pub(crate) fn start(log: &Log) -> anyhow::Result<Handle> {
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
     match log.format {
-        Format::Text => registry.with(lines).init(),
-        Format::Json => registry.with(lines.json().flatten_event(true)).init(),
+        LogFormat::Text => registry.with(lines).init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
     }
     Ok(Handle { filter: handle, level: Arc::new(Mutex::new(log.level.clone())) })
 }

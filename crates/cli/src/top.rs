@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches};
-use maitre_config::form;
+use maitre_config::form::{Form as _, Time};
 use maitre_console::clock::Stopwatch;
 use maitre_console::out;
 use maitre_views::worker::WorkerView;
@@ -66,7 +66,7 @@ pub fn command() -> clap::Command {
                 .long("interval")
                 .value_name("DURATION")
                 .default_value("1s")
-                .value_parser(|it: &str| form::duration(it, &INTERVALS))
+                .value_parser(|it: &str| Time(INTERVALS).read(it))
                 .help("Time between two screens, from 100ms to 1m"),
         ])
 }

@@ -1,28 +1,27 @@
 //! The environment: one variable for each knob, and `MAITRE_CONFIG`.
 //!
-//! A variable that begins with `MAITRE_` and is not ours is a mistake, told as one: a misspelt setting
-//! that is silently ignored is found at the worst time. An empty variable counts as absent, since that is
-//! how templates leave one out.
+//! A variable that begins with `MAITRE_` and names no knob is an error: a misspelt setting must not be ignored silently.
+//! An empty variable counts as absent, because templates leave out a value that way.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::error::{Error, Place};
-use super::knob::{self, Given, Written};
-use super::{Found, near};
+use crate::error::{ConfigError, Origin};
+use crate::knob::{Assignment, RawValue};
+use crate::{SourceValues, near, table};
 
 const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
-/// Those of other commands, which may well be set where this one runs.
+/// Variables that other commands read, and that may be set where this one runs.
 pub const BENCH_KEY: &str = "MAITRE_BENCH_KEY";
 pub const DOCTOR_KEY: &str = "MAITRE_DOCTOR_KEY";
-const ELSEWHERE: [&str; 2] = [BENCH_KEY, DOCTOR_KEY];
+const OF_OTHER_COMMANDS: [&str; 2] = [BENCH_KEY, DOCTOR_KEY];
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Environment {
     /// The file that the environment names.
     pub(super) file: Option<PathBuf>,
-    pub(super) found: Found,
+    pub(super) found: SourceValues,
 }
 
 pub(super) fn read<T: Into<OsString>>(variables: impl IntoIterator<Item = (T, T)>) -> Environment {
@@ -30,7 +29,7 @@ pub(super) fn read<T: Into<OsString>>(variables: impl IntoIterator<Item = (T, T)
     for (name, value) in variables {
         // A name that is not text is not one of ours.
         let (Ok(name), value) = (name.into().into_string(), value.into()) else { continue };
-        let is_ours = name.starts_with(PREFIX) && !ELSEWHERE.contains(&name.as_str());
+        let is_ours = name.starts_with(PREFIX) && !OF_OTHER_COMMANDS.contains(&name.as_str());
         if !is_ours || value.is_empty() || is_service_link(&name) {
             continue;
         }
@@ -38,7 +37,7 @@ pub(super) fn read<T: Into<OsString>>(variables: impl IntoIterator<Item = (T, T)
             environment.file = Some(PathBuf::from(value));
             continue;
         }
-        match understand(name, value) {
+        match assignment(name, value) {
             Ok(given) => environment.found.given.push(given),
             Err(error) => environment.found.errors.push(error),
         }
@@ -46,23 +45,23 @@ pub(super) fn read<T: Into<OsString>>(variables: impl IntoIterator<Item = (T, T)
     environment
 }
 
-fn understand(name: String, value: OsString) -> Result<Given, Error> {
-    let place = Place::Variable(name.clone());
-    let Some(knob) = knob::all().find(|knob| knob.variable() == name) else {
-        let mut known: Vec<String> = knob::all().map(|knob| knob.variable()).collect();
+fn assignment(name: String, value: OsString) -> Result<Assignment, ConfigError> {
+    let origin = Origin::Variable(name.clone());
+    let Some(knob) = table::all().find(|knob| knob.variable() == name) else {
+        let mut known: Vec<String> = table::all().map(|knob| knob.variable()).collect();
         known.push(CONFIG.to_owned());
         let what = format!("no such variable; {}", near::hint(&name, &known));
-        return Err(Error { place, key: None, what });
+        return Err(ConfigError { origin, key: None, what });
     };
     match value.into_string() {
-        Ok(text) => Ok(Given { knob, written: Written::One(text), place }),
-        Err(_) => Err(Error { place, key: None, what: "is not UTF-8".to_owned() }),
+        Ok(text) => Ok(Assignment { knob, value: RawValue::One(text), origin }),
+        Err(_) => Err(ConfigError { origin, key: None, what: "is not UTF-8".to_owned() }),
     }
 }
 
 /// Whether Kubernetes made this variable to point at a service whose name begins with `maitre`:
 /// `MAITRE_SERVICE_HOST`, `MAITRE_PORT`, `MAITRE_ADMIN_PORT_8081_TCP_ADDR` and their like. It does so in
-/// every container of the namespace, so they say nothing about what an operator meant.
+/// every container of the namespace, so these are not settings.
 fn is_service_link(name: &str) -> bool {
     let is_number = |rest: &str| rest.starts_with(|it: char| it.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_kubernetes_adds_for_services_is_no_setting() {
+    fn variables_of_kubernetes_services_are_ignored() {
         let added = [
             "MAITRE_SERVICE_HOST",
             "MAITRE_SERVICE_PORT",
@@ -101,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_bench_is_no_mistake() {
+    fn the_variable_of_another_command_is_ignored() {
         let found = read([(BENCH_KEY, "secret")]).found;
         assert!(found.errors.is_empty() && found.given.is_empty());
     }
 
     #[test]
-    fn no_knob_is_taken_for_a_service() {
-        assert!(knob::all().all(|knob| !is_service_link(&knob.variable())));
+    fn no_knob_looks_like_a_service() {
+        assert!(table::all().all(|knob| !is_service_link(&knob.variable())));
     }
 }

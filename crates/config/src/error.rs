@@ -3,22 +3,22 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Every mistake that was found: those in the file by line, then the environment, then flags. One a line
-/// when shown.
+/// Every error that was found: those in the file by line, then the environment, then flags. Shown one a line.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(Error::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Errors(pub Vec<Error>);
+#[error("{}", .0.iter().map(ConfigError::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct Errors(pub Vec<ConfigError>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    pub place: Place,
+pub struct ConfigError {
+    pub origin: Origin,
     /// The key it is about; none if it is about a whole file.
     pub key: Option<String>,
     pub what: String,
 }
 
+/// Where a value is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     File(Arc<str>),
     /// Lines count from one.
     Line(Arc<str>, usize),
@@ -26,38 +26,51 @@ pub enum Place {
     Flag(String),
 }
 
-impl Place {
-    /// Puts mistakes in the order in which one would mend them.
+/// An error about values that are valid one by one, and the keys at which it can be fixed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    pub(crate) keys: Vec<&'static str>,
+    pub(crate) what: String,
+}
+
+impl Conflict {
+    pub(crate) fn new(keys: &[&'static str], what: impl Into<String>) -> Conflict {
+        Conflict { keys: keys.to_vec(), what: what.into() }
+    }
+}
+
+impl Origin {
+    /// The order in which errors are listed.
     pub(super) fn rank(&self) -> (u8, usize) {
         match self {
-            Place::File(_) => (0, 0),
-            Place::Line(_, line) => (1, *line),
-            Place::Variable(_) => (2, 0),
-            Place::Flag(_) => (3, 0),
+            Origin::File(_) => (0, 0),
+            Origin::Line(_, line) => (1, *line),
+            Origin::Variable(_) => (2, 0),
+            Origin::Flag(_) => (3, 0),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ConfigError {}
 
-impl fmt::Display for Error {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.place, &self.key) {
-            // The name of a variable or a flag is the key already.
-            (Place::File(_) | Place::Line(..), Some(key)) => {
-                write!(f, "{}: {key}: {}", self.place, self.what)
+        match (&self.origin, &self.key) {
+            // The name of a variable or a flag says the key already.
+            (Origin::File(_) | Origin::Line(..), Some(key)) => {
+                write!(f, "{}: {key}: {}", self.origin, self.what)
             }
-            _ => write!(f, "{}: {}", self.place, self.what),
+            _ => write!(f, "{}: {}", self.origin, self.what),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File(file) => f.write_str(file),
-            Place::Line(file, line) => write!(f, "{file}:{line}"),
-            Place::Variable(name) | Place::Flag(name) => f.write_str(name),
+            Origin::File(file) => f.write_str(file),
+            Origin::Line(file, line) => write!(f, "{file}:{line}"),
+            Origin::Variable(name) | Origin::Flag(name) => f.write_str(name),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The file: TOML or YAML, read into one tree of texts that knows its lines.
 //!
-//! Leaves stay text whatever the language calls them: `5`, `"5"` and `5.0` are for the knob to judge, as
-//! they would be from a flag. So YAML's guesses (`no` as false, `1e3` as a number) never come up.
+//! Leaves stay text whatever type the language gives them: the knob reads `5`, `"5"` and `5.0` as it would read a
+//! flag. So YAML's guesses (`no` as false, `1e3` as a number) have no effect.
 
 mod toml;
 mod yaml;
@@ -12,50 +12,48 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use maitre_queue::settings::masked;
-
-use super::error::{Error, Place};
-use super::field::Field;
-use super::knob::{self, Given, Knob, Written};
-use super::{Found, near};
+use crate::error::{ConfigError, Origin};
+use crate::form::{ItemTable, Shape};
+use crate::knob::{Assignment, Knob, RawValue};
+use crate::{SourceValues, near, table};
 
 /// Thousands of workers fit; a log file given by mistake does not.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
+enum Node {
     /// A key with nothing after it, as YAML allows: the same as no key.
     Nothing,
     Text(String),
-    List(Vec<Item>),
-    Table(Vec<Entry>),
+    List(Vec<ListNode>),
+    Table(Vec<TableNode>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Item {
+struct ListNode {
     line: usize,
-    value: Value,
+    value: Node,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct TableNode {
     name: String,
     line: usize,
-    value: Value,
+    value: Node,
 }
 
-/// Why a text is not TOML or not YAML.
+/// Why a text is neither TOML nor YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
+struct SyntaxError {
     line: usize,
     what: String,
 }
 
-pub(super) fn read(path: &Path) -> Found {
+pub(super) fn read(path: &Path) -> SourceValues {
     let name: Arc<str> = path.display().to_string().into();
     let whole = |what| {
-        let error = Error { place: Place::File(name.clone()), key: None, what };
-        Found { given: Vec::new(), errors: vec![error] }
+        let error = ConfigError { origin: Origin::File(name.clone()), key: None, what };
+        SourceValues { given: Vec::new(), errors: vec![error] }
     };
     let bytes = match read_bytes(path) {
         Ok(bytes) if bytes.len() as u64 > FILE_BYTES_MAX => {
@@ -74,21 +72,22 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What a file called `name` gives if it holds `bytes`.
-pub(super) fn parse(name: &Arc<str>, bytes: &[u8]) -> Found {
+pub(super) fn parse(name: &Arc<str>, bytes: &[u8]) -> SourceValues {
     let tree = match std::str::from_utf8(bytes) {
         Ok(text) if is_toml(name, text) => toml::parse(text),
         Ok(text) => yaml::parse(text),
         Err(error) => {
             let line = line_at(bytes, error.valid_up_to());
-            Err(Fault { line, what: "is not UTF-8".to_owned() })
+            Err(SyntaxError { line, what: "is not UTF-8".to_owned() })
         }
     };
-    let mut reader = Reader { file: name.clone(), lines: BTreeMap::new(), found: Found::default() };
+    let mut reader =
+        TreeReader { file: name.clone(), lines: BTreeMap::new(), found: SourceValues::default() };
     match tree {
         Ok(entries) => reader.entries("", entries),
-        Err(Fault { line, what }) => {
-            let place = Place::Line(name.clone(), line);
-            reader.found.errors.push(Error { place, key: None, what });
+        Err(SyntaxError { line, what }) => {
+            let origin = Origin::Line(name.clone(), line);
+            reader.found.errors.push(ConfigError { origin, key: None, what });
         }
     }
     reader.found
@@ -98,7 +97,7 @@ fn is_toml(name: &str, text: &str) -> bool {
     match name.rsplit_once('.').map(|it| it.1) {
         Some("toml") => true,
         Some("yaml" | "yml") => false,
-        // The first line that says something opens a section or sets a key, each in its own way.
+        // The first line with content opens a section or sets a key, which look different in the two languages.
         _ => {
             let mut lines = text.lines().map(str::trim_start);
             let first = lines.find(|it| !it.is_empty() && !it.starts_with('#')).unwrap_or("");
@@ -112,30 +111,27 @@ fn line_at(text: &[u8], offset: usize) -> usize {
     1 + text.iter().take(offset).filter(|&&it| it == b'\n').count()
 }
 
-/// From a tree to what it says about each knob.
-struct Reader {
+/// Turns a tree into assignments to knobs.
+struct TreeReader {
     file: Arc<str>,
-    /// Where each key was first met.
+    /// The first line of each key.
     lines: BTreeMap<&'static str, usize>,
-    found: Found,
+    found: SourceValues,
 }
 
-impl Reader {
-    /// Goes down only where there are knobs, so no deeper than the longest key.
-    fn entries(&mut self, section: &str, entries: Vec<Entry>) {
+impl TreeReader {
+    /// Descends only where there are knobs, so no deeper than the longest key.
+    fn entries(&mut self, section: &str, entries: Vec<TableNode>) {
         for entry in entries {
             let key = if section.is_empty() { entry.name } else { format!("{section}.{}", entry.name) };
             let below = keys_below(&key);
-            match (knob::all().find(|knob| knob.key == key), entry.value) {
-                (_, Value::Nothing) => {}
+            match (table::all().find(|knob| knob.key == key), entry.value) {
+                (_, Node::Nothing) => {}
                 (Some(knob), value) => self.knob(knob, entry.line, value),
-                (None, Value::Table(entries)) if !below.is_empty() => self.entries(&key, entries),
+                (None, Node::Table(entries)) if !below.is_empty() => self.entries(&key, entries),
                 (None, _) if !below.is_empty() => {
-                    self.fail(
-                        entry.line,
-                        &key,
-                        format!("takes no value itself; it holds {}", below.join(", ")),
-                    );
+                    let what = format!("takes no value itself; it holds {}", below.join(", "));
+                    self.fail(entry.line, &key, what);
                 }
                 (None, _) => {
                     self.fail(entry.line, &key, format!("no such key; {}", near::hint(&key, &keys())))
@@ -144,138 +140,108 @@ impl Reader {
         }
     }
 
-    fn knob(&mut self, knob: &'static Knob, line: usize, value: Value) {
+    fn knob(&mut self, knob: &'static Knob, line: usize, value: Node) {
         if let Some(first) = self.lines.insert(knob.key, line) {
             return self.fail(line, knob.key, format!("is set on line {first} already"));
         }
-        let written = match (value, &knob.field) {
-            (Value::List(items), _) => Written::List(self.items(knob, items)),
-            (Value::Table(entries), Field::Classes(_) | Field::Tenants(_)) => {
-                Written::List(self.tables(knob, entries))
+        let value = match (value, knob.field.shape()) {
+            (Node::List(items), shape) => RawValue::List(self.items(knob, &shape, items)),
+            (Node::Table(entries), Shape::List(Some(table))) if table.by_name => {
+                RawValue::List(self.tables(knob, &table, entries))
             }
-            (Value::Table(entries), field) if field.is_table() => Written::List(self.pairs(knob, entries)),
-            (Value::Text(text), _) => Written::One(text),
-            (Value::Table(_) | Value::Nothing, _) => {
+            (Node::Table(entries), Shape::Map(what)) => RawValue::List(self.pairs(knob, what, entries)),
+            (Node::Text(text), _) => RawValue::One(text),
+            (Node::Table(_) | Node::Nothing, _) => {
                 return self.fail(line, knob.key, "takes a value, not a table".to_owned());
             }
         };
-        self.found.given.push(Given { knob, written, place: Place::Line(self.file.clone(), line) });
+        self.found.given.push(Assignment { knob, value, origin: self.origin(line) });
     }
 
-    fn items(&mut self, knob: &Knob, items: Vec<Item>) -> Vec<(String, Place)> {
+    fn items(&mut self, knob: &Knob, shape: &Shape, items: Vec<ListNode>) -> Vec<(String, Origin)> {
         let mut texts = Vec::new();
-        for Item { line, value } in items {
-            match (value, head_of(knob)) {
-                (Value::Text(text), _) => texts.push((text, Place::Line(self.file.clone(), line))),
-                (Value::Table(entries), Some(head)) => texts.extend(self.whole(knob, line, head, entries)),
+        for ListNode { line, value } in items {
+            match (value, shape) {
+                (Node::Text(text), _) => texts.push((text, self.origin(line))),
+                (Node::Table(entries), Shape::List(Some(table))) => {
+                    texts.extend(self.item(knob, table, line, entries));
+                }
                 _ => self.fail(line, knob.key, "an item of this list is one text".to_owned()),
             }
         }
         texts
     }
 
-    /// An item as a table: what stands before the question mark under a key of its own, as further entries what
-    /// would follow it.
-    fn whole(
+    /// An item as a table: one key has its name, the others are its options.
+    fn item(
         &mut self,
         knob: &Knob,
+        table: &ItemTable,
         line: usize,
-        (what, head): (&str, &str),
-        mut entries: Vec<Entry>,
-    ) -> Option<(String, Place)> {
-        let is_head = |it: &Entry| it.name == head && matches!(it.value, Value::Text(_));
-        let found = entries.iter().position(is_head).map(|at| entries.remove(at).value);
-        let options = self.options(knob, what, entries);
-        let Some(Value::Text(name)) = found else {
-            self.fail(line, knob.key, format!("{what} has a {head}"));
+        mut entries: Vec<TableNode>,
+    ) -> Option<(String, Origin)> {
+        let is_name = |it: &TableNode| it.name == table.key && matches!(it.value, Node::Text(_));
+        let found = entries.iter().position(is_name).map(|at| entries.remove(at).value);
+        let options = self.options(knob, table.what, entries);
+        let Some(Node::Text(name)) = found else {
+            self.fail(line, knob.key, format!("{} has a {}", table.what, table.key));
             return None;
         };
-        let text = match knob.field {
-            Field::Workers(_) if options.is_empty() => name,
-            // With its mark even where nothing follows, lest one within the name be taken for it.
-            _ => format!("{name}?{options}"),
-        };
-        Some((text, Place::Line(self.file.clone(), line)))
+        Some(((table.join)(&name, &options), self.origin(line)))
     }
 
-    /// Items as a table of tables, by their names.
-    fn tables(&mut self, knob: &Knob, entries: Vec<Entry>) -> Vec<(String, Place)> {
+    /// Items as a table of tables by their names.
+    fn tables(&mut self, knob: &Knob, table: &ItemTable, entries: Vec<TableNode>) -> Vec<(String, Origin)> {
         let mut texts = Vec::new();
-        for Entry { name, line, value } in entries {
+        for TableNode { name, line, value } in entries {
+            let shown = (table.shown)(&name);
             let options = match value {
-                Value::Table(entries) => self.options(knob, &shown(knob, &name), entries),
-                Value::Nothing => String::new(),
+                Node::Table(entries) => self.options(knob, &shown, entries),
+                Node::Nothing => String::new(),
                 _ => {
-                    let shown = shown(knob, &name);
                     self.fail(line, knob.key, format!("{shown}: takes a table"));
                     continue;
                 }
             };
-            texts.push((format!("{name}?{options}"), Place::Line(self.file.clone(), line)));
+            texts.push(((table.join)(&name, &options), self.origin(line)));
         }
         texts
     }
 
-    fn options(&mut self, knob: &Knob, of: &str, entries: Vec<Entry>) -> String {
+    fn options(&mut self, knob: &Knob, of: &str, entries: Vec<TableNode>) -> String {
         let mut options = Vec::new();
-        for Entry { name, line, value } in entries {
+        for TableNode { name, line, value } in entries {
             match value {
-                Value::Text(text) => options.push(format!("{name}={text}")),
-                Value::Nothing => {}
+                Node::Text(text) => options.push(format!("{name}={text}")),
+                Node::Nothing => {}
                 _ => self.fail(line, knob.key, format!("{name} of {of} takes one value")),
             }
         }
         options.join("&")
     }
 
-    fn pairs(&mut self, knob: &Knob, entries: Vec<Entry>) -> Vec<(String, Place)> {
+    fn pairs(&mut self, knob: &Knob, what: &str, entries: Vec<TableNode>) -> Vec<(String, Origin)> {
         let mut texts = Vec::new();
-        for Entry { name, line, value } in entries {
+        for TableNode { name, line, value } in entries {
             match value {
-                Value::Text(text) => {
-                    texts.push((format!("{name}={text}"), Place::Line(self.file.clone(), line)));
-                }
-                _ => self.fail(line, knob.key, format!("{name}: takes {}", value_of(knob))),
+                Node::Text(text) => texts.push((format!("{name}={text}"), self.origin(line))),
+                _ => self.fail(line, knob.key, format!("{name}: takes {what}")),
             }
         }
         texts
     }
 
+    fn origin(&self, line: usize) -> Origin {
+        Origin::Line(self.file.clone(), line)
+    }
+
     fn fail(&mut self, line: usize, key: &str, what: String) {
-        let place = Place::Line(self.file.clone(), line);
-        self.found.errors.push(Error { place, key: Some(key.to_owned()), what });
-    }
-}
-
-/// What an item of a list is if it is a table, and the key it goes by.
-fn head_of(knob: &Knob) -> Option<(&'static str, &'static str)> {
-    match knob.field {
-        Field::Workers(_) => Some(("a worker", "url")),
-        Field::Classes(_) => Some(("a class", "name")),
-        Field::Tenants(_) => Some(("a tenant", "name")),
-        Field::Keys(_) => Some(("a key", "key")),
-        _ => None,
-    }
-}
-
-/// As much of an item's name as a message may say.
-fn shown(knob: &Knob, name: &str) -> String {
-    match knob.field {
-        Field::Tenants(_) => masked(name),
-        _ => name.to_owned(),
-    }
-}
-
-/// What a table's entries are set to.
-fn value_of(knob: &Knob) -> &'static str {
-    match knob.field {
-        Field::Folders(_) => "the path of a folder",
-        _ => "the name of a strategy",
+        self.found.errors.push(ConfigError { origin: self.origin(line), key: Some(key.to_owned()), what });
     }
 }
 
 fn keys() -> Vec<String> {
-    knob::all().map(|knob| knob.key.to_owned()).collect()
+    table::all().map(|knob| knob.key.to_owned()).collect()
 }
 
 fn keys_below(section: &str) -> Vec<String> {

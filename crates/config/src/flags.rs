@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 
-use super::error::Place;
-use super::field::Field;
-use super::knob::{self, Given, Knob, Section, Written};
-use super::{Found, table};
+use crate::error::Origin;
+use crate::form::Shape;
+use crate::knob::{Assignment, Knob, RawValue, Section};
+use crate::{SourceValues, table};
 
 const CONFIG: &str = "config";
 
@@ -19,10 +19,10 @@ pub fn args() -> Vec<Arg> {
         .value_parser(value_parser!(PathBuf))
         .help("Read settings from this TOML or YAML file.");
     let of = |section: &'static Section| section.knobs.iter().map(|knob| arg(section, knob));
-    std::iter::once(config).chain(table().iter().flat_map(of)).collect()
+    std::iter::once(config).chain(table::SECTIONS.iter().flat_map(of)).collect()
 }
 
-/// Values stay text here: what is wrong with them is told with all the rest, not one at a time by clap.
+/// Clap does not check values: errors in them are reported together with all others.
 fn arg(section: &Section, knob: &'static Knob) -> Arg {
     let default = Some(knob.default()).filter(|it| !it.is_empty());
     let default = default.map(|it| format!(" [default: {it}]")).unwrap_or_default();
@@ -34,11 +34,11 @@ fn arg(section: &Section, knob: &'static Knob) -> Arg {
         Some(title) => arg.help_heading(title),
         None => arg,
     };
-    match knob.field {
-        // `--explain` alone means yes; `--explain=false` must hold together, lest it eat what follows.
-        Field::Switch(_) => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        _ if knob.field.is_list() => arg.action(ArgAction::Append),
-        _ => arg,
+    match knob.field.shape() {
+        // `--explain` alone means true. `--explain=false` needs its sign, or it would take the next argument.
+        Shape::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        Shape::List(_) | Shape::Map(_) => arg.action(ArgAction::Append),
+        Shape::Text | Shape::Number => arg,
     }
 }
 
@@ -46,10 +46,11 @@ pub(super) fn file(matches: &ArgMatches) -> Option<PathBuf> {
     matches.get_one::<PathBuf>(CONFIG).cloned()
 }
 
-pub(super) fn read(matches: &ArgMatches) -> Found {
+pub(super) fn read(matches: &ArgMatches) -> SourceValues {
     let given = |knob: &'static Knob| {
         let texts: Vec<&str> = matches.get_many::<String>(knob.key)?.map(String::as_str).collect();
-        Some(Given { knob, written: Written::One(texts.join(",")), place: Place::Flag(knob.flag()) })
+        let (value, origin) = (RawValue::One(texts.join(",")), Origin::Flag(knob.flag()));
+        Some(Assignment { knob, value, origin })
     };
-    Found { given: knob::all().filter_map(given).collect(), errors: Vec::new() }
+    SourceValues { given: table::all().filter_map(given).collect(), errors: Vec::new() }
 }

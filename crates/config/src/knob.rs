@@ -1,54 +1,60 @@
-//! One thing that can be set: its names, its default, its sentence.
+//! One thing that can be set: its names, its place, its help text.
 
-use super::error::{Error, Place};
-use super::field::Field;
-use super::{Config, table};
+use crate::Config;
+use crate::error::{ConfigError, Origin};
+use crate::field::Field;
+use crate::form::{Secrecy, Shape};
 
-/// Knobs that are read about together.
-#[derive(Debug)]
+/// Knobs that are documented together.
 pub struct Section {
-    /// None for the few that most people set.
+    /// None for the main ones.
     pub title: Option<&'static str>,
     pub knobs: &'static [Knob],
 }
 
-#[derive(Debug)]
 pub struct Knob {
     pub key: &'static str,
     pub help: &'static str,
-    pub(super) field: Field,
+    pub(crate) field: &'static dyn Field,
+    /// The flag's name where it does not follow from the key.
+    flag: Option<&'static str>,
+    /// Whether a change applies only when the router starts.
+    pub(crate) at_restart: bool,
 }
 
 /// What one source says about one knob.
-#[derive(Clone, Debug)]
-pub(super) struct Given {
-    pub(super) knob: &'static Knob,
-    pub(super) written: Written,
-    pub(super) place: Place,
+#[derive(Clone)]
+pub(crate) struct Assignment {
+    pub(crate) knob: &'static Knob,
+    pub(crate) value: RawValue,
+    pub(crate) origin: Origin,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Written {
+#[derive(Clone)]
+pub(crate) enum RawValue {
     /// One text; a knob that takes a list splits it at its commas.
     One(String),
-    /// Items that a file keeps apart, on lines of their own.
-    List(Vec<(String, Place)>),
+    /// Items of a file, each with its line.
+    List(Vec<(String, Origin)>),
+}
+
+pub(crate) const fn knob(key: &'static str, field: &'static dyn Field, help: &'static str) -> Knob {
+    Knob { key, help, field, flag: None, at_restart: false }
 }
 
 impl Knob {
+    /// For what is built into a router when it starts: sockets, threads, files, tables.
+    pub(crate) const fn at_restart(self) -> Knob {
+        Knob { at_restart: true, ..self }
+    }
+
+    pub(crate) const fn with_flag(self, name: &'static str) -> Knob {
+        Knob { flag: Some(name), ..self }
+    }
+
     /// With its dashes.
     pub fn flag(&self) -> String {
-        let name = match self.key {
-            // The list is `workers`, but each flag names one worker.
-            "workers" => "worker",
-            // To name the file is to ask for the record.
-            "record.file" => "record",
-            // To say how is to ask for it.
-            "cluster.via" => "cluster",
-            "cluster.peers" => "peer",
-            key => key,
-        };
-        format!("--{}", name.replace(['.', '_'], "-"))
+        format!("--{}", self.flag.unwrap_or(self.key).replace(['.', '_'], "-"))
     }
 
     pub fn variable(&self) -> String {
@@ -65,60 +71,38 @@ impl Knob {
         self.field.form()
     }
 
-    /// Whether the value is not for showing.
-    pub(super) fn hides(&self, config: &Config) -> bool {
-        self.field.hides(config)
-    }
-
-    /// The value in `config`, as TOML.
-    pub(super) fn toml(&self, config: &Config) -> String {
-        self.field.toml(config)
-    }
-
-    /// Gives `to` the value that `from` has.
-    pub(super) fn copy(&self, from: &Config, to: &mut Config) {
-        self.field.clear(to);
-        for text in self.field.texts(from) {
-            // It was read from such a text before.
-            let _ = self.field.set(to, &text);
+    /// The value as a line of a TOML file; a comment if it is more secret than `most`.
+    pub(crate) fn line(&self, config: &Config, most: Secrecy) -> String {
+        match self.field.secrecy(config) <= most {
+            true => format!("{} = {}\n", self.key, self.field.toml(config)),
+            false => format!("# {} is set, and not shown\n", self.key),
         }
     }
 
-    pub(super) fn set(&self, config: &mut Config, given: &Given) -> Result<(), Vec<Error>> {
-        let error =
-            |place: &Place, what| Error { place: place.clone(), key: Some(self.key.to_owned()), what };
-        match (&given.written, self.field.is_list()) {
-            (Written::One(text), false) => {
-                self.field.set(config, text).map_err(|what| vec![error(&given.place, what)])
+    pub(crate) fn set(&self, config: &mut Config, given: &Assignment) -> Result<(), Vec<ConfigError>> {
+        let error = |origin: &Origin, what: String| ConfigError {
+            origin: origin.clone(),
+            key: Some(self.key.to_owned()),
+            what,
+        };
+        let items: Vec<(&str, &Origin)> = match (&given.value, self.field.shape()) {
+            (RawValue::List(items), Shape::List(_) | Shape::Map(_)) => {
+                items.iter().map(|(item, origin)| (item.trim(), origin)).collect()
             }
-            (Written::List(_), false) => {
-                Err(vec![error(&given.place, "takes one value, not a list".to_owned())])
+            (RawValue::List(_), _) => {
+                return Err(vec![error(&given.origin, "takes one value, not a list".to_owned())]);
             }
-            (Written::One(text), true) => {
-                let items = text.split(',').map(|item| (item, &given.place));
-                self.fill(config, items.filter(|_| !text.trim().is_empty()), error)
+            (RawValue::One(text), Shape::List(_) | Shape::Map(_)) if text.trim().is_empty() => Vec::new(),
+            (RawValue::One(text), Shape::List(_) | Shape::Map(_)) => {
+                text.split(',').map(|item| (item.trim(), &given.origin)).collect()
             }
-            (Written::List(items), true) => {
-                self.fill(config, items.iter().map(|(item, place)| (item.as_str(), place)), error)
-            }
-        }
-    }
-
-    /// On failure the list is left half filled; the errors see to it that nobody uses it.
-    fn fill<'a>(
-        &self,
-        config: &mut Config,
-        items: impl Iterator<Item = (&'a str, &'a Place)>,
-        error: impl Fn(&Place, String) -> Error,
-    ) -> Result<(), Vec<Error>> {
+            (RawValue::One(text), _) => vec![(text.as_str(), &given.origin)],
+        };
+        // On failure a list stays half filled; the errors prevent its use.
         self.field.clear(config);
-        let wrong =
-            |(item, place): (&str, &Place)| Some(error(place, self.field.set(config, item.trim()).err()?));
-        let errors: Vec<Error> = items.filter_map(wrong).collect();
+        let failed =
+            |(item, origin): (&str, &Origin)| Some(error(origin, self.field.set(config, item).err()?));
+        let errors: Vec<ConfigError> = items.into_iter().filter_map(failed).collect();
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
-}
-
-pub(super) fn all() -> impl Iterator<Item = &'static Knob> {
-    table::SECTIONS.iter().flat_map(|section| section.knobs)
 }

@@ -1,12 +1,12 @@
-//! Settings from one file, the environment and the flags, checked once, with all mistakes told at once.
+//! Settings from one file, the environment and the flags, checked once, with all errors reported at once.
 //!
-//! Every setting is a row of `table.rs`: a key, where its value lives, a sentence. From the row follow
-//! the key in the file, the flag, the variable, the line in the documentation and the line that `check`
-//! prints. A source (`file.rs`, `environment.rs`, `flags.rs`) only finds out what was written where, as
-//! text; what a text means is for the row's `field.rs` to say, the same whoever wrote it.
+//! Every setting is a row of `table.rs`: a key, the place of its value, its form and a help text. The key in the file, the
+//! flag, the variable and the line in the documentation follow from the row. A source (`file.rs`, `environment.rs`,
+//! `flags.rs`) only finds which text is written where; the row's form (`form.rs`) reads the text, the same for every
+//! source.
 //!
-//! A flag goes before a variable, a variable before the file, the file before the default. A list is
-//! replaced whole, never merged. A value that is overruled is still checked: it will be in force one day.
+//! A flag overrides a variable, a variable overrides the file, the file overrides the default. A list is replaced whole,
+//! never merged. A value that is overridden is still checked, because it may apply one day.
 
 pub mod error;
 pub mod knob;
@@ -18,11 +18,13 @@ mod file;
 mod flags;
 pub mod form;
 pub mod near;
+mod options;
 mod queue;
 pub mod reload;
 mod secrets;
 mod table;
 mod tls;
+mod types;
 
 #[cfg(test)]
 mod tests;
@@ -39,30 +41,32 @@ use maitre_discover::kubernetes::Api;
 use maitre_discover::settings::Grace;
 use maitre_proxy::Settings;
 
-use error::{Error, Place};
-use knob::Given;
-use queue::Queue;
+use cluster::ClusterSettings;
+use error::{ConfigError, Conflict, Origin};
+use form::{Form as _, Secrecy};
+use knob::{Assignment, RawValue};
+use queue::QueueNames;
 use secrets::Secrets;
 
 pub use error::Errors;
 pub use flags::args;
 pub use knob::{Knob, Section};
 
-/// All that can be set, checked.
+/// All settings, checked.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub settings: Settings,
     pub log: Log,
     pub discovery: WorkerSources,
-    /// What `settings` will say of the queue once all names of classes are looked up.
-    queue: Queue,
-    /// What `settings` will say of other routers once all is read.
-    cluster: cluster::Wanted,
-    /// The operator accepts that others on the network can reach us, though we ask nobody who they are.
+    /// Becomes part of `settings` once the names of classes are looked up.
+    queue: QueueNames,
+    /// Becomes part of `settings` once everything is read.
+    cluster: ClusterSettings,
+    /// The operator accepts listeners that other machines can reach without a key or a certificate.
     pub insecure: bool,
-    /// What `settings` will say of keys once their files are read.
+    /// Becomes part of `settings` once the files of keys are read.
     secrets: Secrets,
-    /// What is no mistake, but had better be known. Nothing secret.
+    /// Not errors, but an operator should know. Nothing secret.
     pub warnings: Vec<String>,
 }
 
@@ -73,37 +77,37 @@ pub struct WorkerSources {
     pub grace: Grace,
     /// Name servers; empty for the system's.
     pub servers: Vec<SocketAddr>,
-    /// None: that of the cluster we run in.
+    /// None for that of the Kubernetes cluster we run in.
     pub api: Option<Api>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// What is logged: a filter that `EnvFilter` takes.
+    /// A filter that `EnvFilter` takes.
     pub level: String,
-    pub format: Format,
+    pub format: LogFormat,
 }
 
 impl Default for Log {
     fn default() -> Log {
-        Log { level: "info".to_owned(), format: Format::Text }
+        Log { level: "info".to_owned(), format: LogFormat::Text }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     Text,
     Json,
 }
 
-/// The knobs, in the order in which people read about them.
+/// The knobs, in the order of the documentation.
 pub fn table() -> &'static [Section] {
     table::SECTIONS
 }
 
 /// The settings of a command that was built with `args()`, in the environment `variables`.
 ///
-/// Those of `std::env::vars_os`: its twin `vars` panics if any variable of anybody is not UTF-8.
+/// Pass `std::env::vars_os`: `vars` panics if any variable is not UTF-8.
 pub fn load<T: Into<OsString>>(
     matches: &ArgMatches,
     variables: impl IntoIterator<Item = (T, T)>,
@@ -128,55 +132,54 @@ pub fn file<T: Into<OsString>>(
 
 /// Sets one knob by its key.
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
-    set_one_of_several(config, key, text)?;
-    settle(config)
+    set_unresolved(config, key, text)?;
+    resolve(config)
 }
 
-/// The same where more are to come, which may need each other: classes, and the one that is standard. `settle` them then.
-pub fn set_one_of_several(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
-    let knob = knob::all().find(|it| it.key == key).ok_or_else(|| format!("no knob is called \"{key}\""))?;
-    let given = Given { knob, written: knob::Written::One(text.to_owned()), place: Place::Flag(knob.flag()) };
-    let join =
-        |errors: Vec<error::Error>| errors.into_iter().map(|it| it.what).collect::<Vec<_>>().join("; ");
-    knob.set(config, &given).map_err(join)
+/// The same for several knobs that need each other, such as classes and the standard class. Call `resolve` after the last.
+pub fn set_unresolved(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
+    let knob = table::all().find(|it| it.key == key).ok_or_else(|| format!("unknown key {key:?}"))?;
+    let (value, origin) = (RawValue::One(text.to_owned()), Origin::Flag(knob.flag()));
+    let join = |errors: Vec<ConfigError>| errors.into_iter().map(|it| it.what).collect::<Vec<_>>().join("; ");
+    knob.set(config, &Assignment { knob, value, origin }).map_err(join)
 }
 
-pub fn settle(config: &mut Config) -> Result<(), String> {
-    let errors: Vec<String> = settle_all(config).into_iter().map(|(_, what)| what).collect();
+/// Looks up names and reads files, after all knobs are set.
+pub fn resolve(config: &mut Config) -> Result<(), String> {
+    let errors: Vec<String> = resolve_all(config).into_iter().map(|it| it.what).collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
 }
 
-/// What is wrong, and the keys it can be mended at.
-fn settle_all(config: &mut Config) -> Vec<(Vec<&'static str>, String)> {
-    let mut wrong = queue::settle(config);
-    wrong.extend(secrets::settle(config));
-    wrong.extend(cluster::settle(config));
-    wrong
+fn resolve_all(config: &mut Config) -> Vec<Conflict> {
+    let mut conflicts = queue::resolve(config);
+    conflicts.extend(secrets::resolve(config));
+    conflicts.extend(cluster::resolve(config));
+    conflicts
 }
 
 /// The value of one knob as TOML; none if there is no such key.
 pub fn value(config: &Config, key: &str) -> Option<String> {
-    knob::all().find(|it| it.key == key).map(|it| it.toml(config))
+    table::all().find(|it| it.key == key).map(|it| it.field.toml(config))
 }
 
 /// A time as knobs take it: `90s`, `150ms`, `2m`.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
-    form::duration(text, &(std::time::Duration::ZERO..=std::time::Duration::from_hours(24)))
+    form::Time(std::time::Duration::ZERO..=std::time::Duration::from_hours(24)).read(text)
 }
 
-/// What may be logged, as `log.level` takes it.
+/// A log filter, as `log.level` takes it.
 pub fn level(text: &str) -> Result<String, String> {
-    form::level(text)
+    types::LOG_LEVEL.read(text)
 }
 
-/// The settings of one file, with nothing around it.
+/// The settings of one file alone.
 pub fn check_file(path: &Path) -> Result<Config, Errors> {
     let mut draft = Draft::default();
     draft.take(file::read(path));
     draft.finish()
 }
 
-/// The settings of a TOML file that nobody has written yet: `name` stands for it in messages.
+/// The settings of a TOML file that is not on disk. Errors call it `name`.
 pub fn check_text(name: &str, text: &str) -> Result<Config, Errors> {
     let mut draft = Draft::default();
     draft.take(file::parse(&format!("{name}.toml").into(), text.as_bytes()));
@@ -184,7 +187,7 @@ pub fn check_text(name: &str, text: &str) -> Result<Config, Errors> {
 }
 
 impl Config {
-    /// The files that it was read from besides its own.
+    /// The files of keys and secrets that were read.
     pub fn files(&self) -> impl Iterator<Item = &std::path::PathBuf> {
         let secrets = &self.secrets;
         let files = [
@@ -197,77 +200,64 @@ impl Config {
         files.into_iter().flatten()
     }
 
-    /// The same as `to_string`, without the names of tenants, which may be keys, and without hashes: short keys can be
-    /// guessed from those.
+    /// For operators and logs: secrets, hashes of keys and names of tenants are left out.
     pub fn for_showing(&self) -> String {
-        let text = self.to_string();
-        let hidden = [
-            ("tenants = [\"", "# tenants is set, and not shown"),
-            ("keys = [\"", "# keys is set, and not shown"),
-            ("admin_key = \"sha256:", "# admin_key is set, and not shown"),
-        ];
-        let lines = text.lines().map(|line| {
-            let hides = hidden.iter().find(|(beginning, _)| line.starts_with(beginning));
-            hides.map_or(line, |(_, instead)| instead)
-        });
-        lines.flat_map(|it| [it, "\n"]).collect()
+        table::all().map(|knob| knob.line(self, Secrecy::Public)).collect()
     }
 }
 
-/// Every knob with its value, as a TOML file that gives this configuration but for the secrets that are kept as they
-/// are: of those it says in a comment that they are set. It holds the names of tenants, which may be their keys:
-/// nothing to log.
+/// A TOML file that gives this configuration, except for secrets that are kept as they are: a comment says that they
+/// are set. It holds hashes of keys and names of tenants, so it must not be logged.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut knobs = table().iter().flat_map(|section| section.knobs);
-        knobs.try_for_each(|knob| match knob.hides(self) {
-            true => writeln!(f, "# {} is set, and not shown", knob.key),
-            false => writeln!(f, "{} = {}", knob.key, knob.toml(self)),
-        })
+        table::all().try_for_each(|knob| f.write_str(&knob.line(self, Secrecy::ForFiles)))
     }
 }
 
-/// What one source holds: what could be understood, and what could not.
-#[derive(Debug, Default)]
-struct Found {
-    given: Vec<Given>,
-    errors: Vec<Error>,
+/// What one source holds: values, and errors for what could not be read.
+#[derive(Default)]
+struct SourceValues {
+    given: Vec<Assignment>,
+    errors: Vec<ConfigError>,
 }
 
 /// A configuration between its first source and its last.
 #[derive(Default)]
 struct Draft {
     config: Config,
-    /// Where each value in force was written; defaults were not.
-    places: BTreeMap<&'static str, Place>,
-    errors: Vec<Error>,
+    /// Where each value was written that is not a default.
+    origins: BTreeMap<&'static str, Origin>,
+    errors: Vec<ConfigError>,
 }
 
 impl Draft {
-    fn take(&mut self, found: Found) {
-        self.errors.extend(found.errors);
-        for given in found.given {
+    fn take(&mut self, values: SourceValues) {
+        self.errors.extend(values.errors);
+        for given in values.given {
             match given.knob.set(&mut self.config, &given) {
-                Ok(()) => drop(self.places.insert(given.knob.key, given.place)),
+                Ok(()) => drop(self.origins.insert(given.knob.key, given.origin)),
                 Err(errors) => self.errors.extend(errors),
             }
         }
     }
 
     fn finish(mut self) -> Result<Config, Errors> {
-        let mut unsettled = settle_all(&mut self.config);
-        // Of a list that was half read, nobody knows what it would have named.
+        let mut found = resolve_all(&mut self.config);
+        // A list that was read only in part lacks names that other settings may use.
         if self.errors.iter().any(|it| matches!(it.key.as_deref(), Some("classes" | "tenants" | "keys"))) {
-            unsettled.clear();
+            found.clear();
         }
-        for (keys, what) in unsettled.into_iter().chain(conflicts(&self.config)) {
-            // The defaults are in no conflict, so at least one of the keys was written somewhere.
-            let written = keys.iter().find_map(|key| Some((key, self.places.get(key)?.clone())));
-            if let Some((&key, place)) = written {
-                self.errors.push(Error { place, key: Some(key.to_owned()), what });
+        found.extend(conflicts(&self.config));
+        for Conflict { keys, what } in found {
+            // The defaults do not conflict, so at least one of the keys was written somewhere.
+            let written = keys.iter().find_map(|key| Some((key, self.origins.get(key)?.clone())));
+            if let Some((&key, origin)) = written {
+                // The key is shown before the error anyway.
+                let what = what.strip_prefix(&format!("{key}: ")).unwrap_or(&what).to_owned();
+                self.errors.push(ConfigError { origin, key: Some(key.to_owned()), what });
             }
         }
-        self.errors.sort_by_key(|it| it.place.rank());
+        self.errors.sort_by_key(|it| it.origin.rank());
         match self.errors.is_empty() {
             true => Ok(self.config),
             false => Err(Errors(self.errors)),
@@ -275,39 +265,37 @@ impl Draft {
     }
 }
 
-/// What is wrong between values that are right by themselves, and the keys it can be mended at.
-fn conflicts(config: &Config) -> Vec<(Vec<&'static str>, String)> {
+fn conflicts(config: &Config) -> Vec<Conflict> {
     let (settings, health) = (&config.settings, &config.settings.brain.health);
     let mut conflicts = Vec::new();
-    let secrets = &config.secrets;
-    let (clients, operators) = (tls::keeps_out(&settings.tls), tls::keeps_out(&settings.admin_tls));
-    for (key, address, is_guarded, fix) in [
-        ("listen", settings.listen, secrets.guard_requests() || clients, "requests need no key; set keys"),
-        ("admin", settings.admin, secrets.guard_admin() || operators, "it asks for no key; set admin_key"),
-    ] {
+    let clients = config.secrets.guard_requests() || tls::requires_certificate(&settings.tls);
+    let operators = config.secrets.guard_admin() || tls::requires_certificate(&settings.admin_tls);
+    for (key, address, is_guarded, fix) in
+        [("listen", settings.listen, clients, "keys"), ("admin", settings.admin, operators, "admin_key")]
+    {
         if !config.insecure && !is_guarded && !address.ip().to_canonical().is_loopback() {
             let what = format!(
-                "{address} is open to other machines, and {fix} (`maitre key` makes one), use 127.0.0.1, \
-                 or set insecure = true if everyone who can reach it may use it"
+                "{address} accepts other machines without a key; set {fix} (`maitre key` makes one), use \
+                 127.0.0.1, or set insecure = true"
             );
-            conflicts.push((vec![key], what));
+            conflicts.push(Conflict::new(&[key], what));
         }
     }
     if collide(settings.listen, settings.admin) {
         let what = format!("listen {} and admin {} collide; use two ports", settings.listen, settings.admin);
-        conflicts.push((vec!["listen", "admin"], what));
+        conflicts.push(Conflict::new(&["listen", "admin"], what));
     }
     if health.back_off > health.back_off_max {
         let [first, most] = [health.back_off, health.back_off_max].map(form::show_duration);
         let what = format!("health.back_off {first} is longer than health.back_off_max {most}");
-        conflicts.push((vec!["health.back_off", "health.back_off_max"], what));
+        conflicts.push(Conflict::new(&["health.back_off", "health.back_off_max"], what));
     }
     conflicts.extend(tls::conflicts(settings));
     conflicts.extend(cluster::conflicts(config));
     conflicts
 }
 
-/// Whether the second of two listeners would find its port taken. Port zero is a new port each time.
+/// Whether two listeners need the same port. Port zero is a new port each time.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_host = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && same_host

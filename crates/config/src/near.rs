@@ -1,6 +1,6 @@
-//! What a name that we do not know was probably meant to be.
+//! Suggests the known name that is nearest to an unknown one.
 
-/// The rest of the sentence after "no such key": the nearest name, or all of them if none is near.
+/// The hint after "no such key": the nearest name, or all names if none is near.
 pub(super) fn hint(wrong: &str, known: &[String]) -> String {
     match nearest(wrong, known) {
         Some(name) => format!("did you mean {name}?"),
@@ -8,16 +8,16 @@ pub(super) fn hint(wrong: &str, known: &[String]) -> String {
     }
 }
 
-/// The name that is nearest, if any is near.
+/// The nearest name, if it is near enough.
 pub fn nearest<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
-    // A third of the name may be wrong: further off, a guess is more likely to mislead than to help.
+    // At most a third of the letters may differ: beyond that a guess misleads more often than it helps.
     let edits_max = wrong.chars().count() / 3;
     let measured = known.iter().map(|name| (edits(wrong, name), name.as_str()));
     let (count, name) = measured.min_by_key(|it| it.0)?;
     (count <= edits_max).then_some(name)
 }
 
-/// Letters to add, drop or change to get from one to the other.
+/// Letters to add, drop or change to turn one into the other.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_finds_its_name_and_a_stranger_gets_the_list() {
+    fn a_near_name_is_suggested() {
         check("limits.bodyy", "did you mean limits.body?");
         check("limit.body", "did you mean limits.body?");
         check("lisetn", "did you mean listen?");

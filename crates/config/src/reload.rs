@@ -1,35 +1,6 @@
-//! What changes when settings are read again, and what of it has to wait for the next start.
+//! What changes when settings are read again, and which changes apply only at the next start.
 
-use super::{Config, cluster, conflicts, knob, settle_all};
-
-/// What is built into a router when it starts: sockets, threads, files, tables. A new value for one of these is told,
-/// and waits.
-const BUILT_IN: &[&str] = &[
-    "listen",
-    "admin",
-    "threads",
-    "seed",
-    "tokenizers",
-    "index.budget",
-    "limits.connections",
-    "limits.idle_per_worker",
-    "record.file",
-    "record.max_bytes",
-    "record.files",
-    "traces.endpoint",
-    "traces.service",
-    "traces.header",
-    "cluster.via",
-    "cluster.peers",
-    "cluster.listen",
-    "cluster.advertise",
-    "cluster.name",
-    "cluster.group",
-    "cluster.key",
-    "cluster.key_file",
-    "cluster.wait",
-    "log.format",
-];
+use crate::{Config, conflicts, resolve_all, table};
 
 /// Keys whose values differ, in the order of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,46 +15,50 @@ impl Change {
     }
 }
 
-/// What `new` changes of `old`; what cannot change now is set back to what it was. Or why the two do not go together: a
-/// file may be right by itself and wrong with what has to stay, such as one without keys for a listener that is still
-/// open to everybody.
+/// The changes from `old` to `new`. Sets what can only change at a start back to the old value.
+///
+/// Fails if the new settings conflict with what stays until then: a file without keys, say, for a listener that other
+/// machines can still reach.
 pub fn change(old: &Config, new: &mut Config) -> Result<Change, String> {
     let mut change = Change::default();
-    let unseen: Vec<&str> = cluster::changed(old, new).collect();
-    for knob in knob::all().filter(|it| it.toml(old) != it.toml(new) || unseen.contains(&it.key)) {
-        let is_built_in = BUILT_IN.contains(&knob.key) || knob.key == "classes" && names(old) != names(new);
-        if is_built_in {
-            change.at_restart.push(knob.key);
-        } else {
-            change.now.push(knob.key);
+    let has_file = new.secrets.cluster_key_file.is_some();
+    let other_content = has_file && old.cluster.secret != new.cluster.secret;
+    for knob in table::all() {
+        let is_file_changed = knob.key == "cluster.key_file" && other_content;
+        if !is_file_changed && !knob.field.differs(old, new) {
+            continue;
+        }
+        // Classes may get other limits at any time, but their number and order are built in.
+        match knob.at_restart || knob.key == "classes" && class_names(old) != class_names(new) {
+            true => change.at_restart.push(knob.key),
+            false => change.now.push(knob.key),
         }
     }
-    for knob in knob::all().filter(|it| change.at_restart.contains(&it.key)) {
-        knob.copy(old, new);
+    if change.at_restart.is_empty() {
+        return Ok(change);
     }
-    // Not by copying what is shown of it: some of it is not.
-    cluster::keep(old, new);
+    for knob in table::all().filter(|it| change.at_restart.contains(&it.key)) {
+        knob.field.copy(old, new);
+    }
     if change.at_restart.contains(&"classes") {
-        // What else is said of classes is said of those that stay: it waits with them.
+        // Other settings of the queue may name the new classes: they wait, too.
         new.queue.clone_from(&old.queue);
         new.settings.brain.queue = old.settings.brain.queue.clone();
     }
-    if !change.at_restart.is_empty() {
-        // Names of classes were looked up among the new ones.
-        let mut wrong = settle_all(new);
-        // A file that holds its key was read again with the others.
-        cluster::keep(old, new);
-        wrong.extend(conflicts(new));
-        if !wrong.is_empty() {
-            let (waiting, wrong) = (change.at_restart.join(", "), wrong.into_iter().map(|it| it.1));
-            let wrong = wrong.collect::<Vec<_>>().join("; ");
-            return Err(format!("{waiting} can only change at a start, and until then: {wrong}"));
-        }
+    let mut found = resolve_all(new);
+    // The file of the cluster's key was read again with the others.
+    new.cluster.secret.clone_from(&old.cluster.secret);
+    new.settings.cluster.clone_from(&old.settings.cluster);
+    found.extend(conflicts(new));
+    if found.is_empty() {
+        return Ok(change);
     }
-    Ok(change)
+    let waiting = change.at_restart.join(", ");
+    let what = found.into_iter().map(|it| it.what).collect::<Vec<_>>().join("; ");
+    Err(format!("{waiting} can change only at a start, and until then: {what}"))
 }
 
-fn names(config: &Config) -> Vec<&str> {
+fn class_names(config: &Config) -> Vec<&str> {
     config.settings.brain.queue.classes.iter().map(|it| it.name.as_str()).collect()
 }
 
@@ -104,12 +79,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_no_change() {
+    fn equal_settings_are_no_change() {
         check(&[("strategy", "least-delay")], &[], &[]);
     }
 
     #[test]
-    fn most_changes_count_at_once() {
+    fn most_changes_apply_at_once() {
         let new = check(
             &[("strategy", "round-robin"), ("timeouts.total", "9m"), ("workers", "http://a:1")],
             &["workers", "strategy", "timeouts.total"],
@@ -119,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_in_waits_and_stays_as_it_was() {
+    fn a_change_that_needs_a_restart_keeps_the_old_value() {
         let new = check(
             &[("listen", "127.0.0.1:9999"), ("index.budget", "64MiB"), ("timeouts.total", "9m")],
             &["timeouts.total"],
@@ -152,17 +127,21 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_must_go_with_what_does_not() {
-        // The door stays open to other machines until the next start, so it still needs its keys.
+    fn a_change_that_conflicts_with_a_pending_one_is_refused() {
+        // The listener accepts other machines until the next start, so it still needs its keys.
         let keys = ("keys", "a-key-of-some-length");
-        check_refused(&[("listen", "0.0.0.0:80"), keys], &[], "listen can only change at a start, and until");
-        check_refused(&[("listen", "0.0.0.0:80"), keys], &[], "0.0.0.0:80 is open to other machines");
+        check_refused(&[("listen", "0.0.0.0:80"), keys], &[], "listen can change only at a start, and until");
+        check_refused(
+            &[("listen", "0.0.0.0:80"), keys],
+            &[],
+            "0.0.0.0:80 accepts other machines without a key",
+        );
         let classes = ("classes", "standard,nightly");
         let best = ("keys", "a-key-of-some-length?best=nightly");
         check_refused(
             &[],
             &[classes, best],
-            "no class is called \"nightly\"; known: interactive, standard, batch",
+            "unknown class \"nightly\"; known: interactive, standard, batch",
         );
     }
 
@@ -190,11 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_waits_is_a_key_and_documented() {
+    fn every_key_that_needs_a_restart_is_documented() {
         let page = include_str!("../../../docs/reload.md");
-        for key in BUILT_IN {
-            assert!(knob::all().any(|it| it.key == *key), "{key}");
-            assert!(page.contains(&format!("`{key}`")), "docs/reload.md does not name {key}");
+        for knob in table::all().filter(|it| it.at_restart) {
+            assert!(page.contains(&format!("`{}`", knob.key)), "docs/reload.md does not name {}", knob.key);
         }
     }
 }

@@ -56,7 +56,7 @@ impl Drop for Written {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_with_their_lines() {
+fn all_errors_are_reported_at_once_with_their_lines() {
     let text = "listen = \"nowhere\"\n\n[limits]\nbodyy = \"1MiB\"\n\n[timeouts]\nconnect = \"5\"\n";
     check_toml(
         text,
@@ -87,7 +87,7 @@ fn a_number_without_its_quotes_is_the_same_text() {
 }
 
 #[test]
-fn a_key_that_resembles_nothing_gets_the_list() {
+fn an_unknown_key_lists_the_known_ones() {
     let error = read("m.toml", "colour = 1").unwrap_err().to_string();
     assert!(error.starts_with("m.toml:1: colour: no such key; known: listen, admin, workers"), "{error}");
 }
@@ -162,7 +162,7 @@ fn strategies_are_checked_by_model() {
 }
 
 #[test]
-fn values_out_of_range_are_told_the_range() {
+fn an_error_about_a_range_names_the_range() {
     for (text, what) in [
         ("threads = 2000", "threads: \"2000\" is out of range; write 0 to 1024"),
         ("threads = -1", "threads: \"-1\" is out of range; write 0 to 1024"),
@@ -185,19 +185,18 @@ fn values_out_of_range_are_told_the_range() {
 }
 
 #[test]
-fn an_open_door_must_be_meant() {
-    let mend = "(`maitre key` makes one), use 127.0.0.1, \
-                or set insecure = true if everyone who can reach it may use it";
-    let open = format!("is open to other machines, and requests need no key; set keys {mend}");
+fn a_listener_for_other_machines_needs_a_key_or_insecure() {
+    let fix = "(`maitre key` makes one), use 127.0.0.1, or set insecure = true";
+    let open = format!("accepts other machines without a key; set keys {fix}");
     check(start(&["--listen", "0.0.0.0:80"], &[]), &[&format!("--listen: 0.0.0.0:80 {open}")]);
-    let open = format!("is open to other machines, and it asks for no key; set admin_key {mend}");
+    let open = format!("accepts other machines without a key; set admin_key {fix}");
     check_toml("admin = \"10.0.0.1:80\"", &[&format!("m.toml:1: admin: 10.0.0.1:80 {open}")]);
     check(start(&["--listen", "0.0.0.0:80", "--insecure"], &[]), &[]);
     check(start(&["--listen", "[::1]:80", "--admin", "[::ffff:127.0.0.1]:80"], &[]), &[]);
 }
 
 #[test]
-fn a_listener_that_wants_certificates_of_clients_may_be_open() {
+fn a_listener_that_requires_client_certificates_needs_no_key() {
     let tls = ["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"];
     let open = |more: &[&str]| start(&[&["--listen", "0.0.0.0:80"], more].concat(), &[]).is_ok();
     assert!(open(&tls));
@@ -206,14 +205,14 @@ fn a_listener_that_wants_certificates_of_clients_may_be_open() {
 }
 
 #[test]
-fn settings_of_tls_that_need_each_other_are_told() {
+fn incomplete_tls_settings_are_errors() {
     check_toml("tls.cert = \"c\"", &["m.toml:1: tls.cert: tls.cert needs tls.key; set both"]);
     check_toml(
         "[admin_tls]\nclient_ca = \"a\"\n[worker_tls]\nkey = \"k\"\nverify = false\nca = \"a\"",
         &[
-            "m.toml:2: admin_tls.client_ca: admin_tls.client_ca asks clients for certificates, and there is no TLS; set admin_tls.cert, too",
+            "m.toml:2: admin_tls.client_ca: admin_tls.client_ca needs TLS, which is off; set admin_tls.cert, too",
             "m.toml:4: worker_tls.key: worker_tls.key needs worker_tls.cert; set both",
-            "m.toml:5: worker_tls.verify: worker_tls.ca says whom to believe, and worker_tls.verify = false believes anybody; drop one",
+            "m.toml:5: worker_tls.verify: worker_tls.ca has no effect with worker_tls.verify = false; leave one of them out",
         ],
     );
 }
@@ -242,12 +241,12 @@ fn the_first_back_off_is_not_longer_than_the_longest() {
 }
 
 #[test]
-fn the_defaults_are_in_no_conflict() {
+fn the_defaults_do_not_conflict() {
     assert_eq!(conflicts(&Config::default()), []);
 }
 
 #[test]
-fn flags_go_before_variables_before_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let file = Written::new(
         "precedence.toml",
         "threads = 1\nseed = 1\nworkers = [\"http://a\", \"http://b\"]\nlog.level = \"warn\"",
@@ -266,7 +265,7 @@ fn flags_go_before_variables_before_the_file() {
 }
 
 #[test]
-fn an_overruled_value_is_checked_all_the_same() {
+fn an_overridden_value_is_checked() {
     check(
         start(&["--threads", "1"], &[("MAITRE_THREADS", "x")]),
         &["MAITRE_THREADS: \"x\" is not a whole number; write 0 to 1024"],
@@ -274,7 +273,7 @@ fn an_overruled_value_is_checked_all_the_same() {
 }
 
 #[test]
-fn a_variable_of_ours_that_is_no_knob_is_a_mistake() {
+fn an_unknown_variable_is_an_error() {
     check(
         start(
             &[],
@@ -285,14 +284,14 @@ fn a_variable_of_ours_that_is_no_knob_is_a_mistake() {
 }
 
 #[test]
-fn a_switch_alone_means_yes_and_takes_a_no() {
+fn a_switch_alone_means_true() {
     assert!(start(&["--insecure"], &[]).unwrap().insecure);
     assert!(!start(&["--explain=false"], &[]).unwrap().settings.explain);
     check(start(&["--explain=maybe"], &[]), &["--explain: \"maybe\" is neither true nor false"]);
 }
 
 #[test]
-fn a_file_that_is_no_toml_or_yaml_is_told_the_line() {
+fn a_syntax_error_has_its_line() {
     let error = |name: &str, text: &str| read(name, text).unwrap_err().to_string();
     let toml = error("m.toml", "listen = \"127.0.0.1:80\"\nthreads = \n");
     assert!(toml.starts_with("m.toml:2: is not TOML: "), "{toml}");
@@ -300,7 +299,7 @@ fn a_file_that_is_no_toml_or_yaml_is_told_the_line() {
     assert!(yaml.starts_with("m.yaml:2: is not YAML: "), "{yaml}");
     assert_eq!(read("m.toml", b"a = 1\n\xff").unwrap_err().to_string(), "m.toml:2: is not UTF-8");
     check_yaml("threads: 1\n---\nthreads: 2", &["m.yaml:2: a second document begins; one is enough"]);
-    let written_out = "m.yaml:1: anchors, aliases and tags have no use here; write the value out";
+    let written_out = "m.yaml:1: anchors, aliases and tags are not supported; write the value out";
     check_yaml("threads: &a 1", &[written_out]);
     check_yaml("threads: !!int 1", &[written_out]);
     check_yaml("[a]: 1", &["m.yaml:1: a key is one plain text"]);
@@ -317,7 +316,7 @@ fn an_empty_file_and_empty_sections_leave_the_defaults() {
 }
 
 #[test]
-fn without_an_extension_the_first_line_tells() {
+fn without_an_extension_the_first_line_decides_the_language() {
     for text in [
         "# a\n\nthreads = 4",
         "[log]\nlevel = 'info'\n[x]",

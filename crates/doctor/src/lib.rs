@@ -25,8 +25,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use http::HeaderValue;
+use maitre_config as config;
 use maitre_config::environment::DOCTOR_KEY;
-use maitre_config::{self as config, form};
+use maitre_config::form::{Form as _, Time};
 use maitre_console::dial;
 use maitre_console::out;
 use maitre_net::address::Address;
@@ -104,7 +105,7 @@ pub fn command() -> Command {
         text("admin-url", "URL", "The same where operators do, as in http://127.0.0.1:8081; without workers here, its own are looked at"),
         dial::arg().help("Who signs the certificates of --router and --admin-url, as PEM; for workers there is worker_tls.ca"),
         text("timeout", "DURATION", "How long a question may take; six times as long for answers [default: 5s]")
-            .value_parser(move |it: &str| form::duration(it, &range)),
+            .value_parser(move |it: &str| Time(range.clone()).read(it)),
         switch("no-requests", "Send engines no requests: no look at cached tokens, salts and speed"),
         text("key", "KEY", "Sent to workers, and to --router, as a bearer token [default: the variable MAITRE_DOCTOR_KEY]"),
         text("ignore", "CODE", "Leave out findings of this code; may be repeated")

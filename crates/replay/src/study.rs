@@ -405,10 +405,10 @@ fn set_and_check(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String
 fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
     let mut config = base.clone();
     for (key, value) in pairs {
-        config::set_one_of_several(&mut config, key, value).map_err(|it| format!("{key}={value}: {it}"))?;
+        config::set_unresolved(&mut config, key, value).map_err(|it| format!("{key}={value}: {it}"))?;
     }
     let all = || pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
-    config::settle(&mut config).map_err(|it| format!("{}: {it}", all()))?;
+    config::resolve(&mut config).map_err(|it| format!("{}: {it}", all()))?;
     Ok(config)
 }
 

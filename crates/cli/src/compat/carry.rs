@@ -386,7 +386,7 @@ impl<'a> Draft<'a> {
     fn finish(mut self) -> Result<Carried, Vec<String>> {
         let mut config = Config::default();
         for (key, (text, flag)) in &self.set {
-            if let Err(what) = config::set_one_of_several(&mut config, key, text) {
+            if let Err(what) = config::set_unresolved(&mut config, key, text) {
                 self.errors.push(format!("{flag}: {what}"));
             }
         }

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 
 use maitre_proxy::cluster;
 
-use super::{Via, address, name, via};
+use super::{HOST_PORT, ROUTER_NAME, VIA, Via};
+use crate::form::Form;
 use crate::reload::change;
 use crate::tests::{check, check_toml, read, start};
-use crate::{Config, set, set_one_of_several, settle};
+use crate::{Config, resolve, set, set_unresolved};
 
 const KEY: &str = "correct-horse-battery";
 
 #[test]
-fn without_a_word_there_is_one_router() {
+fn by_default_there_is_one_router() {
     assert!(start(&[], &[]).unwrap().settings.cluster.is_none());
     assert!(start(&["--cluster", "off", "--cluster-key", KEY], &[]).unwrap().settings.cluster.is_none());
 }
@@ -41,13 +42,13 @@ fn redis_is_a_url_and_needs_no_key() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_the_way_out() {
+fn errors_say_what_to_write() {
     let needs = "a mesh of routers needs a key that all of them share; set cluster.key or cluster.key_file (`maitre key` makes one)";
     check(start(&["--cluster", "mesh"], &[]), &[&format!("--cluster: {needs}")]);
     check_toml(
         "[cluster]\nvia = \"redis://a\"\npeers = [\"b:1\"]",
         &[
-            "m.toml:3: cluster.peers: is for a mesh, and through Redis routers find each other; leave it out, or set cluster.via = \"mesh\"",
+            "m.toml:3: cluster.peers: applies to a mesh only; through Redis routers find each other. Leave it out, or set cluster.via = \"mesh\"",
         ],
     );
     check_toml(
@@ -57,10 +58,10 @@ fn what_cannot_be_is_told_with_the_way_out() {
     check_toml(
         "[cluster]\npeers = [\"b\", \"c:0\"]\nname = \"a b\"\nadvertise = \"http://a:1\"\nkey = \"short\"",
         &[
-            "m.toml:2: cluster.peers: \"b\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
-            "m.toml:2: cluster.peers: \"c:0\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
-            "m.toml:3: cluster.name: \"a b\" is no name for routers; write up to 128 letters, digits and -_.: as in \"router-1\"",
-            "m.toml:4: cluster.advertise: \"http://a:1\" is no host and port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:2: cluster.peers: \"b\" is not a host and a port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:2: cluster.peers: \"c:0\" is not a host and a port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
+            "m.toml:3: cluster.name: \"a b\" is not a name for routers; write up to 128 letters, digits and -_.: as in \"router-1\"",
+            "m.toml:4: cluster.advertise: \"http://a:1\" is not a host and a port; write \"10.0.0.7:7946\" or \"[::1]:7946\"",
             "m.toml:5: cluster.key: a secret has at least 16 characters; `maitre key` makes one",
         ],
     );
@@ -82,7 +83,7 @@ fn what_cannot_be_is_told_with_the_way_out() {
 }
 
 #[test]
-fn ways_to_other_routers_are_known_by_their_form() {
+fn urls_addresses_and_names_are_checked() {
     let redis = [
         "redis://a",
         "redis://a:6379",
@@ -91,24 +92,22 @@ fn ways_to_other_routers_are_known_by_their_form() {
         "redis://:pw@[::1]:6379",
     ];
     for url in redis {
-        assert!(matches!(via(url), Ok(Via::Redis(_))), "{url}");
+        assert!(matches!(VIA.read(url), Ok(Via::Redis(_))), "{url}");
     }
     for bad in ["", "a", "a:", "a:b", ":1", "a:70000", "[::1]", "[::x]:1", "a b:1", "a/b:1"] {
-        assert!(address(bad).unwrap_err().contains(bad), "{bad}");
+        assert!(HOST_PORT.read(bad).unwrap_err().contains(bad), "{bad}");
     }
     for good in ["", "a", "a-b_c.d:8080", &"x".repeat(128)] {
-        assert!(name(good).is_ok(), "{good}");
+        assert!(ROUTER_NAME.read(good).is_ok(), "{good}");
     }
     for bad in ["a b", "a\"b", "é", "{a}", &"x".repeat(129)] {
-        assert!(name(bad).is_err(), "{bad}");
+        assert!(ROUTER_NAME.read(bad).is_err(), "{bad}");
     }
-    assert!(
-        via("gossip").unwrap_err().starts_with("\"gossip\" is no way to other routers; write off, mesh or")
-    );
+    assert!(VIA.read("gossip").unwrap_err().starts_with("\"gossip\" is unknown; write off, mesh or"));
 }
 
 #[test]
-fn a_password_is_in_no_message_and_on_no_page() {
+fn a_password_is_never_shown() {
     let bad = [
         "redis://ann:sesame@",
         "redis://ann:sesame@a:x",
@@ -117,7 +116,7 @@ fn a_password_is_in_no_message_and_on_no_page() {
         "redis://:sesame@a b",
     ];
     for url in bad {
-        let what = via(url).unwrap_err();
+        let what = VIA.read(url).unwrap_err();
         assert!(what.contains("write redis://") && !what.contains("sesame"), "{what}");
     }
     let text = format!("[cluster]\nvia = \"redis://ann:sesame@a:1/0\"\nkey = \"{KEY}\"");
@@ -136,8 +135,8 @@ fn a_password_is_in_no_message_and_on_no_page() {
 fn check_waits(before: &[(&str, &str)], after: &[(&str, &str)], waiting: &[&str]) {
     let made = |settings: &[(&str, &str)]| {
         let mut config = Config::default();
-        settings.iter().for_each(|(key, text)| set_one_of_several(&mut config, key, text).unwrap());
-        settle(&mut config).unwrap();
+        settings.iter().for_each(|(key, text)| set_unresolved(&mut config, key, text).unwrap());
+        resolve(&mut config).unwrap();
         config
     };
     let (old, mut new) = (made(before), made(after));
@@ -148,7 +147,7 @@ fn check_waits(before: &[(&str, &str)], after: &[(&str, &str)], waiting: &[&str]
 }
 
 #[test]
-fn whatever_changes_waits_for_a_start_be_it_shown_or_not() {
+fn every_change_of_the_cluster_waits_for_a_restart() {
     let (mesh, key) = (("cluster.via", "mesh"), ("cluster.key", KEY));
     check_waits(&[mesh, key], &[mesh, key], &[]);
     check_waits(&[mesh, key], &[mesh, ("cluster.key", "another-horse-battery")], &["cluster.key"]);
@@ -164,7 +163,7 @@ fn whatever_changes_waits_for_a_start_be_it_shown_or_not() {
 }
 
 #[test]
-fn salts_that_nobody_shares_are_told() {
+fn salts_that_routers_do_not_share_are_a_warning() {
     let mut config = Config::default();
     set(&mut config, "cluster.via", "redis://a").unwrap();
     assert!(config.warnings.is_empty());

@@ -1,17 +1,17 @@
-//! TOML, as a tree that knows its lines.
+//! TOML as a tree with line numbers.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Entry, Fault, Item, Value, line_at};
+use super::{ListNode, Node, SyntaxError, TableNode, line_at};
 
 /// The entries in the order in which they are written.
-pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Fault> {
+pub(super) fn parse(text: &str) -> Result<Vec<TableNode>, SyntaxError> {
     match DeTable::parse(text) {
         Ok(table) => Ok(entries(&Lines::of(text), table.get_ref())),
         Err(error) => {
             let line = line_at(text.as_bytes(), error.span().map_or(0, |it| it.start));
-            Err(Fault { line, what: format!("is not TOML: {}", error.message()) })
+            Err(SyntaxError { line, what: format!("is not TOML: {}", error.message()) })
         }
     }
 }
@@ -30,11 +30,11 @@ impl Lines {
     }
 }
 
-fn entries(lines: &Lines, table: &DeTable<'_>) -> Vec<Entry> {
+fn entries(lines: &Lines, table: &DeTable<'_>) -> Vec<TableNode> {
     let mut written: Vec<_> = table.iter().collect();
     // By place and not by line: the order of classes counts also where all are on one.
     written.sort_by_key(|(name, _)| name.span().start);
-    let entries = written.into_iter().map(|(name, value)| Entry {
+    let entries = written.into_iter().map(|(name, value)| TableNode {
         name: name.get_ref().to_string(),
         line: lines.at(name.span().start),
         value: to_value(lines, value.get_ref()),
@@ -43,18 +43,18 @@ fn entries(lines: &Lines, table: &DeTable<'_>) -> Vec<Entry> {
 }
 
 /// Recursion ends where the parser's own limit on nesting does.
-fn to_value(lines: &Lines, value: &DeValue<'_>) -> Value {
-    let item = |it: &Spanned<DeValue<'_>>| Item {
+fn to_value(lines: &Lines, value: &DeValue<'_>) -> Node {
+    let item = |it: &Spanned<DeValue<'_>>| ListNode {
         line: lines.at(it.span().start),
         value: to_value(lines, it.get_ref()),
     };
     match value {
-        DeValue::String(it) => Value::Text(it.to_string()),
-        DeValue::Integer(it) => Value::Text(it.to_string()),
-        DeValue::Float(it) => Value::Text(it.to_string()),
-        DeValue::Boolean(it) => Value::Text(it.to_string()),
-        DeValue::Datetime(it) => Value::Text(it.to_string()),
-        DeValue::Array(items) => Value::List(items.iter().map(item).collect()),
-        DeValue::Table(table) => Value::Table(entries(lines, table)),
+        DeValue::String(it) => Node::Text(it.to_string()),
+        DeValue::Integer(it) => Node::Text(it.to_string()),
+        DeValue::Float(it) => Node::Text(it.to_string()),
+        DeValue::Boolean(it) => Node::Text(it.to_string()),
+        DeValue::Datetime(it) => Node::Text(it.to_string()),
+        DeValue::Array(items) => Node::List(items.iter().map(item).collect()),
+        DeValue::Table(table) => Node::Table(entries(lines, table)),
     }
 }

@@ -1,36 +1,36 @@
-//! YAML, as a tree that knows its lines.
+//! YAML as a tree with line numbers.
 //!
-//! The part of YAML that has one meaning: mappings, sequences and scalars of one document. Anchors and
-//! tags are refused: settings have no use for them, and they are how a small file becomes a large one.
+//! Reads mappings, sequences and scalars of one document. Refuses anchors and tags: settings have no use for them, and
+//! anchors can expand a small file into a large one.
 
 use std::borrow::Cow;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
-use super::{Entry, Fault, Item, Value};
+use super::{ListNode, Node, SyntaxError, TableNode};
 
 /// Deeper than any key, shallow enough to recurse.
 const DEPTH_MAX: usize = 16;
 
 /// The entries in the order of their lines. An empty document has none.
-pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Fault> {
+pub(super) fn parse(text: &str) -> Result<Vec<TableNode>, SyntaxError> {
     let options = granit_parser::options! { flow_nesting_limit: DEPTH_MAX, block_nesting_limit: DEPTH_MAX };
     let mut events = Events { parser: Parser::new_from_str_with_options(text, options), line: 1 };
-    let mut root = Value::Nothing;
+    let mut root = Node::Nothing;
     let mut documents = 0;
     loop {
         match events.next()? {
             Event::StreamStart | Event::DocumentEnd => {}
             Event::StreamEnd => break,
             Event::DocumentStart(..) if documents == 0 => documents += 1,
-            Event::DocumentStart(..) => return Err(events.fault("a second document begins; one is enough")),
+            Event::DocumentStart(..) => return Err(events.error("a second document begins; one is enough")),
             event => root = events.value(event)?,
         }
     }
     match root {
-        Value::Nothing => Ok(Vec::new()),
-        Value::Table(entries) => Ok(entries),
-        _ => Err(Fault { line: 1, what: "is not a mapping; write \"key: value\"".to_owned() }),
+        Node::Nothing => Ok(Vec::new()),
+        Node::Table(entries) => Ok(entries),
+        _ => Err(SyntaxError { line: 1, what: "is not a mapping; write \"key: value\"".to_owned() }),
     }
 }
 
@@ -41,56 +41,57 @@ struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn next(&mut self) -> Result<Event<'a>, Fault> {
+    fn next(&mut self) -> Result<Event<'a>, SyntaxError> {
         match self.parser.next() {
             Some(Ok((event, Span { start, .. }))) => {
                 self.line = start.line();
                 Ok(event)
             }
-            Some(Err(error)) => {
-                Err(Fault { line: error.marker().line(), what: format!("is not YAML: {}", error.info()) })
-            }
+            Some(Err(error)) => Err(SyntaxError {
+                line: error.marker().line(),
+                what: format!("is not YAML: {}", error.info()),
+            }),
             None => Ok(Event::StreamEnd),
         }
     }
 
-    fn fault(&self, what: &str) -> Fault {
-        Fault { line: self.line, what: what.to_owned() }
+    fn error(&self, what: &str) -> SyntaxError {
+        SyntaxError { line: self.line, what: what.to_owned() }
     }
 
     /// The value that begins with `event`. Recursion ends at `DEPTH_MAX` of each kind.
-    fn value(&mut self, event: Event<'a>) -> Result<Value, Fault> {
+    fn value(&mut self, event: Event<'a>) -> Result<Node, SyntaxError> {
         match event {
-            Event::Scalar(text, style, 0, None) if is_null(&text, style) => Ok(Value::Nothing),
-            Event::Scalar(text, _, 0, None) => Ok(Value::Text(text.into_owned())),
+            Event::Scalar(text, style, 0, None) if is_null(&text, style) => Ok(Node::Nothing),
+            Event::Scalar(text, _, 0, None) => Ok(Node::Text(text.into_owned())),
             Event::SequenceStart(_, 0, None) => self.list(),
             Event::MappingStart(_, 0, None) => self.table(),
-            _ => Err(self.fault("anchors, aliases and tags have no use here; write the value out")),
+            _ => Err(self.error("anchors, aliases and tags are not supported; write the value out")),
         }
     }
 
-    fn list(&mut self) -> Result<Value, Fault> {
+    fn list(&mut self) -> Result<Node, SyntaxError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
-                Event::SequenceEnd => return Ok(Value::List(items)),
-                event => items.push(Item { line: self.line, value: self.value(event)? }),
+                Event::SequenceEnd => return Ok(Node::List(items)),
+                event => items.push(ListNode { line: self.line, value: self.value(event)? }),
             }
         }
     }
 
-    fn table(&mut self) -> Result<Value, Fault> {
+    fn table(&mut self) -> Result<Node, SyntaxError> {
         let mut entries = Vec::new();
         loop {
             let event = self.next()?;
             let line = self.line;
             let name = match event {
-                Event::MappingEnd => return Ok(Value::Table(entries)),
+                Event::MappingEnd => return Ok(Node::Table(entries)),
                 Event::Scalar(name, _, 0, None) => Cow::into_owned(name),
-                _ => return Err(self.fault("a key is one plain text")),
+                _ => return Err(self.error("a key is one plain text")),
             };
             let event = self.next()?;
-            entries.push(Entry { name, line, value: self.value(event)? });
+            entries.push(TableNode { name, line, value: self.value(event)? });
         }
     }
 }

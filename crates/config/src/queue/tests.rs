@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 
 use maitre_queue::settings::tenant;
 
-use super::super::tests::{check, check_toml, check_yaml, read, start};
 use super::*;
+use crate::form::Form as _;
+use crate::tests::{check, check_toml, check_yaml, read, start};
 
 fn classes(config: &Config) -> String {
-    let classes: Vec<String> = config.settings.brain.queue.classes.iter().map(class::show).collect();
+    let classes: Vec<String> =
+        config.settings.brain.queue.classes.iter().map(|it| class::CLASS_LIST.item.show(it)).collect();
     classes.join(" ")
 }
 
@@ -19,7 +21,7 @@ fn terms(config: &Config, name: &str) -> Terms {
 #[test]
 fn the_defaults_are_those_of_the_queue() {
     let mut config = Config::default();
-    assert_eq!(settle(&mut config), []);
+    assert_eq!(resolve(&mut config), []);
     assert_eq!(config.settings.brain.queue, queue::Settings::default());
 }
 
@@ -63,11 +65,11 @@ fn a_class_of_ours_keeps_what_is_not_said_of_it() {
 }
 
 #[test]
-fn all_that_is_wrong_with_classes_is_told() {
+fn all_errors_in_classes_are_reported() {
     check_toml(
         "classes = [\n\"standard?colour=1&deadline=5&reserve=1\",\n\"a b\",\n\"7\",\n\"x\",\n\"X\",\n]",
         &[
-            "m.toml:2: classes: standard: no part is called \"colour\"; known: requests, tokens, deadline and reserve; deadline: \"5\" has no unit; write \"5s\", or none; reserve: \"1\" is out of range; write 0 to 0.99",
+            "m.toml:2: classes: standard: unknown option \"colour\"; known: requests, tokens, deadline and reserve; deadline: \"5\" has no unit; write \"5s\", or none; reserve: \"1\" is out of range; write 0 to 0.99",
             "m.toml:3: classes: \"a b\" is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
             "m.toml:4: classes: \"7\" is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
             "m.toml:6: classes: \"X\" is there twice",
@@ -84,7 +86,7 @@ fn all_that_is_wrong_with_classes_is_told() {
     );
     check_yaml(
         "classes:\n- standard?reserve=0.5\n- b?reserve=0.5",
-        &["m.yaml:1: classes: the reserves are 1 together, which leaves nothing; keep their sum below 1"],
+        &["m.yaml:1: classes: the reserves add up to 1, which leaves nothing; keep their sum below 1"],
     );
 }
 
@@ -92,15 +94,11 @@ fn all_that_is_wrong_with_classes_is_told() {
 fn the_standard_class_is_one_of_the_classes() {
     check_toml(
         "[classes.gold]\n[classes.silver]",
-        &[
-            "m.toml:1: classes: of requests that ask for none, no class is called \"standard\"; known: gold, silver; add it, or name another with queue.standard",
-        ],
+        &["m.toml:1: classes: queue.standard: unknown class \"standard\"; known: gold, silver"],
     );
     check_toml(
         "queue.standard = \"gold\"",
-        &[
-            "m.toml:1: queue.standard: of requests that ask for none, no class is called \"gold\"; known: interactive, standard, batch; add it, or name another with queue.standard",
-        ],
+        &["m.toml:1: queue.standard: unknown class \"gold\"; known: interactive, standard, batch"],
     );
     // Whichever source each of them comes from.
     let config = start(&["--queue-standard", "gold"], &[("MAITRE_CLASSES", "best,gold")]).unwrap();
@@ -151,13 +149,13 @@ fn a_name_may_hold_what_divides_parts() {
 }
 
 #[test]
-fn all_that_is_wrong_with_tenants_is_told_without_their_names() {
+fn errors_about_tenants_do_not_show_their_names() {
     check_toml(
         "tenants = [\n\"sk-secret?weight=0&colour=1\",\n\"?rpm=1\",\n\"sk-other\",\n\"sk-other?rpm=5\",\n\"sk-third?rpm=0\",\n]",
         &[
-            "m.toml:2: tenants: sk-…: weight: \"0\" is out of range; write 0.001 to 1000; no part is called \"col…\"; known: weight, best, usual, rpm and tpm",
-            "m.toml:3: tenants: names no tenant; write \"team-a?weight=3\", or \"*?weight=3\" for everybody else",
-            "m.toml:5: tenants: sk-… is there twice",
+            "m.toml:2: tenants: sk-…: weight: \"0\" is out of range; write 0.001 to 1000; unknown option \"col…\"; known: weight, best, usual, rpm and tpm",
+            "m.toml:3: tenants: names no tenant; write \"team-a?weight=3\", or \"*?weight=3\" for all other tenants",
+            "m.toml:5: tenants: \"sk-…\" is there twice",
             "m.toml:6: tenants: sk-…: rpm: \"0\" is out of range; write 1 to 1000000000",
         ],
     );
@@ -168,8 +166,8 @@ fn all_that_is_wrong_with_tenants_is_told_without_their_names() {
     check_toml(
         "[tenants.sk-secret]\nbest = \"gold\"\nusual = \"silver\"",
         &[
-            "m.toml:1: tenants: sk-…: best: no class is called \"gold\"; known: interactive, standard, batch",
-            "m.toml:1: tenants: sk-…: usual: no class is called \"silver\"; known: interactive, standard, batch",
+            "m.toml:1: tenants: sk-…: best: unknown class \"gold\"; known: interactive, standard, batch",
+            "m.toml:1: tenants: sk-…: usual: unknown class \"silver\"; known: interactive, standard, batch",
         ],
     );
 }

@@ -1,20 +1,20 @@
-//! A file that holds a secret, or rows of them: read whole, within a limit, with a look at who else may read it.
+//! Reads a file of one or more secrets, up to a limit, and checks its permissions.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Ten thousand keys with all that can be said of them fit; a log file given by mistake does not.
+/// Ten thousand keys with all options fit; a log file given by mistake does not.
 const BYTES_MAX: u64 = 4 << 20;
 
-pub(super) struct Text {
+pub(super) struct SecretFile {
     pub(super) text: String,
-    /// What an operator should know of the file.
+    /// Permissions that are too wide.
     pub(super) warning: Option<String>,
 }
 
-/// Nothing of what it holds is in the error.
-pub(super) fn read(path: &Path) -> Result<Text, String> {
+/// No error repeats what the file holds.
+pub(super) fn read(path: &Path) -> Result<SecretFile, String> {
     let shown = path.display();
     let cannot = |error| format!("{shown} cannot be read: {error}");
     let file = File::open(path).map_err(cannot)?;
@@ -28,13 +28,13 @@ pub(super) fn read(path: &Path) -> Result<Text, String> {
     if text.trim().is_empty() {
         return Err(format!("{shown} is empty"));
     }
-    Ok(Text { text, warning })
+    Ok(SecretFile { text, warning })
 }
 
 #[cfg(unix)]
 fn warning(file: &File) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;
-    /// All but reading and writing by the owner and reading by the group.
+    /// Everything except read and write for the owner and read for the group.
     const TOO_WIDE: u32 = 0o037;
     let mode = file.metadata().ok()?.permissions().mode();
     (mode & TOO_WIDE != 0).then(|| {

@@ -1,22 +1,35 @@
-//! A key and what it opens as one text: `sha256:9f86…?tenant=acme&best=standard&models=llama-8b|qwen*&trusted`.
+//! A key and its rights as one text: `sha256:9f86…?tenant=acme&best=standard&models=llama-8b|qwen*&trusted`.
 //!
-//! Before the question mark stands the hash, or the key itself, of which only the hash is kept. As with tenants, a
-//! message says no more of a key than its beginning.
+//! Before the question mark is the hash, or the key itself, of which only the hash is kept. An error shows only the
+//! beginning of a key.
 
 use maitre_proxy::secret::Secret;
 use maitre_queue::settings::masked;
 
-use super::super::form;
-use super::super::queue::{class, divide, join, tenant, told};
+use crate::field::List;
+use crate::form::{Custom, Form, ItemTable, Secrecy, Switch};
+use crate::options;
+use crate::queue::class::CLASS_NAME;
+use crate::queue::tenant::{self, REQUESTS, TOKENS};
 
-const PARTS: &str = "tenant, best, models, rpm, tpm and trusted";
+/// A key that is there twice is found later, together with those of the file.
+pub(crate) const KEY_LIST: List<Custom<ClientKey>> = List {
+    item: Custom { name: "KEY", read, show, secrecy: |_| Secrecy::ForFiles },
+    add: |list, key, _| {
+        list.push(key);
+        Ok(())
+    },
+    table: Some(ItemTable::new("a key", "key")),
+};
+
+const OPTIONS: &str = "tenant, best, models, rpm, tpm and trusted";
 /// Chosen: a key for more models than this is a key for all.
 const MODELS_MAX: usize = 256;
-/// How much of a hash tells keys apart.
+/// Digits of a hash that errors show.
 const DIGITS_SHOWN: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Written {
+pub(crate) struct ClientKey {
     pub(super) secret: Secret,
     pub(super) tenant: Option<String>,
     pub(super) best: Option<String>,
@@ -26,8 +39,20 @@ pub(in super::super) struct Written {
     pub(super) trusted: bool,
 }
 
-impl Written {
-    /// Its tenant: itself, if none is named.
+impl ClientKey {
+    fn of(secret: Secret) -> ClientKey {
+        ClientKey {
+            secret,
+            tenant: None,
+            best: None,
+            models: Vec::new(),
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            trusted: false,
+        }
+    }
+
+    /// The tenant that is named, or one that is called by the hash of this key.
     pub(super) fn tenant(&self) -> String {
         self.tenant.clone().unwrap_or_else(|| self.secret.to_string())
     }
@@ -45,44 +70,28 @@ fn shown(text: &str) -> String {
     }
 }
 
-pub(in super::super) fn read(text: &str) -> Result<Written, String> {
-    let (name, parts) = divide(text);
-    let none = || Written {
-        secret: Secret::of(b""),
-        tenant: None,
-        best: None,
-        models: Vec::new(),
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        trusted: false,
-    };
-    let (mut written, mut wrong) = (none(), Vec::new());
-    match name.parse() {
-        Ok(secret) => written.secret = secret,
-        Err(error) => wrong.push(error.to_string()),
-    }
-    for (part, value) in parts {
-        let set = match part {
-            "tenant" => tenant::name(value).map(|it| written.tenant = Some(it)),
-            "best" => class::name(value).map(|it| written.best = Some(it)),
-            "models" => models(value).map(|it| written.models = it),
-            "rpm" => tenant::requests(value).map(|it| written.requests_per_minute = Some(it)),
-            "tpm" => tenant::tokens(value).map(|it| written.tokens_per_minute = Some(it)),
-            "trusted" if value.is_empty() => {
-                written.trusted = true;
-                Ok(())
+pub(super) fn read(text: &str) -> Result<ClientKey, String> {
+    let (name, options) = options::split(text);
+    let secret = name.parse::<Secret>();
+    let mut errors: Vec<String> = secret.as_ref().err().map(ToString::to_string).into_iter().collect();
+    let mut key = ClientKey::of(secret.unwrap_or_else(|_| Secret::of(b"")));
+    // Where a key holds a question mark, an unknown option may be the rest of it.
+    errors.extend(options::read(options, OPTIONS, masked, |option, value| {
+        Some(match option {
+            "tenant" => tenant::name(value).map(|it| key.tenant = Some(it)),
+            "best" => CLASS_NAME.read(value).map(|it| key.best = Some(it)),
+            "models" => models(value).map(|it| key.models = it),
+            "rpm" => REQUESTS.read(value).map(|it| key.requests_per_minute = Some(it)),
+            "tpm" => TOKENS.read(value).map(|it| key.tokens_per_minute = Some(it)),
+            // The option alone means true.
+            "trusted" => {
+                Switch.read(if value.is_empty() { "true" } else { value }).map(|it| key.trusted = it)
             }
-            "trusted" => form::switch(value).map(|it| written.trusted = it),
-            _ => {
-                // Where a key holds a question mark, this may be the rest of it.
-                wrong.push(format!("no part is called {:?}; known: {PARTS}", masked(part)));
-                continue;
-            }
-        };
-        wrong.extend(set.err().map(|what| format!("{part}: {what}")));
-    }
-    told(&shown(name), &wrong)?;
-    Ok(written)
+            _ => return None,
+        })
+    }));
+    options::check(&shown(name), &errors)?;
+    Ok(key)
 }
 
 fn models(text: &str) -> Result<Vec<String>, String> {
@@ -94,15 +103,14 @@ fn models(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// With the hash, whatever was written.
-pub(in super::super) fn show(written: &Written) -> String {
-    let parts = [
-        written.tenant.as_ref().map(|it| format!("tenant={it}")),
-        written.best.as_ref().map(|it| format!("best={it}")),
-        (!written.models.is_empty()).then(|| format!("models={}", written.models.join("|"))),
-        written.requests_per_minute.map(|it| format!("rpm={it}")),
-        written.tokens_per_minute.map(|it| format!("tpm={it}")),
-        written.trusted.then(|| "trusted".to_owned()),
+fn show(key: &ClientKey) -> String {
+    let options = [
+        key.tenant.as_ref().map(|it| format!("tenant={it}")),
+        key.best.as_ref().map(|it| format!("best={it}")),
+        (!key.models.is_empty()).then(|| format!("models={}", key.models.join("|"))),
+        key.requests_per_minute.map(|it| format!("rpm={it}")),
+        key.tokens_per_minute.map(|it| format!("tpm={it}")),
+        key.trusted.then(|| "trusted".to_owned()),
     ];
-    join(&written.secret.to_string(), &parts.into_iter().flatten().collect::<Vec<_>>())
+    options::join(&key.secret.to_string(), options)
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::super::tests::{check, check_toml, read, start};
 use super::*;
+use crate::form::Form as _;
+use crate::tests::{check, check_toml, read, start};
 
 const PLAIN: &str = "correct-horse-battery";
 /// SHA-256 of `abc`.
@@ -34,7 +35,7 @@ impl Drop for Kept {
 }
 
 fn shown(config: &Config) -> Vec<String> {
-    config.secrets.keys.iter().map(key::show).collect()
+    config.secrets.keys.iter().map(|it| key::KEY_LIST.item.show(it)).collect()
 }
 
 #[test]
@@ -70,13 +71,13 @@ fn a_file_adds_to_what_is_written_here() {
 }
 
 #[test]
-fn all_that_is_wrong_with_keys_is_told_without_them() {
+fn errors_about_keys_do_not_show_them() {
     check_toml(
         "keys = [\n\"short?rpm=0\",\n\"sha256:12\",\n\"plain-secret-of-somebody?colour=1&trusted=maybe&models=a||b&models=*a\",\n\"another-plain-secret?tenant=*&best=a b\",\n]",
         &[
             "m.toml:2: keys: sho…: a key has at least 16 characters; `maitre key` makes one; rpm: \"0\" is out of range; write 1 to 1000000000",
             "m.toml:3: keys: sha…: a hash has 64 digits from 0 to f after \"sha256:\"; `maitre key` makes one",
-            "m.toml:4: keys: pla…: no part is called \"col…\"; known: tenant, best, models, rpm, tpm and trusted; trusted: \"maybe\" is neither true nor false; models: \"a||b\" names no models; write up to 256, as in \"llama-8b|qwen*\"; models: \"*a\" names no models; write up to 256, as in \"llama-8b|qwen*\"",
+            "m.toml:4: keys: pla…: unknown option \"col…\"; known: tenant, best, models, rpm, tpm and trusted; trusted: \"maybe\" is neither true nor false; models: \"a||b\" names no models; write up to 256, as in \"llama-8b|qwen*\"; models: \"*a\" names no models; write up to 256, as in \"llama-8b|qwen*\"",
             "m.toml:5: keys: ano…: tenant: names no tenant; write it as in \"tenant=team-a\"; best: \"a b\" is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
         ],
     );
@@ -84,7 +85,7 @@ fn all_that_is_wrong_with_keys_is_told_without_them() {
         &format!("keys = [\"{HASH}?best=gold\", \"{PLAIN}\", \"{PLAIN}\"]"),
         &[
             &format!("m.toml:1: keys: {} is there twice", read_shown(PLAIN)),
-            "m.toml:1: keys: sha256:ba7816bf…: best: no class is called \"gold\"; known: interactive, standard, batch",
+            "m.toml:1: keys: sha256:ba7816bf…: best: unknown class \"gold\"; known: interactive, standard, batch",
         ],
     );
     check_toml("[keys]\na = 1", &["m.toml:1: keys: takes a value, not a table"]);
@@ -96,7 +97,7 @@ fn read_shown(plain: &str) -> String {
 }
 
 #[test]
-fn a_file_of_keys_is_told_by_line_and_must_hold_one() {
+fn errors_in_a_key_file_have_their_line() {
     let file = Kept::new("bad-keys", &format!("{PLAIN}\n{PLAIN}?tenant=b\nsecret\n"), 0o600);
     let path = file.path();
     check(
@@ -117,7 +118,7 @@ fn a_file_of_keys_is_told_by_line_and_must_hold_one() {
 }
 
 #[test]
-fn who_else_may_read_a_file_is_said() {
+fn a_file_that_others_can_read_is_a_warning() {
     for (mode, expected) in [(0o600, 0), (0o400, 0), (0o640, 0), (0o644, 1), (0o660, 1), (0o604, 1)] {
         let file = Kept::new(&format!("mode-{mode:o}"), PLAIN, mode);
         let config = start(&["--worker-key-file", file.path()], &[]).unwrap();
@@ -144,16 +145,16 @@ fn limits_of_a_key_are_its_tenants() {
     assert_eq!(limits(&config, HASH), (2.0, None, Some(9)));
     check_toml(
         &format!("keys = [\"{HASH}?tenant=acme&rpm=5\"]\ntenants = [\"acme?rpm=6\"]"),
-        &["m.toml:1: keys: acm… has limits under tenants; say them once"],
+        &["m.toml:1: keys: acm… has limits under tenants; set them in one place"],
     );
     check_toml(
         &format!("keys = [\"{HASH}?tenant=acme&rpm=5\", \"{PLAIN}?tenant=acme&rpm=6\"]"),
-        &["m.toml:1: keys: another key of acm… has other limits; say rpm and tpm once, under tenants"],
+        &["m.toml:1: keys: another key of acm… has other limits; set rpm and tpm once, under tenants"],
     );
 }
 
 #[test]
-fn a_secret_is_said_once_and_shown_nowhere() {
+fn a_secret_is_set_in_one_place_and_never_shown() {
     let secret = "the-secret-of-workers";
     let config =
         start(&["--worker-key", secret, "--salt-secret", secret, "--salt-by", "tenant"], &[]).unwrap();
@@ -176,7 +177,7 @@ fn a_secret_is_said_once_and_shown_nowhere() {
 }
 
 #[test]
-fn what_is_no_secret_is_told_without_it() {
+fn an_invalid_secret_is_not_repeated() {
     check(
         start(&["--admin-key", "tiny"], &[]),
         &["--admin-key: a key has at least 16 characters; `maitre key` makes one"],
@@ -189,14 +190,11 @@ fn what_is_no_secret_is_told_without_it() {
         start(&["--salt-secret", "tiny"], &[]),
         &["--salt-secret: a secret has at least 16 characters; `maitre key` makes one"],
     );
-    check(
-        start(&["--salt-by", "user"], &[]),
-        &["--salt-by: \"user\" keeps no caches apart; write off or tenant"],
-    );
+    check(start(&["--salt-by", "user"], &[]), &["--salt-by: \"user\" is unknown; write off or tenant"]);
 }
 
 #[test]
-fn a_key_opens_a_door_to_others_and_no_other_door() {
+fn a_key_guards_only_its_own_listener() {
     let listen = ["--listen", "0.0.0.0:80", "--keys", PLAIN];
     check(start(&listen, &[]), &[]);
     check(start(&["--admin", "0.0.0.0:81", "--admin-key", PLAIN], &[]), &[]);
@@ -205,13 +203,13 @@ fn a_key_opens_a_door_to_others_and_no_other_door() {
 }
 
 #[test]
-fn keys_say_whose_a_request_is() {
+fn keys_name_the_tenant_of_a_request() {
     check(
         start(&["--keys", PLAIN, "--tenant-by", "adapter"], &[]),
-        &["--tenant-by: where there are keys they say whose a request is; leave tenant.by = \"adapter\" out"],
+        &["--tenant-by: keys name the tenant of a request; leave tenant.by = \"adapter\" out"],
     );
     let config = start(&["--keys", PLAIN, "--tenant-by", "header"], &[]).unwrap();
-    assert_eq!(config.warnings, ["tenant.by: \"header\" counts only for keys that are trusted, and none is"]);
+    assert_eq!(config.warnings, ["tenant.by: \"header\" applies only to keys that are trusted, and none is"]);
     let trusted = format!("{PLAIN}?trusted");
     assert_eq!(
         start(&["--keys", &trusted, "--tenant-by", "header"], &[]).unwrap().warnings,
@@ -227,12 +225,12 @@ fn there_can_be_thousands_of_keys_but_not_more() {
     let file = Kept::new("too-many", &rows(KEYS_MAX + 1), 0o600);
     check(
         start(&["--keys-file", file.path()], &[]),
-        &["--keys-file: there are 10001 keys, and can be 10000"],
+        &["--keys-file: there are 10001 keys; there can be 10000"],
     );
 }
 
 #[test]
-fn a_secret_that_was_rolled_outlives_a_reload() {
+fn a_drawn_secret_survives_a_reload() {
     let salter = || start(&["--salt-by", "tenant"], &[]).unwrap().settings.salt.unwrap();
     assert!(salter() == salter());
 }

@@ -7,7 +7,7 @@ use maitre_policy::Name;
 
 use super::read;
 use crate::knob::Knob;
-use crate::table;
+use crate::table::{self, SECTIONS};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
 const QUEUE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/queue.md");
@@ -29,7 +29,7 @@ fn row(knob: &Knob) -> String {
 
 fn reference() -> String {
     let mut text = String::new();
-    for section in table() {
+    for section in SECTIONS {
         let title = section.title.unwrap_or("Main");
         writeln!(text, "\n## {title}\n").unwrap();
         text.push_str("| Key | Flag | Variable | Form | Default | |\n|---|---|---|---|---|---|\n");
@@ -71,7 +71,7 @@ fn the_examples_are_one_configuration_in_two_languages() {
     let yaml = read("m.yaml", example("yaml")).unwrap();
     assert_eq!(toml.to_string(), yaml.to_string());
     // Complete: both name every knob's last word, so that neither falls behind the table.
-    for knob in table().iter().flat_map(|section| section.knobs) {
+    for knob in table::all() {
         let word = knob.key.rsplit('.').next().unwrap_or(knob.key);
         assert!(example("toml").contains(word) && example("yaml").contains(word), "{}", knob.key);
     }

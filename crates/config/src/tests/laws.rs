@@ -5,63 +5,62 @@ use std::collections::BTreeSet;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 
 use super::{Config, read, start};
-use crate::field::Field;
-use crate::form::{duration, show_duration, show_size, size};
-use crate::knob::{self, Knob};
+use crate::form::{Form, Secrecy, Shape, Size, Time};
+use crate::knob::Knob;
+use crate::table;
 
 const SECRET_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/secret.txt");
 
 /// A value for the knob that is not its default.
 fn sample(knob: &Knob) -> &'static str {
-    match &knob.field {
-        Field::Socket(_) => "127.0.0.1:9",
-        Field::Workers(_) => "http://a:1,http://b:2",
-        Field::Strategy(_) => "random",
-        Field::Strategies(_) => "llama-3.1=random,qwen=round-robin",
-        Field::Names(_) => "random,least-work",
-        Field::Classes(_) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2",
-        Field::ClassName(_) => "batch",
-        Field::Tenants(_) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
-        Field::By(_) => "adapter",
-        Field::Sense(_) => "higher-first",
-        Field::ClientAuth(_) => "optional",
-        Field::Collector(_) => "https://otel.internal:4318/otlp",
-        Field::Headers(_) => "authorization=Bearer a=b,x-team=c",
-        Field::Folders(_) => "llama-3.1=/models/a,qwen=b",
-        Field::Text(_) => "kv@",
-        // Read when it is named; what it holds will do for any of them.
-        Field::File(_) if knob.key.ends_with("_file") => SECRET_FILE,
-        Field::File(_) => "a b/trace.jsonl",
-        Field::Keys(_) => {
+    let is_list = matches!(knob.field.shape(), Shape::List(_));
+    match (knob.form(), is_list) {
+        ("ADDRESS", false) => "127.0.0.1:9",
+        ("ADDRESS", true) => "127.0.0.1:53,[::1]:53",
+        ("URL", _) if knob.key == "workers" => "http://a:1,http://b:2",
+        ("URL", true) => "http://10.0.0.*,https://a:1",
+        ("URL", false) => "https://10.0.0.1:6443",
+        ("STRATEGY", false) => "random",
+        ("STRATEGY", true) => "random,least-work",
+        ("MODEL=STRATEGY", _) => "llama-3.1=random,qwen=round-robin",
+        ("MODEL=FOLDER", _) => "llama-3.1=/models/a,qwen=b",
+        ("CLASS", _) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2",
+        ("TENANT", _) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
+        ("KEY", _) => {
             "correct-horse-battery?tenant=acme&best=standard&models=a|b*&rpm=5&tpm=7&trusted,other-horse-battery"
         }
-        Field::Secret(_) | Field::Hidden(_) => "correct-horse-battery",
-        Field::SaltBy(_) => "tenant",
-        Field::Via(_) => "mesh",
-        Field::Addresses(_) => "router-1:7946,[::1]:7946",
-        Field::Address(_) => "router-1:7946",
-        Field::RouterName(_) => "router-1",
-        Field::Switch(_) if knob.default() == "true" => "false",
-        Field::Switch(_) => "true",
-        Field::Sources(_) => "file:/etc/workers,dns:workers:8000?events=5557",
-        Field::Sockets(_) => "127.0.0.1:53,[::1]:53",
-        Field::Api(_) => "https://10.0.0.1:6443",
-        Field::Paths(_) => "/a,/b/*",
-        Field::Beginnings(_) => "http://10.0.0.*,https://a:1",
-        Field::Path(_) => "/ping",
-        Field::Header(_) => "x-user",
-        Field::Cookie(_) => "sid",
-        Field::Size(..) => "4KiB",
-        Field::Count(..) | Field::Count32(..) | Field::Count64(..) => "7",
-        Field::Ratio(_, range) if knob.default().starts_with("0.") || *range.end() <= 1.0 => "0.7",
-        Field::Ratio(..) => "2.5",
-        Field::Time(..) => "7s",
-        Field::Level(_) => "warn,hyper=debug",
-        Field::Format(_) => "json",
+        ("SECRET", _) => "correct-horse-battery",
+        ("BY", _) => "adapter",
+        ("ORDER", _) => "higher-first",
+        ("AUTH", _) => "optional",
+        ("SALT", _) => "tenant",
+        ("VIA", _) => "mesh",
+        ("SOURCE", _) => "file:/etc/workers,dns:workers:8000?events=5557",
+        ("HOST:PORT", true) => "router-1:7946,[::1]:7946",
+        ("HOST:PORT", false) => "router-1:7946",
+        ("NAME=VALUE", _) => "authorization=Bearer a=b,x-team=c",
+        ("NAME", _) if knob.key == "queue.standard" => "batch",
+        ("NAME", _) => "x-user",
+        ("TEXT", _) => "kv@",
+        // The file is read at once; its content is valid for all of these knobs.
+        ("FILE", _) if knob.key.ends_with("_file") => SECRET_FILE,
+        ("FILE", _) => "a b/trace.jsonl",
+        ("BOOL", _) if knob.default() == "true" => "false",
+        ("BOOL", _) => "true",
+        ("PATH", true) => "/a,/b/*",
+        ("PATH", false) => "/ping",
+        ("SIZE", _) => "4KiB",
+        ("COUNT", _) => "7",
+        ("NUMBER", _) if knob.field.set(&mut Config::default(), "0.7").is_ok() => "0.7",
+        ("NUMBER", _) => "2.5",
+        ("DURATION", _) => "7s",
+        ("LEVEL", _) => "warn,hyper=debug",
+        ("FORMAT", _) => "json",
+        (form, _) => panic!("{}: no sample of the form {form}", knob.key),
     }
 }
 
-/// Those it makes no sense without: a certificate and its key, or a mesh and its key.
+/// The knobs that this one needs: a certificate and its key, or a mesh and its key.
 fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
     let (section, name) = knob.key.split_once('.').unwrap_or(("", knob.key));
     if section == "cluster" {
@@ -71,7 +70,7 @@ fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
             "peers" => ["cluster.via", "cluster.key_file"],
             _ => ["", ""],
         };
-        return knob::all().filter(|it| needed.contains(&it.key)).collect::<Vec<_>>().into_iter();
+        return table::all().filter(|it| needed.contains(&it.key)).collect::<Vec<_>>().into_iter();
     }
     let needed = match (section.ends_with("tls"), name) {
         (true, "cert") => ["key", "key"],
@@ -79,7 +78,7 @@ fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
         (true, "client_ca") => ["cert", "key"],
         _ => ["", ""],
     };
-    let others = knob::all().filter(move |it| {
+    let others = table::all().filter(move |it| {
         let (other, name) = it.key.split_once('.').unwrap_or(("", it.key));
         other == section && !section.is_empty() && needed.contains(&name)
     });
@@ -89,7 +88,7 @@ fn companions(knob: &Knob) -> impl Iterator<Item = &'static Knob> {
 #[test]
 fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
     let default = format!("{:?}", Config::default());
-    for knob in knob::all() {
+    for knob in table::all() {
         let knobs: Vec<&Knob> = std::iter::once(knob).chain(companions(knob)).collect();
         let each = |write: &dyn Fn(&Knob, &str) -> String| -> Vec<String> {
             knobs.iter().map(|it| write(it, sample(it))).collect()
@@ -113,7 +112,7 @@ fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
             assert_eq!(format!("{other:?}"), expected, "{}", knob.key);
         }
         // What is not shown cannot be read back; the rest is as it was.
-        let read_back = if knob.hides(&flag) { &default } else { &expected };
+        let read_back = if knob.field.secrecy(&flag) == Secrecy::Hidden { &default } else { &expected };
         assert_eq!(format!("{printed:?}"), *read_back, "{}", knob.key);
     }
 }
@@ -121,7 +120,7 @@ fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
 #[test]
 fn every_default_as_shown_gives_the_default() {
     let default = format!("{:?}", Config::default());
-    for knob in knob::all() {
+    for knob in table::all() {
         let config = start(&[&format!("{}={}", knob.flag(), knob.default())], &[]).unwrap();
         assert_eq!(format!("{config:?}"), default, "{}", knob.key);
     }
@@ -129,21 +128,21 @@ fn every_default_as_shown_gives_the_default() {
 
 #[test]
 fn no_two_knobs_share_a_name() {
-    let names: BTreeSet<String> = knob::all().flat_map(|knob| [knob.flag(), knob.variable()]).collect();
-    assert_eq!(names.len(), 2 * knob::all().count());
+    let names: BTreeSet<String> = table::all().flat_map(|knob| [knob.flag(), knob.variable()]).collect();
+    assert_eq!(names.len(), 2 * table::all().count());
     assert!(!names.contains("--config") && !names.contains("MAITRE_CONFIG"));
 }
 
 proptest! {
     #[test]
-    fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn no_bytes_crash_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for name in ["m.toml", "m.yaml", "m"] {
             let _ = read(name, &bytes);
         }
     }
 
     #[test]
-    fn no_text_that_resembles_a_file_can_hurt(
+    fn no_text_that_resembles_a_file_crashes_the_reader(
         parts in prop::collection::vec(
             prop::sample::select(vec![
                 "workers", "classes", "tenants", "log", ".", "level", "strategies", ":", " ", "=", "\n", "\n  ", "- ", "[", "]", "[[", "]]",
@@ -167,8 +166,10 @@ proptest! {
     #[test]
     fn a_duration_and_a_size_read_back_as_they_are_shown(number in 0u32..) {
         let time = std::time::Duration::from_millis(number.into());
-        prop_assert_eq!(duration(&show_duration(time), &(std::time::Duration::ZERO..=time)), Ok(time));
+        let form = Time(std::time::Duration::ZERO..=time);
+        prop_assert_eq!(form.read(&form.show(&time)), Ok(time));
         let bytes = number as usize;
-        prop_assert_eq!(size(&show_size(bytes), &(0..=bytes)), Ok(bytes));
+        let form = Size(0..=bytes);
+        prop_assert_eq!(form.read(&form.show(&bytes)), Ok(bytes));
     }
 }
