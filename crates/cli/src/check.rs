@@ -1,4 +1,4 @@
-//! `maitre check FILE`: every mistake in a config file at once, and nothing started.
+//! `maitre check FILE`: every error in a config file at once, and nothing started.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use maitre_config as config;
 
 pub fn command() -> Command {
     Command::new("check")
-        .about("Check a config file and list every mistake in it")
+        .about("Check a config file and list every error in it")
         .arg(Arg::new("file").required(true).value_name("FILE").value_parser(value_parser!(PathBuf)))
 }
 
@@ -21,7 +21,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             let keys = config.settings.keys.len();
             let path = path.display();
             config.warnings.iter().for_each(|it| eprintln!("{path}: {it}"));
-            eprintln!("{path}: fine ({workers} workers, strategy {strategy}, {keys} keys)");
+            let (workers, keys) = (count(workers, "worker"), count(keys, "key"));
+            eprintln!("{path}: ok: {workers}, strategy {strategy}, {keys}");
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) => {
@@ -29,4 +30,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

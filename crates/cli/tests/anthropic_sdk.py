@@ -16,7 +16,7 @@ TOOL = {"name": "seat", "input_schema": {"type": "object", "properties": {"guest
 def setUpModule():
     global house, client
     # Not one of our routes, but one that can be passed on.
-    house = House("--pass", "/v1/messages/count_tokens")
+    house = House("--passthrough", "/v1/messages/count_tokens")
     client = anthropic.Anthropic(base_url=house.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
     unittest.addModuleCleanup(client.close)
 

@@ -164,7 +164,7 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
         listen: ANYWHERE,
         admin: ANYWHERE,
         // However busy the machine, prompts are read as the engine reads them.
-        ask_patience: Duration::from_secs(2),
+        tokenize_timeout: Duration::from_secs(2),
         ..maitre_proxy::Settings::default()
     };
     settings.brain = brain(strategy);

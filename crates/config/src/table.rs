@@ -94,59 +94,59 @@ static MAIN: &[Knob] = &[
     knob(
         "admin",
         &At(|it| &mut it.settings.admin, SOCKET),
-        "Where the page, the admin API, metrics and health are served.",
+        "Where the page, the admin API, metrics and health checks are served.",
     )
     .at_restart(),
     knob(
         "workers",
         &At(|it| &mut it.settings.workers, WORKER_LIST),
-        "The engines that take requests; as a flag, one at a time. After the URL may follow \
-         ?events=PORT&replay=PORT&ranks=N: where it publishes KV events (or events=off), and its \
-         data-parallel ranks.",
+        "The engines that serve requests; repeat the flag for each. Options after the URL: \
+         ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
+         nowhere) and how many data-parallel ranks it has.",
     )
     .with_flag("worker"),
     knob(
         "strategy",
         &At(|it| &mut it.settings.brain.strategy, STRATEGY),
-        "How a worker is picked: least-delay, cache-aware, prefix-hash, sticky-session, least-work, \
-         least-request, power-of-two, round-robin or random; or a rule as others published it: dynamo-cost, \
-         weighted, sticky-until-saturated, preble, lmetric or dualmap.",
+        "How the router picks a worker: least-delay, cache-aware, prefix-hash, sticky-session, \
+         least-work, least-request, power-of-two, round-robin or random; or a published rule: \
+         dynamo-cost, weighted, sticky-until-saturated, preble, lmetric or dualmap.",
     ),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),
-        "Models that go by a strategy of their own; as a flag, one at a time.",
+        "Strategies of single models; repeat the flag for each.",
     ),
     knob(
         "threads",
         &At(|it| &mut it.settings.threads, Count(0..=THREADS_MAX)),
-        "Threads that carry traffic; 0 means one for each core.",
+        "Threads that carry traffic; 0 for one per core.",
     )
     .at_restart(),
     knob(
         "insecure",
         &At(|it| &mut it.insecure, Switch),
-        "Accept addresses that other machines can reach, though no key and no certificate is asked for there.",
+        "Allow listeners that other machines can reach without a key or a client certificate.",
     ),
     knob(
         "admin_workers",
         &At(|it| &mut it.settings.admin_workers, List::of(URL_PATTERN)),
-        "Workers that may be added through the admin API; one that ends in * stands for all that begin so.",
+        "Workers that the admin API may add; a trailing * matches any rest.",
     ),
     knob(
         "explain",
         &At(|it| &mut it.settings.explain, Switch),
-        "Say in response headers which worker answered and why.",
+        "Say in response headers which worker answered, and why.",
     ),
     knob(
-        "pass",
+        "passthrough",
         &At(|it| &mut it.settings.pass, List::of(PATH_PATTERN)),
-        "Paths outside the API that are passed on to a worker; one that ends in * stands for all that begin so.",
+        "Paths outside the API that are forwarded to a worker; a trailing * matches any rest.",
     ),
     knob(
         "seed",
         &At(|it| &mut it.settings.brain.seed, Count(0..=u64::MAX)),
-        "Where the dice start; the same seed and the same events give the same picks.",
+        "Seed of the random numbers: the same seed and the same events give the same picks.",
     )
     .at_restart(),
 ];
@@ -155,28 +155,30 @@ static DISCOVERY: &[Knob] = &[
     knob(
         "discovery.from",
         &At(|it| &mut it.discovery.from, List::of(WORKER_SOURCE)),
-        "Where workers are found, besides those in `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
-         kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR&port=PORT; as a flag, one at a time.",
+        "Sources of workers, in addition to `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
+         kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR&port=PORT; repeat the flag \
+         for each.",
     ),
     knob(
         "discovery.gone_after",
         &At(|it| &mut it.discovery.grace.gone_after, Time(FROM_ZERO)),
-        "How long a worker is kept that its source no longer names.",
+        "How long to keep a worker that its source no longer lists.",
     ),
     knob(
         "discovery.empty_after",
         &At(|it| &mut it.discovery.grace.empty_after, Time(FROM_ZERO)),
-        "How long the last list is kept of a source that suddenly names nobody; 0s for ever.",
+        "How long to keep the last list of a source that suddenly lists no workers; 0s for ever.",
     ),
     knob(
         "discovery.dns",
         &At(|it| &mut it.discovery.servers, List::of(SOCKET)),
-        "Name servers to ask; those of the system if there are none here.",
+        "Name servers; empty for the system's.",
     ),
     knob(
         "discovery.kubernetes_api",
         &At(|it| &mut it.discovery.api, KUBERNETES_API),
-        "The API of the cluster; the one we run in if empty. Plain http only on loopback, as `kubectl proxy` serves it.",
+        "The Kubernetes API; empty for that of the cluster the router runs in. Plain http only on \
+         loopback, as with `kubectl proxy`.",
     ),
 ];
 
@@ -184,19 +186,19 @@ static CACHES: &[Knob] = &[
     knob(
         "tokenizers",
         &At(|it| &mut it.settings.tokenizers, FOLDER_BY_MODEL),
-        "Folders with tokenizer.json and the chat template of models; as a flag, one at a time. Where there \
-         is none, an engine is asked, or bytes stand for tokens.",
+        "Folders with tokenizer.json and the chat template of a model; repeat the flag for each. Without \
+         one the router asks an engine for tokens, or counts bytes.",
     )
     .at_restart(),
     knob(
-        "ask_patience",
-        &At(|it| &mut it.settings.ask_patience, Time(FROM_ZERO)),
-        "How long a request may be held up while an engine is asked for its tokens; 0s asks nobody.",
+        "tokenize_timeout",
+        &At(|it| &mut it.settings.tokenize_timeout, Time(FROM_ZERO)),
+        "How long a request may wait for an engine to tokenize its prompt; 0s never asks an engine.",
     ),
     knob(
         "index.budget",
         &At(|it| &mut it.settings.brain.index.budget_bytes, Size(4_096..=BODIES_BYTES_MAX)),
-        "Memory for what is known of the workers' caches.",
+        "Memory for the index of the workers' KV caches.",
     )
     .at_restart(),
 ];
@@ -205,22 +207,22 @@ static EVENTS: &[Knob] = &[
     knob(
         "events.enabled",
         &At(|it| &mut it.settings.events.enabled, Switch),
-        "Subscribe to workers that publish what their caches hold.",
+        "Subscribe to the KV events of workers that publish them.",
     ),
     knob(
-        "events.at",
+        "events.endpoint",
         &At(|it| &mut it.settings.events.port, Count(0..=65_535)),
-        "Where to subscribe at a worker that does not say where it publishes; 0 for nowhere.",
+        "Port of the KV events of workers that do not say where they publish; 0 for none.",
     ),
     knob(
-        "events.replay_at",
+        "events.replay_endpoint",
         &At(|it| &mut it.settings.events.replay_port, Count(0..=65_535)),
-        "Where to ask such a worker for events that were missed; 0 for nowhere.",
+        "Port at which such workers replay missed events; 0 for none.",
     ),
     knob(
         "events.topic",
         &At(|it| &mut it.settings.events.topic, FREE_TEXT),
-        "Only events whose topic begins so; all of them if empty.",
+        "Subscribe only to topics with this prefix; empty for all.",
     ),
 ];
 
@@ -228,18 +230,19 @@ static DECISIONS: &[Knob] = &[
     knob(
         "decisions.kept",
         &At(|it| &mut it.settings.brain.explain.decisions, Count(0..=DECISIONS_MAX)),
-        "How many decisions are kept for those who ask why, the newest; 0 keeps none, and foresees no first tokens.",
+        "How many of the latest decisions to keep for `explain`; 0 keeps none and turns forecasts of the \
+         first token off.",
     ),
     knob(
         "shadow.strategies",
         &At(|it| &mut it.settings.brain.shadows, List::of(STRATEGY)),
-        "Strategies that are asked about every decision and not obeyed, to see where they would differ; as a flag, one \
-         at a time.",
+        "Strategies that are evaluated for each decision but not applied, to show where they would \
+         differ; repeat the flag for each.",
     ),
     knob(
         "shadow.sample",
         &At(|it| &mut it.settings.brain.shadow_sample, Ratio(0.0..=1.0)),
-        "The part of all decisions that they are asked about.",
+        "Share of decisions for which they are evaluated.",
     ),
 ];
 
@@ -247,15 +250,16 @@ static QUEUE: &[Knob] = &[
     knob(
         "queue.enabled",
         &At(|it| &mut it.settings.brain.queue.enabled, Switch),
-        "Let requests wait here while all workers are busy, and go by their class; without it they are passed on \
-         as they come.",
+        "Queue requests by class while all workers are busy; otherwise requests go to a worker as they \
+         arrive.",
     ),
     knob(
         "classes",
         &At(|it| &mut it.settings.brain.queue.classes, CLASS_LIST),
-        "Classes of requests, the one that goes first at the head. After the name may follow \
-         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER: how many may wait and of how many tokens, \
-         how long they may stand in line (or deadline=none), and the part of the fleet that classes below never take.",
+        "Classes of requests, highest priority first. Options after the name: \
+         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER limits the requests and tokens in \
+         the queue and the time there (deadline=none for no limit), and reserves a share of the fleet \
+         from lower classes.",
     ),
     knob(
         "queue.standard",
@@ -265,35 +269,35 @@ static QUEUE: &[Knob] = &[
     knob(
         "queue.aging",
         &At(|it| &mut it.settings.brain.queue.aging, Time(ABOVE_ZERO)),
-        "How long a request waits before those of higher classes no longer all go first.",
+        "Time in the queue after which a request may go before newer ones of higher classes.",
     ),
     knob(
         "queue.recall",
         &At(|it| &mut it.settings.brain.queue.recall, Switch),
-        "Call a request of a lower class back from its worker, while it has no first byte, for one of a higher \
-         class that would miss its deadline.",
+        "Take a request of a lower class back from its worker, while it has no first byte, if a request \
+         of a higher class would miss its deadline.",
     ),
     knob(
         "queue.prefill_max",
         &At(|it| &mut it.settings.brain.queue.prefill_tokens_max, Count(0..=TOKENS_MAX)),
-        "Most tokens that one worker is given to prefill at once; 0 for what is learned of it alone.",
+        "Most tokens in prefill on one worker; 0 to use only the learned limit.",
     ),
     knob(
         "queue.sequences_max",
         &At(|it| &mut it.settings.brain.queue.sequences_max, Count(0..=1_000_000)),
-        "Most requests that one worker is given at once; 0 for what is learned of it alone.",
+        "Most requests in flight on one worker; 0 to use only the learned limit.",
     ),
     knob(
         "queue.body_priority",
         &At(|it| &mut it.settings.door.body_priority, PRIORITY_ORDER),
-        "Which way a number in a body's priority counts from the standard class, which is 0: lower-first as with \
-         vLLM, or higher-first as with SGLang.",
+        "Order of the number in a body's priority, where 0 is the standard class: lower-first as in vLLM, \
+         or higher-first as in SGLang.",
     ),
     knob(
         "queue.forward_priority",
         &At(|it| &mut it.settings.door.forward_priority, Switch),
-        "Tell vLLM and SGLang the class of a request in its body's priority, each in its own order; only for \
-         engines that were started to heed it.",
+        "Send the class of a request to vLLM and SGLang in the body's priority, in the engine's own \
+         order; only for engines that were started with priority scheduling.",
     ),
 ];
 
@@ -301,19 +305,20 @@ static TENANTS: &[Knob] = &[
     knob(
         "tenant.by",
         &At(|it| &mut it.settings.door.tenant_by, TENANT_BY),
-        "What tells tenants apart: their key, a header, or the adapter (else the model) they ask for.",
+        "What identifies a tenant: its key, a header, or the adapter (or else the model) of the request.",
     ),
     knob(
         "tenant.header",
         &At(|it| &mut it.settings.door.tenant_header, HEADER),
-        "Which header, if it is one.",
+        "The header that identifies a tenant, with tenant.by = \"header\".",
     ),
     knob(
         "tenants",
         &At(|it| &mut it.queue.tenants, TENANT_LIST),
-        "Terms of tenants; as a flag, one at a time. After the name, or * for everybody else, may follow \
-         ?weight=NUMBER&best=CLASS&usual=CLASS&rpm=COUNT&tpm=COUNT: the share beside others of the class, the best \
-         class it may use and the one it has if it asks for none, and requests and tokens a minute.",
+        "Terms of tenants; repeat the flag for each. Options after the name (* for all other tenants): \
+         ?weight=NUMBER&best=CLASS&usual=CLASS&rpm=COUNT&tpm=COUNT sets the share within a class, the \
+         highest class allowed, the class of requests that ask for none, and requests and tokens per \
+         minute.",
     ),
 ];
 
@@ -326,47 +331,47 @@ static LIMITS: &[Knob] = &[
     knob(
         "limits.bodies",
         &At(|it| &mut it.settings.limits.bodies_bytes, Size(1..=BODIES_BYTES_MAX)),
-        "All request bodies held at once; what would go past it is asked to come again.",
+        "All request bodies in memory; above it, requests are refused with Retry-After.",
     ),
     knob(
         "limits.headers",
         &At(|it| &mut it.settings.limits.header_bytes, Size(1..=HEADER_BYTES_MAX)),
-        "The largest request head.",
+        "The largest request header.",
     ),
     knob(
         "limits.connections",
         &At(|it| &mut it.settings.limits.connections, Count(1..=CONNECTIONS_MAX)),
-        "Client connections at once; further ones wait in the kernel.",
+        "Client connections; further ones wait in the kernel.",
     )
     .at_restart(),
     knob(
         "limits.idle_per_worker",
         &At(|it| &mut it.settings.limits.idle_per_worker, Count(0..=CONNECTIONS_MAX)),
-        "Idle connections kept to each worker by each thread.",
+        "Idle connections that each thread keeps to each worker.",
     )
     .at_restart(),
 ];
 
 static TIMEOUTS: &[Knob] = &[
     knob(
-        "timeouts.client_head",
+        "timeouts.client_header",
         &At(|it| &mut it.settings.timeouts.client_head, Time(ABOVE_ZERO)),
-        "A client's request head, from its first byte.",
+        "Receiving a client's request header, from its first byte.",
     ),
     knob(
         "timeouts.client_body",
         &At(|it| &mut it.settings.timeouts.client_body, Time(ABOVE_ZERO)),
-        "A client's request body, from the end of its head.",
+        "Receiving a client's request body, from the end of its header.",
     ),
     knob(
         "timeouts.client_stalled",
         &At(|it| &mut it.settings.timeouts.client_stalled, Time(ABOVE_ZERO)),
-        "A client that takes nothing of what is written to it.",
+        "Writing to a client that reads nothing.",
     ),
     knob(
         "timeouts.client_idle",
         &At(|it| &mut it.settings.timeouts.client_idle, Time(ABOVE_ZERO)),
-        "A client connection with no request on it.",
+        "A client connection without a request.",
     ),
     knob(
         "timeouts.connect",
@@ -376,12 +381,12 @@ static TIMEOUTS: &[Knob] = &[
     knob(
         "timeouts.headers",
         &At(|it| &mut it.settings.timeouts.headers, Time(ABOVE_ZERO)),
-        "From sending the request to the head of the answer, which for one that does not stream is its end.",
+        "From sending a request to the header of the response; without streaming, that is its end.",
     ),
     knob(
         "timeouts.first_token",
         &At(|it| &mut it.settings.timeouts.first_token, Time(ABOVE_ZERO)),
-        "From sending the request to the first event of a stream.",
+        "From sending a request to the first event of its stream.",
     ),
     knob(
         "timeouts.inter_token",
@@ -391,41 +396,46 @@ static TIMEOUTS: &[Knob] = &[
     knob(
         "timeouts.total",
         &At(|it| &mut it.settings.timeouts.total, Time(ABOVE_ZERO)),
-        "From a request's arrival to the last byte of its answer.",
+        "From a request's arrival to the last byte of its response.",
     ),
     knob(
         "timeouts.worker_idle",
         &At(|it| &mut it.settings.timeouts.worker_idle, Time(FROM_ZERO)),
-        "How long an idle connection to a worker is kept; less than the worker keeps it (uvicorn: 5s).",
+        "How long to keep an idle connection to a worker; shorter than the worker does (uvicorn: 5s).",
     ),
     knob(
         "timeouts.drain_grace",
         &At(|it| &mut it.settings.timeouts.drain_grace, Time(FROM_ZERO)),
-        "After SIGTERM: how long to stay open while load balancers notice that we are not ready.",
+        "After SIGTERM: how long to keep accepting while load balancers notice that the router is not \
+         ready.",
     ),
     knob(
         "timeouts.drain",
         &At(|it| &mut it.settings.timeouts.drain, Time(FROM_ZERO)),
-        "After that: how long streams may take to finish.",
+        "After that: how long responses may take to finish.",
     ),
 ];
 
 static PROBES: &[Knob] = &[
-    knob("probes.path", &At(|it| &mut it.settings.probes.path, URL_PATH), "What a worker is asked for."),
+    knob(
+        "probes.path",
+        &At(|it| &mut it.settings.probes.path, URL_PATH),
+        "The path that a health probe requests.",
+    ),
     knob(
         "probes.interval",
         &At(|it| &mut it.settings.probes.interval, Time(ABOVE_ZERO)),
-        "Between two probes of one worker, give or take a tenth.",
+        "Time between two probes of one worker, give or take a tenth.",
     ),
     knob(
         "probes.timeout",
         &At(|it| &mut it.settings.probes.timeout, Time(ABOVE_ZERO)),
-        "How long a probe waits for its answer.",
+        "Time limit of a probe.",
     ),
     knob(
         "probes.models_interval",
         &At(|it| &mut it.settings.probes.models_interval, Time(ABOVE_ZERO)),
-        "Between two looks at a worker's list of models.",
+        "Time between two reads of a worker's list of models.",
     ),
 ];
 
@@ -433,17 +443,17 @@ static HEALTH: &[Knob] = &[
     knob(
         "health.failures_max",
         &At(|it| &mut it.settings.brain.health.failures_max, Count(1..=1_000_000)),
-        "Failed answers in a row before a worker is out.",
+        "Failed responses in a row after which a worker is ejected.",
     ),
     knob(
         "health.back_off",
         &At(|it| &mut it.settings.brain.health.back_off, Time(ABOVE_ZERO)),
-        "How long it is out the first time; doubles each time.",
+        "How long the first ejection lasts; it doubles each time.",
     ),
     knob(
         "health.back_off_max",
         &At(|it| &mut it.settings.brain.health.back_off_max, Time(ABOVE_ZERO)),
-        "How long it is out at the most.",
+        "How long an ejection lasts at most.",
     ),
     knob(
         "health.slow_start",
@@ -456,17 +466,17 @@ static RETRIES: &[Knob] = &[
     knob(
         "retries.per_request",
         &At(|it| &mut it.settings.brain.budget.per_request, Ratio(0.0..=10.0)),
-        "Retries that each request earns for the fleet.",
+        "Retries that each request adds to the budget of the fleet.",
     ),
     knob(
         "retries.per_second",
         &At(|it| &mut it.settings.brain.budget.per_second, Ratio(0.0..=1_000_000.0)),
-        "Retries earned each second, traffic or not.",
+        "Retries that each second adds to it.",
     ),
     knob(
         "retries.failovers_max",
         &At(|it| &mut it.settings.brain.failovers_max, Count(0..=ATTEMPTS_MAX)),
-        "Further attempts of a request that a worker has seen.",
+        "Further attempts of a request that a worker has received.",
     ),
 ];
 
@@ -474,20 +484,20 @@ static RECORD: &[Knob] = &[
     knob(
         "record.file",
         &At(|it| &mut it.settings.record.file, FILE),
-        "Where requests are taken down for maitre replay, as hashes without any text; nowhere if empty.",
+        "Where to record requests for maitre replay, as hashes without text; empty for nowhere.",
     )
     .with_flag("record")
     .at_restart(),
     knob(
         "record.max_bytes",
         &At(|it| &mut it.settings.record.bytes_max, Size(4_096..=BODIES_BYTES_MAX)),
-        "The largest such file; then it is moved to FILE.1, that to FILE.2, and a new one begins.",
+        "The largest such file; a full one moves to FILE.1, that one to FILE.2.",
     )
     .at_restart(),
     knob(
         "record.files",
         &At(|it| &mut it.settings.record.files, Count(1..=RECORD_FILES_MAX)),
-        "How many are kept, the one that is being written included.",
+        "How many files are kept, including the current one.",
     )
     .at_restart(),
 ];

@@ -110,7 +110,7 @@ fn shapes_are_checked() {
     check_toml("workers = [{ events = 5557 }]", &["m.toml:1: workers: a worker has a url"]);
     check_toml("[strategies]\nm = []", &["m.toml:2: strategies: m: takes the name of a strategy"]);
     check_yaml("- listen", &["m.yaml:1: is not a mapping; write \"key: value\""]);
-    check_yaml("pass:\n- /a\n-", &["m.yaml:3: pass: an item of this list is one text"]);
+    check_yaml("passthrough:\n- /a\n-", &["m.yaml:3: passthrough: an item of this list is one text"]);
 }
 
 #[test]

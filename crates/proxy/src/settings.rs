@@ -49,7 +49,7 @@ pub struct Settings {
     /// Folders with the tokenizers of models, by model.
     pub tokenizers: BTreeMap<String, PathBuf>,
     /// How long a request may be held up while an engine is asked for its tokens.
-    pub ask_patience: Duration,
+    pub tokenize_timeout: Duration,
     /// Say in response headers who answered and why.
     pub explain: bool,
     /// Paths outside the API that are passed on to a worker; one that ends in `*` stands for all that
@@ -90,7 +90,7 @@ impl Default for Settings {
             head_bytes: 1_024,
             tokenizers: BTreeMap::new(),
             // What a prefix hit of a few hundred tokens saves on a small GPU.
-            ask_patience: Duration::from_millis(50),
+            tokenize_timeout: Duration::from_millis(50),
             explain: true,
             pass: Vec::new(),
             keys: Keys::default(),

@@ -230,7 +230,7 @@ static SGLANG: &[Flag] = &[
         Changed(Part("session.header"), "one header names a session: the first of these"),
     ),
     Flag::new(&["--upstream-pool-idle-timeout-secs"], One, Kept(Key("timeouts.worker_idle", SecondsOrNever))),
-    Flag::new(&["--header-read-timeout-secs"], One, Kept(Key("timeouts.client_head", SecondsOrNever))),
+    Flag::new(&["--header-read-timeout-secs"], One, Kept(Key("timeouts.client_header", SecondsOrNever))),
     Flag::new(&["--idle-connection-timeout-secs"], One, Kept(Key("timeouts.client_idle", SecondsOrNever))),
     Flag::new(&["--trust-tenant-header"], Nothing, Kept(Part("tenant.by"))),
     Flag::new(&["--tenant-header-name"], One, Kept(Part("tenant.header"))),

@@ -394,5 +394,5 @@ fn a_limit_that_cannot_be_shared_out_is_said() {
     let carried = check(Old::Sglang, "--max-concurrent-requests 8", &[("queue.sequences_max", "0")]);
     assert!(carried.notes.iter().any(|it| it.contains("no workers are named")), "{:?}", carried.notes);
     check(Old::Sglang, "--max-concurrent-requests -1 --worker-urls a:1", &[("queue.sequences_max", "0")]);
-    check(Old::Sglang, "--header-read-timeout-secs 0", &[("timeouts.client_head", "\"10s\"")]);
+    check(Old::Sglang, "--header-read-timeout-secs 0", &[("timeouts.client_header", "\"10s\"")]);
 }

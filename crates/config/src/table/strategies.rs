@@ -10,17 +10,18 @@ pub(super) static CACHE_AWARE: &[Knob] = &[
     knob(
         "cache_aware.cache_threshold",
         &At(|it| &mut it.settings.brain.knobs.cache_aware.cache_threshold, Ratio(0.0..=1.0)),
-        "The part of a prompt that must be cached somewhere for it to be sent there.",
+        "Share of a prompt that must be cached on a worker to send it there.",
     ),
     knob(
         "cache_aware.balance_abs_threshold",
         &At(|it| &mut it.settings.brain.knobs.cache_aware.balance_abs_threshold, Count(0..=1_000_000)),
-        "Requests that the busiest worker must be ahead for the fleet to be out of balance,",
+        "The fleet is out of balance if the busiest worker has this many more requests than the least \
+         busy one,",
     ),
     knob(
         "cache_aware.balance_rel_threshold",
         &At(|it| &mut it.settings.brain.knobs.cache_aware.balance_rel_threshold, Ratio(1.0..=1_000.0)),
-        "and how many times as many as the least busy one it must have.",
+        "and this many times as many.",
     ),
 ];
 
@@ -28,12 +29,12 @@ pub(super) static PREFIX_HASH: &[Knob] = &[
     knob(
         "prefix_hash.head_bytes",
         &At(|it| &mut it.settings.head_bytes, Count(1..=BODY_BYTES_MAX)),
-        "How many bytes of a prompt's beginning name its home.",
+        "How many bytes of the beginning of a prompt choose its worker.",
     ),
     knob(
         "prefix_hash.load_factor",
         &At(|it| &mut it.settings.brain.knobs.load_factor, Ratio(1.0..=1_000.0)),
-        "How far above the mean a home may be loaded before its prompts spill over.",
+        "How far above the average load a worker may be before its prompts go to others.",
     ),
 ];
 
@@ -41,36 +42,36 @@ pub(super) static SESSION: &[Knob] = &[
     knob(
         "session.header",
         &At(|it| &mut it.settings.session.header, HEADER),
-        "The request header that names a session.",
+        "The request header that identifies a session.",
     ),
     knob(
         "session.cookie",
         &At(|it| &mut it.settings.session.cookie, COOKIE),
-        "The cookie that names a session, if the header does not.",
+        "The cookie that identifies a session, if the header is absent.",
     ),
 ];
 
 pub(super) static DYNAMO_COST: &[Knob] = &[knob(
     "dynamo_cost.prefill_weight",
     &At(|it| &mut it.settings.brain.knobs.dynamo_cost.prefill_weight, Ratio(WEIGHTS)),
-    "What a block to prefill costs beside a block to keep.",
+    "Cost of a block to prefill relative to a block to keep.",
 )];
 
 pub(super) static WEIGHTED: &[Knob] = &[
     knob(
         "weighted.prefix",
         &At(|it| &mut it.settings.brain.knobs.weighted.prefix, Ratio(WEIGHTS)),
-        "What the cached part of a prompt weighs,",
+        "Weight of the cached share of a prompt,",
     ),
     knob(
         "weighted.queue",
         &At(|it| &mut it.settings.brain.knobs.weighted.queue, Ratio(WEIGHTS)),
-        "what a short line of waiting requests weighs,",
+        "of a short queue on the worker,",
     ),
     knob(
         "weighted.kv",
         &At(|it| &mut it.settings.brain.knobs.weighted.kv, Ratio(WEIGHTS)),
-        "and what a free KV cache weighs.",
+        "and of free KV cache.",
     ),
 ];
 
@@ -78,23 +79,23 @@ pub(super) static STICKY_UNTIL_SATURATED: &[Knob] = &[
     knob(
         "sticky_until_saturated.threshold",
         &At(|it| &mut it.settings.brain.knobs.sticky_until_saturated.threshold, Ratio(0.0..=1.0)),
-        "The part of a prompt that must be cached somewhere for it to stay there; 0 for none ever.",
+        "Share of a prompt that must be cached on a worker to stay there; 0 for never.",
     ),
     knob(
         "sticky_until_saturated.seconds",
         &At(|it| &mut it.settings.brain.knobs.sticky_until_saturated.seconds, Ratio(SECONDS)),
-        "How many seconds more prefill may be waiting there than elsewhere; 0 for any.",
+        "How many more seconds of prefill may be pending there than elsewhere; 0 for any number.",
     ),
 ];
 
 pub(super) static PREBLE: &[Knob] = &[knob(
     "preble.balance",
     &At(|it| &mut it.settings.brain.knobs.preble.balance, Ratio(1.0..=1_000.0)),
-    "How many times the least load the most may be before cached prompts leave it.",
+    "How many times the least load the greatest may be before cached prompts go elsewhere.",
 )];
 
 pub(super) static DUALMAP: &[Knob] = &[knob(
     "dualmap.slo_seconds",
     &At(|it| &mut it.settings.brain.knobs.dualmap.slo_seconds, Ratio(SECONDS)),
-    "How late, in seconds, a first token may be expected before the cache is left for the other home.",
+    "Expected time to the first token, in seconds, beyond which a prompt goes to its other worker.",
 )];

@@ -11,40 +11,41 @@ pub(super) static KEYS: &[Knob] = &[
     knob(
         "keys",
         &At(|it| &mut it.secrets.keys, KEY_LIST),
-        "The keys that requests need, as hashes or in plain text; as a flag, one at a time. With any, every request \
-         needs one. After the key may follow ?tenant=NAME&best=CLASS&models=NAME|NAME*&rpm=COUNT&tpm=COUNT&trusted: \
-         whose it is, the best class and the models it may ask for, the tenant's requests and tokens a minute, and \
-         whether it may ask why and steer engines. `maitre key` makes them.",
+        "The keys of clients, as hashes or in plain text; repeat the flag for each. With any key, every \
+         request needs one. Options after the key: \
+         ?tenant=NAME&best=CLASS&models=NAME|NAME*&rpm=COUNT&tpm=COUNT&trusted sets the tenant, the \
+         highest class and the models allowed, requests and tokens per minute of the tenant, and whether \
+         the key may ask for explanations and steer engines. `maitre key` makes keys.",
     ),
     knob(
         "keys_file",
         &At(|it| &mut it.secrets.keys_file, FILE),
-        "A file with more of them, one a line; # begins a comment. Read again whenever settings are.",
+        "A file with more of them, one per line; # begins a comment. A reload reads it again.",
     ),
     knob(
         "worker_key",
         &At(|it| &mut it.secrets.worker_key, SECRET),
-        "What workers ask for (their --api-key): sent with probes and, where requests need a key, in place of the \
-         client's. Without, a client's key goes to the worker only where we ask for none.",
+        "The key of the workers (their --api-key): sent with probes and, where requests need a key, in \
+         place of the client's. Without it, a client's key is forwarded only where requests need none.",
     ),
     knob("worker_key_file", &At(|it| &mut it.secrets.worker_key_file, FILE), "A file that holds it instead."),
     knob(
         "admin_key",
         &At(|it| &mut it.secrets.admin_key, KEY_HASH),
-        "What the page and the admin API ask for: a key, or its hash. Without one, a run makes its own.",
+        "The key of the page and the admin API, or its hash. Without one, each start makes a new one.",
     ),
     knob("admin_key_file", &At(|it| &mut it.secrets.admin_key_file, FILE), "A file that holds it instead."),
     knob(
         "salt.by",
         &At(|it| &mut it.secrets.salt_by, SALT_BY),
-        "What the caches of engines are kept apart by: off, or tenant, where each tenant gets a cache_salt of ours \
-         and no other tenant can tell what it has asked.",
+        "Separates engines' caches: off, or tenant, where each tenant gets its own cache_salt and no \
+         tenant can find out what another one asked.",
     ),
     knob(
         "salt.secret",
         &At(|it| &mut it.secrets.salt_secret, SECRET),
-        "What salts follow from; the same for all routers of a fleet. Without one each process has its own, so that \
-         routers do not share what they warm, and a restart begins cold.",
+        "Secret from which salts are derived; the same for all routers of a fleet. Without it each \
+         process draws its own, so routers do not share caches, and a restart begins with cold ones.",
     ),
     knob(
         "salt.secret_file",
@@ -57,57 +58,57 @@ pub(super) static TLS: &[Knob] = &[
     knob(
         "tls.cert",
         &At(|it| &mut it.settings.tls.cert, FILE),
-        "The certificate that clients are shown, and those that vouch for it, as PEM; without one, clients speak \
-         plain HTTP. Read again when it changes.",
+        "Certificate chain for clients, as PEM; without it, clients use plain HTTP. Reloaded when it \
+         changes.",
     ),
     knob("tls.key", &At(|it| &mut it.settings.tls.key, FILE), "Its private key, as PEM."),
     knob(
         "tls.client_ca",
         &At(|it| &mut it.settings.tls.client_ca, FILE),
-        "Who signs the certificates of clients, as PEM; without it, clients are not asked for any.",
+        "Authority of the clients' certificates, as PEM; without it, clients need none.",
     ),
     knob(
         "tls.client_auth",
         &At(|it| &mut it.settings.tls.client_auth, CLIENT_AUTH),
-        "With client_ca: whether a client must show a certificate (required) or may (optional).",
+        "With client_ca: whether a client certificate is required or optional.",
     ),
     knob(
         "admin_tls.cert",
         &At(|it| &mut it.settings.admin_tls.cert, FILE),
-        "The same for the admin listener.",
+        "Certificate chain of the admin listener, as PEM.",
     ),
     knob("admin_tls.key", &At(|it| &mut it.settings.admin_tls.key, FILE), "Its private key, as PEM."),
     knob(
         "admin_tls.client_ca",
         &At(|it| &mut it.settings.admin_tls.client_ca, FILE),
-        "Who signs the certificates of operators and scrapers, as PEM.",
+        "Authority of the certificates of operators and scrapers, as PEM.",
     ),
     knob(
         "admin_tls.client_auth",
         &At(|it| &mut it.settings.admin_tls.client_auth, CLIENT_AUTH),
-        "With client_ca: whether they must show one (required) or may (optional).",
+        "With client_ca: whether their certificate is required or optional.",
     ),
     knob(
         "worker_tls.ca",
         &At(|it| &mut it.settings.worker_tls.ca, FILE),
-        "Who signs the certificates of workers with https:// URLs, as PEM, instead of the authorities that \
-         browsers trust.",
+        "Authority of the certificates of workers with https:// URLs, as PEM; instead of the authorities \
+         that browsers trust.",
     ),
     knob(
         "worker_tls.cert",
         &At(|it| &mut it.settings.worker_tls.cert, FILE),
-        "The certificate that workers are shown if they ask for one, as PEM.",
+        "Client certificate for workers that ask for one, as PEM.",
     ),
     knob("worker_tls.key", &At(|it| &mut it.settings.worker_tls.key, FILE), "Its private key, as PEM."),
     knob(
         "worker_tls.verify",
         &At(|it| &mut it.settings.worker_tls.verify, Switch),
-        "Whether workers must prove who they are; false believes anybody who answers at their address.",
+        "Whether to verify workers' certificates; false accepts any.",
     ),
     knob(
         "worker_tls.server_name",
         &At(|it| &mut it.settings.worker_tls.server_name, FREE_TEXT),
-        "The name that the workers' certificates are for; the host of each URL if empty.",
+        "Name in the workers' certificates; empty for the host of each URL.",
     ),
 ];
 
@@ -115,27 +116,31 @@ pub(super) static TRACES: &[Knob] = &[
     knob(
         "traces.endpoint",
         &At(|it| &mut it.settings.traces.endpoint, COLLECTOR),
-        "The OpenTelemetry collector that spans are posted to, as OTLP over HTTP; nothing is traced if empty.",
-    ).at_restart(),
+        "OpenTelemetry collector that gets spans, as OTLP over HTTP; empty for no traces.",
+    )
+    .at_restart(),
     knob(
         "traces.sample",
         &At(|it| &mut it.settings.traces.sample, Ratio(0.0..=1.0)),
-        "The part of requests that are traced, of those whose callers do not say in traceparent.",
+        "Share of requests that are traced, where the caller does not decide in traceparent.",
     ),
     knob(
         "traces.service",
         &At(|it| &mut it.settings.traces.service, FREE_TEXT),
-        "What we are called there (service.name).",
-    ).at_restart(),
+        "Name of this service (service.name).",
+    )
+    .at_restart(),
     knob(
         "traces.header",
         &At(|it| &mut it.settings.traces.headers, HEADER_LIST),
-        "Headers that the collector wants, such as a key; as a flag, one at a time. Values with commas only in a file.",
-    ).at_restart(),
+        "Headers for the collector, such as a key; repeat the flag for each. Values with commas only in a \
+         file.",
+    )
+    .at_restart(),
     knob(
         "traces.ca",
         &At(|it| &mut it.settings.traces.ca, FILE),
-        "Who signs the certificate of a collector with an https:// URL, as PEM, instead of the authorities that \
-         browsers trust.",
+        "Authority of the certificate of a collector with an https:// URL, as PEM; instead of the \
+         authorities that browsers trust.",
     ),
 ];

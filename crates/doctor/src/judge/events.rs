@@ -67,7 +67,7 @@ fn of_published(worker: &Worker, published: &Published, outcome: &mut Outcome) {
             format!(
                 "start it {}{}",
                 worker.kind.advice(Need::Replay),
-                if published.is_configured { ", and write &replay=5558 after its URL (or events.replay_at)" } else { "" }
+                if published.is_configured { ", and write &replay=5558 after its URL (or events.replay_endpoint)" } else { "" }
             ),
         )),
         Replay::Fails { place, why } => outcome.find(Finding::at(
@@ -130,7 +130,7 @@ fn unreachable(published: &Published, why: &str, on_loopback: bool) -> (String, 
         ),
         None if published.is_configured => (
             format!("nobody publishes at {place}, where the settings say: {why}"),
-            "mend ?events= after its URL, or events.at; without either it is asked where it publishes"
+            "mend ?events= after its URL, or events.endpoint; without either it is asked where it publishes"
                 .to_owned(),
         ),
         None => (

@@ -128,7 +128,7 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
             &worker.url,
             Code::EventsUntrusted,
             format!("its events can be had here, but the router's trust in them is {trust}"),
-            "open its event and replay ports to the router's machine, and see events.enabled, events.at and events.topic there",
+            "open its event and replay ports to the router's machine, and see events.enabled, events.endpoint and events.topic there",
         ));
     }
     let label = [("worker", worker.url.as_str())];

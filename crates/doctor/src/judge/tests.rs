@@ -319,7 +319,7 @@ fn events_can_be_reached() {
         it.is_configured = true;
         lose(it, false);
     };
-    check_events(named, code, "where the settings say", "events.at");
+    check_events(named, code, "where the settings say", "events.endpoint");
     let dials = |it: &mut Published| {
         it.dialled = Some("tcp://0.0.0.0:5557".to_owned());
         lose(it, false);

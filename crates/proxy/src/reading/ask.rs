@@ -76,7 +76,7 @@ impl Remembered {
 
 pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut) -> Option<PromptChain> {
     let house = &lane.house;
-    if house.settings().ask_patience.is_zero() {
+    if house.settings().tokenize_timeout.is_zero() {
         return None;
     }
     let question = engine::question(parsed)?;
@@ -94,7 +94,7 @@ pub(super) async fn prompt(lane: &Lane, parsed: &openai::Request<'_>, cut: &Cut)
     }
     let answer = match whom(lane, parsed.model.as_deref()) {
         Whom::Worker(worker) => {
-            timeout(house.settings().ask_patience, ask(lane, worker, question)).await.ok().flatten()
+            timeout(house.settings().tokenize_timeout, ask(lane, worker, question)).await.ok().flatten()
         }
         // That is no failure of anybody's.
         Whom::NotYet => return None,

@@ -88,7 +88,7 @@ impl Company {
     fn settings(&self) -> Settings {
         let mut settings = settings();
         settings.brain.strategy = Name::LeastDelay;
-        settings.ask_patience = Duration::ZERO;
+        settings.tokenize_timeout = Duration::ZERO;
         settings.admin_key = Some(Secret::of(OPERATOR.as_bytes()));
         let address = |it: &Host| format!("http://{}", it.addr()).parse().unwrap();
         settings.workers = self.engines.iter().map(address).collect();

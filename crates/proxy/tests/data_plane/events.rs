@@ -37,7 +37,7 @@ pub(crate) fn by_delay() -> Settings {
     let mut settings = settings();
     settings.brain.strategy = Name::LeastDelay;
     // However slow this machine is: who is read by whom must not depend on it.
-    settings.ask_patience = PATIENCE;
+    settings.tokenize_timeout = PATIENCE;
     settings
 }
 
