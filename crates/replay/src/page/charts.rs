@@ -82,7 +82,7 @@ impl Charts {
             (json!(at.iter().map(|&it| under(it)).collect::<Vec<f64>>()), Some(under(target)))
         });
         let reading = "The share of requests whose first token came within the time on the x axis. Further left is \
-                       faster. Requests without an answer never count.";
+                       faster. A request without an answer counts as slower than any other.";
         let plot = json!({
             "id": "ttft", "at": at, "series": series, "summary": format!("within {}", span(target)),
             "x": {"title": "time to first token (log scale)", "unit": "seconds", "log": true, "target": target},
