@@ -30,9 +30,7 @@ view! {
         /// How often missing updates were requested again.
         repairs: u64,
     }
-}
 
-view! {
     /// One router of the cluster.
     RouterView {
         ..

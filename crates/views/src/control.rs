@@ -11,25 +11,19 @@ view! {
         /// As in `workers` of the settings, such as `http://10.0.0.9:8000?events=5557`.
         url: String,
     }
-}
 
-view! {
     /// A worker that was removed.
     RemovedWorker {
         /// Its URL.
         removed: Text,
     }
-}
 
-view! {
     /// The part of the work a worker should take.
     WorkerWeight [deny_unknown_fields] {
         /// From 0.01 to 100; 1 is a full part.
         weight: f64,
     }
-}
 
-view! {
     /// The strategies in use.
     StrategyView {
         /// All there are.
@@ -38,26 +32,20 @@ view! {
         /// Models that use another one.
         strategies: BTreeMap<Text, Text>,
     }
-}
 
-view! {
     /// Strategies to use; null changes nothing.
     StrategyChange [deny_unknown_fields] {
         ..
         strategy: Option<String>,
         strategies: Option<BTreeMap<String, String>>,
     }
-}
 
-view! {
     /// The settings in force.
     ConfigText {
         /// Secrets are left out.
         toml: String,
     }
-}
 
-view! {
     /// What a reload changed.
     ReloadReport {
         /// Settings whose new values are in force.
@@ -69,18 +57,14 @@ view! {
         /// Workers removed.
         removed: Vec<Text>,
     }
-}
 
-view! {
     /// The index of cached prefixes.
     IndexView {
         bytes: u64,
         bytes_max: u64,
         workers: Vec<IndexedWorker>,
     }
-}
 
-view! {
     /// What the index has of one worker.
     IndexedWorker {
         id: u32,
@@ -92,17 +76,13 @@ view! {
         predicted_blocks: u32,
         trust: Text,
     }
-}
 
-view! {
     /// How much is logged.
     LogLevel [deny_unknown_fields] {
         /// Such as `info` or `maitre_proxy=debug`.
         level: String,
     }
-}
 
-view! {
     /// An OpenAPI 3.1 document.
     OpenApiDocument {}
 }

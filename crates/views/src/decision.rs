@@ -9,9 +9,7 @@ view! {
     DecisionList {
         decisions: Vec<DecisionSummary>,
     }
-}
 
-view! {
     /// Decisions that were made, or whose request ended, since the last event.
     DecisionEvent {
         decisions: Vec<DecisionSummary>,
@@ -19,9 +17,7 @@ view! {
         /// How many more there were than one event takes.
         skipped: u64,
     }
-}
 
-view! {
     /// One attempt of one request: where it went, why, and how it ended.
     DecisionSummary {
         /// Counts from 1; null for a question.
@@ -58,9 +54,7 @@ view! {
         /// or `would-wait`.
         outcome: Text,
     }
-}
 
-view! {
     /// One decision with its candidates and what other strategies would have done.
     DecisionDetail(summary: DecisionSummary) {
         ..
@@ -74,9 +68,7 @@ view! {
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,
     }
-}
 
-view! {
     /// A worker that could have taken the request, as it was then.
     CandidateView {
         worker: u32,
@@ -100,9 +92,7 @@ view! {
         ttft_ms: Option<f64>,
         terms_ms: PriceTerms,
     }
-}
 
-view! {
     /// What a price is made of, in weighted milliseconds of delay.
     PriceTerms {
         ..
@@ -116,9 +106,7 @@ view! {
         room: f64,
         adapter: f64,
     }
-}
 
-view! {
     /// What another strategy would have done with the request.
     ShadowChoice {
         strategy: Text,
@@ -131,9 +119,7 @@ view! {
         price_ms: Option<f64>,
         ttft_ms: Option<f64>,
     }
-}
 
-view! {
     /// The body of a request, as a client would send it.
     ClientRequest {}
 }

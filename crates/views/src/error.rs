@@ -7,9 +7,7 @@ view! {
     ErrorBody {
         error: ErrorDetail,
     }
-}
 
-view! {
     /// The code and the sentence of a refusal.
     ErrorDetail {
         /// Stable; docs/errors.md lists them.

@@ -36,9 +36,7 @@ view! {
         /// Null where this router is the only one.
         cluster: Option<ClusterView>,
     }
-}
 
-view! {
     /// Counts since the start.
     TotalCounts {
         ..
@@ -57,9 +55,7 @@ view! {
         cached_tokens: u64,
         answer_tokens: u64,
     }
-}
 
-view! {
     /// The last second; times and ratios of the last ten.
     LastSecond {
         ..
@@ -72,9 +68,7 @@ view! {
         /// Requests in the queue.
         waiting: u32,
     }
-}
 
-view! {
     /// The queue in the router.
     QueueView {
         ..
@@ -83,17 +77,13 @@ view! {
         waiting: u32,
         classes: Vec<ClassQueueView>,
     }
-}
 
-view! {
     /// Requests of one class in the queue.
     ClassQueueView {
         class: Text,
         waiting: u32,
     }
-}
 
-view! {
     /// How far predictions of the first token are off.
     PredictionError {
         ..
@@ -102,9 +92,7 @@ view! {
         /// The median of |predicted − actual| / actual.
         median_error: Option<f64>,
     }
-}
 
-view! {
     /// What another strategy would have done, as means over its decisions.
     ShadowMeans {
         strategy: Text,
@@ -117,9 +105,7 @@ view! {
         ttft_ms: Option<f64>,
         our_ttft_ms: Option<f64>,
     }
-}
 
-view! {
     /// A prefix that many prompts share.
     HotPrefix {
         ..
@@ -132,9 +118,7 @@ view! {
         holders_total: u32,
         model: Option<Text>,
     }
-}
 
-view! {
     /// A place where workers are discovered.
     DiscoverySource {
         ..
@@ -144,9 +128,7 @@ view! {
         /// Why it fails, or what of it was left out.
         note: Option<Text>,
     }
-}
 
-view! {
     /// One sample a second, oldest first, in lists of equal length.
     History {
         at_ms: Vec<u64>,
@@ -160,9 +142,7 @@ view! {
         /// Requests in the queue, by class.
         waiting: BTreeMap<Text, Vec<u32>>,
     }
-}
 
-view! {
     /// Server-sent events: each has the name of a field here, and that field as its data.
     LiveEvents {
         /// Once a second.

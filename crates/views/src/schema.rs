@@ -99,14 +99,14 @@ impl<K, T: View> View for BTreeMap<K, T> {
     const SHAPE: &'static JsonShape = &JsonShape::Map(T::SHAPE);
 }
 
-/// `Name { fields }`; `Name(part: Base) { fields }` also has the fields of `Base`, in its field `part`;
-/// `Name [deny_unknown_fields]` is a request. `field as "name": Type` is called `name` on the wire.
+/// Declares views, one after the other. `Name { fields }`; `Name(part: Base) { fields }` also has the fields of `Base`,
+/// in its field `part`; `Name [deny_unknown_fields]` is a request. `field as "name": Type` is called `name` on the wire.
 macro_rules! view {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
     (@base) => { None };
     (@base $base:ident) => { Some($base::OBJECT) };
-    (
+    (@one
         $(#[doc = $doc:literal])*
         $name:ident $(($part:ident : $base:ident))? $([$container:ident])? {
             $(
@@ -163,6 +163,12 @@ macro_rules! view {
                 ],
             };
         }
+    };
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident $(($part:ident : $base:ident))? $([$container:ident])? { $($fields:tt)* }
+    )*) => {
+        $(view! { @one $(#[doc = $doc])* $name $(($part: $base))? $([$container])? { $($fields)* } })*
     };
 }
 

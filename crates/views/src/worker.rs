@@ -8,9 +8,7 @@ view! {
     WorkerList {
         workers: Vec<WorkerView>,
     }
-}
 
-view! {
     /// State, load, cache and learned rates of one worker.
     WorkerView {
         id: u32,
@@ -57,9 +55,7 @@ view! {
         /// Time since anything was received from it.
         last_seen_ms: Option<u64>,
     }
-}
 
-view! {
     /// Work promised to a worker and not done yet.
     PromisedLoad {
         ..
@@ -67,18 +63,14 @@ view! {
         prefill_tokens: u64,
         decode_tokens: u64,
     }
-}
 
-view! {
     /// Requests and prompt tokens a worker may have in flight.
     ConcurrencyLimits {
         ..
         sequences: u32,
         prefill_tokens: u64,
     }
-}
 
-view! {
     /// How fast a worker is.
     Rates {
         ..
@@ -92,9 +84,7 @@ view! {
         /// Time between two tokens with the requests that are there now.
         step_now_ms: f64,
     }
-}
 
-view! {
     /// How fast a worker is, and whether that was measured.
     LearnedRates(rates: Rates) {
         ..
