@@ -10,7 +10,7 @@ use dynamo_kv_router::{ConcurrentRadixTreeCompressed, PositionalIndexer};
 use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock, compute_content_hash};
 use maitre_base::{StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holdings, Index, PrefixHash, Root, Settings};
+use maitre_index::{Chain, Holdings, Index, IndexSettings, PrefixHash, Root};
 
 /// A store as it comes off the wire: names and tokens.
 pub struct Store<'a> {
@@ -106,7 +106,7 @@ struct Ours {
 
 impl Ours {
     fn new(workers: usize) -> Ours {
-        let mut index = Index::new(Settings { budget_bytes: 4 << 30, seed: 1 });
+        let mut index = Index::new(IndexSettings { budget_bytes: 4 << 30, seed: 1 });
         (0..workers).for_each(|it| index.join(WorkerId(it as u32)));
         Ours { index, out: Holdings::new() }
     }

@@ -13,7 +13,7 @@ pub mod tokens;
 
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
 pub use kv::{KvEvent, StoredBlocks, Tier};
-pub use load::{AdapterSlot, EngineLoad, FreshLoad, KvRoom};
+pub use load::{AdapterSlot, EngineLoad, FreshLoad, Knee, KvRoom};
 pub use promise::{Promise, PromisedWork};
 pub use recent::Recent;
 pub use rng::Rng;

@@ -40,6 +40,22 @@ pub struct KvRoom {
     pub pinned: Tokens,
 }
 
+/// The load at which a worker's latency starts to rise: its times are twice those of an idle worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knee {
+    /// Requests in a step, for the time between tokens.
+    pub requests: f64,
+    /// Tokens to prefill, for the time to the first token.
+    pub prefill_tokens: f64,
+}
+
+/// Before anything was measured: about what the known engine profiles give for prompts five times as long as answers.
+impl Default for Knee {
+    fn default() -> Knee {
+        Knee { requests: 40.0, prefill_tokens: 2_000.0 }
+    }
+}
+
 /// What a request for a LoRA adapter means for a worker. Best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AdapterSlot {

@@ -182,7 +182,7 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
 
 /// Nobody waits in line: when it moves is a matter of milliseconds, as prices are.
 fn brain(strategy: Name) -> maitre_dispatch::BrainSettings {
-    let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
     maitre_dispatch::BrainSettings { strategy, queue, seed: 1, ..maitre_dispatch::BrainSettings::default() }
 }
 

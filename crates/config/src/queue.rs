@@ -24,7 +24,7 @@ pub(crate) struct QueueNames {
 
 impl Default for QueueNames {
     fn default() -> QueueNames {
-        let settings = queue::Settings::default();
+        let settings = queue::QueueSettings::default();
         let standard = settings.classes.get(settings.standard.index());
         QueueNames { standard: standard.map_or(String::new(), |it| it.name.clone()), tenants: Vec::new() }
     }
@@ -69,7 +69,7 @@ pub(crate) fn resolve(config: &mut Config) -> Vec<Conflict> {
     conflicts
 }
 
-pub(crate) fn find_class(settings: &queue::Settings, name: &str) -> Result<ClassId, String> {
+pub(crate) fn find_class(settings: &queue::QueueSettings, name: &str) -> Result<ClassId, String> {
     settings.class(name).ok_or_else(|| {
         let known: Vec<&str> = settings.classes.iter().map(|it| it.name.as_str()).collect();
         format!("unknown class {name:?}; known: {}", known.join(", "))

@@ -6,12 +6,12 @@
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, KvEvent, RequestId, WorkerId};
-use maitre_fleet::{Evidence, Fleet, State};
-use maitre_queue::Limits;
+use maitre_fleet::{Evidence, Fleet, HealthState};
+use maitre_queue::WorkerLimits;
 use maitre_queue::wait_queue::Waiting;
 
 use crate::cache::Cache;
-use crate::capacity;
+
 use crate::event::{Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::forecast::Prediction;
@@ -122,10 +122,10 @@ impl Brain {
     }
 
     /// The concurrency limit of a worker; none while the queue is off.
-    pub fn limits(&self, worker: WorkerId) -> Option<Limits> {
+    pub fn limits(&self, worker: WorkerId) -> Option<WorkerLimits> {
         let queue = &self.parts.settings.queue;
         let worker = self.parts.fleet.worker(worker).filter(|_| queue.enabled)?;
-        Some(capacity::limits(worker.scale, queue.caps()))
+        Some(maitre_queue::limits::limits(worker.knee, queue.caps()))
     }
 
     /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.
@@ -281,7 +281,7 @@ impl Parts {
         }
         self.observer.on(Fact::HealthChanged { worker });
         // A probe settles at once what traffic made doubtful.
-        if matches!(change.to, State::Suspect { .. }) {
+        if matches!(change.to, HealthState::Suspect { .. }) {
             effects.push(Effect::Probe { worker });
         }
     }

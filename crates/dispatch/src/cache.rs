@@ -11,7 +11,9 @@ use maitre_base::{Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
-use maitre_index::{Chain, Holding, Holdings, Index, Numbers, Planted, PrefixHash, Settings, Source};
+use maitre_index::{
+    CacheSource, Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash,
+};
 
 /// Block size of an engine that has not reported one, and the smallest that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -73,10 +75,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(settings: Settings) -> Cache {
+    pub(crate) fn new(settings: IndexSettings) -> Cache {
         // Where prompts are read as tokens at all, most of them are.
-        let words = Settings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
-        let tokens = Settings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
+        let words = IndexSettings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
+        let tokens = IndexSettings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
         Cache {
             index: Index::new(tokens),
             words: Index::new(words),
@@ -190,8 +192,8 @@ impl Cache {
         self.index.set_source(
             worker,
             match trust {
-                Trust::Fresh => Source::Reported,
-                Trust::None | Trust::Cold | Trust::Suspect => Source::Predicted,
+                Trust::Fresh => CacheSource::Reported,
+                Trust::None | Trust::Cold | Trust::Suspect => CacheSource::Predicted,
             },
         );
     }
@@ -264,12 +266,17 @@ impl Cache {
     }
 
     /// The prompt was sent there.
-    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) -> Option<Planted> {
+    pub(crate) fn placed(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        prompt: &PromptChain,
+    ) -> Option<PredictedBlocks> {
         let size = self.block(worker);
         let chain = chain(prompt, size, &mut self.links)?;
-        let planted = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
+        let predicted_blocks = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
         self.count(worker);
-        Some(planted)
+        Some(predicted_blocks)
     }
 
     pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) {
@@ -280,27 +287,40 @@ impl Cache {
     }
 
     /// The attempt ended before its prefill was done.
-    pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &PromptChain, planted: Planted) {
+    pub(crate) fn failed(
+        &mut self,
+        worker: WorkerId,
+        prompt: &PromptChain,
+        predicted_blocks: PredictedBlocks,
+    ) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, planted);
+            of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, predicted_blocks);
             self.count(worker);
         }
     }
 
     /// The engine counted this part of the prompt as cached. Where KV events are fresh, this adds nothing.
-    pub(crate) fn counted(&mut self, worker: WorkerId, prompt: &PromptChain, planted: Planted, part: f64) {
+    pub(crate) fn counted(
+        &mut self,
+        worker: WorkerId,
+        prompt: &PromptChain,
+        predicted_blocks: PredictedBlocks,
+        part: f64,
+    ) {
         let size = self.block(worker);
         let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
         let found = match prompt.unit {
             // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same
             // part of the words. Without this, a cached half that was prose passed for a miss, and a miss removes
             // everything older.
-            Unit::Words if (planted.from / 2..=planted.from * 2).contains(&found) => planted.from,
+            Unit::Words if (predicted_blocks.from / 2..=predicted_blocks.from * 2).contains(&found) => {
+                predicted_blocks.from
+            }
             Unit::Words | Unit::Tokens => found,
         };
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).correct(worker, chain, planted, found);
+            of(prompt.unit, &mut self.index, &mut self.words).correct(worker, chain, predicted_blocks, found);
             self.count(worker);
         }
     }

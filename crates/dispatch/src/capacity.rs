@@ -2,22 +2,16 @@
 
 use maitre_base::{Promise, Tokens};
 use maitre_fleet::WorkerSnapshot;
-use maitre_fleet::bend::Scale;
-use maitre_queue::knee::{self, Caps, Limits};
+use maitre_queue::limits::{Caps, WorkerLimits};
 
 /// Share of the KV cache above which it counts as full: preemptions begin before the last block is taken.
 const CACHE_FULL: f64 = 0.97;
 /// Safety factor on an expected first token. Learned rates are means, so half of all first tokens come later.
 const SAFETY_FACTOR: f64 = 1.2;
 
-/// The concurrency limit of a worker, learned from where its latency starts to rise.
-pub(crate) fn limits(Scale { requests, prefill_tokens }: Scale, caps: Caps) -> Limits {
-    knee::limits(knee::Scale { requests, prefill_tokens }, caps)
-}
-
 /// An upper estimate, in seconds, of the time to the first token of a request with this much to prefill: what was promised
 /// before it, the wait for a sequence slot if all are taken, and its own prefill, times the safety factor.
-pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits: Limits) -> f64 {
+pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits: WorkerLimits) -> f64 {
     let requests = f64::from(snapshot.requests.max(1));
     let slot = match snapshot.requests >= limits.sequences {
         // Responses are half done on average, and the end of any of them frees a slot.
@@ -30,7 +24,7 @@ pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits:
 /// A worker's limit, and the number of routers that share it.
 #[derive(Clone, Copy)]
 pub(crate) struct Knee {
-    pub(crate) limits: Limits,
+    pub(crate) limits: WorkerLimits,
     pub(crate) caps: Caps,
     pub(crate) routers: u32,
 }
@@ -64,6 +58,6 @@ impl Knee {
     }
 }
 
-fn is_less((requests, prefill): (u32, Tokens), limits: Limits) -> bool {
+fn is_less((requests, prefill): (u32, Tokens), limits: WorkerLimits) -> bool {
     prefill.0 < limits.prefill_tokens && requests < limits.sequences
 }

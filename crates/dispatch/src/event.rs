@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, EngineLoad, Instant, KvEvent, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
-use maitre_fleet::{Card, Change, Evidence};
+use maitre_fleet::{Card, Evidence, HealthChange};
 use maitre_index::feed::Trust;
 use maitre_policy::Why;
 
@@ -222,7 +222,7 @@ pub enum Effect {
         worker: WorkerId,
     },
     /// A worker's health changed: log it.
-    Changed(Change),
+    Changed(HealthChange),
     /// Send the request to this worker: the request of this event, or any that was queued.
     Place(Placement),
     /// The request is queued; a `Place` or a `Refuse` follows later.

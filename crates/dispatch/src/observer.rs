@@ -13,8 +13,8 @@ pub mod shadow;
 use std::time::Duration;
 
 use maitre_base::{Instant, RequestId, TenantId, WorkerId};
-use maitre_fleet::{Fleet, State};
-use maitre_policy::{Candidate, Knobs, Name, least_delay};
+use maitre_fleet::{Fleet, HealthState};
+use maitre_policy::{Candidate, Name, StrategyKnobs, least_delay};
 
 use crate::cache::PromptChain;
 use crate::peers::Outbox;
@@ -119,7 +119,7 @@ pub(crate) struct Ticket {
 pub(crate) struct ObserverSettings<'a> {
     pub(crate) decisions_kept: usize,
     pub(crate) shadows: &'a [Name],
-    pub(crate) knobs: Knobs,
+    pub(crate) knobs: StrategyKnobs,
     pub(crate) shadow_sample: f64,
 }
 
@@ -226,7 +226,7 @@ impl Observer {
             return;
         };
         self.assessed = now;
-        let known = fleet.workers().filter(|it| it.health.state() != State::Probing);
+        let known = fleet.workers().filter(|it| it.health.state() != HealthState::Probing);
         known.filter(|it| it.rates.to_tell().is_some()).for_each(|it| dirty.assess(it.id));
     }
 

@@ -6,8 +6,8 @@ pub mod exchange;
 
 use maitre_base::{PromisedWork, TenantId};
 use maitre_cluster::{Spent, Verdict};
-use maitre_fleet::rates::Fit;
-use maitre_fleet::{State, Worker};
+use maitre_fleet::rates::LinearFit;
+use maitre_fleet::{HealthState, Worker};
 
 use crate::cache::PromptChain;
 
@@ -16,17 +16,17 @@ use crate::cache::PromptChain;
 pub struct Assessment {
     pub verdict: Verdict,
     /// Seconds to the first token by tokens to prefill, and between tokens by requests; none before they are learned.
-    pub rates: Option<(Fit, Fit)>,
+    pub rates: Option<(LinearFit, LinearFit)>,
 }
 
 impl Assessment {
     /// What this router has learned of a worker; none of one that has never answered.
     pub(crate) fn of(worker: &Worker) -> Option<Assessment> {
         let verdict = match worker.health.state() {
-            State::Probing => return None,
-            State::Ready | State::Warming { .. } => Verdict::Healthy,
-            State::Suspect { .. } => Verdict::Suspect,
-            State::Ejected { .. } => Verdict::Ejected,
+            HealthState::Probing => return None,
+            HealthState::Ready | HealthState::Warming { .. } => Verdict::Healthy,
+            HealthState::Suspect { .. } => Verdict::Suspect,
+            HealthState::Ejected { .. } => Verdict::Ejected,
         };
         Some(Assessment { verdict, rates: worker.rates.to_tell() })
     }

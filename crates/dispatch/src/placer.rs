@@ -12,7 +12,7 @@ pub(crate) mod survey;
 use maitre_base::{ClassId, Instant, Rng, WorkerId};
 use maitre_fleet::{Fleet, ModelId, Wanted};
 use maitre_policy::{Ask, Candidate, Pick, Strategy};
-use maitre_queue::knee::Caps;
+use maitre_queue::limits::Caps;
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
 use crate::reservations::Reservations;

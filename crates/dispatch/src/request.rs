@@ -5,7 +5,7 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::{ModelId, Wanted};
-use maitre_index::Planted;
+use maitre_index::PredictedBlocks;
 use maitre_policy::Ask;
 use maitre_queue as queue;
 
@@ -73,7 +73,7 @@ pub(crate) struct Attempt {
     pub(crate) prefill_ahead: u64,
     /// Its own part of those.
     pub(crate) prefill: Tokens,
-    pub(crate) planted: Option<Planted>,
+    pub(crate) predicted_blocks: Option<PredictedBlocks>,
     /// The adapter that it holds there. Kept, since which models are adapters may change while it is in flight.
     pub(crate) adapter: Option<ModelId>,
     /// Requests at the worker when this one was placed.

@@ -15,10 +15,11 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::rates::Rates;
 use maitre_fleet::{Fleet, Wanted, Worker};
-use maitre_queue::wait_queue::{Entry, Waiting};
-use maitre_queue::{self as queue, Allowances, Passed, Share, Taken};
+use maitre_queue::limits::limits;
+use maitre_queue::wait_queue::{QueueEntry, Waiting};
+use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare, Taken};
 
-use crate::capacity::{Knee, limits};
+use crate::capacity::Knee;
 use crate::event::Failure;
 use crate::placer::{Admission, Rules};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
@@ -43,7 +44,7 @@ const EXPIRED_A_STEP: usize = 256;
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
-    pub(crate) settings: &'a queue::Settings,
+    pub(crate) settings: &'a queue::QueueSettings,
     pub(crate) fleet: &'a Fleet,
 }
 
@@ -90,7 +91,7 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn retune(&mut self, income: RetryIncome, settings: &queue::Settings) {
+    pub(crate) fn retune(&mut self, income: RetryIncome, settings: &queue::QueueSettings) {
         self.retry_budget.retune(income);
         for pool in self.pools.values_mut() {
             pool.queue.retune(&settings.classes, settings.aging);
@@ -120,7 +121,7 @@ impl Scheduler {
         if self.waiting == 0 {
             return None;
         }
-        let earliest = self.pools.values().filter_map(|it| it.queue.earliest()).min();
+        let earliest = self.pools.values().filter_map(|it| it.queue.earliest_deadline()).min();
         // At its latest moment a request may still go; after it, not.
         let pulse = self.served_at + PULSE;
         Some(earliest.map_or(pulse, |it| pulse.min(it + Duration::from_nanos(1))))
@@ -142,12 +143,12 @@ impl Scheduler {
 
     pub(crate) fn set_routers(&mut self, live: u32, known: u32) {
         self.routers = RouterCount { live: live.max(1), known };
-        self.allowances.share(Share::of(live, known));
+        self.allowances.share(RouterShare::of(live, known));
     }
 
     /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.
     pub(crate) fn limit_share(&self) -> f64 {
-        Share::of(self.routers.live, self.routers.known).part()
+        RouterShare::of(self.routers.live, self.routers.known).part()
     }
 
     /// Counts the healthy workers of each pool.
@@ -161,7 +162,7 @@ impl Scheduler {
         let caps = context.settings.caps();
         let routers = self.routers.live;
         let snapshot = context.fleet.snapshot_of(context.now, worker);
-        snapshot.is_some_and(|it| Knee { limits: limits(it.scale, caps), caps, routers }.is_above(&it))
+        snapshot.is_some_and(|it| Knee { limits: limits(it.knee, caps), caps, routers }.is_above(&it))
     }
 
     /// Of the workers that have room, one for each list of models: a request that one of them cannot serve, no other
@@ -240,7 +241,7 @@ impl Scheduler {
         context: Context<'_>,
         pool: Option<PoolId>,
         tenant: TenantId,
-        passed: Passed,
+        passed: PeerUsage,
     ) {
         let terms = context.settings.terms(tenant);
         let tokens = passed.tokens;
@@ -316,7 +317,7 @@ impl Scheduler {
         }
         request.state = RequestState::Unplaced;
         let pool = self.pools.get_mut(&request.pool.0);
-        if pool.is_some_and(|it| it.queue.leave(request.id).is_some()) {
+        if pool.is_some_and(|it| it.queue.cancel(request.id).is_some()) {
             self.waiting -= 1;
         }
     }
@@ -324,7 +325,9 @@ impl Scheduler {
     /// Requests whose time in the queue is over leave it, a limited number at a time.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<RequestId> {
         let mut late = Vec::new();
-        for pool in self.pools.values_mut().filter(|it| it.queue.earliest().is_some_and(|it| it < now)) {
+        for pool in
+            self.pools.values_mut().filter(|it| it.queue.earliest_deadline().is_some_and(|it| it < now))
+        {
             pool.queue.expire(now, EXPIRED_A_STEP, &mut late);
         }
         self.waiting -= late.len();
@@ -376,9 +379,9 @@ impl Scheduler {
     /// corrected when the response has ended.
     pub(crate) fn went(&mut self, context: Context<'_>, request: &mut PendingRequest, passed: &[RequestId]) {
         let Some(pool) = self.pools.get_mut(&request.pool.0) else { return };
-        let Some(entry) = pool.queue.go(context.now, request.id, passed) else { return };
+        let Some(entry) = pool.queue.dequeue(context.now, request.id, passed) else { return };
         self.waiting -= 1;
-        pool.drain.see(context.now, entry.cost);
+        pool.drain.observe(context.now, entry.cost);
         let decode = request.ask.decode.0 as f64;
         let Some(attempt) = request.attempt_mut() else { return };
         let cost = attempt.promise.prefill.0 as f64 + decode * decode_weight(context.fleet.rates());
@@ -433,10 +436,10 @@ pub(crate) fn pool_of(wanted: Wanted, fleet: &Fleet) -> PoolId {
 }
 
 /// The queue entry of a request.
-fn entry(context: Context<'_>, request: &PendingRequest) -> Entry {
+fn entry(context: Context<'_>, request: &PendingRequest) -> QueueEntry {
     let rates = context.fleet.rates();
     let own = Duration::try_from_secs_f64(rates.prefill.base).unwrap_or_default();
-    Entry {
+    QueueEntry {
         request: request.id,
         class: request.class,
         tenant: request.tenant,

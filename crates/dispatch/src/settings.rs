@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use maitre_fleet::health;
 use maitre_index as index;
-use maitre_policy::{Knobs, Name, Needs};
+use maitre_policy::{Name, Needs, StrategyKnobs};
 use maitre_queue as queue;
 
 use crate::observer::ObserverSettings;
@@ -17,13 +17,13 @@ pub struct BrainSettings {
     pub strategy: Name,
     /// Models with a strategy of their own.
     pub strategies: BTreeMap<String, Name>,
-    pub knobs: Knobs,
-    pub health: health::Settings,
+    pub knobs: StrategyKnobs,
+    pub health: health::HealthSettings,
     pub budget: RetryIncome,
     /// Retries of a request that a worker has seen. With one, a request that crashes its worker crashes two at most.
     pub failovers_max: u32,
-    pub index: index::Settings,
-    pub queue: queue::Settings,
+    pub index: index::IndexSettings,
+    pub queue: queue::QueueSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
     pub reads_all: bool,
     pub explain: RecordSettings,
@@ -48,12 +48,12 @@ impl Default for BrainSettings {
         BrainSettings {
             strategy: Name::LeastDelay,
             strategies: BTreeMap::new(),
-            knobs: Knobs::default(),
-            health: health::Settings::default(),
+            knobs: StrategyKnobs::default(),
+            health: health::HealthSettings::default(),
             budget: RetryIncome::default(),
             failovers_max: 1,
-            index: index::Settings::default(),
-            queue: queue::Settings::default(),
+            index: index::IndexSettings::default(),
+            queue: queue::QueueSettings::default(),
             reads_all: false,
             explain: RecordSettings::default(),
             shadows: Vec::new(),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maitre_base::{KvEvent, StoredBlocks, WorkerId};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holding, Holdings, Index, PrefixHash, Root, Settings};
+use maitre_index::{Chain, Holding, Holdings, Index, IndexSettings, PrefixHash, Root};
 
 /// A block by all that its prefix hash stands for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,7 +154,7 @@ impl Checker {
 
 #[test]
 fn the_index_holds_what_a_real_engine_held_after_every_message() {
-    let (mut index, mut batch) = (Index::new(Settings::default()), EventBatch::default());
+    let (mut index, mut batch) = (Index::new(IndexSettings::default()), EventBatch::default());
     let (mut replicas, mut checker) = (BTreeMap::<char, Replica>::new(), Checker::default());
     for record in fixture::records() {
         let next = WorkerId(replicas.len() as u32);

@@ -5,7 +5,7 @@
 
 use maitre_base::AdapterSlot;
 
-use crate::fleet::ModelId;
+use crate::model::ModelId;
 
 #[derive(Clone, Debug, Default)]
 pub struct Adapters {

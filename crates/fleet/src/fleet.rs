@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{
-    AdapterSlot, EngineLoad, FreshLoad, Instant, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
+    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
 };
 
 use crate::backlog::Backlog;
-use crate::bend::{Bends, Scale};
 use crate::estimate::Estimate;
-use crate::health::{self, Evidence, Spare, State};
-use crate::rates::{Fit, Rates};
+use crate::health::{self, Evidence, HealthState, MayEject};
+use crate::knee::KneeEstimator;
+use crate::model::{Card, ModelId, Wanted};
+use crate::rates::{LinearFit, Rates};
 use crate::worker::{Models, Worker};
 
 /// Most model names a fleet remembers; a worker that lists more is heard up to here.
@@ -23,25 +24,13 @@ pub const MODELS_MAX: usize = 4_096;
 /// What the weight of a worker may be. Chosen: a hundred times more or less than another is out, or alone.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
-mod elsewhere;
+mod peers;
 
-pub use elsewhere::STRANGERS_MAX;
-
-/// A model name the fleet has seen, as a dense number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ModelId(pub u32);
-
-/// A model as a worker lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Card<'a> {
-    pub name: &'a str,
-    /// The model that this one, an adapter, is laid over.
-    pub parent: Option<&'a str>,
-}
+pub use peers::ABSENT_WORKERS_MAX;
 
 /// A name that the fleet has seen.
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownModel {
     name: Arc<str>,
     /// What it goes by between routers.
     hash: u64,
@@ -65,10 +54,10 @@ pub struct WorkerSnapshot {
     /// Its weight, and of that a part while it warms up.
     pub share: f64,
     /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
-    pub prefill: Fit,
-    pub decode: Fit,
+    pub prefill: LinearFit,
+    pub decode: LinearFit,
     /// The loads at which its times bend upward.
-    pub scale: Scale,
+    pub knee: Knee,
     pub wait_seconds: f64,
     pub room: Option<KvRoom>,
     /// What of it is taken now.
@@ -81,10 +70,10 @@ pub struct WorkerSnapshot {
 
 /// A worker's state moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct HealthChange {
     pub worker: WorkerId,
-    pub from: State,
-    pub to: State,
+    pub from: HealthState,
+    pub to: HealthState,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -96,27 +85,27 @@ pub struct Fleet {
     /// Numbers by the workers' keys.
     keys: NumberMap<WorkerId>,
     /// What others have promised to workers that are not here, by their keys.
-    strangers: NumberMap<Backlog>,
+    absent_workers: NumberMap<Backlog>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
-    models: Vec<Known>,
+    models: Vec<KnownModel>,
     /// Numbers of models by the hashes of their names.
     hashes: NumberMap<ModelId>,
     rates: Rates,
-    bends: Bends,
-    scale: Scale,
-    settings: health::Settings,
+    knee_estimator: KneeEstimator,
+    knee: Knee,
+    settings: health::HealthSettings,
 }
 
 impl Fleet {
-    pub fn new(settings: health::Settings) -> Fleet {
+    pub fn new(settings: health::HealthSettings) -> Fleet {
         Fleet { settings, ..Fleet::default() }
     }
 
     /// Takes a worker in, with a number that nobody ever had.
     pub fn add(&mut self, url: &str) -> WorkerId {
         let id = WorkerId(self.workers.len() as u32);
-        let worker = self.welcome(Worker::new(id, url));
+        let worker = self.restore_promises(Worker::new(id, url));
         self.workers.push(Some(worker));
         id
     }
@@ -125,7 +114,7 @@ impl Fleet {
     /// is forgotten, so nothing may be promised or under way there that is not over.
     pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
         self.vacant.remove(&id)?;
-        let worker = self.welcome(Worker::new(id, url));
+        let worker = self.restore_promises(Worker::new(id, url));
         self.workers[id.index()] = Some(worker);
         Some(id)
     }
@@ -145,7 +134,7 @@ impl Fleet {
         let left = self.workers.get_mut(worker.index()).and_then(Option::take);
         if let Some(left) = &left {
             self.vacant.insert(worker, now);
-            self.see_off(left);
+            self.keep_promises(left);
         }
         left.is_some()
     }
@@ -235,7 +224,7 @@ impl Fleet {
     }
 
     pub fn anyone_serves(&self, wanted: Wanted) -> bool {
-        self.workers().any(|it| it.serves(wanted) && it.health.state() != State::Probing)
+        self.workers().any(|it| it.serves(wanted) && it.health.state() != HealthState::Probing)
     }
 
     /// Whether all workers that told their models told the same: then a request need not name one.
@@ -257,7 +246,13 @@ impl Fleet {
         let hash = hash::bytes(0, name.as_bytes());
         self.names.insert(name.clone(), model);
         self.hashes.insert(hash, model);
-        self.models.push(Known { name, hash, base: model, is_adapter: false, estimate: Estimate::default() });
+        self.models.push(KnownModel {
+            name,
+            hash,
+            base: model,
+            is_adapter: false,
+            estimate: Estimate::default(),
+        });
         Some(model)
     }
 
@@ -273,7 +268,7 @@ impl Fleet {
 
     // How it is.
 
-    pub fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence) -> Option<Change> {
+    pub fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence) -> Option<HealthChange> {
         let (spare, settings) = (self.spare(), self.settings);
         let it = self.worker_mut(worker)?;
         let from = it.health.state();
@@ -290,13 +285,13 @@ impl Fleet {
     }
 
     /// Ends ramps that are over, and looks again at the rates of those that have been idle and at where times bend.
-    pub fn settle(&mut self, now: Instant, changes: &mut Vec<Change>) {
+    pub fn settle(&mut self, now: Instant, changes: &mut Vec<HealthChange>) {
         let settings = self.settings;
         let fleet = self.rates;
-        self.scale = self.bends.scale(&self.bends);
+        self.knee = self.knee_estimator.knee(&self.knee_estimator);
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
-            it.scale = it.bends.scale(&self.bends);
+            it.knee = it.knee_estimator.knee(&self.knee_estimator);
             let from = it.health.state();
             it.health.settle(now, &settings);
             changes.extend(change(it.id, from, it.health.state()));
@@ -323,16 +318,17 @@ impl Fleet {
     }
 
     /// Other settings, from now on. What was seen of workers stays.
-    pub fn retune(&mut self, settings: health::Settings) {
+    pub fn retune(&mut self, settings: health::HealthSettings) {
         self.settings = settings;
     }
 
     /// At most half of the fleet is ejected, whatever it looks like from here: the fault may be ours.
-    fn spare(&self) -> Spare {
-        let ejected = self.workers().filter(|it| matches!(it.health.state(), State::Ejected { .. })).count();
+    fn spare(&self) -> MayEject {
+        let ejected =
+            self.workers().filter(|it| matches!(it.health.state(), HealthState::Ejected { .. })).count();
         match (ejected + 1) * 2 <= self.workers().count() {
-            true => Spare::Yes,
-            false => Spare::No,
+            true => MayEject::Yes,
+            false => MayEject::No,
         }
     }
 
@@ -368,11 +364,11 @@ impl Fleet {
     }
 
     /// A request for an adapter was seated there, or ended.
-    pub fn hold_adapter(&mut self, worker: WorkerId, model: ModelId, held: Hold) {
+    pub fn hold_adapter(&mut self, worker: WorkerId, model: ModelId, held: AdapterUse) {
         if let Some(it) = self.worker_mut(worker) {
             match held {
-                Hold::Begins => it.adapters.begin(model),
-                Hold::Ends => it.adapters.end(model),
+                AdapterUse::Begins => it.adapters.begin(model),
+                AdapterUse::Ends => it.adapters.end(model),
             }
         }
     }
@@ -381,10 +377,10 @@ impl Fleet {
     pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
         let (usual, _) = Rates::usual();
         self.rates.first_token(tokens, took, usual);
-        self.bends.first_token(tokens, took);
+        self.knee_estimator.first_token(tokens, took);
         let lean = self.rates.as_lean();
         if let Some(it) = self.worker_mut(worker) {
-            it.bends.first_token(tokens, took);
+            it.knee_estimator.first_token(tokens, took);
             it.rates.first_token(tokens, took, lean);
         }
     }
@@ -400,16 +396,16 @@ impl Fleet {
     }
 
     /// For a while steps took so long, with so many requests in them and so much to prefill in each.
-    pub fn learn_bend(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
-        self.bends.step(requests, prefill, took);
+    pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
+        self.knee_estimator.step(requests, prefill, took);
         if let Some(it) = self.worker_mut(worker) {
-            it.bends.step(requests, prefill, took);
+            it.knee_estimator.step(requests, prefill, took);
         }
     }
 
     /// A request had so many tokens to prefill, and so many in its answer.
     pub fn learn_length(&mut self, prefill: Tokens, answer: u64) {
-        self.bends.answer(prefill.0 as f64, answer as f64);
+        self.knee_estimator.answer(prefill.0 as f64, answer as f64);
     }
 
     // Who is fit.
@@ -429,20 +425,20 @@ impl Fleet {
         let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
         // One pass over the workers, not one a question: to fetch a thousand of them from memory twice was
         // a fifth of a decision.
-        let mut collect = |worst: Tier| {
+        let mut collect = |worst: Fitness| {
             let mut open = 0;
             seats.clear();
             for it in self.workers().filter(is_open) {
                 open += 1;
-                if tier(it).is_some_and(|tier| tier <= worst) {
+                if fitness(it).is_some_and(|it| it <= worst) {
                     seats.push(self.snapshot(now, wanted, it));
                 }
             }
             (seats.len(), open)
         };
-        let (fit, open) = collect(Tier::Fit);
-        if fit * 2 < open && collect(Tier::Doubtful).0 == 0 {
-            collect(Tier::Last);
+        let (fit, open) = collect(Fitness::Fit);
+        if fit * 2 < open && collect(Fitness::Doubtful).0 == 0 {
+            collect(Fitness::Last);
         }
     }
 
@@ -458,7 +454,7 @@ impl Fleet {
 
     /// One worker as it stands, whatever it serves; none if it may not take anything.
     pub fn snapshot_of(&self, now: Instant, worker: WorkerId) -> Option<WorkerSnapshot> {
-        let worker = self.worker(worker).filter(|it| !it.draining && tier(it).is_some())?;
+        let worker = self.worker(worker).filter(|it| !it.draining && fitness(it).is_some())?;
         Some(self.snapshot(now, Wanted::Anything, worker))
     }
 
@@ -468,8 +464,8 @@ impl Fleet {
     }
 
     /// Where times bend upward, in the fleet as a whole.
-    pub fn scale(&self) -> Scale {
-        self.scale
+    pub fn knee(&self) -> Knee {
+        self.knee
     }
 
     fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
@@ -487,7 +483,7 @@ impl Fleet {
             ours: (worker.promised.work.requests, worker.promised.work.prefill),
             requests: promised.requests.saturating_add(worker.foreign(now)),
             share: worker.health.share(now, &self.settings) * worker.weight,
-            scale: worker.scale,
+            knee: worker.knee,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
             wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope),
@@ -506,42 +502,35 @@ impl Fleet {
 
 /// Whether a request that holds an adapter comes or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum AdapterUse {
     Begins,
     Ends,
 }
 
-/// What a request needs of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Anything,
-    Model(ModelId),
-    /// A model nobody lists: only workers that list nothing can serve it.
-    Unlisted,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Tier {
+enum Fitness {
     Fit,
     Doubtful,
     Last,
 }
 
-fn tier(worker: &Worker) -> Option<Tier> {
+fn fitness(worker: &Worker) -> Option<Fitness> {
     match worker.health.state() {
-        State::Ready | State::Warming { proven: true, .. } => Some(Tier::Fit),
-        State::Warming { proven: false, .. } if worker.promised_by_all().work.requests == 0 => {
-            Some(Tier::Fit)
+        HealthState::Ready | HealthState::Warming { proven: true, .. } => Some(Fitness::Fit),
+        HealthState::Warming { proven: false, .. } if worker.promised_by_all().work.requests == 0 => {
+            Some(Fitness::Fit)
         }
-        State::Warming { proven: false, .. } | State::Suspect { refused: false } => Some(Tier::Doubtful),
-        State::Suspect { refused: true } => Some(Tier::Last),
-        State::Probing | State::Ejected { .. } => None,
+        HealthState::Warming { proven: false, .. } | HealthState::Suspect { refused: false } => {
+            Some(Fitness::Doubtful)
+        }
+        HealthState::Suspect { refused: true } => Some(Fitness::Last),
+        HealthState::Probing | HealthState::Ejected { .. } => None,
     }
 }
 
-fn change(worker: WorkerId, from: State, to: State) -> Option<Change> {
+fn change(worker: WorkerId, from: HealthState, to: HealthState) -> Option<HealthChange> {
     let moved = from.name() != to.name() || from.is_out() != to.is_out();
-    moved.then_some(Change { worker, from, to })
+    moved.then_some(HealthChange { worker, from, to })
 }
 
 #[cfg(test)]

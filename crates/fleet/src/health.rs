@@ -15,7 +15,7 @@ use std::time::Duration;
 use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum HealthState {
     /// Never answered yet.
     Probing,
     Ready,
@@ -34,21 +34,21 @@ pub enum State {
     },
 }
 
-impl State {
+impl HealthState {
     pub const NAMES: [&'static str; 5] = ["probing", "ready", "suspect", "ejected", "warming"];
 
     /// Whether it is as good as gone: what waits there for its first byte had better go elsewhere.
     pub const fn is_out(self) -> bool {
-        matches!(self, State::Ejected { .. } | State::Suspect { refused: true })
+        matches!(self, HealthState::Ejected { .. } | HealthState::Suspect { refused: true })
     }
 
     pub const fn name(self) -> &'static str {
         match self {
-            State::Probing => State::NAMES[0],
-            State::Ready => State::NAMES[1],
-            State::Suspect { .. } => State::NAMES[2],
-            State::Ejected { .. } => State::NAMES[3],
-            State::Warming { .. } => State::NAMES[4],
+            HealthState::Probing => HealthState::NAMES[0],
+            HealthState::Ready => HealthState::NAMES[1],
+            HealthState::Suspect { .. } => HealthState::NAMES[2],
+            HealthState::Ejected { .. } => HealthState::NAMES[3],
+            HealthState::Warming { .. } => HealthState::NAMES[4],
         }
     }
 }
@@ -71,7 +71,7 @@ pub enum Evidence {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct HealthSettings {
     /// Answers in a row that are failures, before the worker is out.
     pub failures_max: u32,
     /// First back-off after a run of failures; doubles each time up to `back_off_max`.
@@ -81,9 +81,9 @@ pub struct Settings {
     pub slow_start: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for HealthSettings {
+    fn default() -> HealthSettings {
+        HealthSettings {
             failures_max: 5,
             back_off: Duration::from_secs(1),
             back_off_max: Duration::from_secs(30),
@@ -97,7 +97,7 @@ const SHARE_MIN: f64 = 0.1;
 
 #[derive(Clone, Debug)]
 pub struct Health {
-    state: State,
+    state: HealthState,
     failures: u32,
     /// Ejections for failures since the worker was last well: the exponent of the back-off.
     relapses: u32,
@@ -105,26 +105,26 @@ pub struct Health {
 
 impl Default for Health {
     fn default() -> Health {
-        Health { state: State::Probing, failures: 0, relapses: 0 }
+        Health { state: HealthState::Probing, failures: 0, relapses: 0 }
     }
 }
 
 /// Whether the fleet can spare one more worker; when not, what would be ejected stays suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spare {
+pub enum MayEject {
     Yes,
     No,
 }
 
 impl Health {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HealthState {
         self.state
     }
 
     /// How much of its fair part the worker should take now, in (0, 1].
-    pub fn share(&self, now: Instant, settings: &Settings) -> f64 {
+    pub fn share(&self, now: Instant, settings: &HealthSettings) -> f64 {
         match self.state {
-            State::Warming { since, .. } => {
+            HealthState::Warming { since, .. } => {
                 let ramp = settings.slow_start.as_secs_f64().max(f64::MIN_POSITIVE);
                 (now.since(since).as_secs_f64() / ramp).clamp(SHARE_MIN, 1.0)
             }
@@ -132,7 +132,7 @@ impl Health {
         }
     }
 
-    pub fn see(&mut self, now: Instant, evidence: Evidence, spare: Spare, settings: &Settings) {
+    pub fn see(&mut self, now: Instant, evidence: Evidence, spare: MayEject, settings: &HealthSettings) {
         self.failures = match evidence {
             Evidence::Failed => self.failures + 1,
             Evidence::Answered => 0,
@@ -140,36 +140,40 @@ impl Health {
         };
         self.settle(now, settings);
         self.state = match (self.state, evidence) {
-            (State::Ejected { until }, Evidence::ProbeAnswered) if until <= now => {
-                State::Warming { since: now, proven: false }
+            (HealthState::Ejected { until }, Evidence::ProbeAnswered) if until <= now => {
+                HealthState::Warming { since: now, proven: false }
             }
-            (State::Ejected { .. } | State::Probing, Evidence::Refused | Evidence::Silent) => self.state,
-            (State::Ejected { .. }, _) => self.state,
-            (State::Warming { since, .. }, Evidence::Answered) => State::Warming { since, proven: true },
-            (State::Warming { .. }, Evidence::ProbeAnswered) => self.state,
-            (_, Evidence::ProbeAnswered | Evidence::Answered) => State::Ready,
+            (HealthState::Ejected { .. } | HealthState::Probing, Evidence::Refused | Evidence::Silent) => {
+                self.state
+            }
+            (HealthState::Ejected { .. }, _) => self.state,
+            (HealthState::Warming { since, .. }, Evidence::Answered) => {
+                HealthState::Warming { since, proven: true }
+            }
+            (HealthState::Warming { .. }, Evidence::ProbeAnswered) => self.state,
+            (_, Evidence::ProbeAnswered | Evidence::Answered) => HealthState::Ready,
             (_, Evidence::Failed) if self.failures >= settings.failures_max => {
                 self.relapse(now, spare, settings)
             }
             (_, Evidence::Failed) => self.state,
             (_, Evidence::Refused) => out(now, spare),
-            (State::Suspect { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
-            (State::Warming { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
-            (_, Evidence::Silent | Evidence::Broke) => State::Suspect { refused: false },
+            (HealthState::Suspect { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
+            (HealthState::Warming { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
+            (_, Evidence::Silent | Evidence::Broke) => HealthState::Suspect { refused: false },
         };
     }
 
     /// Ends a ramp that is over.
-    pub fn settle(&mut self, now: Instant, settings: &Settings) {
-        if let State::Warming { since, proven: true } = self.state
+    pub fn settle(&mut self, now: Instant, settings: &HealthSettings) {
+        if let HealthState::Warming { since, proven: true } = self.state
             && now.since(since) >= settings.slow_start
         {
-            self.state = State::Ready;
+            self.state = HealthState::Ready;
             self.relapses = 0;
         }
     }
 
-    fn relapse(&mut self, now: Instant, spare: Spare, settings: &Settings) -> State {
+    fn relapse(&mut self, now: Instant, spare: MayEject, settings: &HealthSettings) -> HealthState {
         self.failures = 0;
         let back_off = settings.back_off.saturating_mul(1 << self.relapses.min(16));
         self.relapses += 1;
@@ -177,10 +181,10 @@ impl Health {
     }
 }
 
-fn out(until: Instant, spare: Spare) -> State {
+fn out(until: Instant, spare: MayEject) -> HealthState {
     match spare {
-        Spare::Yes => State::Ejected { until },
-        Spare::No => State::Suspect { refused: true },
+        MayEject::Yes => HealthState::Ejected { until },
+        MayEject::No => HealthState::Suspect { refused: true },
     }
 }
 
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
     use Evidence::{Answered, Broke, Failed, ProbeAnswered, Refused, Silent};
 
-    const SETTINGS: Settings = Settings {
+    const SETTINGS: HealthSettings = HealthSettings {
         failures_max: 3,
         back_off: Duration::from_secs(1),
         back_off_max: Duration::from_secs(4),
@@ -201,7 +205,7 @@ mod tests {
     fn check(script: &[(u64, Evidence, &str)]) {
         let mut health = Health::default();
         for (step, &(second, evidence, expected)) in script.iter().enumerate() {
-            health.see(Instant::from_millis(second * 1_000), evidence, Spare::Yes, &SETTINGS);
+            health.see(Instant::from_millis(second * 1_000), evidence, MayEject::Yes, &SETTINGS);
             assert_eq!(health.state().name(), expected, "step {step} of {script:?}");
         }
     }
@@ -250,25 +254,25 @@ mod tests {
     fn a_returning_worker_proves_itself_then_ramps_then_is_ready() {
         let mut health = Health::default();
         let at = |second: u64| Instant::from_millis(second * 1_000);
-        health.see(at(0), ProbeAnswered, Spare::Yes, &SETTINGS);
-        health.see(at(1), Refused, Spare::Yes, &SETTINGS);
-        health.see(at(5), ProbeAnswered, Spare::Yes, &SETTINGS);
-        assert_eq!(health.state(), State::Warming { since: at(5), proven: false });
+        health.see(at(0), ProbeAnswered, MayEject::Yes, &SETTINGS);
+        health.see(at(1), Refused, MayEject::Yes, &SETTINGS);
+        health.see(at(5), ProbeAnswered, MayEject::Yes, &SETTINGS);
+        assert_eq!(health.state(), HealthState::Warming { since: at(5), proven: false });
         assert_eq!(health.share(at(5), &SETTINGS), 0.1);
-        health.see(at(6), Answered, Spare::Yes, &SETTINGS);
+        health.see(at(6), Answered, MayEject::Yes, &SETTINGS);
         assert_eq!(health.share(at(10), &SETTINGS), 0.5);
         health.settle(at(15), &SETTINGS);
-        assert_eq!((health.state(), health.share(at(15), &SETTINGS)), (State::Ready, 1.0));
+        assert_eq!((health.state(), health.share(at(15), &SETTINGS)), (HealthState::Ready, 1.0));
     }
 
     #[test]
     fn when_no_one_can_be_spared_it_stays_a_suspect() {
         let mut health = Health::default();
-        health.see(Instant::ZERO, ProbeAnswered, Spare::Yes, &SETTINGS);
-        health.see(Instant::ZERO, Refused, Spare::No, &SETTINGS);
-        assert_eq!(health.state(), State::Suspect { refused: true });
-        health.see(Instant::ZERO, ProbeAnswered, Spare::No, &SETTINGS);
-        assert_eq!(health.state(), State::Ready);
+        health.see(Instant::ZERO, ProbeAnswered, MayEject::Yes, &SETTINGS);
+        health.see(Instant::ZERO, Refused, MayEject::No, &SETTINGS);
+        assert_eq!(health.state(), HealthState::Suspect { refused: true });
+        health.see(Instant::ZERO, ProbeAnswered, MayEject::No, &SETTINGS);
+        assert_eq!(health.state(), HealthState::Ready);
     }
 
     #[test]

@@ -3,14 +3,16 @@
 
 pub mod adapters;
 pub mod backlog;
-pub mod bend;
 pub mod estimate;
 pub mod fleet;
 pub mod health;
+pub mod knee;
 pub mod load;
+pub mod model;
 pub mod rates;
 pub mod worker;
 
-pub use fleet::{Card, Change, Fleet, ModelId, Wanted, WorkerSnapshot};
-pub use health::{Evidence, State};
+pub use fleet::{Fleet, HealthChange, WorkerSnapshot};
+pub use health::{Evidence, HealthState};
+pub use model::{Card, ModelId, Wanted};
 pub use worker::{Models, Worker};

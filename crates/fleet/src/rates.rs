@@ -44,12 +44,12 @@ const WILD: f64 = 4.0;
 
 /// An intercept and a slope, in seconds and seconds per unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fit {
+pub struct LinearFit {
     pub base: f64,
     pub slope: f64,
 }
 
-impl Fit {
+impl LinearFit {
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.slope * x
     }
@@ -64,13 +64,13 @@ impl Fit {
 /// What a line leans on, and how heavily.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lean {
-    fit: Fit,
+    fit: LinearFit,
     weight: f64,
 }
 
 /// Points seen of late, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct LinearFit {
+struct LinearRegression {
     weight: f64,
     x: f64,
     y: f64,
@@ -78,13 +78,13 @@ struct LinearFit {
     xy: f64,
 }
 
-impl LinearFit {
+impl LinearRegression {
     fn learn(&mut self, memory: f64, x: f64, y: f64) {
         *self = self.times(memory).plus(1.0, x, y);
     }
 
-    fn times(self, factor: f64) -> LinearFit {
-        LinearFit {
+    fn times(self, factor: f64) -> LinearRegression {
+        LinearRegression {
             weight: self.weight * factor,
             x: self.x * factor,
             y: self.y * factor,
@@ -93,8 +93,8 @@ impl LinearFit {
         }
     }
 
-    fn plus(self, weight: f64, x: f64, y: f64) -> LinearFit {
-        LinearFit {
+    fn plus(self, weight: f64, x: f64, y: f64) -> LinearRegression {
+        LinearRegression {
             weight: self.weight + weight,
             x: self.x + weight * x,
             y: self.y + weight * y,
@@ -106,7 +106,7 @@ impl LinearFit {
     /// The line through the points and through two more of `lean`, one at zero and one at `span`.
     ///
     /// Never below zero, and never flat: a slope of nothing would make work free.
-    fn fit(&self, lean: Lean, span: f64) -> Fit {
+    fn fit(&self, lean: Lean, span: f64) -> LinearFit {
         let Lean { fit: lean, weight } = lean;
         let half = weight / 2.0;
         let all = self.plus(half, 0.0, lean.at(0.0)).plus(half, span, lean.at(span));
@@ -115,13 +115,13 @@ impl LinearFit {
         let base = (all.y - slope * all.x) / all.weight;
         if base < 0.0 {
             // Through the origin, then.
-            return Fit { base: 0.0, slope: all.xy / all.xx };
+            return LinearFit { base: 0.0, slope: all.xy / all.xx };
         }
         if slope < lean.slope / SLOPE_RANGE {
             let slope = lean.slope / SLOPE_RANGE;
-            return Fit { base: ((all.y - slope * all.x) / all.weight).max(0.0), slope };
+            return LinearFit { base: ((all.y - slope * all.x) / all.weight).max(0.0), slope };
         }
-        Fit { base, slope }
+        LinearFit { base, slope }
     }
 }
 
@@ -131,8 +131,8 @@ const SLOPE_RANGE: f64 = 50.0;
 /// What engines usually do, until somebody has seen one: 20,000 prompt tokens a second, a floor of 20 ms,
 /// steps of 10 ms and a tenth of a millisecond for each further request. An 8B model on one large GPU; a
 /// 70B one on four is twice as slow.
-const FIRST_TOKEN: Fit = Fit { base: 0.020, slope: 50e-6 };
-const STEP: Fit = Fit { base: 0.010, slope: 100e-6 };
+const FIRST_TOKEN: LinearFit = LinearFit { base: 0.020, slope: 50e-6 };
+const STEP: LinearFit = LinearFit { base: 0.010, slope: 100e-6 };
 
 /// No floor and no slope is so large.
 const MOST_SECONDS: f64 = 1_000.0;
@@ -144,16 +144,16 @@ const STEP_SPAN: f64 = 32.0;
 /// The rates of one worker, or of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    first_token: LinearFit,
+    first_token: LinearRegression,
     /// Of the fleet.
-    step: LinearFit,
+    step: LinearRegression,
     /// Of a worker: seconds that its steps took of late, and that the fleet's would have.
     seen: f64,
     expected: f64,
     /// Seconds to the first token, by tokens to prefill.
-    pub prefill: Fit,
+    pub prefill: LinearFit,
     /// Seconds between tokens, by requests that share the step.
-    pub decode: Fit,
+    pub decode: LinearFit,
     /// First tokens that were seen here, and not heard of.
     own: u32,
 }
@@ -161,8 +161,8 @@ pub struct Rates {
 impl Default for Rates {
     fn default() -> Rates {
         Rates {
-            first_token: LinearFit::default(),
-            step: LinearFit::default(),
+            first_token: LinearRegression::default(),
+            step: LinearRegression::default(),
             seen: 0.0,
             expected: 0.0,
             prefill: FIRST_TOKEN,
@@ -202,10 +202,10 @@ impl Rates {
     }
 
     /// The fleet's steps, as much slower as this worker has been.
-    fn compare(&mut self, fleet: Fit) {
+    fn compare(&mut self, fleet: LinearFit) {
         let lean = LEAN_STEPS * fleet.at(STEP_SPAN);
         let slowness = (self.seen + lean) / (self.expected + lean);
-        self.decode = Fit { base: fleet.base * slowness, slope: fleet.slope * slowness };
+        self.decode = LinearFit { base: fleet.base * slowness, slope: fleet.slope * slowness };
     }
 
     /// Looks again at what it leans on, which moves while this worker is idle.
@@ -215,18 +215,18 @@ impl Rates {
     }
 
     /// What others may be told: what was learned from answers seen here, and not what they told us.
-    pub fn to_tell(&self) -> Option<(Fit, Fit)> {
+    pub fn to_tell(&self) -> Option<(LinearFit, LinearFit)> {
         (self.own >= TOLD_FROM).then_some((self.prefill, self.decode))
     }
 
     /// What another router has learned of this worker counts as long as nothing was seen of it here, and what was told
     /// before does not then.
-    pub fn hear(&mut self, fleet: &Rates, (prefill, decode): (Fit, Fit)) {
+    pub fn hear(&mut self, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
         }
         let half = HEARSAY / 2.0;
-        let line = LinearFit::default().plus(half, 0.0, prefill.base);
+        let line = LinearRegression::default().plus(half, 0.0, prefill.base);
         self.first_token = line.plus(half, FIRST_TOKEN_SPAN, prefill.at(FIRST_TOKEN_SPAN));
         self.seen = HEARSAY * decode.at(STEP_SPAN);
         self.expected = HEARSAY * fleet.decode.at(STEP_SPAN);
@@ -234,7 +234,7 @@ impl Rates {
     }
 
     /// The same for the fleet's own rates, of any of its workers: as long as none has answered here.
-    pub fn hear_of_any(&mut self, (prefill, decode): (Fit, Fit)) {
+    pub fn hear_of_any(&mut self, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
         }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     /// Feeds a worker that takes `truth`, with noise, and returns what was learned.
-    fn learn(truth: Fit, observations: usize, wild: usize) -> Rates {
+    fn learn(truth: LinearFit, observations: usize, wild: usize) -> Rates {
         let mut rng = Rng::new(7);
         let mut rates = Rates::default();
         for number in 0..observations {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_line_is_learned_from_noise() {
-        for truth in [Fit { base: 0.05, slope: 15e-6 }, Fit { base: 0.2, slope: 400e-6 }] {
+        for truth in [LinearFit { base: 0.05, slope: 15e-6 }, LinearFit { base: 0.2, slope: 400e-6 }] {
             let rates = learn(truth, 100, 0);
             check_near(rates.prefill.slope, truth.slope, 0.15);
             check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.1);
@@ -306,14 +306,14 @@ mod tests {
 
     #[test]
     fn one_wild_observation_in_fifty_does_little() {
-        let truth = Fit { base: 0.05, slope: 100e-6 };
+        let truth = LinearFit { base: 0.05, slope: 100e-6 };
         let rates = learn(truth, 300, 50);
         check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.35);
     }
 
     #[test]
     fn a_tenfold_slowdown_is_learned_in_a_few_dozen_answers() {
-        let mut rates = learn(Fit { base: 0.02, slope: 50e-6 }, 200, 0);
+        let mut rates = learn(LinearFit { base: 0.02, slope: 50e-6 }, 200, 0);
         for _ in 0..60 {
             rates.first_token(4_000, seconds(10.0 * (0.02 + 0.2)), Rates::usual().0);
         }
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn before_data_the_fleet_is_the_best_guess() {
-        let fleet = learn(Fit { base: 0.1, slope: 500e-6 }, 200, 0);
+        let fleet = learn(LinearFit { base: 0.1, slope: 500e-6 }, 200, 0);
         let mut new = Rates::default();
         new.lean(&fleet);
         check_near(new.prefill.at(4_000.0), fleet.prefill.at(4_000.0), 0.01);
@@ -330,8 +330,9 @@ mod tests {
 
     #[test]
     fn a_worker_nobody_saw_here_is_as_fast_as_others_found_it_and_what_we_see_counts_more() {
-        let (fast, slow) = (Fit { base: 0.02, slope: 40e-6 }, Fit { base: 0.1, slope: 300e-6 });
-        let (step, slow_step) = (Fit { base: 0.01, slope: 1e-4 }, Fit { base: 0.04, slope: 4e-4 });
+        let (fast, slow) = (LinearFit { base: 0.02, slope: 40e-6 }, LinearFit { base: 0.1, slope: 300e-6 });
+        let (step, slow_step) =
+            (LinearFit { base: 0.01, slope: 1e-4 }, LinearFit { base: 0.04, slope: 4e-4 });
         let (mut fleet, mut one, mut other) = (Rates::default(), Rates::default(), Rates::default());
         for _ in 0..4 {
             fleet.hear_of_any((fast, step));
@@ -359,9 +360,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_not_heard() {
-        let fine = Fit { base: 0.02, slope: 40e-6 };
+        let fine = LinearFit { base: 0.02, slope: 40e-6 };
         for (base, slope) in [(f64::NAN, 1e-6), (0.1, f64::INFINITY), (-1.0, 1e-6), (0.1, 0.0), (1e9, 1e-6)] {
-            let odd = Fit { base, slope };
+            let odd = LinearFit { base, slope };
             let mut rates = Rates::default();
             rates.hear(&Rates::default(), (odd, fine));
             rates.hear(&Rates::default(), (fine, odd));

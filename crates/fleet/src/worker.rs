@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use maitre_base::{EngineLoad, Instant, PromisedWork, Tokens, WorkerId, hash};
+use maitre_base::{EngineLoad, Instant, Knee, PromisedWork, Tokens, WorkerId, hash};
 
 use crate::adapters::Adapters;
 use crate::backlog::Backlog;
-use crate::bend::{Bends, Scale};
-use crate::fleet::{ModelId, Wanted};
-use crate::health::{Health, State};
+use crate::health::{Health, HealthState};
+use crate::knee::KneeEstimator;
 use crate::load::LoadReport;
+use crate::model::{ModelId, Wanted};
 use crate::rates::Rates;
 
 /// What rendezvous hashing goes by, the same in every router; and what tells a worker from another that had its
@@ -49,9 +49,9 @@ pub struct Worker {
     /// Requests there that no router has told of, as far as its last two reports agree.
     foreign: [u32; 2],
     pub rates: Rates,
-    pub(crate) bends: Bends,
+    pub(crate) knee_estimator: KneeEstimator,
     /// What they come to, with the fleet to lean on.
-    pub scale: Scale,
+    pub knee: Knee,
     pub adapters: Adapters,
     /// Takes no new work, finishes the old.
     pub draining: bool,
@@ -77,8 +77,8 @@ impl Worker {
             promised_then: (Tokens::ZERO, Tokens::ZERO),
             foreign: [0; 2],
             rates: Rates::default(),
-            bends: Bends::default(),
-            scale: Scale::default(),
+            knee_estimator: KneeEstimator::default(),
+            knee: Knee::default(),
             adapters: Adapters::default(),
             draining: false,
             weight: 1.0,
@@ -97,7 +97,7 @@ impl Worker {
 
     /// Whether it may be given new work.
     pub fn is_fit(&self) -> bool {
-        !self.draining && !matches!(self.health.state(), State::Probing | State::Ejected { .. })
+        !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
 
     /// All that is promised to it, by us and by others: what it has to do.

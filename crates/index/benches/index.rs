@@ -5,7 +5,7 @@
 
 use maitre_base::{Rng, StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holdings, Index, PrefixHash, Root, Settings};
+use maitre_index::{Chain, Holdings, Index, IndexSettings, PrefixHash, Root};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ impl Fleet {
         let root = Root::new(Unit::Tokens, "m", None, None);
         let mut rng = Rng::new(1);
         let mut fleet = Fleet {
-            index: Index::new(Settings { budget_bytes: 4 << 30, seed: 1 }),
+            index: Index::new(IndexSettings { budget_bytes: 4 << 30, seed: 1 }),
             prompts: Vec::new(),
             stored_per_s: 0.0,
         };

@@ -21,7 +21,7 @@ pub(crate) struct Belief {
     pub(crate) used: Stamp,
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
-    pub(crate) planter: Stamp,
+    pub(crate) author: Stamp,
     /// When the first token of a request that has it was out; none while nobody knows that it exists.
     pub(crate) settled: Option<Stamp>,
 }
@@ -35,7 +35,7 @@ impl Default for Belief {
             older: NONE,
             used: 0,
             used_at: Instant::ZERO,
-            planter: 0,
+            author: 0,
             settled: None,
         }
     }

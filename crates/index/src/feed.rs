@@ -193,7 +193,7 @@ enum Command {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum Origin {
     Live,
     Replay,
 }
@@ -202,7 +202,7 @@ enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Latest {
     mark: Mark,
-    source: Source,
+    source: Origin,
     before: Position,
     was_complete: bool,
 }
@@ -305,8 +305,8 @@ impl<T: AsRef<[u8]>> Feed<T> {
                 None => {}
             }
             let (batch, source) = match self.replayed.pop_front() {
-                Some(batch) => (batch, Source::Replay),
-                None => (self.release()?, Source::Live),
+                Some(batch) => (batch, Origin::Replay),
+                None => (self.release()?, Origin::Live),
             };
             if self.poison == Poison::Suspected(batch.mark()) {
                 self.pass_over(batch.mark());
@@ -512,10 +512,10 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.latest = None;
     }
 
-    fn judge(&self, mark: Mark, source: Source) -> Verdict {
+    fn judge(&self, mark: Mark, source: Origin) -> Verdict {
         match self.position {
             // Checked when it came.
-            _ if source == Source::Replay => Verdict::Next,
+            _ if source == Origin::Replay => Verdict::Next,
             Position::Nowhere => Verdict::Next,
             Position::Start if mark.seq == 0 => Verdict::Next,
             Position::Start => Verdict::Gap,
@@ -535,7 +535,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         back.is_some_and(|it| self.seen.iter().rev().nth(it) == Some(&mark))
     }
 
-    fn apply(&mut self, batch: Numbered<T>, source: Source) -> Action<T> {
+    fn apply(&mut self, batch: Numbered<T>, source: Origin) -> Action<T> {
         let mark = batch.mark();
         self.latest = Some(Latest { mark, source, before: self.position, was_complete: self.complete });
         if self.position == Position::Nowhere {
@@ -543,7 +543,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
         self.advance(mark);
         self.counts.batches += 1;
-        if source == Source::Live {
+        if source == Origin::Live {
             self.catch_up();
         }
         Action::Apply(batch)
@@ -566,7 +566,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
     fn take_back(&mut self, now: Instant, seq: u64) {
         let Some(latest) = self.latest.take_if(|it| it.mark.seq == seq) else { return };
         self.counts.undecodable += 1;
-        let may_be_replayed = latest.source == Source::Live && self.poison == Poison::Unknown;
+        let may_be_replayed = latest.source == Origin::Live && self.poison == Poison::Unknown;
         if may_be_replayed && self.replay == Replay::Offered {
             self.position = latest.before;
             self.complete = latest.was_complete;

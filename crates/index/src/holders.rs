@@ -24,7 +24,7 @@ pub(crate) const fn low(blocks: usize) -> Mask {
 /// What one worker holds of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Share {
+pub(crate) struct WorkerMasks {
     pub(crate) slot: u32,
     /// Where the prediction stands among those of its worker; none without predicted blocks.
     pub(crate) belief: u32,
@@ -34,9 +34,9 @@ pub(crate) struct Share {
     pub(crate) lower: Mask,
 }
 
-impl Share {
-    pub(crate) fn new(slot: u32) -> Share {
-        Share { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0 }
+impl WorkerMasks {
+    pub(crate) fn new(slot: u32) -> WorkerMasks {
+        WorkerMasks { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0 }
     }
 
     #[inline]
@@ -54,7 +54,7 @@ impl Share {
 pub(crate) enum Holders {
     #[default]
     Nobody,
-    One(Share),
+    One(WorkerMasks),
     Crowd(Crowd),
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Crowd {
 
 #[derive(Debug, Default)]
 struct Rest {
-    shares: Vec<Share>,
+    shares: Vec<WorkerMasks>,
     /// From the 64th slot on.
     planes: Vec<Plane>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Plane {
 }
 
 impl Holders {
-    pub(crate) fn shares(&self) -> &[Share] {
+    pub(crate) fn shares(&self) -> &[WorkerMasks] {
         match self {
             Holders::Nobody => &[],
             Holders::One(share) => std::slice::from_ref(share),
@@ -92,7 +92,7 @@ impl Holders {
     }
 
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Share> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&WorkerMasks> {
         match self {
             Holders::Nobody => None,
             Holders::One(share) => Some(share).filter(|it| it.slot == slot),
@@ -103,7 +103,12 @@ impl Holders {
     /// Changes the share of a slot, which is made if missing and dropped if nothing is left in it. `full`
     /// is the mask of the whole run.
     #[inline]
-    pub(crate) fn update<R>(&mut self, slot: u32, full: Mask, change: impl FnOnce(&mut Share) -> R) -> R {
+    pub(crate) fn update<R>(
+        &mut self,
+        slot: u32,
+        full: Mask,
+        change: impl FnOnce(&mut WorkerMasks) -> R,
+    ) -> R {
         if let Holders::One(share) = self
             && share.slot == slot
         {
@@ -116,8 +121,8 @@ impl Holders {
         self.update_crowd(slot, full, change)
     }
 
-    fn update_crowd<R>(&mut self, slot: u32, full: Mask, change: impl FnOnce(&mut Share) -> R) -> R {
-        let mut share = self.get(slot).copied().unwrap_or(Share::new(slot));
+    fn update_crowd<R>(&mut self, slot: u32, full: Mask, change: impl FnOnce(&mut WorkerMasks) -> R) -> R {
+        let mut share = self.get(slot).copied().unwrap_or(WorkerMasks::new(slot));
         let result = change(&mut share);
         match self {
             Holders::Nobody if share.any() != 0 => *self = Holders::One(share),
@@ -145,14 +150,14 @@ impl Holders {
         let (mut first, mut rest) = (Holders::Nobody, Holders::Nobody);
         for share in self.shares() {
             let cut = |mask: Mask| mask & low(blocks);
-            let left = Share {
+            let left = WorkerMasks {
                 gpu: cut(share.gpu),
                 lower: cut(share.lower),
                 predicted: cut(share.predicted),
                 ..*share
             };
             // A run is never split at its end, so the shift is below the width.
-            let right = Share {
+            let right = WorkerMasks {
                 gpu: share.gpu >> blocks,
                 lower: share.lower >> blocks,
                 predicted: share.predicted >> blocks,
@@ -189,7 +194,7 @@ impl Crowd {
     }
 
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Share> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&WorkerMasks> {
         if self.plane(slot as usize / 64).present >> (slot % 64) & 1 == 0 {
             return None;
         }
@@ -197,7 +202,7 @@ impl Crowd {
         shares.binary_search_by_key(&slot, |it| it.slot).ok().map(|at| &shares[at])
     }
 
-    fn set(&mut self, share: Share, full: Mask) {
+    fn set(&mut self, share: WorkerMasks, full: Mask) {
         let shares = &mut self.rest.shares;
         match shares.binary_search_by_key(&share.slot, |it| it.slot) {
             Ok(at) if share.any() == 0 => {
@@ -233,7 +238,7 @@ impl Crowd {
 
     fn bytes(&self) -> usize {
         size_of::<Rest>()
-            + self.rest.shares.capacity() * size_of::<Share>()
+            + self.rest.shares.capacity() * size_of::<WorkerMasks>()
             + self.rest.planes.capacity() * size_of::<Plane>()
     }
 }

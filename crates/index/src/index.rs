@@ -5,26 +5,26 @@ use crate::budget::{BUDGET_MIN, Hand};
 use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
-use crate::predicted::{FADE, Moment, Planted, PredictionWriter};
+use crate::predicted::{FADE, Moment, PredictedBlocks, PredictionWriter};
 use crate::reported::{Applied, PIECE, ReportApplier};
-use crate::table::{Chain, Segment, Table};
-use crate::worker::{Numbers, Source, Worker};
+use crate::table::{Chain, PrefixTable, Segment};
+use crate::worker::{CacheSource, Numbers, WorkerBlocks};
 use maitre_base::hash::mix;
 use maitre_base::{Instant, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct IndexSettings {
     /// All that the index allocates; at least `BUDGET_MIN`.
     pub budget_bytes: usize,
     /// Scrambles where things stand in tables. Never what comes out.
     pub seed: u64,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for IndexSettings {
+    fn default() -> IndexSettings {
         // Some twenty-five million blocks, and a part of what any machine in front of a fleet has.
-        Settings { budget_bytes: 1 << 30, seed: 0 }
+        IndexSettings { budget_bytes: 1 << 30, seed: 0 }
     }
 }
 
@@ -38,9 +38,9 @@ const CLOCK_SHIFT: u32 = 8;
 /// Which worker holds which prefix. Workers it does not know are ignored.
 #[derive(Debug)]
 pub struct Index {
-    pub(crate) table: Table,
+    pub(crate) table: PrefixTable,
     /// By number.
-    pub(crate) workers: Vec<Option<Box<Worker>>>,
+    pub(crate) workers: Vec<Option<Box<WorkerBlocks>>>,
     /// The worker of each slot. Slots are used again at once, and so are as many as there are workers; numbers rest first.
     pub(crate) slots: Vec<WorkerId>,
     free_slots: Vec<u32>,
@@ -60,9 +60,9 @@ pub struct Index {
 }
 
 impl Index {
-    pub fn new(settings: Settings) -> Index {
+    pub fn new(settings: IndexSettings) -> Index {
         Index {
-            table: Table::new(mix(settings.seed)),
+            table: PrefixTable::new(mix(settings.seed)),
             workers: Vec::new(),
             slots: Vec::new(),
             free_slots: Vec::new(),
@@ -95,7 +95,7 @@ impl Index {
         self.version = mix(self.version);
         self.table.beliefs.join(slot);
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
-        self.workers[id.index()] = Some(Box::new(Worker::new(slot, seed)));
+        self.workers[id.index()] = Some(Box::new(WorkerBlocks::new(slot, seed)));
         self.account(id.index());
     }
 
@@ -128,19 +128,19 @@ impl Index {
 
     /// A request with this prompt was sent to the worker: all of its blocks are used now, and those that
     /// were not there will be.
-    pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> Planted {
+    pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> PredictedBlocks {
         let room = self.room(id.index(), chain.prefixes.len());
         let (moment, clock) = (self.moment(now), self.clock());
-        let Some(mut writer) = self.prediction_writer(id, clock) else { return Planted::NOTHING };
-        let planted = writer.plant(moment, chain, room);
+        let Some(mut writer) = self.prediction_writer(id, clock) else { return PredictedBlocks::NOTHING };
+        let predicted_blocks = writer.write(moment, chain, room);
         writer.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
-        planted
+        predicted_blocks
     }
 
-    /// That request failed before its first token: drops what it planted and nobody has used since.
-    pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted) {
+    /// That request failed before its first token: drops what it predicted_blocks and nobody has used since.
+    pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         if let Some(mut writer) = self.prediction_writer(id, 0) {
-            writer.uproot(chain, planted);
+            writer.erase(chain, predicted_blocks);
         }
     }
 
@@ -154,12 +154,18 @@ impl Index {
 
     /// The engine said how many blocks of that request it found in its cache. Where there are fresh
     /// reports, those know better, and this is ignored.
-    pub fn correct(&mut self, id: WorkerId, chain: Chain<'_>, planted: Planted, found_blocks: u32) {
+    pub fn correct(
+        &mut self,
+        id: WorkerId,
+        chain: Chain<'_>,
+        predicted_blocks: PredictedBlocks,
+        found_blocks: u32,
+    ) {
         if let Some(mut writer) = self.prediction_writer(id, 0)
-            && writer.worker.source == Source::Predicted
-            && planted != Planted::NOTHING
+            && writer.worker.source == CacheSource::Predicted
+            && predicted_blocks != PredictedBlocks::NOTHING
         {
-            writer.correct(chain, planted, found_blocks);
+            writer.correct(chain, predicted_blocks, found_blocks);
         }
     }
 
@@ -174,7 +180,7 @@ impl Index {
         }
     }
 
-    pub fn set_source(&mut self, id: WorkerId, source: Source) {
+    pub fn set_source(&mut self, id: WorkerId, source: CacheSource) {
         if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
             worker.source = source;
         }
@@ -189,7 +195,7 @@ impl Index {
         for _ in 0..self.workers.len() {
             self.fading = (self.fading + 1) % self.workers.len();
             let Some(mut writer) = self.prediction_writer(WorkerId(self.fading as u32), 0) else { continue };
-            while left > 0 && writer.worker.source == Source::Reported && writer.fade(since) {
+            while left > 0 && writer.worker.source == CacheSource::Reported && writer.fade(since) {
                 left -= 1;
             }
         }
@@ -252,7 +258,7 @@ impl Index {
     pub fn bytes(&self) -> usize {
         self.table.bytes()
             + self.workers_bytes
-            + self.workers.capacity() * size_of::<Option<Box<Worker>>>()
+            + self.workers.capacity() * size_of::<Option<Box<WorkerBlocks>>>()
             + (self.slots.capacity() + self.free_slots.capacity()) * size_of::<u32>()
             + self.path.capacity() * size_of::<Segment>()
     }

@@ -20,9 +20,9 @@ mod worker;
 
 pub use budget::BUDGET_MIN;
 pub use holdings::{Holding, Holdings};
-pub use index::{Index, Settings};
-pub use predicted::{FADE, Planted};
+pub use index::{Index, IndexSettings};
+pub use predicted::{FADE, PredictedBlocks};
 pub use prefix::{PrefixHash, Root, Running};
 pub use reported::Applied;
 pub use table::Chain;
-pub use worker::{GRAIN, Numbers, Source};
+pub use worker::{CacheSource, GRAIN, Numbers};

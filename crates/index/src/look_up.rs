@@ -4,9 +4,9 @@
 //! of bits. Only who drops out is looked at one by one, to see how far into the run it got. So the cost
 //! goes with the runs along the way and the workers that hold some of it, not with the blocks.
 
-use crate::holders::{Holders, Mask, Plane, Share, low};
+use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
-use crate::table::{Chain, Run, Table};
+use crate::table::{BlockRun, Chain, PrefixTable};
 use std::hint::black_box;
 
 /// How many lines of the chain are fetched before anything else, all at once: it may be long since it was
@@ -16,7 +16,7 @@ const LINES_TOUCHED: usize = 9;
 const LINE: usize = 8;
 
 /// Fills `out`, which must be empty. `clock` is noted as the time of use, if this is one.
-pub(crate) fn look_up(table: &mut Table, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
+pub(crate) fn look_up(table: &mut PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
     let (mut depth, mut touched) = (0, 1);
@@ -44,7 +44,7 @@ pub(crate) fn look_up(table: &mut Table, clock: Option<u32>, chain: Chain<'_>, o
 
 /// What a chain and a run have in common.
 struct Stretch<'a> {
-    run: &'a Run,
+    run: &'a BlockRun,
     start: usize,
     blocks: usize,
 }
@@ -64,13 +64,13 @@ impl Stretch<'_> {
             out_of(word, alive, !plane.present, self.start, out);
             // Those who hold a part of the run.
             for slot in slots(word, alive.near & plane.present & !plane.near) {
-                match self.held(slot, Share::near) {
+                match self.held(slot, WorkerMasks::near) {
                     blocks if blocks == self.blocks => kept.near |= 1 << (slot % 64),
                     blocks => out.end_near(slot, self.start + blocks),
                 }
             }
             for slot in slots(word, alive.any & plane.present & !plane.any) {
-                match self.held(slot, Share::any) {
+                match self.held(slot, WorkerMasks::any) {
                     blocks if blocks == self.blocks => kept.any |= 1 << (slot % 64),
                     blocks => out.end_any(slot, self.start + blocks),
                 }
@@ -81,13 +81,13 @@ impl Stretch<'_> {
         left != 0
     }
 
-    fn held(&self, slot: usize, mask: impl Fn(&Share) -> Mask) -> usize {
+    fn held(&self, slot: usize, mask: impl Fn(&WorkerMasks) -> Mask) -> usize {
         let share = self.run.holders.get(slot as u32);
-        share.map_or(0, |share| Table::leading(mask(share), self.blocks))
+        share.map_or(0, |share| PrefixTable::leading(mask(share), self.blocks))
     }
 }
 
-fn begin(run: &Run, out: &mut Holdings) {
+fn begin(run: &BlockRun, out: &mut Holdings) {
     match &run.holders {
         Holders::Nobody => {}
         Holders::One(share) => {
@@ -103,7 +103,7 @@ fn begin(run: &Run, out: &mut Holdings) {
 }
 
 #[inline]
-fn plane(run: &Run, word: usize) -> Plane {
+fn plane(run: &BlockRun, word: usize) -> Plane {
     match &run.holders {
         Holders::Crowd(crowd) => crowd.plane(word),
         Holders::One(share) if share.slot as usize / 64 == word => {

@@ -21,7 +21,7 @@ const LINE: usize = LINE_BYTES / ENTRY_BYTES;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) name: u64,
-    /// The run it was stored in. The run may have been split since: `Table::resolve` follows.
+    /// The run it was stored in. The run may have been split since: `PrefixTable::resolve` follows.
     pub(crate) run: u32,
     pub(crate) offset: u8,
     /// By tier, up to 255: beyond that a block may be forgotten too early, never too late. None in any

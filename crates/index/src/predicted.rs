@@ -2,15 +2,15 @@
 //!
 //! The engine evicts what was used least recently, of one prompt the tail first, and so do we, at the size
 //! its cache is believed to have. From the first block that was not believed held, the engine computes all
-//! anew, whatever it has beyond; so all of the prompt from there on is *planted* by that request.
+//! anew, whatever it has beyond; so all of the prompt from there on is *predicted_blocks* by that request.
 //!
 //! A belief is *settled* when the first token of a request that uses it is out: only then can a miss on it
 //! teach anything. If a settled block is missing, the engine evicted it, and with it all that was used no
 //! later: its cache is smaller than we thought.
 
 use crate::believed::Stamp;
-use crate::table::{Chain, Placing, Segment, Table};
-use crate::worker::{CAPACITY_DEFAULT, Worker};
+use crate::table::{Chain, Placing, PrefixTable, Segment};
+use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
 use maitre_base::Instant;
 use std::time::Duration;
 
@@ -22,25 +22,25 @@ pub const FADE: Duration = Duration::from_secs(3);
 /// reasons too, such as a cache that was reset.
 const CAPACITY_FLOOR: u32 = 8;
 
-/// What one request planted where it was sent. Give it back to `forget`, `prefilled` and `correct`.
+/// What one request predicted_blocks where it was sent. Give it back to `forget`, `prefilled` and `correct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planted {
+pub struct PredictedBlocks {
     stamp: Stamp,
-    /// How many leading blocks were believed held before: the first planted one.
+    /// How many leading blocks were believed held before: the first predicted_blocks one.
     pub from: u32,
     /// When the last of those was used before.
     before: Stamp,
 }
 
-impl Planted {
+impl PredictedBlocks {
     /// By nobody, nowhere: nothing follows from it.
-    pub const NOTHING: Planted = Planted { stamp: 0, from: 0, before: 0 };
+    pub const NOTHING: PredictedBlocks = PredictedBlocks { stamp: 0, from: 0, before: 0 };
 }
 
 /// One worker's predictions, while a request is noted.
 pub(crate) struct PredictionWriter<'a> {
-    pub(crate) table: &'a mut Table,
-    pub(crate) worker: &'a mut Worker,
+    pub(crate) table: &'a mut PrefixTable,
+    pub(crate) worker: &'a mut WorkerBlocks,
     pub(crate) path: &'a mut Vec<Segment>,
     pub(crate) clock: u32,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Moment {
 
 impl PredictionWriter<'_> {
     /// Plants what is not believed held of the first `blocks_max` blocks, and uses the rest.
-    pub(crate) fn plant(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> Planted {
+    pub(crate) fn write(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> PredictedBlocks {
         let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
         let (from, before) = self.believed(chain);
         self.part();
@@ -64,11 +64,11 @@ impl PredictionWriter<'_> {
         self.place(moment, chain, from);
         self.touch(moment, chain, from);
         self.trim();
-        Planted { stamp: moment.stamp, from: from as u32, before }
+        PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
 
-    /// Drops what this request planted and nobody has used since.
-    pub(crate) fn uproot(&mut self, chain: Chain<'_>, planted: Planted) {
+    /// Drops what this request predicted_blocks and nobody has used since.
+    pub(crate) fn erase(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
             let Some(share) = self.table.share(run, self.worker.slot) else { continue };
@@ -76,7 +76,7 @@ impl PredictionWriter<'_> {
                 .table
                 .beliefs
                 .get(share.belief)
-                .is_some_and(|it| it.planter == planted.stamp && it.used == planted.stamp)
+                .is_some_and(|it| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp)
             {
                 self.table.change(run, self.worker.slot, |share| share.predicted = 0);
             }
@@ -98,14 +98,15 @@ impl PredictionWriter<'_> {
     }
 
     /// The engine found so many blocks of a request in its cache.
-    pub(crate) fn correct(&mut self, chain: Chain<'_>, planted: Planted, found: u32) {
+    pub(crate) fn correct(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks, found: u32) {
         // A hit is floored to a block and leaves one token to compute: one block less says nothing.
-        if found > planted.from {
-            let more = self.worker.capacity / 8 + (found - planted.from);
+        if found > predicted_blocks.from {
+            let more = self.worker.capacity / 8 + (found - predicted_blocks.from);
             let most = self.worker.capacity_reported.max(self.worker.capacity);
             self.worker.capacity = self.worker.capacity.saturating_add(more).min(most);
-        } else if found + 1 < planted.from && self.is_proof(chain, planted, found as usize) {
-            self.evict_used_until(planted.before);
+        } else if found + 1 < predicted_blocks.from && self.is_proof(chain, predicted_blocks, found as usize)
+        {
+            self.evict_used_until(predicted_blocks.before);
             self.shrink();
         }
     }
@@ -150,7 +151,7 @@ impl PredictionWriter<'_> {
         let (mut believed, mut before) = (0, 0);
         for segment in self.path.iter() {
             let Some(share) = self.table.share(segment.run, self.worker.slot) else { break };
-            let held = Table::leading(share.near(), segment.blocks);
+            let held = PrefixTable::leading(share.near(), segment.blocks);
             if segment.start != believed || held == 0 {
                 break;
             }
@@ -179,7 +180,7 @@ impl PredictionWriter<'_> {
         let mut placing = Placing {
             slot: self.worker.slot,
             block_tokens: chain.block_tokens,
-            planter: Some(moment.stamp),
+            author: Some(moment.stamp),
             left: chain.prefixes.len() - from,
             clock: self.clock,
         };
@@ -210,7 +211,7 @@ impl PredictionWriter<'_> {
             && let Some(share) = self.table.share(run, self.worker.slot)
             && let Some(belief) = self.table.beliefs.get_mut(share.belief)
         {
-            belief.planter = moment.stamp;
+            belief.author = moment.stamp;
         }
     }
 
@@ -229,7 +230,7 @@ impl PredictionWriter<'_> {
                 belief.used = moment.stamp;
                 belief.used_at = moment.now;
                 if is_planted {
-                    belief.planter = moment.stamp;
+                    belief.author = moment.stamp;
                     belief.settled = None;
                 }
             }
@@ -237,7 +238,7 @@ impl PredictionWriter<'_> {
     }
 
     /// Whether this block was known to exist before the request was sent.
-    fn is_proof(&mut self, chain: Chain<'_>, planted: Planted, block: usize) -> bool {
+    fn is_proof(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks, block: usize) -> bool {
         self.table.trace(chain, self.path);
         let Some(segment) = self.path.iter().find(|it| (it.start..it.start + it.blocks).contains(&block))
         else {
@@ -251,7 +252,7 @@ impl PredictionWriter<'_> {
                     .beliefs
                     .get(share.belief)
                     .and_then(|it| it.settled)
-                    .is_some_and(|settled| settled < planted.stamp)
+                    .is_some_and(|settled| settled < predicted_blocks.stamp)
         })
     }
 

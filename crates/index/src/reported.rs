@@ -11,8 +11,8 @@ use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
 use crate::prefix::{PrefixHash, Root, Running, Unit};
-use crate::table::{Placing, Position, Table};
-use crate::worker::{Alias, GRAIN, Page, Worker};
+use crate::table::{Placing, Position, PrefixTable};
+use crate::worker::{Alias, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
 
@@ -36,8 +36,8 @@ pub struct Applied {
 
 /// One worker's part of the index, while a report is applied.
 pub(crate) struct ReportApplier<'a> {
-    pub(crate) table: &'a mut Table,
-    pub(crate) worker: &'a mut Worker,
+    pub(crate) table: &'a mut PrefixTable,
+    pub(crate) worker: &'a mut WorkerBlocks,
     pub(crate) clock: u32,
     pub(crate) applied: &'a mut Applied,
     /// Parked stores whose parent has come.
@@ -57,7 +57,7 @@ struct Start {
 
 /// As it was reported.
 #[derive(Clone, Copy)]
-struct Block {
+struct ReportedBlock {
     name: u64,
     hash: u64,
     tier: Tier,
@@ -104,7 +104,7 @@ impl ReportApplier<'_> {
         let placing = Placing {
             slot: self.worker.slot,
             block_tokens,
-            planter: None,
+            author: None,
             left: count * page_tokens as usize / block_tokens as usize,
             clock: self.clock,
         };
@@ -151,7 +151,7 @@ impl ReportApplier<'_> {
             at.filled_tokens += stored.block_tokens;
             if at.filled_tokens == placing.block_tokens {
                 let place = self.place_block(
-                    Block { name, hash: prefix.prefix().0, tier: stored.tier },
+                    ReportedBlock { name, hash: prefix.prefix().0, tier: stored.tier },
                     at.at,
                     placing,
                 );
@@ -164,8 +164,8 @@ impl ReportApplier<'_> {
     }
 
     #[inline]
-    fn place_block(&mut self, block: Block, at: Option<Position>, placing: Placing) -> Position {
-        let Block { name, hash, tier } = block;
+    fn place_block(&mut self, block: ReportedBlock, at: Option<Position>, placing: Placing) -> Position {
+        let ReportedBlock { name, hash, tier } = block;
         if tier == Tier::Gpu
             && let Some(at) = at
             && let Err(empty) = self.worker.names.find_place(name)
@@ -449,7 +449,7 @@ impl ReportApplier<'_> {
     }
 
     fn note_page(&mut self, name: u64, start: Start, tier: Tier) {
-        let page = self.worker.pages.entry(name).or_insert(Page {
+        let page = self.worker.pages.entry(name).or_insert(PartialPage {
             prefix: start.prefix,
             previous: start.previous,
             filled_tokens: 0,

@@ -15,7 +15,7 @@
 
 use crate::believed::{Beliefs, Stamp};
 use crate::heads::Heads;
-use crate::holders::{Holders, Mask, RUN_BLOCKS, Share, low};
+use crate::holders::{Holders, Mask, RUN_BLOCKS, WorkerMasks, low};
 use crate::prefix::PrefixHash;
 use crate::slab::{NONE, Slab};
 use std::hint::black_box;
@@ -44,7 +44,7 @@ pub(crate) type Position = (u32, u8);
 /// Aligned and in this order so that a look-up that passes through it fetches two lines that follow each other.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Run {
+pub(crate) struct BlockRun {
     /// The hash of the last block, here as well to spare the look-up a step.
     last: u64,
     /// When it was last looked up or stored, on the index's own clock.
@@ -65,9 +65,9 @@ pub(crate) struct Run {
     marks: [u16; RUN_BLOCKS / MARK_BLOCKS],
 }
 
-impl Default for Run {
-    fn default() -> Run {
-        Run {
+impl Default for BlockRun {
+    fn default() -> BlockRun {
+        BlockRun {
             holders: Holders::Nobody,
             last: 0,
             used: 0,
@@ -83,7 +83,7 @@ impl Default for Run {
     }
 }
 
-impl Run {
+impl BlockRun {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         usize::from(self.blocks)
@@ -154,15 +154,15 @@ pub(crate) struct Placing {
     pub(crate) slot: u32,
     pub(crate) block_tokens: u32,
     /// The request, if this is a prediction.
-    pub(crate) planter: Option<Stamp>,
+    pub(crate) author: Option<Stamp>,
     /// How many blocks are to come, this one included.
     pub(crate) left: usize,
     pub(crate) clock: u32,
 }
 
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) runs: Slab<Run>,
+pub(crate) struct PrefixTable {
+    pub(crate) runs: Slab<BlockRun>,
     /// Of the runs that begin prompts: few, so that their part of a look-up is rarely out of the cache.
     first_heads: Heads,
     /// Of all others.
@@ -173,9 +173,9 @@ pub(crate) struct Table {
     blocks: usize,
 }
 
-impl Table {
-    pub(crate) fn new(seed: u64) -> Table {
-        Table {
+impl PrefixTable {
+    pub(crate) fn new(seed: u64) -> PrefixTable {
+        PrefixTable {
             runs: Slab::new(),
             first_heads: Heads::new(seed, FIRST_SHARD_BITS),
             heads: Heads::new(seed, SHARD_BITS),
@@ -200,7 +200,7 @@ impl Table {
             + self.first_heads.bytes_to_grow()
             + self.heads.bytes_to_grow()
             + self.beliefs.bytes_to_grow()
-            + slots * size_of::<Share>()
+            + slots * size_of::<WorkerMasks>()
             + RUN_BLOCKS * size_of::<u64>()
     }
 
@@ -291,7 +291,7 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn share(&self, run: u32, slot: u32) -> Option<&Share> {
+    pub(crate) fn share(&self, run: u32, slot: u32) -> Option<&WorkerMasks> {
         self.runs[run].holders.get(slot)
     }
 
@@ -339,11 +339,11 @@ impl Table {
         let is_own = match &run.holders {
             Holders::Nobody => true,
             Holders::Crowd(_) => false,
-            // One history an entry: what another request planted is not prolonged.
+            // One history an entry: what another request predicted_blocks is not prolonged.
             Holders::One(share) => {
                 share.slot == placing.slot
-                    && match (placing.planter, self.beliefs.get(share.belief)) {
-                        (Some(planter), Some(belief)) => belief.planter == planter,
+                    && match (placing.author, self.beliefs.get(share.belief)) {
+                        (Some(author), Some(belief)) => belief.author == author,
                         _ => true,
                     }
             }
@@ -377,7 +377,7 @@ impl Table {
         let before = at.map_or(0, |(run, offset)| self.runs[run].depth + offset + 1);
         let depth = before % RUN_BLOCKS as u8;
         let (block_tokens, is_first) = (placing.block_tokens, at.is_none());
-        let id = self.runs.insert(Run { block_tokens, depth, is_first, ..Run::default() });
+        let id = self.runs.insert(BlockRun { block_tokens, depth, is_first, ..BlockRun::default() });
         self.heads_mut(is_first).insert(hash, id);
         self.push(id, hash, placing)
     }
@@ -398,7 +398,7 @@ impl Table {
         }
         self.heap += hashes.capacity() * 8 + holders.heap_bytes();
         let (next, first) = (run.next, hashes[0]);
-        let mut rest = Run {
+        let mut rest = BlockRun {
             holders,
             used: run.used,
             block_tokens: run.block_tokens,
@@ -406,7 +406,7 @@ impl Table {
             next,
             previous: id,
             hashes,
-            ..Run::default()
+            ..BlockRun::default()
         };
         rest.sum_up();
         let rest = self.runs.insert(rest);
@@ -464,7 +464,7 @@ impl Table {
 
     /// Changes what a slot holds of a run. A run that nobody holds any more goes.
     #[inline]
-    pub(crate) fn change(&mut self, id: u32, slot: u32, change: impl FnOnce(&mut Share)) {
+    pub(crate) fn change(&mut self, id: u32, slot: u32, change: impl FnOnce(&mut WorkerMasks)) {
         let run = &mut self.runs[id];
         let full = low(run.len());
         self.heap -= run.holders.heap_bytes();
@@ -486,7 +486,7 @@ impl Table {
         }
     }
 
-    fn account(&mut self, id: u32, before: Share, after: Share) {
+    fn account(&mut self, id: u32, before: WorkerMasks, after: WorkerMasks) {
         self.beliefs.lose(before.slot, before.predicted.count_ones());
         self.beliefs.gain(after.slot, after.predicted.count_ones());
         match (before.predicted, after.predicted) {

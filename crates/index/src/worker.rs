@@ -12,7 +12,7 @@ pub const GRAIN: u32 = 16;
 
 /// Where our belief about a worker's cache comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum CacheSource {
     /// No fresh reports: predictions stay until the engine would have evicted them.
     #[default]
     Predicted,
@@ -45,7 +45,7 @@ pub(crate) const CAPACITY_DEFAULT: u32 = 8_192;
 
 /// Of a page in the middle of a group: what is needed to go on from it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Page {
+pub(crate) struct PartialPage {
     pub(crate) prefix: Running,
     /// The last page of the group before, by name; none in the first group.
     pub(crate) previous: Option<u64>,
@@ -63,16 +63,16 @@ pub(crate) struct Alias {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerBlocks {
     pub(crate) slot: u32,
     pub(crate) names: Names,
-    pub(crate) pages: NumberMap<Page>,
+    pub(crate) pages: NumberMap<PartialPage>,
     pub(crate) parked: Parked,
     /// By prefix hash.
     pub(crate) aliases: BTreeMap<u64, Alias>,
     /// As the engine cuts; none before its first report.
     pub(crate) page_tokens: Option<u32>,
-    pub(crate) source: Source,
+    pub(crate) source: CacheSource,
     /// What the engine said its cache has room for.
     pub(crate) capacity_reported: u32,
     /// What is left of that by what we see.
@@ -82,16 +82,16 @@ pub(crate) struct Worker {
     pub(crate) accounted: usize,
 }
 
-impl Worker {
-    pub(crate) fn new(slot: u32, seed: u64) -> Worker {
-        Worker {
+impl WorkerBlocks {
+    pub(crate) fn new(slot: u32, seed: u64) -> WorkerBlocks {
+        WorkerBlocks {
             slot,
             names: Names::new(seed),
             pages: NumberMap::default(),
             parked: Parked::default(),
             aliases: BTreeMap::new(),
             page_tokens: None,
-            source: Source::Predicted,
+            source: CacheSource::Predicted,
             capacity_reported: CAPACITY_DEFAULT,
             capacity: CAPACITY_DEFAULT,
             numbers: Numbers::default(),
@@ -106,8 +106,8 @@ impl Worker {
 
     pub(crate) fn bytes(&self) -> usize {
         // What std's map and tree spend on an entry, at their own load; they tell only their capacity.
-        let page_bytes = (size_of::<(u64, Page)>() + 1) * 8 / 7;
-        size_of::<Worker>()
+        let page_bytes = (size_of::<(u64, PartialPage)>() + 1) * 8 / 7;
+        size_of::<WorkerBlocks>()
             + self.names.bytes()
             + self.pages.capacity() * page_bytes
             + self.aliases.len() * 64
@@ -120,7 +120,7 @@ impl Worker {
         let pages = match self.pages.len() + names {
             _ if page_tokens >= GRAIN => 0,
             len if len <= self.pages.capacity() => 0,
-            len => len * 3 * size_of::<(u64, Page)>() + 1_024,
+            len => len * 3 * size_of::<(u64, PartialPage)>() + 1_024,
         };
         let waiting = names * (64 + 4 * page_tokens as usize);
         self.names.bytes_to_insert(names) + pages + waiting + 1_024

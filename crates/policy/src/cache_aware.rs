@@ -14,7 +14,7 @@ use maitre_base::Rng;
 use crate::{Ask, Candidate, Pick, Why, choose, least_request};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct CacheAwareKnobs {
     /// Part of a prompt that must be held somewhere for it to be sent there.
     pub cache_threshold: f64,
     /// Out of balance: more requests apart than this,
@@ -23,14 +23,14 @@ pub struct Knobs {
     pub balance_rel_threshold: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for CacheAwareKnobs {
+    fn default() -> CacheAwareKnobs {
         // sglang-router's defaults.
-        Knobs { cache_threshold: 0.3, balance_abs_threshold: 64, balance_rel_threshold: 1.5 }
+        CacheAwareKnobs { cache_threshold: 0.3, balance_abs_threshold: 64, balance_rel_threshold: 1.5 }
     }
 }
 
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &CacheAwareKnobs, rng: &mut Rng) -> Option<Pick> {
     let most = candidates.iter().map(|it| it.requests).max()?;
     let fewest = candidates.iter().map(|it| it.requests).min()?;
     let apart = most - fewest > knobs.balance_abs_threshold;
@@ -59,7 +59,7 @@ mod tests {
             (candidate.held, candidate.holds) = (Tokens(row.1), Tokens(row.2));
         }
         let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
-        let pick = pick(&ask, &candidates, &Knobs::default(), &mut Rng::new(1)).unwrap();
+        let pick = pick(&ask, &candidates, &CacheAwareKnobs::default(), &mut Rng::new(1)).unwrap();
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 

@@ -20,20 +20,20 @@ use crate::{Ask, Candidate, Pick, Why, choose};
 const SECOND: u64 = 0x6475_616C_6D61_7032;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct DualmapKnobs {
     /// The first token that is late, in seconds.
     pub slo_seconds: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for DualmapKnobs {
+    fn default() -> DualmapKnobs {
         // Chosen: the authors take the service's own objective, whatever it is.
-        Knobs { slo_seconds: 5.0 }
+        DualmapKnobs { slo_seconds: 5.0 }
     }
 }
 
 /// None without a head.
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DualmapKnobs, rng: &mut Rng) -> Option<Pick> {
     let head = ask.head?;
     let again = hash::pair(SECOND, head);
     let one = choose::home(candidates, head, |_| true)?;
@@ -99,7 +99,7 @@ mod tests {
 
     fn seat(head: u64, candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(10_000), head: Some(head), ..Ask::default() };
-        pick(&ask, candidates, &Knobs::default(), &mut Rng::new(1)).unwrap()
+        pick(&ask, candidates, &DualmapKnobs::default(), &mut Rng::new(1)).unwrap()
     }
 
     /// The two homes of `HEAD` and its neighbour, in a fleet of eight.
@@ -179,6 +179,9 @@ mod tests {
 
     #[test]
     fn without_a_head_there_is_no_pick_here() {
-        assert_eq!(pick(&Ask::default(), &fleet(&[(0, 0); 2]), &Knobs::default(), &mut Rng::new(1)), None);
+        assert_eq!(
+            pick(&Ask::default(), &fleet(&[(0, 0); 2]), &DualmapKnobs::default(), &mut Rng::new(1)),
+            None
+        );
     }
 }

@@ -22,24 +22,24 @@ use crate::{Ask, Candidate, Pick, Why, choose};
 const BELOW: f64 = 0.75;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct DynamoKnobs {
     /// What a token to prefill costs beside one to keep.
     pub prefill_weight: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for DynamoKnobs {
+    fn default() -> DynamoKnobs {
         // Dynamo's default.
-        Knobs { prefill_weight: 1.0 }
+        DynamoKnobs { prefill_weight: 1.0 }
     }
 }
 
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DynamoKnobs, rng: &mut Rng) -> Option<Pick> {
     let index = choose::least(ask, candidates, rng, |it| cost(ask, it, knobs))?;
     Some(Pick::priced(candidates, index, Why::LeastCost))
 }
 
-fn cost(ask: &Ask, candidate: &Candidate, knobs: &Knobs) -> f64 {
+fn cost(ask: &Ask, candidate: &Candidate, knobs: &DynamoKnobs) -> f64 {
     let uncached = candidate.uncached(ask);
     let below = candidate.held_below.min(uncached);
     let prefill = (candidate.promised.prefill + uncached).0 as f64 - BELOW * below.0 as f64;
@@ -55,7 +55,7 @@ mod tests {
 
     /// One worker: what is promised, held and in use there, and what is in use of this prompt.
     #[derive(Clone, Copy, Debug, Default)]
-    struct Row {
+    struct PricedRow {
         prefill: u64,
         held: u64,
         held_below: u64,
@@ -65,47 +65,59 @@ mod tests {
 
     /// The prompt has 1,000 tokens.
     #[track_caller]
-    fn check(prefill_weight: f64, rows: &[Row], expected: (usize, Why)) {
+    fn check(prefill_weight: f64, rows: &[PricedRow], expected: (usize, Why)) {
         let mut candidates = fleet(&rows.iter().map(|it| (0, it.prefill)).collect::<Vec<_>>());
         for (candidate, row) in candidates.iter_mut().zip(rows) {
             (candidate.held, candidate.held_below) = (Tokens(row.held), Tokens(row.held_below));
             (candidate.in_use, candidate.held_in_use) = (Tokens(row.in_use), Tokens(row.held_in_use));
         }
         let ask = Ask { prefill: Tokens(1_000), decode: Tokens(10), ..Ask::default() };
-        let pick = pick(&ask, &candidates, &Knobs { prefill_weight }, &mut Rng::new(1)).unwrap();
+        let pick = pick(&ask, &candidates, &DynamoKnobs { prefill_weight }, &mut Rng::new(1)).unwrap();
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 
-    const IDLE: Row = Row { prefill: 0, held: 0, held_below: 0, in_use: 0, held_in_use: 0 };
+    const IDLE: PricedRow = PricedRow { prefill: 0, held: 0, held_below: 0, in_use: 0, held_in_use: 0 };
 
     #[test]
     fn a_token_to_prefill_costs_what_a_token_to_keep_costs() {
-        check(1.0, &[Row { prefill: 501, ..IDLE }, Row { in_use: 500, ..IDLE }], (1, Why::LeastCost));
-        check(1.0, &[Row { prefill: 500, ..IDLE }, Row { in_use: 501, ..IDLE }], (0, Why::LeastCost));
-        check(2.0, &[Row { prefill: 300, ..IDLE }, Row { in_use: 599, ..IDLE }], (1, Why::LeastCost));
+        check(
+            1.0,
+            &[PricedRow { prefill: 501, ..IDLE }, PricedRow { in_use: 500, ..IDLE }],
+            (1, Why::LeastCost),
+        );
+        check(
+            1.0,
+            &[PricedRow { prefill: 500, ..IDLE }, PricedRow { in_use: 501, ..IDLE }],
+            (0, Why::LeastCost),
+        );
+        check(
+            2.0,
+            &[PricedRow { prefill: 300, ..IDLE }, PricedRow { in_use: 599, ..IDLE }],
+            (1, Why::LeastCost),
+        );
     }
 
     #[test]
     fn a_cached_token_counts_once_and_one_in_use_twice() {
-        let cached = Row { held: 900, ..IDLE };
-        check(1.0, &[Row { prefill: 899, ..cached }, IDLE], (0, Why::Cached));
-        check(1.0, &[Row { prefill: 901, ..cached }, IDLE], (1, Why::CacheTooBusy));
+        let cached = PricedRow { held: 900, ..IDLE };
+        check(1.0, &[PricedRow { prefill: 899, ..cached }, IDLE], (0, Why::Cached));
+        check(1.0, &[PricedRow { prefill: 901, ..cached }, IDLE], (1, Why::CacheTooBusy));
         // What is kept for others anyway is not kept again for us.
-        let shared = Row { held: 900, held_in_use: 900, ..IDLE };
-        check(1.0, &[Row { prefill: 1_799, ..shared }, IDLE], (0, Why::Cached));
-        check(1.0, &[Row { prefill: 1_801, ..shared }, IDLE], (1, Why::CacheTooBusy));
+        let shared = PricedRow { held: 900, held_in_use: 900, ..IDLE };
+        check(1.0, &[PricedRow { prefill: 1_799, ..shared }, IDLE], (0, Why::Cached));
+        check(1.0, &[PricedRow { prefill: 1_801, ..shared }, IDLE], (1, Why::CacheTooBusy));
     }
 
     #[test]
     fn slower_memory_is_worth_three_quarters() {
-        let below = Row { held_below: 800, ..IDLE };
-        check(1.0, &[below, Row { held: 599, ..IDLE }], (0, Why::CacheTooBusy));
-        check(1.0, &[below, Row { held: 601, ..IDLE }], (1, Why::Cached));
+        let below = PricedRow { held_below: 800, ..IDLE };
+        check(1.0, &[below, PricedRow { held: 599, ..IDLE }], (0, Why::CacheTooBusy));
+        check(1.0, &[below, PricedRow { held: 601, ..IDLE }], (1, Why::Cached));
     }
 
     #[test]
     fn a_longer_sibling_in_the_index_pays_for_nobody_elses_prefill() {
-        check(1.0, &[Row { prefill: 1_001, held: 5_000, ..IDLE }, IDLE], (1, Why::CacheTooBusy));
+        check(1.0, &[PricedRow { prefill: 1_001, held: 5_000, ..IDLE }, IDLE], (1, Why::CacheTooBusy));
     }
 
     #[test]
@@ -113,6 +125,6 @@ mod tests {
         let mut candidates = fleet(&[(0, 0), (0, 900)]);
         candidates[0].share = 0.5;
         let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
-        assert_eq!(pick(&ask, &candidates, &Knobs::default(), &mut Rng::new(1)).unwrap().index, 1);
+        assert_eq!(pick(&ask, &candidates, &DynamoKnobs::default(), &mut Rng::new(1)).unwrap().index, 1);
     }
 }

@@ -85,7 +85,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
 
 /// What a price is made of: seconds, weighed as they enter it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Terms {
+pub struct DelayTerms {
     /// Until what was promised before is prefilled.
     pub wait: f64,
     /// What a first token takes however short the prompt.
@@ -106,7 +106,7 @@ pub struct Terms {
     pub adapter: f64,
 }
 
-impl Terms {
+impl DelayTerms {
     pub fn sum(&self) -> f64 {
         let weighed = self.behind + self.pushed + self.others + self.answer;
         (self.wait + self.floor + self.prefill) + weighed + self.room + self.adapter
@@ -128,7 +128,7 @@ pub fn price(ask: &Ask, candidate: &Candidate) -> f64 {
 
 /// The same, term by term. The price is their sum, divided by the worker's share.
 #[inline]
-pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
+pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
     let pace = &candidate.pace;
     let requests = f64::from(candidate.requests);
     let steps = ask.decode.0 as f64;
@@ -137,7 +137,7 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> Terms {
     let Computed { tokens, seconds: prefill } = compute(ask, candidate);
     let answer = steps * step;
     let held = Hold { computed: tokens, answer: ask.decode, seconds: answer };
-    Terms {
+    DelayTerms {
         wait: candidate.wait_seconds,
         floor: pace.floor,
         prefill,

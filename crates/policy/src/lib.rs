@@ -25,7 +25,7 @@ pub mod weighted;
 
 use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId};
 
-pub use strategy::{Knobs, Name, Needs, Strategy};
+pub use strategy::{Name, Needs, Strategy, StrategyKnobs};
 
 /// One prompt as a strategy sees it.
 #[derive(Clone, Copy, Debug, Default)]

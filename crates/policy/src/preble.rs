@@ -24,21 +24,21 @@ use crate::least_delay::full;
 use crate::{Ask, Candidate, Pick, Why, choose};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct PrebleKnobs {
     /// How many times the least load the most may be. At least one.
     pub balance: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for PrebleKnobs {
+    fn default() -> PrebleKnobs {
         // As in the scheduler that Preble's authors published. DualMap's authors ran it with 1.5, on loads added up
         // over minutes; what is open now swings more, and with 1.5 cached prompts were sent away for nothing: on
         // shared-prefix groups mean first token 0.30 s, against 0.11 without any rebalancing.
-        Knobs { balance: 15.0 }
+        PrebleKnobs { balance: 15.0 }
     }
 }
 
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &PrebleKnobs, rng: &mut Rng) -> Option<Pick> {
     let longest = candidates.iter().map(|it| matched(ask, it)).max()?;
     if longest > ask.prefill - longest {
         let holder = choose::least_of(ask, candidates, rng, |it| matched(ask, it) == longest, load)?;
@@ -62,7 +62,7 @@ fn is_out_of_balance(
     ask: &Ask,
     candidates: &[Candidate],
     (holder, lightest): (usize, usize),
-    knobs: &Knobs,
+    knobs: &PrebleKnobs,
 ) -> bool {
     let (heavy, light) = (load(&candidates[holder]), load(&candidates[lightest]));
     let is_heaviest = candidates.iter().all(|it| load(it) <= heavy);
@@ -115,7 +115,7 @@ mod tests {
 
     fn seat(candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(1_000), decode: Tokens(10), ..Ask::default() };
-        pick(&ask, candidates, &Knobs { balance: 1.5 }, &mut Rng::new(1)).unwrap()
+        pick(&ask, candidates, &PrebleKnobs { balance: 1.5 }, &mut Rng::new(1)).unwrap()
     }
 
     #[test]

@@ -16,21 +16,21 @@ use maitre_base::Rng;
 use crate::{Ask, Candidate, Pick, Why, choose};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct StickyKnobs {
     /// Part of the prompt that makes whoever holds it sticky; with zero, nobody is.
     pub threshold: f64,
     /// How much longer the line of the sticky may be; with zero, any length.
     pub seconds: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for StickyKnobs {
+    fn default() -> StickyKnobs {
         // llm-d's defaults.
-        Knobs { threshold: 0.8, seconds: 18.0 }
+        StickyKnobs { threshold: 0.8, seconds: 18.0 }
     }
 }
 
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &StickyKnobs, rng: &mut Rng) -> Option<Pick> {
     let needed = knobs.threshold * ask.prefill.0 as f64;
     let is_sticky = |it: &Candidate| needed > 0.0 && it.held.0 as f64 >= needed;
     let shortest = |sticky: bool| {
@@ -60,7 +60,7 @@ mod tests {
 
     /// Each row is `(promised prefill, held of a prompt of 1,000 tokens)`; 10,000 tokens are a second.
     #[track_caller]
-    fn check(knobs: Knobs, rows: &[(u64, u64)], expected: (usize, Why)) {
+    fn check(knobs: StickyKnobs, rows: &[(u64, u64)], expected: (usize, Why)) {
         let mut candidates = fleet(&rows.iter().map(|it| (0, it.0)).collect::<Vec<_>>());
         for (candidate, row) in candidates.iter_mut().zip(rows) {
             candidate.held = Tokens(row.1);
@@ -70,8 +70,8 @@ mod tests {
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 
-    fn usual() -> Knobs {
-        Knobs::default()
+    fn usual() -> StickyKnobs {
+        StickyKnobs::default()
     }
 
     #[test]
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn zero_switches_either_half_off() {
-        check(Knobs { seconds: 0.0, ..usual() }, &[(0, 0), (9_000_000, 900)], (1, Why::Cached));
-        check(Knobs { threshold: 0.0, ..usual() }, &[(0, 0), (5_000, 900)], (0, Why::CacheTooBusy));
+        check(StickyKnobs { seconds: 0.0, ..usual() }, &[(0, 0), (9_000_000, 900)], (1, Why::Cached));
+        check(StickyKnobs { threshold: 0.0, ..usual() }, &[(0, 0), (5_000, 900)], (0, Why::CacheTooBusy));
     }
 
     #[test]

@@ -133,28 +133,28 @@ impl FromStr for Name {
 
 /// What can be tuned, over all strategies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct StrategyKnobs {
     /// `prefix-hash`: how far above the mean a home may be loaded. At least one.
     pub load_factor: f64,
-    pub cache_aware: cache_aware::Knobs,
-    pub dynamo_cost: dynamo_cost::Knobs,
-    pub weighted: weighted::Knobs,
-    pub sticky_until_saturated: sticky_until_saturated::Knobs,
-    pub preble: preble::Knobs,
-    pub dualmap: dualmap::Knobs,
+    pub cache_aware: cache_aware::CacheAwareKnobs,
+    pub dynamo_cost: dynamo_cost::DynamoKnobs,
+    pub weighted: weighted::WeightedKnobs,
+    pub sticky_until_saturated: sticky_until_saturated::StickyKnobs,
+    pub preble: preble::PrebleKnobs,
+    pub dualmap: dualmap::DualmapKnobs,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
-        Knobs {
+impl Default for StrategyKnobs {
+    fn default() -> StrategyKnobs {
+        StrategyKnobs {
             // The bound that the paper on consistent hashing with bounded loads recommends.
             load_factor: 1.25,
-            cache_aware: cache_aware::Knobs::default(),
-            dynamo_cost: dynamo_cost::Knobs::default(),
-            weighted: weighted::Knobs::default(),
-            sticky_until_saturated: sticky_until_saturated::Knobs::default(),
-            preble: preble::Knobs::default(),
-            dualmap: dualmap::Knobs::default(),
+            cache_aware: cache_aware::CacheAwareKnobs::default(),
+            dynamo_cost: dynamo_cost::DynamoKnobs::default(),
+            weighted: weighted::WeightedKnobs::default(),
+            sticky_until_saturated: sticky_until_saturated::StickyKnobs::default(),
+            preble: preble::PrebleKnobs::default(),
+            dualmap: dualmap::DualmapKnobs::default(),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Default for Knobs {
 #[derive(Clone, Debug)]
 pub struct Strategy {
     name: Name,
-    knobs: Knobs,
+    knobs: StrategyKnobs,
     round_robin: RoundRobin,
     sticky_session: StickySession,
     /// Scratch, so that a pick allocates nothing.
@@ -171,7 +171,7 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    pub fn new(name: Name, knobs: Knobs) -> Strategy {
+    pub fn new(name: Name, knobs: StrategyKnobs) -> Strategy {
         let (round_robin, sticky_session) = (RoundRobin::default(), StickySession::default());
         Strategy { name, knobs, round_robin, sticky_session, prices: Vec::new() }
     }
@@ -182,7 +182,7 @@ impl Strategy {
 
     /// Goes by this rule from now on. If it is the one it had, it keeps what it remembers: turns and pins owe nothing
     /// to knobs.
-    pub fn retune(&mut self, name: Name, knobs: Knobs) {
+    pub fn retune(&mut self, name: Name, knobs: StrategyKnobs) {
         match name == self.name {
             true => self.knobs = knobs,
             false => *self = Strategy::new(name, knobs),
@@ -311,7 +311,7 @@ pub(crate) mod tests {
             }
             let ask = Ask { prefill: Tokens(prefill), session, head, ..Ask::default() };
             for name in Name::ALL {
-                let mut strategy = Strategy::new(name, Knobs::default());
+                let mut strategy = Strategy::new(name, StrategyKnobs::default());
                 let pick = strategy.pick(&ask, &candidates, &mut Rng::new(seed));
                 prop_assert_eq!(pick.is_some(), !candidates.is_empty(), "{}", name);
                 prop_assert!(pick.is_none_or(|it| it.index < candidates.len()));
@@ -326,7 +326,7 @@ pub(crate) mod tests {
             let blind = [Name::RoundRobin, Name::Random, Name::StickySession, Name::CacheAware];
             for name in Name::ALL.into_iter().filter(|it| !blind.contains(it)) {
                 let ask = Ask { head: Some(seed), ..Ask::default() };
-                let pick = Strategy::new(name, Knobs::default()).pick(&ask, &candidates, &mut rng);
+                let pick = Strategy::new(name, StrategyKnobs::default()).pick(&ask, &candidates, &mut rng);
                 prop_assert_eq!(pick.map(|it| it.index), Some(0), "{}", name);
             }
         }

@@ -23,21 +23,21 @@ use crate::{Ask, Candidate, Pick, Why, choose};
 
 /// What each mark weighs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct WeightedKnobs {
     pub prefix: f64,
     pub queue: f64,
     pub kv: f64,
 }
 
-impl Default for Knobs {
-    fn default() -> Knobs {
+impl Default for WeightedKnobs {
+    fn default() -> WeightedKnobs {
         // llm-d's weights.
-        Knobs { prefix: 3.0, queue: 2.0, kv: 2.0 }
+        WeightedKnobs { prefix: 3.0, queue: 2.0, kv: 2.0 }
     }
 }
 
-pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &Knobs, rng: &mut Rng) -> Option<Pick> {
-    let lines = Lines::of(candidates)?;
+pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &WeightedKnobs, rng: &mut Rng) -> Option<Pick> {
+    let lines = QueueLengths::of(candidates)?;
     let full = knobs.prefix + knobs.queue + knobs.kv;
     let lacks = |it: &Candidate| {
         let score = knobs.prefix * prefix(ask, it) + knobs.queue * lines.mark(it) + knobs.kv * free(it);
@@ -62,19 +62,19 @@ fn free(candidate: &Candidate) -> f64 {
 
 /// The lines before the candidates, in a measure that all of them have.
 #[derive(Clone, Copy, Debug)]
-struct Lines {
+struct QueueLengths {
     reported: bool,
     shortest: f64,
     longest: f64,
 }
 
-impl Lines {
-    fn of(candidates: &[Candidate]) -> Option<Lines> {
+impl QueueLengths {
+    fn of(candidates: &[Candidate]) -> Option<QueueLengths> {
         let reported = candidates.iter().all(|it| it.reported.waiting.is_some());
         let lines = candidates.iter().map(|it| length(it, reported));
         let shortest = lines.clone().min_by(f64::total_cmp)?;
         let longest = lines.max_by(f64::total_cmp)?;
-        Some(Lines { reported, shortest, longest })
+        Some(QueueLengths { reported, shortest, longest })
     }
 
     fn mark(&self, candidate: &Candidate) -> f64 {
@@ -112,7 +112,7 @@ mod tests {
 
     fn seat(candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
-        pick(&ask, candidates, &Knobs::default(), &mut Rng::new(1)).unwrap()
+        pick(&ask, candidates, &WeightedKnobs::default(), &mut Rng::new(1)).unwrap()
     }
 
     #[test]

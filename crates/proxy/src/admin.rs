@@ -26,7 +26,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_views::control::{ConfigText, LogLevel};
 use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
@@ -205,7 +205,7 @@ fn readiness(router: &RouterState) -> Response<Bytes> {
 }
 
 pub(crate) fn is_ready(router: &RouterState) -> bool {
-    let fit = |state| matches!(state, State::Ready | State::Warming { .. });
+    let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
     router.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 

@@ -18,7 +18,7 @@ use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::observer;
 use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Refusal};
-use maitre_fleet::{Change, State};
+use maitre_fleet::{HealthChange, HealthState};
 use maitre_net::worker_url::WorkerUrl;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -398,14 +398,16 @@ impl RouterState {
         }
     }
 
-    fn announce(&self, change: Change) {
+    fn announce(&self, change: HealthChange) {
         let Some(link) = self.link(change.worker) else { return };
         let (worker, from, to) = (&link.url, change.from.name(), change.to.name());
         if change.to.is_out() {
             link.take_out();
         }
         match change.to {
-            State::Ejected { .. } | State::Suspect { .. } => warn!(%worker, from, to, "worker is unwell"),
+            HealthState::Ejected { .. } | HealthState::Suspect { .. } => {
+                warn!(%worker, from, to, "worker is unwell")
+            }
             _ => info!(%worker, from, to, "worker is well"),
         }
     }

@@ -13,9 +13,9 @@ use maitre_base::Instant;
 use maitre_dialect::route::Route;
 use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
-use maitre_fleet::{State, Worker};
+use maitre_fleet::{HealthState, Worker};
 use maitre_policy::Why;
-use maitre_queue::{Class, Limits};
+use maitre_queue::{Class, WorkerLimits};
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -97,7 +97,7 @@ struct Look<'a> {
     worker: &'a Worker,
     cache: &'a Cache,
     /// None where nobody waits, whatever workers have.
-    limits: Option<Limits>,
+    limits: Option<WorkerLimits>,
     now: Instant,
 }
 
@@ -334,7 +334,7 @@ impl Metrics {
         self.decisions.look(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
-            for state in State::NAMES {
+            for state in HealthState::NAMES {
                 let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
                 self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
             }

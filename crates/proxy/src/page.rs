@@ -230,7 +230,7 @@ mod tests {
             AttemptOutcome::Left,
             AttemptOutcome::Recalled,
         ];
-        let words = whys.chain(maitre_fleet::State::NAMES).chain(outcomes.map(AttemptOutcome::name));
+        let words = whys.chain(maitre_fleet::HealthState::NAMES).chain(outcomes.map(AttemptOutcome::name));
         let missing: Vec<&str> = words.filter(|it| !known.contains(it)).collect();
         assert_eq!(missing, [""; 0]);
     }

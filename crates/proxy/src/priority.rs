@@ -37,7 +37,7 @@ pub(crate) struct Priority {
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) door: &'a Door,
-    pub(crate) queue: &'a queue::Settings,
+    pub(crate) queue: &'a queue::QueueSettings,
     pub(crate) caller: &'a Caller,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Said<'a> {
         said
     }
 
-    fn class(&self, settings: &queue::Settings) -> Result<Option<ClassId>, Refused> {
+    fn class(&self, settings: &queue::QueueSettings) -> Result<Option<ClassId>, Refused> {
         let class = |value| text(value).and_then(|it| settings.class(it));
         if let Some(value) = self.class {
             return class(value).map(Some).ok_or_else(|| {

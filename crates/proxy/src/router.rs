@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use maitre_dispatch::Brain;
-use maitre_fleet::{self as fleet, Models, State};
+use maitre_fleet::{self as fleet, HealthState, Models};
 use maitre_net::pool::UpstreamPool;
 use maitre_net::tls::TlsConfigError;
 use maitre_net::worker_url::WorkerUrl;
@@ -142,7 +142,8 @@ impl Router {
 
     /// Waits until every worker has told what it serves and is fit to serve it.
     pub async fn until_all_ready(&self) {
-        let fit = |it: &fleet::Worker| it.health.state() == State::Ready && it.models != Models::Unknown;
+        let fit =
+            |it: &fleet::Worker| it.health.state() == HealthState::Ready && it.models != Models::Unknown;
         self.until(|brain| brain.fleet().workers().all(fit)).await;
     }
 

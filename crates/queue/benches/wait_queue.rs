@@ -1,16 +1,16 @@
-//! What a step of the line costs when 50,000 wait: to join, to see who is next and let it go, to leave.
+//! What a step of the queue costs when 50,000 wait: to join, to see who is next and let it go, to cancel.
 //!
 //! Three classes, a hundred tenants, half of the requests with deadlines, all mixed. The bar is 100 µs for the worst
 //! step, as everybody waits for it: a mean that hides a pause is no use. All rounds do the same, step by step, and
 //! neighbours on the machine only ever add, so of each step the quickest round counts.
 //!
-//! `cargo bench -p maitre-queue --bench line` measures; `cargo test` runs it once, small.
+//! `cargo bench -p maitre-queue --bench queue` measures; `cargo test` runs it once, small.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
 use std::time::{Duration, Instant as Clock};
 
 use maitre_base::{ClassId, Instant, RequestId, Rng, TenantId};
-use maitre_queue::{Class, ClassMask, Entry, WaitQueue};
+use maitre_queue::{Class, ClassMask, QueueEntry, WaitQueue};
 
 const CLASSES: usize = 3;
 const TENANTS: usize = 100;
@@ -26,7 +26,7 @@ fn main() {
             best.iter_mut().zip(took).for_each(|(best, took)| *best = took.min(*best));
         }
     }
-    for (name, took) in ["join", "next and go", "leave"].iter().zip(best) {
+    for (name, took) in ["join", "next and go", "cancel"].iter().zip(best) {
         let Spread { mean, p99, worst } = Spread::of(took);
         let micros = |it: Duration| it.as_nanos() as f64 / 1e3;
         println!(
@@ -53,40 +53,40 @@ impl Spread {
     }
 }
 
-/// All join, all go in order; all join again, and some of them leave. What each step took.
+/// All join, all go in order; all join again, and some of them cancel. What each step took.
 fn round(entries: usize, leaves: usize) -> [Vec<Duration>; 3] {
     let mut rng = Rng::new(1);
-    let mut line = WaitQueue::new(&classes(), AGING);
-    let joins = join_all(&mut line, &mut rng, entries);
+    let mut queue = WaitQueue::new(&classes(), AGING);
+    let joins = join_all(&mut queue, &mut rng, entries);
     // A minute later: those of the lower classes have aged.
     let now = Instant::from_millis(70_000);
     let mut found = Vec::new();
     let goes = (0..entries).map(|_| {
         timed(|| {
-            line.next(now, ClassMask::ALL, &mut found);
-            found.first().and_then(|&it| line.go(now, it, &[]))
+            queue.next(now, ClassMask::ALL, &mut found);
+            found.first().and_then(|&it| queue.dequeue(now, it, &[]))
         })
     });
     let goes = goes.collect();
-    assert!(line.is_empty(), "{} still wait", line.len());
-    join_all(&mut line, &mut rng, entries);
+    assert!(queue.is_empty(), "{} still wait", queue.len());
+    join_all(&mut queue, &mut rng, entries);
     let leaving = (0..leaves).map(|_| RequestId(rng.below(entries) as u64)).collect::<Vec<_>>();
-    let left = leaving.into_iter().map(|it| timed(|| line.leave(it))).collect();
+    let left = leaving.into_iter().map(|it| timed(|| queue.cancel(it))).collect();
     [joins, goes, left]
 }
 
-fn join_all(line: &mut WaitQueue, rng: &mut Rng, entries: usize) -> Vec<Duration> {
-    let entries: Vec<Entry> = (0..entries as u64).map(|it| entry(rng, it)).collect();
-    let took = entries.iter().map(|&it| timed(|| line.join(it))).collect();
-    assert_eq!(line.len(), entries.len(), "some found no place");
+fn join_all(queue: &mut WaitQueue, rng: &mut Rng, entries: usize) -> Vec<Duration> {
+    let entries: Vec<QueueEntry> = (0..entries as u64).map(|it| entry(rng, it)).collect();
+    let took = entries.iter().map(|&it| timed(|| queue.enqueue(it))).collect();
+    assert_eq!(queue.len(), entries.len(), "some found no place");
     took
 }
 
-fn entry(rng: &mut Rng, request: u64) -> Entry {
+fn entry(rng: &mut Rng, request: u64) -> QueueEntry {
     let tenant = rng.below(TENANTS);
     let since = Instant::from_nanos(request * 200_000);
     let tokens = 100 + rng.below(8_000) as u64;
-    Entry {
+    QueueEntry {
         request: RequestId(request),
         class: ClassId(rng.below(CLASSES) as u8),
         tenant: TenantId(maitre_base::hash::mix(tenant as u64)),

@@ -37,28 +37,28 @@ pub struct Allowances {
     /// When all of a tenant's buckets will be full again.
     full: BTreeSet<(Instant, TenantId)>,
     crowd: Buckets,
-    share: Share,
+    share: RouterShare,
 }
 
 /// How many routers count together, ourselves included, of how many there are. What is taken counts for those who cannot
 /// be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct RouterShare {
     heard: u32,
     known: u32,
 }
 
-impl Default for Share {
-    fn default() -> Share {
-        Share::of(1, 1)
+impl Default for RouterShare {
+    fn default() -> RouterShare {
+        RouterShare::of(1, 1)
     }
 }
 
-impl Share {
+impl RouterShare {
     /// Never nobody, and never more than there are.
-    pub fn of(heard: u32, known: u32) -> Share {
+    pub fn of(heard: u32, known: u32) -> RouterShare {
         let known = known.max(1);
-        Share { heard: heard.clamp(1, known), known }
+        RouterShare { heard: heard.clamp(1, known), known }
     }
 
     /// The part of each limit that those who hear each other may give, in (0, 1].
@@ -82,7 +82,7 @@ pub struct Taken(Option<Refill>);
 
 /// What other routers let through for one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct PeerUsage {
     pub requests: u64,
     pub tokens: u64,
 }
@@ -116,7 +116,7 @@ impl Allowances {
         terms: &Terms,
         tokens: u64,
     ) -> Result<Taken, Duration> {
-        let Some(refill) = self.refill(terms, Passed { requests: 1, tokens }) else {
+        let Some(refill) = self.refill(terms, PeerUsage { requests: 1, tokens }) else {
             return Ok(Taken::default());
         };
         self.forget(now);
@@ -129,7 +129,7 @@ impl Allowances {
     }
 
     /// Other routers let this through. It is taken whether it fits or not.
-    pub fn charge(&mut self, now: Instant, tenant: TenantId, terms: &Terms, passed: Passed) {
+    pub fn charge(&mut self, now: Instant, tenant: TenantId, terms: &Terms, passed: PeerUsage) {
         // A limit of zero lets nothing through, so there is nothing to wait for that would ever be over.
         let refill = self.refill(terms, passed).map(Refill::finite);
         if let Some(refill) = refill {
@@ -139,11 +139,11 @@ impl Allowances {
     }
 
     /// So much of what is taken from now on is for those we cannot hear.
-    pub fn share(&mut self, share: Share) {
+    pub fn share(&mut self, share: RouterShare) {
         self.share = share;
     }
 
-    fn refill(&self, terms: &Terms, passed: Passed) -> Option<Refill> {
+    fn refill(&self, terms: &Terms, passed: PeerUsage) -> Option<Refill> {
         Refill::of(terms, passed).map(|it| it.times(self.share))
     }
 
@@ -164,7 +164,7 @@ impl Allowances {
 
     /// What `take` would say, and nothing is taken.
     pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), Duration> {
-        let refill = self.refill(terms, Passed { requests: 1, tokens });
+        let refill = self.refill(terms, PeerUsage { requests: 1, tokens });
         match refill.map_or(Duration::ZERO, |it| it.wait(now, &self.of(tenant))) {
             Duration::ZERO => Ok(()),
             wait => Err(wait),
@@ -237,13 +237,13 @@ fn earlier(moment: Instant, span: Duration) -> Instant {
 
 impl Refill {
     /// None where there are no limits at all: nothing need be kept of such a tenant.
-    fn of(terms: &Terms, passed: Passed) -> Option<Refill> {
+    fn of(terms: &Terms, passed: PeerUsage) -> Option<Refill> {
         let requests = terms.requests_per_minute.map(|it| refill_nanos(passed.requests, u64::from(it)));
         let tokens = terms.tokens_per_minute.map(|it| refill_nanos(passed.tokens, it));
         (requests.is_some() || tokens.is_some()).then_some(Refill { requests, tokens })
     }
 
-    fn times(self, share: Share) -> Refill {
+    fn times(self, share: RouterShare) -> Refill {
         let times = |it: Option<u64>| it.map(|it| share.times(it));
         Refill { requests: times(self.requests), tokens: times(self.tokens) }
     }

@@ -2,17 +2,17 @@
 //! a clock.
 
 pub mod allowance;
-pub mod drain;
-pub mod knee;
+pub mod drain_rate;
+pub mod limits;
 pub mod retry_schedule;
 pub mod settings;
-pub mod spare;
+pub mod spare_capacity;
 pub mod wait_queue;
 
-pub use allowance::{Allowances, Passed, Share, Taken};
-pub use drain::Drain;
-pub use knee::{Caps, Limits, Scale};
+pub use allowance::{Allowances, PeerUsage, RouterShare, Taken};
+pub use drain_rate::DrainRate;
+pub use limits::{Caps, WorkerLimits};
 pub use retry_schedule::RetrySchedule;
-pub use settings::{Class, Settings, Tenant, Terms};
-pub use spare::Spare;
-pub use wait_queue::{ClassMask, Entry, Full, WaitQueue, Waiting};
+pub use settings::{Class, QueueSettings, Tenant, Terms};
+pub use spare_capacity::SpareCapacity;
+pub use wait_queue::{ClassFull, ClassMask, QueueEntry, WaitQueue, Waiting};

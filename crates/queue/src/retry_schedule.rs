@@ -59,36 +59,36 @@ mod tests {
 
     #[test]
     fn those_refused_in_one_instant_are_told_times_one_after_the_other() {
-        let mut book = RetrySchedule::default();
-        let told: Vec<u64> = (0..5).map(|_| book.retry_after(NOW, 10.0, 2.0).as_secs()).collect();
+        let mut schedule = RetrySchedule::default();
+        let told: Vec<u64> = (0..5).map(|_| schedule.retry_after(NOW, 10.0, 2.0).as_secs()).collect();
         assert_eq!(told, [10, 12, 14, 16, 18]);
     }
 
     #[test]
     fn bookings_are_worked_off_as_time_goes_by() {
-        let mut book = RetrySchedule::default();
+        let mut schedule = RetrySchedule::default();
         for _ in 0..10 {
-            book.retry_after(NOW, 0.0, 2.0);
+            schedule.retry_after(NOW, 0.0, 2.0);
         }
-        assert_eq!(book.retry_after(Instant::from_millis(16_000), 1.0, 0.0).as_secs(), 6);
-        assert_eq!(book.retry_after(Instant::from_millis(60_000), 3.0, 0.0).as_secs(), 3);
+        assert_eq!(schedule.retry_after(Instant::from_millis(16_000), 1.0, 0.0).as_secs(), 6);
+        assert_eq!(schedule.retry_after(Instant::from_millis(60_000), 3.0, 0.0).as_secs(), 3);
     }
 
     #[test]
     fn nobody_is_told_at_once_or_tomorrow() {
-        let mut book = RetrySchedule::default();
-        assert_eq!(book.retry_after(NOW, 0.0, 0.001), SOONEST);
-        assert_eq!(book.retry_after(NOW + SOONEST, 1e9, 1e9), FURTHEST);
-        // Two hours later the book is empty, however much was asked for.
-        assert_eq!(book.retry_after(NOW + SOONEST + FURTHEST * 2, 0.0, 0.0), SOONEST);
+        let mut schedule = RetrySchedule::default();
+        assert_eq!(schedule.retry_after(NOW, 0.0, 0.001), SOONEST);
+        assert_eq!(schedule.retry_after(NOW + SOONEST, 1e9, 1e9), FURTHEST);
+        // Two hours later the schedule is empty, however much was asked for.
+        assert_eq!(schedule.retry_after(NOW + SOONEST + FURTHEST * 2, 0.0, 0.0), SOONEST);
     }
 
     proptest! {
         #[test]
         fn no_number_can_hurt(rows: Vec<(u64, f64, f64)>) {
-            let mut book = RetrySchedule::default();
+            let mut schedule = RetrySchedule::default();
             for (nanos, ahead, work) in rows {
-                let told = book.retry_after(Instant::from_nanos(nanos), ahead, work);
+                let told = schedule.retry_after(Instant::from_nanos(nanos), ahead, work);
                 prop_assert!((SOONEST..=FURTHEST).contains(&told), "{told:?}");
             }
         }
@@ -99,12 +99,12 @@ mod tests {
             ahead in 0.0f64..100.0,
         ) {
             // The work ahead goes by as time does; between two times told there is room for the work of the first.
-            let mut book = RetrySchedule::default();
+            let mut schedule = RetrySchedule::default();
             let (mut now, mut last) = (NOW, None);
             for (pause_ms, work) in rows {
                 now = now + Duration::from_millis(pause_ms);
                 let left = (ahead - now.since(NOW).as_secs_f64()).max(0.0);
-                let told = now.as_secs_f64() + book.retry_after(now, left, work).as_secs_f64();
+                let told = now.as_secs_f64() + schedule.retry_after(now, left, work).as_secs_f64();
                 if let Some((before, took)) = last {
                     prop_assert!(told >= before + took - 1.0 - 1e-6, "told {told}, the one before {before} + {took}");
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, TenantId, hash};
 
-use crate::knee::Caps;
+use crate::limits::Caps;
 
 /// Most classes there can be: a class is a handful of lines everywhere it is shown.
 pub const CLASSES_MAX: usize = 8;
@@ -14,7 +14,7 @@ pub const CLASSES_MAX: usize = 8;
 pub const TENANTS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct QueueSettings {
     /// Without it nobody waits here: requests are seated as they come, however busy workers are.
     pub enabled: bool,
     /// In order of precedence, the first goes first. Never empty, at most `CLASSES_MAX`.
@@ -54,7 +54,7 @@ pub struct Terms {
     pub weight: f64,
     /// The best class it may use.
     pub best: ClassId,
-    /// The class of requests that name none; `Settings::standard` if none is said here.
+    /// The class of requests that name none; `QueueSettings::standard` if none is said here.
     pub usual: Option<ClassId>,
     pub requests_per_minute: Option<u32>,
     pub tokens_per_minute: Option<u64>,
@@ -114,8 +114,8 @@ impl Default for Terms {
     }
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for QueueSettings {
+    fn default() -> QueueSettings {
         let class = |name: &str, deadline: Option<u64>| Class {
             name: name.to_owned(),
             // About what a router may hold of bodies: 10,000 of 100 KB.
@@ -124,7 +124,7 @@ impl Default for Settings {
             deadline: deadline.map(Duration::from_secs),
             reserve: 0.0,
         };
-        Settings {
+        QueueSettings {
             enabled: true,
             // Half a minute is about what people wait for, and what proxies before us give a silent request.
             classes: vec![class("interactive", Some(30)), class("standard", Some(60)), class("batch", None)],
@@ -139,7 +139,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl QueueSettings {
     /// What an operator allows at one worker.
     pub fn caps(&self) -> Caps {
         Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_class_goes_by_its_name_or_its_number() {
-        let settings = Settings::default();
+        let settings = QueueSettings::default();
         for (word, expected) in [
             ("interactive", Some(0)),
             ("Batch", Some(2)),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn nobody_gets_a_better_class_than_its_terms_allow() {
         let others = Terms { best: ClassId(1), ..Terms::default() };
-        let mut settings = Settings { others, ..Settings::default() };
+        let mut settings = QueueSettings { others, ..QueueSettings::default() };
         let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
         let team = Tenant { name: "team".to_owned(), terms };
         settings.tenants.insert(team.id(), team);

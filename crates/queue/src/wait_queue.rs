@@ -12,7 +12,7 @@
 //! would be faster on the mean, but now and then one of them grows, and all who wait would wait for that too.
 //!
 //! What this leaves out: whether a request could make its deadline, which takes knowing the workers. The caller
-//! says so with `latest`, and may let it `leave`.
+//! says so with `latest`, and may let it `cancel`.
 
 mod aging;
 mod class_queue;
@@ -41,7 +41,7 @@ const PASSED_OVER_MAX: usize = 256;
 
 /// One who waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry {
+pub struct QueueEntry {
     pub request: RequestId,
     pub class: ClassId,
     pub tenant: TenantId,
@@ -80,10 +80,10 @@ fn bit(class: ClassId) -> u8 {
     1u8.checked_shl(u32::from(class.0)).unwrap_or(0)
 }
 
-/// The class holds all it may, and nobody in it has more than its fair part of the places.
+/// The class holds all it may, and nobody in it has more than its fair part of the queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("class {} has no place left", .class.0)]
-pub struct Full {
+pub struct ClassFull {
     pub class: ClassId,
 }
 
@@ -99,16 +99,16 @@ pub struct Waiting {
 #[derive(Clone, Debug)]
 pub struct WaitQueue {
     /// By class.
-    lobbies: Vec<ClassQueue>,
-    places: BTreeMap<RequestId, Place>,
+    classes: Vec<ClassQueue>,
+    queued: BTreeMap<RequestId, QueuedRequest>,
     deadlines: BTreeSet<(Instant, RequestId)>,
     aging: Duration,
     credit: Credit,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    entry: Entry,
+struct QueuedRequest {
+    entry: QueueEntry,
     overtaken: u32,
 }
 
@@ -116,31 +116,31 @@ impl WaitQueue {
     /// Of `classes`, in order of precedence, the first `CLASSES_MAX` count.
     pub fn new(classes: &[Class], aging: Duration) -> WaitQueue {
         WaitQueue {
-            lobbies: classes.iter().take(CLASSES_MAX).map(ClassQueue::new).collect(),
-            places: BTreeMap::new(),
+            classes: classes.iter().take(CLASSES_MAX).map(ClassQueue::new).collect(),
+            queued: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             aging,
             credit: Credit::default(),
         }
     }
 
-    /// Other bounds for the same classes, from now on; those who wait keep their places, also where there are now more
+    /// Other bounds for the same classes, from now on; those who wait keep their queued, also where there are now more
     /// than would be let in. The list of classes must be the one the line was made with.
     pub fn retune(&mut self, classes: &[Class], aging: Duration) {
-        debug_assert_eq!(self.lobbies.len(), classes.len().min(CLASSES_MAX), "classes do not come and go");
+        debug_assert_eq!(self.classes.len(), classes.len().min(CLASSES_MAX), "classes do not come and go");
         self.aging = aging;
-        for (class_queue, class) in self.lobbies.iter_mut().zip(classes) {
+        for (class_queue, class) in self.classes.iter_mut().zip(classes) {
             class_queue.retune(class);
         }
     }
 
-    /// Lets it wait. If its class is full, one of the tenant that has most of the places leaves for it and is
+    /// Lets it wait. If its class is full, one of the tenant that has most of the queued leaves for it and is
     /// returned, provided that the newcomer's tenant would have less even with it, and that this one leaving
     /// makes room enough. Otherwise nothing has changed.
-    pub fn join(&mut self, entry: Entry) -> Result<Option<Entry>, Full> {
+    pub fn enqueue(&mut self, entry: QueueEntry) -> Result<Option<QueueEntry>, ClassFull> {
         debug_assert!(!self.contains(entry.request), "joined twice");
-        let full = Full { class: entry.class };
-        let class_queue = self.lobbies.get(entry.class.index()).ok_or(full)?;
+        let full = ClassFull { class: entry.class };
+        let class_queue = self.classes.get(entry.class.index()).ok_or(full)?;
         let leaving = match class_queue.fits(&entry, None) {
             _ if self.contains(entry.request) => return Err(full),
             true => None,
@@ -150,10 +150,10 @@ impl WaitQueue {
             }
         };
         if let Some(other) = leaving {
-            self.leave(other.request);
+            self.cancel(other.request);
         }
-        self.lobbies[entry.class.index()].add(&entry);
-        self.places.insert(entry.request, Place { entry, overtaken: 0 });
+        self.classes[entry.class.index()].add(&entry);
+        self.queued.insert(entry.request, QueuedRequest { entry, overtaken: 0 });
         self.deadlines.extend(entry.latest.map(|it| (it, entry.request)));
         Ok(leaving)
     }
@@ -163,11 +163,11 @@ impl WaitQueue {
     ///
     /// The first is exact. Further down the order is what it would be if none joined and each class were alone.
     pub fn next(&self, now: Instant, open: ClassMask, found: &mut Vec<RequestId>) {
-        self.next_of(now, open, |_| true, found);
+        self.next_matching(now, open, |_| true, found);
     }
 
     /// The same, as if those whom `fits` rules out were not there; after a long run of them the list may end early.
-    pub fn next_of(
+    pub fn next_matching(
         &self,
         now: Instant,
         open: ClassMask,
@@ -192,16 +192,16 @@ impl WaitQueue {
 
     /// It goes, before all of `passed`, who came earlier in the order. Its tenant is charged for it, in every class
     /// in which it is known; if the request is called back, `correct` by what it was charged.
-    pub fn go(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) -> Option<Entry> {
+    pub fn dequeue(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) -> Option<QueueEntry> {
         let entry = self.entry(request)?;
         let work = Work::of(entry.cost);
-        for class_queue in &mut self.lobbies {
+        for class_queue in &mut self.classes {
             class_queue.charge(entry.tenant, work.over(entry.weight));
         }
-        self.leave(request);
+        self.cancel(request);
         let mut overtook_above = false;
         for request in passed {
-            let Some(place) = self.places.get_mut(request) else { continue };
+            let Some(place) = self.queued.get_mut(request) else { continue };
             place.overtaken = place.overtaken.saturating_add(1);
             overtook_above |= place.entry.class < entry.class;
         }
@@ -210,27 +210,27 @@ impl WaitQueue {
     }
 
     /// It leaves without having gone: its client is gone, or it is refused. Nobody is charged.
-    pub fn leave(&mut self, request: RequestId) -> Option<Entry> {
-        let Place { entry, .. } = self.places.remove(&request)?;
+    pub fn cancel(&mut self, request: RequestId) -> Option<QueueEntry> {
+        let QueuedRequest { entry, .. } = self.queued.remove(&request)?;
         if let Some(latest) = entry.latest {
             self.deadlines.remove(&(latest, request));
         }
-        if let Some(class_queue) = self.lobbies.get_mut(entry.class.index()) {
+        if let Some(class_queue) = self.classes.get_mut(entry.class.index()) {
             class_queue.remove(&entry);
         }
         Some(entry)
     }
 
-    /// Those whose latest moment has passed leave, into `late`, the earliest first, and at most so many.
-    pub fn expire(&mut self, now: Instant, most: usize, late: &mut Vec<Entry>) {
+    /// Those whose latest moment has passed cancel, into `late`, the earliest first, and at most so many.
+    pub fn expire(&mut self, now: Instant, most: usize, late: &mut Vec<QueueEntry>) {
         for _ in 0..most {
             let Some(&(_, request)) = self.deadlines.first().filter(|it| it.0 < now) else { return };
-            late.extend(self.leave(request));
+            late.extend(self.cancel(request));
         }
     }
 
     /// The first of the latest moments of all who wait.
-    pub fn earliest(&self) -> Option<Instant> {
+    pub fn earliest_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|it| it.0)
     }
 
@@ -238,7 +238,7 @@ impl WaitQueue {
     /// class no longer remembers nothing is given back: it has been forgiven already.
     pub fn correct(&mut self, tenant: TenantId, weight: f64, difference: f64) {
         let work = Work::exactly(difference.abs()).over(weight);
-        for class_queue in &mut self.lobbies {
+        for class_queue in &mut self.classes {
             match difference < 0.0 {
                 true => class_queue.give_back(tenant, work),
                 false => class_queue.charge(tenant, work),
@@ -247,52 +247,52 @@ impl WaitQueue {
     }
 
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.queued.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.queued.is_empty()
     }
 
     /// Whether it has been overtaken so often that nobody goes before it any more.
     pub fn is_barrier(&self, request: RequestId) -> bool {
-        self.places.get(&request).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX)
+        self.queued.get(&request).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX)
     }
 
     pub fn contains(&self, request: RequestId) -> bool {
-        self.places.contains_key(&request)
+        self.queued.contains_key(&request)
     }
 
     pub fn waiting(&self, class: ClassId) -> Waiting {
-        self.lobbies.get(class.index()).map_or_else(Waiting::default, ClassQueue::waiting)
+        self.classes.get(class.index()).map_or_else(Waiting::default, ClassQueue::waiting)
     }
 
     /// The work that would go before a newcomer of this class: all of its class and of those above. An upper
     /// estimate, as fair shares may let it go before others of its class, but for the tenth that goes by age.
     pub fn cost_ahead(&self, class: ClassId) -> f64 {
-        self.lobbies.iter().take(class.index() + 1).map(|it| it.waiting().cost).sum()
+        self.classes.iter().take(class.index() + 1).map(|it| it.waiting().cost).sum()
     }
 
     /// The work that is sure to go before this newcomer, by what waits now: of classes above all, of its own what its
     /// tenant has before it and what others get meanwhile.
-    pub fn cost_before(&self, entry: &Entry) -> f64 {
-        let above: f64 = self.lobbies.iter().take(entry.class.index()).map(|it| it.waiting().cost).sum();
-        above + self.lobbies.get(entry.class.index()).map_or(0.0, |it| it.before(entry))
+    pub fn cost_before(&self, entry: &QueueEntry) -> f64 {
+        let above: f64 = self.classes.iter().take(entry.class.index()).map(|it| it.waiting().cost).sum();
+        above + self.classes.get(entry.class.index()).map_or(0.0, |it| it.before(entry))
     }
 
     /// How many tenants are remembered, each once in every class: those who wait, and those who had more than
     /// their share and may come again.
     pub fn tenants(&self) -> usize {
-        self.lobbies.iter().map(ClassQueue::tenants).sum()
+        self.classes.iter().map(ClassQueue::tenants).sum()
     }
 
-    fn entry(&self, request: RequestId) -> Option<Entry> {
-        self.places.get(&request).map(|it| it.entry)
+    fn entry(&self, request: RequestId) -> Option<QueueEntry> {
+        self.queued.get(&request).map(|it| it.entry)
     }
 
     /// Classes of this set in which somebody waits, in order of precedence.
     fn open(&self, open: ClassMask) -> impl Iterator<Item = (ClassId, &ClassQueue)> {
-        let classes = (0..).map(ClassId).zip(&self.lobbies);
+        let classes = (0..).map(ClassId).zip(&self.classes);
         classes.filter(move |(class, class_queue)| open.has(*class) && !class_queue.is_empty())
     }
 
@@ -306,14 +306,14 @@ impl WaitQueue {
     /// Work of this class went. Whoever goes while a higher class waits goes by age, unless it overtook somebody up
     /// there: that one did not fit, and has lost nothing.
     fn settle_age(&mut self, now: Instant, class: ClassId, work: Work, overtook_above: bool) {
-        let (above, rest) = self.lobbies.split_at(class.index());
+        let (above, rest) = self.classes.split_at(class.index());
         let goes_by_age = !overtook_above && above.iter().any(|it| !it.is_empty());
         let aged_below = rest.iter().skip(1).filter_map(|it| self.aged(it, now)).max();
         if goes_by_age {
             self.credit.spend(work);
         } else if let Some(most) = aged_below {
             self.credit.earn(work, most);
-        } else if !self.lobbies.iter().skip(1).any(|it| self.aged(it, now).is_some()) {
+        } else if !self.classes.iter().skip(1).any(|it| self.aged(it, now).is_some()) {
             self.credit.reset();
         }
     }

@@ -43,7 +43,7 @@ impl Traffic {
 
 fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> Outcome {
     // About where requests go, not about who waits.
-    let queue = maitre_queue::Settings { enabled: false, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
     let brain = maitre_dispatch::BrainSettings {
         strategy,
         queue,

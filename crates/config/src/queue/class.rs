@@ -72,7 +72,7 @@ fn deadline(value: &str) -> Result<Option<Duration>, String> {
 }
 
 fn default_class(name: &str) -> Class {
-    let known = settings::Settings::default().classes.into_iter().find(|it| it.name == name);
+    let known = settings::QueueSettings::default().classes.into_iter().find(|it| it.name == name);
     known.unwrap_or_else(|| Class {
         name: name.to_owned(),
         requests_max: 10_000,

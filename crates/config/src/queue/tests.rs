@@ -22,7 +22,7 @@ fn terms(config: &Config, name: &str) -> Terms {
 fn the_defaults_are_those_of_the_queue() {
     let mut config = Config::default();
     assert_eq!(resolve(&mut config), []);
-    assert_eq!(config.settings.brain.queue, queue::Settings::default());
+    assert_eq!(config.settings.brain.queue, queue::QueueSettings::default());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
 use maitre_fleet::estimate::{Counted, Decodes};
-use maitre_fleet::fleet::Hold;
+use maitre_fleet::fleet::AdapterUse;
 
 use super::{Brain, Context, Parts};
 use crate::event::{Effect, Failure, Form, Placement, Refusal};
@@ -98,7 +98,7 @@ impl Parts {
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         let is_counted = self.is_prompt_counted(request);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
-        let planted = prompt.and_then(|it| self.cache.placed(now, worker, it));
+        let predicted_blocks = prompt.and_then(|it| self.cache.placed(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
             in_use.begin(worker, prompt);
         }
@@ -109,7 +109,7 @@ impl Parts {
             self.observer.on(Fact::PromptPlaced { worker: snapshot.key, prompt });
         }
         if let Some(adapter) = adapter {
-            self.fleet.hold_adapter(worker, adapter, Hold::Begins);
+            self.fleet.hold_adapter(worker, adapter, AdapterUse::Begins);
         }
         self.scheduler.placed(now, request, promise.prefill.0 as f64 * snapshot.prefill.slope);
         request.waited = request.waited_by(now);
@@ -119,7 +119,7 @@ impl Parts {
             placed_at: now,
             prefill_ahead: ahead.saturating_add(promise.prefill.0),
             prefill: promise.prefill,
-            planted,
+            predicted_blocks,
             adapter,
             others: snapshot.promised.requests,
             first_token: None,
@@ -163,10 +163,10 @@ impl Parts {
     pub(super) fn release_placement(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
         let attempt = request.take_attempt()?;
         let worker = attempt.worker;
-        if let (Some(prompt), Some(planted), false) =
-            (&request.prompt, attempt.planted, attempt.promise.prefilled)
+        if let (Some(prompt), Some(predicted_blocks), false) =
+            (&request.prompt, attempt.predicted_blocks, attempt.promise.prefilled)
         {
-            self.cache.failed(worker, prompt, planted);
+            self.cache.failed(worker, prompt, predicted_blocks);
         }
         if let (Some(in_use), Some(prompt), true) =
             (&mut self.placer.in_use, &request.prompt, attempt.is_counted)
@@ -177,7 +177,7 @@ impl Parts {
         self.fleet.release(worker, attempt.promise);
         self.promise_changed(worker);
         if let Some(adapter) = attempt.adapter {
-            self.fleet.hold_adapter(worker, adapter, Hold::Ends);
+            self.fleet.hold_adapter(worker, adapter, AdapterUse::Ends);
         }
         Some(attempt)
     }

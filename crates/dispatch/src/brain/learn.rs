@@ -42,7 +42,7 @@ impl Parts {
             let steps = pieces - before.pieces;
             let crowd = (f64::from(before.requests) + f64::from(requests)) / 2.0;
             let prefill = (prefilled - before.prefilled).0 as f64 / f64::from(steps);
-            self.fleet.learn_bend(attempt.worker, crowd, prefill, now.since(before.at) / steps);
+            self.fleet.learn_knee(attempt.worker, crowd, prefill, now.since(before.at) / steps);
         }
     }
 
@@ -71,12 +71,14 @@ impl Parts {
 
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
-        let (Some(prompt), Some(planted), Some(counted)) = (&request.prompt, attempt.planted, counted) else {
+        let (Some(prompt), Some(predicted_blocks), Some(counted)) =
+            (&request.prompt, attempt.predicted_blocks, counted)
+        else {
             return;
         };
         if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
             let part = (cached as f64 / all as f64).min(1.0);
-            self.cache.counted(attempt.worker, prompt, planted, part);
+            self.cache.counted(attempt.worker, prompt, predicted_blocks, part);
         }
     }
 

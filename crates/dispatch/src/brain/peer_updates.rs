@@ -5,7 +5,7 @@
 
 use maitre_base::{Instant, WorkerId};
 use maitre_cluster::{Spent, Verdict};
-use maitre_queue::Passed;
+use maitre_queue::PeerUsage;
 
 use super::{Context, Freed, Parts};
 use crate::event::Effect;
@@ -22,7 +22,7 @@ impl Parts {
     ) {
         match update {
             PeerUpdate::Promised { worker, work } => {
-                self.fleet.promised_elsewhere(now, worker, work);
+                self.fleet.set_promised_by_others(now, worker, work);
             }
             PeerUpdate::Assessed { worker, assessment } => {
                 self.apply_assessment(now, worker, assessment, effects);
@@ -35,7 +35,7 @@ impl Parts {
                 if settings.enabled {
                     let context = Context { now, settings, fleet: &self.fleet };
                     let pool = self.pool_by_hash(model);
-                    let passed = Passed { requests, tokens };
+                    let passed = PeerUsage { requests, tokens };
                     self.scheduler.spent_elsewhere(context, pool, tenant, passed);
                 }
             }
@@ -70,7 +70,7 @@ impl Parts {
     ) {
         let Some(worker) = self.worker_by_key(key) else { return };
         if let Some(rates) = assessment.rates {
-            self.fleet.hear_rates(worker, rates);
+            self.fleet.learn_peer_rates(worker, rates);
         }
         if assessment.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
             effects.push(Effect::Probe { worker });

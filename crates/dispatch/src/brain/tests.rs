@@ -209,7 +209,7 @@ fn a_full_worker_stays_healthy() {
         harness.arrive(request, Some("llama")).unwrap();
         let _ = harness.fail(request, Failure::Busy);
     }
-    assert!(harness.brain.fleet().workers().all(|it| it.health.state() == State::Ready));
+    assert!(harness.brain.fleet().workers().all(|it| it.health.state() == HealthState::Ready));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::ModelId;
 use maitre_fleet::estimate::Counted;
-use maitre_policy::least_delay::{self, Terms};
+use maitre_policy::least_delay::{self, DelayTerms};
 use maitre_policy::{Ask, Candidate, Name, Why};
 
 use crate::observer::shadow::Vote;
@@ -91,7 +91,7 @@ pub struct Considered {
 
 impl Considered {
     /// The terms of its price; their sum is price times share.
-    pub fn terms(&self, ask: &Ask) -> Terms {
+    pub fn terms(&self, ask: &Ask) -> DelayTerms {
         least_delay::terms(ask, &self.candidate)
     }
 }

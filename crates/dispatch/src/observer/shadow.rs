@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use maitre_base::{Rng, WorkerId};
 use maitre_fleet::ModelId;
-use maitre_policy::{Ask, Candidate, Knobs, Name, Why, least_delay};
+use maitre_policy::{Ask, Candidate, Name, StrategyKnobs, Why, least_delay};
 
 use super::forecast::Forecast;
 use crate::placer::strategies::{Decider, Strategies};
@@ -52,7 +52,7 @@ pub(crate) struct Shadows {
     shadows: Vec<Shadow>,
     /// The part of all decisions that they are asked about.
     sample: f64,
-    knobs: Knobs,
+    knobs: StrategyKnobs,
     rng: Rng,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Case<'a> {
 const DICE: u64 = 0x5AD0_5AD0_5AD0_5AD0;
 
 impl Shadows {
-    pub(crate) fn new(names: &[Name], knobs: Knobs, sample: f64, seed: u64) -> Shadows {
+    pub(crate) fn new(names: &[Name], knobs: StrategyKnobs, sample: f64, seed: u64) -> Shadows {
         let shadows = names.iter().map(|&name| Shadow::new(name, knobs)).collect();
         Shadows { shadows, sample, knobs, rng: Rng::new(seed ^ DICE) }
     }
@@ -112,7 +112,7 @@ impl Shadows {
     }
 
     /// Changes the list of shadows; those that stay keep what they remember, and their sums.
-    pub(crate) fn retune(&mut self, names: &[Name], knobs: Knobs, sample: f64) {
+    pub(crate) fn retune(&mut self, names: &[Name], knobs: StrategyKnobs, sample: f64) {
         (self.knobs, self.sample) = (knobs, sample);
         let mut before = std::mem::take(&mut self.shadows);
         for &name in names {
@@ -166,7 +166,7 @@ impl Shadows {
 }
 
 impl Shadow {
-    fn new(name: Name, knobs: Knobs) -> Shadow {
+    fn new(name: Name, knobs: StrategyKnobs) -> Shadow {
         let score = ShadowScore {
             name,
             decisions: 0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use maitre_base::TenantId;
 use maitre_cluster as cluster;
-use maitre_fleet::rates::Fit;
+use maitre_fleet::rates::LinearFit;
 use maitre_index::PrefixHash;
 use maitre_index::prefix::Unit;
 
@@ -82,7 +82,7 @@ fn prompt(placed: &cluster::PeerPlacement) -> PromptChain {
 }
 
 fn to_facts(assessment: Assessment) -> cluster::WorkerFacts {
-    let fit = |it: Fit| cluster::LinearFit { base: it.base as f32, slope: it.slope as f32 };
+    let fit = |it: LinearFit| cluster::LinearFit { base: it.base as f32, slope: it.slope as f32 };
     cluster::WorkerFacts {
         verdict: assessment.verdict,
         rates: assessment.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
@@ -90,7 +90,7 @@ fn to_facts(assessment: Assessment) -> cluster::WorkerFacts {
 }
 
 fn from_facts(facts: cluster::WorkerFacts) -> Assessment {
-    let fit = |it: cluster::LinearFit| Fit { base: f64::from(it.base), slope: f64::from(it.slope) };
+    let fit = |it: cluster::LinearFit| LinearFit { base: f64::from(it.base), slope: f64::from(it.slope) };
     Assessment {
         verdict: facts.verdict,
         rates: facts.rates.map(|(prefill, decode)| (fit(prefill), fit(decode))),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_assessment_is_received_as_it_was_published() {
-        let fit = |base| Fit { base, slope: 0.25 };
+        let fit = |base| LinearFit { base, slope: 0.25 };
         for verdict in [cluster::Verdict::Healthy, cluster::Verdict::Suspect, cluster::Verdict::Ejected] {
             for rates in [None, Some((fit(0.5), fit(2.0)))] {
                 let assessment = Assessment { verdict, rates };

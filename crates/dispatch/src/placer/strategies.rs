@@ -3,7 +3,7 @@
 use maitre_base::Rng;
 use maitre_base::hash::NumberMap;
 use maitre_fleet::ModelId;
-use maitre_policy::{Ask, Candidate, Knobs, Name, Pick, Strategy};
+use maitre_policy::{Ask, Candidate, Name, Pick, Strategy, StrategyKnobs};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Strategies {
@@ -14,7 +14,7 @@ pub(crate) struct Strategies {
 }
 
 impl Strategies {
-    pub(crate) fn new(name: Name, knobs: Knobs) -> Strategies {
+    pub(crate) fn new(name: Name, knobs: StrategyKnobs) -> Strategies {
         Strategies { models: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
     }
 
@@ -35,12 +35,17 @@ impl Strategies {
     }
 
     /// Gives a model a strategy of its own, unless it has one.
-    pub(crate) fn add(&mut self, model: ModelId, name: Name, knobs: Knobs) -> &mut Strategy {
+    pub(crate) fn add(&mut self, model: ModelId, name: Name, knobs: StrategyKnobs) -> &mut Strategy {
         self.models.entry(u64::from(model.0)).or_insert_with(|| Strategy::new(name, knobs))
     }
 
     /// Changes rules and knobs; a strategy whose rule stays the same keeps its turns and pins.
-    pub(crate) fn retune(&mut self, unlisted: Name, of_model: impl Fn(ModelId) -> Name, knobs: Knobs) {
+    pub(crate) fn retune(
+        &mut self,
+        unlisted: Name,
+        of_model: impl Fn(ModelId) -> Name,
+        knobs: StrategyKnobs,
+    ) {
         self.unlisted.retune(unlisted, knobs);
         for (&model, strategy) in &mut self.models {
             strategy.retune(of_model(ModelId(model as u32)), knobs);

@@ -10,8 +10,9 @@ use maitre_policy::{Ask, Candidate, Pace};
 use super::in_use::{InUse, Used};
 use super::{Admission, Query, World};
 use crate::cache::{Cache, Held};
-use crate::capacity::{Knee, first_token_by, limits};
+use crate::capacity::{Knee, first_token_by};
 use crate::reservations::{Reservations, Reserved};
+use maitre_queue::limits::limits;
 
 /// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
 /// only a request can show that.
@@ -82,9 +83,9 @@ impl Survey {
         let is_learned = world.fleet.rates().is_learned();
         for (place, snapshot) in self.snapshots.iter().enumerate() {
             let promise = promise(query.ask, self.held.get(place).copied().unwrap_or_default());
-            let limits = limits(snapshot.scale, caps).times(part);
+            let limits = limits(snapshot.knee, caps).times(part);
             // A prompt that takes longer than a usual first token delays the first tokens of those already there.
-            let is_long = promise.prefill.0 as f64 > snapshot.scale.prefill_tokens;
+            let is_long = promise.prefill.0 as f64 > snapshot.knee.prefill_tokens;
             let disturbs = is_considerate && is_long && snapshot.promised.prefilling > 0;
             let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;
             let is_idle = snapshot.promised.requests == 0;

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, RequestId};
 use maitre_queue::settings::CLASSES_MAX;
-use maitre_queue::wait_queue::Entry;
-use maitre_queue::{ClassMask, Drain, RetrySchedule, Settings, Spare, WaitQueue, spare};
+use maitre_queue::wait_queue::QueueEntry;
+use maitre_queue::{
+    ClassMask, DrainRate, QueueSettings, RetrySchedule, SpareCapacity, WaitQueue, spare_capacity,
+};
 
 use super::{Context, cost, entry};
 use crate::request::PendingRequest;
@@ -26,27 +28,27 @@ pub(crate) enum NotQueued {
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) queue: WaitQueue,
-    pub(crate) drain: Drain,
+    pub(crate) drain: DrainRate,
     /// When refused clients were asked to come again, by class.
     retries: [RetrySchedule; CLASSES_MAX],
-    spare: Spare,
+    spare: SpareCapacity,
     /// Requests at workers, by class.
     placed: [u32; CLASSES_MAX],
     /// Seconds of prefill that were placed, by class.
-    prefill: [Drain; CLASSES_MAX],
+    prefill: [DrainRate; CLASSES_MAX],
     /// Healthy workers.
     pub(crate) workers: u32,
 }
 
 impl Pool {
-    pub(super) fn new(settings: &Settings) -> Pool {
+    pub(super) fn new(settings: &QueueSettings) -> Pool {
         Pool {
             queue: WaitQueue::new(&settings.classes, settings.aging),
-            drain: Drain::default(),
+            drain: DrainRate::default(),
             retries: [RetrySchedule::default(); CLASSES_MAX],
-            spare: Spare::default(),
+            spare: SpareCapacity::default(),
             placed: [0; CLASSES_MAX],
-            prefill: [Drain::default(); CLASSES_MAX],
+            prefill: [DrainRate::default(); CLASSES_MAX],
             workers: 1,
         }
     }
@@ -54,7 +56,7 @@ impl Pool {
     /// A request was placed that will take so many seconds of prefill.
     pub(super) fn placed(&mut self, now: Instant, class: ClassId, prefill_seconds: f64) {
         self.placed[class.index()] += 1;
-        self.prefill[class.index()].see(now, prefill_seconds);
+        self.prefill[class.index()].observe(now, prefill_seconds);
         self.spare.spend(class, prefill_seconds);
     }
 
@@ -72,7 +74,7 @@ impl Pool {
         &mut self,
         context: Context<'_>,
         request: &PendingRequest,
-    ) -> Result<Option<Entry>, NotQueued> {
+    ) -> Result<Option<QueueEntry>, NotQueued> {
         let (now, entry) = (context.now, entry(context, request));
         if self.queue.is_empty() {
             self.drain.resume(now);
@@ -83,7 +85,7 @@ impl Pool {
         if entry.latest.is_some_and(is_late) {
             return Err(NotQueued::Late);
         }
-        self.queue.join(entry).map_err(|_| NotQueued::Full)
+        self.queue.enqueue(entry).map_err(|_| NotQueued::Full)
     }
 
     /// The requests that may go next, in order, of those that `fits` admits.
@@ -94,7 +96,7 @@ impl Pool {
         found: &mut Vec<RequestId>,
     ) {
         let allowed = self.allowed(context);
-        self.queue.next_of(context.now, allowed, fits, found);
+        self.queue.next_matching(context.now, allowed, fits, found);
     }
 
     /// Whether a request of this class may only take a worker at which no other waits for its first token. It must while
@@ -110,7 +112,7 @@ impl Pool {
         let Context { now, fleet, .. } = context;
         let seconds = self.drain.rate().map_or(0.0, |it| cost(request, fleet.rates()) / it);
         // No request may have left the queue for a while.
-        self.drain.see(now, 0.0);
+        self.drain.observe(now, 0.0);
         let mut retry_after = Duration::ZERO;
         for place in (request.class.index()..CLASSES_MAX).rev() {
             let class = ClassId(place as u8);
@@ -129,22 +131,22 @@ impl Pool {
     /// Brings up to date what the classes leave each other.
     fn earn(&mut self, context: Context<'_>) {
         let workers = f64::from(self.workers.max(1));
-        let bend = context.fleet.scale().requests;
+        let knee = context.fleet.knee().requests;
         let mut rates = [f64::INFINITY; CLASSES_MAX];
         let (mut requests, mut prefill) = (0, 0.0);
         for (place, rate) in rates.iter_mut().enumerate().take(context.settings.classes.len()) {
-            // Decode throughput saturates: n requests use n / (bend + n) of a worker whose steps bend at `bend`.
+            // Decode throughput saturates: n requests use n / (knee + n) of a worker whose steps knee at `knee`.
             let crowd = f64::from(requests) / workers;
-            let in_use = (crowd / (bend + crowd)).max(prefill / workers);
-            *rate = workers * spare::rate(in_use);
+            let in_use = (crowd / (knee + crowd)).max(prefill / workers);
+            *rate = workers * spare_capacity::rate(in_use);
             requests += self.placed[place];
-            self.prefill[place].see(context.now, 0.0);
+            self.prefill[place].observe(context.now, 0.0);
             prefill += self.prefill[place].rate().unwrap_or(0.0);
         }
         self.spare.earn(context.now, &rates);
     }
 
-    fn mask(&self, settings: &Settings) -> ClassMask {
+    fn mask(&self, settings: &QueueSettings) -> ClassMask {
         let mut mask = ClassMask::NONE;
         for place in 0..settings.classes.len() {
             let class = ClassId(place as u8);

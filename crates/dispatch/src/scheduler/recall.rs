@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_queue::knee::Caps;
+use maitre_queue::limits::{Caps, limits};
 
-use crate::capacity::{first_token_by, limits};
+use crate::capacity::first_token_by;
 use crate::request::PendingRequest;
 
 /// Most requests that are recalled for one.
@@ -42,7 +42,7 @@ pub(crate) fn victims(
     let candidates = awaiting_first_token(request.class, pending);
     let mut best: Option<(Tokens, Vec<RequestId>)> = None;
     for snapshot in snapshots {
-        let limits = limits(snapshot.scale, caps);
+        let limits = limits(snapshot.knee, caps);
         let in_time = |it: &WorkerSnapshot| first_token_by(it, request.ask.prefill, limits) <= time_left;
         let (mut after, mut recalled, mut work) = (*snapshot, Vec::new(), Tokens::ZERO);
         for it in candidates.get(&snapshot.worker).into_iter().flatten().take(RECALLS_MAX) {

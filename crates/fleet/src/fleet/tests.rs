@@ -61,7 +61,7 @@ fn those_that_refuse_are_asked_only_when_nobody_else_is_left() {
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
     fleet.see(Instant::ZERO, WorkerId(1), Evidence::Refused);
-    assert_eq!(fleet.worker(WorkerId(1)).unwrap().health.state(), State::Suspect { refused: true });
+    assert_eq!(fleet.worker(WorkerId(1)).unwrap().health.state(), HealthState::Suspect { refused: true });
     assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
 }
 
@@ -107,7 +107,7 @@ fn a_vacant_number_is_filled_once_and_nothing_of_the_last_one_is_left() {
         (WorkerId(0), "http://b", crate::worker::key("http://b"))
     );
     assert_eq!((&worker.models, worker.promised, worker.weight), (&Models::Unknown, Backlog::default(), 1.0));
-    assert_eq!(worker.health.state(), State::Probing);
+    assert_eq!(worker.health.state(), HealthState::Probing);
     assert_eq!((fleet.numbers(), fleet.vacant().count()), (3, 1));
 }
 
@@ -133,7 +133,7 @@ proptest! {
         for (worker, evidence, millis) in script {
             now = now + std::time::Duration::from_millis(millis);
             fleet.see(now, WorkerId(u32::from(worker) % count as u32), evidence);
-            let ejected = |it: &&Worker| matches!(it.health.state(), State::Ejected { .. });
+            let ejected = |it: &&Worker| matches!(it.health.state(), HealthState::Ejected { .. });
             prop_assert!(fleet.workers().filter(ejected).count() * 2 <= count);
             prop_assert!(!seated(&fleet, Wanted::Anything, &[]).is_empty());
         }

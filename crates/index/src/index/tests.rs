@@ -4,12 +4,12 @@ mod facts;
 mod model;
 
 use crate::prefix::{PrefixHash, Root, Unit};
-use crate::worker::Source;
-use crate::{Chain, Holdings, Index, Planted, Settings};
+use crate::worker::CacheSource;
+use crate::{Chain, Holdings, Index, IndexSettings, PredictedBlocks};
 use maitre_base::hash::pair;
 use maitre_base::{Instant, Rng, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
-use model::{Model, tokens};
+use model::{PlainIndex, tokens};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -55,19 +55,19 @@ fn name_of(prompt: &[u8], variant: u64) -> u64 {
 }
 
 fn index() -> Index {
-    Index::new(Settings { budget_bytes: 64 << 20, seed: 3 })
+    Index::new(IndexSettings { budget_bytes: 64 << 20, seed: 3 })
 }
 
 /// Random operations on both, with all answers compared.
 struct Duel {
     index: Index,
-    model: Model,
+    model: PlainIndex,
     rng: Rng,
     /// The dice of who gets which number; none if nobody gets a number that another had.
     numbers: Option<Rng>,
     now: Instant,
     next_worker: u32,
-    planted: Vec<(u32, Vec<u8>, Planted, model::Planted)>,
+    predicted_blocks: Vec<(u32, Vec<u8>, PredictedBlocks, model::PredictedBlocks)>,
     out: Holdings,
     trail: Vec<String>,
 }
@@ -76,12 +76,12 @@ impl Duel {
     fn new(seed: u64, numbers: Option<Rng>) -> Duel {
         let mut duel = Duel {
             index: index(),
-            model: Model::default(),
+            model: PlainIndex::default(),
             rng: Rng::new(seed),
             numbers,
             now: Instant::from_millis(10_000),
             next_worker: 0,
-            planted: Vec::new(),
+            predicted_blocks: Vec::new(),
             out: Holdings::new(),
             trail: Vec::new(),
         };
@@ -189,24 +189,24 @@ impl Duel {
         let actual = self.index.predict(self.now, WorkerId(worker), chain(&chain_of(&prompt)));
         if let Some(expected) = self.model.predict(self.now, worker, &prompt) {
             assert_eq!(actual.from as usize, expected.from);
-            self.planted.push((worker, prompt, actual, expected));
+            self.predicted_blocks.push((worker, prompt, actual, expected));
         }
     }
 
     /// Something becomes of a request that was sent.
     fn follow_up(&mut self) {
-        if self.planted.is_empty() {
+        if self.predicted_blocks.is_empty() {
             return;
         }
-        let at = self.rng.below(self.planted.len());
-        let (worker, prompt, actual, expected) = self.planted[at].clone();
+        let at = self.rng.below(self.predicted_blocks.len());
+        let (worker, prompt, actual, expected) = self.predicted_blocks[at].clone();
         let (id, hashes) = (WorkerId(worker), chain_of(&prompt));
         match self.rng.below(4) {
             0 => {
                 self.trail.push(format!("forget w{worker} {}", prompt.len()));
                 self.index.forget(id, chain(&hashes), actual);
                 self.model.forget(worker, &prompt, expected);
-                self.planted.swap_remove(at);
+                self.predicted_blocks.swap_remove(at);
             }
             1 | 2 => {
                 self.trail.push(format!("prefilled w{worker} {}", prompt.len()));
@@ -218,7 +218,7 @@ impl Duel {
                 self.trail.push(format!("correct w{worker} {} {found}", prompt.len()));
                 self.index.correct(id, chain(&hashes), actual, found as u32);
                 self.model.correct(worker, &prompt, expected, found);
-                self.planted.swap_remove(at);
+                self.predicted_blocks.swap_remove(at);
             }
         }
     }
@@ -247,7 +247,7 @@ impl Duel {
                 }
             }
             3 => {
-                let source = [Source::Predicted, Source::Reported][self.rng.below(2)];
+                let source = [CacheSource::Predicted, CacheSource::Reported][self.rng.below(2)];
                 self.trail.push(format!("source w{worker} {source:?}"));
                 self.index.set_source(id, source);
                 if let Some(worker) = self.model.workers.get_mut(&worker) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use maitre_base::{TenantId, WorkerId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
-use maitre_policy::least_delay::Terms;
+use maitre_policy::least_delay::DelayTerms;
 use maitre_policy::{Candidate, Pace};
 use maitre_views::decision::{
     CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PriceTerms, ShadowChoice,
@@ -180,8 +180,8 @@ fn rates(pace: &Pace, requests: u32) -> Rates {
     }
 }
 
-fn terms(terms: &Terms) -> PriceTerms {
-    let Terms { wait, floor, prefill, behind, pushed, others, answer, room, adapter } = *terms;
+fn terms(terms: &DelayTerms) -> PriceTerms {
+    let DelayTerms { wait, floor, prefill, behind, pushed, others, answer, room, adapter } = *terms;
     PriceTerms {
         wait: millis(wait),
         floor: millis(floor),

@@ -90,7 +90,7 @@ fn totals(sums: &Sums, in_flight: u64) -> TotalCounts {
     }
 }
 
-fn queue(brain: &Brain, settings: &maitre_queue::Settings) -> QueueView {
+fn queue(brain: &Brain, settings: &maitre_queue::QueueSettings) -> QueueView {
     let depth = |class: usize| brain.waiting(ClassId(class as u8)).requests;
     let classes = settings.classes.iter().enumerate();
     let view = |(index, class): (usize, &Class)| ClassQueueView {

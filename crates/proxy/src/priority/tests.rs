@@ -19,7 +19,7 @@ fn headers(rows: &[(&str, &str)]) -> HeaderMap {
 }
 
 fn judge(
-    (door, queue): (&Door, &queue::Settings),
+    (door, queue): (&Door, &queue::QueueSettings),
     rows: &[(&str, &str)],
     extra: &str,
 ) -> Result<Priority, Refused> {
@@ -31,26 +31,27 @@ fn judge(
 /// Under the defaults, which have three classes of which the second is the standard one.
 #[track_caller]
 fn check_class(rows: &[(&str, &str)], extra: &str, expected: u8) {
-    let priority = judge((&Door::default(), &queue::Settings::default()), rows, extra).unwrap();
+    let priority = judge((&Door::default(), &queue::QueueSettings::default()), rows, extra).unwrap();
     assert_eq!(priority.class, ClassId(expected), "{rows:?} {extra}");
 }
 
 #[track_caller]
 fn check_deadline(rows: &[(&str, &str)], expected_ms: Option<f64>) {
-    let priority = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap();
+    let priority = judge((&Door::default(), &queue::QueueSettings::default()), rows, "").unwrap();
     let expected = expected_ms.map(|it| AT + Duration::from_secs_f64(it / 1_000.0));
     assert_eq!(priority.deadline, expected, "{rows:?}");
 }
 
 #[track_caller]
 fn check_refused(rows: &[(&str, &str)], expected: &str) {
-    let refused = judge((&Door::default(), &queue::Settings::default()), rows, "").unwrap_err();
+    let refused = judge((&Door::default(), &queue::QueueSettings::default()), rows, "").unwrap_err();
     assert_eq!((refused.code(), refused.to_string().as_str()), ("bad_header", expected));
 }
 
 #[test]
 fn a_request_that_says_nothing_is_an_ordinary_one_of_nobody() {
-    let priority = judge((&Door::default(), &queue::Settings::default()), &[("accept", "*/*")], "").unwrap();
+    let priority =
+        judge((&Door::default(), &queue::QueueSettings::default()), &[("accept", "*/*")], "").unwrap();
     assert_eq!(priority, Priority { class: ClassId(1), tenant: TenantId(0), deadline: None });
 }
 
@@ -117,7 +118,8 @@ fn a_number_counts_the_way_the_operator_says() {
     let door = Door { body_priority: Sense::HigherFirst, ..Door::default() };
     for (number, expected) in [(1, 0), (0, 1), (-1, 2), (i64::MIN, 2), (i64::MAX, 0)] {
         let priority =
-            judge((&door, &queue::Settings::default()), &[], &format!(r#","priority":{number}"#)).unwrap();
+            judge((&door, &queue::QueueSettings::default()), &[], &format!(r#","priority":{number}"#))
+                .unwrap();
         assert_eq!(priority.class, ClassId(expected), "{number}");
     }
 }
@@ -133,8 +135,11 @@ fn a_deadline_counts_from_arrival() {
     check_deadline(&[("x-slo-ttft-ms", "soon"), ("x-ttft-slo-ms", "20")], Some(20.0));
     for nonsense in ["", "0", "0.5", "-1", "+1", "1e3", "inf", "NaN", "1.2.3", ".", "86400001", "5s"] {
         check_deadline(&[("x-slo-ttft-ms", nonsense)], None);
-        let refused =
-            judge((&Door::default(), &queue::Settings::default()), &[("x-maitre-deadline-ms", nonsense)], "");
+        let refused = judge(
+            (&Door::default(), &queue::QueueSettings::default()),
+            &[("x-maitre-deadline-ms", nonsense)],
+            "",
+        );
         assert_eq!(refused.map_err(|it| it.code()), Err("bad_header"), "{nonsense}");
     }
 }
@@ -154,7 +159,7 @@ fn a_mistake_with_a_header_of_ours_is_told() {
 #[test]
 fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
     let check = |door: &Door, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
-        let priority = judge((door, &queue::Settings::default()), rows, extra).unwrap();
+        let priority = judge((door, &queue::QueueSettings::default()), rows, extra).unwrap();
         let expected = expected.map_or(TenantId(0), |it| tenant(it.as_bytes()));
         assert_eq!(priority.tenant, expected, "{rows:?} {extra}");
     };
@@ -180,7 +185,7 @@ fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
 
 #[test]
 fn nobody_stands_above_its_terms() {
-    let mut queue = queue::Settings::default();
+    let mut queue = queue::QueueSettings::default();
     queue.others.best = ClassId(1);
     let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
     let team = Tenant { name: "sk-1".to_owned(), terms };
@@ -198,7 +203,7 @@ fn nobody_stands_above_its_terms() {
 
 #[test]
 fn without_a_body_the_headers_say_all() {
-    let (door, queue) = (Door::default(), queue::Settings::default());
+    let (door, queue) = (Door::default(), queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
     let actual =
         priority(Rules { door: &door, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
@@ -210,7 +215,7 @@ fn without_a_body_the_headers_say_all() {
 fn known(trusted: bool, by: By, asked: &str, tenant: &str) -> Priority {
     let key = Key { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
     let caller = Caller::Known(Arc::new(key));
-    let (door, queue) = (Door { tenant_by: by, ..Door::default() }, queue::Settings::default());
+    let (door, queue) = (Door { tenant_by: by, ..Door::default() }, queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", asked), ("x-maitre-tenant", tenant), ("x-api-key", "the-key")]);
     priority(Rules { door: &door, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
 }

@@ -14,7 +14,7 @@ use maitre_base::{Instant, WorkerId};
 use maitre_dialect::engine::{self, Kind};
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_net::upstream::{Upstream, UpstreamRequest};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -131,7 +131,7 @@ fn whom(lane: &Lane, model: Option<&str>) -> Whom {
         let fleet = brain.fleet();
         let model = model.and_then(|it| fleet.model(it))?;
         let wanted = maitre_fleet::Wanted::Model(model);
-        let ready = fleet.workers().filter(|it| it.serves(wanted) && it.health.state() == State::Ready);
+        let ready = fleet.workers().filter(|it| it.serves(wanted) && it.health.state() == HealthState::Ready);
         Some(ready.map(|it| it.id).collect())
     });
     let fit = fit.unwrap_or_default();

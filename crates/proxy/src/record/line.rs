@@ -71,7 +71,7 @@ struct Lengths {
 }
 
 impl Scribe {
-    pub(super) fn new(queue: &maitre_queue::Settings) -> Scribe {
+    pub(super) fn new(queue: &maitre_queue::QueueSettings) -> Scribe {
         let name = |(number, class): (usize, &maitre_queue::Class)| {
             (number != queue.standard.index())
                 .then(|| serde_json::Value::from(class.name.as_str()).to_string())

@@ -56,7 +56,7 @@ fn note(unit: Unit, units: u64, block: u32) -> Note {
 }
 
 fn scribe() -> Scribe {
-    Scribe::new(&maitre_queue::Settings::default())
+    Scribe::new(&maitre_queue::QueueSettings::default())
 }
 
 fn ended(prompt: Option<u64>, answer: Option<u64>) -> Ended {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use maitre_base::WorkerId;
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_policy::Name;
 use maitre_proxy::{Secret, Settings};
 use maitre_sim::http::fault::{Fault, Injection};
@@ -443,6 +443,6 @@ async fn a_router_without_settings_of_its_own_says_so() {
     let mut operator = Operator::at(&table).await;
     let answer = operator.ask("POST", "/admin/v1/reload", &Value::Null).await;
     Operator::check(&answer, 409, "conflict");
-    let fit = |state| matches!(state, State::Ready | State::Warming { .. });
+    let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
     assert!(table.router.look(|brain| brain.fleet().workers().all(|it| fit(it.health.state()))));
 }

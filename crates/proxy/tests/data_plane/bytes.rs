@@ -115,7 +115,7 @@ async fn router_before(worker: std::net::SocketAddr) -> Router {
     let mut settings = settings();
     settings.workers = vec![format!("http://{worker}").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::State::Ready;
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::HealthState::Ready;
     within(router.until(|brain| brain.fleet().workers().all(ready))).await;
     router
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_proxy::{Router, Settings, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -56,7 +56,7 @@ where
     worker.detach_all();
     settings.workers = vec![format!("http://{addr}").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
     within(router.until(|brain| brain.fleet().workers().all(ready))).await;
     router
 }
@@ -85,7 +85,7 @@ async fn a_refusal_before_the_body_was_read_is_the_clients_and_no_broken_worker(
     let router = router_before(reply, settings()).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", large()).await;
     let state = router.look(|brain| brain.fleet().workers().next().unwrap().health.state());
-    assert_eq!((answer.status.as_u16(), state), (413, State::Ready), "{}", answer.text());
+    assert_eq!((answer.status.as_u16(), state), (413, HealthState::Ready), "{}", answer.text());
 }
 
 #[tokio::test]

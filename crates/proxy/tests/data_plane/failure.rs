@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_sim::http::Host;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
 use tokio::task::JoinSet;
@@ -74,7 +74,7 @@ async fn a_workers_own_refusal_reaches_the_client_when_nobody_does_better() {
     assert_eq!(answer.status, 503);
     assert_ne!(answer.json()["error"]["code"], "worker_failed", "the engine's own words: {}", answer.text());
     table.until_nothing_is_open().await;
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
     assert!(table.router.look(|brain| brain.fleet().workers().all(ready)), "full is not broken");
 }
 
@@ -90,7 +90,7 @@ async fn a_client_error_is_the_clients_and_costs_the_worker_nothing() {
     table.until_nothing_is_open().await;
     let declined = r#"maitre_requests_total{route="completions",outcome="declined",code="4xx"}"#;
     assert_eq!(metric(&table.router.metrics(), declined), 20.0);
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
     assert!(table.router.look(|brain| brain.fleet().workers().all(ready)));
 }
 
@@ -100,16 +100,16 @@ async fn a_worker_that_hangs_is_out_within_three_seconds_and_ramps_when_it_is_ba
     let hung = table.engines[1].handle();
     hung.inject(Injection { fault: Fault::Stall, times: None, scope: Scope::All });
     let state = |brain: &maitre_dispatch::Brain| brain.fleet().workers().nth(1).unwrap().health.state();
-    let out = table.router.until(|brain| state(brain) != State::Ready);
+    let out = table.router.until(|brain| state(brain) != HealthState::Ready);
     tokio::time::timeout(Duration::from_secs(3), out).await.expect("out of rotation within 3 s");
-    within(table.router.until(|brain| matches!(state(brain), State::Ejected { .. }))).await;
+    within(table.router.until(|brain| matches!(state(brain), HealthState::Ejected { .. }))).await;
     let received = hung.stats().requests_received;
     let mut client = table.client().await;
     for _ in 0..10 {
         assert_eq!(client.post("/v1/chat/completions", chat(1, false)).await.status, 200);
     }
     hung.clear_fault();
-    within(table.router.until(|brain| matches!(state(brain), State::Warming { .. }))).await;
+    within(table.router.until(|brain| matches!(state(brain), HealthState::Warming { .. }))).await;
     assert!(hung.stats().requests_received < received + 10, "no chat went to the hung worker");
 }
 

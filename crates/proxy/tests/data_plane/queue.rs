@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use maitre_base::ClassId;
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_proxy::{Router, Settings, Stopped};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -332,7 +332,7 @@ async fn a_stream_without_its_first_token_at_its_deadline_is_a_504_and_its_worke
         room.until_nothing_is_open().await;
     }
     assert_eq!(room.metric(r#"maitre_attempts_failed_total{failure="late"}"#), 2.0);
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+    let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
     assert!(room.router.look(|brain| brain.fleet().workers().all(ready)), "late is not broken");
 }
 

@@ -115,10 +115,10 @@ fn no_number_can_hurt() {
         let terms = terms(Some(u32::MAX), Some(limit));
         for now in [0, 1, u64::MAX] {
             let now = Instant::from_nanos(now);
-            rates.share(Share::of(1, u32::MAX));
+            rates.share(RouterShare::of(1, u32::MAX));
             let taken = rates.take(now, ONE, &terms, tokens).unwrap_or_default();
-            rates.charge(now, ONE, &terms, Passed { requests: u64::MAX, tokens });
-            rates.share(Share::of(0, 0));
+            rates.charge(now, ONE, &terms, PeerUsage { requests: u64::MAX, tokens });
+            rates.share(RouterShare::of(0, 0));
             rates.give_back(ONE, taken);
             let _ = rates.check(now, ONE, &terms, tokens);
         }
@@ -129,15 +129,15 @@ fn no_number_can_hurt() {
 fn what_others_let_through_is_taken_whether_it_fits_or_not() {
     let terms = terms(Some(60), Some(600));
     let mut rates = Allowances::new();
-    rates.charge(at(0), ONE, &terms, Passed { requests: 90, tokens: 10 });
+    rates.charge(at(0), ONE, &terms, PeerUsage { requests: 90, tokens: 10 });
     assert_eq!(rates.take(at(0), ONE, &terms, 1), Err(Duration::from_secs(31)));
-    rates.charge(at(10), ONE, &terms, Passed { requests: 0, tokens: 1_000 });
+    rates.charge(at(10), ONE, &terms, PeerUsage { requests: 0, tokens: 1_000 });
     assert_eq!(rates.check(at(31), ONE, &terms, 60), Err(Duration::from_secs(25)));
     // Tenants without limits, and those who may have nothing, are not remembered for it.
-    rates.charge(at(10), TenantId(2), &Terms::default(), Passed { requests: 5, tokens: 5 });
+    rates.charge(at(10), TenantId(2), &Terms::default(), PeerUsage { requests: 5, tokens: 5 });
     assert_eq!(rates.len(), 1);
     let none = Terms { requests_per_minute: Some(0), ..Terms::default() };
-    rates.charge(at(10), TenantId(3), &none, Passed { requests: 5, tokens: 5 });
+    rates.charge(at(10), TenantId(3), &none, PeerUsage { requests: 5, tokens: 5 });
     assert!(rates.take(at(11), TenantId(3), &terms, 1).is_ok());
 }
 
@@ -145,10 +145,10 @@ fn what_others_let_through_is_taken_whether_it_fits_or_not() {
 fn who_hears_one_in_three_gives_a_third_and_gives_back_what_it_took() {
     let terms = terms(Some(60), None);
     let mut rates = Allowances::new();
-    rates.share(Share::of(1, 3));
+    rates.share(RouterShare::of(1, 3));
     let taken: Vec<Taken> = (0..20).map(|_| rates.take(at(0), ONE, &terms, 1).unwrap()).collect();
     assert_eq!(rates.take(at(0), ONE, &terms, 1), Err(Duration::from_secs(3)));
-    rates.share(Share::of(3, 3));
+    rates.share(RouterShare::of(3, 3));
     taken.into_iter().for_each(|it| rates.give_back(ONE, it));
     assert_eq!((0..100).filter(|_| rates.take(at(0), ONE, &terms, 1).is_ok()).count(), 60);
 }

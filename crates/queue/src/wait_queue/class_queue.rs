@@ -12,16 +12,16 @@
 //! whoever waits there (at the time of the higher class), or one above before everybody (at that of the lower).
 //!
 //! Places are shared by another measure than turns: by what is bounded, requests and tokens, and not by cost. Ten
-//! thousand requests of cached prompts cost little, but take all the places.
+//! thousand requests of cached prompts cost little, but take all the queued.
 
 use std::collections::btree_map::Iter;
 use std::collections::{BTreeMap, BTreeSet};
 
 use maitre_base::{Instant, RequestId, TenantId};
 
-use super::share::{Key, Share};
+use super::share::{EntryOrder, TenantShare};
 use super::work::{Work, per_weight};
-use super::{Entry, LOOK, Waiting};
+use super::{LOOK, QueueEntry, Waiting};
 use crate::settings::Class;
 
 /// Tenants remembered, a class, that have nobody waiting but are ahead of their share. Beyond it those that are
@@ -31,14 +31,14 @@ const DEBTORS_MAX: usize = 1_000;
 const FORGOTTEN_A_STEP: usize = 2;
 /// No fewer than are shown.
 const TENANTS_LOOKED_AT: usize = 4 * LOOK;
-/// The unit in which parts of the places are counted: all of them.
+/// The unit in which parts of the queued are counted: all of them.
 const WHOLE: u128 = 1_000_000_000_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct ClassQueue {
     requests_max: u32,
     tokens_max: u64,
-    /// The bounds by which parts of the places are counted: those of when somebody last came into an empty class. What
+    /// The bounds by which parts of the queued are counted: those of when somebody last came into an empty class. What
     /// is added by one measure must not be taken away by another.
     measure: (u32, u64),
     requests: u32,
@@ -48,12 +48,12 @@ pub(super) struct ClassQueue {
     weights: f64,
     /// The virtual time of the class: how far the tenant is that is furthest behind. Never goes back.
     clock: Work,
-    shares: BTreeMap<TenantId, Share>,
+    shares: BTreeMap<TenantId, TenantShare>,
     /// Tenants for whom somebody waits, by their virtual time.
     order: BTreeSet<(Work, TenantId)>,
     /// Tenants for whom nobody waits, that are ahead of the class.
     debtors: BTreeSet<(Work, TenantId)>,
-    /// Tenants for whom somebody waits, by the part of the places they hold.
+    /// Tenants for whom somebody waits, by the part of the queued they hold.
     holders: BTreeSet<(u128, TenantId)>,
     /// All who wait, by age.
     ages: BTreeSet<(Instant, RequestId)>,
@@ -84,15 +84,15 @@ impl ClassQueue {
     }
 
     /// Whether there is a place for it, once this other one has left.
-    pub(super) fn fits(&self, entry: &Entry, leaving: Option<&Entry>) -> bool {
+    pub(super) fn fits(&self, entry: &QueueEntry, leaving: Option<&QueueEntry>) -> bool {
         let requests = self.requests.saturating_sub(u32::from(leaving.is_some()));
         let tokens = self.tokens.saturating_sub(leaving.map_or(0, |it| it.tokens));
         requests < self.requests_max
             && tokens.checked_add(entry.tokens).is_some_and(|it| it <= self.tokens_max)
     }
 
-    /// Who would leave for it: the last of the tenant that holds most, if its own tenant would hold less.
-    pub(super) fn displaced_by(&self, entry: &Entry) -> Option<RequestId> {
+    /// Who would cancel for it: the last of the tenant that holds most, if its own tenant would hold less.
+    pub(super) fn displaced_by(&self, entry: &QueueEntry) -> Option<RequestId> {
         let others = self.holders.iter().rev().find(|it| it.1 != entry.tenant);
         let &(most, holder) = others?;
         let held = self.shares.get(&entry.tenant).map_or(0, |it| it.held);
@@ -100,13 +100,13 @@ impl ClassQueue {
         if is_fair { None } else { self.shares.get(&holder)?.last() }
     }
 
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &QueueEntry) {
         self.advance(entry.tenant);
         if self.requests == 0 {
             self.measure = (self.requests_max, self.tokens_max);
         }
         let (clock, size) = (self.clock, self.size(entry));
-        self.shares.entry(entry.tenant).or_insert_with(|| Share::starting(clock));
+        self.shares.entry(entry.tenant).or_insert_with(|| TenantShare::starting(clock));
         self.change(entry.tenant, |it| it.add(entry, size));
         self.ages.insert((entry.since, entry.request));
         self.requests += 1;
@@ -114,7 +114,7 @@ impl ClassQueue {
         self.cost += Work::of(entry.cost);
     }
 
-    pub(super) fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &QueueEntry) {
         self.advance(entry.tenant);
         let size = self.size(entry);
         self.change(entry.tenant, |it| it.remove(entry, size));
@@ -146,13 +146,15 @@ impl ClassQueue {
     pub(super) fn list(&self, found: &mut Vec<RequestId>, mut wanted: impl FnMut(RequestId) -> Option<bool>) {
         // Each tenant's turn comes at its time, and the next at what that one costs later. Of the first so many to go
         // none is of a tenant that is not among the first so many; more are looked at for the sake of those unwanted.
-        let mut turns: [Option<Turn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
+        let mut turns: [Option<TenantTurn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
         for (turn, &(at, tenant)) in turns.iter_mut().zip(&self.order) {
-            *turn = self.shares.get(&tenant).and_then(|it| Turn::first(at, tenant, it));
+            *turn = self.shares.get(&tenant).and_then(|it| TenantTurn::first(at, tenant, it));
         }
         while found.len() < LOOK {
-            let first =
-                turns.iter_mut().filter(|it| it.is_some()).min_by_key(|it| it.as_ref().map(Turn::order));
+            let first = turns
+                .iter_mut()
+                .filter(|it| it.is_some())
+                .min_by_key(|it| it.as_ref().map(TenantTurn::order));
             let Some(place) = first else { return };
             let Some(turn) = place.take() else { return };
             match wanted(turn.request) {
@@ -166,7 +168,7 @@ impl ClassQueue {
 
     /// The work of this class that would go before a newcomer: that of its tenant, and as much of the others' as their
     /// weights give them meanwhile, for which those that have less waiting are taken to have as much.
-    pub(super) fn before(&self, entry: &Entry) -> f64 {
+    pub(super) fn before(&self, entry: &QueueEntry) -> f64 {
         let share = self.shares.get(&entry.tenant);
         let own = share.map_or(Work::ZERO, |it| it.before(entry) + (it.at - self.clock));
         let present = share.is_some_and(|it| !it.is_idle());
@@ -190,8 +192,8 @@ impl ClassQueue {
         self.shares.len()
     }
 
-    /// The part of the places that it takes, for its tenant's weight: of requests or of tokens, whichever is more.
-    fn size(&self, entry: &Entry) -> u128 {
+    /// The part of the queued that it takes, for its tenant's weight: of requests or of tokens, whichever is more.
+    fn size(&self, entry: &QueueEntry) -> u128 {
         let request = WHOLE / u128::from(self.measure.0.max(1));
         let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.measure.1.max(1));
         per_weight(request.max(tokens), entry.weight)
@@ -218,7 +220,7 @@ impl ClassQueue {
     }
 
     /// Changes a tenant's share and files it where it belongs afterwards. The only way to change one that is filed.
-    fn change(&mut self, tenant: TenantId, change: impl FnOnce(&mut Share)) {
+    fn change(&mut self, tenant: TenantId, change: impl FnOnce(&mut TenantShare)) {
         let Some(share) = self.shares.get_mut(&tenant) else { return };
         self.debtors.remove(&(share.at, tenant));
         self.order.remove(&(share.at, tenant));
@@ -238,24 +240,24 @@ impl ClassQueue {
 }
 
 /// The place of one tenant in the order to come.
-struct Turn<'a> {
+struct TenantTurn<'a> {
     at: Work,
     tenant: TenantId,
     request: RequestId,
     cost: Work,
-    rest: Iter<'a, Key, Work>,
+    rest: Iter<'a, EntryOrder, Work>,
 }
 
-impl<'a> Turn<'a> {
-    fn first(at: Work, tenant: TenantId, share: &'a Share) -> Option<Turn<'a>> {
+impl<'a> TenantTurn<'a> {
+    fn first(at: Work, tenant: TenantId, share: &'a TenantShare) -> Option<TenantTurn<'a>> {
         let mut rest = share.entries();
         let (key, &cost) = rest.next()?;
-        Some(Turn { at, tenant, request: key.request, cost, rest })
+        Some(TenantTurn { at, tenant, request: key.request, cost, rest })
     }
 
-    fn next(mut self) -> Option<Turn<'a>> {
+    fn next(mut self) -> Option<TenantTurn<'a>> {
         let (key, &cost) = self.rest.next()?;
-        Some(Turn { at: self.at + self.cost, request: key.request, cost, ..self })
+        Some(TenantTurn { at: self.at + self.cost, request: key.request, cost, ..self })
     }
 
     fn order(&self) -> (Work, TenantId) {

@@ -1,4 +1,4 @@
-//! The rules of the line one by one; `laws.rs` has what holds whatever comes.
+//! The rules of the queue one by one; `laws.rs` has what holds whatever comes.
 
 mod laws;
 mod oracle;
@@ -14,7 +14,7 @@ fn classes(count: usize, requests_max: u32, tokens_max: u64) -> Vec<Class> {
     vec![class; count]
 }
 
-fn line() -> WaitQueue {
+fn queue() -> WaitQueue {
     WaitQueue::new(&classes(3, 1_000, 1_000_000), AGING)
 }
 
@@ -23,8 +23,8 @@ fn at(seconds: u64) -> Instant {
 }
 
 /// Of class 1 and tenant 1, a hundred tokens, came at its number in milliseconds.
-fn entry(request: u64) -> Entry {
-    Entry {
+fn entry(request: u64) -> QueueEntry {
+    QueueEntry {
         request: RequestId(request),
         class: ClassId(1),
         tenant: TenantId(1),
@@ -36,50 +36,50 @@ fn entry(request: u64) -> Entry {
     }
 }
 
-fn of(tenant: u64, request: u64) -> Entry {
-    Entry { tenant: TenantId(tenant), ..entry(request) }
+fn of(tenant: u64, request: u64) -> QueueEntry {
+    QueueEntry { tenant: TenantId(tenant), ..entry(request) }
 }
 
-fn in_class(class: u8, request: u64) -> Entry {
-    Entry { class: ClassId(class), ..entry(request) }
+fn in_class(class: u8, request: u64) -> QueueEntry {
+    QueueEntry { class: ClassId(class), ..entry(request) }
 }
 
-fn next(line: &WaitQueue, now: Instant) -> Vec<u64> {
+fn next(queue: &WaitQueue, now: Instant) -> Vec<u64> {
     let mut found = Vec::new();
-    line.next(now, ClassMask::ALL, &mut found);
+    queue.next(now, ClassMask::ALL, &mut found);
     found.iter().map(|it| it.0).collect()
 }
 
 /// Lets the first go, if somebody is there.
-fn step(line: &mut WaitQueue, now: Instant) -> Option<Entry> {
-    let first = *next(line, now).first()?;
-    line.go(now, RequestId(first), &[])
+fn step(queue: &mut WaitQueue, now: Instant) -> Option<QueueEntry> {
+    let first = *next(queue, now).first()?;
+    queue.dequeue(now, RequestId(first), &[])
 }
 
 #[track_caller]
-fn join(line: &mut WaitQueue, entries: impl IntoIterator<Item = Entry>) {
+fn enqueue(queue: &mut WaitQueue, entries: impl IntoIterator<Item = QueueEntry>) {
     for entry in entries {
-        assert_eq!(line.join(entry), Ok(None), "{entry:?}");
+        assert_eq!(queue.enqueue(entry), Ok(None), "{entry:?}");
     }
 }
 
 /// Lets everybody go in order.
 #[track_caller]
-fn check(entries: &[Entry], expected: &[u64]) {
-    let mut line = line();
-    join(&mut line, entries.iter().copied());
+fn check(entries: &[QueueEntry], expected: &[u64]) {
+    let mut queue = queue();
+    enqueue(&mut queue, entries.iter().copied());
     let gone: Vec<u64> =
-        std::iter::from_fn(|| step(&mut line, Instant::ZERO)).map(|it| it.request.0).collect();
+        std::iter::from_fn(|| step(&mut queue, Instant::ZERO)).map(|it| it.request.0).collect();
     assert_eq!(gone, expected, "{entries:?}");
-    assert_empty(&line);
+    assert_empty(&queue);
 }
 
 #[track_caller]
-fn assert_empty(line: &WaitQueue) {
-    assert!(line.is_empty() && line.tenants() == 0 && line.earliest().is_none(), "{line:?}");
+fn assert_empty(queue: &WaitQueue) {
+    assert!(queue.is_empty() && queue.tenants() == 0 && queue.earliest_deadline().is_none(), "{queue:?}");
     for class in 0..3 {
-        assert_eq!(line.waiting(ClassId(class)), Waiting::default());
-        assert_eq!(line.cost_ahead(ClassId(class)), 0.0);
+        assert_eq!(queue.waiting(ClassId(class)), Waiting::default());
+        assert_eq!(queue.cost_ahead(ClassId(class)), 0.0);
     }
 }
 
@@ -90,13 +90,13 @@ fn higher_classes_go_first() {
 
 #[test]
 fn within_a_tenant_the_earliest_deadline_goes_then_the_oldest() {
-    let until = |request, seconds| Entry { latest: Some(at(seconds)), ..entry(request) };
+    let until = |request, seconds| QueueEntry { latest: Some(at(seconds)), ..entry(request) };
     check(&[entry(1), until(2, 9), until(3, 5), entry(4), until(5, 9)], &[3, 2, 5, 1, 4]);
 }
 
 #[test]
 fn one_that_was_called_back_regains_its_place() {
-    check(&[entry(1), entry(2), Entry { since: Instant::ZERO, ..entry(9) }], &[9, 1, 2]);
+    check(&[entry(1), entry(2), QueueEntry { since: Instant::ZERO, ..entry(9) }], &[9, 1, 2]);
 }
 
 #[test]
@@ -106,78 +106,78 @@ fn equal_tenants_take_turns_however_many_each_sends() {
 
 #[test]
 fn cheap_requests_get_more_turns_than_dear_ones() {
-    let cheap = |request| Entry { cost: 25.0, ..of(2, request) };
+    let cheap = |request| QueueEntry { cost: 25.0, ..of(2, request) };
     check(&[of(1, 1), of(1, 2), cheap(3), cheap(4), cheap(5), cheap(6), cheap(7)], &[1, 3, 4, 5, 6, 2, 7]);
 }
 
 #[test]
 fn requests_that_cost_nothing_get_no_more_turns_than_a_token_each() {
-    let free = |request| Entry { cost: 0.0, ..of(1, request) };
-    let other = Entry { cost: 1.0, ..of(2, 4) };
+    let free = |request| QueueEntry { cost: 0.0, ..of(1, request) };
+    let other = QueueEntry { cost: 1.0, ..of(2, 4) };
     check(&[free(1), free(2), free(3), other], &[1, 4, 2, 3]);
 }
 
 #[test]
 fn what_is_got_in_one_class_counts_in_the_others_where_one_waits() {
     // Tenant 1 has had its turn in the first class when the second class comes to go.
-    let first = Entry { tenant: TenantId(1), ..in_class(0, 1) };
+    let first = QueueEntry { tenant: TenantId(1), ..in_class(0, 1) };
     check(&[first, of(1, 2), of(2, 3), of(2, 4)], &[1, 3, 2, 4]);
 }
 
 #[test]
 fn a_newcomer_does_not_stand_behind_the_backlog_of_one_that_waits_below_a_busy_class() {
-    let mut line = line();
-    join(&mut line, (1..=50).map(|it| of(1, it)));
+    let mut queue = queue();
+    enqueue(&mut queue, (1..=50).map(|it| of(1, it)));
     for request in 100..200 {
-        join(&mut line, [Entry { tenant: TenantId(2), ..in_class(0, request) }]);
-        step(&mut line, Instant::ZERO);
+        enqueue(&mut queue, [QueueEntry { tenant: TenantId(2), ..in_class(0, request) }]);
+        step(&mut queue, Instant::ZERO);
     }
-    join(&mut line, [of(3, 300)]);
-    assert_eq!(next(&line, Instant::ZERO)[..2], [1, 300]);
+    enqueue(&mut queue, [of(3, 300)]);
+    assert_eq!(next(&queue, Instant::ZERO)[..2], [1, 300]);
 }
 
 #[test]
 fn a_tenant_that_owes_is_remembered_until_the_class_has_caught_up() {
-    let mut line = line();
-    join(&mut line, [Entry { cost: 250.0, ..of(1, 1) }, of(2, 2), of(2, 3), of(2, 4), of(2, 5)]);
-    assert_eq!(step(&mut line, Instant::ZERO).unwrap().request.0, 1);
-    assert_eq!(line.tenants(), 2);
-    join(&mut line, [of(1, 9)]);
-    assert_eq!(next(&line, Instant::ZERO), [2, 3, 4, 9, 5]);
-    line.leave(RequestId(9));
+    let mut queue = queue();
+    enqueue(&mut queue, [QueueEntry { cost: 250.0, ..of(1, 1) }, of(2, 2), of(2, 3), of(2, 4), of(2, 5)]);
+    assert_eq!(step(&mut queue, Instant::ZERO).unwrap().request.0, 1);
+    assert_eq!(queue.tenants(), 2);
+    enqueue(&mut queue, [of(1, 9)]);
+    assert_eq!(next(&queue, Instant::ZERO), [2, 3, 4, 9, 5]);
+    queue.cancel(RequestId(9));
     for _ in 0..3 {
-        step(&mut line, Instant::ZERO);
+        step(&mut queue, Instant::ZERO);
     }
     // At 300 the class has passed it.
-    step(&mut line, Instant::ZERO);
-    assert_empty(&line);
+    step(&mut queue, Instant::ZERO);
+    assert_empty(&queue);
 }
 
 #[test]
 fn corrections_change_whose_turn_it_is() {
-    let mut line = line();
-    join(&mut line, [of(1, 1), of(1, 2), of(2, 3), of(2, 4)]);
-    step(&mut line, Instant::ZERO);
-    assert_eq!(next(&line, Instant::ZERO), [3, 2, 4]);
+    let mut queue = queue();
+    enqueue(&mut queue, [of(1, 1), of(1, 2), of(2, 3), of(2, 4)]);
+    step(&mut queue, Instant::ZERO);
+    assert_eq!(next(&queue, Instant::ZERO), [3, 2, 4]);
     // It cost nothing after all; but what was never charged is not given back.
-    line.correct(TenantId(1), 1.0, -100.0);
-    line.correct(TenantId(1), 1.0, -1e9);
-    assert_eq!(next(&line, Instant::ZERO), [2, 3, 4]);
-    line.correct(TenantId(1), 1.0, 150.0);
-    assert_eq!(next(&line, Instant::ZERO), [3, 4, 2]);
-    line.correct(TenantId(77), 1.0, 150.0);
-    line.correct(TenantId(1), 1.0, f64::NAN);
-    assert_eq!(next(&line, Instant::ZERO), [3, 4, 2]);
+    queue.correct(TenantId(1), 1.0, -100.0);
+    queue.correct(TenantId(1), 1.0, -1e9);
+    assert_eq!(next(&queue, Instant::ZERO), [2, 3, 4]);
+    queue.correct(TenantId(1), 1.0, 150.0);
+    assert_eq!(next(&queue, Instant::ZERO), [3, 4, 2]);
+    queue.correct(TenantId(77), 1.0, 150.0);
+    queue.correct(TenantId(1), 1.0, f64::NAN);
+    assert_eq!(next(&queue, Instant::ZERO), [3, 4, 2]);
 }
 
 #[test]
 fn closed_classes_are_not_shown() {
-    let mut line = line();
-    join(&mut line, [in_class(0, 1), in_class(1, 2), in_class(2, 3)]);
+    let mut queue = queue();
+    enqueue(&mut queue, [in_class(0, 1), in_class(1, 2), in_class(2, 3)]);
     let mut found = vec![RequestId(99)];
-    line.next(Instant::ZERO, ClassMask::NONE.with(ClassId(0)).with(ClassId(2)), &mut found);
+    queue.next(Instant::ZERO, ClassMask::NONE.with(ClassId(0)).with(ClassId(2)), &mut found);
     assert_eq!(found, [RequestId(1), RequestId(3)]);
-    line.next(Instant::ZERO, ClassMask::NONE, &mut found);
+    queue.next(Instant::ZERO, ClassMask::NONE, &mut found);
     assert_eq!(found, []);
 }
 
@@ -185,170 +185,170 @@ fn closed_classes_are_not_shown() {
 fn no_class_that_cannot_be_is_in_a_set() {
     assert!(ClassMask::ALL.has(ClassId(7)) && !ClassMask::ALL.has(ClassId(8)));
     assert_eq!(ClassMask::NONE.with(ClassId(200)), ClassMask::NONE);
-    assert_eq!(line().join(in_class(3, 1)), Err(Full { class: ClassId(3) }));
-    assert_eq!(line().waiting(ClassId(3)), Waiting::default());
+    assert_eq!(queue().enqueue(in_class(3, 1)), Err(ClassFull { class: ClassId(3) }));
+    assert_eq!(queue().waiting(ClassId(3)), Waiting::default());
 }
 
 #[test]
 fn no_more_are_shown_than_are_looked_at() {
-    let mut line = line();
-    join(&mut line, (0..20).map(|it| of(it % 3, it)));
-    assert_eq!(next(&line, Instant::ZERO), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let mut queue = queue();
+    enqueue(&mut queue, (0..20).map(|it| of(it % 3, it)));
+    assert_eq!(next(&queue, Instant::ZERO), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
 fn one_that_was_overtaken_too_often_ends_the_list() {
-    let mut line = line();
-    join(&mut line, (0..100).map(entry));
+    let mut queue = queue();
+    enqueue(&mut queue, (0..100).map(entry));
     // The second does not fit: all others pass it.
-    step(&mut line, Instant::ZERO);
+    step(&mut queue, Instant::ZERO);
     for other in 2..2 + u64::from(OVERTAKEN_MAX) {
-        let shown = next(&line, Instant::ZERO);
+        let shown = next(&queue, Instant::ZERO);
         assert_eq!(shown[..2], [1, other]);
-        line.go(Instant::ZERO, RequestId(other), &[RequestId(1)]);
+        queue.dequeue(Instant::ZERO, RequestId(other), &[RequestId(1)]);
     }
-    assert_eq!(next(&line, Instant::ZERO), [1]);
-    line.go(Instant::ZERO, RequestId(1), &[]);
-    assert_eq!(next(&line, Instant::ZERO).len(), LOOK);
+    assert_eq!(next(&queue, Instant::ZERO), [1]);
+    queue.dequeue(Instant::ZERO, RequestId(1), &[]);
+    assert_eq!(next(&queue, Instant::ZERO).len(), LOOK);
 }
 
 #[test]
 fn those_before_a_barrier_still_go() {
-    let mut line = line();
-    join(&mut line, [in_class(2, 1), in_class(2, 2)]);
+    let mut queue = queue();
+    enqueue(&mut queue, [in_class(2, 1), in_class(2, 2)]);
     for request in 100..100 + u64::from(OVERTAKEN_MAX) {
-        join(&mut line, [in_class(2, request)]);
-        line.go(Instant::ZERO, RequestId(request), &[RequestId(1)]);
+        enqueue(&mut queue, [in_class(2, request)]);
+        queue.dequeue(Instant::ZERO, RequestId(request), &[RequestId(1)]);
     }
-    join(&mut line, [in_class(0, 500)]);
-    assert_eq!(next(&line, Instant::ZERO), [500, 1]);
+    enqueue(&mut queue, [in_class(0, 500)]);
+    assert_eq!(next(&queue, Instant::ZERO), [500, 1]);
 }
 
 #[test]
 fn the_aged_go_first_once_ten_times_their_cost_has_gone_before_them() {
-    let mut line = line();
-    join(&mut line, [in_class(2, 1)]);
-    join(&mut line, (100..150).map(|it| in_class(0, it)));
-    let gone = |line: &mut WaitQueue, now| step(line, now).unwrap().request.0;
+    let mut queue = queue();
+    enqueue(&mut queue, [in_class(2, 1)]);
+    enqueue(&mut queue, (100..150).map(|it| in_class(0, it)));
+    let gone = |queue: &mut WaitQueue, now| step(queue, now).unwrap().request.0;
     // Not aged yet: nothing is earned.
     for request in 100..120 {
-        assert_eq!(gone(&mut line, at(9)), request);
+        assert_eq!(gone(&mut queue, at(9)), request);
     }
     for request in 120..130 {
-        assert_eq!(gone(&mut line, at(11)), request);
+        assert_eq!(gone(&mut queue, at(11)), request);
     }
-    assert_eq!(next(&line, at(11))[..2], [1, 130]);
-    assert_eq!(gone(&mut line, at(11)), 1);
-    assert_eq!(gone(&mut line, at(11)), 130);
+    assert_eq!(next(&queue, at(11))[..2], [1, 130]);
+    assert_eq!(gone(&mut queue, at(11)), 1);
+    assert_eq!(gone(&mut queue, at(11)), 130);
 }
 
 #[test]
 fn overtaking_a_higher_class_that_does_not_fit_costs_no_credit() {
-    let mut line = line();
-    join(&mut line, [in_class(2, 1), in_class(2, 2)]);
-    join(&mut line, (100..150).map(|it| in_class(0, it)));
+    let mut queue = queue();
+    enqueue(&mut queue, [in_class(2, 1), in_class(2, 2)]);
+    enqueue(&mut queue, (100..150).map(|it| in_class(0, it)));
     for _ in 0..10 {
-        step(&mut line, at(11));
+        step(&mut queue, at(11));
     }
     // The first has aged and earned its turn, but does not fit, and neither does the first of the higher class.
-    line.go(at(11), RequestId(2), &[RequestId(1), RequestId(110)]);
-    assert_eq!(next(&line, at(11))[..2], [1, 110]);
+    queue.dequeue(at(11), RequestId(2), &[RequestId(1), RequestId(110)]);
+    assert_eq!(next(&queue, at(11))[..2], [1, 110]);
 }
 
 #[test]
 fn those_whose_latest_moment_has_passed_leave() {
-    let mut line = line();
-    let until = |request, seconds| Entry { latest: Some(at(seconds)), ..entry(request) };
-    join(&mut line, [until(1, 7), until(2, 5), entry(3), until(4, 6)]);
-    assert_eq!(line.earliest(), Some(at(5)));
+    let mut queue = queue();
+    let until = |request, seconds| QueueEntry { latest: Some(at(seconds)), ..entry(request) };
+    enqueue(&mut queue, [until(1, 7), until(2, 5), entry(3), until(4, 6)]);
+    assert_eq!(queue.earliest_deadline(), Some(at(5)));
     let mut late = Vec::new();
-    line.expire(at(6), usize::MAX, &mut late);
+    queue.expire(at(6), usize::MAX, &mut late);
     assert_eq!(late.iter().map(|it| it.request.0).collect::<Vec<_>>(), [2]);
-    line.expire(at(6) + SECOND, usize::MAX, &mut late);
+    queue.expire(at(6) + SECOND, usize::MAX, &mut late);
     assert_eq!(late.iter().map(|it| it.request.0).collect::<Vec<_>>(), [2, 4]);
-    assert_eq!((line.earliest(), line.len()), (Some(at(7)), 2));
+    assert_eq!((queue.earliest_deadline(), queue.len()), (Some(at(7)), 2));
 }
 
 #[test]
 fn what_waits_is_counted_by_class() {
-    let mut line = line();
-    join(&mut line, [in_class(0, 1), in_class(1, 2), in_class(1, 3), in_class(2, 4)]);
-    assert_eq!(line.waiting(ClassId(1)), Waiting { requests: 2, tokens: 200, cost: 200.0 });
-    assert_eq!([0, 1, 2].map(|it| line.cost_ahead(ClassId(it))), [100.0, 300.0, 400.0]);
+    let mut queue = queue();
+    enqueue(&mut queue, [in_class(0, 1), in_class(1, 2), in_class(1, 3), in_class(2, 4)]);
+    assert_eq!(queue.waiting(ClassId(1)), Waiting { requests: 2, tokens: 200, cost: 200.0 });
+    assert_eq!([0, 1, 2].map(|it| queue.cost_ahead(ClassId(it))), [100.0, 300.0, 400.0]);
 }
 
 /// A class with room for four requests and 1,000 tokens.
-fn small(entries: impl IntoIterator<Item = Entry>) -> WaitQueue {
-    let mut line = WaitQueue::new(&classes(3, 4, 1_000), AGING);
-    join(&mut line, entries);
-    line
+fn small(entries: impl IntoIterator<Item = QueueEntry>) -> WaitQueue {
+    let mut queue = WaitQueue::new(&classes(3, 4, 1_000), AGING);
+    enqueue(&mut queue, entries);
+    queue
 }
 
-fn left(line: &mut WaitQueue, entry: Entry) -> Result<Option<u64>, Full> {
-    line.join(entry).map(|it| it.map(|it| it.request.0))
+fn left(queue: &mut WaitQueue, entry: QueueEntry) -> Result<Option<u64>, ClassFull> {
+    queue.enqueue(entry).map(|it| it.map(|it| it.request.0))
 }
 
-const FULL: Result<Option<u64>, Full> = Err(Full { class: ClassId(1) });
+const FULL: Result<Option<u64>, ClassFull> = Err(ClassFull { class: ClassId(1) });
 
 #[test]
 fn the_tenant_that_holds_most_makes_room_for_others_but_not_for_itself() {
-    let mut line = small((1..=4).map(|it| of(1, it)));
-    assert_eq!(left(&mut line, of(1, 5)), FULL);
-    assert_eq!(left(&mut line, of(2, 6)), Ok(Some(4)));
+    let mut queue = small((1..=4).map(|it| of(1, it)));
+    assert_eq!(left(&mut queue, of(1, 5)), FULL);
+    assert_eq!(left(&mut queue, of(2, 6)), Ok(Some(4)));
     // Three and one: the next would make it two and two. After that nobody gains by pushing.
-    assert_eq!(left(&mut line, of(2, 7)), Ok(Some(3)));
-    assert_eq!(left(&mut line, of(2, 8)), FULL);
-    assert_eq!(left(&mut line, of(1, 9)), FULL);
-    assert_eq!(left(&mut line, of(3, 10)), Ok(Some(7)));
-    assert_eq!(line.len(), 4);
+    assert_eq!(left(&mut queue, of(2, 7)), Ok(Some(3)));
+    assert_eq!(left(&mut queue, of(2, 8)), FULL);
+    assert_eq!(left(&mut queue, of(1, 9)), FULL);
+    assert_eq!(left(&mut queue, of(3, 10)), Ok(Some(7)));
+    assert_eq!(queue.len(), 4);
 }
 
 #[test]
 fn places_are_shared_by_weight() {
-    let heavy = |request| Entry { weight: 3.0, ..of(2, request) };
-    let mut line = small((1..=4).map(|it| of(1, it)));
-    assert_eq!([6, 7, 8].map(|it| left(&mut line, heavy(it))), [Ok(Some(4)), Ok(Some(3)), Ok(Some(2))]);
-    assert_eq!(left(&mut line, heavy(9)), FULL);
+    let heavy = |request| QueueEntry { weight: 3.0, ..of(2, request) };
+    let mut queue = small((1..=4).map(|it| of(1, it)));
+    assert_eq!([6, 7, 8].map(|it| left(&mut queue, heavy(it))), [Ok(Some(4)), Ok(Some(3)), Ok(Some(2))]);
+    assert_eq!(left(&mut queue, heavy(9)), FULL);
 }
 
 #[test]
 fn one_leaves_at_most_and_only_if_that_is_room_enough() {
     // Three of 300 tokens: for 350 more, one that leaves is enough; for 500 it is not.
-    let big = |tenant, request, tokens| Entry { tokens, ..of(tenant, request) };
-    let mut line = small((1..=3).map(|it| big(1, it, 300)));
-    assert_eq!(left(&mut line, big(2, 4, 500)), FULL);
-    assert_eq!(line.len(), 3);
-    assert_eq!(left(&mut line, big(2, 5, 350)), Ok(Some(3)));
-    assert_eq!(left(&mut line, big(3, 6, 1_001)), FULL);
+    let big = |tenant, request, tokens| QueueEntry { tokens, ..of(tenant, request) };
+    let mut queue = small((1..=3).map(|it| big(1, it, 300)));
+    assert_eq!(left(&mut queue, big(2, 4, 500)), FULL);
+    assert_eq!(queue.len(), 3);
+    assert_eq!(left(&mut queue, big(2, 5, 350)), Ok(Some(3)));
+    assert_eq!(left(&mut queue, big(3, 6, 1_001)), FULL);
 }
 
 #[test]
 fn a_flood_of_cheap_requests_shuts_no_dear_one_out() {
-    // By cost the flood holds less than the newcomer would; of the places it holds all.
-    let mut line = small((1..=4).map(|it| Entry { cost: 0.0, ..of(1, it) }));
-    assert_eq!(left(&mut line, Entry { cost: 1e6, ..of(2, 5) }), Ok(Some(4)));
+    // By cost the flood holds less than the newcomer would; of the queued it holds all.
+    let mut queue = small((1..=4).map(|it| QueueEntry { cost: 0.0, ..of(1, it) }));
+    assert_eq!(left(&mut queue, QueueEntry { cost: 1e6, ..of(2, 5) }), Ok(Some(4)));
 }
 
 #[test]
 fn other_classes_make_no_room() {
-    let mut line = small((1..=4).map(|it| Entry { tenant: TenantId(1), ..in_class(2, it) }));
-    join(&mut line, (5..=8).map(|it| of(it, it)));
-    assert_eq!(left(&mut line, of(9, 9)), FULL);
+    let mut queue = small((1..=4).map(|it| QueueEntry { tenant: TenantId(1), ..in_class(2, it) }));
+    enqueue(&mut queue, (5..=8).map(|it| of(it, it)));
+    assert_eq!(left(&mut queue, of(9, 9)), FULL);
 }
 
 #[test]
 fn what_goes_before_a_newcomer_is_its_tenants_own_and_what_others_get_meanwhile() {
-    let mut line = line();
+    let mut queue = queue();
     let big = |request| of(1, request);
-    join(&mut line, (1..=50).map(big));
-    let newcomer = |tenant, latest: Option<u64>| Entry {
+    enqueue(&mut queue, (1..=50).map(big));
+    let newcomer = |tenant, latest: Option<u64>| QueueEntry {
         tenant: TenantId(tenant),
         latest: latest.map(Instant::from_millis),
         ..entry(99)
     };
-    assert_eq!(line.cost_before(&newcomer(1, None)), 5_000.0);
-    assert_eq!(line.cost_before(&newcomer(1, Some(1))), 0.0, "a deadline goes before those who have none");
-    assert_eq!(line.cost_before(&newcomer(2, None)), 0.0, "another tenant goes at once");
-    join(&mut line, [Entry { cost: 30.0, ..of(2, 60) }]);
-    assert_eq!(line.cost_before(&newcomer(2, None)), 60.0);
+    assert_eq!(queue.cost_before(&newcomer(1, None)), 5_000.0);
+    assert_eq!(queue.cost_before(&newcomer(1, Some(1))), 0.0, "a deadline goes before those who have none");
+    assert_eq!(queue.cost_before(&newcomer(2, None)), 0.0, "another tenant goes at once");
+    enqueue(&mut queue, [QueueEntry { cost: 30.0, ..of(2, 60) }]);
+    assert_eq!(queue.cost_before(&newcomer(2, None)), 60.0);
 }

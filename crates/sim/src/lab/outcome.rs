@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{Instant, WorkerId};
 
-use maitre_queue::Limits;
+use maitre_queue::WorkerLimits;
 
 use super::sync::Talk;
 use crate::report::{How, Lost, Row, Seen, Targets};
@@ -31,7 +31,7 @@ pub struct Worked {
     pub evictions: u64,
     pub preemptions: u64,
     /// What the first router would let it have at the end.
-    pub limits: Option<Limits>,
+    pub limits: Option<WorkerLimits>,
 }
 
 /// Requests at each worker, running and waiting, at one moment.
@@ -110,7 +110,7 @@ impl Outcome {
         (self.talk.frames > 0).then_some((each * 10.0).round() / 10.0)
     }
 
-    fn mean_limit(&self, of: fn(&Limits) -> f64) -> Option<f64> {
+    fn mean_limit(&self, of: fn(&WorkerLimits) -> f64) -> Option<f64> {
         let limits: Vec<f64> = self.workers.iter().filter_map(|it| it.limits.as_ref().map(of)).collect();
         (!limits.is_empty()).then(|| (limits.iter().sum::<f64>() / limits.len() as f64).round())
     }

@@ -6,7 +6,7 @@
 use super::*;
 use crate::peers::{Assessment, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
-use maitre_fleet::rates::Fit;
+use maitre_fleet::rates::LinearFit;
 use maitre_fleet::worker::key;
 use maitre_index::PrefixHash;
 
@@ -177,7 +177,7 @@ fn updates_about_unknown_workers_are_ignored_and_bounded() {
     let mut harness = Harness::with(1, sharing(Name::StickySession));
     let before = format!("{:?}", harness.brain.fleet());
     let text = prompt(1, 10);
-    for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
+    for number in 100..100 + 2 * maitre_fleet::fleet::ABSENT_WORKERS_MAX as u32 {
         let worker = key_of(number);
         harness.receive(PeerUpdate::Promised { worker, work: load(1, 1) });
         harness.receive(PeerUpdate::Pinned { model: u64::from(number), session: 1, worker });
@@ -194,7 +194,7 @@ fn updates_about_unknown_workers_are_ignored_and_bounded() {
         more: Spent { requests: 5, tokens: 5 },
     });
     assert_eq!(harness.brain.parts.placer.early_pins.len(), 4_096);
-    for number in 100..100 + 2 * maitre_fleet::fleet::STRANGERS_MAX as u32 {
+    for number in 100..100 + 2 * maitre_fleet::fleet::ABSENT_WORKERS_MAX as u32 {
         harness.receive(PeerUpdate::Promised { worker: key_of(number), work: PromisedWork::default() });
     }
     assert_eq!(format!("{:?}", harness.brain.fleet()), before, "nothing is left of it");
@@ -219,7 +219,7 @@ fn a_recovering_worker_is_tried_by_one_router_at_a_time() {
 
 #[test]
 fn the_limit_counts_all_routers_and_capacity_they_free_is_used() {
-    let queue = maitre_queue::Settings { sequences_max: 2, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { sequences_max: 2, ..maitre_queue::QueueSettings::default() };
     let mut harness = Harness::with_queue(
         1,
         BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() },
@@ -237,7 +237,7 @@ fn the_limit_counts_all_routers_and_capacity_they_free_is_used() {
 #[test]
 fn a_router_that_joins_late_gets_its_share_within_the_caps() {
     let settings = |sequences_max| {
-        let queue = maitre_queue::Settings { sequences_max, ..maitre_queue::Settings::default() };
+        let queue = maitre_queue::QueueSettings { sequences_max, ..maitre_queue::QueueSettings::default() };
         BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() }
     };
     // How many of our requests are placed at a worker that others have filled to its limit, by routers and caps.
@@ -361,7 +361,7 @@ fn a_peers_doubt_asks_for_a_probe_and_no_more() {
         harness.now = harness.now + Duration::from_millis(millis);
         let expected = if probes { vec![Effect::Probe { worker }] } else { Vec::new() };
         assert_eq!(harness.receive(update(verdict)), expected, "{verdict:?} after {millis}");
-        assert_eq!(harness.brain.fleet().worker(worker).unwrap().health.state(), State::Ready);
+        assert_eq!(harness.brain.fleet().worker(worker).unwrap().health.state(), HealthState::Ready);
     }
     // An ejected worker is not probed again for it.
     harness.now = harness.now + Duration::from_secs(5);
@@ -372,8 +372,8 @@ fn a_peers_doubt_asks_for_a_probe_and_no_more() {
 #[test]
 fn a_new_router_prices_by_the_rates_of_others() {
     let mut harness = Harness::with(2, BrainSettings::default());
-    let slow = (Fit { base: 0.1, slope: 500e-6 }, Fit { base: 0.03, slope: 1e-3 });
-    let fast = (Fit { base: 0.02, slope: 30e-6 }, Fit { base: 0.01, slope: 1e-4 });
+    let slow = (LinearFit { base: 0.1, slope: 500e-6 }, LinearFit { base: 0.03, slope: 1e-3 });
+    let fast = (LinearFit { base: 0.02, slope: 30e-6 }, LinearFit { base: 0.01, slope: 1e-4 });
     for (worker, rates) in [(0, slow), (1, fast), (0, slow), (1, fast)] {
         let assessment = Assessment { verdict: Verdict::Healthy, rates: Some(rates) };
         harness.receive(PeerUpdate::Assessed { worker: key_of(worker), assessment });

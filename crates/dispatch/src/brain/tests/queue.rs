@@ -2,7 +2,7 @@
 
 use super::*;
 use maitre_queue::settings::{Class, Tenant, Terms};
-use maitre_queue::{Settings as Queue, wait_queue::OVERTAKEN_MAX};
+use maitre_queue::{QueueSettings as Queue, wait_queue::OVERTAKEN_MAX};
 
 mod deadline;
 mod explain;

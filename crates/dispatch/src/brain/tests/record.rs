@@ -111,7 +111,7 @@ fn a_record_of_many_workers_has_the_cheapest_and_the_chosen_one() {
 
 #[test]
 fn workers_without_room_are_recorded_as_such() {
-    let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(2, settings);
     harness.on(Event::Arrived(arrival(1, Some("llama"))));
@@ -140,7 +140,7 @@ fn nothing_is_recorded_when_recording_is_off() {
 
 #[test]
 fn explain_places_nothing() {
-    let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let settings = BrainSettings {
         strategy: Name::RoundRobin,
         shadows: vec![Name::LeastDelay],

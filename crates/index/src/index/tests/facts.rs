@@ -2,23 +2,25 @@
 
 use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens};
 use crate::prefix::PrefixHash;
-use crate::{Applied, BUDGET_MIN, Chain, GRAIN, Holding, Holdings, Index, Planted, Settings, Source};
+use crate::{
+    Applied, BUDGET_MIN, CacheSource, Chain, GRAIN, Holding, Holdings, Index, IndexSettings, PredictedBlocks,
+};
 use maitre_base::{Instant, Rng, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
 
 const W: WorkerId = WorkerId(0);
 
 /// One worker, and prompts as rows of letters, one a block.
-struct Stage {
+struct Fixture {
     index: Index,
     now: Instant,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl Fixture {
+    fn new() -> Fixture {
         let mut index = index();
         index.join(W);
-        Stage { index, now: Instant::from_millis(1) }
+        Fixture { index, now: Instant::from_millis(1) }
     }
 
     fn store_in(&mut self, prompt: &str, from: usize, tier: Tier) -> Applied {
@@ -38,7 +40,7 @@ impl Stage {
         self.remove_in(prompt, Tier::Gpu)
     }
 
-    fn predict(&mut self, prompt: &str) -> Planted {
+    fn predict(&mut self, prompt: &str) -> PredictedBlocks {
         self.index.predict(self.now, W, chain(&chain_of(prompt.as_bytes())))
     }
 
@@ -76,7 +78,7 @@ fn look_up(index: &mut Index, worker: WorkerId, prompt: &[u8]) -> Holding {
 
 #[test]
 fn a_peek_finds_the_same_and_leaves_nothing_behind() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("abcdef", 0);
     let before = format!("{:?}", stage.index);
     let mut out = Holdings::new();
@@ -88,7 +90,7 @@ fn a_peek_finds_the_same_and_leaves_nothing_behind() {
 
 #[test]
 fn a_hole_ends_the_prefix_until_it_is_filled() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("abcdef", 0);
     stage.remove("abcd");
     stage.check("abcdef", 3, 0);
@@ -100,7 +102,7 @@ fn a_hole_ends_the_prefix_until_it_is_filled() {
 
 #[test]
 fn two_copies_need_two_removals() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("ab", 0);
     stage.store("ab", 0);
     stage.remove("ab");
@@ -112,7 +114,7 @@ fn two_copies_need_two_removals() {
 
 #[test]
 fn more_copies_than_we_count_do_no_harm() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     for _ in 0..300 {
         stage.store("a", 0);
     }
@@ -126,7 +128,7 @@ fn more_copies_than_we_count_do_no_harm() {
 
 #[test]
 fn an_unknown_parent_is_waited_for() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("x", 0);
     assert_eq!(stage.store("abcd", 2), Applied { parked: 2, ..Applied::default() });
     stage.check("cd", 0, 0);
@@ -137,7 +139,7 @@ fn an_unknown_parent_is_waited_for() {
 
 #[test]
 fn what_waits_is_bounded() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     for number in 0..2_000u32 {
         let prompt: Vec<u8> = [number.to_le_bytes().as_slice(), b"x"].concat();
         store(&mut stage.index, W, &prompt, 4, Tier::Gpu);
@@ -148,7 +150,7 @@ fn what_waits_is_bounded() {
 
 #[test]
 fn tiers_are_kept_apart() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("abcd", 0);
     stage.store_in("abc", 0, Tier::Cpu);
     stage.store_in("abc", 0, Tier::Disk);
@@ -165,7 +167,7 @@ fn tiers_are_kept_apart() {
 
 #[test]
 fn placeholders_say_where_known_blocks_are() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("ab", 0);
     let names = [name_of(b"ab", 0), name_of(b"zz", 0)];
     let placeholder = StoredBlocks {
@@ -186,7 +188,7 @@ fn placeholders_say_where_known_blocks_are() {
 
 #[test]
 fn blocks_without_all_their_tokens_are_ignored() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     let names = [name_of(b"a", 0), name_of(b"ab", 0)];
     let tokens = &tokens(b"ab")[..20];
     let block_tokens = BLOCK_TOKENS;
@@ -206,7 +208,7 @@ fn blocks_without_all_their_tokens_are_ignored() {
 
 #[test]
 fn extras_are_in_the_hash_from_their_block_on() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     let names = [1, 2, 3];
     let tokens = tokens(b"abc");
     let stored = StoredBlocks {
@@ -231,7 +233,7 @@ fn extras_are_in_the_hash_from_their_block_on() {
 
 #[test]
 fn another_block_size_is_another_cache() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.store("abcd", 0);
     assert_eq!(stage.index.block_tokens(W), Some(16));
     let tokens = tokens(b"abcd");
@@ -341,7 +343,7 @@ fn small_pages_are_grouped_however_they_come() {
 
 #[test]
 fn a_report_carries_a_prediction_on_and_overrules_it() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.predict("abcd");
     stage.store("abcd", 0);
     assert_eq!(stage.index.numbers(W).unwrap().predicted_blocks, 0);
@@ -351,12 +353,12 @@ fn a_report_carries_a_prediction_on_and_overrules_it() {
 
 #[test]
 fn fresh_reports_let_the_unconfirmed_fade() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.predict("abcd");
     let later = Instant::from_millis(3_001);
     stage.index.tick(later);
     stage.check("abcd", 4, 0);
-    stage.index.set_source(W, Source::Reported);
+    stage.index.set_source(W, CacheSource::Reported);
     stage.index.tick(Instant::from_millis(3_000));
     stage.check("abcd", 4, 0);
     stage.index.tick(later);
@@ -365,7 +367,7 @@ fn fresh_reports_let_the_unconfirmed_fade() {
 
 #[test]
 fn predictions_go_oldest_first_and_tails_before_heads() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.index.set_capacity(W, 6);
     stage.predict("abcd");
     stage.predict("xyz");
@@ -378,7 +380,7 @@ fn predictions_go_oldest_first_and_tails_before_heads() {
 
 #[test]
 fn a_failed_request_takes_back_what_nobody_else_used() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.predict("ab");
     let failed = stage.predict("abcdef");
     assert_eq!(failed.from, 2);
@@ -390,7 +392,7 @@ fn a_failed_request_takes_back_what_nobody_else_used() {
 #[test]
 fn a_miss_tells_what_else_was_evicted_and_of_whom_we_know_no_size_that_it_is_small() {
     let missed = |told: Option<u32>| {
-        let mut stage = Stage::new();
+        let mut stage = Fixture::new();
         if let Some(blocks) = told {
             stage.index.set_capacity(W, blocks);
         }
@@ -403,16 +405,16 @@ fn a_miss_tells_what_else_was_evicted_and_of_whom_we_know_no_size_that_it_is_sma
     assert_eq!(missed(Some(100)), (100, 100));
 }
 
-fn miss(stage: &mut Stage) {
+fn miss(stage: &mut Fixture) {
     stage.predict("old");
     stage.predict("abcdef");
     stage.predict("new");
     stage.prefilled("abcdef");
-    let planted = stage.predict("abcdefg");
+    let predicted_blocks = stage.predict("abcdefg");
     // One block less than believed is what flooring does; nothing follows.
-    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 5);
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 5);
     stage.check("old", 3, 0);
-    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 2);
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 2);
     stage.check("old", 0, 0);
     stage.check("new", 3, 0);
     stage.check("abcdefg", 7, 0);
@@ -420,12 +422,12 @@ fn miss(stage: &mut Stage) {
 
 #[test]
 fn a_miss_on_what_was_not_computed_yet_proves_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     stage.predict("old");
     stage.predict("abcdef");
-    let planted = stage.predict("abcdefg");
+    let predicted_blocks = stage.predict("abcdefg");
     stage.prefilled("abcdef");
-    stage.index.correct(W, chain(&chain_of(b"abcdefg")), planted, 0);
+    stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 0);
     stage.check("old", 3, 0);
 }
 
@@ -448,7 +450,7 @@ fn slots_are_used_again_and_numbers_are_not() {
 fn the_unknown_are_ignored() {
     let mut index = index();
     assert_eq!(store(&mut index, W, b"abc", 0, Tier::Gpu), Applied::default());
-    assert_eq!(index.predict(Instant::ZERO, W, chain(&chain_of(b"abc"))), Planted::NOTHING);
+    assert_eq!(index.predict(Instant::ZERO, W, chain(&chain_of(b"abc"))), PredictedBlocks::NOTHING);
     index.leave(W);
     index.clear(W);
     assert_eq!((index.blocks(), index.numbers(W), index.block_tokens(W)), (0, None, None));
@@ -456,7 +458,7 @@ fn the_unknown_are_ignored() {
 
 #[test]
 fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
-    let mut stage = Stage::new();
+    let mut stage = Fixture::new();
     let mut store = |tokens: &[u32], parent: Option<u64>| {
         let names = [7];
         let block_tokens = BLOCK_TOKENS;
@@ -487,7 +489,7 @@ fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
 #[test]
 fn the_budget_is_never_passed_and_the_recent_stays() {
     for budget_bytes in [BUDGET_MIN, 1 << 20, 3 << 20] {
-        let mut index = Index::new(Settings { budget_bytes, seed: 1 });
+        let mut index = Index::new(IndexSettings { budget_bytes, seed: 1 });
         let mut rng = Rng::new(budget_bytes as u64);
         (0..4).for_each(|it| index.join(WorkerId(it)));
         let (mut recent, mut hits) = (0, 0);

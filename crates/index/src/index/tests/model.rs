@@ -3,7 +3,7 @@
 use super::{BLOCK_TOKENS, hash_of, tokens_of};
 use crate::Holding;
 use crate::predicted::FADE;
-use crate::worker::{CAPACITY_DEFAULT, Source};
+use crate::worker::{CAPACITY_DEFAULT, CacheSource};
 use maitre_base::Instant;
 use maitre_base::Tier;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ pub(super) struct Belief {
     used: u64,
     used_at: Instant,
     depth: usize,
-    planter: u64,
+    author: u64,
     settled: Option<u64>,
 }
 
@@ -27,36 +27,36 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Worker {
+pub(super) struct ModelWorker {
     /// Name to block and copies.
     names: BTreeMap<u64, (u64, [u32; 3])>,
     predicted: BTreeMap<u64, Belief>,
     parked: Vec<Waiting>,
-    pub(super) source: Source,
+    pub(super) source: CacheSource,
     capacity: u32,
     capacity_reported: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Planted {
+pub(super) struct PredictedBlocks {
     stamp: u64,
     pub(super) from: usize,
     before: u64,
 }
 
 #[derive(Default)]
-pub(super) struct Model {
-    pub(super) workers: BTreeMap<u32, Worker>,
+pub(super) struct PlainIndex {
+    pub(super) workers: BTreeMap<u32, ModelWorker>,
     stamp: u64,
 }
 
-impl Model {
+impl PlainIndex {
     pub(super) fn join(&mut self, worker: u32) {
-        self.workers.entry(worker).or_insert(Worker {
+        self.workers.entry(worker).or_insert(ModelWorker {
             names: BTreeMap::new(),
             predicted: BTreeMap::new(),
             parked: Vec::new(),
-            source: Source::Predicted,
+            source: CacheSource::Predicted,
             capacity: CAPACITY_DEFAULT,
             capacity_reported: CAPACITY_DEFAULT,
         });
@@ -70,7 +70,7 @@ impl Model {
         Holding { blocks: near as u32, lower: (any - near) as u32 }
     }
 
-    pub(super) fn predict(&mut self, now: Instant, worker: u32, prompt: &[u8]) -> Option<Planted> {
+    pub(super) fn predict(&mut self, now: Instant, worker: u32, prompt: &[u8]) -> Option<PredictedBlocks> {
         self.stamp += 1;
         let (stamp, from) = (self.stamp, self.look_up(worker, prompt).blocks as usize);
         let worker = self.workers.get_mut(&worker)?;
@@ -79,7 +79,7 @@ impl Model {
         for at in 0..prompt.len() {
             let hash = hash_of(&prompt[..=at]);
             if at >= from && !worker.is_on_gpu(hash) {
-                let belief = Belief { used: 0, used_at: now, depth: at, planter: stamp, settled: None };
+                let belief = Belief { used: 0, used_at: now, depth: at, author: stamp, settled: None };
                 worker.predicted.insert(hash, belief);
             }
             if let Some(belief) = worker.predicted.get_mut(&hash) {
@@ -88,14 +88,15 @@ impl Model {
             }
         }
         worker.trim();
-        Some(Planted { stamp, from, before })
+        Some(PredictedBlocks { stamp, from, before })
     }
 
-    pub(super) fn forget(&mut self, worker: u32, prompt: &[u8], planted: Planted) {
+    pub(super) fn forget(&mut self, worker: u32, prompt: &[u8], predicted_blocks: PredictedBlocks) {
         let Some(worker) = self.workers.get_mut(&worker) else { return };
         for end in 1..=prompt.len() {
             let hash = hash_of(&prompt[..end]);
-            let is_own = |it: &Belief| it.planter == planted.stamp && it.used == planted.stamp;
+            let is_own =
+                |it: &Belief| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp;
             if worker.predicted.get(&hash).is_some_and(is_own) {
                 worker.predicted.remove(&hash);
             }
@@ -112,18 +113,24 @@ impl Model {
         }
     }
 
-    pub(super) fn correct(&mut self, worker: u32, prompt: &[u8], planted: Planted, found: usize) {
+    pub(super) fn correct(
+        &mut self,
+        worker: u32,
+        prompt: &[u8],
+        predicted_blocks: PredictedBlocks,
+        found: usize,
+    ) {
         let Some(worker) = self.workers.get_mut(&worker) else { return };
-        if worker.source == Source::Reported {
+        if worker.source == CacheSource::Reported {
             return;
         }
-        if found > planted.from {
-            let grown = worker.capacity + worker.capacity / 8 + (found - planted.from) as u32;
+        if found > predicted_blocks.from {
+            let grown = worker.capacity + worker.capacity / 8 + (found - predicted_blocks.from) as u32;
             worker.capacity = grown.min(worker.capacity_reported.max(worker.capacity));
-        } else if found + 1 < planted.from {
+        } else if found + 1 < predicted_blocks.from {
             let belief = worker.predicted.get(&hash_of(&prompt[..=found]));
-            if belief.and_then(|it| it.settled).is_some_and(|settled| settled < planted.stamp) {
-                worker.predicted.retain(|_, it| it.used > planted.before);
+            if belief.and_then(|it| it.settled).is_some_and(|settled| settled < predicted_blocks.stamp) {
+                worker.predicted.retain(|_, it| it.used > predicted_blocks.before);
                 if worker.capacity_reported == CAPACITY_DEFAULT {
                     let left = worker.predicted.len() as u32;
                     let gentle = worker.capacity - worker.capacity / 4;
@@ -144,7 +151,7 @@ impl Model {
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
-        for worker in self.workers.values_mut().filter(|it| it.source == Source::Reported) {
+        for worker in self.workers.values_mut().filter(|it| it.source == CacheSource::Reported) {
             worker.predicted.retain(|_, it| now.since(it.used_at) < FADE);
         }
     }
@@ -165,7 +172,7 @@ impl Model {
     }
 }
 
-impl Worker {
+impl ModelWorker {
     pub(super) fn store(&mut self, names: &[u64], parent: Option<u64>, blocks: &[Vec<u8>], tier: Tier) {
         let mut parent = parent;
         let mut waiting = Vec::new();

@@ -121,7 +121,7 @@ async fn a_stream_arrives_byte_for_byte() {
     settings.workers = vec![format!("http://{addr}").parse().unwrap()];
     settings.tls = with_tls(&folder, &authority.sign(HERE, Until::Later));
     let router = Router::start(settings).await.unwrap();
-    let known = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::State::Ready;
+    let known = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::HealthState::Ready;
     within(router.until(|brain| brain.fleet().workers().all(known))).await;
     let config = client_config(&authority, None, &["http/1.1"]);
     let mut client = Client::over(connect(router.listen(), &config).await.unwrap()).await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use maitre_fleet::State;
+use maitre_fleet::HealthState;
 use maitre_net::tls::TlsClientSettings;
 use maitre_proxy::{Router, Settings};
 use maitre_sim::http::Host;
@@ -144,7 +144,7 @@ async fn a_worker_that_wants_to_know_us_is_shown_our_certificate() {
     };
     within(twice()).await;
     let state = |router: &Router| router.look(|it| it.fleet().workers().next().unwrap().health.state());
-    assert_ne!(state(&stranger), State::Ready);
+    assert_ne!(state(&stranger), HealthState::Ready);
     let answer = Client::connect(stranger.listen()).await.post("/v1/chat/completions", chat(2, false)).await;
     assert_ne!(answer.status, 200);
 }
@@ -173,7 +173,8 @@ async fn a_worker_is_out_once_it_is_not_believed_and_others_take_its_requests() 
         };
         within(until_out()).await;
         kitchen.front.config.send_replace(good.clone());
-        within(router.until(|it| matches!(state(it), State::Ready | State::Warming { .. }))).await;
+        within(router.until(|it| matches!(state(it), HealthState::Ready | HealthState::Warming { .. })))
+            .await;
     }
 }
 
@@ -302,7 +303,7 @@ async fn an_answer_that_ends_without_a_farewell_is_cut_short() {
         let mut settings = Settings { workers, worker_tls: trusting(&folder, &authority), ..settings() };
         settings.probes.path = "/v1/models".to_owned();
         let router = Router::start(settings).await.unwrap();
-        let ready = |it: &maitre_fleet::Worker| it.health.state() == State::Ready;
+        let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
         within(router.until(|brain| brain.fleet().workers().all(ready))).await;
         let mut client = Client::connect(router.listen()).await;
         let answer = client.ask(post("/v1/chat/completions", chat(2, false))).await;

@@ -11,7 +11,7 @@ const TOKENS_MAX: u64 = 60;
 const WEIGHTS: [f64; 4] = [1.0, 3.0, 0.5, 1.0];
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Operation {
     Join {
         class: u8,
         tenant: usize,
@@ -38,26 +38,26 @@ enum Step {
     Expire,
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = Operation> {
     let join = (0..CLASSES, 0..WEIGHTS.len(), 0u64..30, 0.0f64..50.0, 0u64..3, prop::option::of(0u64..40));
     let join = join.prop_map(|(class, tenant, tokens, cost, since, latest)| {
         // A few costs only, so that there are ties.
         let cost = (cost / 10.0).floor() * 10.0;
-        Step::Join { class, tenant, tokens, cost, since, latest }
+        Operation::Join { class, tenant, tokens, cost, since, latest }
     });
     prop_oneof![
         8 => join,
-        5 => (0..LOOK, 1..1u8 << CLASSES).prop_map(|(place, open)| Step::Go { place: place / 2, open }),
-        5 => Just(Step::Go { place: 0, open: u8::MAX }),
-        1 => (0usize..20).prop_map(Step::Leave),
+        5 => (0..LOOK, 1..1u8 << CLASSES).prop_map(|(place, open)| Operation::Go { place: place / 2, open }),
+        5 => Just(Operation::Go { place: 0, open: u8::MAX }),
+        1 => (0usize..20).prop_map(Operation::Leave),
         1 => (0..WEIGHTS.len(), -60.0f64..60.0)
-            .prop_map(|(tenant, difference)| Step::Correct { tenant, difference }),
-        2 => (0u64..6).prop_map(|seconds| Step::Wait { seconds }),
-        1 => Just(Step::Expire),
+            .prop_map(|(tenant, difference)| Operation::Correct { tenant, difference }),
+        2 => (0u64..6).prop_map(|seconds| Operation::Wait { seconds }),
+        1 => Just(Operation::Expire),
     ]
 }
 
-fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+fn any_steps() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(any_step(), 1..120)
 }
 
@@ -66,9 +66,9 @@ fn mask(open: u8) -> ClassMask {
     classes.fold(ClassMask::NONE, |mask, it| mask.with(ClassId(it)))
 }
 
-/// The line and the plain one, side by side.
+/// The queue and the plain one, side by side.
 struct Pair {
-    line: WaitQueue,
+    queue: WaitQueue,
     oracle: Oracle,
     now: Instant,
     count: u64,
@@ -78,19 +78,19 @@ impl Pair {
     fn new() -> Pair {
         let classes = classes(usize::from(CLASSES), REQUESTS_MAX, TOKENS_MAX);
         Pair {
-            line: WaitQueue::new(&classes, AGING),
+            queue: WaitQueue::new(&classes, AGING),
             oracle: Oracle::new(&classes, AGING),
             now: at(100),
             count: 0,
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &Operation) {
         match *step {
-            Step::Join { class, tenant, tokens, cost, since, latest } => {
+            Operation::Join { class, tenant, tokens, cost, since, latest } => {
                 self.count += 1;
                 let since = Instant::from_nanos(self.now.as_nanos() - at(since).as_nanos());
-                self.join(Entry {
+                self.enqueue(QueueEntry {
                     request: RequestId(self.count),
                     class: ClassId(class),
                     tenant: TenantId(tenant as u64),
@@ -101,59 +101,59 @@ impl Pair {
                     latest: latest.map(|it| self.now + SECOND * it as u32),
                 });
             }
-            Step::Go { place, open } => self.go(place, mask(open)),
-            Step::Leave(place) => {
+            Operation::Go { place, open } => self.dequeue(place, mask(open)),
+            Operation::Leave(place) => {
                 if let Some(&(entry, _)) = self.oracle.entries.get(place) {
-                    assert!(self.oracle.leave(entry.request));
-                    assert_eq!(self.line.leave(entry.request), Some(entry));
-                    assert_eq!(self.line.leave(entry.request), None);
+                    assert!(self.oracle.cancel(entry.request));
+                    assert_eq!(self.queue.cancel(entry.request), Some(entry));
+                    assert_eq!(self.queue.cancel(entry.request), None);
                 }
             }
-            Step::Correct { tenant, difference } => {
+            Operation::Correct { tenant, difference } => {
                 let work = Work::exactly(difference.abs()).over(WEIGHTS[tenant]);
                 match difference < 0.0 {
                     true => self.oracle.give_back(TenantId(tenant as u64), work),
                     false => self.oracle.charge(TenantId(tenant as u64), work),
                 }
-                self.line.correct(TenantId(tenant as u64), WEIGHTS[tenant], difference);
+                self.queue.correct(TenantId(tenant as u64), WEIGHTS[tenant], difference);
             }
-            Step::Wait { seconds } => self.now = self.now + SECOND * seconds as u32,
-            Step::Expire => self.expire(),
+            Operation::Wait { seconds } => self.now = self.now + SECOND * seconds as u32,
+            Operation::Expire => self.expire(),
         }
     }
 
-    fn join(&mut self, entry: Entry) {
-        let before = self.line.len();
-        let actual = self.line.join(entry);
-        assert_eq!(actual.map(|it| it.map(|it| it.request)).map_err(|_| ()), self.oracle.join(entry));
+    fn enqueue(&mut self, entry: QueueEntry) {
+        let before = self.queue.len();
+        let actual = self.queue.enqueue(entry);
+        assert_eq!(actual.map(|it| it.map(|it| it.request)).map_err(|_| ()), self.oracle.enqueue(entry));
         match actual {
-            Ok(None) => assert_eq!(self.line.len(), before + 1),
-            Ok(Some(_)) | Err(_) => assert_eq!(self.line.len(), before),
+            Ok(None) => assert_eq!(self.queue.len(), before + 1),
+            Ok(Some(_)) | Err(_) => assert_eq!(self.queue.len(), before),
         }
-        assert_eq!(self.line.contains(entry.request), actual.is_ok());
+        assert_eq!(self.queue.contains(entry.request), actual.is_ok());
     }
 
-    fn go(&mut self, place: usize, open: ClassMask) {
+    fn dequeue(&mut self, place: usize, open: ClassMask) {
         let mut shown = Vec::new();
-        self.line.next(self.now, open, &mut shown);
+        self.queue.next(self.now, open, &mut shown);
         if let Some(&request) = shown.get(place) {
-            self.oracle.go(self.now, request, &shown[..place]);
-            let gone = self.line.go(self.now, request, &shown[..place]);
+            self.oracle.dequeue(self.now, request, &shown[..place]);
+            let gone = self.queue.dequeue(self.now, request, &shown[..place]);
             assert_eq!(gone.map(|it| it.request), Some(request));
-            assert_eq!(self.line.go(self.now, request, &[]), None);
+            assert_eq!(self.queue.dequeue(self.now, request, &[]), None);
         }
     }
 
     fn expire(&mut self) {
         let mut late = Vec::new();
-        self.line.expire(self.now, usize::MAX, &mut late);
+        self.queue.expire(self.now, usize::MAX, &mut late);
         assert_eq!(late.iter().map(|it| it.request).collect::<Vec<_>>(), self.oracle.expire(self.now));
     }
 
     fn assert_same(&self) {
         let mut shown = Vec::new();
         for open in 0..1u8 << CLASSES {
-            self.line.next(self.now, mask(open), &mut shown);
+            self.queue.next(self.now, mask(open), &mut shown);
             assert_eq!(shown, self.oracle.next(self.now, mask(open)), "open {open:b}");
         }
         for class in (0..CLASSES).map(ClassId) {
@@ -163,11 +163,11 @@ impl Pair {
                 expected.tokens += entry.tokens;
                 expected.cost += entry.cost.max(1.0);
             }
-            assert_eq!(self.line.waiting(class), expected);
+            assert_eq!(self.queue.waiting(class), expected);
         }
         let entries = self.oracle.entries.iter();
-        assert_eq!(self.line.earliest(), entries.filter_map(|it| it.0.latest).min());
-        assert_eq!(self.line.len(), self.oracle.entries.len());
+        assert_eq!(self.queue.earliest_deadline(), entries.filter_map(|it| it.0.latest).min());
+        assert_eq!(self.queue.len(), self.oracle.entries.len());
     }
 }
 
@@ -187,7 +187,7 @@ proptest! {
         for step in &steps {
             pair.step(step);
             for class in (0..CLASSES).map(ClassId) {
-                let waiting = pair.line.waiting(class);
+                let waiting = pair.queue.waiting(class);
                 prop_assert!(waiting.requests <= REQUESTS_MAX && waiting.tokens <= TOKENS_MAX, "{waiting:?}");
             }
         }
@@ -200,7 +200,7 @@ proptest! {
         for step in &steps {
             pair.step(step);
             for open in 1..1u8 << CLASSES {
-                pair.line.next(pair.now, mask(open), &mut shown);
+                pair.queue.next(pair.now, mask(open), &mut shown);
                 let waits = pair.oracle.entries.iter().any(|it| mask(open).has(it.0.class));
                 prop_assert_eq!(!shown.is_empty(), waits);
             }
@@ -214,7 +214,7 @@ proptest! {
         for step in &steps {
             pair.step(step);
             pair.expire();
-            pair.line.next(pair.now, ClassMask::ALL, &mut shown);
+            pair.queue.next(pair.now, ClassMask::ALL, &mut shown);
             for request in &shown {
                 let entry = pair.oracle.entries.iter().find(|it| it.0.request == *request).map(|it| it.0);
                 prop_assert!(entry.is_some_and(|it| it.latest.is_none_or(|it| it >= pair.now)), "{entry:?}");
@@ -230,21 +230,21 @@ proptest! {
         }
         while let Some(&(entry, _)) = pair.oracle.entries.first() {
             match goes {
-                true => pair.go(0, ClassMask::ALL),
-                false => pair.step(&Step::Leave(0)),
+                true => pair.dequeue(0, ClassMask::ALL),
+                false => pair.step(&Operation::Leave(0)),
             }
-            prop_assert!(goes || !pair.line.contains(entry.request));
+            prop_assert!(goes || !pair.queue.contains(entry.request));
         }
-        assert_empty(&pair.line);
+        assert_empty(&pair.queue);
     }
 
     #[test]
     fn while_nobody_has_aged_no_class_goes_before_a_higher_one(steps in any_steps()) {
         let mut pair = Pair::new();
         let mut shown = Vec::new();
-        for step in steps.iter().filter(|it| !matches!(it, Step::Wait { .. })) {
+        for step in steps.iter().filter(|it| !matches!(it, Operation::Wait { .. })) {
             pair.step(step);
-            pair.line.next(pair.now, ClassMask::ALL, &mut shown);
+            pair.queue.next(pair.now, ClassMask::ALL, &mut shown);
             let class = |it: &RequestId| pair.oracle.entries.iter().find(|e| e.0.request == *it).unwrap().0.class;
             prop_assert!(shown.iter().map(class).is_sorted());
         }
@@ -268,22 +268,22 @@ proptest! {
         above in prop::collection::vec(1.0f64..1_000.0, 1..10),
         below in prop::collection::vec(0.0f64..1_000.0, 1..30),
     ) {
-        let mut line = line();
-        join(&mut line, (0..).zip(&below).map(|(it, &cost)| Entry { cost, ..in_class(2, it) }));
+        let mut queue = queue();
+        enqueue(&mut queue, (0..).zip(&below).map(|(it, &cost)| QueueEntry { cost, ..in_class(2, it) }));
         let waiting: f64 = below.iter().map(|it| it.max(1.0)).sum();
         let (mut got_above, mut got_below, mut number) = (0.0, 0.0, 1_000);
         for cost in above.iter().cycle() {
-            while line.waiting(ClassId(0)).requests < 2 {
+            while queue.waiting(ClassId(0)).requests < 2 {
                 number += 1;
-                join(&mut line, [Entry { cost: *cost, tenant: TenantId(number % 2), ..in_class(0, number) }]);
+                enqueue(&mut queue, [QueueEntry { cost: *cost, tenant: TenantId(number % 2), ..in_class(0, number) }]);
             }
-            let gone = step(&mut line, at(60)).unwrap();
+            let gone = step(&mut queue, at(60)).unwrap();
             match gone.class.0 {
                 0 => got_above += gone.cost,
                 _ => got_below += gone.cost.max(1.0),
             }
             prop_assert!(got_below <= got_above / 10.0 + 1e-3, "{got_below} of {got_above}");
-            if line.waiting(ClassId(2)).requests == 0 {
+            if queue.waiting(ClassId(2)).requests == 0 {
                 break;
             }
             // What each earns beyond its own cost is lost, and that is less than what one from above earns.
@@ -295,21 +295,21 @@ proptest! {
 
 /// What two tenants that always wait have got after so many goes: one of weight 1, one of the given weight.
 fn shares(costs: &[Vec<f64>; 2], weight: f64, goes: usize) -> [f64; 2] {
-    let mut line = line();
+    let mut queue = queue();
     let mut costs = [costs[0].iter().cycle(), costs[1].iter().cycle()];
     let mut number = 0;
     let mut arrive = |tenant: usize| {
         number += 1;
         let cost = *costs[tenant].next().unwrap();
-        Entry { cost, weight: [1.0, weight][tenant], ..of(tenant as u64, number) }
+        QueueEntry { cost, weight: [1.0, weight][tenant], ..of(tenant as u64, number) }
     };
-    join(&mut line, [arrive(0), arrive(1), arrive(0), arrive(1)]);
+    enqueue(&mut queue, [arrive(0), arrive(1), arrive(0), arrive(1)]);
     let mut got = [0.0; 2];
     for _ in 0..goes {
-        let gone = step(&mut line, Instant::ZERO).unwrap();
+        let gone = step(&mut queue, Instant::ZERO).unwrap();
         let tenant = gone.tenant.0 as usize;
         got[tenant] += gone.cost;
-        join(&mut line, [arrive(tenant)]);
+        enqueue(&mut queue, [arrive(tenant)]);
     }
     got
 }
@@ -331,44 +331,44 @@ fn shares_converge_to_the_weights() {
 
 #[test]
 fn one_alone_gets_everything_and_owes_nothing_for_it() {
-    let mut line = line();
+    let mut queue = queue();
     for number in 0..1_000 {
-        join(&mut line, [of(1, number)]);
-        assert_eq!(step(&mut line, Instant::ZERO).unwrap().request.0, number);
-        assert_empty(&line);
+        enqueue(&mut queue, [of(1, number)]);
+        assert_eq!(step(&mut queue, Instant::ZERO).unwrap().request.0, number);
+        assert_empty(&queue);
     }
-    join(&mut line, [of(1, 2_000), of(2, 2_001)]);
-    assert_eq!(next(&line, Instant::ZERO), [2_000, 2_001]);
+    enqueue(&mut queue, [of(1, 2_000), of(2, 2_001)]);
+    assert_eq!(next(&queue, Instant::ZERO), [2_000, 2_001]);
 }
 
 #[test]
 fn silence_saves_nothing_up() {
-    let mut line = line();
-    join(&mut line, [of(2, 0)]);
-    join(&mut line, (1..=600).map(|it| of(1, it)));
-    step(&mut line, Instant::ZERO);
+    let mut queue = queue();
+    enqueue(&mut queue, [of(2, 0)]);
+    enqueue(&mut queue, (1..=600).map(|it| of(1, it)));
+    step(&mut queue, Instant::ZERO);
     // Tenant 2 was here, and then was not while the other got five hundred.
     for _ in 0..501 {
-        step(&mut line, Instant::ZERO);
+        step(&mut queue, Instant::ZERO);
     }
-    join(&mut line, (1_000..1_050).map(|it| of(2, it)));
+    enqueue(&mut queue, (1_000..1_050).map(|it| of(2, it)));
     let mut got = [0; 3];
     for _ in 0..60 {
-        got[step(&mut line, Instant::ZERO).unwrap().tenant.0 as usize] += 1;
+        got[step(&mut queue, Instant::ZERO).unwrap().tenant.0 as usize] += 1;
     }
     assert_eq!(got, [0, 30, 30]);
 }
 
 #[test]
 fn however_many_tenants_come_once_few_are_remembered() {
-    let mut line = line();
+    let mut queue = queue();
     // One that always waits and never goes keeps the class from being empty and its time from moving.
-    join(&mut line, [of(0, 0)]);
+    enqueue(&mut queue, [of(0, 0)]);
     for number in 1..5_000 {
-        join(&mut line, [of(number, number)]);
-        line.go(Instant::ZERO, RequestId(number), &[]);
+        enqueue(&mut queue, [of(number, number)]);
+        queue.dequeue(Instant::ZERO, RequestId(number), &[]);
     }
-    assert!(line.tenants() <= 1_010, "{}", line.tenants());
-    step(&mut line, Instant::ZERO);
-    assert_empty(&line);
+    assert!(queue.tenants() <= 1_010, "{}", queue.tenants());
+    step(&mut queue, Instant::ZERO);
+    assert_empty(&queue);
 }

@@ -1,4 +1,4 @@
-//! The line said plainly: a list, and rules that look at all of it each time. What the real one is held against.
+//! The queue said plainly: a list, and rules that look at all of it each time. What the real one is held against.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use maitre_base::{ClassId, Instant, RequestId, TenantId};
 use crate::settings::Class;
 use crate::wait_queue::aging::AGED_PART;
 use crate::wait_queue::work::{Work, per_weight};
-use crate::wait_queue::{ClassMask, Entry, LOOK, OVERTAKEN_MAX};
+use crate::wait_queue::{ClassMask, LOOK, OVERTAKEN_MAX, QueueEntry};
 
 pub(super) struct Oracle {
     classes: Vec<Class>,
     aging: Duration,
-    pub(super) entries: Vec<(Entry, u32)>,
-    shares: Vec<Share>,
+    pub(super) entries: Vec<(QueueEntry, u32)>,
+    shares: Vec<PlainShare>,
     clocks: Vec<Work>,
     credit: Work,
 }
 
 #[derive(Clone, Copy)]
-struct Share {
+struct PlainShare {
     class: ClassId,
     tenant: TenantId,
     at: Work,
@@ -28,11 +28,11 @@ struct Share {
 
 type Order = (Instant, Instant, RequestId);
 
-fn order(entry: &Entry) -> Order {
+fn order(entry: &QueueEntry) -> Order {
     (entry.latest.unwrap_or(Instant::from_nanos(u64::MAX)), entry.since, entry.request)
 }
 
-fn charge(entry: &Entry) -> Work {
+fn charge(entry: &QueueEntry) -> Work {
     Work::of(entry.cost).over(entry.weight)
 }
 
@@ -48,11 +48,11 @@ impl Oracle {
         }
     }
 
-    pub(super) fn of_class(&self, class: ClassId) -> impl Iterator<Item = &Entry> {
+    pub(super) fn of_class(&self, class: ClassId) -> impl Iterator<Item = &QueueEntry> {
         self.entries.iter().map(|it| &it.0).filter(move |it| it.class == class)
     }
 
-    pub(super) fn join(&mut self, entry: Entry) -> Result<Option<RequestId>, ()> {
+    pub(super) fn enqueue(&mut self, entry: QueueEntry) -> Result<Option<RequestId>, ()> {
         let mut leaving = None;
         if !self.fits(&entry, None) {
             let others = self.of_class(entry.class).filter(|it| it.tenant != entry.tenant);
@@ -64,12 +64,17 @@ impl Oracle {
             }
             let last = self.of_class(entry.class).filter(|it| it.tenant == most.1).max_by_key(|it| order(it));
             leaving = last.copied().filter(|it| self.fits(&entry, Some(it)));
-            self.leave(leaving.ok_or(())?.request);
+            self.cancel(leaving.ok_or(())?.request);
         }
         self.advance(entry.class);
         let at = self.clocks[entry.class.index()];
         if self.share(entry.class, entry.tenant).is_none() {
-            self.shares.push(Share { class: entry.class, tenant: entry.tenant, at, charged: Work::ZERO });
+            self.shares.push(PlainShare {
+                class: entry.class,
+                tenant: entry.tenant,
+                at,
+                charged: Work::ZERO,
+            });
         }
         self.entries.push((entry, 0));
         Ok(leaving.map(|it| it.request))
@@ -96,16 +101,16 @@ impl Oracle {
         }
     }
 
-    pub(super) fn go(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) {
+    pub(super) fn dequeue(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) {
         let entry = self.entries.iter().find(|it| it.0.request == request).unwrap().0;
         self.charge(entry.tenant, charge(&entry));
-        self.leave(request);
+        self.cancel(request);
         let mut overtook_above = false;
         for it in self.entries.iter_mut().filter(|it| passed.contains(&it.0.request)) {
             it.1 += 1;
             overtook_above |= it.0.class < entry.class;
         }
-        let aged = |it: &&(Entry, u32)| it.0.class.0 > 0 && now.since(it.0.since) >= self.aging;
+        let aged = |it: &&(QueueEntry, u32)| it.0.class.0 > 0 && now.since(it.0.since) >= self.aging;
         let oldest = |class: ClassId| {
             let all = self.entries.iter().filter(aged).map(|it| it.0).filter(|it| it.class == class);
             all.min_by_key(|it| (it.since, it.request)).map(|it| Work::of(it.cost))
@@ -120,7 +125,7 @@ impl Oracle {
         }
     }
 
-    pub(super) fn leave(&mut self, request: RequestId) -> bool {
+    pub(super) fn cancel(&mut self, request: RequestId) -> bool {
         let Some(place) = self.entries.iter().position(|it| it.0.request == request) else { return false };
         let class = self.entries[place].0.class;
         self.advance(class);
@@ -133,10 +138,10 @@ impl Oracle {
     }
 
     pub(super) fn expire(&mut self, now: Instant) -> Vec<RequestId> {
-        let mut late: Vec<Entry> = self.entries.iter().map(|it| it.0).collect();
+        let mut late: Vec<QueueEntry> = self.entries.iter().map(|it| it.0).collect();
         late.retain(|it| it.latest.is_some_and(|it| it < now));
         late.sort_by_key(|it| (it.latest, it.request));
-        late.retain(|it| self.leave(it.request));
+        late.retain(|it| self.cancel(it.request));
         late.iter().map(|it| it.request).collect()
     }
 
@@ -155,7 +160,7 @@ impl Oracle {
         });
     }
 
-    fn each_share(&mut self, tenant: TenantId, change: impl Fn(&mut Share)) {
+    fn each_share(&mut self, tenant: TenantId, change: impl Fn(&mut PlainShare)) {
         for class in self.classes() {
             self.advance(class);
         }
@@ -166,11 +171,11 @@ impl Oracle {
         (0..self.classes.len() as u8).map(ClassId)
     }
 
-    fn share(&self, class: ClassId, tenant: TenantId) -> Option<Share> {
+    fn share(&self, class: ClassId, tenant: TenantId) -> Option<PlainShare> {
         self.shares.iter().copied().find(|it| it.class == class && it.tenant == tenant)
     }
 
-    fn waits(&self, share: &Share) -> bool {
+    fn waits(&self, share: &PlainShare) -> bool {
         self.of_class(share.class).any(|it| it.tenant == share.tenant)
     }
 
@@ -185,12 +190,12 @@ impl Oracle {
     }
 
     fn in_order(&self, class: ClassId) -> Vec<RequestId> {
-        let mut rest: Vec<Entry> = self.of_class(class).copied().collect();
+        let mut rest: Vec<QueueEntry> = self.of_class(class).copied().collect();
         let mut shares = self.shares.clone();
         let mut found = Vec::new();
         while !rest.is_empty() {
             let mut turns = shares.iter_mut().filter(|it| it.class == class);
-            let waits = |it: &&mut Share| rest.iter().any(|entry| entry.tenant == it.tenant);
+            let waits = |it: &&mut PlainShare| rest.iter().any(|entry| entry.tenant == it.tenant);
             let turn = turns.by_ref().filter(waits).min_by_key(|it| (it.at, it.tenant)).unwrap();
             let of_tenant = rest.iter().filter(|it| it.tenant == turn.tenant);
             let first = *of_tenant.min_by_key(|it| order(it)).unwrap();
@@ -201,7 +206,7 @@ impl Oracle {
         found
     }
 
-    fn fits(&self, entry: &Entry, leaving: Option<&Entry>) -> bool {
+    fn fits(&self, entry: &QueueEntry, leaving: Option<&QueueEntry>) -> bool {
         let class = &self.classes[entry.class.index()];
         let stay = || {
             self.of_class(entry.class).filter(|it| leaving.is_none_or(|other| other.request != it.request))
@@ -210,7 +215,7 @@ impl Oracle {
         stay().count() < class.requests_max as usize && tokens + entry.tokens <= class.tokens_max
     }
 
-    fn size(&self, entry: &Entry) -> u128 {
+    fn size(&self, entry: &QueueEntry) -> u128 {
         let class = &self.classes[entry.class.index()];
         let whole = 1_000_000_000_000u128;
         let requests = whole / u128::from(class.requests_max);
@@ -221,7 +226,7 @@ impl Oracle {
     }
 
     /// What the tenant of this one holds.
-    fn held(&self, entry: &Entry) -> u128 {
+    fn held(&self, entry: &QueueEntry) -> u128 {
         let all = self.of_class(entry.class).filter(|it| it.tenant == entry.tenant);
         all.map(|it| self.size(it)).sum()
     }

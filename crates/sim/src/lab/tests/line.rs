@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use maitre_queue::settings::{Tenant, Terms};
-use maitre_queue::{Settings as Queue, wait_queue};
+use maitre_queue::{QueueSettings as Queue, wait_queue};
 
 use super::*;
 

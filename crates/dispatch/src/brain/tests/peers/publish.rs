@@ -144,7 +144,8 @@ fn placed_prompts_are_published_and_beyond_the_limit_the_oldest_are_dropped() {
 
 #[test]
 fn spending_is_published_for_limited_tenants_and_for_all_while_requests_wait() {
-    let mut queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
+    let mut queue =
+        maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let terms = Terms { requests_per_minute: Some(2), ..Terms::default() };
     let limited = Tenant { name: "limited".to_owned(), terms };
     let (tenant, other) = (limited.id(), TenantId(77));

@@ -117,7 +117,10 @@ fn a_late_attempt_is_not_retried() {
     let effects = harness.step(Fail(1, Failure::Late));
     assert_eq!(summary(&effects), "1 late");
     assert!(retry_after(&effects) >= Duration::from_secs(1));
-    assert!(harness.brain.fleet().workers().all(|it| it.health.state() == State::Ready), "no fault of its");
+    assert!(
+        harness.brain.fleet().workers().all(|it| it.health.state() == HealthState::Ready),
+        "no fault of its"
+    );
     harness.is_clear();
 }
 

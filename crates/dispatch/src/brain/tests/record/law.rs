@@ -3,7 +3,7 @@
 use super::*;
 use crate::peers::{Assessment, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
-use maitre_fleet::rates::Fit;
+use maitre_fleet::rates::LinearFit;
 use maitre_fleet::worker::key;
 use proptest::prelude::ProptestConfig;
 
@@ -23,12 +23,12 @@ enum Meddling {
 }
 
 fn settings(strategy: Name) -> BrainSettings {
-    let mut queue = maitre_queue::Settings::default();
+    let mut queue = maitre_queue::QueueSettings::default();
     (queue.sequences_max, queue.prefill_tokens_max, queue.recall) = (3, 4_000, true);
     queue.others.requests_per_minute = Some(25);
     let explain = RecordSettings { decisions: 0 };
     // So small that the index always evicts.
-    let index = index::Settings { budget_bytes: 64 << 10, ..index::Settings::default() };
+    let index = index::IndexSettings { budget_bytes: 64 << 10, ..index::IndexSettings::default() };
     BrainSettings { strategy, queue, explain, index, seed: 5, ..BrainSettings::default() }
 }
 
@@ -123,7 +123,10 @@ impl Pair {
         let worker = key(&format!("http://127.0.0.1:{}", number % 4));
         let (text, model) =
             (prompt(number / 7 % 5, 10 + number % 150), maitre_base::hash::bytes(0, b"llama"));
-        let rates = (Fit { base: 0.01, slope: 1e-6 * (number % 90) as f64 }, Fit { base: 0.01, slope: 1e-4 });
+        let rates = (
+            LinearFit { base: 0.01, slope: 1e-6 * (number % 90) as f64 },
+            LinearFit { base: 0.01, slope: 1e-4 },
+        );
         let verdict = [Verdict::Healthy, Verdict::Suspect, Verdict::Ejected][number as usize % 3];
         let tokens = Tokens(number % 3_000);
         let work = PromisedWork {

@@ -92,7 +92,7 @@ fn counters_stay_exact_when_the_strategy_changes_under_pending_requests() {
 
 #[test]
 fn queued_requests_keep_their_places_and_go_at_once_when_the_queue_is_switched_off() {
-    let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(1, settings);
     (1..=4).for_each(|it| drop(harness.after(5).on(Event::Arrived(arrival(it, Some("llama"))))));

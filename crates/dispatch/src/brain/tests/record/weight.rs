@@ -80,7 +80,7 @@ fn a_drained_worker_finishes_what_it_has_and_takes_nothing_new_until_it_is_resum
 
 #[test]
 fn a_queued_request_goes_to_a_drained_worker_only_after_it_resumes() {
-    let queue = maitre_queue::Settings { sequences_max: 1, ..maitre_queue::Settings::default() };
+    let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
     let mut harness = Harness::with_queue(2, settings);
     (1..=3).for_each(|it| drop(harness.on(Event::Arrived(arrival(it, Some("llama"))))));

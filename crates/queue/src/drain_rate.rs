@@ -6,7 +6,7 @@ use maitre_base::Instant;
 const MEMORY_SECONDS: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Drain {
+pub struct DrainRate {
     /// Work a second, as if it had gone on for ever.
     rate: f64,
     /// How much of `rate` is seen rather than assumed to be nothing, in [0, 1).
@@ -14,9 +14,9 @@ pub struct Drain {
     at: Instant,
 }
 
-impl Drain {
+impl DrainRate {
     /// Work left the line, or none did; time has passed while somebody waited.
-    pub fn see(&mut self, now: Instant, work: f64) {
+    pub fn observe(&mut self, now: Instant, work: f64) {
         let passed = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
         let kept = (-passed / MEMORY_SECONDS).exp();
@@ -41,23 +41,23 @@ mod tests {
 
     #[test]
     fn a_steady_stream_is_seen_as_it_is_and_soon() {
-        let mut drain = Drain::default();
-        assert_eq!(drain.rate(), None);
+        let mut drain_rate = DrainRate::default();
+        assert_eq!(drain_rate.rate(), None);
         for step in 1..=200 {
-            drain.see(Instant::from_millis(step * 100), 50.0);
+            drain_rate.observe(Instant::from_millis(step * 100), 50.0);
         }
-        assert!((450.0..550.0).contains(&drain.rate().unwrap()), "{drain:?}");
-        let mut young = Drain::default();
-        (1..=15).for_each(|step| young.see(Instant::from_millis(step * 100), 50.0));
+        assert!((450.0..550.0).contains(&drain_rate.rate().unwrap()), "{drain_rate:?}");
+        let mut young = DrainRate::default();
+        (1..=15).for_each(|step| young.observe(Instant::from_millis(step * 100), 50.0));
         assert!((400.0..650.0).contains(&young.rate().unwrap()), "{young:?}");
     }
 
     #[test]
     fn time_without_anybody_waiting_is_no_standstill() {
-        let mut drain = Drain::default();
-        (1..=100).for_each(|step| drain.see(Instant::from_millis(step * 100), 50.0));
-        drain.resume(Instant::from_millis(3_600_000));
-        drain.see(Instant::from_millis(3_600_100), 50.0);
-        assert!((400.0..600.0).contains(&drain.rate().unwrap()), "{drain:?}");
+        let mut drain_rate = DrainRate::default();
+        (1..=100).for_each(|step| drain_rate.observe(Instant::from_millis(step * 100), 50.0));
+        drain_rate.resume(Instant::from_millis(3_600_000));
+        drain_rate.observe(Instant::from_millis(3_600_100), 50.0);
+        assert!((400.0..600.0).contains(&drain_rate.rate().unwrap()), "{drain_rate:?}");
     }
 }

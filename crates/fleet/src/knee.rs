@@ -1,8 +1,8 @@
-//! Where a time bends upward: the load at which something takes twice as long as with none.
+//! Where a time knee_estimator upward: the load at which something takes twice as long as with none.
 //!
 //! A step takes so long empty, and so much more for each request in it; a first token takes so long with nothing before it,
 //! and so much more for each token. The floor says how little load leaves a worker idle, the slope how much load
-//! only makes everybody wait, and where the two are equal is the scale for both.
+//! only makes everybody wait, and where the two are equal is the knee for both.
 //!
 //! `rates` has the same lines, but for prices: it looks at what happens now, and a fleet that is full all day shows one
 //! load only, through which many lines go. So here the means of small, middling and large loads are kept apart, each as
@@ -11,7 +11,9 @@
 
 use std::time::Duration;
 
-use crate::rates::Fit;
+use maitre_base::Knee;
+
+use crate::rates::LinearFit;
 
 /// Loads below two, below four, below eight, and so on.
 const SIZES: usize = 20;
@@ -46,9 +48,9 @@ impl Curve {
         mean.seconds += weight * (seconds - mean.seconds);
     }
 
-    /// The line through what was seen, leaning on one that bends where lines of its kind usually do; none until
+    /// The line through what was seen, leaning on one that knee_estimator where lines of its kind usually do; none until
     /// enough was seen, or where load seems to cost nothing.
-    fn line(&self, usual: f64) -> Option<Fit> {
+    fn line(&self, usual: f64) -> Option<LinearFit> {
         let mut sums = Sums::default();
         self.sizes.iter().filter(|it| it.count >= ENOUGH).for_each(|it| sums.add(it.load, it.seconds));
         if sums.weight == 0.0 {
@@ -62,7 +64,7 @@ impl Curve {
         sums.add(2.0 * load, (usual + 2.0 * load) * slope);
         let slope = (sums.weight * sums.xy - sums.x * sums.y) / (sums.weight * sums.xx - sums.x * sums.x);
         let base = (sums.y - slope * sums.x) / sums.weight;
-        (slope > 0.0 && base > 0.0).then_some(Fit { base, slope }).filter(|it| it.slope.is_finite())
+        (slope > 0.0 && base > 0.0).then_some(LinearFit { base, slope }).filter(|it| it.slope.is_finite())
     }
 }
 
@@ -88,9 +90,9 @@ impl Sums {
     }
 }
 
-/// What of a worker's time, or the fleet's, bends where.
+/// What of a worker's time, or the fleet's, knee_estimator where.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bends {
+pub struct KneeEstimator {
     /// Steps without what they prefill, by the requests in them.
     step: Curve,
     /// First tokens, by the tokens before them.
@@ -100,22 +102,7 @@ pub struct Bends {
     answer: f64,
 }
 
-/// The loads at which times are twice what they are with none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    pub requests: f64,
-    pub prefill_tokens: f64,
-}
-
-/// Until anything was seen: about what the profiles of engines that we know come to, with prompts five times as long as
-/// answers.
-impl Default for Scale {
-    fn default() -> Scale {
-        Scale { requests: 40.0, prefill_tokens: 2_000.0 }
-    }
-}
-
-impl Bends {
+impl KneeEstimator {
     /// A first token came so long after its request was seated, with so many tokens to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration) {
         self.first_token.see(tokens as f64, took.as_secs_f64());
@@ -136,20 +123,20 @@ impl Bends {
     }
 
     /// Where both bend, half by what was seen here and half by what the whole fleet saw: one worker alone sees few loads.
-    pub fn scale(&self, fleet: &Bends) -> Scale {
-        let usual = Scale::default();
+    pub fn knee(&self, fleet: &KneeEstimator) -> Knee {
+        let usual = Knee::default();
         let (own, all) = (self.own(fleet), fleet.own(fleet));
         let mean = |own: Option<f64>, all: Option<f64>, usual: f64| match (own, all) {
             (Some(own), Some(all)) => (own * all).sqrt(),
             (own, all) => own.or(all).unwrap_or(usual),
         };
-        Scale {
+        Knee {
             requests: mean(own.0, all.0, usual.requests),
             prefill_tokens: mean(own.1, all.1, usual.prefill_tokens),
         }
     }
 
-    fn own(&self, fleet: &Bends) -> (Option<f64>, Option<f64>) {
+    fn own(&self, fleet: &KneeEstimator) -> (Option<f64>, Option<f64>) {
         let first = self.first_token.line(FIRST_TOKEN);
         // One more request in a steady stream brings its part of a prompt to each step, too.
         let prompt = fleet.prefill / fleet.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
@@ -162,7 +149,7 @@ impl Bends {
 mod tests {
     use super::*;
 
-    /// Seen with loads of these sizes, at 5 ms and 0.1 ms more for each: it bends at 50.
+    /// Seen with loads of these sizes, at 5 ms and 0.1 ms more for each: it knee_estimator at 50.
     fn seen(loads: &[u32]) -> Curve {
         let mut curve = Curve::default();
         for &load in loads {
@@ -206,29 +193,29 @@ mod tests {
 
     #[test]
     fn who_has_seen_nothing_goes_by_the_fleet() {
-        let fleet = Bends { step: seen(&[1, 400]), ..Bends::default() };
-        let scale = Bends::default().scale(&fleet);
-        assert!((40.0..60.0).contains(&scale.requests), "{scale:?}");
-        assert_eq!(scale.prefill_tokens, Scale::default().prefill_tokens);
+        let fleet = KneeEstimator { step: seen(&[1, 400]), ..KneeEstimator::default() };
+        let knee = KneeEstimator::default().knee(&fleet);
+        assert!((40.0..60.0).contains(&knee.requests), "{knee:?}");
+        assert_eq!(knee.prefill_tokens, Knee::default().prefill_tokens);
     }
 
     #[test]
     fn prompts_that_steps_carry_are_told_from_their_crowds() {
-        let mut bends = Bends::default();
+        let mut knee_estimator = KneeEstimator::default();
         let spell = |crowd: u32, prefill: f64| 5e-3 + 1e-4 * f64::from(crowd) + 2e-5 * prefill;
         for turn in 0..80 {
             let tokens = 100 << (turn % 8);
-            bends.first_token(tokens, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
+            knee_estimator.first_token(tokens, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
         }
         for turn in 0..400 {
             // Small crowds when everybody has just come, and much is prefilled; large ones when little is.
             let (crowd, prefill) = [(4, 2_000.0), (40, 500.0), (200, 100.0), (400, 50.0)][turn % 4];
-            bends.step(f64::from(crowd), prefill, Duration::from_secs_f64(spell(crowd, prefill)));
-            bends.answer(500.0, 100.0);
+            knee_estimator.step(f64::from(crowd), prefill, Duration::from_secs_f64(spell(crowd, prefill)));
+            knee_estimator.answer(500.0, 100.0);
         }
-        let scale = bends.scale(&bends);
+        let knee = knee_estimator.knee(&knee_estimator);
         // 5 ms against 0.1 for a request and 0.1 for its five tokens of prompt a step: at 25, leaning up to 100.
-        assert!((20.0..32.0).contains(&scale.requests), "{scale:?}");
-        assert!((1_350.0..1_650.0).contains(&scale.prefill_tokens), "{scale:?}");
+        assert!((20.0..32.0).contains(&knee.requests), "{knee:?}");
+        assert!((1_350.0..1_650.0).contains(&knee.prefill_tokens), "{knee:?}");
     }
 }

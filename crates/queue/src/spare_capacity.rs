@@ -1,4 +1,4 @@
-//! What classes above leave of a fleet, for those below.
+//! What classes above cancel of a fleet, for those below.
 //!
 //! Precedence in line is not enough. A job of ten thousand tokens that is seated the moment a worker falls idle holds
 //! that worker for as long as it takes, and if jobs take every idle moment, no chat finds one: each waits for some
@@ -19,7 +19,7 @@ const LEAST: f64 = 0.05;
 const NOTHING: f64 = 0.02;
 
 /// Seconds of work that one worker can do for those below each second, where this part of it is in use by those above.
-/// More than there is, where little is in use: what is not known well must not leave a worker idle.
+/// More than there is, where little is in use: what is not known well must not cancel a worker idle.
 pub fn rate(in_use: f64) -> f64 {
     match in_use {
         ..NOTHING => f64::INFINITY,
@@ -34,14 +34,14 @@ const SETTLED: f64 = 1e-9;
 
 /// A purse for each class, in seconds of work.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spare {
+pub struct SpareCapacity {
     balance: [f64; CLASSES_MAX],
     /// Since when nothing is owed.
     settled: [Instant; CLASSES_MAX],
     at: Instant,
 }
 
-impl Spare {
+impl SpareCapacity {
     /// Lets time pass, at so many seconds a second for each class.
     pub fn earn(&mut self, now: Instant, rates: &[f64; CLASSES_MAX]) {
         let passed = now.since(self.at).as_secs_f64();
@@ -85,24 +85,24 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_earned_back_at_the_rate_that_is_left() {
-        let (mut spare, rates) = (Spare::default(), [0.5; CLASSES_MAX]);
-        assert!(spare.allows(LOW));
-        spare.spend(LOW, 1.0);
-        assert!(!spare.allows(LOW) && spare.allows(ClassId(1)));
-        spare.earn(Instant::from_millis(1_900), &rates);
-        assert!(!spare.allows(LOW));
-        spare.earn(Instant::from_millis(2_000), &rates);
-        assert!(spare.allows(LOW));
+        let (mut spare_capacity, rates) = (SpareCapacity::default(), [0.5; CLASSES_MAX]);
+        assert!(spare_capacity.allows(LOW));
+        spare_capacity.spend(LOW, 1.0);
+        assert!(!spare_capacity.allows(LOW) && spare_capacity.allows(ClassId(1)));
+        spare_capacity.earn(Instant::from_millis(1_900), &rates);
+        assert!(!spare_capacity.allows(LOW));
+        spare_capacity.earn(Instant::from_millis(2_000), &rates);
+        assert!(spare_capacity.allows(LOW));
     }
 
     #[test]
     fn no_more_is_saved_up_than_a_moment_earns() {
-        let (mut spare, rates) = (Spare::default(), [10.0; CLASSES_MAX]);
-        spare.earn(Instant::from_millis(3_600_000), &rates);
-        spare.spend(LOW, 0.1);
-        assert!(spare.allows(LOW));
-        spare.spend(LOW, 0.2);
-        assert!(!spare.allows(LOW));
+        let (mut spare_capacity, rates) = (SpareCapacity::default(), [10.0; CLASSES_MAX]);
+        spare_capacity.earn(Instant::from_millis(3_600_000), &rates);
+        spare_capacity.spend(LOW, 0.1);
+        assert!(spare_capacity.allows(LOW));
+        spare_capacity.spend(LOW, 0.2);
+        assert!(!spare_capacity.allows(LOW));
     }
 
     #[test]

@@ -13,28 +13,21 @@
 //!
 //! Left out: memory. What a cache has room for is asked for each request by itself.
 
-/// Where a worker's times bend upward: the loads with which they are twice what they are with none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// Steps, by requests in them.
-    pub requests: f64,
-    /// First tokens, by tokens before them.
-    pub prefill_tokens: f64,
-}
+use maitre_base::Knee;
 
 /// What a worker may have before others wait here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// Promised to it and not yet computed.
     pub prefill_tokens: u64,
     pub sequences: u32,
 }
 
-impl Limits {
+impl WorkerLimits {
     /// So much of it, and never nothing.
     #[must_use]
-    pub fn times(self, part: f64) -> Limits {
-        Limits {
+    pub fn times(self, part: f64) -> WorkerLimits {
+        WorkerLimits {
             prefill_tokens: ((self.prefill_tokens as f64 * part) as u64).max(1),
             sequences: ((f64::from(self.sequences) * part) as u32).max(1),
         }
@@ -65,18 +58,18 @@ pub struct Caps {
 
 impl Caps {
     /// All that is allowed, whatever a worker can work on.
-    pub fn as_limits(self) -> Limits {
+    pub fn as_limits(self) -> WorkerLimits {
         let or_any = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let sequences = u32::try_from(or_any(self.sequences.into())).unwrap_or(u32::MAX);
-        Limits { prefill_tokens: or_any(self.prefill_tokens), sequences }
+        WorkerLimits { prefill_tokens: or_any(self.prefill_tokens), sequences }
     }
 }
 
-pub fn limits(scale: Scale, caps: Caps) -> Limits {
-    let prefill = (PREFILL * scale.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
-    let crowd = (CROWD * scale.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
+pub fn limits(knee: Knee, caps: Caps) -> WorkerLimits {
+    let prefill = (PREFILL * knee.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
+    let crowd = (CROWD * knee.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
     let most = caps.as_limits();
-    Limits {
+    WorkerLimits {
         prefill_tokens: (prefill as u64).min(most.prefill_tokens),
         sequences: (crowd as u32).min(most.sequences),
     }

@@ -12,13 +12,13 @@ use std::time::Duration;
 use maitre_base::{Instant, PromisedWork, WorkerId};
 
 use super::{Fleet, ModelId};
-use crate::health::State;
-use crate::rates::Fit;
+use crate::health::HealthState;
+use crate::rates::LinearFit;
 use crate::worker::Worker;
 
 /// Workers that are not here of which it is kept what others promised to them. Chosen: more than a fleet has, and
 /// a third of a megabyte. Beyond it, who joins begins with nothing and hears more soon.
-pub const STRANGERS_MAX: usize = 4_096;
+pub const ABSENT_WORKERS_MAX: usize = 4_096;
 
 /// How often a worker is probed for the doubts of others, at most.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
@@ -46,10 +46,10 @@ impl Fleet {
 
     /// Others have this promised to the worker of this key now, all of them together. When their prefill got on follows
     /// from how it changes.
-    pub fn promised_elsewhere(&mut self, now: Instant, key: u64, work: PromisedWork) {
+    pub fn set_promised_by_others(&mut self, now: Instant, key: u64, work: PromisedWork) {
         let Some(worker) = self.keys.get(&key).and_then(|it| self.workers.get_mut(it.index())?.as_mut())
         else {
-            return self.promised_to_stranger(now, key, work);
+            return self.set_promised_to_absent(now, key, work);
         };
         let others = &mut worker.promised_by_others;
         let joins = others.work.prefilling == 0 && work.prefilling > 0 && worker.promised.work.prefilling > 0;
@@ -62,16 +62,16 @@ impl Fleet {
         }
     }
 
-    fn promised_to_stranger(&mut self, now: Instant, key: u64, work: PromisedWork) {
+    fn set_promised_to_absent(&mut self, now: Instant, key: u64, work: PromisedWork) {
         if work.requests == 0 {
-            self.strangers.remove(&key);
-        } else if self.strangers.len() < STRANGERS_MAX || self.strangers.contains_key(&key) {
-            self.strangers.entry(key).or_default().update(now, work);
+            self.absent_workers.remove(&key);
+        } else if self.absent_workers.len() < ABSENT_WORKERS_MAX || self.absent_workers.contains_key(&key) {
+            self.absent_workers.entry(key).or_default().update(now, work);
         }
     }
 
     /// Another router has learned how fast this worker is.
-    pub fn hear_rates(&mut self, worker: WorkerId, rates: (Fit, Fit)) {
+    pub fn learn_peer_rates(&mut self, worker: WorkerId, rates: (LinearFit, LinearFit)) {
         self.rates.hear_of_any(rates);
         let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
@@ -84,7 +84,7 @@ impl Fleet {
     pub fn doubt(&mut self, now: Instant, worker: WorkerId) -> bool {
         let Some(it) = self.worker_mut(worker) else { return false };
         let is_new = it.doubted.is_none_or(|at| now.since(at) >= DOUBTED_EVERY);
-        let is_due = is_new && it.health.state() == State::Ready;
+        let is_due = is_new && it.health.state() == HealthState::Ready;
         if is_due {
             it.doubted = Some(now);
         }
@@ -92,19 +92,19 @@ impl Fleet {
     }
 
     /// A worker that joins finds what others have promised to it.
-    pub(super) fn welcome(&mut self, mut worker: Worker) -> Worker {
+    pub(super) fn restore_promises(&mut self, mut worker: Worker) -> Worker {
         self.keys.insert(worker.key, worker.id);
-        worker.promised_by_others = self.strangers.remove(&worker.key).unwrap_or_default();
+        worker.promised_by_others = self.absent_workers.remove(&worker.key).unwrap_or_default();
         worker
     }
 
     /// It may come again, while others still have it.
-    pub(super) fn see_off(&mut self, worker: &Worker) {
+    pub(super) fn keep_promises(&mut self, worker: &Worker) {
         if self.keys.get(&worker.key) == Some(&worker.id) {
             self.keys.remove(&worker.key);
         }
-        if worker.promised_by_others.work.requests > 0 && self.strangers.len() < STRANGERS_MAX {
-            self.strangers.insert(worker.key, worker.promised_by_others);
+        if worker.promised_by_others.work.requests > 0 && self.absent_workers.len() < ABSENT_WORKERS_MAX {
+            self.absent_workers.insert(worker.key, worker.promised_by_others);
         }
     }
 }
