@@ -31,7 +31,7 @@ impl Discovery {
             let mut settings = maitre_discover::Settings { grace: wanted.grace, ..Default::default() };
             settings.dns.servers.clone_from(&wanted.servers);
             settings.kubernetes.api.clone_from(&wanted.api);
-            settings.seed = u64::from_le_bytes(secret::dice()?);
+            settings.seed = u64::from_le_bytes(secret::random_bytes()?);
             let watch = Stopwatch::start();
             let clock = move || Instant::ZERO + watch.elapsed();
             task.spawn(maitre_discover::run(wanted.from.clone(), settings, clock, sender));

@@ -211,7 +211,7 @@ impl SecretReader {
         if by == SaltBy::Off {
             return None;
         }
-        match maitre_proxy::secret::dice() {
+        match maitre_proxy::secret::random_bytes() {
             Ok(bytes) => Some(Salter::of(DRAWN.get_or_init(|| bytes))),
             Err(error) => {
                 self.fail("salt.by", format!("the system has no random bytes ({error}); set salt.secret"));

@@ -35,8 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::client::{Client, Pulse};
-use crate::house::RouterState;
+use crate::client::{ClientSocket, Pulse};
 use crate::keys;
 use crate::lane::Lane;
 use crate::page;
@@ -46,7 +45,8 @@ use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
 use crate::settings::Timeouts;
-use crate::tls::{self, Listener};
+use crate::state::RouterState;
+use crate::tls::Listener;
 use live::Live;
 use route::{Action, Route, RouteMatch};
 
@@ -84,7 +84,7 @@ pub(crate) struct AdminState {
 impl AdminState {
     pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        AdminState { router: lane.house.clone(), roster, program, lane, streams }
+        AdminState { router: lane.state.clone(), roster, program, lane, streams }
     }
 }
 
@@ -104,19 +104,21 @@ pub(crate) async fn listen(admin: Arc<AdminState>, listener: TcpListener) {
 }
 
 async fn connection(admin: Arc<AdminState>, stream: TcpStream) {
-    let Some(stream) = tls::accept(&admin.router, Listener::Admin, stream).await else { return };
+    let RouterState { tls, settings, metrics, .. } = &*admin.router;
+    let limit = settings.load().timeouts.client_head;
+    let Some(stream) = tls.accept(Listener::Admin, stream, limit, metrics).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let admin = admin.clone();
         async move { Ok::<_, Infallible>(answer(&admin, request).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
-    let timeouts = admin.router.settings().timeouts;
+    let timeouts = admin.router.settings.load().timeouts;
     let stalled = timeouts.client_stalled.min(WRITE_PATIENCE);
     let pulse = Arc::new(Pulse::new(Timeouts { client_stalled: stalled, ..timeouts }));
     // hyper limits slow heads and idle connections here; the watchdog limits stalled writes only.
     let _busy = pulse.busy();
-    let io = TokioIo::new(Client::new(stream, pulse.clone()));
+    let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
     tokio::select! {
         // The client is gone; it will connect again.
         _ = builder.serve_connection(io, service) => {}
@@ -192,7 +194,7 @@ fn page_file(file: &'static page::PageFile) -> Response<Bytes> {
 
 /// Ready: not draining, synced with the cluster, and at least one worker can take a request.
 fn readiness(router: &RouterState) -> Response<Bytes> {
-    if router.leaving.is_cancelled() {
+    if router.shutdown.is_draining() {
         return plain(Health::Unwell, "draining\n");
     }
     if router.is_joining() {
@@ -206,7 +208,7 @@ fn readiness(router: &RouterState) -> Response<Bytes> {
 
 pub(crate) fn is_ready(router: &RouterState) -> bool {
     let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
-    router.look(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
+    router.brain.read(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 
 async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, Wrong> {
@@ -283,11 +285,11 @@ impl Call<'_> {
 
 /// Whether this is the admin key now. Where none is set, no key is valid.
 fn is_operator(router: &RouterState, presented: &Secret) -> bool {
-    router.settings().admin_key.is_some_and(|it| it.is(presented))
+    router.settings.load().admin_key.is_some_and(|it| it.is(presented))
 }
 
 async fn read(router: &RouterState, body: Incoming) -> Result<Bytes, Wrong> {
-    let limit = router.settings().limits.body_bytes;
+    let limit = router.settings.load().limits.body_bytes;
     let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
     let too_slow = |_| Wrong::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
     let broken = |_| Wrong::Bad(format!("the body was cut off, or has more than {limit} bytes"));

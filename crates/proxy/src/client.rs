@@ -1,8 +1,8 @@
-//! A client's socket under watch: who sends a request head byte by byte, takes nothing of an answer, or
-//! holds a connection without using it, is let go.
+//! A client's socket with a watchdog. It closes connections of clients that send a request head byte by byte, do not read
+//! their response, or stay idle.
 //!
-//! Time is counted in ticks of a slow watchdog, so a read or a write costs a few plain stores and never
-//! a timer or a look at the clock; a limit is kept to within two ticks.
+//! Time is counted in ticks of the watchdog, so a read or a write costs a few plain stores and never a timer or a reading
+//! of the clock. Limits are accurate to two ticks.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,29 +16,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::settings::Timeouts;
 
-/// The grain of the watchdog.
+/// The period of the watchdog.
 const TICK: Duration = Duration::from_secs(2);
 
-/// The moment of something, in ticks; zero for never.
+/// A moment, in ticks; zero for never.
 type Moment = AtomicU32;
 
-/// What is happening on one connection.
+/// The activity on one connection.
 pub(crate) struct Pulse {
     now: AtomicU32,
-    /// Requests that have arrived and not ended.
+    /// Requests in flight.
     busy: AtomicU32,
-    /// When anything last moved.
+    /// When anything was last read or written.
     moved: Moment,
-    /// When the head that is being read began.
+    /// When the request head that is being read began.
     head: Moment,
     /// Since when a write has waited for the client.
     blocked: Moment,
-    /// HTTP/2 says things that are not requests: no head to time.
-    frames: AtomicBool,
+    /// HTTP/2 sends frames that are not requests, so heads are not timed.
+    http2: AtomicBool,
     timeouts: Timeouts,
 }
 
-/// A request in progress.
+/// A request in flight.
 pub(crate) struct Busy(Arc<Pulse>);
 
 impl Pulse {
@@ -49,7 +49,7 @@ impl Pulse {
             moved: Moment::new(1),
             head: Moment::new(0),
             blocked: Moment::new(0),
-            frames: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
             timeouts,
         }
     }
@@ -60,15 +60,15 @@ impl Pulse {
         Busy(self.clone())
     }
 
-    /// Ends when the client has used up its patience.
+    /// Resolves when the client has exceeded a limit.
     pub(crate) async fn watch(&self) {
-        while !self.is_spent() {
+        while !self.is_overdue() {
             tokio::time::sleep(TICK).await;
             self.now.fetch_add(1, Relaxed);
         }
     }
 
-    fn is_spent(&self) -> bool {
+    fn is_overdue(&self) -> bool {
         let longer = |since: &Moment, limit: Duration| match since.load(Relaxed) {
             0 => false,
             then => TICK * self.now.load(Relaxed).saturating_sub(then) > limit,
@@ -79,20 +79,20 @@ impl Pulse {
             || idle && longer(&self.moved, self.timeouts.client_idle)
     }
 
-    pub(crate) fn speaks_frames(&self) {
-        self.frames.store(true, Relaxed);
+    pub(crate) fn is_http2(&self) {
+        self.http2.store(true, Relaxed);
     }
 
     fn has_read(&self) {
         let now = self.now.load(Relaxed);
         self.moved.store(now, Relaxed);
-        let between = self.busy.load(Relaxed) == 0 && !self.frames.load(Relaxed);
-        if between && self.head.load(Relaxed) == 0 {
+        let between_requests = self.busy.load(Relaxed) == 0 && !self.http2.load(Relaxed);
+        if between_requests && self.head.load(Relaxed) == 0 {
             self.head.store(now, Relaxed);
         }
     }
 
-    /// A plain socket is always flushed. TLS takes what is written before the socket does.
+    /// A plain socket is always flushed. TLS buffers what the socket does not take yet.
     fn has_flushed(&self, ready: bool) {
         if !ready || self.blocked.load(Relaxed) != 0 {
             self.has_written(ready);
@@ -118,19 +118,18 @@ impl Drop for Busy {
     }
 }
 
-/// The socket itself.
-pub(crate) struct Client {
+pub(crate) struct ClientSocket {
     stream: ByteStream,
     pulse: Arc<Pulse>,
 }
 
-impl Client {
-    pub(crate) fn new(stream: ByteStream, pulse: Arc<Pulse>) -> Client {
-        Client { stream, pulse }
+impl ClientSocket {
+    pub(crate) fn new(stream: ByteStream, pulse: Arc<Pulse>) -> ClientSocket {
+        ClientSocket { stream, pulse }
     }
 }
 
-impl AsyncRead for Client {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -144,7 +143,7 @@ impl AsyncRead for Client {
     }
 }
 
-impl AsyncWrite for Client {
+impl AsyncWrite for ClientSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.pulse.has_written(written.is_ready());
@@ -180,11 +179,11 @@ impl AsyncWrite for Client {
 mod tests {
     use super::*;
 
-    /// Ticks until the connection is let go, at most a hundred.
+    /// Ticks until the connection is closed, at most a hundred.
     fn ticks_left(pulse: &Pulse) -> u32 {
         let tick = |_: &u32| {
             pulse.now.fetch_add(1, Relaxed);
-            !pulse.is_spent()
+            !pulse.is_overdue()
         };
         (0..100).take_while(tick).count() as u32
     }
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_without_a_request_is_let_go_when_idle_for_long() {
+    fn an_idle_connection_is_closed() {
         assert_eq!(ticks_left(&pulse()), 30);
     }
 
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_progress_may_take_its_time() {
+    fn a_request_in_flight_has_no_idle_limit() {
         let pulse = pulse();
         pulse.has_read();
         let busy = pulse.busy();
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_takes_nothing_is_let_go_even_in_mid_answer() {
+    fn a_client_that_does_not_read_is_closed_even_in_the_middle_of_a_response() {
         let pulse = pulse();
         let _busy = pulse.busy();
         pulse.has_written(false);
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tls_took_and_the_client_does_not_is_a_stall_until_it_is_flushed() {
+    fn unflushed_tls_data_counts_as_stalled() {
         let pulse = pulse();
         let _busy = pulse.busy();
         pulse.has_written(true);
@@ -244,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn http2_frames_are_no_slow_head() {
+    fn http2_frames_are_not_a_slow_head() {
         let pulse = pulse();
-        pulse.speaks_frames();
+        pulse.is_http2();
         pulse.has_read();
         assert_eq!(ticks_left(&pulse), 30);
     }

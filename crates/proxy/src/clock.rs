@@ -1,4 +1,4 @@
-//! The one clock of production: monotonic time since the process began to serve.
+//! The only clock in production: monotonic time since the router started.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Clock {
         Clock { start: std::time::Instant::now() }
     }
 
-    /// Wall time, for what engines stamp and templates print.
+    /// Wall time, for timestamps of engines and chat templates that print a date.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn unix(&self) -> Duration {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
@@ -25,7 +25,7 @@ impl Clock {
         u64::try_from(self.unix().as_millis()).unwrap_or(0)
     }
 
-    /// Wall time of a moment that has been.
+    /// Wall time of an earlier moment.
     pub(crate) fn unix_ms_at(&self, then: Instant) -> u64 {
         let ago = self.now().since(then).as_millis();
         self.unix_ms().saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))

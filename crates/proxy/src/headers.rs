@@ -1,4 +1,4 @@
-//! Headers that stay with a connection, and those we add.
+//! Headers that are not forwarded, and headers that the router adds.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use maitre_base::{RequestId, hash};
@@ -8,30 +8,29 @@ pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker")
 pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
 /// Which data-parallel rank of an engine is to take a request; vLLM and SGLang agree on it.
 pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-/// Prompt tokens that we believe the worker held.
-pub(crate) const HELD: HeaderName = HeaderName::from_static("x-maitre-cached-tokens");
-/// Asks for the whole of a decision, and tells it.
+/// Prompt tokens that we expect in the worker's cache.
+pub(crate) const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-maitre-cached-tokens");
+/// In a request: asks for the whole decision. In a response: the decision.
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
-/// Milliseconds that a request stood in line.
+/// Milliseconds that a request was queued.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Azure's.
+/// Azure's name.
 pub(crate) const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 
 /// Where clients put their keys.
 const KEYS: [HeaderName; 3] = [header::AUTHORIZATION, API_KEY, AZURE_KEY];
 
-/// By which a client could tell an engine where within it a request goes, or how urgent it is, past us: the rank;
-/// vLLM's priority; SGLang's key for its own routing.
+/// Headers by which a client could route a request within an engine, or set its priority, past us: the rank, vLLM's
+/// priority, and SGLang's routing key.
 const STEERING: [HeaderName; 3] =
     [RANK, HeaderName::from_static("x-vllm-priority"), HeaderName::from_static("x-smg-routing-key")];
 
 /// Longest `x-request-id` we pass on; longer ones are replaced by our own.
 const REQUEST_ID_MAX: usize = 128;
 
-/// What speaks of one connection and not of the message (RFC 9110 §7.6.1), besides whatever
-/// `connection` itself names.
+/// Headers of one connection, not of the message (RFC 9110 §7.6.1), besides those that `connection` names.
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -61,39 +60,39 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes a client's headers fit for a worker.
+/// Removes from a client's headers what is not for a worker.
 pub(crate) fn toward_worker(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
-    // The body is here already: nobody has to ask for it.
+    // The body is here already.
     headers.remove(header::EXPECT);
     headers.remove(header::PROXY_AUTHORIZATION);
 }
 
-/// Whether a client wants to know why; the header is ours, and goes no further.
+/// Whether a client asks for the decision. The header is ours, and is not forwarded.
 pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
     headers.remove(&EXPLAIN).is_some_and(|it| it == "1" || it == "true")
 }
 
-/// A client's key is between it and us.
+/// Removes the client's key.
 pub(crate) fn strip_keys(headers: &mut HeaderMap) {
     KEYS.iter().for_each(|it| drop(headers.remove(it)));
 }
 
-/// For those who may not steer.
+/// For callers that are not trusted.
 pub(crate) fn strip_steering(headers: &mut HeaderMap) {
     STEERING.iter().for_each(|it| drop(headers.remove(it)));
 }
 
-/// The client's own id for this request, or one of ours, put into the headers that go to the worker.
-pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, salt: u64) -> HeaderValue {
+/// The client's own id for this request; or a new one, which is added to the headers for the worker.
+pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce: u64) -> HeaderValue {
     if let Some(id) = headers.get(&REQUEST_ID)
         && (1..=REQUEST_ID_MAX).contains(&id.len())
     {
-        // A copy of its own: the value is a piece of what was read from the socket, up to a megabyte with the body in
-        // it, and ids are remembered for thousands of requests.
+        // Copied: the value shares the buffer that was read from the socket, up to a megabyte with the body in it, and
+        // ids are kept for thousands of requests.
         return HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone());
     }
-    let made = format!("{:016x}", hash::pair(salt, request.0));
+    let made = format!("{:016x}", hash::pair(nonce, request.0));
     let id = HeaderValue::from_str(&made).unwrap_or(HeaderValue::from_static("-"));
     headers.insert(REQUEST_ID, id.clone());
     id

@@ -1,14 +1,12 @@
-//! Who may ask here: the keys that the operator gave out, and what each of them opens.
+//! The API keys of clients, and what each of them permits.
 //!
-//! Where there are none everybody who reaches us may ask for everything, as it was before. Where there is one, every
-//! request on the main listener needs one.
+//! Without any keys every client may use everything. With at least one, every request on the main listener needs a key.
 //!
-//! A presented key is hashed once and looked up by its hash, in a map that hashes it again with dice of its own. So the
-//! time this takes depends on nothing that a caller could steer: it cannot choose the first bytes of a SHA-256, and
-//! does not know the map's dice. What is found is then compared in a time that does not depend on where two hashes
-//! differ. A walk over all keys would be no safer, and take longer the more there are.
+//! A presented key is hashed once and looked up by its hash, in a map that hashes it again with a random seed. A caller
+//! cannot influence how long that takes: it cannot choose the first bytes of a SHA-256 and does not know the seed. The
+//! comparison takes the same time wherever two hashes differ. A scan over all keys would be no safer, and slower.
 //!
-//! Of a key itself only its hash is here, and of a caller nothing but the row it belongs to.
+//! Of a key only its hash is kept.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,20 +19,20 @@ use crate::headers::{API_KEY, AZURE_KEY};
 use crate::refuse::Refused;
 use crate::secret::Secret;
 
-/// Most keys there can be. Chosen: as many as tenants with terms of their own.
+/// Most keys there can be. Chosen: as many as tenants with settings of their own.
 pub const KEYS_MAX: usize = 10_000;
 
-/// What one key opens.
+/// What one key permits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Who shares and limits are counted for.
+    /// The tenant whose shares and limits apply.
     pub tenant: String,
-    /// The best class it may ask for, beside what the tenant's terms say.
+    /// The best class it may ask for; the tenant's own limit applies as well.
     pub best: ClassId,
-    /// All it may ask for; one that ends in `*` stands for all that begin so. Empty: every model.
+    /// The models it may use. A pattern that ends in `*` matches a prefix. Empty: every model.
     pub models: Vec<String>,
-    /// It may ask why, may steer engines by their own headers, and where tenants are told apart by a header may say
-    /// for whom it asks.
+    /// It may ask for explanations, send engines' own routing headers, and, where a header identifies tenants, act for
+    /// other tenants.
     pub trusted: bool,
 }
 
@@ -42,7 +40,7 @@ impl Key {
     pub fn may_use(&self, model: &str) -> bool {
         self.models.is_empty()
             || self.models.iter().any(|it| match it.strip_suffix('*') {
-                Some(beginning) => model.starts_with(beginning),
+                Some(prefix) => model.starts_with(prefix),
                 None => it == model,
             })
     }
@@ -53,7 +51,7 @@ impl Key {
 pub struct Keys(HashMap<Secret, Arc<Key>>);
 
 impl Keys {
-    /// Of rows with the same key the last counts.
+    /// If a key is listed twice the last entry counts.
     pub fn new(rows: impl IntoIterator<Item = (Secret, Key)>) -> Keys {
         Keys(rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect())
     }
@@ -66,7 +64,7 @@ impl Keys {
         self.0.len()
     }
 
-    /// Who sends these headers.
+    /// The caller who sends these headers.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
         if self.is_empty() {
             return Ok(Caller::Anyone);
@@ -76,28 +74,25 @@ impl Keys {
     }
 }
 
-/// How many, and nothing of what they open: in no order that anybody chose.
+/// Only how many there are.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Keys({})", self.len())
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// Somebody who has not been asked yet, or had nothing to show.
-    Stranger,
-    /// Nobody is asked for a key here.
+    /// The router has no keys: every client may use everything.
     Anyone,
     Known(Arc<Key>),
 }
 
 impl Caller {
-    /// Whether it may ask why, and steer engines itself. Where no keys are given out, whoever reaches us may.
+    /// Whether it may ask for explanations and send engines' own routing headers. Without keys, every client may.
     pub(crate) fn is_trusted(&self) -> bool {
         match self {
-            Caller::Stranger => false,
             Caller::Anyone => true,
             Caller::Known(key) => key.trusted,
         }
@@ -105,7 +100,7 @@ impl Caller {
 
     pub(crate) fn key(&self) -> Option<&Key> {
         match self {
-            Caller::Stranger | Caller::Anyone => None,
+            Caller::Anyone => None,
             Caller::Known(key) => Some(key),
         }
     }
@@ -114,7 +109,7 @@ impl Caller {
         self.key().is_none_or(|it| it.may_use(model))
     }
 
-    /// Whether there are models it may not ask for.
+    /// Whether there are models it may not use.
     pub(crate) fn is_limited(&self) -> bool {
         self.key().is_some_and(|it| !it.models.is_empty())
     }
@@ -153,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_under_any_of_its_names_and_nothing_else_is() {
+    fn a_key_is_found_in_any_of_its_headers_and_nothing_else_is() {
         let keys = keys();
         let bearer = format!("Bearer {GOOD}");
         for rows in [
@@ -190,7 +185,6 @@ mod tests {
     fn without_keys_everybody_is_trusted_with_everything() {
         let caller = ask(&Keys::default(), &[("x-api-key", "whatever")]).unwrap();
         assert!(caller.is_trusted() && caller.may_use("anything") && !caller.is_limited());
-        assert!(!Caller::Stranger.is_trusted());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Every socket Maitre has: clients in, workers out, probes, metrics. The decisions are made elsewhere.
+//! The running router: clients in, workers out, probes, metrics, the admin API. Decisions are made in `maitre_dispatch`.
 
 pub mod cluster;
 pub mod keys;
@@ -10,33 +10,36 @@ pub mod secret;
 pub mod settings;
 pub mod subscribe;
 
-mod account;
 mod admin;
-mod arrive;
+mod body_memory;
+mod brain;
 mod client;
 mod clock;
-mod decision;
-mod forward;
+mod collector;
+mod explain;
 mod headers;
-mod house;
-mod ids;
 mod lane;
 mod link;
 mod metrics;
-mod models;
+mod outcome;
 mod page;
-mod priority;
-mod reading;
+mod peering;
 mod recent;
 mod record;
 mod refuse;
-mod serve;
+mod request;
+mod request_ids;
 mod server;
+mod shutdown;
+mod state;
+mod threads;
 mod tls;
+mod tokenize;
 mod traces;
-mod visit;
+mod upstreams;
 mod watch;
 
+pub use collector::{BadCollector, Collector};
 pub use keys::{Key, Keys};
 pub use program::{Program, Reloaded, Reloading};
 pub use roster::Difference;
@@ -44,4 +47,3 @@ pub use router::{NotStarted, Router, Stopped};
 pub use salt::Salter;
 pub use secret::Secret;
 pub use settings::Settings;
-pub use traces::{BadCollector, Collector};

@@ -1,4 +1,4 @@
-//! What the sockets know of a worker: its address, when it was last heard, what it says of itself.
+//! One worker as the sockets see it: its address, when it last sent anything, what it reports about itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -18,34 +18,36 @@ use tracing::warn;
 
 pub(crate) struct Link {
     pub(crate) worker: WorkerId,
-    /// No other link ever has it, whoever else gets the worker's number.
+    /// Unique for ever, unlike the worker's number, which is reused.
     pub(crate) serial: u64,
-    /// Of the worker, as in the brain: by it a record that names a number tells whose it was.
+    /// The worker's key in the brain. Tells whether a decision that names the number was about this worker.
     pub(crate) key: u64,
     pub(crate) address: Address,
-    /// Which of the engine's data-parallel ranks it is, if each is a worker of its own.
+    /// The data-parallel rank, if each rank of the engine is a worker of its own.
     pub(crate) rank: Option<u32>,
     pub(crate) events: EventSource,
     pub(crate) replay: Option<ZmqEndpoint>,
-    /// What people and metrics call it.
+    /// The name in logs and metrics.
     pub(crate) url: String,
     /// The same as a response header.
     pub(crate) name: HeaderValue,
     /// Asks the watcher for a probe now.
     pub(crate) probe: Notify,
-    /// How often the worker was taken out.
+    /// How often the worker became unhealthy.
     outs: AtomicU32,
-    /// Tells requests that wait here for their first byte: the worker is out, or one of them is called back.
-    news: Notify,
+    /// Wakes requests that wait here for their first byte: the worker is unhealthy, or one of them is recalled.
+    interrupts: Notify,
     pub(crate) gone: CancellationToken,
     heard: AtomicU64,
     pub(crate) tally: Tally,
-    /// TLS with it failed, and that has been told; until it speaks again.
-    distrusted: AtomicBool,
+    /// Why the last probe or attempt failed, for the log.
+    failure: Mutex<Option<String>>,
+    /// A TLS failure has been logged, and nothing was received since.
+    tls_failed: AtomicBool,
     about: Mutex<About>,
 }
 
-/// What the worker said of itself.
+/// What the worker reports about itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     pub(crate) kind: Option<Kind>,
@@ -53,13 +55,13 @@ pub(crate) struct About {
     pub(crate) models: Option<Bytes>,
 }
 
-/// What became of what was sent there.
+/// Counts of what was sent to the worker.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) seated: AtomicU64,
-    /// Attempts that came to nothing, and answers that broke off.
+    pub(crate) placed: AtomicU64,
+    /// Attempts that failed, and responses that broke off.
     pub(crate) failures: AtomicU64,
-    /// Of answers that told how much of the prompt was cached.
+    /// Of responses that report cached tokens.
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
 }
@@ -85,46 +87,61 @@ impl Link {
             events: worker.events.clone(),
             replay: worker.replay.clone(),
             url,
-            // A host that made a `host` header makes this one too.
+            // Cannot fail: the same host is already the value of a `host` header.
             name: name.unwrap_or_else(|_| address.header().clone()),
             address,
             probe: Notify::new(),
             outs: AtomicU32::new(0),
-            news: Notify::new(),
+            interrupts: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
             tally: Tally::default(),
-            distrusted: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            tls_failed: AtomicBool::new(false),
             about: Mutex::new(About::default()),
         }
     }
 
-    /// Something was received: whatever a probe says, the worker lives.
+    /// Something was received: the worker is alive, whatever a probe says.
     pub(crate) fn hear(&self, now: Instant) {
         self.heard.store(now.as_nanos(), Ordering::Relaxed);
-        if self.distrusted.load(Ordering::Relaxed) {
-            self.distrusted.store(false, Ordering::Relaxed);
+        if self.tls_failed.load(Ordering::Relaxed) {
+            self.tls_failed.store(false, Ordering::Relaxed);
         }
     }
 
-    /// TLS with the worker failed. Told once, not with every probe: it lasts until somebody mends it.
-    pub(crate) fn distrust(&self, why: &str) {
-        if !self.distrusted.swap(true, Ordering::Relaxed) {
-            warn!(worker = self.url, why, "no TLS with the worker; it gets no requests until there is");
+    /// TLS with the worker failed. Logged once, not with every probe: it lasts until an operator fixes it.
+    pub(crate) fn tls_failed(&self, reason: &str) {
+        self.failed(format!("TLS: {reason}"));
+        if !self.tls_failed.swap(true, Ordering::Relaxed) {
+            warn!(
+                worker = self.url,
+                reason, "TLS to the worker failed; it gets no requests until it succeeds"
+            );
         }
     }
 
-    /// A connection broke. With TLS that may be how the worker says whom it does not accept: in version 1.3 it hears
-    /// who we are only after we take the handshake for done.
-    pub(crate) fn heard_no(&self, error: &UpstreamError) {
+    /// A probe or an attempt failed, with this reason.
+    pub(crate) fn failed(&self, reason: impl Into<String>) {
+        *self.failure.lock() = Some(reason.into());
+    }
+
+    /// Why the last probe or attempt failed.
+    pub(crate) fn last_failure(&self) -> String {
+        self.failure.lock().clone().unwrap_or_else(|| "no response".to_owned())
+    }
+
+    /// A connection broke. That may be how the worker rejects our certificate: in TLS 1.3 it sees the certificate after
+    /// the handshake has succeeded on our side.
+    pub(crate) fn broke(&self, error: &UpstreamError) {
         if let UpstreamError::Io(error) = error
-            && let Some(why) = TlsFailure::in_io(error)
+            && let Some(failure) = TlsFailure::in_io(error)
         {
-            self.distrust(&why.advice("worker_tls"));
+            self.tls_failed(&failure.advice("worker_tls"));
         }
     }
 
-    /// None: nothing ever was.
+    /// When anything was last received; None for never.
     pub(crate) fn heard(&self) -> Option<Instant> {
         Some(self.heard.load(Ordering::Relaxed)).filter(|&it| it > 0).map(Instant::from_nanos)
     }
@@ -133,24 +150,24 @@ impl Link {
         self.heard.load(Ordering::Relaxed) > then.as_nanos()
     }
 
-    /// The worker is out: tells all requests that wait here for their first byte.
+    /// The worker is unhealthy: wakes all requests that wait here for their first byte.
     pub(crate) fn take_out(&self) {
         self.outs.fetch_add(1, Ordering::Release);
-        self.news.notify_waiters();
+        self.interrupts.notify_waiters();
     }
 
-    /// Some request that waits here for its first byte is called back: the house knows which.
-    pub(crate) fn call_back(&self) {
-        self.news.notify_waiters();
+    /// A request that waits here for its first byte is recalled; the brain knows which.
+    pub(crate) fn recall(&self) {
+        self.interrupts.notify_waiters();
     }
 
     pub(crate) fn outs(&self) -> u32 {
         self.outs.load(Ordering::Acquire)
     }
 
-    /// Ready once there is news for those that wait here. To be enabled before one looks what it may be.
-    pub(crate) fn news(&self) -> Notified<'_> {
-        self.news.notified()
+    /// Resolves at the next `take_out` or `recall`. To be enabled before the caller checks for either.
+    pub(crate) fn interrupted(&self) -> Notified<'_> {
+        self.interrupts.notified()
     }
 
     pub(crate) fn about(&self) -> About {

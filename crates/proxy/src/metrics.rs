@@ -1,5 +1,5 @@
-//! What Prometheus sees. Counters and histograms live here; what the brain knows (workers, promises) is
-//! read from it when somebody asks. Every name has a sentence in docs/metrics.md.
+//! What Prometheus sees. Counters and histograms live here; gauges of the brain (workers, promises) are read at each
+//! scrape. Every name has a sentence in docs/metrics.md.
 
 mod caches;
 mod cluster;
@@ -25,52 +25,13 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use caches::Caches;
-use cluster::Cluster;
+use cluster::ClusterMetrics;
+pub(crate) use cluster::ClusterSample;
 use decisions::Decisions;
 use process::Process;
 use queue::Queue;
 
-use crate::cluster::Seen;
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
-    /// A worker's answer reached its end; or we answered from what we know.
-    Answered,
-    /// A worker said no, with a status of this class, and we passed it on.
-    Declined(&'static str),
-    /// We said no, with this code.
-    Refused(&'static str),
-    /// The client left first.
-    Gone,
-    /// The worker failed in the middle of its answer.
-    Broke,
-    /// The worker fell silent in the middle of its answer.
-    Stalled,
-    /// The answer took longer than any may.
-    Overdue,
-}
-
-impl Outcome {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Outcome::Answered => "answered",
-            Outcome::Declined(_) => "declined",
-            Outcome::Refused(_) => "refused",
-            Outcome::Gone => "gone",
-            Outcome::Broke => "broke",
-            Outcome::Stalled => "stalled",
-            Outcome::Overdue => "overdue",
-        }
-    }
-
-    pub(crate) const fn code(self) -> &'static str {
-        match self {
-            Outcome::Refused(code) | Outcome::Declined(code) => code,
-            _ => "",
-        }
-    }
-}
+use crate::outcome::Outcome;
 
 type Label = (&'static str, &'static str);
 
@@ -86,17 +47,17 @@ fn seconds_histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.0005, 2.0, 21))
 }
 
-/// One number a worker, read from the brain at each scrape.
+/// One number for each worker, read from the brain at each scrape.
 struct WorkerGauge {
     gauge: Family<ByWorker, Float>,
-    read: fn(&Look<'_>) -> Option<f64>,
+    read: fn(&WorkerSample<'_>) -> Option<f64>,
 }
 
 /// A worker, as the brain sees it now.
-struct Look<'a> {
+struct WorkerSample<'a> {
     worker: &'a Worker,
     cache: &'a Cache,
-    /// None where nobody waits, whatever workers have.
+    /// None where the queue is off.
     limits: Option<WorkerLimits>,
     now: Instant,
 }
@@ -105,94 +66,94 @@ pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     pub(crate) process: Arc<Process>,
     requests: Family<[Label; 3], Counter>,
-    /// The counters every request touches, found once: by route (the last is for other paths) and by why.
+    /// The counters that every request touches, looked up once: by route (the last is for other paths) and by why.
     answered: [Counter; Route::ALL.len() + 1],
     picks: [Counter; Why::ALL.len()],
     failures: Family<[Label; 1], Counter>,
-    unshaken: Family<[Label; 1], Counter>,
+    handshakes_failed: Family<[Label; 1], Counter>,
     tls_files: Family<[Label; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
     decisions: Decisions,
-    cluster: Cluster,
-    pub(crate) record: Recorded,
-    pub(crate) traced: Traced,
-    pub(crate) open: Gauge,
+    cluster: ClusterMetrics,
+    pub(crate) record: RecordCounts,
+    pub(crate) traces: TraceCounts,
+    pub(crate) in_flight: Gauge,
     pub(crate) connections: Gauge,
-    pub(crate) first: Histogram,
-    pub(crate) gap: Histogram,
+    pub(crate) ttft: Histogram,
+    pub(crate) inter_token: Histogram,
     pub(crate) total: Histogram,
 }
 
-/// How the record fares.
+/// Requests that were written to the record, or dropped.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordCounts {
     pub(crate) requests: Counter,
     pub(crate) dropped: Counter,
 }
 
-/// How traces fare.
+/// Spans and requests to the collector.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Traced {
+pub(crate) struct TraceCounts {
     pub(crate) exported: Counter,
     pub(crate) dropped: Counter,
     pub(crate) failed: Counter,
 }
 
-impl Traced {
-    fn new(registry: &mut Registry) -> Traced {
-        let traced = Traced::default();
-        let Traced { exported, dropped, failed } = traced.clone();
-        registry.register("trace_spans_exported", "Spans that a collector has taken", exported);
-        registry.register("trace_spans_dropped", "Spans that were given up", dropped);
+impl TraceCounts {
+    fn new(registry: &mut Registry) -> TraceCounts {
+        let counts = TraceCounts::default();
+        let TraceCounts { exported, dropped, failed } = counts.clone();
+        registry.register("trace_spans_exported", "Spans that the collector accepted", exported);
+        registry.register("trace_spans_dropped", "Spans that were dropped", dropped);
         registry.register("trace_exports_failed", "Requests to the collector that failed", failed);
-        traced
+        counts
     }
 }
 
-/// Name, sentence and source of what is known of each worker.
-type Row = (&'static str, &'static str, fn(&Look<'_>) -> Option<f64>);
-const WORKER_ROWS: [Row; 18] = [
-    ("worker_requests", "Requests seated at the worker and not finished", |it| {
+/// Name, help text and source of a gauge for each worker.
+type WorkerMetric = (&'static str, &'static str, fn(&WorkerSample<'_>) -> Option<f64>);
+const WORKER_METRICS: [WorkerMetric; 18] = [
+    ("worker_requests", "Requests placed on the worker and not finished", |it| {
         Some(f64::from(it.worker.promised.work.requests))
     }),
     ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it| {
         Some(it.worker.promised.work.prefill.0 as f64)
     }),
-    ("worker_promised_decode_tokens", "Answer tokens promised to the worker and not yet done", |it| {
+    ("worker_promised_decode_tokens", "Output tokens promised to the worker and not yet done", |it| {
         Some(it.worker.promised.work.decode.0 as f64)
     }),
-    ("worker_engine_running", "Requests running, by the engine's own account", |it| {
+    ("worker_engine_running", "Requests running, as the engine reports", |it| {
         Some(it.worker.report?.load.running? as f64)
     }),
-    ("worker_engine_waiting", "Requests waiting, by the engine's own account", |it| {
+    ("worker_engine_waiting", "Requests waiting, as the engine reports", |it| {
         Some(it.worker.report?.load.waiting? as f64)
     }),
-    ("worker_engine_kv_usage_ratio", "Part of the KV cache in use, by the engine's own account", |it| {
+    ("worker_engine_kv_usage_ratio", "Part of the KV cache in use, as the engine reports", |it| {
         it.worker.report?.load.kv_usage
     }),
     ("worker_engine_block_tokens", "Tokens in a KV block", |it| {
         Some(it.worker.report?.load.block_size? as f64)
     }),
     ("worker_engine_blocks", "KV blocks the engine has", |it| Some(it.worker.report?.load.blocks? as f64)),
-    ("worker_report_stale", "1 if the engine's last account of itself is old", |it| {
+    ("worker_report_stale", "1 if the engine's last report is stale", |it| {
         Some(f64::from(u8::from(it.worker.report?.is_stale(it.now))))
     }),
-    ("worker_block_tokens", "Tokens in a block as we count them for this worker", |it| {
+    ("worker_block_tokens", "Tokens in a block as the router counts them for this worker", |it| {
         Some(f64::from(it.cache.block(it.worker.id)))
     }),
-    ("worker_cached_blocks", "Blocks we believe the worker's cache holds", |it| {
+    ("worker_cached_blocks", "Blocks that the router expects in the worker's cache", |it| {
         let numbers = it.cache.numbers(it.worker.id)?;
         Some(f64::from(numbers.reported_blocks.max(numbers.predicted_blocks)))
     }),
     (
         "worker_limit_prefill_tokens",
-        "Learned: prompt tokens it may have in line before others wait here",
+        "Learned: prompt tokens the worker may have pending before requests are queued",
         |it| Some(it.limits?.prefill_tokens as f64),
     ),
-    ("worker_limit_requests", "Learned: requests it may have before others wait here", |it| {
+    ("worker_limit_requests", "Learned: requests the worker may have before more are queued", |it| {
         Some(f64::from(it.limits?.sequences))
     }),
     ("worker_wait_seconds", "Learned: seconds until the prefill promised to the worker is done", |it| {
@@ -205,10 +166,10 @@ const WORKER_ROWS: [Row; 18] = [
     ("worker_prefill_token_seconds", "Learned: seconds for each token to prefill", |it| {
         Some(it.worker.rates.prefill.slope)
     }),
-    ("worker_step_seconds", "Learned: seconds between two tokens of an answer that is alone", |it| {
+    ("worker_step_seconds", "Learned: seconds between two tokens of a response that decodes alone", |it| {
         Some(it.worker.rates.decode.base)
     }),
-    ("worker_step_request_seconds", "Learned: seconds that each further request adds to that", |it| {
+    ("worker_step_request_seconds", "Learned: seconds that each further request adds to a step", |it| {
         Some(it.worker.rates.decode.slope)
     }),
 ];
@@ -220,31 +181,31 @@ impl Metrics {
         whole.register_collector(Box::new(process.clone()));
         let registry = whole.sub_registry_with_prefix("maitre");
         let requests = Family::<[Label; 3], Counter>::default();
-        registry.register("requests", "Requests that ended, by how", requests.clone());
+        registry.register("requests", "Requests that ended, by outcome", requests.clone());
         let route = |index: usize| Route::ALL.get(index).copied();
         let answered =
             std::array::from_fn(|it| requests.get_or_create_owned(&labels(route(it), Outcome::Answered)));
         let by_why = Family::<[Label; 1], Counter>::default();
-        registry.register("picks", "Workers picked, by why", by_why.clone());
+        registry.register("picks", "Placements, by reason", by_why.clone());
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
         let failures = Family::default();
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
-        let unshaken = Family::default();
-        registry.register("tls_handshakes_failed", "TLS handshakes that came to nothing", unshaken.clone());
+        let handshakes_failed = Family::default();
+        registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
         let tls_files = Family::default();
-        registry.register("tls_files_changed", "TLS files that were read anew, by result", tls_files.clone());
+        registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let caches = Caches::new(registry);
         let queue = Queue::new(registry, classes);
         let decisions = Decisions::new(registry);
-        let cluster = Cluster::new(registry);
-        let record = Recorded::default();
-        registry.register("record_requests", "Requests that were taken down", record.requests.clone());
-        registry.register("record_dropped", "Requests that could not be", record.dropped.clone());
-        let traced = Traced::new(registry);
-        let open = Gauge::default();
-        registry.register("requests_in_flight", "Requests arrived and not ended", open.clone());
+        let cluster = ClusterMetrics::new(registry);
+        let record = RecordCounts::default();
+        registry.register("record_requests", "Requests written to the record", record.requests.clone());
+        registry.register("record_dropped", "Requests that the record dropped", record.dropped.clone());
+        let traces = TraceCounts::new(registry);
+        let in_flight = Gauge::default();
+        registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
         let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
@@ -252,15 +213,16 @@ impl Metrics {
             registry.register(name, help, histogram.clone());
             histogram
         };
-        let first = seconds("first_token_seconds", "From arrival to the first token of the answer");
-        let gap = seconds("inter_token_seconds", "Mean time between the pieces of one streamed answer");
+        let ttft = seconds("first_token_seconds", "From arrival to the first token of the response");
+        let inter_token =
+            seconds("inter_token_seconds", "Mean time between the chunks of one streamed response");
         let total = seconds("request_seconds", "From arrival to the last byte");
-        let worker = |(name, help, read): Row| {
+        let worker = |(name, help, read): WorkerMetric| {
             let gauge = Family::default();
             registry.register(name, help, gauge.clone());
             WorkerGauge { gauge, read }
         };
-        let workers = WORKER_ROWS.into_iter().map(worker).collect();
+        let workers = WORKER_METRICS.into_iter().map(worker).collect();
         Metrics {
             registry: Mutex::new(whole),
             process,
@@ -268,7 +230,7 @@ impl Metrics {
             answered,
             picks,
             failures,
-            unshaken,
+            handshakes_failed,
             tls_files,
             states,
             workers,
@@ -277,11 +239,11 @@ impl Metrics {
             decisions,
             cluster,
             record,
-            traced,
-            open,
+            traces,
+            in_flight,
             connections,
-            first,
-            gap,
+            ttft,
+            inter_token,
             total,
         }
     }
@@ -301,18 +263,18 @@ impl Metrics {
         self.failures.get_or_create(&[("failure", failure.name())]).inc();
     }
 
-    pub(crate) fn unshaken(&self, listener: &'static str) {
-        self.unshaken.get_or_create(&[("listener", listener)]).inc();
+    pub(crate) fn handshake_failed(&self, listener: &'static str) {
+        self.handshakes_failed.get_or_create(&[("listener", listener)]).inc();
     }
 
     pub(crate) fn tls_files_changed(&self, result: &'static str) {
         self.tls_files.get_or_create(&[("result", result)]).inc();
     }
 
-    /// The page a scraper reads, of what `gather` has looked up, and of the process what was seen at the last look. The
-    /// text is written after that: it is long, and anybody may ask for it, so it must not hold up decisions.
+    /// The page a scraper reads. `gather` sets the gauges, under the brain's lock if it needs to; the text is written
+    /// after that, because it is long and must not delay decisions.
     pub(crate) fn page(&self, gather: impl FnOnce(&Metrics)) -> String {
-        // Held throughout, so that two scrapers do not see half of each other's workers.
+        // Held throughout, so that two scrapers do not see each other's gauges half set.
         let registry = self.registry.lock();
         gather(self);
         let mut page = String::new();
@@ -321,27 +283,27 @@ impl Metrics {
         page
     }
 
-    /// Takes from whoever speaks with other routers what only it knows.
-    pub(crate) fn gather_routers(&self, seen: &Seen, brain: &Brain) {
-        self.cluster.look(seen, brain);
+    /// Sets the gauges of the cluster.
+    pub(crate) fn set_cluster(&self, sample: &ClusterSample) {
+        self.cluster.set(sample);
     }
 
-    /// Takes from the brain what only it knows.
-    pub(crate) fn gather(&self, now: Instant, brain: &Brain) {
+    /// Sets the gauges that are read from the brain.
+    pub(crate) fn set_brain(&self, now: Instant, brain: &Brain) {
         self.states.clear();
-        self.caches.look(brain);
-        self.queue.look(brain);
-        self.decisions.look(brain);
+        self.caches.set(brain);
+        self.queue.set(brain);
+        self.decisions.set(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in HealthState::NAMES {
                 let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
                 self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
             }
-            let look = Look { worker, cache: brain.cache(), limits: brain.limits(worker.id), now };
-            for row in &self.workers {
-                if let Some(value) = (row.read)(&look) {
-                    row.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);
+            let sample = WorkerSample { worker, cache: brain.cache(), limits: brain.limits(worker.id), now };
+            for metric in &self.workers {
+                if let Some(value) = (metric.read)(&sample) {
+                    metric.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);
                 }
             }
         }

@@ -1,15 +1,15 @@
-//! What only the program around the router can do for an operator: it has read the settings, and it writes the log.
+//! What the admin API needs of the program around the router, which reads the settings and writes the log.
 
 use std::pin::Pin;
 
 use crate::roster::Difference;
 
-/// What became of settings that were read again.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Keys whose new values are in force.
     pub changed: Vec<String>,
-    /// Keys whose new values wait for the next start.
+    /// Keys whose new values need a restart.
     pub restart: Vec<String>,
     pub workers: Difference,
 }
@@ -17,21 +17,21 @@ pub struct Reloaded {
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<Reloaded, String>> + Send + 'a>>;
 
 pub trait Program: Send + Sync + 'static {
-    /// Reads the settings again; in force when it returns, or nothing has changed and it says why.
+    /// Reads the settings again. They are in force when it returns; on failure nothing has changed.
     fn reload(&self) -> Reloading<'_>;
-    /// The settings in force as a file would have them, secrets left out.
+    /// The settings in force as a TOML file, without secrets.
     fn config(&self) -> String;
     fn log_level(&self) -> String;
     fn set_log_level(&self, level: &str) -> Result<(), String>;
 }
 
-/// A program that has no settings to read again: a test, or the demo.
+/// A program without settings to read: a test, or the demo.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct NoProgram;
 
-const NOT_HERE: &str = "this router was started without a configuration of its own; `maitre serve` has one";
+const NOT_HERE: &str = "this router was started without a configuration file; `maitre serve` reads one";
 
-impl Program for Plain {
+impl Program for NoProgram {
     fn reload(&self) -> Reloading<'_> {
         Box::pin(async { Err(NOT_HERE.to_owned()) })
     }

@@ -1,7 +1,7 @@
-//! What the last minutes were like: running totals, the last first-token times, and a sample of both each second.
+//! The last quarter of an hour for the admin page: running totals, recent TTFTs, and a sample of both each second.
 //!
-//! Prometheus has all of it and better, for those who have a Prometheus. This is for whoever opens the page: a quarter
-//! of an hour, in memory, bounded, with percentiles of the very times and not of buckets.
+//! Prometheus has more, but not every operator has a Prometheus. This is in memory, bounded, and computes percentiles of
+//! the times themselves and not of histogram buckets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,26 +13,27 @@ use maitre_dialect::usage::Usage;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::house::RouterState;
-use crate::metrics::Outcome;
+use crate::brain::SharedBrain;
+use crate::outcome::Outcome;
+use crate::settings::SharedSettings;
 
 /// Between two samples.
-const EVERY: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Samples kept: a quarter of an hour.
 const SAMPLES_MAX: usize = 900;
-/// What percentiles and ratios of a sample look back on.
+/// Samples that percentiles and ratios cover.
 const WINDOW: usize = 10;
-/// First-token times kept for that; of more than so many in ten seconds the older ones are left out.
-const FIRSTS_MAX: usize = 8_192;
+/// TTFTs kept for that. If there are more in ten seconds, the oldest are dropped.
+const TTFTS_MAX: usize = 8_192;
 
 #[derive(Default)]
 pub(crate) struct Recent {
     totals: Totals,
-    firsts: Mutex<VecDeque<(Instant, f32)>>,
-    samples: Mutex<VecDeque<Sample>>,
+    ttfts_ms: Mutex<VecDeque<(Instant, f32)>>,
+    samples: Mutex<VecDeque<RecentSample>>,
 }
 
-/// Since the start. Each a counter of its own: a reader may see one a moment before another.
+/// Since the start. The counters are independent: a reader may see one a moment before another.
 #[derive(Default)]
 struct Totals {
     answered: AtomicU64,
@@ -42,7 +43,7 @@ struct Totals {
     left: AtomicU64,
     prompt_tokens: AtomicU64,
     answer_tokens: AtomicU64,
-    /// Of answers that told how much of the prompt was cached.
+    /// Of responses that report cached tokens.
     known_tokens: AtomicU64,
     cached_tokens: AtomicU64,
 }
@@ -65,7 +66,7 @@ impl Sums {
         self.answered + self.refused + self.declined + self.failed + self.left
     }
 
-    /// None where no engine has told.
+    /// None if no engine reports cached tokens.
     pub(crate) fn hit_ratio(&self) -> Option<f64> {
         (self.known_tokens > 0).then(|| self.cached_tokens as f64 / self.known_tokens as f64)
     }
@@ -85,9 +86,9 @@ impl Sums {
     }
 }
 
-/// One second, and what led up to it.
+/// One second; percentiles and ratios cover the last ten.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sample {
+pub(crate) struct RecentSample {
     pub(crate) at_ms: u64,
     pub(crate) ttft_p50_ms: Option<f64>,
     pub(crate) ttft_p99_ms: Option<f64>,
@@ -101,17 +102,16 @@ pub(crate) struct Sample {
     at: Instant,
 }
 
-/// A request as it ended.
-pub(crate) struct Ended {
+/// A request that ended.
+pub(crate) struct EndedRequest {
     pub(crate) outcome: Outcome,
     pub(crate) usage: Option<Usage>,
-    pub(crate) pieces: u32,
-    /// From its arrival to its first token, if it had one.
-    pub(crate) first: Option<Duration>,
+    pub(crate) chunks: u32,
+    pub(crate) ttft: Option<Duration>,
 }
 
 impl Recent {
-    pub(crate) fn ended(&self, now: Instant, ended: &Ended) {
+    pub(crate) fn ended(&self, now: Instant, ended: &EndedRequest) {
         let totals = &self.totals;
         let count = match ended.outcome {
             Outcome::Answered => &totals.answered,
@@ -124,28 +124,28 @@ impl Recent {
         let counts = ended.usage;
         let prompt = counts.and_then(|it| it.prompt_tokens);
         add(&totals.prompt_tokens, prompt.unwrap_or(0));
-        // A stream that counts nothing comes a token a piece.
+        // A stream without token counts has about one token in each chunk.
         add(
             &totals.answer_tokens,
-            counts.and_then(|it| it.completion_tokens).unwrap_or(u64::from(ended.pieces)),
+            counts.and_then(|it| it.completion_tokens).unwrap_or(u64::from(ended.chunks)),
         );
         if let (Some(prompt), Some(cached)) = (prompt, counts.and_then(|it| it.cached_tokens)) {
             add(&totals.known_tokens, prompt);
             add(&totals.cached_tokens, cached);
         }
-        if let (Outcome::Answered, Some(first)) = (ended.outcome, ended.first) {
-            let mut firsts = self.firsts.lock();
-            if firsts.len() >= FIRSTS_MAX {
-                firsts.pop_front();
+        if let (Outcome::Answered, Some(ttft)) = (ended.outcome, ended.ttft) {
+            let mut ttfts = self.ttfts_ms.lock();
+            if ttfts.len() >= TTFTS_MAX {
+                ttfts.pop_front();
             }
-            firsts.push_back((now, first.as_secs_f32() * 1_000.0));
+            ttfts.push_back((now, ttft.as_secs_f32() * 1_000.0));
         }
     }
 
     pub(crate) fn sums(&self) -> Sums {
         let totals = &self.totals;
         let read = |it: &AtomicU64| it.load(Ordering::Relaxed);
-        // Cached before known, so that a ratio never exceeds one.
+        // Cached tokens are read first, so that the ratio never exceeds one.
         let cached_tokens = read(&totals.cached_tokens);
         Sums {
             answered: read(&totals.answered),
@@ -160,13 +160,13 @@ impl Recent {
         }
     }
 
-    /// The last one, or an empty one.
-    pub(crate) fn latest(&self) -> Sample {
+    /// The last sample, or an empty one.
+    pub(crate) fn latest(&self) -> RecentSample {
         self.samples.lock().back().cloned().unwrap_or_default()
     }
 
     /// Oldest first.
-    pub(crate) fn samples(&self) -> Vec<Sample> {
+    pub(crate) fn samples(&self) -> Vec<RecentSample> {
         self.samples.lock().iter().cloned().collect()
     }
 
@@ -180,7 +180,7 @@ impl Recent {
         if samples.len() >= SAMPLES_MAX {
             samples.pop_front();
         }
-        samples.push_back(Sample {
+        samples.push_back(RecentSample {
             at_ms,
             ttft_p50_ms,
             ttft_p99_ms,
@@ -194,19 +194,19 @@ impl Recent {
         });
     }
 
-    /// Of the first tokens of the last ten seconds; forgets those before.
+    /// Of the TTFTs of the last ten seconds; drops older ones.
     fn percentiles(&self, now: Instant) -> (Option<f64>, Option<f64>) {
-        let mut firsts = self.firsts.lock();
-        let window = EVERY * WINDOW as u32;
-        while firsts.front().is_some_and(|&(at, _)| now.since(at) > window) {
-            firsts.pop_front();
+        let mut ttfts = self.ttfts_ms.lock();
+        let window = SAMPLE_INTERVAL * WINDOW as u32;
+        while ttfts.front().is_some_and(|&(at, _)| now.since(at) > window) {
+            ttfts.pop_front();
         }
-        let mut sorted: Vec<f32> = firsts.iter().map(|it| it.1).collect();
-        drop(firsts);
+        let mut sorted: Vec<f32> = ttfts.iter().map(|it| it.1).collect();
+        drop(ttfts);
         sorted.sort_unstable_by(f32::total_cmp);
         let at = |part: f64| {
-            let place = (sorted.len() as f64 * part).ceil() as usize;
-            sorted.get(place.saturating_sub(1)).map(|&it| f64::from(it))
+            let rank = (sorted.len() as f64 * part).ceil() as usize;
+            sorted.get(rank.saturating_sub(1)).map(|&it| f64::from(it))
         };
         (at(0.5), at(0.99))
     }
@@ -216,18 +216,18 @@ fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// Takes a sample each second, for as long as the router runs.
-pub(crate) async fn take(house: Arc<RouterState>) {
-    let mut ticks = interval(EVERY);
+/// Takes a sample each second, until aborted.
+pub(crate) async fn run(recent: Arc<Recent>, brain: Arc<SharedBrain>, settings: Arc<SharedSettings>) {
+    let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let classes = house.settings().brain.queue.classes.len();
-        let waiting = house.look(|brain| {
+        let classes = settings.load().brain.queue.classes.len();
+        let waiting = brain.read(|brain| {
             let classes = 0..u8::try_from(classes).unwrap_or(u8::MAX);
             classes.map(|it| brain.waiting(ClassId(it)).requests).collect()
         });
-        house.recent.sample(house.now(), house.clock.unix_ms(), waiting);
+        recent.sample(brain.now(), brain.clock.unix_ms(), waiting);
     }
 }
 
@@ -235,10 +235,10 @@ pub(crate) async fn take(house: Arc<RouterState>) {
 mod tests {
     use super::*;
 
-    fn answered(recent: &Recent, now: Instant, first_ms: u64) {
+    fn answered(recent: &Recent, now: Instant, ttft_ms: u64) {
         let usage = Usage { prompt_tokens: Some(100), cached_tokens: Some(40), completion_tokens: Some(7) };
-        let first = Some(Duration::from_millis(first_ms));
-        recent.ended(now, &Ended { outcome: Outcome::Answered, usage: Some(usage), pieces: 9, first });
+        let ttft = Some(Duration::from_millis(ttft_ms));
+        recent.ended(now, &EndedRequest { outcome: Outcome::Answered, usage: Some(usage), chunks: 9, ttft });
     }
 
     fn second(number: u64) -> Instant {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_tells_of_its_second_and_the_ten_before() {
+    fn a_sample_covers_its_second_and_the_ten_before() {
         let recent = Recent::default();
         recent.sample(second(0), 0, vec![0]);
         (1..=100).for_each(|it| answered(&recent, second(1), it));
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!((sample.ttft_p50_ms, sample.ttft_p99_ms), (Some(50.0), Some(99.0)));
         assert_eq!((sample.requests_per_s, sample.answer_tokens_per_s), (100.0, 700.0));
         assert_eq!((sample.hit_ratio, sample.waiting), (Some(0.4), vec![3]));
-        // Twelve quiet seconds later the percentiles know nothing, and neither does the ratio.
+        // After twelve quiet seconds there are no percentiles and no ratio.
         (2..=13).for_each(|it| recent.sample(second(it), it * 1_000, vec![0]));
         let sample = recent.latest();
         assert_eq!((sample.ttft_p50_ms, sample.requests_per_s, sample.hit_ratio), (None, 0.0, None));
@@ -269,11 +269,11 @@ mod tests {
         let samples = recent.samples();
         assert_eq!((samples.len(), samples[0].at_ms), (SAMPLES_MAX, 1_100));
         (0..10_000).for_each(|_| answered(&recent, second(2_000), 1));
-        assert_eq!(recent.firsts.lock().len(), FIRSTS_MAX);
+        assert_eq!(recent.ttfts_ms.lock().len(), TTFTS_MAX);
     }
 
     #[test]
-    fn what_did_not_end_well_is_told_apart() {
+    fn failed_outcomes_are_counted_apart() {
         let recent = Recent::default();
         let all = [
             Outcome::Refused("no_worker"),
@@ -283,7 +283,7 @@ mod tests {
             Outcome::Stalled,
         ];
         for outcome in all {
-            recent.ended(second(0), &Ended { outcome, usage: None, pieces: 0, first: None });
+            recent.ended(second(0), &EndedRequest { outcome, usage: None, chunks: 0, ttft: None });
         }
         let sums = recent.sums();
         assert_eq!((sums.refused, sums.declined, sums.left, sums.failed), (1, 1, 1, 2));

@@ -1,16 +1,15 @@
-//! The record: a line for each request that came, as hashes, for `maitre replay` to play again.
+//! The record: one line for each request, as hashes, for `maitre replay`.
 //!
-//! A visit that ends leaves a note in a queue and goes its way; one thread turns notes into lines and writes
-//! them. The queue is bounded, in notes and in what they weigh: when the disk cannot keep up, notes are
-//! dropped and counted, and no request ever waits. To send costs the lane a few atomic operations, since
-//! the thread sleeps between batches by the clock and not until it is woken.
+//! A request that ends puts an entry into a queue; one thread turns entries into lines and writes them. The queue is
+//! bounded, in entries and in bytes: when the disk cannot keep up, entries are dropped and counted, and no request ever
+//! waits. Sending costs the request a few atomic operations, because the thread wakes by the clock and not by entries.
 //!
-//! Taken down is every request whose prompt was read, also one that was refused for lack of room, failed or
-//! was left by its client: all of that came in. Not taken down is what the client got wrong (nobody would
-//! compute it), what left before its prompt was read, and what writes no answer, such as embeddings.
+//! Recorded is every request whose prompt was tokenized, also if it was refused for lack of capacity, failed, or its
+//! client disconnected: all of it is load. Not recorded are requests that the client got wrong (no worker would compute
+//! them), those that ended before their prompt was tokenized, and those that decode nothing, such as embeddings.
 
+mod encode;
 mod files;
-mod line;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,34 +26,32 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::metrics::Recorded;
-use crate::reading::Reading;
+use crate::metrics::RecordCounts;
 use crate::settings::Settings;
-use files::Files;
-use line::Scribe;
+use encode::LineEncoder;
+use files::RecordFiles;
 
-/// Notes that wait at the most. A tenth of a second's worth at 80,000 requests a second, which is more than
-/// a router serves.
-const NOTES_MAX: usize = 8_192;
-/// Prefixes that they hold together at the most: 32 MiB at eight bytes each.
+/// Entries that wait at most: a tenth of a second at 80,000 requests a second, which is more than a router serves.
+const ENTRIES_MAX: usize = 8_192;
+/// Prefix hashes in all waiting entries at most: 32 MiB at eight bytes each.
 const PREFIXES_MAX: usize = 4 << 20;
-/// How long notes gather before they are written. It is also how much a crash loses.
+/// How long entries gather before they are written; a crash loses as much.
 const GATHER: Duration = Duration::from_millis(100);
-/// What is written at once.
+/// The size at which a batch is written early.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// A prompt as the record wants it.
+/// A prompt as the record needs it.
 #[derive(Clone, Debug)]
-pub(crate) struct Noted {
-    /// The one that computes it; empty if nobody lists it.
+pub(crate) struct RecordedPrompt {
+    /// The base model that computes it; empty if no worker lists it.
     pub(crate) model: Arc<str>,
     pub(crate) prompt: PromptChain,
 }
 
-/// What is known of a request when it is seated.
+/// What is known of a request when the brain decides about it.
 #[derive(Debug)]
-pub(crate) struct Note {
-    noted: Noted,
+pub(crate) struct RecordEntry {
+    prompt: RecordedPrompt,
     session: Option<u64>,
     class: ClassId,
     tenant: TenantId,
@@ -62,25 +59,23 @@ pub(crate) struct Note {
     form: Form,
 }
 
-impl Note {
-    /// None where no record is kept, or nothing was read.
-    pub(crate) fn new(reading: &Reading, arrival: &Arrival<'_>) -> Option<Box<Note>> {
-        let noted = reading.noted.clone()?;
+impl RecordEntry {
+    pub(crate) fn new(prompt: RecordedPrompt, arrival: &Arrival<'_>) -> RecordEntry {
         let &Arrival { session, class, tenant, deadline, form, .. } = arrival;
-        Some(Box::new(Note { noted, session, class, tenant, deadline, form }))
+        RecordEntry { prompt, session, class, tenant, deadline, form }
     }
 }
 
-/// What is known once it is over.
+/// What is known when the request ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct RecordEnding {
     pub(crate) arrived: Instant,
     pub(crate) usage: Option<Usage>,
-    pub(crate) pieces: u32,
+    pub(crate) chunks: u32,
 }
 
 enum Job {
-    Write(Box<Note>, Ended),
+    Write(Box<RecordEntry>, RecordEnding),
     Finish,
 }
 
@@ -93,51 +88,51 @@ pub struct NotRecorded {
 
 pub(crate) struct Recorder {
     jobs: SyncSender<Job>,
-    /// Prefixes in the queue.
+    /// Prefix hashes in the queue.
     prefixes: Arc<AtomicUsize>,
-    counts: Recorded,
+    counts: RecordCounts,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Recorder {
-    /// Opens the file and starts the thread; none if nothing is to be taken down.
+    /// Opens the file and starts the thread; None if no record is set.
     pub(crate) fn start(
         settings: &Settings,
         clock: Clock,
-        counts: Recorded,
+        counts: RecordCounts,
     ) -> Result<Option<Recorder>, NotRecorded> {
         let Some(file) = settings.record.file.clone() else { return Ok(None) };
         let failed = |error| NotRecorded { file: file.clone(), error };
-        let files = Files::open(file.clone(), &settings.record, clock.now()).map_err(failed)?;
-        let (jobs, queue) = sync_channel(NOTES_MAX);
+        let files = RecordFiles::open(file.clone(), &settings.record, clock.now()).map_err(failed)?;
+        let (jobs, queue) = sync_channel(ENTRIES_MAX);
         let prefixes = Arc::new(AtomicUsize::new(0));
         let writer = Writer {
             files,
             clock,
-            scribe: Scribe::new(&settings.brain.queue),
+            encoder: LineEncoder::new(&settings.brain.queue),
             counts: counts.clone(),
             prefixes: prefixes.clone(),
-            batch: Batch::default(),
-            fails: false,
+            batch: LineBatch::default(),
+            is_failing: false,
         };
         let thread = Builder::new().name("record".to_owned()).spawn(move || writer.run(&queue));
         let writer = Mutex::new(Some(thread.map_err(failed)?));
         Ok(Some(Recorder { jobs, prefixes, counts, writer }))
     }
 
-    /// Never waits: what finds no room is dropped, and counted.
-    pub(crate) fn take(&self, note: Box<Note>, ended: Ended) {
-        let weight = note.noted.prompt.chain.len();
+    /// Never waits: an entry that finds no room is dropped, and counted.
+    pub(crate) fn take(&self, entry: Box<RecordEntry>, ending: RecordEnding) {
+        let weight = entry.prompt.prompt.chain.len();
         let waiting = self.prefixes.fetch_add(weight, Ordering::Relaxed) + weight;
-        if waiting > PREFIXES_MAX || self.jobs.try_send(Job::Write(note, ended)).is_err() {
+        if waiting > PREFIXES_MAX || self.jobs.try_send(Job::Write(entry, ending)).is_err() {
             self.prefixes.fetch_sub(weight, Ordering::Relaxed);
             self.counts.dropped.inc();
         }
     }
 
-    /// Waits until all that was taken is written. What comes later is dropped.
+    /// Waits until all entries taken so far are written. Later ones are dropped.
     pub(crate) fn finish(&self) {
-        // It fails only if the thread is gone.
+        // Fails only if the thread has ended.
         let _ = self.jobs.send(Job::Finish);
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
@@ -145,9 +140,9 @@ impl Recorder {
     }
 }
 
-/// Whole lines on their way to the file.
+/// Whole lines to write.
 #[derive(Default)]
-struct Batch {
+struct LineBatch {
     text: String,
     lines: u64,
 }
@@ -159,18 +154,18 @@ enum Next {
 }
 
 struct Writer {
-    files: Files,
+    files: RecordFiles,
     clock: Clock,
-    scribe: Scribe,
-    counts: Recorded,
+    encoder: LineEncoder,
+    counts: RecordCounts,
     prefixes: Arc<AtomicUsize>,
-    batch: Batch,
-    /// What the log said last.
-    fails: bool,
+    batch: LineBatch,
+    /// The last write failed, and that has been logged.
+    is_failing: bool,
 }
 
 impl Writer {
-    /// Until it is told to finish, or there is nobody left to tell it anything.
+    /// Until the `Finish` job, or until the recorder is dropped.
     fn run(mut self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             let mut next = self.take(job);
@@ -190,14 +185,14 @@ impl Writer {
     }
 
     fn take(&mut self, job: Job) -> Next {
-        let Job::Write(note, ended) = job else { return Next::Finish };
-        self.prefixes.fetch_sub(note.noted.prompt.chain.len(), Ordering::Relaxed);
-        let mut line = self.scribe.line(&note, ended, self.files.began());
-        if self.files.is_full(&self.batch, &line, ended.arrived) {
+        let Job::Write(entry, ending) = job else { return Next::Finish };
+        self.prefixes.fetch_sub(entry.prompt.prompt.chain.len(), Ordering::Relaxed);
+        let mut line = self.encoder.line(&entry, ending, self.files.began());
+        if self.files.is_full(&self.batch, &line, ending.arrived) {
             self.flush();
             let begun = self.files.begin_next(self.clock.now());
-            self.tell(begun.err());
-            line = self.scribe.line(&note, ended, self.files.began());
+            self.log(begun.err());
+            line = self.encoder.line(&entry, ending, self.files.began());
         }
         self.batch.text.push_str(&line);
         self.batch.lines += 1;
@@ -216,20 +211,20 @@ impl Writer {
             Ok(()) => self.counts.requests.inc_by(self.batch.lines),
             Err(_) => self.counts.dropped.inc_by(self.batch.lines),
         };
-        self.tell(written.err());
+        self.log(written.err());
         self.batch.text.clear();
         self.batch.lines = 0;
     }
 
-    /// Tells the operator, once for each change.
-    fn tell(&mut self, error: Option<io::Error>) {
+    /// Logs the first error, and the end of the errors.
+    fn log(&mut self, error: Option<io::Error>) {
         let file = self.files.path().display();
         match error {
-            Some(error) if !self.fails => warn!(%file, %error, "requests are not recorded"),
-            None if self.fails => info!(%file, "requests are recorded again"),
+            Some(error) if !self.is_failing => warn!(%file, %error, "requests are not recorded"),
+            None if self.is_failing => info!(%file, "requests are recorded again"),
             _ => return,
         }
-        self.fails = !self.fails;
+        self.is_failing = !self.is_failing;
     }
 }
 

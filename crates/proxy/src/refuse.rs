@@ -1,4 +1,4 @@
-//! The one place that knows HTTP status codes: what we say no with, and what a worker's answer means.
+//! The only module that knows HTTP status codes: our own error responses, and the meaning of a worker's.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
-use crate::metrics::Outcome;
+use crate::outcome::Outcome;
 
-/// Why a request gets an answer of our own. Whose fault it is shows in the status: 4xx the client's,
-/// 502 and 504 a worker's, 503 the fleet's.
+/// Why the router refuses a request. The status shows whose fault it is: 4xx the client's, 502 and 504 a worker's, 503
+/// the fleet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(
         "{method} {path} is not served here; POST to /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /rerank, /score, /classify, /tokenize, /detokenize or /generate, or GET /v1/models"
     )]
     UnknownPath { method: String, path: String },
-    #[error("requests need a key here; send it as `authorization: Bearer KEY`, or as `x-api-key`")]
+    #[error("missing API key; send it as `authorization: Bearer KEY`, or as `x-api-key`")]
     NoKey,
-    #[error("the key in this request is not one that opens this door")]
+    #[error("invalid API key")]
     WrongKey,
-    #[error("{path} takes {allowed}, not {method}")]
+    #[error("{path} accepts {allowed}, not {method}")]
     WrongMethod { method: String, path: String, allowed: &'static str },
     #[error("{0}")]
     BadRequest(BadRequest),
@@ -37,7 +37,7 @@ pub(crate) enum Refused {
     BodyTooLarge { limit: usize },
     #[error("the request body did not arrive within {0:?}")]
     BodyTooSlow(Duration),
-    #[error("the request body broke off")]
+    #[error("the request body is incomplete")]
     BodyBroken,
     #[error("the request body is encoded as \"{0}\"; send plain JSON")]
     EncodedBody(String),
@@ -47,11 +47,11 @@ pub(crate) enum Refused {
     UnknownModel { model: String, known: String },
     #[error("no worker is ready to take this request; try again shortly")]
     NoWorker,
-    #[error("too many requests wait already; try again in {} s", seconds(*.retry_after))]
+    #[error("the queue of this class is full; try again in {} s", seconds(*.retry_after))]
     QueueFull { retry_after: Duration },
-    #[error("this caller's limit is used up; try again in {} s", seconds(*.retry_after))]
+    #[error("rate limit exceeded; try again in {} s", seconds(*.retry_after))]
     RateLimited { retry_after: Duration },
-    #[error("the first token cannot be out before the request's deadline; try again in {} s", seconds(*.retry_after))]
+    #[error("the request's deadline cannot be met; try again in {} s", seconds(*.retry_after))]
     Deadline { retry_after: Duration },
     #[error("too many large requests at once; try again shortly")]
     TooBusy,
@@ -125,10 +125,10 @@ impl Refused {
         }
     }
 
-    /// Where waiting helps, for how long.
+    /// How long the client should wait before a retry, where that helps.
     fn retry_after(&self) -> Option<HeaderValue> {
         match self {
-            // Whoever has waited out a whole deadline should not be asked to come right back.
+            // A client that has waited for a whole timeout should not retry at once.
             Refused::Failed(Failure::TimedOut) => None,
             Refused::QueueFull { retry_after }
             | Refused::RateLimited { retry_after }
@@ -141,7 +141,7 @@ impl Refused {
     pub(crate) fn answer(&self, route: Option<Route>) -> Response<Bytes> {
         let (code, message, param) = (self.code(), self.to_string().into(), self.param());
         let failure = failure::Failure { kind: self.kind(), code, message, param };
-        // Where the path is nobody's, the shape most clients read.
+        // For an unknown path, the shape that most clients can read.
         let body = failure::body(route.unwrap_or(Route::Chat), &failure);
         let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = self.status();
@@ -160,16 +160,17 @@ impl Refused {
     }
 }
 
-/// Most characters of a client's own words that we say back to it.
+/// Most characters of a client's own text in an error message.
 const ECHO_MAX: usize = 128;
 
-/// A client's own words, cut short: a name may be as long as a body.
-pub(crate) fn echo(words: &str) -> String {
-    words.chars().take(ECHO_MAX).collect()
+/// A client's own text, truncated: a name may be as long as a body.
+pub(crate) fn echo(text: &str) -> String {
+    text.chars().take(ECHO_MAX).collect()
 }
 
 impl Refused {
-    /// `known` lists what is served: asked only where it is told, for under overload most refusals do not.
+    /// `known` lists the models that are served. Called only where the message needs it: most refusals under overload do
+    /// not.
     pub(crate) fn by_brain(refusal: Refusal, model: Option<&str>, known: impl FnOnce() -> String) -> Refused {
         match refusal {
             Refusal::UnknownModel => {
@@ -185,7 +186,7 @@ impl Refused {
     }
 }
 
-/// As `Retry-After` says it: whole seconds, and never "at once".
+/// As in `Retry-After`: whole seconds, at least one.
 fn seconds(span: Duration) -> u64 {
     span.as_millis().div_ceil(1_000).clamp(1, u128::from(u32::MAX)) as u64
 }
@@ -193,28 +194,28 @@ fn seconds(span: Duration) -> u64 {
 fn failed(failure: Failure) -> &'static str {
     match failure {
         Failure::Refused => "no worker could be reached: connection refused",
-        Failure::Unreachable => "no worker could be reached: no connection in time",
-        Failure::Handshake => "no worker could be reached: no TLS with it",
-        Failure::Broke => "the worker's connection broke before it began to answer",
-        Failure::Abandoned => "the worker hung before it began to answer",
-        Failure::NoSocket => "the router has no socket left to reach a worker with",
-        Failure::Failed => "the worker failed before it began to answer",
+        Failure::Unreachable => "no worker could be reached: connection timed out",
+        Failure::Handshake => "no worker could be reached: TLS failed",
+        Failure::Broke => "the connection to the worker broke before its response began",
+        Failure::Abandoned => "the worker became unhealthy before its response began",
+        Failure::NoSocket => "the router has no socket left to connect to a worker",
+        Failure::Failed => "the worker failed before its response began",
         Failure::Busy => "the worker is full",
-        Failure::TimedOut => "the worker did not begin to answer in time",
-        Failure::Late => "the worker did not begin to answer before the request's deadline",
+        Failure::TimedOut => "the worker's response did not begin in time",
+        Failure::Late => "the worker's response did not begin before the request's deadline",
     }
 }
 
-/// What a collector of traces made of what it was sent.
+/// A trace collector's verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collected {
     Taken,
-    /// Not now; perhaps after this long.
+    /// Retry; after this long, if the collector says so.
     Later(Option<Duration>),
     Never,
 }
 
-/// By the OTLP specification, which names those that are worth another try.
+/// The OTLP specification names the statuses to retry.
 pub(crate) fn collected(status: StatusCode, headers: &HeaderMap) -> Collected {
     let wait = || headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs);
     match status {
@@ -227,17 +228,17 @@ pub(crate) fn collected(status: StatusCode, headers: &HeaderMap) -> Collected {
     }
 }
 
-/// What the head of a worker's answer says about the worker.
+/// The failure that a worker's response status stands for, if any.
 pub(crate) fn judge(status: StatusCode) -> Option<Failure> {
     match status.as_u16() {
-        // Full, not broken: another worker may have room. 529 is how some engines say overloaded.
+        // Full, not broken: another worker may have capacity. Some engines use 529 for overload.
         429 | 503 | 529 => Some(Failure::Busy),
         500..=599 => Some(Failure::Failed),
         _ => None,
     }
 }
 
-/// How an answer with this status counts once it is complete.
+/// How a complete response with this status counts.
 pub(crate) fn outcome(status: StatusCode) -> Outcome {
     match status.as_u16() {
         400..=499 => Outcome::Declined("4xx"),
@@ -246,36 +247,35 @@ pub(crate) fn outcome(status: StatusCode) -> Outcome {
     }
 }
 
-/// Whether an answer with this status says that the client asked for what nobody can give. To be full or
-/// broken says something else.
+/// Whether a response with this status says that the request itself is wrong. A full or failed worker does not say so.
 pub(crate) fn is_clients_fault(status: StatusCode) -> bool {
     status.is_client_error() && judge(status).is_none()
 }
 
-/// Whether the answer to a health probe is that of a worker that can work. One that has no such path
-/// (404), or asks for a key (401), is there all the same.
+/// Whether a health probe with this status succeeded. A worker without such a path (404), or one that wants a key (401),
+/// is healthy.
 pub(crate) fn is_fit(status: StatusCode) -> bool {
     !status.is_server_error()
 }
 
-/// Why an operator does not get what was asked for.
+/// Why the admin API refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
     #[error("the admin key is missing or wrong; send it as `Authorization: Bearer <key>`")]
     Key,
-    #[error("nothing is served at this path; /admin/v1/openapi.json lists all there is")]
+    #[error("unknown path; /admin/v1/openapi.json lists all paths")]
     Path,
-    #[error("this path takes {0}")]
+    #[error("this path accepts {0}")]
     Method(String),
-    /// There is no such thing.
+    /// The named object does not exist.
     #[error("{0}")]
     Unknown(String),
     #[error("{0}")]
     Bad(String),
-    /// Right in itself, but not allowed here.
+    /// Valid, but not allowed by the settings.
     #[error("{0}")]
     Forbidden(String),
-    /// Not as things are.
+    /// Not possible in the present state.
     #[error("{0}")]
     Conflict(String),
 }
@@ -311,7 +311,7 @@ impl Wrong {
         match self {
             Wrong::Key => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Wrong::Method(methods) => {
-                // Made of names of methods alone.
+                // Names of methods only, so this cannot fail.
                 drop(HeaderValue::from_str(methods).map(|it| headers.insert(ALLOW, it)));
             }
             _ => {}
@@ -320,7 +320,7 @@ impl Wrong {
     }
 }
 
-/// A JSON answer of the admin API, which must not be cached: it is secret, and outdated in a second.
+/// A JSON response of the admin API, which must not be cached: it is secret, and outdated in a second.
 pub(crate) fn done(is_new: bool, json: Bytes) -> Response<Bytes> {
     let mut response = Response::new(json);
     if is_new {
@@ -332,7 +332,7 @@ pub(crate) fn done(is_new: bool, json: Bytes) -> Response<Bytes> {
     response
 }
 
-/// The word an operator reads for a plain answer of the admin listener.
+/// A plain-text response of the admin listener.
 pub(crate) fn plain(health: Health, text: &'static str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from_static(text.as_bytes()));
     *response.status_mut() = match health {

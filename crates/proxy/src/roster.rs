@@ -1,7 +1,8 @@
-//! Who is to be in the fleet, and by whose word: the settings', the operator's at the admin API, or what was discovered.
+//! Which workers are in the fleet, and which sources list them: the settings, operators through the admin API, or
+//! discovery.
 //!
-//! Each of them names workers without regard to the others, and a worker stays for as long as anybody names it. One that
-//! nobody names any more is drained before it goes, so that what is under way there is finished.
+//! Each source lists workers independently of the others. A worker stays as long as any source lists it. After that it
+//! is drained and then removed, so that requests in flight there finish.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tracing::info;
 
-use crate::house::RouterState;
+use crate::brain::SharedBrain;
 use crate::link::Link;
-use crate::watch;
+use crate::settings::SharedSettings;
+use crate::watch::Watcher;
 
-/// Who names a worker.
+/// A source of workers. Where two list the same address, the options of the first one here count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     Settings,
@@ -30,37 +32,37 @@ impl By {
 }
 
 pub(crate) struct Roster {
-    house: Arc<RouterState>,
-    state: Mutex<State>,
+    watcher: Watcher,
+    members: Mutex<Members>,
 }
 
 #[derive(Default)]
-struct State {
-    /// By address: one address is one engine, whatever else is said of it.
-    members: BTreeMap<String, Member>,
-    /// Those who watch, and those who see others off.
+struct Members {
+    /// By address: one address is one engine, whatever its options.
+    by_address: BTreeMap<String, Member>,
+    /// Tasks that watch workers, and tasks that drain them.
     tasks: JoinSet<()>,
 }
 
 struct Member {
     worker: WorkerUrl,
     by: Vec<By>,
-    /// One, or one a rank.
+    /// One, or one for each rank.
     links: Vec<Arc<Link>>,
 }
 
-/// A place where workers are found, and how it fares.
+/// A source of discovery, and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// As an operator writes it.
     pub name: String,
     pub state: &'static str,
     pub workers: usize,
-    /// Why it fails, or what of it was left out.
+    /// Why it fails, or what was left out.
     pub note: Option<String>,
 }
 
-/// What a list changed.
+/// The workers that a new list added and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     pub added: Vec<String>,
@@ -68,79 +70,79 @@ pub struct Difference {
 }
 
 impl Roster {
-    pub(crate) fn new(house: Arc<RouterState>) -> Roster {
-        Roster { house, state: Mutex::new(State::default()) }
+    pub(crate) fn new(watcher: Watcher) -> Roster {
+        Roster { watcher, members: Mutex::default() }
     }
 
-    /// All that `by` names from now on.
+    /// Sets all workers that `by` lists.
     pub(crate) fn set(&self, by: By, wanted: &[WorkerUrl]) -> Difference {
         let mut difference = Difference::default();
-        let mut state = self.state.lock();
-        let named: Vec<String> = wanted.iter().map(|it| it.address.to_string()).collect();
-        let unnamed: Vec<String> = state
-            .members
+        let mut members = self.members.lock();
+        let listed: Vec<String> = wanted.iter().map(|it| it.address.to_string()).collect();
+        let unlisted: Vec<String> = members
+            .by_address
             .iter()
-            .filter(|(address, member)| member.by.contains(&by) && !named.contains(address))
+            .filter(|(address, member)| member.by.contains(&by) && !listed.contains(address))
             .map(|(address, _)| address.clone())
             .collect();
-        for address in unnamed {
-            difference.removed.extend(self.unname(&mut state, &address, by));
+        for address in unlisted {
+            difference.removed.extend(self.unlist(&mut members, &address, by));
         }
         for worker in wanted {
-            let Some(change) = self.name(&mut state, worker, by) else { continue };
+            let Some(change) = self.list(&mut members, worker, by) else { continue };
             difference.removed.extend(change.replaced);
             difference.added.push(change.added);
         }
         difference
     }
 
-    /// One more worker that `by` names; none if it was there already.
+    /// Adds one worker to those that `by` lists; None if it is in the fleet already.
     pub(crate) fn add(&self, by: By, worker: &WorkerUrl) -> Option<Vec<WorkerId>> {
-        let mut state = self.state.lock();
+        let mut members = self.members.lock();
         let address = worker.address.to_string();
-        if state.members.contains_key(&address) {
+        if members.by_address.contains_key(&address) {
             return None;
         }
-        self.name(&mut state, worker, by)?;
-        let member = state.members.get(&address)?;
+        self.list(&mut members, worker, by)?;
+        let member = members.by_address.get(&address)?;
         Some(member.links.iter().map(|it| it.worker).collect())
     }
 
-    /// The worker of this number, and the ranks beside it, are no longer wanted by anybody; its address.
+    /// Removes the worker of this number, and the other ranks at its address, from every list. Returns the address.
     pub(crate) fn remove(&self, id: WorkerId) -> Option<String> {
-        let mut state = self.state.lock();
+        let mut members = self.members.lock();
         let has = |member: &Member| member.links.iter().any(|it| it.worker == id);
-        let address = state.members.iter().find(|(_, member)| has(member))?.0.clone();
-        By::ALL.into_iter().find_map(|by| self.unname(&mut state, &address, by))
+        let address = members.by_address.iter().find(|(_, member)| has(member))?.0.clone();
+        By::ALL.into_iter().find_map(|by| self.unlist(&mut members, &address, by))
     }
 
-    /// Whether somebody wants the worker of this number: it is not on its way out.
+    /// Whether any source lists the worker of this number; if not, it is being drained.
     pub(crate) fn has(&self, id: WorkerId) -> bool {
-        let state = self.state.lock();
-        state.members.values().any(|it| it.links.iter().any(|link| link.worker == id))
+        let members = self.members.lock();
+        members.by_address.values().any(|it| it.links.iter().any(|link| link.worker == id))
     }
 
-    /// Ends all watching; the workers stay what they are.
+    /// Ends all tasks; the workers keep their state.
     pub(crate) fn stop(&self) {
-        self.state.lock().tasks.abort_all();
+        self.members.lock().tasks.abort_all();
     }
 
-    fn name(&self, state: &mut State, worker: &WorkerUrl, by: By) -> Option<Named> {
+    fn list(&self, members: &mut Members, worker: &WorkerUrl, by: By) -> Option<Listed> {
         let address = worker.address.to_string();
-        let (mut replaced, mut named_by) = (None, vec![by]);
-        if let Some(member) = state.members.get_mut(&address) {
+        let (mut replaced, mut listed_by) = (None, vec![by]);
+        if let Some(member) = members.by_address.get_mut(&address) {
             if !member.by.contains(&by) {
                 member.by.push(by);
             }
-            // What discovery says of a worker counts no more than what an operator wrote.
+            // What an operator wrote counts more than what discovery found.
             let first = member.by.iter().min().copied();
             if member.worker == *worker || first != Some(by) {
                 return None;
             }
-            // Other ports or ranks than before: it begins anew, and whoever else names it still does.
-            replaced = state.members.remove(&address).map(|it| {
-                named_by = it.by;
-                self.see_off(state, it.links);
+            // Other ports or ranks than before: the worker is replaced, and stays on every list.
+            replaced = members.by_address.remove(&address).map(|it| {
+                listed_by = it.by;
+                self.drain(members, it.links);
                 address.clone()
             });
         }
@@ -149,54 +151,54 @@ impl Roster {
             ranks => (0..ranks).map(Some).collect(),
         };
         let links: Vec<Arc<Link>> =
-            ranks.into_iter().filter_map(|rank| self.house.join(worker, rank)).collect();
+            ranks.into_iter().filter_map(|rank| self.watcher.brain.join(worker, rank)).collect();
         for link in &links {
-            state.run(watch::watch(self.house.clone(), link.clone()));
+            members.run(self.watcher.clone().watch(link.clone()));
         }
-        state.members.insert(address.clone(), Member { worker: worker.clone(), by: named_by, links });
-        Some(Named { added: address, replaced })
+        members.by_address.insert(address.clone(), Member { worker: worker.clone(), by: listed_by, links });
+        Some(Listed { added: address, replaced })
     }
 
-    /// `by` names this one no more; its address, if it goes.
-    fn unname(&self, state: &mut State, address: &str, by: By) -> Option<String> {
-        let member = state.members.get_mut(address)?;
+    /// `by` no longer lists this worker. Returns its address if it leaves.
+    fn unlist(&self, members: &mut Members, address: &str, by: By) -> Option<String> {
+        let member = members.by_address.get_mut(address)?;
         member.by.retain(|&it| it != by);
         if !member.by.is_empty() {
             return None;
         }
-        let member = state.members.remove(address)?;
-        self.see_off(state, member.links);
+        let member = members.by_address.remove(address)?;
+        self.drain(members, member.links);
         Some(address.to_owned())
     }
 
-    fn see_off(&self, state: &mut State, links: Vec<Arc<Link>>) {
+    fn drain(&self, members: &mut Members, links: Vec<Arc<Link>>) {
         for link in links {
-            self.house.on(Event::WorkerDrained { worker: link.worker, draining: true });
-            state.run(see_off(self.house.clone(), link));
+            self.watcher.brain.on(Event::WorkerDrained { worker: link.worker, draining: true });
+            members.run(drain(self.watcher.brain.clone(), self.watcher.settings.clone(), link));
         }
     }
 }
 
-struct Named {
+struct Listed {
     added: String,
     /// The same address, with other options.
     replaced: Option<String>,
 }
 
-impl State {
+impl Members {
     fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        // Those that are over are let go here: nobody else asks for them.
+        // Ended tasks are collected here, because nothing else joins them.
         while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(task);
     }
 }
 
-/// Waits for what is under way at a worker, as long as a drain may take, and takes it out.
-async fn see_off(house: Arc<RouterState>, link: Arc<Link>) {
-    let patience = house.settings().timeouts.drain;
+/// Waits until a worker has no requests, for the drain timeout at most, and removes it.
+async fn drain(brain: Arc<SharedBrain>, settings: Arc<SharedSettings>, link: Arc<Link>) {
+    let timeout = settings.load().timeouts.drain;
     let is_idle =
         |brain: &Brain| brain.fleet().worker(link.worker).is_none_or(|it| it.promised.work.requests == 0);
-    let drained = tokio::time::timeout(patience, house.until(is_idle)).await.is_ok();
-    info!(worker = link.url, drained, "worker leaves");
-    house.leave(&link);
+    let drained = tokio::time::timeout(timeout, brain.until(is_idle)).await.is_ok();
+    info!(worker = link.url, drained, "worker removed");
+    brain.leave(&link);
 }

@@ -1,4 +1,4 @@
-//! The whole router: built from settings, running on its threads, stopped in good order.
+//! The whole router: built from settings, run on its threads, stopped gracefully.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use maitre_dispatch::Brain;
 use maitre_fleet::{self as fleet, HealthState, Models};
-use maitre_net::pool::UpstreamPool;
 use maitre_net::tls::TlsConfigError;
 use maitre_net::worker_url::WorkerUrl;
 use tokio::net::TcpListener;
@@ -17,17 +16,21 @@ use tokio::task::JoinHandle as Task;
 use tracing::info;
 
 use crate::admin::AdminState;
-use crate::cluster::{self, Member, NotJoined};
-use crate::house::RouterState;
+use crate::clock::Clock;
 use crate::lane::Lane;
-use crate::program::{Plain, Program};
-use crate::reading::{NotLoaded, Tokenizers};
+use crate::metrics::Metrics;
+use crate::peering::{self, ClusterMember, NotJoined};
+use crate::program::{NoProgram, Program};
 use crate::record::{NotRecorded, Recorder};
 use crate::roster::{By, Difference, Roster, Source};
+use crate::server::Accepted;
 use crate::settings::Settings;
+use crate::state::{Parts, RouterState};
 use crate::tls::Tls;
-use crate::traces::Traces;
-use crate::{admin, lane, recent, server, tls, watch};
+use crate::tokenize::{LocalTokenizers, NotLoaded};
+use crate::traces::{Exporter, Traces};
+use crate::watch::Watcher;
+use crate::{admin, cluster, recent, server, threads, tls};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
@@ -46,75 +49,93 @@ pub enum NotStarted {
 }
 
 /// How long a stop waits for the last lines of the record. Chosen: a healthy disk takes milliseconds.
-const RECORD_PATIENCE: Duration = Duration::from_secs(2);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The same for the last traces.
-const TRACES_PATIENCE: Duration = Duration::from_secs(2);
+const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A running router. Dropped without `stop`, it leaves its clients where they are.
+/// A running router. Dropping it without `stop` cuts off its clients.
 pub struct Router {
-    house: Arc<RouterState>,
+    state: Arc<RouterState>,
     roster: Arc<Roster>,
     listen: SocketAddr,
     admin: SocketAddr,
     tasks: Vec<Task<()>>,
-    lanes: Vec<JoinHandle<()>>,
-    /// None: there are no other routers.
-    member: Option<Member>,
+    threads: Vec<JoinHandle<()>>,
+    /// None: this router is alone.
+    member: Option<ClusterMember>,
 }
 
 /// How a stop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Every client had its answer.
+    /// Every request in flight was answered.
     Drained,
-    /// The deadline passed with this many requests open.
+    /// The deadline passed with this many requests in flight.
     Cut { open: usize },
 }
 
 impl Router {
-    /// Binds both listeners and begins to serve; workers are probed from now on. Runs on the caller's
-    /// runtime, with traffic on threads of its own.
+    /// Binds both listeners and begins to serve and to probe workers. Runs on the caller's runtime, and serves requests on
+    /// threads of its own.
     pub async fn start(settings: Settings) -> Result<Router, NotStarted> {
-        Router::start_in(Arc::new(Plain), settings).await
+        Router::start_in(Arc::new(NoProgram), settings).await
     }
 
-    /// The same, within a program that can read its settings again.
+    /// The same, within a program that can reload its settings.
     pub async fn start_in(program: Arc<dyn Program>, mut settings: Settings) -> Result<Router, NotStarted> {
         let listener = bind(settings.listen).await?;
         let admin_listener = bind(settings.admin).await?;
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&listener, settings.listen), address(&admin_listener, settings.admin));
-        let tokenizers = Tokenizers::load(&settings.tokenizers)?;
-        let tls = Tls::load(&settings)?;
-        let (traces, exporter) = Traces::new(&settings).unzip();
         if let Some(cluster) = &mut settings.cluster {
             cluster.name = cluster::name(cluster, listen);
         }
-        let house = Arc::new(RouterState::new(settings, tokenizers, tls, traces)?);
-        let roster = Arc::new(Roster::new(house.clone()));
-        let (tasks, lanes) = (Vec::new(), Vec::new());
-        let member = join(&house).await?;
-        let mut router = Router { house: house.clone(), roster, listen, admin, tasks, lanes, member };
-        router.roster.set(By::Settings, &house.settings().workers);
+        let metrics = Arc::new(Metrics::new(&settings.brain.queue.classes));
+        let (traces, exporter) = Traces::new(&settings, metrics.traces.clone()).unzip();
+        let parts = Parts {
+            metrics,
+            tokenizers: LocalTokenizers::load(&settings.tokenizers)?,
+            tls: Tls::load(&settings)?,
+            traces,
+            clock: Clock::start(),
+        };
+        let state = Arc::new(RouterState::new(settings, parts)?);
+        let roster = Arc::new(Roster::new(watcher(&state)));
+        let (tasks, threads) = (Vec::new(), Vec::new());
+        let member = join(&state).await?;
+        let mut router = Router { state: state.clone(), roster, listen, admin, tasks, threads, member };
+        router.roster.set(By::Settings, &state.settings.load().workers);
+        let accepted = router.start_threads()?;
+        router.run(server::listen(state.clone(), listener, accepted));
+        let admin = AdminState::new(router.roster.clone(), program, Lane::new(state.clone()));
+        router.run(admin::listen(Arc::new(admin), admin_listener));
+        router.run_tasks(exporter);
+        Ok(router)
+    }
+
+    /// Starts the threads; returns where to send each its connections.
+    fn start_threads(&mut self) -> Result<Vec<mpsc::Sender<Accepted>>, NotStarted> {
+        let settings = self.state.settings.snapshot();
         let mut queues = Vec::new();
-        for number in 0..threads(&house.settings()) {
-            let (queue, guests) = mpsc::channel(house.settings().limits.connections);
-            router.lanes.push(lane::start(number, house.clone(), guests).map_err(NotStarted::Thread)?);
+        for number in 0..thread_count(&settings) {
+            let (queue, accepted) = mpsc::channel(settings.limits.connections);
+            let thread = threads::start(number, self.state.clone(), accepted);
+            self.threads.push(thread.map_err(NotStarted::Thread)?);
             queues.push(queue);
         }
-        router.run(server::listen(house.clone(), listener, queues));
-        let lane =
-            Lane { house: house.clone(), pool: UpstreamPool::new(house.settings().limits.idle_per_worker) };
-        let desk = AdminState::new(router.roster.clone(), program, lane);
-        router.run(admin::listen(Arc::new(desk), admin_listener));
-        router.run(recent::take(house.clone()));
-        router.run(tls::follow(house.clone()));
+        Ok(queues)
+    }
+
+    fn run_tasks(&mut self, exporter: Option<Exporter>) {
+        let RouterState { recent, brain, settings, metrics, tls, clock, .. } = &*self.state.clone();
+        self.run(recent::run(recent.clone(), brain.clone(), settings.clone()));
+        self.run(tls::follow(tls.clone(), settings.clone(), metrics.clone()));
         if let Some(exporter) = exporter {
-            router.run(exporter.run(house.clone()));
+            self.run(exporter.run(*clock, tls.collector.clone()));
         }
-        router.run(watch::tick(house));
-        Ok(router)
+        let brain = brain.clone();
+        self.run(async move { brain.tick().await });
     }
 
     pub fn listen(&self) -> SocketAddr {
@@ -130,26 +151,26 @@ impl Router {
         self.member.as_ref()?.address
     }
 
-    /// Looks at what the router believes.
+    /// Reads the router's beliefs.
     pub fn look<T>(&self, look: impl FnOnce(&Brain) -> T) -> T {
-        self.house.look(look)
+        self.state.brain.read(look)
     }
 
-    /// Waits until the router believes what is wanted.
+    /// Waits until the condition holds.
     pub async fn until(&self, wanted: impl Fn(&Brain) -> bool) {
-        self.house.until(wanted).await;
+        self.state.brain.until(wanted).await;
     }
 
-    /// Waits until every worker has told what it serves and is fit to serve it.
+    /// Waits until every worker is ready and its models are known.
     pub async fn until_all_ready(&self) {
         let fit =
             |it: &fleet::Worker| it.health.state() == HealthState::Ready && it.models != Models::Unknown;
         self.until(|brain| brain.fleet().workers().all(fit)).await;
     }
 
-    /// What a scraper of `/metrics` sees.
+    /// The text of `/metrics`.
     pub fn metrics(&self) -> String {
-        self.house.metrics_page()
+        self.state.metrics_page()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the router's own tasks, aborted when it stops")]
@@ -157,68 +178,85 @@ impl Router {
         self.tasks.push(tokio::spawn(task));
     }
 
-    /// Goes by other settings from now on; or changes nothing, and says why not. Requests under way are served as they
-    /// were taken in; workers that are no longer named are drained. What is built in (sockets, threads, files) is not
-    /// looked at. Reads the TLS files, if others are named, and so blocks on the disk.
+    /// Applies other settings; or changes nothing, and returns why. Requests in flight keep the old settings; workers that
+    /// are no longer listed are drained. Settings of sockets, threads and files need a restart. Reads the TLS files if
+    /// others are named, and so blocks on the disk.
     pub fn reload(&self, settings: Settings) -> Result<Difference, String> {
         let workers = settings.workers.clone();
-        // In force before the rest: who drops keys for client certificates must not be open to everybody meanwhile, or
-        // for good because of a slip in the name of a file.
-        self.house.tls.change(&self.house.settings(), &settings, &self.house.metrics)?;
-        self.house.reconfigure(settings)?;
+        // Applied first: an operator who replaces keys by client certificates must not leave the router open meanwhile,
+        // or for good because of a wrong file name.
+        let state = &self.state;
+        state.tls.change(&state.settings.load(), &settings, &state.metrics)?;
+        state.reconfigure(settings)?;
         Ok(self.roster.set(By::Settings, &workers))
     }
 
-    /// All workers that were discovered, from now on, and how those fare who found them.
+    /// Sets all workers that discovery found, and the state of its sources.
     pub fn discovered(&self, workers: &[WorkerUrl], sources: Vec<Source>) -> Difference {
-        *self.house.sources.lock() = sources;
+        *self.state.sources.lock() = sources;
         self.roster.set(By::Discovery, workers)
     }
 
-    /// Not ready from now on; closed after the grace; done when the last stream is, or at the deadline.
+    /// Reports that the router is not ready; after the grace closes it; returns when the last stream has ended, or at the
+    /// deadline.
     pub async fn stop(self) -> Stopped {
-        let timeouts = self.house.settings().timeouts;
-        self.house.leaving.cancel();
+        let timeouts = self.state.settings.load().timeouts;
+        self.state.shutdown.drain();
         tokio::time::sleep(timeouts.drain_grace).await;
-        self.house.closing.cancel();
+        self.state.shutdown.close();
         info!("no new connections; waiting for streams to finish");
-        let lanes = self.lanes;
-        let joined = tokio::task::spawn_blocking(move || lanes.into_iter().for_each(|it| drop(it.join())));
+        let threads = self.threads;
+        let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|it| drop(it.join())));
         let drained = tokio::time::timeout(timeouts.drain, joined).await.is_ok();
-        if let Some(traces) = &self.house.traces {
-            // A collector that does not answer must not hold us.
-            let _ = tokio::time::timeout(TRACES_PATIENCE, traces.flush()).await;
+        if let Some(traces) = &self.state.traces {
+            // A collector that does not respond must not delay the stop.
+            let _ = tokio::time::timeout(TRACES_TIMEOUT, traces.flush()).await;
         }
         self.tasks.iter().for_each(Task::abort);
         self.roster.stop();
         if let Some(member) = self.member {
-            // Not before: what is promised to workers counts for the others until it is done.
+            // Not earlier: our promises to workers count for the other routers until they are done.
             member.leave().await;
         }
-        let house = self.house.clone();
-        let taken_down = tokio::task::spawn_blocking(move || house.recorder.as_ref().map(Recorder::finish));
-        // A disk that hangs must not hold us; what it did not take is lost.
-        let _ = tokio::time::timeout(RECORD_PATIENCE, taken_down).await;
+        let state = self.state.clone();
+        let recorded = tokio::task::spawn_blocking(move || state.recorder.as_ref().map(Recorder::finish));
+        // A disk that hangs must not delay the stop; what it did not take is lost.
+        let _ = tokio::time::timeout(RECORD_TIMEOUT, recorded).await;
         match drained {
             true => Stopped::Drained,
-            false => Stopped::Cut { open: self.house.look(|brain| brain.open()) },
+            false => Stopped::Cut { open: self.state.brain.read(|brain| brain.open()) },
         }
     }
 }
 
-async fn join(house: &Arc<RouterState>) -> Result<Option<Member>, NotJoined> {
-    let settings = house.settings().cluster.clone();
-    match (settings, house.cluster.clone()) {
-        (Some(settings), Some(seen)) => Member::join(house, seen, settings).await.map(Some),
-        _ => Ok(None),
+fn watcher(state: &RouterState) -> Watcher {
+    Watcher {
+        brain: state.brain.clone(),
+        settings: state.settings.clone(),
+        metrics: state.metrics.clone(),
+        tls: state.tls.workers.clone(),
+        seed: state.request_ids.instance_nonce,
     }
+}
+
+async fn join(state: &RouterState) -> Result<Option<ClusterMember>, NotJoined> {
+    let (Some(settings), Some(view)) = (state.settings.load().cluster.clone(), state.cluster.clone()) else {
+        return Ok(None);
+    };
+    let handles = peering::Handles {
+        brain: state.brain.clone(),
+        view,
+        request_ids: state.request_ids.clone(),
+        in_flight: state.metrics.in_flight.clone(),
+    };
+    ClusterMember::join(handles, settings).await.map(Some)
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, NotStarted> {
     TcpListener::bind(address).await.map_err(|error| NotStarted::Listen { address, error })
 }
 
-fn threads(settings: &Settings) -> usize {
+fn thread_count(settings: &Settings) -> usize {
     match settings.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         count => count,

@@ -1,22 +1,22 @@
-//! The salt of a tenant: what keeps its cached prompts from everybody else's, in the engines and in our index.
+//! The cache salt of a tenant: keeps its cached prompts apart from those of other tenants, in the engines and in our
+//! index.
 //!
-//! An engine's cache answers a prompt that it has seen sooner than one it has not, so whoever shares a cache can ask
-//! whether others have asked something. Prompts with different salts share nothing. Each tenant's salt follows
-//! from a secret and the tenant's name: routers with the same secret agree on it, nobody without it can guess it, and
-//! nothing has to be kept.
+//! A cached prompt is answered sooner, so tenants that share a cache can find out what others have asked. Prompts with
+//! different salts share nothing. A tenant's salt is derived from a secret and the tenant's name: routers with the same
+//! secret agree on it, it cannot be guessed without the secret, and nothing has to be stored.
 //!
-//! A client may send a salt of its own, to keep its users apart. That goes into ours, so they stay apart; but whatever
-//! it sends, it meets nobody else's prompts.
+//! A client may send a salt of its own, to keep its users apart. It is mixed into ours: users stay apart, and no client
+//! can reach another tenant's prompts.
 
 use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-/// Tells these from whatever else somebody may one day derive from the same secret.
+/// Keeps salts apart from anything else that may be derived from the same secret.
 const PURPOSE: &[u8] = b"maitre cache salt 1";
 
-/// What salts follow from.
+/// Derives salts from a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Salter([u8; 32]);
 
@@ -25,14 +25,14 @@ impl Salter {
         Salter(Sha256::digest(secret).into())
     }
 
-    /// The salt of one tenant, and of what it may want kept apart itself: 256 bits as digits from 0 to f.
+    /// The salt of a tenant and of the client's own salt: 256 bits in hex.
     pub(crate) fn salt(&self, tenant: &[u8], own: Option<&str>) -> String {
-        // A key as long as a block of the hash is taken as it is; a shorter one is filled up with zeros, and so are we.
+        // HMAC pads a key that is shorter than a block with zeros; so do we.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&block.into());
         mac.update(PURPOSE);
-        // With its length, so that no name and salt together read as another name.
+        // With its length, so that no pair of name and salt equals another pair.
         mac.update(&(tenant.len() as u64).to_le_bytes());
         mac.update(tenant);
         if let Some(own) = own {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(salt("one"), salt("one"));
         assert_ne!(salt("one"), salt("two"));
         assert_eq!(salt("one").len(), 64);
-        // HMAC-SHA-256 as Python's `hmac` has it, of the same bytes.
+        // Computed with Python's `hmac`.
         assert_eq!(salt("one"), "640eb31dd5a25e0fb2e86099b19ed7aefcda4e8dd678fd86a8d2e7b462616d8f");
     }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_not_shown() {
+    fn debug_output_hides_the_secret() {
         assert_eq!(format!("{:?}", Salter::of(b"secret")), "Salter");
     }
 }

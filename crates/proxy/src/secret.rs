@@ -1,7 +1,7 @@
-//! A key as we keep it: its hash, from which nobody learns the key.
+//! A key as the router keeps it: its hash.
 //!
-//! Keys are long random texts, so one round of SHA-256 is enough: there is nothing to guess. What a client presents is
-//! hashed the same way, and two hashes are compared in a time that does not depend on where they differ.
+//! Keys are long and random, so one round of SHA-256 is enough: they cannot be guessed. A presented key is hashed the same
+//! way, and hashes are compared in constant time.
 
 use std::fmt;
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::str::FromStr;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The shortest key that is taken in plain text: below it, guessing begins to be worth while.
+/// The shortest plain-text key. A shorter one could be guessed.
 pub const KEY_BYTES_MIN: usize = 16;
 
-/// How a hash is written, before its 64 digits.
+/// The prefix of a hash, before its 64 digits.
 const PREFIX: &str = "sha256:";
 
 #[derive(Clone, Copy)]
@@ -30,34 +30,34 @@ pub enum BadSecret {
 }
 
 impl Secret {
-    /// Of a key as its owner presents it.
+    /// The hash of a key.
     pub fn of(key: &[u8]) -> Secret {
         Secret(Sha256::digest(key).into())
     }
 
-    /// Takes as long for any two.
+    /// Compares in constant time.
     pub fn is(&self, presented: &Secret) -> bool {
         self.0.ct_eq(&presented.0).into()
     }
 }
 
-/// Bytes that nobody can foresee.
-pub fn dice<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+/// Random bytes from the system.
+pub fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What our keys begin with, so that people and scanners know one when they see it.
+/// The prefix of our keys, so that people and secret scanners recognise them.
 const PREFIX_OF_KEYS: &str = "mk-";
 
-/// A key that nobody had before, from the system's dice: 192 bits.
+/// A new random key of 192 bits.
 pub fn fresh() -> io::Result<String> {
-    let digits: String = dice::<24>()?.iter().map(|it| format!("{it:02x}")).collect();
+    let digits: String = random_bytes::<24>()?.iter().map(|it| format!("{it:02x}")).collect();
     Ok(format!("{PREFIX_OF_KEYS}{digits}"))
 }
 
-/// In the same time for any two, since maps compare with it.
+/// In constant time, because maps compare with it.
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
         self.is(other)
@@ -72,7 +72,7 @@ impl Hash for Secret {
     }
 }
 
-/// A hash, or a plain key: of that, only the hash is kept.
+/// Parses a hash, or a plain key, of which only the hash is kept.
 impl FromStr for Secret {
     type Err = BadSecret;
 
@@ -95,7 +95,7 @@ impl FromStr for Secret {
     }
 }
 
-/// The hash, in the form in which it may stand in a file.
+/// The hash, as it may be written in a file.
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
@@ -103,7 +103,7 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Not even the hash: what is printed in passing ends up in logs.
+/// Not even the hash: debug output ends up in logs.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
@@ -118,7 +118,7 @@ mod tests {
     const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_hash_stands_for_its_key() {
+    fn a_hash_matches_its_key() {
         let kept: Secret = ABC.parse().unwrap();
         assert!(kept.is(&Secret::of(b"abc")));
         assert!(!kept.is(&Secret::of(b"abd")));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_plain_key_only_the_hash_is_kept() {
+    fn only_the_hash_of_a_plain_key_is_kept() {
         let kept: Secret = "correct-horse-battery".parse().unwrap();
         assert!(kept.is(&Secret::of(b"correct-horse-battery")));
         assert!(!format!("{kept} {kept:?}").contains("horse"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn a_bad_key_is_an_error() {
         assert_eq!("short".parse::<Secret>().unwrap_err(), BadSecret::Short);
         assert_eq!("sha256:12".parse::<Secret>().unwrap_err(), BadSecret::Hash);
         assert_eq!(ABC.replace("ba", "é").parse::<Secret>().unwrap_err(), BadSecret::Hash);

@@ -1,4 +1,4 @@
-//! The listener and its connections: limits, patience with clients, and the way out.
+//! The listener for clients and its connections: limits, timeouts, graceful shutdown.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -16,47 +16,54 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
-use crate::client::{Client, Pulse};
-use crate::house::RouterState;
-use crate::lane::{Connection, Lane};
-use crate::serve::serve;
-use crate::tls::{self, Listener};
-use crate::visit::RequestGuard;
+use crate::client::{ClientSocket, Pulse};
+use crate::lane::Lane;
+use crate::request::{RequestGuard, serve};
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::state::RouterState;
+use crate::tls::Listener;
 
-/// Requests at once on one HTTP/2 connection.
+/// Concurrent requests on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 1_024;
 
 /// Header lines of a request.
 const HEADER_LINES_MAX: usize = 128;
 
-/// Most bytes read from a client at once: a body that fits comes in one piece, and is never copied.
+/// Most bytes of a single read from a client: a body that fits arrives in one buffer, and is never copied.
 const READ_BYTES_MAX: usize = 1 << 20;
+
+/// A client connection for a thread to serve. Dropping the permit lets another one be accepted.
+pub(crate) struct Accepted {
+    pub(crate) stream: std::net::TcpStream,
+    pub(crate) permit: OwnedSemaphorePermit,
+}
 
 /// Pause after a failed `accept`.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections and deals them out to the lanes in turn, until the house closes.
+/// Accepts connections and hands them to the threads in turn, until the router closes.
 pub(crate) async fn listen(
-    house: Arc<RouterState>,
+    state: Arc<RouterState>,
     listener: TcpListener,
-    lanes: Vec<mpsc::Sender<Connection>>,
+    threads: Vec<mpsc::Sender<Accepted>>,
 ) {
-    let places = Arc::new(Semaphore::new(house.settings().limits.connections));
+    let permits = Arc::new(Semaphore::new(state.settings.load().limits.connections));
     let mut turn = 0;
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
-            () = house.closing.cancelled() => return,
+            accepted = accept(&listener, &permits) => accepted,
+            () = state.shutdown.closing() => return,
         };
         match accepted {
-            Ok(guest) => {
-                turn = (turn + 1) % lanes.len().max(1);
-                // A lane's queue holds as many as there are places: it is never full, and only closed
-                // when the house is.
-                let _ = lanes[turn].try_send(guest);
+            Ok(accepted) => {
+                turn = (turn + 1) % threads.len().max(1);
+                // A thread's queue holds as many connections as there are permits: it is never full, and closed only
+                // when the router is.
+                let _ = threads[turn].try_send(accepted);
             }
             Err(error) => {
-                // Out of file descriptors, most likely: wait for somebody to leave.
+                // Out of file descriptors, most likely: wait until a connection ends.
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -64,73 +71,74 @@ pub(crate) async fn listen(
     }
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<Connection> {
-    let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Result<Accepted> {
+    let permit = permits.clone().acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    // A lost option costs latency, not correctness.
+    // Without the option there is more latency, but no error.
     let _ = stream.set_nodelay(true);
-    Ok(Connection { stream: stream.into_std()?, place })
+    Ok(Accepted { stream: stream.into_std()?, permit })
 }
 
 /// Serves one client connection to its end.
-pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, place: OwnedSemaphorePermit) {
-    let house = lane.house.clone();
-    let pulse = Arc::new(Pulse::new(house.settings().timeouts));
-    house.metrics.connections.inc();
+pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let state = lane.state.clone();
+    let pulse = Arc::new(Pulse::new(state.settings.load().timeouts));
+    state.metrics.connections.inc();
     tokio::select! {
         biased;
-        () = converse(&lane, stream, &pulse) => {}
+        () = exchange(&lane, stream, &pulse) => {}
         () = Gated::new(pulse.watch()) => {}
     }
-    house.metrics.connections.dec();
-    drop(place);
+    state.metrics.connections.dec();
+    drop(permit);
 }
 
-/// How a client begins that speaks HTTP/2 without asking first.
+/// The first bytes of a client that uses HTTP/2 with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2";
 
-async fn converse(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
-    let house = &lane.house;
-    let received = tokio::select! {
-        received = tls::accept(house, Listener::Clients, stream) => received,
-        () = house.closing.cancelled() => return,
+async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
+    let RouterState { settings, shutdown, tls, metrics, .. } = &*lane.state;
+    let limit = settings.load().timeouts.client_head;
+    let accepted = tokio::select! {
+        accepted = tls.accept(Listener::Clients, stream, limit, metrics) => accepted,
+        () = shutdown.closing() => return,
     };
-    let Some(stream) = received else { return };
-    let speaks = tokio::select! {
-        speaks = speaks_frames(&stream) => speaks,
-        () = house.closing.cancelled() => return,
+    let Some(stream) = accepted else { return };
+    let version = tokio::select! {
+        version = is_http2(&stream) => version,
+        () = shutdown.closing() => return,
     };
-    let Some(frames) = speaks else { return };
-    if frames {
-        pulse.speaks_frames();
+    let Some(is_http2) = version else { return };
+    if is_http2 {
+        pulse.is_http2();
     }
-    let service = service_fn(|request: Request<Incoming>| {
-        let visit = RequestGuard::begin(lane.clone(), pulse.busy());
-        async move { Ok::<_, Infallible>(serve(visit, request).await) }
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let guard = RequestGuard::open(lane.clone(), pulse.busy(), &mut request);
+        async move { Ok::<_, Infallible>(serve(guard, request).await) }
     });
-    let io = TokioIo::new(Client::new(stream, pulse.clone()));
-    // Clients break connections off all the time, and there is nothing an operator could do about it.
-    if frames {
-        let served = http2(&lane.house).serve_connection(io, service);
-        let _ = until_closing(&lane.house, served, |it| it.graceful_shutdown()).await;
+    let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
+    // Errors are ignored: clients break connections all the time, and an operator can do nothing about it.
+    if is_http2 {
+        let served = http2(&settings.load()).serve_connection(io, service);
+        let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
     } else {
-        let served = http1(&lane.house).serve_connection(io, service);
-        let _ = until_closing(&lane.house, served, |it| it.graceful_shutdown()).await;
+        let served = http1(&settings.load()).serve_connection(io, service);
+        let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
     }
 }
 
-/// Whether it is HTTP/2: by agreement under TLS, and without it by how the client begins. None if it left.
-async fn speaks_frames(stream: &ByteStream) -> Option<bool> {
+/// Whether the client uses HTTP/2: by ALPN with TLS, without it by its first bytes. None if it disconnected.
+async fn is_http2(stream: &ByteStream) -> Option<bool> {
     let ByteStream::Plain(plain) = stream else { return Some(stream.protocol() == Some(b"h2")) };
-    let mut beginning = [0; PREFACE.len()];
-    // Looked at, not taken. A client whose very first packet is shorter than this speaks HTTP/1.
-    let length = plain.peek(&mut beginning).await.ok()?;
-    Some(&beginning[..length] == PREFACE)
+    let mut start = [0; PREFACE.len()];
+    // Peeked, not read. A client whose very first packet is shorter than this uses HTTP/1.
+    let length = plain.peek(&mut start).await.ok()?;
+    Some(&start[..length] == PREFACE)
 }
 
-/// Drives a connection; when the house closes, asks it to finish what it has begun.
+/// Drives a connection. When the router closes, the connection ends with the requests that are in flight on it.
 async fn until_closing<F: Future>(
-    house: &RouterState,
+    shutdown: &Shutdown,
     served: F,
     finish: impl FnOnce(Pin<&mut F>),
 ) -> F::Output {
@@ -138,23 +146,23 @@ async fn until_closing<F: Future>(
     tokio::select! {
         biased;
         ended = served.as_mut() => return ended,
-        () = Gated::new(house.closing.cancelled()) => finish(served.as_mut()),
+        () = Gated::new(shutdown.closing()) => finish(served.as_mut()),
     }
     served.await
 }
 
-fn http1(house: &RouterState) -> http1::Builder {
+fn http1(settings: &Settings) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // Slow heads are the watchdog's business: hyper's own timer costs an allocation a request, and also
-    // closes connections that are merely idle.
+    // The watchdog times request heads: hyper's own timer costs an allocation for each request, and also closes
+    // connections that are merely idle.
     builder.timer(TokioTimer::new()).header_read_timeout(None);
-    builder.max_headers(HEADER_LINES_MAX).max_header_size(house.settings().limits.header_bytes);
+    builder.max_headers(HEADER_LINES_MAX).max_header_size(settings.limits.header_bytes);
     builder.max_buf_size(READ_BYTES_MAX);
     builder
 }
 
-/// Runs the streams of an HTTP/2 connection. A body is not polled while its client opens no window, so
-/// its own limits do not see that: whoever is past the longest visit by this much is cut off here.
+/// Runs the streams of an HTTP/2 connection. A body is not polled while its client opens no window, so its own time
+/// limits do not apply: a request that exceeds the total timeout by `CUT_OFF_AFTER` is cut off here.
 #[derive(Clone, Copy)]
 struct Streams {
     limit: Duration,
@@ -174,10 +182,10 @@ where
     }
 }
 
-fn http2(house: &RouterState) -> http2::Builder<Streams> {
-    let header_bytes = u32::try_from(house.settings().limits.header_bytes).unwrap_or(u32::MAX);
+fn http2(settings: &Settings) -> http2::Builder<Streams> {
+    let header_bytes = u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder =
-        http2::Builder::new(Streams { limit: house.settings().timeouts.total.saturating_add(CUT_OFF_AFTER) });
+        http2::Builder::new(Streams { limit: settings.timeouts.total.saturating_add(CUT_OFF_AFTER) });
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
     builder
 }

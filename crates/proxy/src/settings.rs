@@ -1,10 +1,13 @@
-//! Everything an operator can set, with its default. Plain values, checked once where they are read.
+//! Everything an operator can set, with its default. Plain values, checked once where they are read; and the settings in
+//! force, which a reload replaces as a whole.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use http::{HeaderName, HeaderValue};
 use maitre_dispatch as dispatch;
 use maitre_net::bearer::Bearer;
@@ -12,21 +15,21 @@ use maitre_net::tls::{TlsClientSettings, TlsServerSettings};
 use maitre_net::worker_url::WorkerUrl;
 
 use crate::cluster;
+use crate::collector::Collector;
 use crate::keys::Keys;
 use crate::salt::Salter;
 use crate::secret::Secret;
-use crate::traces::Collector;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    /// What the admin API asks for; none: nobody gets in.
+    /// The key of the admin API. None: every request to it is refused.
     pub admin_key: Option<Secret>,
-    /// What may be added through it; one that ends in `*` stands for all that begin so.
+    /// Workers that may be added through the admin API. A pattern that ends in `*` matches a prefix.
     pub admin_workers: Vec<String>,
     pub workers: Vec<WorkerUrl>,
-    /// Threads that carry traffic; zero means one for each core.
+    /// Threads that serve requests; zero means one for each core.
     pub threads: usize,
     pub brain: dispatch::BrainSettings,
     pub limits: Limits,
@@ -42,24 +45,23 @@ pub struct Settings {
     pub admin_tls: TlsServerSettings,
     pub worker_tls: TlsClientSettings,
     pub traces: Traces,
-    /// Other routers in front of the same workers; none: there are none that we would tell anything.
+    /// How to reach other routers in front of the same workers. None: this router is alone.
     pub cluster: Option<cluster::Settings>,
-    /// How much of a prompt's beginning `prefix-hash` goes by.
+    /// How many bytes of a prompt's beginning `prefix-hash` hashes.
     pub head_bytes: usize,
     /// Folders with the tokenizers of models, by model.
     pub tokenizers: BTreeMap<String, PathBuf>,
-    /// How long a request may be held up while an engine is asked for its tokens.
+    /// How long a request may wait while an engine tokenizes its prompt.
     pub tokenize_timeout: Duration,
-    /// Say in response headers who answered and why.
+    /// Add response headers that name the worker and the reason for the pick.
     pub explain: bool,
-    /// Paths outside the API that are passed on to a worker; one that ends in `*` stands for all that
-    /// begin so.
+    /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
     pub pass: Vec<String>,
-    /// Who may ask; none: everybody who reaches us.
+    /// The API keys of clients. Without any, no key is required.
     pub keys: Keys,
-    /// What workers ask us for: sent with probes, and where there are keys with requests, in place of the client's.
+    /// The key that workers require. Sent with probes; and, where clients need keys, with requests in place of theirs.
     pub worker_key: Option<Bearer>,
-    /// Keeps the caches of tenants apart; none: they share as clients and engines have it.
+    /// Keeps the caches of tenants apart. None: tenants share caches.
     pub salt: Option<Salter>,
 }
 
@@ -86,7 +88,7 @@ impl Default for Settings {
             traces: Traces::default(),
             cluster: None,
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
-            // conversation keeps its place.
+            // conversation keeps its worker.
             head_bytes: 1_024,
             tokenizers: BTreeMap::new(),
             // What a prefix hit of a few hundred tokens saves on a small GPU.
@@ -100,10 +102,33 @@ impl Default for Settings {
     }
 }
 
+/// The settings in force.
+pub(crate) struct SharedSettings(ArcSwap<Settings>);
+
+impl SharedSettings {
+    pub(crate) fn new(settings: Settings) -> SharedSettings {
+        SharedSettings(ArcSwap::from_pointee(settings))
+    }
+
+    /// The settings of this moment, without a reference count.
+    pub(crate) fn load(&self) -> Guard<Arc<Settings>> {
+        self.0.load()
+    }
+
+    /// The settings of this moment, to keep: a request is served by the settings it arrived under.
+    pub(crate) fn snapshot(&self) -> Arc<Settings> {
+        self.0.load_full()
+    }
+
+    pub(crate) fn replace(&self, settings: Settings) {
+        self.0.store(Arc::new(settings));
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub body_bytes: usize,
-    /// All request bodies held at once; what would go past it is asked to come again.
+    /// All request bodies in memory together. A request that would exceed it is refused with `Retry-After`.
     pub bodies_bytes: usize,
     pub header_bytes: usize,
     /// Client connections at once; further ones wait in the kernel.
@@ -130,13 +155,13 @@ pub struct Timeouts {
     pub client_head: Duration,
     /// A client's request body, from the end of its head.
     pub client_body: Duration,
-    /// A client that takes nothing of what is written to it.
+    /// A client that does not read its response.
     pub client_stalled: Duration,
     /// A client connection with no request on it.
     pub client_idle: Duration,
     pub connect: Duration,
-    /// From sending the request to the head of the answer. Answers that do not stream begin when they
-    /// are complete, so this is long.
+    /// From sending the request to the head of the response. Responses that do not stream begin when they are complete,
+    /// so this is long.
     pub headers: Duration,
     /// From sending the request to the first event of a stream.
     pub first_token: Duration,
@@ -147,7 +172,7 @@ pub struct Timeouts {
     /// How long an idle connection to a worker is kept. Below the five seconds after which uvicorn,
     /// which serves vLLM and SGLang, closes its end.
     pub worker_idle: Duration,
-    /// After SIGTERM: how long to stay open while load balancers notice that we are not ready.
+    /// After SIGTERM: how long to accept connections while load balancers notice that we are not ready.
     pub drain_grace: Duration,
     /// After that: how long streams may take to finish.
     pub drain: Duration,
@@ -178,7 +203,7 @@ pub struct Probes {
     /// Between two probes of one worker, give or take a tenth.
     pub interval: Duration,
     pub timeout: Duration,
-    /// Between two looks at the list of models.
+    /// Between two requests for the list of models.
     pub models_interval: Duration,
 }
 
@@ -193,15 +218,15 @@ impl Default for Probes {
     }
 }
 
-/// What engines publish of their caches (KV events).
+/// KV events, by which engines publish what their caches hold.
 #[derive(Clone, Debug)]
 pub struct Events {
-    /// Subscribe to workers that publish any.
+    /// Subscribe to workers that publish them.
     pub enabled: bool,
-    /// Where to look at a worker that does not say where it publishes; zero for nowhere.
+    /// The port of workers that do not report where they publish; zero for none.
     pub port: usize,
     pub replay_port: usize,
-    /// Topics that begin with this; all of them if empty.
+    /// The prefix of the topics to subscribe to; empty for all.
     pub topic: String,
 }
 
@@ -211,14 +236,14 @@ impl Default for Events {
     }
 }
 
-/// What came, taken down for `maitre replay`: hashes, no text.
+/// The record of requests for `maitre replay`: hashes, no text.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// None: nothing is taken down.
+    /// None: no record.
     pub file: Option<PathBuf>,
-    /// The largest file; then the next one begins.
+    /// The size at which the next file begins.
     pub bytes_max: usize,
-    /// Files kept in all, the one that is being written included.
+    /// Files kept, including the one that is being written.
     pub files: usize,
 }
 
@@ -229,17 +254,17 @@ impl Default for Record {
     }
 }
 
-/// OpenTelemetry spans. All but `sample` holds from the start on.
+/// OpenTelemetry spans. A reload changes `sample` only.
 #[derive(Clone, Debug)]
 pub struct Traces {
-    /// Where they are sent; none: nothing is traced.
+    /// The collector. None: nothing is traced.
     pub endpoint: Option<Collector>,
-    /// The part of requests that are traced, of those whose callers do not say.
+    /// The fraction of requests that are traced, of those that arrive without a sampling decision.
     pub sample: f64,
     pub service: String,
-    /// What the collector is sent besides, such as a key. Marked sensitive, so that nothing prints it.
+    /// Further headers for the collector, such as a key. Marked sensitive, so that nothing prints them.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Who may vouch for the collector; none: the authorities that browsers trust.
+    /// The CA of the collector's certificate. None: the CAs that browsers trust.
     pub ca: Option<PathBuf>,
 }
 
@@ -249,8 +274,8 @@ impl Default for Traces {
     }
 }
 
-/// Where a session's key is looked for, in this order; last in the body (`session_id`,
-/// `prompt_cache_key`, `conversation`, `user`).
+/// Where to find the key of a session, in this order; last in the body (`session_id`, `prompt_cache_key`,
+/// `conversation`, `user`).
 #[derive(Clone, Debug)]
 pub struct Session {
     pub header: HeaderName,
@@ -263,25 +288,25 @@ impl Default for Session {
     }
 }
 
-/// How a request says who pays for it and how urgent it is.
+/// How a request states its tenant and its priority.
 #[derive(Clone, Debug)]
 pub struct Door {
     pub tenant_by: By,
-    /// Where tenants are known by a header, which one.
+    /// The header that names the tenant, with `By::Header`.
     pub tenant_header: HeaderName,
-    /// Which way a number in the body counts.
+    /// Which way a `priority` in the body counts.
     pub body_priority: Sense,
-    /// Tell engines that know of such a thing how urgent a request is, in its body.
+    /// Write the request's priority into its body, for engines that support it.
     pub forward_priority: bool,
 }
 
-/// What a tenant is known by.
+/// What identifies a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The bearer token, else `x-api-key`, else `api-key`.
     Key,
     Header,
-    /// The adapter, else the model, that is asked for.
+    /// The LoRA adapter, else the model, of the request.
     Adapter,
 }
 
@@ -299,7 +324,7 @@ impl Default for Door {
             tenant_by: By::Key,
             tenant_header: HeaderName::from_static("x-maitre-tenant"),
             body_priority: Sense::LowerFirst,
-            // Some engines refuse requests that say it.
+            // Some engines refuse requests that contain it.
             forward_priority: false,
         }
     }

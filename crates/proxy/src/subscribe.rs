@@ -1,8 +1,8 @@
-//! Follows what one worker publishes of its cache, from connection to connection.
+//! Follows the KV events of one worker, across reconnects.
 //!
-//! The order of things is `maitre_index::feed`'s to know; here are the sockets it speaks of. One task a
-//! worker reads its publisher, runs the replays the feed asks for, and tells the brain. A subscription that
-//! breaks is made again at once, and then at a pace that spares an engine that is not there.
+//! `maitre_index::feed` decides about order, gaps and replays; the sockets are here. One task for each worker reads its
+//! publisher, runs the replays that the feed requests, and passes events to the brain. A subscription that breaks is
+//! made again at once, and then with backoff.
 
 pub mod replay;
 pub mod socket;
@@ -23,47 +23,54 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use crate::house::RouterState;
+use crate::brain::SharedBrain;
 use crate::link::Link;
+use crate::metrics::Metrics;
 use replay::{Batch, Bound, ReplayError};
 use socket::{Message, Place, Subscriber};
 
-/// Connecting and shaking hands.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// For connecting and the ZMTP handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two attempts to connect; doubles.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A connection that lasted this long was a good one.
 const STEADY: Duration = Duration::from_secs(5);
-/// From the subscription to the first question. The publisher confirms nothing, and what it publishes before
-/// it has read the subscription we hear of only by asking later.
+/// From the subscription to the first replay request. The publisher confirms nothing: what it publishes before it has
+/// read the subscription is only visible in a later replay.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How long it may be quiet before we ask whether anything was lost; doubles while it stays so.
+/// How long the publisher may be quiet before we check for lost batches; doubles while it stays quiet.
 const QUIET: Duration = Duration::from_secs(1);
 const QUIET_MAX: Duration = Duration::from_secs(60);
-/// Events told to the brain under one lock: about 50 µs, or requests would feel it.
+/// Events applied under one lock of the brain: about 50 µs. More would delay requests noticeably.
 const EVENTS_AT_ONCE: usize = 128;
 
-/// Where a worker publishes.
+/// Where a worker publishes its KV events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct Publisher {
     pub(crate) events: (String, u16),
     pub(crate) replay: Option<(String, u16)>,
-    /// The beginning of the topics wanted.
+    /// The prefix of the topics to subscribe to.
     pub(crate) topic: String,
 }
 
 /// Follows until dropped.
-pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Source) {
+pub(crate) async fn follow(
+    brain: Arc<SharedBrain>,
+    metrics: Arc<Metrics>,
+    link: Arc<Link>,
+    source: Publisher,
+) {
     let offered = if source.replay.is_some() { Replay::Offered } else { Replay::Absent };
     let mut follower = Follower {
-        house,
+        brain,
+        metrics,
         link,
         source,
         feed: Feed::new(offered),
         groups: Groups::default(),
         batch: EventBatch::default(),
-        told: (Trust::None, Counts::default()),
+        reported: (Trust::None, Counts::default()),
         replaying: None,
         is_rank_warned: false,
     };
@@ -71,19 +78,19 @@ pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Sou
     loop {
         match follower.connect().await {
             Ok(subscriber) => {
-                let begun = follower.house.now();
+                let begun = follower.brain.now();
                 follower.listen(subscriber).await;
-                // One that hangs up at once, again and again, is not asked in a loop.
-                if follower.house.now().since(begun) > STEADY {
+                // A publisher that hangs up at once is retried with backoff, too.
+                if follower.brain.now().since(begun) > STEADY {
                     pause = PAUSE;
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
             Err(error) => {
-                debug!(worker = follower.link.url, %error, "no KV events");
-                // Nobody listens where it published: the process is gone. One that cannot be reached may be
-                // there yet, but not for ever.
+                debug!(worker = follower.link.url, %error, "cannot subscribe to KV events");
+                // Connection refused: the process is gone. A publisher that cannot be reached may still be there, but
+                // its cache is not believed for ever.
                 if error.is_refused() || pause == PAUSE_MAX {
                     follower.on(Input::Gone).await;
                 }
@@ -97,16 +104,17 @@ pub(crate) async fn follow(house: Arc<RouterState>, link: Arc<Link>, source: Sou
 type Replaying = Pin<Box<dyn Future<Output = Result<Vec<Batch>, ReplayError>> + Send>>;
 
 struct Follower {
-    house: Arc<RouterState>,
+    brain: Arc<SharedBrain>,
+    metrics: Arc<Metrics>,
     link: Arc<Link>,
-    source: Source,
+    source: Publisher,
     feed: Feed<Bytes>,
     groups: Groups,
     batch: EventBatch,
-    /// What the brain and the metrics were last told.
-    told: (Trust, Counts),
+    /// The trust and the counts that the brain and the metrics have.
+    reported: (Trust, Counts),
     replaying: Option<(u64, Replaying)>,
-    /// Whether the log has said that the port belongs to another rank.
+    /// The log has reported that the port belongs to another rank.
     is_rank_warned: bool,
 }
 
@@ -114,7 +122,7 @@ impl Follower {
     async fn connect(&mut self) -> Result<Subscriber, socket::Error> {
         let (host, port) = &self.source.events;
         let place = Place { host, port: *port };
-        Subscriber::connect(place, self.source.topic.as_bytes(), PATIENCE).await
+        Subscriber::connect(place, self.source.topic.as_bytes(), CONNECT_TIMEOUT).await
     }
 
     /// Until the connection ends.
@@ -130,15 +138,15 @@ impl Follower {
                         quiet = QUIET;
                         Input::Batch(batch)
                     }
-                    // Whatever it was, its number will be missed.
+                    // Not a batch. If it should have been one, the gap in the numbers shows it.
                     Ok(None) => continue,
                     Err(error) => {
-                        debug!(worker = self.link.url, %error, "KV events broke off");
+                        debug!(worker = self.link.url, %error, "the subscription to KV events broke");
                         break;
                     }
                 },
                 input = replayed(&mut self.replaying) => input,
-                () = until(&self.house, self.feed.deadline()) => Input::Tick,
+                () = until(&self.brain, self.feed.deadline()) => Input::Tick,
                 () = sleep(quiet) => {
                     quiet = (quiet * 2).min(QUIET_MAX);
                     Input::Quiet
@@ -150,25 +158,24 @@ impl Follower {
         self.on(Input::Disconnected).await;
     }
 
-    /// Not to be cancelled, or what was handed out is lost.
+    /// Must not be cancelled: an action that the feed handed out would be lost.
     async fn on(&mut self, input: Input<Bytes>) {
-        self.feed.on(self.house.now(), input);
-        while let Some(action) = self.feed.next_action(self.house.now()) {
+        self.feed.on(self.brain.now(), input);
+        while let Some(action) = self.feed.next_action(self.brain.now()) {
             match action {
                 Action::Apply(batch) => {
                     self.apply(&batch);
-                    // A replay is ten thousand of them, and this thread has connections to accept and workers
-                    // to probe.
+                    // A replay has ten thousand batches, and this thread also accepts connections and probes workers.
                     yield_now().await;
                 }
                 Action::Clear => {
                     self.groups = Groups::default();
-                    self.house.on(Event::CacheChanged { worker: self.link.worker, event: KvEvent::Cleared });
+                    self.brain.on(Event::CacheChanged { worker: self.link.worker, event: KvEvent::Cleared });
                 }
                 Action::AskReplay { id, from } => self.replaying = Some((id, self.replay(from))),
             }
         }
-        self.tell();
+        self.report();
     }
 
     fn replay(&self, from: u64) -> Replaying {
@@ -181,25 +188,25 @@ impl Follower {
 
     fn apply(&mut self, batch: &Numbered<Bytes>) {
         if let Err(error) = kv::decode(&batch.payload, &mut self.groups, &mut self.batch) {
-            warn!(worker = self.link.url, seq = batch.seq, %error, "KV events that cannot be read");
-            return self.feed.on(self.house.now(), Input::Undecodable { seq: batch.seq });
+            warn!(worker = self.link.url, seq = batch.seq, %error, "cannot decode KV events");
+            return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
         if let (Some(rank), Some(published)) = (self.link.rank, self.batch.rank())
             && rank != published
         {
             self.warn_of_rank(rank, published);
-            return self.feed.on(self.house.now(), Input::Undecodable { seq: batch.seq });
+            return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
         let worker = self.link.worker;
         let mut events = self.batch.events().map(|event| Event::CacheChanged { worker, event });
-        while self.house.on_some(events.by_ref().take(EVENTS_AT_ONCE)) == EVENTS_AT_ONCE {}
+        while self.brain.on_all(events.by_ref().take(EVENTS_AT_ONCE)) == EVENTS_AT_ONCE {}
         let sent = self.batch.unix_seconds();
-        let lag = (self.house.clock.unix().as_secs_f64() - sent).max(0.0);
-        self.house.metrics.caches.feeds.lag.get_or_create(&[("worker", self.link.url.clone())]).set(lag);
+        let lag = (self.brain.clock.unix().as_secs_f64() - sent).max(0.0);
+        self.metrics.caches.feeds.lag.get_or_create(&[("worker", self.link.url.clone())]).set(lag);
     }
 
     /// The port belongs to another rank of the engine, so its cache is not this worker's. The feed counts the batch as
-    /// unreadable and applies nothing; the log names the first one only, for the operator has to change the URL.
+    /// unreadable and applies nothing. The log names the first one only, because the operator has to change the URL.
     fn warn_of_rank(&mut self, rank: u32, published: u32) {
         if !std::mem::replace(&mut self.is_rank_warned, true) {
             let (worker, port) = (&self.link.url, self.source.events.1);
@@ -210,41 +217,46 @@ impl Follower {
         }
     }
 
-    /// Tells the brain and the metrics what has changed.
-    fn tell(&mut self) {
+    /// Reports changes of trust to the brain, and counts to the metrics.
+    fn report(&mut self) {
         let (trust, counts) = (self.feed.trust(), self.feed.counts());
-        if trust != self.told.0 {
-            info!(worker = self.link.url, from = self.told.0.name(), to = trust.name(), "trust in KV events");
-            self.house.on(Event::TrustChanged { worker: self.link.worker, trust });
+        if trust != self.reported.0 {
+            info!(
+                worker = self.link.url,
+                from = self.reported.0.name(),
+                to = trust.name(),
+                "trust in KV events"
+            );
+            self.brain.on(Event::TrustChanged { worker: self.link.worker, trust });
         }
-        if counts != self.told.1 {
-            self.house.metrics.caches.feeds.count(&self.link.url, &self.told.1, &counts);
+        if counts != self.reported.1 {
+            self.metrics.caches.feeds.count(&self.link.url, &self.reported.1, &counts);
         }
-        self.told = (trust, counts);
+        self.reported = (trust, counts);
     }
 }
 
 impl Drop for Follower {
-    /// Nobody hears of the cache any more. Of a worker that has left nothing is known anyhow, and its number may be
-    /// another's.
+    /// From now on the cache's contents are unknown. A worker that has left needs no event, and its number may belong to
+    /// another one by now.
     fn drop(&mut self) {
         if self.link.gone.is_cancelled() {
             return;
         }
         let worker = self.link.worker;
-        self.house.on(Event::CacheChanged { worker, event: KvEvent::Cleared });
-        self.house.on(Event::TrustChanged { worker, trust: Trust::None });
+        self.brain.on(Event::CacheChanged { worker, event: KvEvent::Cleared });
+        self.brain.on(Event::TrustChanged { worker, trust: Trust::None });
     }
 }
 
-/// The parts of a published message; none if it is not one.
+/// The batch in a published message; None if the message is something else.
 fn numbered(message: Message) -> Option<Numbered<Bytes>> {
     let [_, number, payload] = <[Bytes; 3]>::try_from(message).ok()?;
     let number: [u8; 8] = number.as_ref().try_into().ok()?;
     Some(Numbered::new(u64::from_be_bytes(number), payload))
 }
 
-/// The end of the present replay; never, if there is none. Cancelled, it goes on.
+/// Resolves at the end of the present replay; never, if there is none. Safe to cancel: the replay continues.
 async fn replayed(replaying: &mut Option<(u64, Replaying)>) -> Input<Bytes> {
     let Some((id, replay)) = replaying else { return std::future::pending().await };
     let (id, outcome) = (*id, replay.await);
@@ -261,9 +273,9 @@ async fn replayed(replaying: &mut Option<(u64, Replaying)>) -> Input<Bytes> {
     }
 }
 
-async fn until(house: &RouterState, deadline: Option<Instant>) {
+async fn until(brain: &SharedBrain, deadline: Option<Instant>) {
     match deadline {
-        Some(deadline) => sleep(deadline.since(house.now())).await,
+        Some(deadline) => sleep(deadline.since(brain.now())).await,
         None => std::future::pending().await,
     }
 }

@@ -8,9 +8,8 @@ use maitre_net::tls::{TlsClient, TlsClientSettings, TlsConfigError, TlsReload, T
 use tokio::net::TcpStream;
 use tracing::debug;
 
-use crate::house::RouterState;
 use crate::metrics::Metrics;
-use crate::settings::Settings;
+use crate::settings::{Settings, SharedSettings};
 
 /// Between two looks at the files. Chosen: short against any overlap of certificates; a look costs a few reads.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -18,9 +17,9 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) struct Tls {
     clients: TlsServer,
     admin: TlsServer,
-    pub(crate) workers: TlsClient,
+    pub(crate) workers: Arc<TlsClient>,
     /// To the collector of our traces.
-    pub(crate) collector: TlsClient,
+    pub(crate) collector: Arc<TlsClient>,
 }
 
 /// Which listener accepted a connection.
@@ -43,13 +42,13 @@ impl Tls {
     pub(crate) fn load(settings: &Settings) -> Result<Tls, TlsConfigError> {
         let clients = TlsServer::load("tls", &[b"h2", b"http/1.1"], &settings.tls)?;
         let admin = TlsServer::load("admin_tls", &[b"http/1.1"], &settings.admin_tls)?;
-        let workers = TlsClient::load("worker_tls", &settings.worker_tls)?;
-        let collector = TlsClient::load("traces", &collector_settings(settings))?;
+        let workers = Arc::new(TlsClient::load("worker_tls", &settings.worker_tls)?);
+        let collector = Arc::new(TlsClient::load("traces", &collector_settings(settings))?);
         Ok(Tls { clients, admin, workers, collector })
     }
 
-    /// Applies other settings, or says what is wrong with them. Reads nothing if they name the same files: changed files
-    /// are the business of `follow`.
+    /// Applies other settings, or returns what is wrong with them. Reads nothing if they name the same files: `follow`
+    /// reloads files that changed.
     pub(crate) fn change(&self, old: &Settings, new: &Settings, metrics: &Metrics) -> Result<(), String> {
         let named = |it: &Settings| {
             (it.tls.clone(), it.admin_tls.clone(), it.worker_tls.clone(), it.traces.ca.clone())
@@ -59,6 +58,30 @@ impl Tls {
             self.reload(new, metrics);
         }
         Ok(())
+    }
+
+    /// Accepts a connection within `limit`. None if its handshake failed, which has been counted.
+    pub(crate) async fn accept(
+        &self,
+        listener: Listener,
+        stream: TcpStream,
+        limit: Duration,
+        metrics: &Metrics,
+    ) -> Option<ByteStream> {
+        let server = match listener {
+            Listener::Clients => &self.clients,
+            Listener::Admin => &self.admin,
+        };
+        match server.accept(stream, limit).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                let listener = listener.name();
+                debug!(listener, %error, "TLS handshake failed");
+                metrics.handshake_failed(listener);
+                error.close().await;
+                None
+            }
+        }
     }
 
     /// Reads the files again; good ones that changed apply from now on. Blocks on the disk.
@@ -84,36 +107,17 @@ fn collector_settings(settings: &Settings) -> TlsClientSettings {
     TlsClientSettings { ca: settings.traces.ca.clone(), ..TlsClientSettings::default() }
 }
 
-/// Accepts a connection. None if its handshake failed, which has been counted.
-pub(crate) async fn accept(house: &RouterState, listener: Listener, stream: TcpStream) -> Option<ByteStream> {
-    let server = match listener {
-        Listener::Clients => &house.tls.clients,
-        Listener::Admin => &house.tls.admin,
-    };
-    let limit = house.settings().timeouts.client_head;
-    match server.accept(stream, limit).await {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            let listener = listener.name();
-            debug!(listener, %error, "no TLS handshake");
-            house.metrics.unshaken(listener);
-            error.close().await;
-            None
-        }
-    }
-}
-
 /// Reloads changed files until aborted.
-pub(crate) async fn follow(house: Arc<RouterState>) {
+pub(crate) async fn follow(tls: Arc<Tls>, settings: Arc<SharedSettings>, metrics: Arc<Metrics>) {
     loop {
         tokio::time::sleep(RELOAD_INTERVAL).await;
-        let settings = house.settings.load_full();
+        let settings = settings.snapshot();
         if names_files(&settings) {
-            let house = house.clone();
+            let (tls, metrics) = (tls.clone(), metrics.clone());
             // A disk that hangs blocks this task and no other.
-            let _ = tokio::task::spawn_blocking(move || house.tls.reload(&settings, &house.metrics)).await;
+            let _ = tokio::task::spawn_blocking(move || tls.reload(&settings, &metrics)).await;
         } else {
-            house.tls.reload(&settings, &house.metrics);
+            tls.reload(&settings, &metrics);
         }
     }
 }

@@ -1,13 +1,12 @@
-//! What became of each request, told to a collector as OpenTelemetry spans. Off unless a collector is named.
+//! OpenTelemetry spans of each request. Off unless a collector is set.
 //!
-//! A visit knows all its times anyway. If it is sampled it keeps a little more (`trace`), and when it ends leaves all of
-//! it in a bounded queue; one task on the main thread turns what gathered there into OTLP (`otlp`) and posts it
-//! (`export`). When the collector cannot keep up, records are dropped and counted, and no request ever waits.
+//! Every request keeps its own timestamps anyway. A sampled one keeps a little more (`trace`), and when it ends puts it
+//! all into a bounded queue. One task on the main thread turns the queue into OTLP (`otlp`) and posts it (`export`).
+//! When the collector cannot keep up, traces are dropped and counted; no request ever waits.
 //!
-//! Spans hold names, numbers and reasons. Of what a client said they hold its request's id, its state of the trace, and
-//! the model, if it is one we serve.
+//! Spans hold names, numbers and reasons. Of the client's own text they hold the request id, the trace state, and the
+//! model, if it is one we serve.
 
-mod collector;
 mod context;
 mod export;
 mod otlp;
@@ -19,95 +18,96 @@ use maitre_base::{RequestId, hash};
 use maitre_dialect::route::Route;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::metrics::Metrics;
+use crate::metrics::TraceCounts;
 use crate::settings::Settings;
-pub use collector::{BadCollector, Collector};
 pub(crate) use context::Context;
 use context::Parent;
 pub(crate) use export::Exporter;
-pub(crate) use trace::{Ending, Record, Trace};
+pub(crate) use trace::{FinishedTrace, Trace, TraceEnding};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Records that wait at the most. Chosen: a second's worth at eight thousand sampled requests a second.
-const RECORDS_MAX: usize = 8_192;
+/// Traces that wait for export at most. Chosen: one second of eight thousand sampled requests a second.
+const TRACES_MAX: usize = 8_192;
 
-/// Keeps these ids apart from those of requests, which come from the same salt.
+/// Keeps trace ids apart from request ids, which are made from the same nonce.
 const TAG: u64 = 0x7472_6163_6573;
 
-/// Where the visits leave their records.
+/// Takes the traces of ended requests.
 pub(crate) struct Traces {
-    records: mpsc::Sender<Record>,
+    finished: mpsc::Sender<FinishedTrace>,
     flushes: mpsc::Sender<oneshot::Sender<()>>,
+    counts: TraceCounts,
 }
 
 impl Traces {
-    /// None if no collector is named. The exporter is for the caller to run.
-    pub(crate) fn new(settings: &Settings) -> Option<(Traces, Exporter)> {
-        let (records, queue) = mpsc::channel(RECORDS_MAX);
-        let (flushes, asked) = mpsc::channel(1);
-        let exporter = Exporter::new(&settings.traces, queue, asked)?;
-        Some((Traces { records, flushes }, exporter))
+    /// None if no collector is set. The caller runs the exporter.
+    pub(crate) fn new(settings: &Settings, counts: TraceCounts) -> Option<(Traces, Exporter)> {
+        let (finished, queue) = mpsc::channel(TRACES_MAX);
+        let (flushes, flush_requests) = mpsc::channel(1);
+        let exporter = Exporter::new(&settings.traces, queue, flush_requests, counts.clone())?;
+        Some((Traces { finished, flushes, counts }, exporter))
     }
 
-    /// Begins the trace of a request if it is sampled: as its caller decided, or by the dice if the caller says nothing.
-    /// What the worker is told is put right in either case.
-    pub(crate) fn begin<B>(&self, dice: Dice, request: &mut Request<B>) -> Option<Box<Trace>> {
-        let own = Context::new(hash::pair(dice.salt ^ TAG, dice.request.0));
+    /// Begins the trace of a request if it is sampled: as `traceparent` says, else at random. In either case the headers
+    /// for the worker are set accordingly.
+    pub(crate) fn begin<B>(&self, sampling: Sampling, request: &mut Request<B>) -> Option<Box<Trace>> {
+        let own = Context::new(hash::pair(sampling.instance_nonce ^ TAG, sampling.request.0));
         let (method, path) = (request.method().clone(), known_path(request.uri()));
         let headers = request.headers_mut();
         let (context, parent) = match Parent::of(headers) {
             Some(parent) if parent.sampled => (own.within(&parent), Some(parent.span)),
-            // Not for us, and passed on as it came.
+            // The caller decided against it; its header goes on unchanged.
             Some(_) => return None,
             None => {
                 headers.remove(TRACESTATE);
-                if !own.falls_within(dice.sample) {
+                if !own.falls_within(sampling.ratio) {
                     headers.insert(TRACEPARENT, own.unsampled());
                     return None;
                 }
                 (own, None)
             }
         };
-        // Each attempt has one of its own.
+        // Each attempt gets a header of its own.
         headers.remove(TRACEPARENT);
         let state = trace_state(headers);
         Some(Box::new(Trace::new(context, parent, state, (method, path))))
     }
 
-    pub(crate) fn take(&self, record: Record, metrics: &Metrics) {
-        let spans = record.spans() as u64;
-        if self.records.try_send(record).is_err() {
-            metrics.traced.dropped.inc_by(spans);
+    pub(crate) fn take(&self, finished: FinishedTrace) {
+        let spans = finished.spans() as u64;
+        if self.finished.try_send(finished).is_err() {
+            self.counts.dropped.inc_by(spans);
         }
     }
 
-    /// Ends when all records taken so far were sent, or given up.
+    /// Waits until all traces taken so far were sent or dropped.
     pub(crate) async fn flush(&self) {
-        let (told, done) = oneshot::channel();
-        if self.flushes.send(told).await.is_ok() {
+        let (finished, done) = oneshot::channel();
+        if self.flushes.send(finished).await.is_ok() {
             let _ = done.await;
         }
     }
 }
 
-/// What decides whether a request that nobody else traces is sampled, and what it is called.
+/// Decides whether a request without a `traceparent` is sampled, and the ids of its trace.
 #[derive(Clone, Copy)]
-pub(crate) struct Dice {
-    pub(crate) salt: u64,
+pub(crate) struct Sampling {
+    pub(crate) instance_nonce: u64,
     pub(crate) request: RequestId,
-    /// The part of requests that are.
-    pub(crate) sample: f64,
+    /// The fraction of requests that are sampled.
+    pub(crate) ratio: f64,
 }
 
-/// The path, if it is one of ours: others may hold anything.
+/// The path, if it is one of the API's: other paths may contain anything.
 fn known_path(uri: &Uri) -> Option<String> {
     let path = uri.path();
     (Route::of(path).is_some() || path == "/v1/models").then(|| path.to_owned())
 }
 
-/// The longest state we repeat to a collector: as long as all must pass on (W3C Trace Context, section 3.3.1.5).
+/// The longest trace state we export: the length that every participant must pass on (W3C Trace Context, section
+/// 3.3.1.5).
 const STATE_BYTES_MAX: usize = 512;
 
 fn trace_state(headers: &HeaderMap) -> Option<String> {
@@ -115,7 +115,7 @@ fn trace_state(headers: &HeaderMap) -> Option<String> {
     Some(all.join(",")).filter(|it| !it.is_empty() && it.len() <= STATE_BYTES_MAX)
 }
 
-/// Headers are ASCII, and so is what we put there.
+/// The text is made here and is ASCII, so this cannot fail.
 fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
 }

@@ -1,8 +1,8 @@
-//! Watches one worker: is it there, what does it serve, how loaded does it say it is.
+//! Watches one worker: is it healthy, which models does it serve, how loaded does it report to be.
 //!
-//! Real traffic tells most of it, and sooner. Probes are for workers that have no traffic, and for the
-//! doubts that traffic raises: a probe that times out counts only if nothing else was heard meanwhile,
-//! for a busy engine may be slow to answer its health check while it streams to a hundred clients.
+//! Real traffic shows most of that, and sooner. Probes are for workers without traffic, and for doubts that traffic
+//! raises. A probe that times out counts only if nothing else was received meanwhile: a busy engine may be slow to
+//! answer its health check while it streams to a hundred clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,87 +18,82 @@ use maitre_dispatch::Event;
 use maitre_fleet::{Card, Evidence};
 use maitre_net::bearer::Bearer;
 use maitre_net::connect::ConnectError;
+use maitre_net::tls::TlsClient;
 use maitre_net::upstream::{Upstream, UpstreamError, UpstreamRequest};
 use maitre_net::worker_url::{EventSource, ZmqEndpoint};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use crate::house::RouterState;
+use crate::brain::SharedBrain;
 use crate::link::Link;
+use crate::metrics::Metrics;
 use crate::refuse::is_fit;
-use crate::subscribe::{self, Source};
+use crate::settings::SharedSettings;
+use crate::subscribe::{self, Publisher};
 
-/// Largest page read from a worker: metrics of a large model are tens of kilobytes.
-const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Largest response read from a worker: metrics of a large model are tens of kilobytes.
+const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
-/// Between two ticks of the brain.
-const TICK: Duration = Duration::from_millis(500);
+/// What watching a worker needs of the router.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    pub(crate) brain: Arc<SharedBrain>,
+    pub(crate) settings: Arc<SharedSettings>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tls: Arc<TlsClient>,
+    /// Seeds the jitter of probes.
+    pub(crate) seed: u64,
+}
 
-/// The same where the brain wants one at once: what it finds due again and again must not keep a core busy.
-const TICK_PAUSE: Duration = Duration::from_millis(1);
-
-/// Ticks every so often, and when the brain wants it, as when somebody's deadline passes in line.
-pub(crate) async fn tick(house: Arc<RouterState>) {
-    loop {
-        house.on(Event::Tick);
-        let last = house.now();
-        let mut is_due = false;
-        while !is_due {
-            is_due = tokio::select! {
-                () = sleep(house.tick_in(last, TICK, TICK_PAUSE)) => true,
-                () = house.hurry.notified() => false,
-            };
+impl Watcher {
+    /// Watches until the worker has left the fleet.
+    pub(crate) async fn watch(self, link: Arc<Link>) {
+        let seed = hash::bytes(self.seed, link.url.as_bytes());
+        let mut watch = WorkerWatch {
+            watcher: self,
+            link,
+            upstream: None,
+            is_probed: false,
+            models_at: None,
+            source: None,
+            sources_at: None,
+            subscription: JoinSet::new(),
+            rng: Rng::new(seed),
+        };
+        let gone = watch.link.gone.clone();
+        tokio::select! {
+            // Nothing is reported about a worker that has left.
+            biased;
+            () = gone.cancelled() => {}
+            () = watch.run() => {}
+        }
+        // The subscription counts its events. It must have ended before its counters are removed, or they would return.
+        watch.subscription.shutdown().await;
+        let WorkerWatch { watcher, link, .. } = &watch;
+        // The same address may be back with other options: then its counters continue.
+        if !watcher.brain.links().iter().any(|it| it.url == link.url) {
+            watcher.metrics.caches.feeds.forget(&link.url);
         }
     }
 }
 
-/// Watches until the worker is gone from the fleet.
-pub(crate) async fn watch(house: Arc<RouterState>, link: Arc<Link>) {
-    let seed = hash::bytes(house.salt, link.url.as_bytes());
-    let mut watch = Watch {
-        house,
-        link,
-        line: None,
-        is_probed: false,
-        models_at: None,
-        source: None,
-        sources_at: None,
-        following: JoinSet::new(),
-        rng: Rng::new(seed),
-    };
-    let gone = watch.link.gone.clone();
-    tokio::select! {
-        // What is heard of one that is gone is not told any more.
-        biased;
-        () = gone.cancelled() => {}
-        () = watch.run() => {}
-    }
-    // Whoever counts must have stopped before the counters are taken away, or they would come back.
-    watch.following.shutdown().await;
-    let Watch { house, link, .. } = &watch;
-    // The same address may be back with other options: then it goes on counting.
-    if !house.links().iter().any(|it| it.url == link.url) {
-        house.metrics.caches.feeds.forget(&link.url);
-    }
-}
-
-struct Watch {
-    house: Arc<RouterState>,
+struct WorkerWatch {
+    watcher: Watcher,
     link: Arc<Link>,
-    line: Option<Upstream>,
+    upstream: Option<Upstream>,
     is_probed: bool,
     /// When the list of models was last read.
     models_at: Option<Instant>,
-    /// Where it publishes, and when it was last asked.
-    source: Option<Source>,
+    /// Where the worker publishes KV events, and when that was last checked.
+    source: Option<Publisher>,
     sources_at: Option<Instant>,
-    /// The one who listens there.
-    following: JoinSet<()>,
+    /// The task that follows the events.
+    subscription: JoinSet<()>,
     rng: Rng,
 }
 
-struct Page {
+struct ProbeResponse {
     status: StatusCode,
     server: Option<String>,
     body: Bytes,
@@ -106,25 +101,25 @@ struct Page {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unanswered {
-    /// Nobody listens there.
+    /// The connection was refused, or TLS failed.
     Refused,
-    /// No answer in time.
+    /// No response in time.
     TimedOut,
     /// The connection broke.
     Broke,
-    /// We have no socket to ask with.
+    /// This process has no socket left.
     NoSocket,
 }
 
-impl Watch {
+impl WorkerWatch {
     async fn run(&mut self) {
         loop {
             if self.probe().await && self.look().await == Err(Unanswered::TimedOut) {
-                // It was well a moment ago and does not answer now: find out at once.
+                // It was healthy a moment ago and does not respond now: probe again at once.
                 continue;
             }
-            // Jitter, so that a thousand workers are not asked in one breath.
-            let pause = self.house.settings().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
+            // Jitter, so that a thousand workers are not probed at the same moment.
+            let pause = self.watcher.settings.load().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.link.probe.notified() => {}
@@ -133,39 +128,40 @@ impl Watch {
     }
 
     async fn look(&mut self) -> Result<(), Unanswered> {
-        self.ask_about().await?;
+        self.detect_engine().await?;
         self.read_load().await?;
         self.follow_events().await
     }
 
-    /// Subscribes to what the worker publishes of its cache, once it is known where.
+    /// Subscribes to the worker's KV events, once it is known where it publishes them.
     async fn follow_events(&mut self) -> Result<(), Unanswered> {
-        let now = self.house.now();
-        let pause = self.house.settings().probes.models_interval;
+        let now = self.watcher.brain.now();
+        let pause = self.watcher.settings.load().probes.models_interval;
         if self.sources_at.is_some_and(|at| now.since(at) < pause) {
             return Ok(());
         }
         let source = self.find_source().await?;
         self.sources_at = Some(now);
         if source != self.source {
-            self.following.shutdown().await;
+            self.subscription.shutdown().await;
             if let Some(source) = source.clone() {
-                self.following.spawn(subscribe::follow(self.house.clone(), self.link.clone(), source));
+                let (brain, metrics) = (self.watcher.brain.clone(), self.watcher.metrics.clone());
+                self.subscription.spawn(subscribe::follow(brain, metrics, self.link.clone(), source));
             }
             self.source = source;
         }
         Ok(())
     }
 
-    /// Where the worker publishes: as configured for it, as configured for all, as it says itself.
-    async fn find_source(&mut self) -> Result<Option<Source>, Unanswered> {
-        let (link, settings) = (self.link.clone(), self.house.settings().events.clone());
+    /// Where the worker publishes: as configured for it, as configured for all, or as it reports itself.
+    async fn find_source(&mut self) -> Result<Option<Publisher>, Unanswered> {
+        let (link, settings) = (self.link.clone(), self.watcher.settings.load().events.clone());
         let rank = u16::try_from(link.rank.unwrap_or(0)).unwrap_or(u16::MAX);
         let place = |endpoint: &ZmqEndpoint| {
             let host = endpoint.host.as_deref().unwrap_or(link.address.host());
             (host.to_owned(), endpoint.port.saturating_add(rank))
         };
-        let at = |events: &ZmqEndpoint, replay: Option<&ZmqEndpoint>| Source {
+        let at = |events: &ZmqEndpoint, replay: Option<&ZmqEndpoint>| Publisher {
             events: place(events),
             replay: replay.map(place),
             topic: settings.topic.clone(),
@@ -184,18 +180,18 @@ impl Watch {
         }
     }
 
-    async fn ask_for_source(&mut self) -> Result<Option<Source>, Unanswered> {
+    async fn ask_for_source(&mut self) -> Result<Option<Publisher>, Unanswered> {
         let kind = self.link.about().kind.unwrap_or(Kind::Generic);
         let Some(path) = kind.sources_path() else { return Ok(None) };
-        let page = self.get(path).await?;
-        if !page.status.is_success() {
-            // A busy engine may not answer; that is no reason to leave a subscription that is well.
+        let response = self.get(path).await?;
+        if !response.status.is_success() {
+            // A busy engine may fail to respond; that is no reason to end a subscription that works.
             return Ok(self.source.clone());
         }
-        let sources = match sources::parse(kind, &page.body) {
+        let sources = match sources::parse(kind, &response.body) {
             Ok(sources) => sources.sources,
             Err(error) => {
-                debug!(worker = self.link.url, path, %error, "no sources of KV events");
+                debug!(worker = self.link.url, path, %error, "cannot read where the worker publishes KV events");
                 return Ok(self.source.clone());
             }
         };
@@ -203,17 +199,17 @@ impl Watch {
             let ranks = sources.len();
             warn!(
                 worker = self.link.url,
-                ranks, "an engine with several ranks; write ?ranks=N after its URL"
+                ranks, "the engine has several ranks; write ?ranks=N after its URL"
             );
         }
         let rank = self.link.rank.unwrap_or(0);
         let own = self.link.address.host();
         let place = |it: &sources::Address| {
-            // The engine's own loopback is its machine's, not ours.
+            // The engine reports its own loopback address, which is not ours.
             let host = it.host.as_deref().filter(|it| !is_loopback(it));
             (host.unwrap_or(own).to_owned(), it.port)
         };
-        let source = sources.iter().find(|it| it.rank == rank).map(|it| Source {
+        let source = sources.iter().find(|it| it.rank == rank).map(|it| Publisher {
             events: place(&it.events),
             replay: it.replay.as_ref().map(place),
             topic: it.topic.clone(),
@@ -221,33 +217,42 @@ impl Watch {
         Ok(source)
     }
 
-    /// Asks for the worker's health and tells the brain; whether it is fit.
+    /// Probes the worker's health and reports it to the brain. Returns whether the worker is healthy.
     async fn probe(&mut self) -> bool {
-        let begun = self.house.now();
-        let path = self.house.settings().probes.path.clone();
+        let begun = self.watcher.brain.now();
+        let path = self.watcher.settings.load().probes.path.clone();
         let evidence = match self.get(&path).await {
-            Ok(page) if is_fit(page.status) => Evidence::ProbeAnswered,
-            Ok(_) | Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
+            Ok(response) if is_fit(response.status) => Evidence::ProbeAnswered,
+            Ok(response) => {
+                self.link.failed(format!("GET {path} answered {}", response.status));
+                Evidence::Refused
+            }
+            Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
             Err(Unanswered::NoSocket) => return false,
             Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
-            Err(Unanswered::TimedOut) => Evidence::Silent,
+            Err(Unanswered::TimedOut) => {
+                let timeout = self.watcher.settings.load().probes.timeout;
+                self.link.failed(format!("GET {path} timed out after {timeout:?}"));
+                Evidence::Silent
+            }
         };
-        // Not fit before we know what it serves: it would get requests for the models of others.
+        // Not healthy before its models are known: it would get requests for models of other workers.
         let known = self.models_at.is_some();
         if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() && !known {
             return false;
         }
-        // Its state does not change by this, so nobody else would say it: a slip in its address, most likely.
+        // The worker's state does not change by this, so no other log line reports it. Most likely its address is wrong.
         let is_first = !std::mem::replace(&mut self.is_probed, true);
         if is_first && evidence != Evidence::ProbeAnswered {
             warn!(
                 worker = self.link.url,
-                "does not answer its first probe; it gets no requests until it does"
+                "first probe failed: {}; the worker gets no requests until one succeeds",
+                self.link.last_failure()
             );
         }
-        self.house.on(Event::Probed { worker: self.link.worker, evidence });
+        self.watcher.brain.on(Event::Probed { worker: self.link.worker, evidence });
         if evidence != Evidence::ProbeAnswered {
-            // Whoever returns there may be somebody else.
+            // Another engine may come back at this address.
             self.models_at = None;
             self.sources_at = None;
             self.link.learn(|about| about.kind = None);
@@ -255,50 +260,54 @@ impl Watch {
         evidence == Evidence::ProbeAnswered
     }
 
-    /// Finds out what brand of engine it is, once.
-    async fn ask_about(&mut self) -> Result<(), Unanswered> {
+    /// Detects which engine it is, once.
+    async fn detect_engine(&mut self) -> Result<(), Unanswered> {
         if self.link.about().kind.is_some() {
             return Ok(());
         }
-        let mut pages = Vec::new();
+        let mut responses = Vec::new();
         for path in engine::PROBES {
-            pages.push((path, self.get(path).await?));
+            responses.push((path, self.get(path).await?));
         }
-        let answers: Vec<engine::Answer<'_>> = pages
+        let answers: Vec<engine::Answer<'_>> = responses
             .iter()
-            .map(|(path, page)| engine::Answer {
+            .map(|(path, response)| engine::Answer {
                 path,
-                status: page.status.as_u16(),
-                body: &page.body,
-                server: page.server.as_deref(),
+                status: response.status.as_u16(),
+                body: &response.body,
+                server: response.server.as_deref(),
             })
             .collect();
         let kind = engine::detect(&answers);
         info!(worker = self.link.url, engine = kind.name(), "worker found");
-        if self.house.settings().salt.is_some() && !kind.takes_salts() {
+        if self.watcher.settings.load().salt.is_some() && !kind.takes_salts() {
             let (worker, engine) = (&self.link.url, kind.name());
-            warn!(worker, engine, "takes no salt, so tenants share its cache though salt.by = \"tenant\"");
+            warn!(
+                worker,
+                engine,
+                "the engine does not support salts: tenants share its cache despite salt.by = \"tenant\""
+            );
         }
         self.link.learn(|about| about.kind = Some(kind));
         Ok(())
     }
 
     async fn read_models(&mut self) -> Result<(), Unanswered> {
-        let now = self.house.now();
-        let fresh = self.house.settings().probes.models_interval;
+        let now = self.watcher.brain.now();
+        let fresh = self.watcher.settings.load().probes.models_interval;
         if self.models_at.is_some_and(|at| now.since(at) < fresh) {
             return Ok(());
         }
-        let page = self.get("/v1/models").await?;
+        let response = self.get("/v1/models").await?;
         self.models_at = Some(now);
-        match models::parse(&page.body) {
-            Ok(models) if page.status.is_success() => {
+        match models::parse(&response.body) {
+            Ok(models) if response.status.is_success() => {
                 let cards: Vec<Card<'_>> = models.iter().map(card).collect();
-                self.house.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
-                self.link.learn(|about| about.models = Some(page.body.clone()));
+                self.watcher.brain.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
+                self.link.learn(|about| about.models = Some(response.body.clone()));
             }
-            // It lists no models: it may serve any.
-            _ => debug!(worker = self.link.url, status = page.status.as_u16(), "lists no models"),
+            // Without a list of models it may serve any.
+            _ => debug!(worker = self.link.url, status = response.status.as_u16(), "no list of models"),
         }
         Ok(())
     }
@@ -306,21 +315,21 @@ impl Watch {
     async fn read_load(&mut self) -> Result<(), Unanswered> {
         let kind = self.link.about().kind.unwrap_or(Kind::Generic);
         for path in kind.metrics_paths() {
-            let page = self.get(path).await?;
-            if !page.status.is_success() {
+            let response = self.get(path).await?;
+            if !response.status.is_success() {
                 continue;
             }
-            if let Some(adapters) = engine::adapters(kind, &page.body) {
+            if let Some(adapters) = engine::adapters(kind, &response.body) {
                 let loaded: Vec<&str> =
                     adapters.running.iter().chain(&adapters.waiting).map(String::as_str).collect();
                 let (worker, slots) = (self.link.worker, adapters.max);
-                self.house.on(Event::AdaptersReported { worker, slots, loaded: &loaded });
+                self.watcher.brain.on(Event::AdaptersReported { worker, slots, loaded: &loaded });
             }
-            match engine::parse_metrics(kind, self.link.rank, &page.body) {
-                // Nothing new, from an engine that tells everything once.
+            match engine::parse_metrics(kind, self.link.rank, &response.body) {
+                // Empty, from an engine that reports each number once.
                 Ok(load) if load == EngineLoad::default() => break,
                 Ok(load) => {
-                    self.house.on(Event::LoadReported { worker: self.link.worker, load });
+                    self.watcher.brain.on(Event::LoadReported { worker: self.link.worker, load });
                     break;
                 }
                 Err(error) => debug!(worker = self.link.url, path, %error, "no load"),
@@ -329,70 +338,78 @@ impl Watch {
         Ok(())
     }
 
-    /// One page of the worker, on a connection that is kept for the next.
-    async fn get(&mut self, path: &str) -> Result<Page, Unanswered> {
-        let patience = self.house.settings().probes.timeout;
-        let kept = self.line.take().filter(|line| {
-            self.house.now().since(line.idle_since) < self.house.settings().timeouts.worker_idle
+    /// One GET request to the worker, on a connection that is kept for the next one.
+    async fn get(&mut self, path: &str) -> Result<ProbeResponse, Unanswered> {
+        let timeout = self.watcher.settings.load().probes.timeout;
+        let kept = self.upstream.take().filter(|it| {
+            self.watcher.brain.now().since(it.idle_since) < self.watcher.settings.load().timeouts.worker_idle
         });
-        let key = self.house.settings().worker_key.clone();
-        let ask = Ask { house: &self.house, link: &self.link, path, key: key.as_ref() };
-        let got = timeout(patience, get(ask, kept)).await;
-        let (page, mut line) = got.map_err(|_| Unanswered::TimedOut)??;
-        let now = self.house.now();
+        let key = self.watcher.settings.load().worker_key.clone();
+        let tls = &self.watcher.tls;
+        let ask = ProbeRequest { tls, timeout, link: &self.link, path, key: key.as_ref() };
+        let got = tokio::time::timeout(timeout, get(ask, kept)).await;
+        let (response, mut upstream) = got.map_err(|_| Unanswered::TimedOut)??;
+        let now = self.watcher.brain.now();
         self.link.hear(now);
-        if line.is_reusable() {
-            line.idle_since = now;
-            self.line = Some(line);
+        if upstream.is_reusable() {
+            upstream.idle_since = now;
+            self.upstream = Some(upstream);
         }
-        Ok(page)
+        Ok(response)
     }
 }
 
-/// What is asked of whom, and what they are shown.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
-    house: &'a RouterState,
+struct ProbeRequest<'a> {
+    tls: &'a TlsClient,
+    /// For the whole exchange.
+    timeout: Duration,
     link: &'a Link,
     path: &'a str,
     key: Option<&'a Bearer>,
 }
 
-async fn get(asked: Ask<'_>, kept: Option<Upstream>) -> Result<(Page, Upstream), Unanswered> {
-    if let Some(line) = kept
-        && let Ok(answered) = ask(asked, line).await
+async fn get(
+    request: ProbeRequest<'_>,
+    kept: Option<Upstream>,
+) -> Result<(ProbeResponse, Upstream), Unanswered> {
+    if let Some(upstream) = kept
+        && let Ok(answered) = exchange(request, upstream).await
     {
         return Ok(answered);
     }
-    // The kept connection may have been closed from the other end; a new one tells.
-    let Ask { house, link, .. } = asked;
-    let patience = house.settings().probes.timeout;
-    let opened = Upstream::open(&link.address, &house.tls.workers, patience).await;
-    let line = opened.map_err(|error| match error {
-        ConnectError::Unresolved(_) | ConnectError::Refused(_) => Unanswered::Refused,
+    // The worker may have closed the kept connection: only a new one is conclusive.
+    let ProbeRequest { tls, timeout, link, .. } = request;
+    let opened = Upstream::open(&link.address, tls, timeout).await;
+    let upstream = opened.map_err(|error| match error {
+        ConnectError::Unresolved(_) | ConnectError::Refused(_) => {
+            link.failed(error.to_string());
+            Unanswered::Refused
+        }
         ConnectError::Handshake { .. } => {
-            link.distrust(&error.to_string());
+            link.tls_failed(&error.to_string());
             Unanswered::Refused
         }
         ConnectError::TimedOut(_) => Unanswered::TimedOut,
         ConnectError::NoSocket(_) => Unanswered::NoSocket,
     })?;
-    ask(asked, line).await
+    exchange(request, upstream).await
 }
 
-async fn ask(
-    Ask { link, path, key, .. }: Ask<'_>,
-    mut line: Upstream,
-) -> Result<(Page, Upstream), Unanswered> {
+async fn exchange(
+    ProbeRequest { link, path, key, .. }: ProbeRequest<'_>,
+    mut upstream: Upstream,
+) -> Result<(ProbeResponse, Upstream), Unanswered> {
     let broke = |error: UpstreamError| {
-        link.heard_no(&error);
+        link.failed(format!("GET {path}: {error}"));
+        link.broke(&error);
         Unanswered::Broke
     };
-    let question = UpstreamRequest::get(path, link.address.header(), key);
-    let head = line.send(question).await.map_err(broke)?;
-    let body = line.read_all(PAGE_BYTES_MAX).await.map_err(broke)?;
+    let outgoing = UpstreamRequest::get(path, link.address.header(), key);
+    let head = upstream.send(outgoing).await.map_err(broke)?;
+    let body = upstream.read_all(RESPONSE_BYTES_MAX).await.map_err(broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
-    Ok((Page { status: head.status, server, body }, line))
+    Ok((ProbeResponse { status: head.status, server, body }, upstream))
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -16,13 +16,11 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::{AdminState, decisions, view};
-use crate::arrive::Arrived;
-use crate::house::RouterState;
-use crate::keys::Caller;
-use crate::models;
-use crate::reading;
 use crate::refuse::{Refused, Wrong, echo};
+use crate::request::arrive::Arrived;
+use crate::request::models;
 use crate::roster::By;
+use crate::state::RouterState;
 
 /// Where a request would go if it arrived now.
 pub(super) async fn explain(admin: &AdminState, query: &str, body: &[u8]) -> Result<DecisionDetail, Wrong> {
@@ -37,15 +35,18 @@ pub(super) async fn explain(admin: &AdminState, query: &str, body: &[u8]) -> Res
     let route = Route::of(path)
         .ok_or_else(|| Wrong::Bad(format!("\"{}\" is not an API of this router", echo(path))))?;
     let refused = |it: Refused| Wrong::Bad(it.to_string());
-    let arrived = Arrived::made(router, route, Bytes::copy_from_slice(body)).map_err(refused)?;
-    let (settings, caller) = (router.settings(), Caller::Anyone);
-    let parsed = arrived.parse(&settings, &caller).map_err(refused)?;
+    let arrived =
+        Arrived::hypothetical(&router.bodies, router.clock.now(), route, Bytes::copy_from_slice(body))
+            .map_err(refused)?;
+    let settings = router.settings.load();
+    let parsed = arrived.parse(&settings).map_err(refused)?;
     let Some(parsed) = parsed else { return Err(Wrong::Bad("the body is empty".to_owned())) };
-    let reading = reading::read(&admin.lane, Some(route), &parsed).await;
-    let read = Some((&parsed, &reading));
-    let arrival = arrived.arrival(&settings, &caller, router.next_request(), read).map_err(refused)?;
-    let considered = router.consider(&arrival);
-    let known = || models::names(router, &caller);
+    let request = &parsed.request;
+    let tokenized = router.tokenizer.tokenize(&admin.lane.upstreams, Some(route), request).await;
+    let parsed = Some((request, &tokenized));
+    let (arrival, _) = arrived.arrival(&settings, router.request_ids.next(), parsed).map_err(refused)?;
+    let considered = router.brain.explain(&arrival);
+    let known = || models::names(&router.brain, arrived.caller());
     let no = |refusal| Wrong::Conflict(Refused::by_brain(refusal, arrival.model, known).to_string());
     considered.map(|it| decisions::detail(router, &it)).map_err(no)
 }
@@ -58,7 +59,7 @@ pub(super) fn worker(router: &RouterState, part: &str) -> Result<WorkerId, Wrong
     let id = part.parse().map(WorkerId).map_err(|_| {
         Wrong::Bad(format!("\"{}\" is not a worker's number; /admin/v1/workers lists them", echo(part)))
     })?;
-    match router.look(|brain| brain.fleet().worker(id).is_some()) {
+    match router.brain.read(|brain| brain.fleet().worker(id).is_some()) {
         true => Ok(id),
         false => Err(Wrong::Unknown(format!("there is no worker {}; /admin/v1/workers lists them", id.0))),
     }
@@ -72,7 +73,7 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, Wrong> 
     let NewWorker { url } = read(body)?;
     let worker: WorkerUrl = url.parse().map_err(|error| Wrong::Bad(format!("{error}")))?;
     let address = worker.address.to_string();
-    let settings = admin.router.settings();
+    let settings = admin.router.settings.load();
     if !settings.admin_workers.iter().any(|it| is_allowed(it, &address)) {
         return Err(Wrong::Forbidden(format!(
             "{address} matches no pattern of `admin_workers`; add one, such as \"http://10.0.0.*\""
@@ -115,7 +116,7 @@ pub(super) fn drain(admin: &AdminState, part: &str, draining: bool) -> Result<Wo
         // It would get requests until the moment it is removed.
         return Err(Wrong::Conflict(format!("worker {} is being removed; add it again", worker.0)));
     }
-    router.on(Event::WorkerDrained { worker, draining });
+    router.brain.on(Event::WorkerDrained { worker, draining });
     info!(worker = worker.0, draining, "worker drained or resumed by an operator");
     view::worker(router, worker)
 }
@@ -126,7 +127,7 @@ pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<Wor
     if !WEIGHTS.contains(&weight) {
         return Err(Wrong::Bad(format!("`weight` is {weight}; write a number from 0.01 to 100")));
     }
-    router.on(Event::WorkerWeighed { worker, weight });
+    router.brain.on(Event::WorkerWeighed { worker, weight });
     info!(worker = worker.0, weight, "weight set by an operator");
     view::worker(router, worker)
 }
@@ -134,7 +135,7 @@ pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<Wor
 pub(super) fn set_strategies(router: &RouterState, body: &[u8]) -> Result<StrategyView, Wrong> {
     let change: StrategyChange = read(body)?;
     let name = |text: &String| text.parse::<Name>().map_err(|error| Wrong::Bad(error.to_string()));
-    let mut settings = (**router.settings()).clone();
+    let mut settings = (**router.settings.load()).clone();
     if let Some(strategy) = &change.strategy {
         settings.brain.strategy = name(strategy)?;
     }
@@ -143,7 +144,7 @@ pub(super) fn set_strategies(router: &RouterState, body: &[u8]) -> Result<Strate
         settings.brain.strategies = named.collect::<Result<_, Wrong>>()?;
     }
     router.reconfigure(settings).map_err(Wrong::Conflict)?;
-    info!(strategy = %router.settings().brain.strategy, "strategy set by an operator");
+    info!(strategy = %router.settings.load().brain.strategy, "strategy set by an operator");
     Ok(view::strategies(router))
 }
 

@@ -1,8 +1,6 @@
 //! Decisions as views: a summary each, or one with every candidate.
 
-use std::fmt::Write as _;
-
-use maitre_base::{TenantId, WorkerId};
+use maitre_base::TenantId;
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
@@ -13,8 +11,9 @@ use maitre_views::decision::{
 use maitre_views::text::Text;
 use maitre_views::worker::Rates;
 
-use crate::house::RouterState;
+use crate::explain::{millis, worker_url};
 use crate::refuse::{Wrong, echo};
+use crate::state::RouterState;
 
 /// Decisions in one answer: at most, and unless the query has a limit; and in one event of the stream.
 const LIMIT_MAX: usize = 1_000;
@@ -23,12 +22,12 @@ const EVENT_MAX: usize = 50;
 
 /// The revision of the newest change: a stream begins after it.
 pub(super) fn revision(router: &RouterState) -> u64 {
-    router.look(|brain| brain.decisions().revision())
+    router.brain.read(|brain| brain.decisions().revision())
 }
 
 /// Decisions made, or whose request ended, since `revision`, which is moved on.
 pub(super) fn changes(router: &RouterState, revision: &mut u64) -> Option<DecisionEvent> {
-    let (decisions, skipped) = router.look(|brain| {
+    let (decisions, skipped) = router.brain.read(|brain| {
         let changed = brain.decisions().changed(*revision, EVENT_MAX);
         *revision = changed.revision;
         (changed.decisions.into_iter().cloned().collect::<Vec<_>>(), changed.skipped)
@@ -76,7 +75,7 @@ impl DecisionFilter<'_> {
 pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, Wrong> {
     let filter = DecisionFilter::read(query)?;
     let limit = filter.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
-    let decisions: Vec<Decision> = router.look(|brain| {
+    let decisions: Vec<Decision> = router.brain.read(|brain| {
         let recent = brain.decisions().recent(limit, |it| filter.passes(it));
         recent.into_iter().cloned().collect()
     });
@@ -86,13 +85,13 @@ pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, Wr
 /// By its number, or by the id of its request.
 pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Wrong> {
     let number = part.parse::<u64>().ok();
-    let request = router.ids.find(part);
+    let request = router.request_ids.find(part);
     let find = |brain: &Brain| {
         let decisions = brain.decisions();
         let named = request.and_then(|it| decisions.of(it));
         named.or_else(|| decisions.get(number?)).cloned()
     };
-    match router.look(find) {
+    match router.brain.read(find) {
         Some(decision) => Ok(detail(router, &decision)),
         None => Err(Wrong::Unknown(format!(
             "no decision \"{}\" is kept; `decisions.kept` in the settings says how many are",
@@ -102,11 +101,11 @@ pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Wr
 }
 
 fn summary(router: &RouterState, decision: &Decision) -> DecisionSummary {
-    let settings = router.settings();
+    let settings = router.settings.load();
     let class = settings.brain.queue.classes.get(decision.class.index());
     DecisionSummary {
         number: Some(decision.number).filter(|&it| it > 0),
-        id: router.ids.of(decision.request).map(|it| it.to_string().into()),
+        id: router.request_ids.of(decision.request).map(|it| it.to_string().into()),
         at_ms: router.clock.unix_ms_at(decision.at),
         model: model(router, decision),
         strategy: decision.strategy.to_string().into(),
@@ -131,7 +130,7 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
     let shadows = decision.shadows.iter().map(|it| ShadowChoice {
         strategy: it.strategy.to_string().into(),
         worker: it.worker.0,
-        url: url_of(router, it.worker, it.key),
+        url: worker_url(&router.brain, it.worker, it.key).map(Into::into),
         why: it.why.name().into(),
         differs: it.worker != decision.worker,
         price_ms: Some(millis(it.price)),
@@ -195,58 +194,24 @@ fn terms(terms: &DelayTerms) -> PriceTerms {
     }
 }
 
-/// For a response header: the candidates, cheapest first, and what each would have cost.
-pub(crate) fn compact(router: &RouterState, decision: &Decision) -> String {
-    /// Candidates listed. Chosen: about 800 bytes, which common proxies accept in a header.
-    const SHOWN: usize = 8;
-    let mut text = format!("decision={} strategy={}", decision.number, decision.strategy);
-    if let Some(predicted) = decision.predicted {
-        let _ = write!(text, " ttft_ms={:.1}", millis(predicted));
-    }
-    let _ = write!(text, " candidates={}", decision.candidates_total);
-    for it in decision.candidates.iter().take(SHOWN) {
-        let mark = if it.candidate.worker == decision.worker { "*" } else { "" };
-        let (price, candidate) = (millis(it.price), &it.candidate);
-        let _ = write!(
-            text,
-            "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
-            url(router, candidate).unwrap_or_default(),
-            candidate.held.0,
-            candidate.promised.prefill.0,
-            candidate.requests,
-        );
-    }
-    text
-}
-
 fn url(router: &RouterState, candidate: &Candidate) -> Option<Text> {
-    url_of(router, candidate.worker, candidate.key)
-}
-
-/// None once the worker has left: another worker may have its number by then.
-fn url_of(router: &RouterState, worker: WorkerId, key: u64) -> Option<Text> {
-    router.link(worker).filter(|it| it.key == key).map(|it| it.url.clone().into())
+    worker_url(&router.brain, candidate.worker, candidate.key).map(Into::into)
 }
 
 fn model(router: &RouterState, decision: &Decision) -> Option<Text> {
     let model = decision.model?;
-    router.look(|brain| brain.fleet().name(model).map(|it| it.to_string().into()))
+    router.brain.read(|brain| brain.fleet().name(model).map(|it| it.to_string().into()))
 }
 
 /// The tenant, masked: its name may be a key.
 fn tenant(router: &RouterState, tenant: TenantId) -> Option<Text> {
-    let settings = router.settings();
+    let settings = router.settings.load();
     let known = settings.brain.queue.tenants.get(&tenant);
     let masked = || match known {
         Some(known) => maitre_queue::settings::masked(&known.name),
         None => format!("{:08x}", tenant.0 >> 32),
     };
     (tenant != TenantId(0)).then(|| masked().into())
-}
-
-/// Seconds as milliseconds, rounded to the microsecond: further digits would mean nothing.
-pub(super) fn millis(seconds: f64) -> f64 {
-    (seconds * 1e6).round() / 1e3
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{AdminBody, decisions, is_operator, view};
-use crate::house::RouterState;
 use crate::secret::Secret;
+use crate::state::RouterState;
 
 /// Between two looks at the decisions; the overview comes with every other one.
 const EVERY: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ impl Live {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             ready!(self.ticks.poll_tick(cx));
-            if self.router.closing.is_cancelled() || !is_operator(&self.router, &self.key) {
+            if self.router.shutdown.is_closing() || !is_operator(&self.router, &self.key) {
                 return Poll::Ready(None);
             }
             let mut events = String::new();

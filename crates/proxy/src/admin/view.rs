@@ -21,12 +21,12 @@ use maitre_views::text::Text;
 use maitre_views::worker::{ConcurrencyLimits, LearnedRates, PromisedLoad, Rates, WorkerList, WorkerView};
 
 use super::cluster;
-use super::decisions::millis;
-use crate::house::RouterState;
+use crate::explain::millis;
 use crate::link::Link;
-use crate::recent::{Sample, Sums};
+use crate::recent::{RecentSample, Sums};
 use crate::refuse::Wrong;
 use crate::roster::Source;
+use crate::state::RouterState;
 
 /// Most models listed of one worker: some serve hundreds of adapters.
 const MODELS_MAX: usize = 16;
@@ -35,12 +35,12 @@ const MODELS_MAX: usize = 16;
 const PREFIXES_MAX: usize = 20;
 
 pub(super) fn overview(router: &RouterState) -> Overview {
-    let (now, settings, links) = (router.now(), router.settings(), router.links());
-    let (sums, draining) = (router.recent.sums(), router.leaving.is_cancelled());
+    let (now, settings, links) = (router.clock.now(), router.settings.load(), router.brain.links());
+    let (sums, draining) = (router.recent.sums(), router.shutdown.is_draining());
     let can_be_ready = !draining && !router.is_joining();
     let discovery = router.sources.lock().iter().map(source).collect();
     let (latest, cluster) = (router.recent.latest(), cluster::view(router));
-    router.look(|brain| {
+    router.brain.read(|brain| {
         let queue = queue(brain, &settings.brain.queue);
         let prediction = brain.prediction();
         Overview {
@@ -172,7 +172,7 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         kv_tokens: worker.capacity().map(|it| it.0),
         cached_tokens: u64::from(blocks) * u64::from(cache.block(worker.id)),
         hit_ratio: (prompt > 0).then(|| cached as f64 / prompt as f64),
-        requests_total: count(|it| &it.tally.seated),
+        requests_total: count(|it| &it.tally.placed),
         failures: count(|it| &it.tally.failures),
         rates: rates(worker, requests),
         trust: cache.trust(worker.id).name().into(),
@@ -195,20 +195,21 @@ fn rates(worker: &Worker, requests: u32) -> LearnedRates {
 }
 
 pub(super) fn workers(router: &RouterState) -> WorkerList {
-    let (now, links) = (router.now(), router.links());
+    let (now, links) = (router.clock.now(), router.brain.links());
     let view =
         |brain: &Brain| brain.fleet().workers().map(|it| worker_view(brain, &links, now, it)).collect();
-    WorkerList { workers: router.look(view) }
+    WorkerList { workers: router.brain.read(view) }
 }
 
 pub(super) fn worker(router: &RouterState, id: WorkerId) -> Result<WorkerView, Wrong> {
-    let (now, links) = (router.now(), router.links());
-    let view = router.look(|brain| brain.fleet().worker(id).map(|it| worker_view(brain, &links, now, it)));
+    let (now, links) = (router.clock.now(), router.brain.links());
+    let view =
+        router.brain.read(|brain| brain.fleet().worker(id).map(|it| worker_view(brain, &links, now, it)));
     view.ok_or_else(|| Wrong::Unknown(format!("there is no worker {}", id.0)))
 }
 
 pub(super) fn history(router: &RouterState) -> History {
-    let (samples, settings) = (router.recent.samples(), router.settings());
+    let (samples, settings) = (router.recent.samples(), router.settings.load());
     let depths =
         |class: usize| samples.iter().map(|it| it.waiting.get(class).copied().unwrap_or(0)).collect();
     let classes = settings.brain.queue.classes.iter().enumerate();
@@ -224,12 +225,12 @@ pub(super) fn history(router: &RouterState) -> History {
     }
 }
 
-fn column<T>(samples: &[Sample], read: fn(&Sample) -> T) -> Vec<T> {
+fn column<T>(samples: &[RecentSample], read: fn(&RecentSample) -> T) -> Vec<T> {
     samples.iter().map(read).collect()
 }
 
 pub(super) fn strategies(router: &RouterState) -> StrategyView {
-    let settings = router.settings();
+    let settings = router.settings.load();
     StrategyView {
         known: Name::ALL.iter().map(|it| it.to_string().into()).collect(),
         strategy: settings.brain.strategy.to_string().into(),
@@ -242,8 +243,8 @@ fn by_model(strategies: &BTreeMap<String, Name>) -> BTreeMap<Text, Text> {
 }
 
 pub(super) fn index(router: &RouterState) -> IndexView {
-    let bytes_max = router.settings().brain.index.budget_bytes as u64;
-    router.look(|brain| {
+    let bytes_max = router.settings.load().brain.index.budget_bytes as u64;
+    router.brain.read(|brain| {
         let cache = brain.cache();
         let indexed = |it: &Worker| {
             let numbers = cache.numbers(it.id).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What Prometheus sees of caches: how prompts were read, what was believed and what was found, and how the
-//! reports of engines fared.
+//! What Prometheus sees of KV caches: how prompts were tokenized, how many tokens were expected and found in caches,
+//! and the state of the engines' KV events.
 
 use maitre_base::Tokens;
 use maitre_dispatch::Brain;
@@ -10,7 +10,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{ByWorker, Float};
-use crate::reading::Level;
 
 type Two = [(&'static str, String); 2];
 
@@ -19,7 +18,7 @@ pub(crate) struct Caches {
     read: Family<Two, Counter>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
-    held_tokens: Counter,
+    expected_tokens: Counter,
     index_bytes: Gauge,
     pub(crate) feeds: Feeds,
 }
@@ -27,33 +26,28 @@ pub(crate) struct Caches {
 impl Caches {
     pub(super) fn new(registry: &mut Registry) -> Caches {
         let trusts = Family::default();
-        registry.register(
-            "worker_trust",
-            "1 for how far reports of the worker's cache are trusted",
-            trusts.clone(),
-        );
+        registry.register("worker_trust", "1 for the trust in the worker's KV events", trusts.clone());
         let read = Family::default();
-        registry.register("prompts_read", "Prompts looked up, by how they were read", read.clone());
+        registry.register("prompts_read", "Prompts looked up, by how they were tokenized", read.clone());
         let mut tokens = |name, help| {
             let counter = Counter::default();
             registry.register(name, help, counter.clone());
             counter
         };
-        let prompt_tokens =
-            tokens("prompt_tokens", "Prompt tokens of answers that told how many were cached");
-        let cached_tokens = tokens("cached_tokens", "Those of them that the engine found in its cache");
-        let held_tokens = tokens(
+        let prompt_tokens = tokens("prompt_tokens", "Prompt tokens of responses that report cached tokens");
+        let cached_tokens = tokens("cached_tokens", "Prompt tokens that the engine found in its cache");
+        let expected_tokens = tokens(
             "expected_cached_tokens",
             "Prompt tokens the router expected to be cached on the chosen worker",
         );
         let index_bytes = Gauge::default();
-        registry.register("index_bytes", "Memory of the index of caches", index_bytes.clone());
+        registry.register("index_bytes", "Memory of the cache index", index_bytes.clone());
         let feeds = Feeds::new(registry);
-        Caches { trusts, read, prompt_tokens, cached_tokens, held_tokens, index_bytes, feeds }
+        Caches { trusts, read, prompt_tokens, cached_tokens, expected_tokens, index_bytes, feeds }
     }
 
-    /// Reads what the brain knows now.
-    pub(super) fn look(&self, brain: &Brain) {
+    /// Sets the gauges that are read from the brain.
+    pub(super) fn set(&self, brain: &Brain) {
         self.index_bytes.set(i64::try_from(brain.cache().bytes()).unwrap_or(i64::MAX));
         self.trusts.clear();
         for worker in brain.fleet().workers() {
@@ -65,21 +59,21 @@ impl Caches {
         }
     }
 
-    /// A prompt was read.
-    pub(crate) fn read(&self, model: &str, level: Level) {
-        let labels = [("model", model.to_owned()), ("level", level.name().to_owned())];
+    /// A prompt of `model` was tokenized; `level` says how.
+    pub(crate) fn tokenized(&self, model: &str, level: &'static str) {
+        let labels = [("model", model.to_owned()), ("level", level.to_owned())];
         self.read.get_or_create(&labels).inc();
     }
 
-    /// What an answer says its prompt cost, beside what we believed was cached.
-    pub(crate) fn counted(&self, prompt: u64, cached: u64, held: Option<Tokens>) {
+    /// The prompt and cached tokens that a response reports, and the cached tokens that we expected.
+    pub(crate) fn counted(&self, prompt: u64, cached: u64, expected: Option<Tokens>) {
         self.prompt_tokens.inc_by(prompt);
         self.cached_tokens.inc_by(cached);
-        self.held_tokens.inc_by(held.map_or(0, |it| it.0));
+        self.expected_tokens.inc_by(expected.map_or(0, |it| it.0));
     }
 }
 
-/// What reports of caches have been like.
+/// KV events, by worker.
 pub(crate) struct Feeds {
     pub(crate) batches: Family<ByWorker, Counter>,
     pub(crate) gaps: Family<ByWorker, Counter>,
@@ -99,22 +93,23 @@ impl Feeds {
             family
         };
         let batches = counter("events_batches", "Batches of KV events applied");
-        let gaps = counter("events_gaps", "Times that batches were missing");
-        let replays = counter("events_replays", "Replays asked for");
-        let replays_failed = counter("events_replays_failed", "Replays that failed, or did not reach back");
-        let restarts = counter("events_restarts", "Times that another process was found behind the address");
-        let duplicates = counter("events_duplicates", "Batches that had been applied already");
-        let unreadable = counter("events_unreadable", "Batches that could not be read");
+        let gaps = counter("events_gaps", "Gaps between batches of KV events");
+        let replays = counter("events_replays", "Replays requested");
+        let replays_failed =
+            counter("events_replays_failed", "Replays that failed, or did not reach back far enough");
+        let restarts = counter("events_restarts", "Restarts of the engine behind the address");
+        let duplicates = counter("events_duplicates", "Batches that had been applied before");
+        let unreadable = counter("events_unreadable", "Batches that could not be decoded");
         let lag = Family::default();
         registry.register(
             "events_lag_seconds",
-            "Age of the last batch of KV events when it came",
+            "Age of the last batch of KV events when it arrived",
             lag.clone(),
         );
         Feeds { batches, gaps, replays, replays_failed, restarts, duplicates, unreadable, lag }
     }
 
-    /// The worker has left: nothing is told of it any more.
+    /// The worker has left: its metrics disappear.
     pub(crate) fn forget(&self, worker: &str) {
         let labels: ByWorker = [("worker", worker.to_owned())];
         let counters = [&self.batches, &self.gaps, &self.replays, &self.replays_failed];
@@ -124,7 +119,7 @@ impl Feeds {
         self.lag.remove(&labels);
     }
 
-    /// Counts what has happened at a worker since then.
+    /// Adds the difference between two counts of a worker.
     pub(crate) fn count(&self, worker: &str, then: &Counts, now: &Counts) {
         let rows = [
             (&self.batches, then.batches, now.batches),

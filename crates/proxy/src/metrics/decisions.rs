@@ -1,4 +1,4 @@
-//! What Prometheus sees of decisions: how good our forecasts are, and what other strategies would have done.
+//! What Prometheus sees of decisions: the error of our forecasts, and what shadow strategies would have done.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,9 +14,9 @@ type ByStrategy = [(&'static str, String); 1];
 type Seconds = Family<ByStrategy, Counter<f64, AtomicU64>>;
 
 pub(crate) struct Decisions {
-    /// Written at each scrape, from what the brain has counted.
+    /// Set at each scrape.
     kept: Gauge,
-    /// No line where nothing is known.
+    /// Absent where nothing is known.
     error: Family<[(&'static str, String); 0], Float>,
     decisions: Family<ByStrategy, Counter>,
     differed: Family<ByStrategy, Counter>,
@@ -29,11 +29,11 @@ pub(crate) struct Decisions {
 impl Decisions {
     pub(super) fn new(registry: &mut Registry) -> Decisions {
         let kept = Gauge::default();
-        registry.register("decisions_kept", "Decisions that can be asked about", kept.clone());
+        registry.register("decisions_kept", "Decisions that can be looked up", kept.clone());
         let error = Family::default();
         registry.register(
             "forecast_error_ratio",
-            "Median error of the last forecasts of first tokens, as a part of the time they took",
+            "Median error of the last TTFT forecasts, relative to the actual TTFT",
             error.clone(),
         );
         let mut count = |name, help| {
@@ -41,24 +41,22 @@ impl Decisions {
             registry.register(name, help, family.clone());
             family
         };
-        let decisions = count("shadow_decisions", "Decisions that another strategy was asked about");
-        let differed = count("shadow_differed", "Those in which it would have gone elsewhere");
+        let decisions = count("shadow_decisions", "Decisions that the shadow strategy made, too");
+        let differed = count("shadow_differed", "Decisions in which it picked another worker");
         let mut seconds = |name, help| {
             let family = Seconds::default();
             registry.register(name, help, family.clone());
             family
         };
-        let price = seconds("shadow_price_seconds", "What its picks would have cost, as foreseen");
+        let price = seconds("shadow_price_seconds", "Forecast cost of its picks");
         let our_price =
-            seconds("shadow_own_price_seconds", "What ours cost, as foreseen, in the same decisions");
-        let first =
-            seconds("shadow_first_token_seconds", "Time to the first token of its picks, as foreseen");
-        let our_first =
-            seconds("shadow_own_first_token_seconds", "Time to the first token of ours, as foreseen");
+            seconds("shadow_own_price_seconds", "Forecast cost of our picks in the same decisions");
+        let first = seconds("shadow_first_token_seconds", "Forecast TTFT of its picks");
+        let our_first = seconds("shadow_own_first_token_seconds", "Forecast TTFT of our picks");
         Decisions { kept, error, decisions, differed, price, our_price, first, our_first }
     }
 
-    pub(super) fn look(&self, brain: &Brain) {
+    pub(super) fn set(&self, brain: &Brain) {
         let decisions = brain.decisions();
         let kept = decisions.newest().min(decisions.kept() as u64);
         self.kept.set(i64::try_from(kept).unwrap_or(i64::MAX));

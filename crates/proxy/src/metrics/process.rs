@@ -1,7 +1,7 @@
-//! What Linux says of this process, under the names that every exporter has for it.
+//! Memory, CPU time and file descriptors of this process, under the names that every exporter uses.
 //!
-//! Read from `/proc/self` when somebody scrapes, and before the brain is locked: a count of descriptors takes a while
-//! where there are thousands. Elsewhere than on Linux, and where a file cannot be read, the numbers are absent.
+//! Read from `/proc/self` at each scrape, before the brain is locked: counting thousands of descriptors takes a while. On
+//! other systems than Linux, and where a file cannot be read, the numbers are absent.
 
 use std::fmt;
 use std::fs;
@@ -12,16 +12,15 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Linux counts time for processes in these, a second; its interface to programs has had this number on every
-/// architecture that we are built for.
+/// Linux reports the CPU time of processes in ticks of this length, on every architecture that we are built for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The process as it was at the last look.
+/// The process as of the last `refresh`.
 #[derive(Debug, Default)]
-pub(crate) struct Process(Mutex<Seen>);
+pub(crate) struct Process(Mutex<ProcessStats>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct ProcessStats {
     open_files: Option<f64>,
     open_files_max: Option<f64>,
     resident_bytes: Option<f64>,
@@ -30,54 +29,53 @@ struct Seen {
 }
 
 impl Process {
-    /// Reads it all anew.
-    pub(crate) fn look(&self) {
+    pub(crate) fn refresh(&self) {
         let read = |path| fs::read_to_string(path).ok();
         let stat = read("/proc/self/stat");
-        let seen = Seen {
+        let stats = ProcessStats {
             open_files: open_files(),
             open_files_max: read("/proc/self/limits").and_then(|it| open_files_max(&it)),
             resident_bytes: read("/proc/self/status").and_then(|it| resident_bytes(&it)),
             cpu_seconds: stat.as_deref().and_then(cpu_seconds),
             start_seconds: stat.zip(read("/proc/stat")).and_then(|it| start_seconds(&it.0, &it.1)),
         };
-        *self.0.lock() = seen;
+        *self.0.lock() = stats;
     }
 }
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let seen = *self.0.lock();
+        let stats = *self.0.lock();
         let gauges = [
-            ("process_open_fds", "File descriptors in use", seen.open_files),
-            ("process_max_fds", "The most there may be in use", seen.open_files_max),
-            ("process_resident_memory_bytes", "Memory in RAM", seen.resident_bytes),
-            ("process_start_time_seconds", "When it started, since 1970", seen.start_seconds),
+            ("process_open_fds", "File descriptors in use", stats.open_files),
+            ("process_max_fds", "Limit of file descriptors", stats.open_files_max),
+            ("process_resident_memory_bytes", "Resident memory", stats.resident_bytes),
+            ("process_start_time_seconds", "Start time, in seconds since 1970", stats.start_seconds),
         ];
         for (name, help, value) in gauges {
             let Some(gauge) = value.map(ConstGauge::new) else { continue };
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        if let Some(counter) = seen.cpu_seconds.map(ConstCounter::new) {
-            // The encoder adds what counters end in.
-            let (name, help) = ("process_cpu_seconds", "Time on processors");
+        if let Some(counter) = stats.cpu_seconds.map(ConstCounter::new) {
+            // The encoder adds the suffix of counters.
+            let (name, help) = ("process_cpu_seconds", "CPU time");
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
         Ok(())
     }
 }
 
-/// Linux tells how many there are as the folder's size; before 6.2 that is zero, and they are counted.
+/// Linux reports the count as the size of the folder. Before 6.2 the size is zero, and the entries are counted.
 fn open_files() -> Option<f64> {
     const FOLDER: &str = "/proc/self/fd";
     match fs::metadata(FOLDER).ok()?.len() {
-        // One of them is the folder that is read.
+        // One of them is the open folder itself.
         0 => Some(fs::read_dir(FOLDER).ok()?.count().saturating_sub(1) as f64),
         count => Some(count as f64),
     }
 }
 
-/// The soft limit in the table of them.
+/// The soft limit.
 fn open_files_max(limits: &str) -> Option<f64> {
     let row = limits.lines().find_map(|it| it.strip_prefix("Max open files"))?;
     match row.split_ascii_whitespace().next()? {
@@ -92,7 +90,8 @@ fn resident_bytes(status: &str) -> Option<f64> {
     Some(kibibytes * 1_024.0)
 }
 
-/// By its number in proc(5). The second field is the program's name, which may hold anything: we count from its end.
+/// A field by its number in proc(5). The second field is the program's name, which may contain anything: fields are
+/// counted from its end.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
@@ -114,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// With a name that would confuse who splits at blanks and brackets.
+    /// The program's name contains blanks and brackets.
     const STAT: &str = "42 (a) b (c) S 1 42 42 0 -1 4194560 101 0 0 0 250 50 0 0 20 0 9 0 12345 1000 200 18446744073709551615";
 
     #[test]
@@ -139,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_absent() {
+    fn unknown_numbers_are_absent() {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Process(Mutex::new(Seen {
+        registry.register_collector(Box::new(Process(Mutex::new(ProcessStats {
             open_files_max: Some(1_024.0),
             cpu_seconds: Some(2.5),
-            ..Seen::default()
+            ..ProcessStats::default()
         }))));
         let mut page = String::new();
         encode(&mut page, &registry).unwrap();
@@ -154,17 +153,17 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn this_process_is_seen() {
+    fn this_process_is_measured() {
         let process = Process::default();
-        process.look();
-        let seen = *process.0.lock();
-        let (open, most) = (seen.open_files.unwrap(), seen.open_files_max.unwrap());
+        process.refresh();
+        let stats = *process.0.lock();
+        let (open, most) = (stats.open_files.unwrap(), stats.open_files_max.unwrap());
         // Standard input, output and error.
-        assert!(open >= 3.0 && open <= most, "{seen:?}");
-        assert!(seen.resident_bytes.unwrap() > 100_000.0 && seen.cpu_seconds.is_some(), "{seen:?}");
-        assert!(seen.start_seconds.unwrap() > 1_600_000_000.0, "{seen:?}");
+        assert!(open >= 3.0 && open <= most, "{stats:?}");
+        assert!(stats.resident_bytes.unwrap() > 100_000.0 && stats.cpu_seconds.is_some(), "{stats:?}");
+        assert!(stats.start_seconds.unwrap() > 1_600_000_000.0, "{stats:?}");
         let more: Vec<_> = (0..20).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
-        process.look();
+        process.refresh();
         assert!(process.0.lock().open_files.unwrap() >= 23.0);
         drop(more);
     }

@@ -1,4 +1,4 @@
-//! What Prometheus sees of the line: who stands in it, for how long, and who is turned away.
+//! What Prometheus sees of the queue: how many requests wait, for how long, and how many are refused.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::seconds_histogram;
 
-/// Why somebody is turned away. The words are the codes of docs/errors.md.
+/// Why the queue refuses a request. The names are the codes of docs/errors.md.
 #[derive(Clone, Copy, Debug)]
 enum Reason {
     QueueFull,
@@ -34,7 +34,7 @@ impl Reason {
         }
     }
 
-    /// None: not the line's doing.
+    /// None: the queue did not refuse it.
     const fn of(refusal: Refusal) -> Option<Reason> {
         match refusal {
             Refusal::QueueFull { .. } => Some(Reason::QueueFull),
@@ -47,13 +47,12 @@ impl Reason {
 }
 
 pub(crate) struct Queue {
-    /// By class, in order of precedence: found once, for under overload every request is counted here.
-    lines: Vec<Line>,
+    /// In order of precedence. Looked up once: under overload every request is counted here.
+    classes: Vec<ClassMetrics>,
     pub(crate) recalls: Counter,
 }
 
-/// The line of one class.
-struct Line {
+struct ClassMetrics {
     requests: Gauge,
     tokens: Gauge,
     seconds: Histogram,
@@ -68,56 +67,56 @@ impl Queue {
             registry.register(name, help, family.clone());
             family
         };
-        let requests = gauge("queue_requests", "Requests that stand in line");
+        let requests = gauge("queue_requests", "Requests in the queue");
         let tokens =
-            gauge("queue_tokens", "Tokens of the requests that stand in line, prompts and expected answers");
+            gauge("queue_tokens", "Tokens of the requests in the queue, prompts and expected outputs");
         let seconds =
             Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(seconds_histogram);
-        registry.register("queue_seconds", "Time in line, of those that stood there", seconds.clone());
+        registry.register("queue_seconds", "Time in the queue, of requests that waited", seconds.clone());
         let refusals = Family::<[(&'static str, String); 2], Counter>::default();
-        registry.register("queue_refusals", "Requests turned away, by why", refusals.clone());
+        registry.register("queue_refusals", "Requests refused by the queue, by reason", refusals.clone());
         let recalls = Counter::default();
-        registry.register("recalls", "Seated requests called back into line", recalls.clone());
-        let line = |class: &Class| {
+        registry.register("recalls", "Placed requests recalled into the queue", recalls.clone());
+        let metrics = |class: &Class| {
             let label = [("class", class.name.clone())];
             let refused = |reason: Reason| {
                 let labels = [("class", class.name.clone()), ("reason", reason.name().to_owned())];
                 refusals.get_or_create_owned(&labels)
             };
-            Line {
+            ClassMetrics {
                 requests: requests.get_or_create_owned(&label),
                 tokens: tokens.get_or_create_owned(&label),
                 seconds: seconds.get_or_create_owned(&label),
                 refusals: Reason::ALL.map(refused),
             }
         };
-        Queue { lines: classes.iter().map(line).collect(), recalls }
+        Queue { classes: classes.iter().map(metrics).collect(), recalls }
     }
 
-    /// Reads what the brain knows now.
-    pub(super) fn look(&self, brain: &Brain) {
-        for (class, line) in (0..).map(ClassId).zip(&self.lines) {
+    /// Sets the gauges that are read from the brain.
+    pub(super) fn set(&self, brain: &Brain) {
+        for (class, metrics) in (0..).map(ClassId).zip(&self.classes) {
             let waiting = brain.waiting(class);
-            line.requests.set(i64::from(waiting.requests));
-            line.tokens.set(i64::try_from(waiting.tokens).unwrap_or(i64::MAX));
+            metrics.requests.set(i64::from(waiting.requests));
+            metrics.tokens.set(i64::try_from(waiting.tokens).unwrap_or(i64::MAX));
         }
     }
 
-    /// A request is over that stood in line for so long, if it did.
+    /// A request ended that was queued for `waited`, if at all.
     pub(crate) fn waited(&self, class: Option<ClassId>, waited: Duration) {
-        if let Some(line) = self.line(class).filter(|_| !waited.is_zero()) {
-            line.seconds.observe(waited.as_secs_f64());
+        if let Some(metrics) = self.class(class).filter(|_| !waited.is_zero()) {
+            metrics.seconds.observe(waited.as_secs_f64());
         }
     }
 
-    /// The brain said no.
+    /// The brain refused a request.
     pub(crate) fn refused(&self, class: Option<ClassId>, refusal: Refusal) {
-        if let (Some(line), Some(reason)) = (self.line(class), Reason::of(refusal)) {
-            line.refusals[reason as usize].inc();
+        if let (Some(metrics), Some(reason)) = (self.class(class), Reason::of(refusal)) {
+            metrics.refusals[reason as usize].inc();
         }
     }
 
-    fn line(&self, class: Option<ClassId>) -> Option<&Line> {
-        self.lines.get(class?.index())
+    fn class(&self, class: Option<ClassId>) -> Option<&ClassMetrics> {
+        self.classes.get(class?.index())
     }
 }

@@ -1,10 +1,10 @@
-//! Lines and files by themselves. What requests leave in them is for `data_plane`.
+//! Lines and files alone. `data_plane` tests what requests write into them.
 
 use std::fs;
 
 use maitre_index::prefix::{PrefixHash, Unit};
 
-use super::line::BEGINNING;
+use super::encode::LINE_START;
 use super::*;
 use crate::settings;
 
@@ -23,9 +23,9 @@ impl Folder {
         self.0.join("trace")
     }
 
-    fn open(&self, bytes_max: usize, files: usize) -> io::Result<Files> {
+    fn open(&self, bytes_max: usize, files: usize) -> io::Result<RecordFiles> {
         let settings = settings::Record { file: None, bytes_max, files };
-        Files::open(self.file(), &settings, Instant::ZERO)
+        RecordFiles::open(self.file(), &settings, Instant::ZERO)
     }
 
     fn names(&self) -> Vec<String> {
@@ -42,11 +42,11 @@ impl Drop for Folder {
     }
 }
 
-fn note(unit: Unit, units: u64, block: u32) -> Note {
+fn entry(unit: Unit, units: u64, block: u32) -> RecordEntry {
     let chain = (1..=units / u64::from(block)).map(PrefixHash).collect();
     let prompt = PromptChain { unit, units, block, chain };
-    Note {
-        noted: Noted { model: "m".into(), prompt },
+    RecordEntry {
+        prompt: RecordedPrompt { model: "m".into(), prompt },
         session: None,
         class: ClassId(1),
         tenant: TenantId(0),
@@ -55,28 +55,33 @@ fn note(unit: Unit, units: u64, block: u32) -> Note {
     }
 }
 
-fn scribe() -> Scribe {
-    Scribe::new(&maitre_queue::QueueSettings::default())
+fn encoder() -> LineEncoder {
+    LineEncoder::new(&maitre_queue::QueueSettings::default())
 }
 
-fn ended(prompt: Option<u64>, answer: Option<u64>) -> Ended {
-    let usage = Usage { prompt_tokens: prompt, completion_tokens: answer, cached_tokens: None };
-    Ended { arrived: Instant::from_millis(5), usage: Some(usage), pieces: 7 }
+fn ending(prompt: Option<u64>, output: Option<u64>) -> RecordEnding {
+    let usage = Usage { prompt_tokens: prompt, completion_tokens: output, cached_tokens: None };
+    RecordEnding { arrived: Instant::from_millis(5), usage: Some(usage), chunks: 7 }
 }
 
 fn value(line: &str) -> serde_json::Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-/// Of one line: the lengths of prompt, answer and block, and how many blocks have numbers.
+/// Checks the lengths of prompt, output and block in a line, and how many blocks have numbers.
 #[track_caller]
-fn check(note: &Note, ended: Ended, expected: (u64, u64, u64, usize)) {
-    check_with(&mut scribe(), note, ended, expected);
+fn check(entry: &RecordEntry, ending: RecordEnding, expected: (u64, u64, u64, usize)) {
+    check_with(&mut encoder(), entry, ending, expected);
 }
 
 #[track_caller]
-fn check_with(scribe: &mut Scribe, note: &Note, ended: Ended, expected: (u64, u64, u64, usize)) {
-    let line = value(&scribe.line(note, ended, Instant::ZERO));
+fn check_with(
+    encoder: &mut LineEncoder,
+    entry: &RecordEntry,
+    ending: RecordEnding,
+    expected: (u64, u64, u64, usize),
+) {
+    let line = value(&encoder.line(entry, ending, Instant::ZERO));
     let length = |key: &str| line[key].as_u64().unwrap();
     let numbers = line["hash_ids"].as_array().unwrap().len();
     let found = (length("input_length"), length("output_length"), length("block_size"), numbers);
@@ -87,40 +92,40 @@ fn check_with(scribe: &mut Scribe, note: &Note, ended: Ended, expected: (u64, u6
 fn blocks_are_about_128_tokens() {
     for (block, expected) in [(1, 128), (16, 128), (48, 96), (64, 128), (128, 128), (256, 256)] {
         let numbers = 10_000 / expected as usize;
-        check(&note(Unit::Tokens, 10_000, block), ended(None, None), (10_000, 7, expected, numbers));
+        check(&entry(Unit::Tokens, 10_000, block), ending(None, None), (10_000, 7, expected, numbers));
     }
 }
 
 #[test]
-fn what_the_engine_counted_goes_before_what_we_did() {
-    check(&note(Unit::Tokens, 1_000, 16), ended(Some(1_010), Some(50)), (1_010, 50, 128, 7));
-    // Never more blocks than the prompt has tokens for: no reader would take the line.
-    check(&note(Unit::Tokens, 1_000, 16), ended(Some(300), Some(50)), (300, 50, 128, 3));
-    check(&note(Unit::Tokens, 0, 16), ended(Some(0), Some(0)), (1, 0, 128, 0));
-    check(&note(Unit::Tokens, 10, 16), ended(Some(u64::MAX), Some(u64::MAX)), (16 << 20, 1 << 20, 128, 0));
+fn the_engines_count_overrides_ours() {
+    check(&entry(Unit::Tokens, 1_000, 16), ending(Some(1_010), Some(50)), (1_010, 50, 128, 7));
+    // Never more blocks than the prompt has tokens for: readers reject such a line.
+    check(&entry(Unit::Tokens, 1_000, 16), ending(Some(300), Some(50)), (300, 50, 128, 3));
+    check(&entry(Unit::Tokens, 0, 16), ending(Some(0), Some(0)), (1, 0, 128, 0));
+    check(&entry(Unit::Tokens, 10, 16), ending(Some(u64::MAX), Some(u64::MAX)), (16 << 20, 1 << 20, 128, 0));
 }
 
 #[test]
 fn a_block_of_words_has_as_many_tokens_in_every_line() {
-    let mut scribe = scribe();
-    let long = note(Unit::Words, 2_560, 16);
-    // Nobody has counted yet, and then too little to go by.
-    check_with(&mut scribe, &long, ended(None, None), (2_560, 7, 128, 20));
-    check_with(&mut scribe, &note(Unit::Words, 256, 16), ended(Some(300), None), (300, 7, 128, 2));
-    check_with(&mut scribe, &long, ended(Some(2_000), None), (2_000, 7, 100, 20));
-    // From now on it is settled: for one that nobody counts, one that is dense, and one that is not.
-    check_with(&mut scribe, &long, ended(None, None), (2_000, 7, 100, 20));
-    check_with(&mut scribe, &long, ended(Some(3_000), None), (3_000, 7, 100, 20));
-    check_with(&mut scribe, &long, ended(Some(1_500), None), (1_500, 7, 100, 15));
+    let mut encoder = encoder();
+    let long = entry(Unit::Words, 2_560, 16);
+    // No engine has counted yet; then the prompt is too short to fix the ratio.
+    check_with(&mut encoder, &long, ending(None, None), (2_560, 7, 128, 20));
+    check_with(&mut encoder, &entry(Unit::Words, 256, 16), ending(Some(300), None), (300, 7, 128, 2));
+    check_with(&mut encoder, &long, ending(Some(2_000), None), (2_000, 7, 100, 20));
+    // From now on the ratio is fixed: without a count, with a higher one, and with a lower one.
+    check_with(&mut encoder, &long, ending(None, None), (2_000, 7, 100, 20));
+    check_with(&mut encoder, &long, ending(Some(3_000), None), (3_000, 7, 100, 20));
+    check_with(&mut encoder, &long, ending(Some(1_500), None), (1_500, 7, 100, 15));
 }
 
 #[test]
-fn numbers_are_a_secret_of_one_run_and_fit_a_double() {
-    let (mut scribe, mut other) = (scribe(), scribe());
-    let mut note = note(Unit::Tokens, 1_280, 16);
-    note.session = Some(128 / 16);
-    let line = |scribe: &mut Scribe| value(&scribe.line(&note, ended(None, None), Instant::ZERO));
-    let (first, again, elsewhere) = (line(&mut scribe), line(&mut scribe), line(&mut other));
+fn numbers_depend_on_the_run_and_fit_a_double() {
+    let (mut encoder, mut other) = (encoder(), encoder());
+    let mut entry = entry(Unit::Tokens, 1_280, 16);
+    entry.session = Some(128 / 16);
+    let line = |encoder: &mut LineEncoder| value(&encoder.line(&entry, ending(None, None), Instant::ZERO));
+    let (first, again, elsewhere) = (line(&mut encoder), line(&mut encoder), line(&mut other));
     assert_eq!(first, again);
     assert_ne!(first["hash_ids"], elsewhere["hash_ids"]);
     assert_ne!(first["session"], first["hash_ids"][0], "one number for two things");
@@ -129,8 +134,8 @@ fn numbers_are_a_secret_of_one_run_and_fit_a_double() {
 }
 
 #[test]
-fn a_line_says_who_asks_and_how_soon_but_not_by_name() {
-    let mut scribe = scribe();
+fn a_line_has_class_tenant_and_deadline_but_no_name() {
+    let mut encoder = encoder();
     let arrived = Instant::from_millis(5);
     for (class, tenant, deadline_ms, expected) in [
         (1, 0, None, (None, false, None)),
@@ -138,10 +143,11 @@ fn a_line_says_who_asks_and_how_soon_but_not_by_name() {
         (2, 0, Some(1), (Some("batch"), false, Some(1))),
         (9, 7, Some(1 << 40), (None, true, Some(86_400_000))),
     ] {
-        let mut note = note(Unit::Tokens, 256, 16);
-        (note.class, note.tenant) = (ClassId(class), TenantId(tenant));
-        note.deadline = deadline_ms.map(Instant::from_millis);
-        let line = value(&scribe.line(&note, Ended { arrived, ..ended(None, None) }, Instant::ZERO));
+        let mut entry = entry(Unit::Tokens, 256, 16);
+        (entry.class, entry.tenant) = (ClassId(class), TenantId(tenant));
+        entry.deadline = deadline_ms.map(Instant::from_millis);
+        let line =
+            value(&encoder.line(&entry, RecordEnding { arrived, ..ending(None, None) }, Instant::ZERO));
         let found = (line["class"].as_str(), line["tenant"].is_u64(), line["deadline_ms"].as_u64());
         assert_eq!(found, expected, "{line}");
         assert_ne!(line["tenant"], 7, "the tenant itself");
@@ -149,12 +155,12 @@ fn a_line_says_who_asks_and_how_soon_but_not_by_name() {
 }
 
 #[test]
-fn a_tenant_has_one_number_which_is_nobody_elses() {
-    let mut scribe = scribe();
+fn a_tenant_has_one_number_of_its_own() {
+    let mut encoder = encoder();
     let mut number = |tenant: u64, session: Option<u64>| {
-        let mut note = note(Unit::Tokens, 256, 16);
-        (note.tenant, note.session) = (TenantId(tenant), session);
-        let line = value(&scribe.line(&note, ended(None, None), Instant::ZERO));
+        let mut entry = entry(Unit::Tokens, 256, 16);
+        (entry.tenant, entry.session) = (TenantId(tenant), session);
+        let line = value(&encoder.line(&entry, ending(None, None), Instant::ZERO));
         assert!(line["tenant"].as_u64().unwrap() < 1 << 53);
         assert_ne!(line["tenant"], line["session"]);
         line["tenant"].clone()
@@ -164,10 +170,10 @@ fn a_tenant_has_one_number_which_is_nobody_elses() {
 }
 
 #[test]
-fn stamps_have_microseconds_and_are_never_before_the_file() {
+fn timestamps_have_microseconds_and_are_never_negative() {
     let stamp = |arrived: Instant, began: Instant| {
-        let ended = Ended { arrived, usage: None, pieces: 0 };
-        let line = scribe().line(&note(Unit::Tokens, 10, 16), ended, began);
+        let ending = RecordEnding { arrived, usage: None, chunks: 0 };
+        let line = encoder().line(&entry(Unit::Tokens, 10, 16), ending, began);
         value(&line)["timestamp"].as_f64().unwrap()
     };
     assert_eq!(stamp(Instant::from_nanos(1_234_567_000), Instant::from_millis(1_000)), 234.567);
@@ -175,18 +181,18 @@ fn stamps_have_microseconds_and_are_never_before_the_file() {
 }
 
 #[test]
-fn files_move_on_and_the_last_is_gone() {
+fn files_rotate_and_the_oldest_is_deleted() {
     let folder = Folder::new("move");
     for round in 0..5 {
         let mut files = folder.open(100, 3).unwrap();
-        files.write(format!("{BEGINNING}{round}}}\n").as_bytes()).unwrap();
+        files.write(format!("{LINE_START}{round}}}\n").as_bytes()).unwrap();
     }
     assert_eq!(folder.names(), ["trace", "trace.1", "trace.2"]);
     for (name, round) in [("trace", 4), ("trace.1", 3), ("trace.2", 2)] {
         let text = fs::read_to_string(folder.0.join(name)).unwrap();
-        assert_eq!(text, format!("{BEGINNING}{round}}}\n"));
+        assert_eq!(text, format!("{LINE_START}{round}}}\n"));
     }
-    // What has nothing in it is not worth keeping, and one file in all means that none is kept.
+    // An empty file is not kept, and with one file in all no old one is.
     drop(folder.open(100, 1).unwrap());
     drop(folder.open(100, 3).unwrap());
     assert_eq!(fs::read_to_string(folder.file()).unwrap(), "");
@@ -198,8 +204,8 @@ fn a_file_is_full_before_it_is_too_large_and_after_a_year() {
     let folder = Folder::new("full");
     let mut files = folder.open(100, 2).unwrap();
     let (soon, late) = (Instant::from_millis(1), Instant::ZERO + Duration::from_secs(366 * 86_400));
-    let batch = |bytes: usize| Batch { text: "x".repeat(bytes), lines: 1 };
-    let is_full = |files: &Files, before, line| files.is_full(&batch(before), &"x".repeat(line), soon);
+    let batch = |bytes: usize| LineBatch { text: "x".repeat(bytes), lines: 1 };
+    let is_full = |files: &RecordFiles, before, line| files.is_full(&batch(before), &"x".repeat(line), soon);
     assert!(!is_full(&files, 0, 1_000), "one line alone always fits");
     assert_eq!([40, 41].map(|it| is_full(&files, 60, it)), [false, true]);
     files.write(&[b'x'; 60]).unwrap();
@@ -208,38 +214,38 @@ fn a_file_is_full_before_it_is_too_large_and_after_a_year() {
 }
 
 #[test]
-fn what_is_not_ours_or_somebody_elses_now_is_left_alone() {
+fn a_foreign_file_or_one_in_use_is_left_alone() {
     let folder = Folder::new("foreign");
     let error = |folder: &Folder| folder.open(100, 1).err().unwrap().to_string();
     fs::write(folder.file(), "listen = \"127.0.0.1:80\"\n").unwrap();
-    assert_eq!(error(&folder), "trace holds something else than a record");
+    assert_eq!(error(&folder), "trace is not a record");
     assert_eq!(folder.names(), ["trace"]);
     fs::remove_file(folder.file()).unwrap();
     let held = folder.open(100, 1).unwrap();
-    assert_eq!(error(&folder), "another process writes it");
+    assert_eq!(error(&folder), "another process is writing it");
     drop(held);
     folder.open(100, 1).unwrap();
 }
 
 #[test]
-fn what_is_not_ours_is_not_moved_to_be_deleted_later() {
+fn a_foreign_file_is_not_rotated() {
     let folder = Folder::new("numbered");
-    fs::write(folder.file(), format!("{BEGINNING}1}}\n")).unwrap();
+    fs::write(folder.file(), format!("{LINE_START}1}}\n")).unwrap();
     fs::write(folder.0.join("trace.1"), "mine").unwrap();
-    assert_eq!(folder.open(100, 3).err().unwrap().to_string(), "trace.1 holds something else than a record");
+    assert_eq!(folder.open(100, 3).err().unwrap().to_string(), "trace.1 is not a record");
     assert_eq!(folder.names(), ["trace", "trace.1"]);
     assert_eq!(fs::read_to_string(folder.0.join("trace.1")).unwrap(), "mine");
 }
 
 #[cfg(unix)]
 #[test]
-fn nobody_else_may_read_it() {
+fn only_the_owner_may_read_the_file() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = Folder::new("mode");
     let mode = || fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777;
     folder.open(100, 1).unwrap();
     assert_eq!(mode(), 0o600);
-    // Also if somebody made the file before.
+    // Also if the file existed before.
     fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
     folder.open(100, 1).unwrap();
     assert_eq!(mode(), 0o600);
@@ -247,11 +253,11 @@ fn nobody_else_may_read_it() {
 
 #[test]
 fn a_queue_that_is_full_drops_and_counts() {
-    let (jobs, _nobody_reads) = sync_channel(2);
-    let (counts, prefixes) = (Recorded::default(), Arc::new(AtomicUsize::new(0)));
+    let (jobs, _unread) = sync_channel(2);
+    let (counts, prefixes) = (RecordCounts::default(), Arc::new(AtomicUsize::new(0)));
     let recorder =
         Recorder { jobs, prefixes: prefixes.clone(), counts: counts.clone(), writer: Mutex::new(None) };
-    let take = |units: u64| recorder.take(Box::new(note(Unit::Tokens, units, 1)), ended(None, None));
+    let take = |units: u64| recorder.take(Box::new(entry(Unit::Tokens, units, 1)), ending(None, None));
     take(PREFIXES_MAX as u64 + 1);
     assert_eq!((counts.dropped.get(), prefixes.load(Ordering::Relaxed)), (1, 0));
     (0..5).for_each(|_| take(10));

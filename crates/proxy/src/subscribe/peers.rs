@@ -1,4 +1,4 @@
-//! What tests of more than one socket need: engines that publish, and the beginnings of hand-made peers.
+//! Shared by the tests of sockets: engines that publish, and the opening bytes of hand-made peers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ pub(super) async fn publisher(change: impl FnOnce(&mut events::Settings)) -> Hos
     Host::bind(LOOPBACK, Settings { events: Some(events), ..Settings::new(INSTANT) }).await.unwrap()
 }
 
-/// Has the engine answer a prompt like no other, which takes one step and so one batch.
+/// Sends a unique prompt to the engine. That takes one step, and so publishes one batch.
 pub(super) async fn prompt(host: &Host, number: u64) {
     let text = format!("{number} ").repeat(100);
     let body = format!(r#"{{"prompt":"{text}","max_tokens":1}}"#);
@@ -40,15 +40,15 @@ pub(super) async fn prompt(host: &Host, number: u64) {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// All that a peer of this kind says before its first message.
+/// Everything a peer of this role sends before its first message.
 pub(super) fn opening(role: Role) -> Vec<u8> {
     let mut peer = ZmtpPeer::new(role, ZmtpLimits { message_bytes_max: 0, frames_max: 0 });
-    let mut said = greeting::OPENING.to_vec();
+    let mut sent = greeting::OPENING.to_vec();
     let mut at = 0;
-    // It says the next thing when it has heard the last: let it hear itself.
-    while let Ok(Next::Handled { bytes, reply }) = peer.next(&said[at..]) {
+    // It sends its next frame once it has received one: feed it its own.
+    while let Ok(Next::Handled { bytes, reply }) = peer.next(&sent[at..]) {
         at += bytes;
-        said.extend(reply);
+        sent.extend(reply);
     }
-    said
+    sent
 }

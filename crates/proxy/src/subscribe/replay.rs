@@ -1,9 +1,8 @@
-//! A replay: everything a publisher still has from one number on, all of it or none.
+//! A replay: all batches that a publisher still has from one number on, complete or not at all.
 //!
-//! Engines answer from a socket that drops what a reader does not take in time, in silence and at the end:
-//! one that spent 100 µs on each message got 6,000 of 10,000, and no end mark. So nothing is parsed here.
-//! Messages are taken into memory as fast as they come, and are good only if they follow each other without
-//! a gap up to the mark.
+//! Engines answer from a socket that silently drops what a slow reader does not take: a reader that spent 100 µs on each
+//! message got 6,000 of 10,000, and no end mark. So nothing is parsed here. Messages are read into memory as fast as
+//! they come, and are valid only if their numbers have no gap up to the end mark.
 
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use tokio::time::timeout;
 
 use super::socket::{Dealer, Error, Message, Place};
 
-/// Batches of one replay. vLLM and SGLang keep 10,000 unless told otherwise.
+/// Batches of one replay. vLLM and SGLang keep 10,000 by default.
 pub(super) const BATCHES_MAX: usize = 100_000;
 
 /// Bytes of one replay, all batches together. vLLM's 10,000 batches of a busy engine are about 64 MiB.
 pub(super) const BYTES_MAX: usize = 256 << 20;
 
-/// The number that stands for the end.
+/// The number of the end mark.
 const END: u64 = u64::MAX;
 
-/// What a replay may come to.
+/// The limits of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     pub batches_max: usize,
@@ -43,34 +42,34 @@ pub struct Batch {
     pub payload: Bytes,
 }
 
-/// Why a replay is worth nothing.
+/// Why a replay cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("replay: {0}")]
     Socket(#[from] Error),
-    /// The usual face of a replay that lost its end on the way, too.
-    #[error("replay: no end after {patience:?} and {batches} batches")]
+    /// Also the usual symptom of a replay whose end was dropped.
+    #[error("replay: no end mark after {patience:?} and {batches} batches")]
     TimedOut { patience: Duration, batches: usize },
     #[error("replay: more than {0} batches")]
     TooManyBatches(usize),
     #[error("replay: more than {0} bytes")]
     TooManyBytes(usize),
-    #[error("replay: batch {found} comes where {expected} should")]
+    #[error("replay: got batch {found}, expected {expected}")]
     Gap { expected: u64, found: u64 },
-    /// It begins before what was asked for.
-    #[error("replay: batch {found} comes and only {from} and later were asked for")]
+    /// It begins before the requested number.
+    #[error("replay: got batch {found}, requested {from} and later")]
     Unasked { from: u64, found: u64 },
     #[error("replay: a reply of {frames} frames, {problem}")]
     Misshapen { frames: usize, problem: &'static str },
 }
 
-/// Everything from number `from` on. May begin later than that: then what lies between is gone for good. May
-/// be empty: then there is nothing from there on, and never was or no longer is.
+/// All batches from number `from` on. The result may begin later: then the batches between are lost for good. It may be
+/// empty: then the publisher has no batch from there on.
 pub async fn replay(place: Place<'_>, from: u64, bound: Bound) -> Result<Vec<Batch>, ReplayError> {
     let mut drain = Drain { from, bound, batches: Vec::new(), bytes: 0 };
     let whole = async {
         let mut dealer = Dealer::connect(place, bound.patience).await?;
-        // The empty frame is what a REQ socket would put before a request, and engines insist on it.
+        // A REQ socket would send this empty frame first, and engines require it.
         dealer.send(&[b"".as_slice(), &from.to_be_bytes()]).await?;
         while drain.take(dealer.next().await?)? {}
         Ok(())
@@ -89,9 +88,9 @@ struct Drain {
 }
 
 impl Drain {
-    /// Takes one reply; whether there is more to come.
+    /// Takes one reply. Returns whether more follow.
     fn take(&mut self, message: Message) -> Result<bool, ReplayError> {
-        // All frames: the memory of a payload is kept with what came around it.
+        // Counts all frames: a payload keeps the memory of the whole message alive.
         self.bytes += message.iter().map(Bytes::len).sum::<usize>();
         if self.bytes > self.bound.bytes_max {
             return Err(ReplayError::TooManyBytes(self.bound.bytes_max));
@@ -118,7 +117,7 @@ impl Drain {
     }
 }
 
-/// Two shapes are about: with the topic since vLLM 0.26, without it before and from SGLang.
+/// There are two shapes: with the topic since vLLM 0.26, without it before and from SGLang.
 fn read(mut message: Message) -> Result<Batch, ReplayError> {
     let frames = message.len();
     let wrong = |problem| ReplayError::Misshapen { frames, problem };

@@ -1,8 +1,8 @@
-//! ZeroMQ sockets, as far as a router needs them: one that listens to a publisher, one that asks a replay.
+//! The two ZeroMQ sockets a router needs: one subscribes to a publisher, one requests a replay.
 //!
-//! Each is one TCP connection and does not come back by itself: a subscription that breaks has missed
-//! something, and whoever listens must know. Nothing a peer sends is believed: a head that announces more
-//! than the limits ends the connection, and the buffer grows only with bytes that came.
+//! Each is one TCP connection and does not reconnect by itself: a subscription that breaks has missed events, and the
+//! caller must know. Nothing a peer sends is trusted: a header that announces more than the limits ends the connection,
+//! and the buffer grows only with bytes that arrived.
 
 use std::io;
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Most frames of a message. The longest we know of, a reply of a replay, has four.
 pub(super) const FRAMES_MAX: usize = 8;
 
-/// Least room a read is given. Batches are a few kilobytes, replays come in one rush.
+/// The smallest buffer for a read. Batches are a few kilobytes; replays arrive in one burst.
 const READ_BYTES: usize = 64 << 10;
 
-/// A publisher with nothing to say is silent for hours, so that only the kernel can tell it from one whose
-/// host is gone. Chosen: found out after 25 s, for one small packet each 10 s.
+/// An idle publisher is silent for hours, so only TCP keepalive can tell it from one whose host is gone. Chosen: a dead
+/// host is detected after 25 s, for one small packet each 10 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -40,51 +40,50 @@ pub struct Place<'a> {
     pub port: u16,
 }
 
-/// Why there is no connection, or none any more.
+/// Why there is no connection, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("connect: {0}")]
     Unreachable(io::Error),
-    /// Nobody there, or somebody who does not greet.
+    /// No connection, or no ZMTP greeting.
     #[error("no handshake after {0:?}")]
     TimedOut(Duration),
     #[error("{0}")]
     Broken(#[from] io::Error),
     #[error("the peer closed the connection")]
     Closed,
-    /// What the peer says is not what such a peer may say.
+    /// The peer violates the protocol.
     #[error(transparent)]
     Protocol(#[from] maitre_zmtp::ZmtpError),
 }
 
 impl Error {
-    /// Whether nobody listens there.
+    /// Whether the connection was refused.
     pub fn is_refused(&self) -> bool {
         matches!(self, Error::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-/// Listens to a publisher. Dropped, it is gone.
+/// A subscription to a publisher. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Subscriber(Connection);
 
 impl Subscriber {
-    /// Connects, shakes hands and subscribes to all topics that begin with `topic`. Whatever the publisher
-    /// sends from the moment it has read the subscription will be heard, or the connection ends, or there is
-    /// a gap in the numbers.
+    /// Connects and subscribes to all topics that begin with `topic`. Everything that the publisher sends after it has
+    /// read the subscription will arrive, or the connection ends, or there is a gap in the numbers.
     pub async fn connect(place: Place<'_>, topic: &[u8], patience: Duration) -> Result<Subscriber, Error> {
         let mut connection = Connection::open(place, Role::Sub, patience).await?;
         connection.send(&[Subscription::Add(topic).to_frame()]).await?;
         Ok(Subscriber(connection))
     }
 
-    /// The next message. Cancelled, it has lost nothing. After an error there is no other.
+    /// The next message. Safe to cancel. After an error there is none.
     pub async fn next(&mut self) -> Result<Message, Error> {
         self.0.next().await
     }
 }
 
-/// Asks a ROUTER.
+/// A DEALER socket, for requests to a ROUTER.
 #[derive(Debug)]
 pub(super) struct Dealer(Connection);
 
@@ -93,12 +92,12 @@ impl Dealer {
         Ok(Dealer(Connection::open(place, Role::Dealer, patience).await?))
     }
 
-    /// Sends a message. Not to be cancelled: half a message cannot be followed by anything.
+    /// Sends a message. Must not be cancelled: nothing can follow half a message.
     pub(super) async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), Error> {
         self.0.send(frames).await
     }
 
-    /// The next message. Cancelled, it has lost nothing. After an error there is no other.
+    /// The next message. Safe to cancel. After an error there is none.
     pub(super) async fn next(&mut self) -> Result<Message, Error> {
         self.0.next().await
     }
@@ -109,18 +108,18 @@ struct Connection {
     stream: TcpStream,
     peer: ZmtpPeer,
     buffer: BytesMut,
-    /// The beginning of a message that is not all here.
+    /// The first frames of an incomplete message.
     frames: Message,
-    /// What the peer wants answered, as far as it is not sent.
+    /// The part of a reply to the peer that is not sent yet.
     reply: Bytes,
 }
 
-/// What a look at the front of the buffer came to.
-enum Step {
-    /// Nothing that is all there.
+/// What the front of the buffer holds.
+enum Parsed {
+    /// Nothing complete.
     Short,
-    /// Something, and it is dealt with.
-    Gone,
+    /// A frame or command, which has been handled.
+    Handled,
     Whole(Message),
 }
 
@@ -132,8 +131,8 @@ impl Connection {
             connection.stream.write_all(&greeting::OPENING).await?;
             while !connection.peer.is_ready() {
                 match connection.step()? {
-                    Step::Short => connection.fill().await?,
-                    Step::Gone | Step::Whole(_) => connection.write(Vec::new()).await?,
+                    Parsed::Short => connection.fill().await?,
+                    Parsed::Handled | Parsed::Whole(_) => connection.write(Vec::new()).await?,
                 }
             }
             Ok(connection)
@@ -142,7 +141,7 @@ impl Connection {
     }
 
     fn new(stream: TcpStream, role: Role) -> Connection {
-        // A lost option costs latency or patience, not correctness.
+        // Without the options there is more latency and slower failure detection, but no error.
         let _ = stream.set_nodelay(true);
         let keepalive = TcpKeepalive::new()
             .with_time(KEEPALIVE_IDLE)
@@ -165,19 +164,19 @@ impl Connection {
         self.write(message).await
     }
 
-    /// Sends what the peer wants answered, and this.
+    /// Sends the pending reply, and these bytes.
     async fn write(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
         let bytes = [&std::mem::take(&mut self.reply)[..], &bytes].concat();
         Ok(self.stream.write_all(&bytes).await?)
     }
 
-    /// All state is in `self` whenever this waits, and a read that is cancelled has read nothing.
+    /// Safe to cancel: all state is in `self`, and a cancelled read has read nothing.
     async fn next(&mut self) -> Result<Message, Error> {
         loop {
             match self.step()? {
-                Step::Whole(message) => return Ok(message),
-                Step::Gone => {}
-                Step::Short => {
+                Parsed::Whole(message) => return Ok(message),
+                Parsed::Handled => {}
+                Parsed::Short => {
                     self.send_reply();
                     self.fill().await?;
                 }
@@ -185,13 +184,13 @@ impl Connection {
         }
     }
 
-    /// Takes one thing off the front of the buffer, if one is all there.
-    fn step(&mut self) -> Result<Step, Error> {
+    /// Takes one frame or command off the front of the buffer, if it is complete.
+    fn step(&mut self) -> Result<Parsed, Error> {
         match self.peer.next(&self.buffer)? {
-            Next::Wait { .. } => return Ok(Step::Short),
+            Next::Wait { .. } => return Ok(Parsed::Short),
             Next::Handled { bytes, reply } => {
                 self.buffer.advance(bytes);
-                // One answer at a time: a peer that does not read them gets no more.
+                // One reply at a time: a peer that does not read its replies gets no more.
                 if self.reply.is_empty() {
                     self.reply = reply.into();
                 }
@@ -200,14 +199,14 @@ impl Connection {
                 self.buffer.advance(head_bytes);
                 self.frames.push(self.buffer.split_to(body_bytes).freeze());
                 if is_last {
-                    return Ok(Step::Whole(std::mem::take(&mut self.frames)));
+                    return Ok(Parsed::Whole(std::mem::take(&mut self.frames)));
                 }
             }
         }
-        Ok(Step::Gone)
+        Ok(Parsed::Handled)
     }
 
-    /// Sends what goes without waiting. The rest goes before the next read.
+    /// Sends as much of the reply as fits without waiting. The rest is sent before the next read.
     fn send_reply(&mut self) {
         if !self.reply.is_empty()
             && let Ok(sent) = self.stream.try_write(&self.reply)
@@ -216,10 +215,10 @@ impl Connection {
         }
     }
 
-    /// Reads once. Room for it is made by what came before, never by what is announced.
+    /// Reads once. The buffer grows with the bytes that arrived, never by an announced size.
     async fn fill(&mut self) -> Result<(), Error> {
-        // Messages keep alive the memory they came in: a new piece is begun only when the last is nearly
-        // full, so that many small ones do not keep much more than they are.
+        // Messages keep the buffer alive that they arrived in. A new buffer is begun only when the last one is nearly
+        // full, so that many small messages do not keep much more memory than they need.
         if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
             self.buffer.reserve(READ_BYTES.max(self.buffer.len()));
         }

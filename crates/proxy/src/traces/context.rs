@@ -1,4 +1,4 @@
-//! Who a span is and whose child: W3C Trace Context, read strictly, for a broken one is as good as none.
+//! The ids of traces and spans: W3C Trace Context, parsed strictly. A malformed header counts as none.
 
 use http::header::{HeaderMap, HeaderValue};
 use maitre_base::hash;
@@ -6,7 +6,7 @@ use maitre_dispatch::Placement;
 
 use super::{TRACEPARENT, header_value};
 
-/// What a caller says of itself in `traceparent`.
+/// The caller's span, from `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parent {
     trace: u128,
@@ -15,14 +15,14 @@ pub(super) struct Parent {
     pub(super) sampled: bool,
 }
 
-/// The bit of the flags that says so.
+/// The flag of a sampled trace.
 const SAMPLED: u8 = 1;
 
 impl Parent {
     pub(super) fn of(headers: &HeaderMap) -> Option<Parent> {
         let mut values = headers.get_all(TRACEPARENT).iter();
         let value = values.next()?.to_str().ok()?;
-        // Two of them say nothing.
+        // Two headers count as none.
         if values.next().is_some() {
             return None;
         }
@@ -35,20 +35,20 @@ impl Parent {
         let trace = number(parts.next()?, 32)?;
         let span = number(parts.next()?, 16)? as u64;
         let flags = number(parts.next()?, 2)? as u8;
-        // Versions to come may say more after what we know; this one may not.
+        // Later versions may append fields; version 0 may not.
         let is_known = version != 0xff && (version > 0 || parts.next().is_none());
         let is_one = trace != 0 && span != 0;
         (is_known && is_one).then_some(Parent { trace, span, flags, sampled: flags & SAMPLED != 0 })
     }
 }
 
-/// Exactly this many digits, of the lower case.
+/// Exactly this many lower-case hex digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
     let is_hex = |it: u8| it.is_ascii_digit() || (b'a'..=b'f').contains(&it);
     (text.len() == digits && text.bytes().all(is_hex)).then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// The trace a request belongs to, and the seed of the spans we add to it. Small, for it travels with the request.
+/// The trace a request belongs to, and the seed of the spans we add to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Context {
     pub(super) trace: u128,
@@ -67,47 +67,48 @@ pub(super) enum Which<'a> {
 }
 
 impl Context {
-    /// A trace of its own.
+    /// A new trace.
     pub(super) fn new(seed: u64) -> Context {
         let [high, low] = [hash::pair(seed, 1), hash::pair(seed, 2)];
         Context { trace: (u128::from(high) << 64 | u128::from(low)).max(1), flags: SAMPLED, seed }
     }
 
-    /// The same within the caller's trace.
+    /// The same spans within the caller's trace.
     pub(super) fn within(self, parent: &Parent) -> Context {
         Context { trace: parent.trace, flags: parent.flags, ..self }
     }
 
-    /// Whether it is among this part of all traces. By its own number, so that all who ask agree.
+    /// Whether the trace is in this fraction of all traces. It depends on the trace id only, so that every participant
+    /// decides alike.
     pub(super) fn falls_within(&self, part: f64) -> bool {
-        // The last seven bytes: those that must be random.
+        // The last seven bytes: the specification requires these to be random.
         const RANGE: u64 = 1 << 56;
-        let place = (self.trace as u64 % RANGE) as f64 / RANGE as f64;
-        place < part
+        let position = (self.trace as u64 % RANGE) as f64 / RANGE as f64;
+        position < part
     }
 
-    /// The number of a span, which is the same whoever asks: the visit that tells of it, and the request to the worker.
+    /// The id of a span. The exported span and the header to the worker compute the same one.
     pub(super) fn span(&self, which: Which<'_>) -> u64 {
-        let place = match which {
+        let number = match which {
             Which::Receive => 3,
             Which::Decide => 4,
             Which::Stream => 5,
             Which::Queue(number) => hash::pair(6, number as u64),
-            // A request that was called back is seated anew without another attempt, but later.
+            // A recalled request is placed again with the same attempt number, but after a longer wait.
             Which::Upstream(placement) => {
                 let attempt = hash::pair(u64::from(placement.attempt), placement.worker.index() as u64);
                 hash::pair(attempt, placement.waited.as_nanos() as u64)
             }
         };
-        hash::pair(self.seed, place).max(1)
+        hash::pair(self.seed, number).max(1)
     }
 
-    /// What the worker of this attempt is told: its parent is the attempt.
+    /// The header for the worker of this attempt, which is the parent of the worker's spans.
     pub(crate) fn toward(&self, placement: &Placement) -> HeaderValue {
         self.header(self.span(Which::Upstream(placement)), self.flags)
     }
 
-    /// What the worker is told of a trace that nobody keeps.
+    /// The header for the worker of a request that is not sampled.
     pub(super) fn unsampled(&self) -> HeaderValue {
         self.header(self.span(Which::Receive), 0)
     }
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_read_strictly() {
+    fn a_parent_is_parsed_strictly() {
         check(GOOD, Some(true));
         check("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", Some(false));
         check("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", Some(true));
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parents_are_none() {
+    fn two_parents_count_as_none() {
         let mut headers = HeaderMap::new();
         headers.append(TRACEPARENT, HeaderValue::from_static(GOOD));
         assert!(Parent::of(&headers).is_some());
@@ -162,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_all_traces_is_about_that_part() {
+    fn the_sampled_fraction_is_about_the_ratio() {
         let count = |part: f64| (0..10_000).filter(|&it| Context::new(it).falls_within(part)).count();
         assert_eq!((count(0.0), count(1.0)), (0, 10_000));
         assert!((2_300..2_700).contains(&count(0.25)), "{}", count(0.25));
     }
 
     #[test]
-    fn what_is_told_is_a_parent_others_can_read() {
+    fn the_header_for_a_worker_parses_as_a_parent() {
         let context = Context::new(7);
         let value = context.unsampled();
         let parent = Parent::parse(value.to_str().unwrap()).unwrap();

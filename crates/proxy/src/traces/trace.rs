@@ -1,4 +1,4 @@
-//! What a sampled visit keeps of its way, beyond what every visit knows.
+//! What a sampled request keeps for its spans, beyond what every request keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use maitre_dispatch::{Failure, Placement};
 
 use super::Context;
 use crate::link::Link;
-use crate::metrics::Outcome;
+use crate::outcome::Outcome;
 use crate::refuse::echo;
 
-/// Attempts and times in line that are kept of one request. The brain allows fewer attempts; only one that is called
-/// back again and again has more, and loses the last.
-const STEPS_MAX: usize = 16;
+/// Attempts and queue waits kept of one request. The brain allows fewer attempts; a request that is recalled again and
+/// again may have more, and loses the last ones.
+const INTERVALS_MAX: usize = 16;
 
-/// How an attempt ends that is wanted elsewhere, or later: the one end that is nobody's fault.
+/// The error of an attempt that was recalled into the queue. It is not a fault.
 pub(super) const RECALLED: &str = "recalled";
 
 pub(crate) struct Trace {
@@ -30,29 +30,28 @@ pub(crate) struct Trace {
     pub(super) path: Option<String>,
     pub(super) model: Option<String>,
     pub(super) status: Option<StatusCode>,
-    pub(super) decide: Option<Step>,
-    pub(super) queue: Vec<Step>,
-    pub(super) attempts: Vec<Attempt>,
+    pub(super) decide: Option<Interval>,
+    pub(super) queue: Vec<Interval>,
+    pub(super) attempts: Vec<TracedAttempt>,
 }
 
-/// Something that takes time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct Interval {
     pub(super) from: Instant,
-    /// None: until the end of all.
+    /// None: until the end of the request.
     pub(super) to: Option<Instant>,
 }
 
-pub(super) struct Attempt {
-    pub(super) step: Step,
+pub(super) struct TracedAttempt {
+    pub(super) interval: Interval,
     pub(super) placement: Placement,
     pub(super) link: Arc<Link>,
     /// How it failed, or `RECALLED`.
     pub(super) error: Option<&'static str>,
 }
 
-/// What every visit knows when it is over.
-pub(crate) struct Ending {
+/// What every request knows when it ends.
+pub(crate) struct TraceEnding {
     pub(crate) id: HeaderValue,
     pub(crate) route: Option<Route>,
     pub(crate) outcome: Outcome,
@@ -61,14 +60,14 @@ pub(crate) struct Ending {
     pub(crate) waited: Duration,
     pub(crate) arrived: Instant,
     pub(crate) ended: Instant,
-    /// When the first and the last piece of the answer came.
-    pub(crate) pieces: Option<(Instant, Instant)>,
+    /// When the first and the last chunk of the response arrived.
+    pub(crate) chunks: Option<(Instant, Instant)>,
 }
 
-/// A request that is over.
-pub(crate) struct Record {
+/// The trace of a request that ended.
+pub(crate) struct FinishedTrace {
     pub(super) trace: Box<Trace>,
-    pub(super) ending: Ending,
+    pub(super) ending: TraceEnding,
 }
 
 impl Trace {
@@ -92,14 +91,14 @@ impl Trace {
         }
     }
 
-    /// For the requests to workers.
+    /// For the headers to workers.
     pub(crate) fn context(&self) -> Context {
         self.context
     }
 
-    /// The request is here, whole: from now on it is read and decided about.
-    pub(crate) fn read(&mut self, now: Instant) {
-        self.decide = Some(Step { from: now, to: None });
+    /// The body is complete; from now on the request is parsed and placed.
+    pub(crate) fn received(&mut self, now: Instant) {
+        self.decide = Some(Interval { from: now, to: None });
     }
 
     pub(crate) fn decided(&mut self, now: Instant, model: Option<&str>) {
@@ -107,22 +106,22 @@ impl Trace {
         end(self.decide.as_mut(), now);
     }
 
-    /// It stands in line; whatever was tried is over.
+    /// The request is queued; an attempt that was under way is over.
     pub(crate) fn queued(&mut self, now: Instant) {
         self.gave_up(now, RECALLED);
-        if self.queue.len() < STEPS_MAX {
-            self.queue.push(Step { from: now, to: None });
+        if self.queue.len() < INTERVALS_MAX {
+            self.queue.push(Interval { from: now, to: None });
         }
     }
 
-    pub(crate) fn left_line(&mut self, now: Instant) {
+    pub(crate) fn left_queue(&mut self, now: Instant) {
         end(self.queue.last_mut(), now);
     }
 
-    pub(crate) fn seated(&mut self, now: Instant, placement: Placement, link: Arc<Link>) {
-        if self.attempts.len() < STEPS_MAX {
-            let step = Step { from: now, to: None };
-            self.attempts.push(Attempt { step, placement, link, error: None });
+    pub(crate) fn placed(&mut self, now: Instant, placement: Placement, link: Arc<Link>) {
+        if self.attempts.len() < INTERVALS_MAX {
+            let interval = Interval { from: now, to: None };
+            self.attempts.push(TracedAttempt { interval, placement, link, error: None });
         }
     }
 
@@ -131,29 +130,29 @@ impl Trace {
     }
 
     fn gave_up(&mut self, now: Instant, error: &'static str) {
-        if let Some(attempt) = self.attempts.last_mut().filter(|it| it.step.to.is_none()) {
-            attempt.step.to = Some(now);
+        if let Some(attempt) = self.attempts.last_mut().filter(|it| it.interval.to.is_none()) {
+            attempt.interval.to = Some(now);
             attempt.error = Some(error);
         }
     }
 
-    pub(crate) fn answered(&mut self, status: StatusCode) {
+    pub(crate) fn responded(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
-    pub(crate) fn end(self: Box<Self>, ending: Ending) -> Record {
-        Record { trace: self, ending }
+    pub(crate) fn finish(self: Box<Self>, ending: TraceEnding) -> FinishedTrace {
+        FinishedTrace { trace: self, ending }
     }
 }
 
-fn end(step: Option<&mut Step>, now: Instant) {
-    if let Some(step) = step.filter(|it| it.to.is_none()) {
-        step.to = Some(now);
+fn end(interval: Option<&mut Interval>, now: Instant) {
+    if let Some(interval) = interval.filter(|it| it.to.is_none()) {
+        interval.to = Some(now);
     }
 }
 
-impl Record {
-    /// How many spans it is.
+impl FinishedTrace {
+    /// How many spans it has.
     pub(crate) fn spans(&self) -> usize {
         let Trace { decide, queue, attempts, .. } = &*self.trace;
         1 + usize::from(decide.is_some())
@@ -162,9 +161,9 @@ impl Record {
             + usize::from(self.stream().is_some())
     }
 
-    /// From the first piece of an answer to the last, if there was more than one, and at whose attempt.
-    pub(super) fn stream(&self) -> Option<(Instant, Instant, &Attempt)> {
-        let (first, last) = self.ending.pieces.filter(|it| it.0 < it.1)?;
+    /// From the first chunk of a response to the last, if there was more than one, and its attempt.
+    pub(super) fn stream(&self) -> Option<(Instant, Instant, &TracedAttempt)> {
+        let (first, last) = self.ending.chunks.filter(|it| it.0 < it.1)?;
         Some((first, last, self.trace.attempts.last().filter(|it| it.error.is_none())?))
     }
 }

@@ -1,4 +1,4 @@
-//! Where spans are sent: the base of a collector's URLs, as OpenTelemetry's own settings have it.
+//! The address of an OpenTelemetry collector: a base URL, as in OpenTelemetry's own `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,19 +9,19 @@ use maitre_net::address::Address;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
     pub(crate) address: Address,
-    /// Without a slash at its end; empty for most.
+    /// The path before `/v1/traces`, without a slash at its end; mostly empty.
     base: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address of a collector; write \"http://host:4318\" or \"https://host:4318\"")]
+#[error("{text:?} is not the address of a collector; write \"http://host:4318\" or \"https://host:4318\"")]
 pub struct BadCollector {
     text: String,
 }
 
 impl Collector {
     pub(crate) fn path(&self) -> PathAndQuery {
-        // It was a path before, and still is with this after it.
+        // The base was checked to be a path, so this parses.
         format!("{}/v1/traces", self.base).parse().unwrap_or_else(|_| PathAndQuery::from_static("/v1/traces"))
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_may_live_below_a_path() {
+    fn a_collector_may_have_a_base_path() {
         check("http://127.0.0.1:4318", Some(("http://127.0.0.1:4318", "/v1/traces")));
         check("https://otel.internal/", Some(("https://otel.internal:443", "/v1/traces")));
         check("https://a:1/otlp/", Some(("https://a:1/otlp", "/otlp/v1/traces")));

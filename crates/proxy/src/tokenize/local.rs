@@ -1,4 +1,4 @@
-//! The models whose tokenizer and template we have: their prompts are read here, exactly.
+//! Models whose tokenizer and template are loaded: their prompts are tokenized here, exactly.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use maitre_tokens::model::Model;
 use maitre_tokens::options::ModelOptions;
 use tracing::debug;
 
-use super::Ids;
-use crate::house::RouterState;
+use super::TokenIds;
+use crate::clock::Clock;
 
-/// Fresh text beyond this is tokenized on a thread of its own: at some megabytes a second a lane would
-/// otherwise keep everybody on it waiting for more than a few milliseconds.
+/// Longer text that is not cached is tokenized on another thread: at a few megabytes a second it would delay every
+/// request of this thread by more than a few milliseconds.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Default)]
-pub(crate) struct Tokenizers {
+pub(crate) struct LocalTokenizers {
     models: BTreeMap<String, Arc<Model>>,
 }
 
@@ -28,20 +28,20 @@ pub(crate) struct Tokenizers {
 #[error("load the tokenizer of {model}: {error}")]
 pub struct NotLoaded {
     model: String,
-    /// In the message, so not also its source: a chain of causes would say it twice.
+    /// Part of the message, so not also its source: it would be printed twice.
     error: LoadError,
 }
 
-impl Tokenizers {
-    /// Reads every folder; a model whose folder cannot be read is a mistake, not a lower level.
-    pub(crate) fn load(folders: &BTreeMap<String, PathBuf>) -> Result<Tokenizers, NotLoaded> {
+impl LocalTokenizers {
+    /// Reads every folder. One that cannot be read is an error: the router does not fall back to another level.
+    pub(crate) fn load(folders: &BTreeMap<String, PathBuf>) -> Result<LocalTokenizers, NotLoaded> {
         let mut models = BTreeMap::new();
         for (name, folder) in folders {
             let loaded = Model::load(folder, ModelOptions::default());
             let loaded = loaded.map_err(|error| NotLoaded { model: name.clone(), error })?;
             models.insert(name.clone(), Arc::new(loaded));
         }
-        Ok(Tokenizers { models })
+        Ok(LocalTokenizers { models })
     }
 
     pub(crate) fn get(&self, model: &str) -> Option<&Arc<Model>> {
@@ -49,25 +49,25 @@ impl Tokenizers {
     }
 }
 
-/// The prompt's ids; none if it cannot be rendered.
-pub(super) async fn ids(
-    house: &RouterState,
+/// The prompt's token ids; None if it cannot be rendered.
+pub(super) async fn tokenize(
+    clock: Clock,
     model: &Arc<Model>,
     parsed: &openai::Request<'_>,
-) -> Option<Ids> {
+) -> Option<TokenIds> {
     if parsed.template.is_own {
         return None;
     }
     let ids = match parsed.prompt.raw(Part::Messages) {
-        Some(messages) => chat(house, model, parsed, messages).await,
+        Some(messages) => chat(clock, model, parsed, messages).await,
         None => text(model, parsed).await,
     }?;
-    let sure = ids.media.unwrap_or(ids.tokens.len());
-    Some(Ids { tokens: ids.tokens, sure })
+    let exact = ids.media.unwrap_or(ids.tokens.len());
+    Some(TokenIds { tokens: ids.tokens, exact })
 }
 
 async fn chat(
-    house: &RouterState,
+    clock: Clock,
     model: &Arc<Model>,
     parsed: &openai::Request<'_>,
     messages: &str,
@@ -84,7 +84,7 @@ async fn chat(
         arguments: template.kwargs,
         reasoning_effort: template.reasoning_effort,
         ending,
-        ..Chat::new(messages, Date::of_unix_seconds(house.clock.unix_seconds()))
+        ..Chat::new(messages, Date::of_unix_seconds(clock.unix_seconds()))
     };
     let prompt = model.render(&chat).map_err(|error| debug!(%error, "cannot render a chat")).ok()?;
     if model.fresh_bytes(&prompt) <= INLINE_BYTES_MAX {
@@ -95,7 +95,7 @@ async fn chat(
 }
 
 async fn text(model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<maitre_tokens::chat::Ids> {
-    // A list of prompts is several; each goes its own way in the engine.
+    // A list of prompts is several requests inside the engine.
     let text: String = serde_json::from_str(parsed.prompt.raw(Part::Prompt)?).ok()?;
     if parsed.template.add_special_tokens == Some(false) {
         return None;

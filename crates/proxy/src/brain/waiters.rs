@@ -1,7 +1,7 @@
-//! What the brain decided about a request; or, while it stands in line, who will be told.
+//! What the brain decided about a request; or, while the request is queued, where the decision will be sent.
 //!
-//! The senders lie beside the brain, behind its lock: what it decides about somebody who waits cannot miss the one
-//! it is for. A request that is seated at once has none of this.
+//! The senders are kept beside the brain, behind its lock, so a decision cannot miss its waiter. A request that is
+//! placed at once needs none of this.
 
 use maitre_base::RequestId;
 use maitre_base::hash::NumberMap;
@@ -9,7 +9,6 @@ use maitre_dispatch::{Placement, Refusal};
 use tokio::sync::oneshot;
 
 pub(crate) type Decided = Result<Placement, Refusal>;
-pub(crate) type Teller = oneshot::Sender<Decided>;
 pub(crate) type Waiter = oneshot::Receiver<Decided>;
 
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(crate) enum Decision {
     Nothing,
     Placed(Placement),
     Refuse(Refusal),
-    /// It stands in line.
+    /// The request is queued.
     Wait(Waiter),
 }
 
@@ -31,44 +30,44 @@ impl From<Decided> for Decision {
     }
 }
 
-/// Requests that wait for a decision. As many as the brain has in line: its limits bound this too.
+/// Requests that wait for a decision: as many as the brain has in its queue, whose limits bound this map too.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    tellers: NumberMap<Teller>,
-    /// Those that were called back and have not noticed yet.
+pub(super) struct Waiters {
+    senders: NumberMap<oneshot::Sender<Decided>>,
+    /// Recalled requests whose attempts have not noticed yet.
     recalled: NumberMap<Waiter>,
 }
 
 impl Waiters {
-    /// The request stands in line from now on.
-    pub(crate) fn wait(&mut self, request: RequestId) -> Waiter {
-        let (teller, waiter) = oneshot::channel();
-        self.tellers.insert(request.0, teller);
+    /// The request is queued from now on.
+    pub(super) fn wait(&mut self, request: RequestId) -> Waiter {
+        let (sender, waiter) = oneshot::channel();
+        self.senders.insert(request.0, sender);
         waiter
     }
 
-    /// The request is in line again; its attempt takes the waiter when it notices.
-    pub(crate) fn recall(&mut self, request: RequestId) {
+    /// The request is queued again; its attempt takes the waiter when it notices.
+    pub(super) fn recall(&mut self, request: RequestId) {
         let waiter = self.wait(request);
         self.recalled.insert(request.0, waiter);
     }
 
-    pub(crate) fn take_recalled(&mut self, request: RequestId) -> Option<Waiter> {
+    pub(super) fn take_recalled(&mut self, request: RequestId) -> Option<Waiter> {
         self.recalled.remove(&request.0)
     }
 
-    pub(crate) fn recalls(&self) -> usize {
+    pub(super) fn recalls(&self) -> usize {
         self.recalled.len()
     }
 
-    /// Who is to be told of what was decided. None: nobody waits for it, and whoever did will say so.
-    pub(crate) fn take(&mut self, request: RequestId) -> Option<Teller> {
-        self.tellers.remove(&request.0)
+    /// Where to send the decision about a request. None: the request has ended, and the brain will hear of it.
+    pub(super) fn take(&mut self, request: RequestId) -> Option<oneshot::Sender<Decided>> {
+        self.senders.remove(&request.0)
     }
 
-    /// Nothing more will be decided about it.
-    pub(crate) fn forget(&mut self, request: RequestId) {
-        self.tellers.remove(&request.0);
+    /// Nothing more will be decided about the request.
+    pub(super) fn forget(&mut self, request: RequestId) {
+        self.senders.remove(&request.0);
         self.recalled.remove(&request.0);
     }
 }
@@ -81,7 +80,7 @@ mod tests {
     const DECIDED: Decided = Err(Refusal::NoWorker);
 
     #[test]
-    fn whoever_waits_is_told_once() {
+    fn a_waiter_receives_one_decision() {
         let mut waiters = Waiters::default();
         let mut waiter = waiters.wait(REQUEST);
         waiters.take(REQUEST).unwrap().send(DECIDED).unwrap();
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_before_a_recall_was_noticed_is_not_lost() {
+    fn a_decision_made_before_the_recall_was_noticed_is_not_lost() {
         let mut waiters = Waiters::default();
         waiters.recall(REQUEST);
         waiters.take(REQUEST).unwrap().send(DECIDED).unwrap();
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_is_over_nothing_is_left() {
+    fn nothing_is_kept_of_a_request_that_has_ended() {
         let mut waiters = Waiters::default();
         waiters.recall(REQUEST);
         waiters.forget(REQUEST);

@@ -1,17 +1,16 @@
-//! What a request says of itself at the door: how urgent it is, who pays, and until when it waits.
+//! The class, the tenant and the deadline of a request, from its headers and its body.
 //!
-//! Clients come with the habits of the gateways they knew, so each of these goes by several names. Of those that say
-//! something the first one counts, ours before others'. With our own a mistake is told; a value of another's name
-//! that we cannot read means something elsewhere, and is passed over. What is asked for is then held against what
-//! the tenant may have, and the key that was shown.
+//! Clients use the headers of other gateways, too, so each of these has several names. The first one with a value counts,
+//! our own name before others. A bad value in our own header is an error; in another gateway's header it may be valid
+//! there, and is ignored. The class is then limited to what the tenant and the key allow.
 //!
-//! Most requests say nothing. For them this is one walk over their headers.
+//! Most requests have none of these headers. For them this is one pass over their headers.
 
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
 use maitre_base::{ClassId, Instant, TenantId};
-use maitre_dialect::openai::{self, Priority as Asked};
+use maitre_dialect::openai::{self, Priority as BodyPriority};
 use maitre_queue::{self as queue, settings::tenant};
 
 use crate::keys::{Caller, presented};
@@ -24,82 +23,80 @@ const DEADLINE: &str = "x-maitre-deadline-ms";
 /// A day, as everywhere in the settings.
 const DEADLINE_MS_MAX: f64 = 86_400_000.0;
 
-/// Where a request stands among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Priority {
-    pub(crate) class: ClassId,
-    pub(crate) tenant: TenantId,
-    /// None: as its class has it.
-    pub(crate) deadline: Option<Instant>,
+pub(super) struct Priority {
+    pub(super) class: ClassId,
+    pub(super) tenant: TenantId,
+    /// None: the deadline of its class.
+    pub(super) deadline: Option<Instant>,
 }
 
-/// What the operator has to say about it.
+/// What the operator has set, and the caller's key.
 #[derive(Clone, Copy)]
-pub(crate) struct Rules<'a> {
-    pub(crate) door: &'a Door,
-    pub(crate) queue: &'a queue::QueueSettings,
-    pub(crate) caller: &'a Caller,
+pub(super) struct Rules<'a> {
+    pub(super) door: &'a Door,
+    pub(super) queue: &'a queue::QueueSettings,
+    pub(super) caller: &'a Caller,
 }
 
-/// Where a request with these headers stands that arrived `at` this moment. Without a body that was read, the
-/// headers say all there is.
-pub(crate) fn priority(
+/// The priority of a request that arrived `at` this moment. `parsed` is None if the body was not parsed.
+pub(super) fn priority(
     rules: Rules<'_>,
     at: Instant,
     headers: &HeaderMap,
     parsed: Option<&openai::Request<'_>>,
 ) -> Result<Priority, Refused> {
     if !rules.queue.enabled {
-        // Nothing comes of it, so nothing is refused for it. Who asks is still told apart, for the record.
-        let (class, tenant) = (rules.queue.standard, who(rules, headers, parsed));
+        // The headers have no effect, so none is refused. The tenant is still needed, for the record.
+        let (class, tenant) = (rules.queue.standard, tenant_id(rules, headers, parsed));
         return Ok(Priority { class, tenant, deadline: None });
     }
-    let said = Said::read(headers);
-    let asked = match said.class(rules.queue)? {
+    let given = PriorityHeaders::read(headers);
+    let asked = match given.class(rules.queue)? {
         Some(class) => Some(class),
         None => parsed.and_then(|it| class_of_body(rules, it)),
     };
-    let tenant = who(rules, headers, parsed);
-    let deadline = said.deadline()?.map(|it| at + it);
+    let tenant = tenant_id(rules, headers, parsed);
+    let deadline = given.deadline()?.map(|it| at + it);
     let best = rules.caller.key().map_or(ClassId(0), |it| it.best);
     Ok(Priority { class: rules.queue.allowed(tenant, asked).max(best), tenant, deadline })
 }
 
-/// The values of the headers that count here; of repeated ones the first.
+/// The headers that matter here; of repeated ones the first.
 #[derive(Default)]
-struct Said<'a> {
+struct PriorityHeaders<'a> {
     class: Option<&'a HeaderValue>,
-    /// Under the names that others have for it, in the order in which they count.
+    /// Names of other gateways, by precedence.
     class_elsewhere: [Option<&'a HeaderValue>; 4],
     urgency: Option<u8>,
     deadline: Option<&'a HeaderValue>,
     deadline_elsewhere: [Option<&'a HeaderValue>; 3],
 }
 
-impl<'a> Said<'a> {
-    fn read(headers: &'a HeaderMap) -> Said<'a> {
-        let mut said = Said::default();
+impl<'a> PriorityHeaders<'a> {
+    fn read(headers: &'a HeaderMap) -> PriorityHeaders<'a> {
+        let mut given = PriorityHeaders::default();
         for (name, value) in headers {
             let slot = match name.as_str() {
-                CLASS => &mut said.class,
-                "x-gateway-inference-objective" => &mut said.class_elsewhere[0],
-                "x-llm-d-inference-objective" => &mut said.class_elsewhere[1],
-                "x-smg-priority" => &mut said.class_elsewhere[2],
-                "x-request-priority" => &mut said.class_elsewhere[3],
-                DEADLINE => &mut said.deadline,
-                "x-slo-ttft-ms" => &mut said.deadline_elsewhere[0],
-                "x-ttft-slo-ms" => &mut said.deadline_elsewhere[1],
-                "x-request-timeout-ms" => &mut said.deadline_elsewhere[2],
+                CLASS => &mut given.class,
+                "x-gateway-inference-objective" => &mut given.class_elsewhere[0],
+                "x-llm-d-inference-objective" => &mut given.class_elsewhere[1],
+                "x-smg-priority" => &mut given.class_elsewhere[2],
+                "x-request-priority" => &mut given.class_elsewhere[3],
+                DEADLINE => &mut given.deadline,
+                "x-slo-ttft-ms" => &mut given.deadline_elsewhere[0],
+                "x-ttft-slo-ms" => &mut given.deadline_elsewhere[1],
+                "x-request-timeout-ms" => &mut given.deadline_elsewhere[2],
                 "priority" => {
-                    // Lines of this header are one dictionary, in which the last word on a key counts.
-                    said.urgency = text(value).and_then(urgency).or(said.urgency);
+                    // Repeated headers form one dictionary, in which the last value of a key counts.
+                    given.urgency = text(value).and_then(urgency).or(given.urgency);
                     continue;
                 }
                 _ => continue,
             };
             slot.get_or_insert(value);
         }
-        said
+        given
     }
 
     fn class(&self, settings: &queue::QueueSettings) -> Result<Option<ClassId>, Refused> {
@@ -111,7 +108,7 @@ impl<'a> Said<'a> {
             });
         }
         let elsewhere = self.class_elsewhere.into_iter().flatten().find_map(class);
-        // Three is what a request has that says nothing (RFC 9218, section 4.1).
+        // Three is the default (RFC 9218, section 4.1).
         Ok(elsewhere.or(match self.urgency {
             Some(0..3) => Some(ClassId(0)),
             Some(3) => Some(settings.standard),
@@ -156,20 +153,20 @@ fn milliseconds(text: &str) -> Option<Duration> {
 
 fn class_of_body(rules: Rules<'_>, parsed: &openai::Request<'_>) -> Option<ClassId> {
     let named = match &parsed.priority {
-        Some(Asked::Word(word)) => rules.queue.class(word),
-        Some(Asked::Number(number)) => Some(beside_standard(rules, *number)),
+        Some(BodyPriority::Word(word)) => rules.queue.class(word),
+        Some(BodyPriority::Number(number)) => Some(beside_standard(rules, *number)),
         None => None,
     };
     named.or_else(|| match parsed.service_tier.as_deref()? {
         "priority" => Some(ClassId(0)),
         "default" | "scale" => Some(rules.queue.standard),
         "flex" => Some(rules.queue.last()),
-        // `auto` among them: whatever was agreed on with who asks.
+        // `auto` among them: the tenant's default.
         _ => None,
     })
 }
 
-/// The class so many places from the standard one, as far as there are any.
+/// The class that many steps from the standard one, limited to the classes there are.
 fn beside_standard(rules: Rules<'_>, number: i64) -> ClassId {
     let later = match rules.door.body_priority {
         Sense::LowerFirst => number,
@@ -180,30 +177,29 @@ fn beside_standard(rules: Rules<'_>, number: i64) -> ClassId {
     u8::try_from(place).map_or(rules.queue.last(), ClassId)
 }
 
-/// Keys go no further than this: what is kept is a hash.
-fn who(rules: Rules<'_>, headers: &HeaderMap, parsed: Option<&openai::Request<'_>>) -> TenantId {
-    known_by(rules, headers, parsed).map_or(TenantId(0), tenant)
+/// Of a key only its hash is kept.
+fn tenant_id(rules: Rules<'_>, headers: &HeaderMap, parsed: Option<&openai::Request<'_>>) -> TenantId {
+    tenant_name(rules, headers, parsed).map_or(TenantId(0), tenant)
 }
 
-/// What the tenant is known by. Where keys are given out they say it, unless whoever shows one is trusted to speak for
-/// others.
-pub(crate) fn known_by<'a>(
+/// What identifies the tenant. Where the router checks keys the key does, unless it is trusted to act for other tenants.
+pub(super) fn tenant_name<'a>(
     rules: Rules<'a>,
     headers: &'a HeaderMap,
     parsed: Option<&'a openai::Request<'_>>,
 ) -> Option<&'a [u8]> {
     let named = || headers.get(&rules.door.tenant_header).map(HeaderValue::as_bytes);
-    let known_by = match (rules.caller.key(), rules.door.tenant_by) {
-        (Some(key), By::Header) if key.trusted => said(named()).or(Some(key.tenant.as_bytes())),
+    let name = match (rules.caller.key(), rules.door.tenant_by) {
+        (Some(key), By::Header) if key.trusted => non_empty(named()).or(Some(key.tenant.as_bytes())),
         (Some(key), _) => Some(key.tenant.as_bytes()),
         (None, By::Key) => presented(headers),
         (None, By::Header) => named(),
         (None, By::Adapter) => parsed.and_then(|it| Some(it.lora.as_ref().or(it.model.as_ref())?.as_bytes())),
     };
-    said(known_by)
+    non_empty(name)
 }
 
-fn said(value: Option<&[u8]>) -> Option<&[u8]> {
+fn non_empty(value: Option<&[u8]>) -> Option<&[u8]> {
     value.map(<[u8]>::trim_ascii).filter(|it| !it.is_empty())
 }
 

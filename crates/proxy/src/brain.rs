@@ -1,0 +1,385 @@
+//! The brain behind its lock, with everything that must change together with it: the requests that wait for a
+//! decision, the links to workers, and the notifications.
+//!
+//! A decision takes a few microseconds and nothing blocks while it holds the lock. So a mutex serves better than a task
+//! with a queue: no hop, no wake-up, and answers in order.
+//!
+//! Any event may place a request that waits. The waiters to notify are collected under the lock; they are notified, and
+//! the brain's other effects are applied, after it is released.
+
+mod waiters;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_dispatch::observer::decision;
+use maitre_dispatch::peers::Outbox;
+use maitre_dispatch::{Arrival, Brain, BrainSettings, Effect, Event, Refusal};
+use maitre_fleet::{HealthChange, HealthState};
+use maitre_net::worker_url::WorkerUrl;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::link::{self, Link};
+use waiters::Waiters;
+pub(crate) use waiters::{Decided, Decision, Waiter};
+
+/// Between two ticks of the brain.
+const TICK: Duration = Duration::from_millis(500);
+
+/// The shortest time between two ticks, however early the brain asks for one: work that is due again at once must not
+/// keep a core busy.
+const TICK_PAUSE: Duration = Duration::from_millis(1);
+
+pub(crate) struct SharedBrain {
+    pub(crate) clock: Clock,
+    locked: Mutex<Locked>,
+    /// Requests that were recalled and have not noticed yet. Read without the lock, because there mostly are none.
+    recalls: AtomicUsize,
+    /// By worker number, as in the brain.
+    links: RwLock<Vec<Option<Arc<Link>>>>,
+    /// The serial of the next link.
+    serials: AtomicU64,
+    /// Notified whenever a belief about a worker may have changed.
+    changed: Notify,
+    /// Notified when the brain wants a tick before the one that is due.
+    tick_early: Notify,
+    notify: Notifications,
+}
+
+/// Where the brain reports what concerns other parts of the router.
+pub(crate) struct Notifications {
+    /// Notified when there is something to send to other routers. None: this router is alone.
+    pub(crate) outbox: Option<Arc<Notify>>,
+    /// Counts placed requests that were taken back into the queue.
+    pub(crate) recalls: Counter,
+}
+
+/// What the lock protects: the brain, and the requests that wait for its decisions. One lock for both, so that no
+/// decision misses its waiter.
+struct Locked {
+    brain: Brain,
+    /// Kept from event to event, so that a decision allocates nothing.
+    effects: Vec<Effect>,
+    waiters: Waiters,
+    /// When the next tick is due, as the ticking task knows it.
+    tick_at: Instant,
+    /// The outbox has been announced and not been taken since.
+    outbox_announced: bool,
+}
+
+impl Locked {
+    fn on(&mut self, now: Instant, event: Event<'_>) {
+        self.brain.on(now, event, &mut self.effects);
+        match event {
+            Event::Finished { request, .. }
+            | Event::Declined { request }
+            | Event::BrokeOff { request }
+            | Event::Left { request } => self.waiters.forget(request),
+            // Recalled while its first byte arrived: too late, the client has it.
+            Event::FirstToken { request, .. } if self.waiters.recalls() > 0 => self.waiters.forget(request),
+            _ => {}
+        }
+    }
+}
+
+impl SharedBrain {
+    pub(crate) fn new(clock: Clock, settings: BrainSettings, notify: Notifications) -> SharedBrain {
+        SharedBrain {
+            clock,
+            locked: Mutex::new(Locked {
+                brain: Brain::new(settings),
+                effects: Vec::new(),
+                waiters: Waiters::default(),
+                tick_at: Instant::ZERO,
+                outbox_announced: false,
+            }),
+            recalls: AtomicUsize::new(0),
+            links: RwLock::new(Vec::new()),
+            serials: AtomicU64::new(0),
+            changed: Notify::new(),
+            tick_early: Notify::new(),
+            notify,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn link(&self, worker: WorkerId) -> Option<Arc<Link>> {
+        self.links.read().get(worker.index())?.clone()
+    }
+
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.read().iter().flatten().cloned().collect()
+    }
+
+    /// Adds a worker to the fleet and makes the link to it; the caller watches it.
+    pub(crate) fn join(&self, worker: &WorkerUrl, rank: Option<u32>) -> Option<Arc<Link>> {
+        // Both locks are held, so that no request is placed on a worker that has no link yet.
+        let mut links = self.links.write();
+        let mut locked = self.locked.lock();
+        locked.on(self.now(), Event::WorkerJoined { url: &link::url(worker, rank) });
+        let joined = locked.effects.iter().find_map(|it| match it {
+            Effect::Watch { worker } => Some(*worker),
+            _ => None,
+        });
+        let link = joined.map(|id| {
+            let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+            let link = Arc::new(Link::new(id, serial, worker, rank));
+            let length = links.len().max(id.index() + 1);
+            links.resize(length, None);
+            links[id.index()] = Some(link.clone());
+            link
+        });
+        drop(links);
+        self.apply(locked, None);
+        link
+    }
+
+    /// Removes a worker from the fleet and ends the task that watches it. Requests in flight there end as they may.
+    pub(crate) fn leave(&self, link: &Link) {
+        // Both locks are held: once the brain has released the worker's number another worker may get it, and that
+        // one's link must not be removed here.
+        let mut links = self.links.write();
+        let mut locked = self.locked.lock();
+        locked.on(self.now(), Event::WorkerGone { worker: link.worker });
+        if let Some(slot) = links.get_mut(link.worker.index()) {
+            slot.take_if(|it| it.serial == link.serial);
+        }
+        drop(links);
+        link.gone.cancel();
+        self.apply(locked, None);
+        self.changed.notify_waiters();
+    }
+
+    /// Replaces the brain's settings and then calls `store`, under the lock; or changes nothing, and returns why.
+    pub(crate) fn reconfigure(&self, settings: BrainSettings, store: impl FnOnce()) -> Result<(), String> {
+        let mut guard = self.locked.lock();
+        let locked = &mut *guard;
+        let changed = locked.brain.reconfigure(self.now(), settings, &mut locked.effects);
+        changed.map_err(|error| error.to_string())?;
+        store();
+        self.apply(guard, None);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// The decision a request would get if it arrived now. Nothing changes.
+    pub(crate) fn explain(&self, arrival: &Arrival<'_>) -> Result<decision::Decision, Refusal> {
+        let now = self.now();
+        self.locked.lock().brain.explain(now, arrival)
+    }
+
+    /// Reads the brain; for reports, not for decisions.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Brain) -> T) -> T {
+        read(&self.locked.lock().brain)
+    }
+
+    /// Waits until the condition holds.
+    pub(crate) async fn until(&self, condition: impl Fn(&Brain) -> bool) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registers before it reads, so that no change is missed in between.
+            changed.as_mut().enable();
+            if self.read(&condition) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Applies an event. Returns the decision, if the event asked for one; other requests that it decided about are
+    /// notified.
+    pub(crate) fn on(&self, event: Event<'_>) -> Decision {
+        let now = self.now();
+        let mut locked = self.locked.lock();
+        locked.on(now, event);
+        self.changed.notify_waiters();
+        let own = asks(&event);
+        match locked.effects.as_slice() {
+            // The common case: nothing but the decision, and nothing to do after unlocking.
+            [Effect::Place(placement)] if own == Some(placement.request) && locked.waiters.recalls() == 0 => {
+                let placement = *placement;
+                locked.effects.clear();
+                self.announce(&mut locked);
+                Decision::Placed(placement)
+            }
+            [] if locked.waiters.recalls() == 0 => {
+                self.announce(&mut locked);
+                Decision::Nothing
+            }
+            _ => self.apply(locked, own),
+        }
+    }
+
+    /// Applies several events under one lock, none of which asks for a decision. Returns how many there were.
+    pub(crate) fn on_all<'a>(&self, events: impl Iterator<Item = Event<'a>>) -> usize {
+        let now = self.now();
+        let mut locked = self.locked.lock();
+        let mut count = 0;
+        for event in events {
+            locked.on(now, event);
+            count += 1;
+        }
+        if locked.effects.is_empty() {
+            self.announce(&mut locked);
+            drop(locked);
+        } else {
+            self.apply(locked, None);
+        }
+        self.changed.notify_waiters();
+        count
+    }
+
+    /// Takes the waiter of a placed request that was recalled. Its attempt is over, whatever has come of it: the brain
+    /// has put the request back into the queue.
+    pub(crate) fn take_recalled(&self, request: RequestId) -> Option<Waiter> {
+        if self.recalls.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut locked = self.locked.lock();
+        let waiter = locked.waiters.take_recalled(request);
+        self.recalls.store(locked.waiters.recalls(), Ordering::Release);
+        waiter
+    }
+
+    /// Takes what other routers should receive. `outbox` is empty, and its memory is reused.
+    pub(crate) fn take_outbox(&self, outbox: &mut Outbox) {
+        let mut locked = self.locked.lock();
+        locked.outbox_announced = false;
+        locked.brain.take_outbox(outbox);
+    }
+
+    /// Ticks every `TICK`, and earlier when the brain asks for it, as when a deadline passes in the queue.
+    pub(crate) async fn tick(&self) {
+        loop {
+            self.on(Event::Tick);
+            let last = self.now();
+            let mut is_due = false;
+            while !is_due {
+                is_due = tokio::select! {
+                    () = sleep(self.next_tick(last)) => true,
+                    () = self.tick_early.notified() => false,
+                };
+            }
+        }
+    }
+
+    /// How long from now until the tick after the `last` one.
+    fn next_tick(&self, last: Instant) -> Duration {
+        let mut locked = self.locked.lock();
+        let regular = last + TICK;
+        locked.tick_at = locked.brain.due().map_or(regular, |it| it.min(regular));
+        locked.tick_at.max(last + TICK_PAUSE).since(self.now())
+    }
+
+    /// Wakes the ticking task if the brain wants a tick sooner, and the cluster's task if there is something to send.
+    /// Called after every event.
+    fn announce(&self, locked: &mut Locked) {
+        if !locked.outbox_announced
+            && locked.brain.has_outbox()
+            && let Some(outbox) = &self.notify.outbox
+        {
+            locked.outbox_announced = true;
+            outbox.notify_one();
+        }
+        if let Some(due) = locked.brain.due().filter(|&it| it < locked.tick_at) {
+            locked.tick_at = due;
+            self.tick_early.notify_one();
+        }
+    }
+
+    /// Applies the brain's effects. Returns the decision about `own`, if there is one.
+    fn apply(&self, mut guard: MutexGuard<'_, Locked>, own: Option<RequestId>) -> Decision {
+        let locked = &mut *guard;
+        let effects = std::mem::take(&mut locked.effects);
+        let (mut decision, mut decided_others) = (Decision::Nothing, Vec::new());
+        for effect in &effects {
+            let (request, decided) = match *effect {
+                Effect::Place(placement) => (placement.request, Ok(placement)),
+                Effect::Refuse { request, refusal } => (request, Err(refusal)),
+                Effect::Wait { request } if own == Some(request) => {
+                    decision = Decision::Wait(locked.waiters.wait(request));
+                    continue;
+                }
+                Effect::Recall { request, .. } => {
+                    locked.waiters.recall(request);
+                    continue;
+                }
+                _ => continue,
+            };
+            if own == Some(request) {
+                locked.waiters.forget(request);
+                decision = decided.into();
+            } else {
+                // The waiter is missing if its client has disconnected; that event is on its way to the brain.
+                decided_others.extend(locked.waiters.take(request).map(|sender| (sender, decided)));
+            }
+        }
+        // The attempt failed while the request was recalled. The brain has it in the queue already and decides nothing.
+        if let (Decision::Nothing, Some(waiter)) =
+            (&decision, own.and_then(|it| locked.waiters.take_recalled(it)))
+        {
+            decision = Decision::Wait(waiter);
+        }
+        self.recalls.store(locked.waiters.recalls(), Ordering::Release);
+        self.announce(locked);
+        drop(guard);
+        for (sender, decided) in decided_others {
+            let _ = sender.send(decided);
+        }
+        effects.into_iter().for_each(|it| self.apply_to_worker(it));
+        decision
+    }
+
+    /// Effects on workers and their links.
+    fn apply_to_worker(&self, effect: Effect) {
+        match effect {
+            Effect::Changed(change) => self.worker_changed(change),
+            Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
+            Effect::Recall { worker, .. } => {
+                self.notify.recalls.inc();
+                if let Some(link) = self.link(worker) {
+                    link.recall();
+                }
+            }
+            // `join` and `leave` make and remove the link; the roster starts the task that watches the worker.
+            Effect::Watch { .. } | Effect::Forget { .. } => {}
+            // The waiters have been notified.
+            Effect::Place(_) | Effect::Wait { .. } | Effect::Refuse { .. } => {}
+        }
+    }
+
+    fn worker_changed(&self, change: HealthChange) {
+        let Some(link) = self.link(change.worker) else { return };
+        let (worker, from, to) = (&link.url, change.from.name(), change.to.name());
+        if change.to.is_out() {
+            link.take_out();
+        }
+        match change.to {
+            HealthState::Ejected { .. } | HealthState::Suspect { .. } => {
+                let reason = link.last_failure();
+                warn!(%worker, from, to, "worker unhealthy: {reason}");
+            }
+            _ => info!(%worker, from, to, "worker healthy"),
+        }
+    }
+}
+
+/// The request that an event asks for a decision about.
+fn asks(event: &Event<'_>) -> Option<RequestId> {
+    match event {
+        Event::Arrived(arrival) => Some(arrival.request),
+        Event::Failed { request, .. } => Some(*request),
+        _ => None,
+    }
+}

@@ -1,0 +1,40 @@
+//! How a request ended: one word for metrics, traces, logs and the admin API.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    /// The worker's response was complete; or the router answered from what it knows.
+    Answered,
+    /// The worker responded with an error status of this class, which the client got.
+    Declined(&'static str),
+    /// The router refused the request, with this code.
+    Refused(&'static str),
+    /// The client disconnected first.
+    Gone,
+    /// The worker failed in the middle of its response.
+    Broke,
+    /// The worker fell silent in the middle of its response.
+    Stalled,
+    /// The response took longer than `timeouts.total`.
+    Overdue,
+}
+
+impl Outcome {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Declined(_) => "declined",
+            Outcome::Refused(_) => "refused",
+            Outcome::Gone => "gone",
+            Outcome::Broke => "broke",
+            Outcome::Stalled => "stalled",
+            Outcome::Overdue => "overdue",
+        }
+    }
+
+    pub(crate) const fn code(self) -> &'static str {
+        match self {
+            Outcome::Refused(code) | Outcome::Declined(code) => code,
+            _ => "",
+        }
+    }
+}

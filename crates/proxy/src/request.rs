@@ -1,0 +1,23 @@
+//! The life of a request, one stage a file, each stage a type of its own:
+//!
+//! 1. `serve` tells the whole story on one screen.
+//! 2. `admit` checks the key and the path: `Admitted`.
+//! 3. `arrive` reads the body, and parses it: `Arrived`.
+//! 4. `place` tokenizes the prompt and asks the brain for a worker: `Placed`. `priority` says how urgent the request is.
+//! 5. `forward` sends it to the worker, and to another one if that fails before the first byte: `StartedResponse`.
+//! 6. `response` streams the worker's bytes to the client: `ResponseBody`.
+//!
+//! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
+
+mod admit;
+pub(crate) mod arrive;
+mod forward;
+mod guard;
+pub(crate) mod models;
+mod place;
+mod priority;
+mod response;
+mod serve;
+
+pub(crate) use guard::RequestGuard;
+pub(crate) use serve::serve;

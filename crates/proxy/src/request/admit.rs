@@ -1,0 +1,133 @@
+//! The first stage: whose request it is, and what it asks for. No byte of the body has been read.
+
+use bytes::Bytes;
+use http::{Method, Request};
+use maitre_dialect::route::Route;
+
+use super::guard::RequestGuard;
+use super::models;
+use crate::headers;
+use crate::keys::Caller;
+use crate::refuse::{Refused, echo};
+use crate::settings::Settings;
+
+pub(super) enum Admission {
+    /// The list of models, as this caller may see it.
+    Models(Bytes),
+    Forward(Admitted),
+}
+
+/// A request that may go to a worker.
+pub(super) struct Admitted {
+    pub(super) caller: Caller,
+    /// None: a path outside the API that the operator forwards.
+    pub(super) route: Option<Route>,
+    /// The client asks for the whole decision in a response header, and may.
+    pub(super) explain: bool,
+}
+
+/// Refuses a request without a valid key, or for a path that is not served.
+pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Result<Admission, Refused> {
+    let caller = guard.settings.keys.caller(request.headers());
+    // The refusal has the shape of the API that the client meant to use.
+    let caller = caller.inspect_err(|_| guard.routed(Route::of(request.uri().path())))?;
+    guard.begin_trace(request);
+    let route = match target(&guard.settings, &caller, request.method(), request.uri().path())? {
+        Target::Models => {
+            return Ok(Admission::Models(models::list(&guard.lane.state.brain, &caller)));
+        }
+        Target::Route(route) => Some(route),
+        Target::Forwarded => None,
+    };
+    guard.routed(route);
+    let explain = headers::asks_to_explain(request.headers_mut()) && caller.is_trusted();
+    Ok(Admission::Forward(Admitted { caller, route, explain }))
+}
+
+/// What a request asks for, by its method and path.
+enum Target {
+    Models,
+    Route(Route),
+    /// A path outside the API that the operator forwards.
+    Forwarded,
+}
+
+fn target(settings: &Settings, caller: &Caller, method: &Method, path: &str) -> Result<Target, Refused> {
+    let wrong = |allowed| Refused::WrongMethod { method: echo(method.as_str()), path: echo(path), allowed };
+    match (Route::of(path), path) {
+        (Some(route), _) if method == Method::POST => Ok(Target::Route(route)),
+        (Some(_), _) => Err(wrong("POST")),
+        (None, "/v1/models") if method == Method::GET => Ok(Target::Models),
+        (None, "/v1/models") => Err(wrong("GET")),
+        // The model in such a request is not checked, so a caller that may not use every model may not send one.
+        (None, _) if is_forwarded(&settings.pass, path) && !caller.is_limited() => Ok(Target::Forwarded),
+        (None, _) => Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) }),
+    }
+}
+
+fn is_forwarded(allowed: &[String], path: &str) -> bool {
+    allowed.iter().any(|it| match it.strip_suffix('*') {
+        Some(prefix) => path.starts_with(prefix) && is_plain(path),
+        None => it == path,
+    })
+}
+
+/// Whether every server reads the path alike: it has no `..`, no empty parts and no encoded separators. Servers differ in
+/// how they resolve those, so a path that begins as allowed could otherwise lead elsewhere.
+fn is_plain(path: &str) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let odd = |it: &str| matches!(it, "" | "." | "..");
+    // Encoded dots, slashes and controls, and an encoded percent sign, which could encode any of these once more.
+    let hides = |code: &str| {
+        let byte = code.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        byte.is_none_or(|it| matches!(it, b'.' | b'/' | b'\\' | b'%' | b';' | 0x7f) || it < b' ')
+    };
+    !path.contains(['\\', ';']) && !path.split('/').skip(1).any(odd) && !path.split('%').skip(1).any(hides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_forwards_no_path_that_could_lead_elsewhere() {
+        let allowed = ["/exact".to_owned(), "/sim/*".to_owned()];
+        for path in
+            ["/exact", "/sim/", "/sim/a", "/sim/a/b/", "/sim/a.b", "/sim/...", "/sim/a%20b", "/sim/caf%c3%a9"]
+        {
+            assert!(is_forwarded(&allowed, path), "{path}");
+        }
+        for path in [
+            "/exact/",
+            "/Exact",
+            "/sim",
+            "/other",
+            "*",
+            "",
+            "/sim/../metrics",
+            "/sim/a/..",
+            "/sim/./a",
+            "/sim/.",
+            "/sim/%2e%2e/metrics",
+            "/sim/%2E./metrics",
+            "/sim/a%2fb",
+            "/sim/..%2Fmetrics",
+            "/sim//a",
+            "/sim//",
+            "//sim/a",
+            "/sim/a\\b",
+            "/sim/%5c..",
+            "/sim/%252e%252e/",
+            "/sim/a%00",
+            "/sim/a%",
+            "/sim/a%2",
+            "/sim/a%zz",
+            "/sim/a%é",
+            "/sim/..;/metrics",
+            "/sim/%3b",
+            "/sim/%0d%0a",
+        ] {
+            assert!(!is_forwarded(&allowed, path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The second stage: the whole request is in memory, and its body can be parsed.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use maitre_base::{Instant, RequestId, hash};
+use maitre_dialect::openai::{self, BadRequest};
+use maitre_dialect::route::Route;
+use maitre_dispatch::{Arrival, Form};
+use maitre_fleet::estimate::{Decodes, Size};
+use tokio::time::timeout;
+
+use super::admit::Admitted;
+use super::guard::RequestGuard;
+use super::priority::{self, Priority, Rules};
+use crate::body_memory::{BodyMemory, BodyReservation};
+use crate::headers;
+use crate::keys::Caller;
+use crate::refuse::{Refused, echo};
+use crate::settings::{Session, Settings};
+use crate::tokenize::TokenizedPrompt;
+use crate::traces::Context;
+
+/// A request, complete in memory.
+pub(crate) struct Arrived {
+    admitted: Admitted,
+    pub(super) at: Instant,
+    pub(super) method: Method,
+    pub(super) target: PathAndQuery,
+    /// As the worker gets them.
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    /// If the request is traced, the trace that its workers join.
+    pub(super) trace: Option<Context>,
+    _memory: BodyReservation,
+}
+
+/// The body, parsed as far as routing needs it.
+pub(crate) struct ParsedBody<'a> {
+    /// With the salt of its tenant, where tenants' caches are kept apart.
+    pub(crate) request: openai::Request<'a>,
+    /// The same salt, for the worker.
+    pub(super) salt: Option<String>,
+}
+
+/// How many classes precede a request's, and how many there are: what an engine's own priority is computed from.
+#[derive(Clone, Copy)]
+pub(crate) struct Urgency {
+    pub(super) place: usize,
+    pub(super) classes: usize,
+}
+
+impl Arrived {
+    /// Reads the body, up to the limits.
+    pub(super) async fn read(
+        guard: &mut RequestGuard,
+        admitted: Admitted,
+        request: Request<Incoming>,
+    ) -> Result<Arrived, Refused> {
+        let (mut parts, body) = request.into_parts();
+        if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
+            && encoding != "identity"
+        {
+            return Err(Refused::EncodedBody(echo(&String::from_utf8_lossy(encoding.as_bytes()))));
+        }
+        let limit = guard.settings.timeouts.client_body;
+        let body = timeout(limit, collect(&guard.lane.state.bodies, guard.settings.limits.body_bytes, body));
+        let (body, memory) = body.await.map_err(|_| Refused::BodyTooSlow(limit))??;
+        headers::toward_worker(&mut parts.headers);
+        replace_keys(&guard.settings, &admitted.caller, &mut parts.headers);
+        let target = parts.uri.into_parts().path_and_query;
+        Ok(Arrived {
+            admitted,
+            at: guard.arrived,
+            method: parts.method,
+            target: target.unwrap_or_else(|| PathAndQuery::from_static("/")),
+            headers: parts.headers,
+            body,
+            trace: guard.received(),
+            _memory: memory,
+        })
+    }
+
+    /// A request that no client sent, to explain what the router would do with it.
+    pub(crate) fn hypothetical(
+        bodies: &Arc<BodyMemory>,
+        at: Instant,
+        route: Route,
+        body: Bytes,
+    ) -> Result<Arrived, Refused> {
+        let memory = bodies.reserve(body.len()).ok_or(Refused::TooBusy)?;
+        Ok(Arrived {
+            admitted: Admitted { caller: Caller::Anyone, route: Some(route), explain: true },
+            at,
+            method: Method::POST,
+            target: PathAndQuery::from_static("/"),
+            headers: HeaderMap::new(),
+            body,
+            trace: None,
+            _memory: memory,
+        })
+    }
+
+    /// None: a path outside the API that the operator forwards.
+    pub(crate) fn route(&self) -> Option<Route> {
+        self.admitted.route
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.admitted.caller
+    }
+
+    /// Parses the body. None if the path is not one of the API's.
+    pub(crate) fn parse(&self, settings: &Settings) -> Result<Option<ParsedBody<'_>>, Refused> {
+        let Some(route) = self.route() else { return Ok(None) };
+        let mut request = openai::parse(route, &self.body).map_err(Refused::BadRequest)?;
+        if needs_model(route) && request.model.is_none() {
+            return Err(Refused::BadRequest(BadRequest::Missing { field: "model" }));
+        }
+        let salt = settings.salt.as_ref().map(|salter| {
+            let tenant = priority::tenant_name(self.rules(settings), &self.headers, Some(&request));
+            salter.salt(tenant.unwrap_or_default(), request.cache_salt.as_deref())
+        });
+        if let Some(salt) = &salt {
+            request.cache_salt = Some(Cow::Owned(salt.clone()));
+        }
+        Ok(Some(ParsedBody { request, salt }))
+    }
+
+    /// The request as the brain sees it, and its urgency if engines should know it.
+    pub(crate) fn arrival<'a>(
+        &self,
+        settings: &Settings,
+        request: RequestId,
+        parsed: Option<(&'a openai::Request<'_>, &'a TokenizedPrompt)>,
+    ) -> Result<(Arrival<'a>, Option<Urgency>), Refused> {
+        let rules = self.rules(settings);
+        let priority = priority::priority(rules, self.at, &self.headers, parsed.map(|(request, _)| request))?;
+        // A priority that the caller may not choose must not reach an engine unchanged.
+        let claims = || parsed.is_some_and(|(request, _)| request.priority.is_some());
+        let rewrites = settings.door.forward_priority || !self.caller().is_trusted() && claims();
+        let (place, classes) = (priority.class.index(), rules.queue.classes.len());
+        let urgency = rewrites.then_some(Urgency { place, classes });
+        let Some((parsed, tokenized)) = parsed else {
+            return Ok((unparsed(request, self.body.len(), priority), urgency));
+        };
+        let needs = settings.brain.needs();
+        let session = needs.session || settings.record.file.is_some();
+        let decodes = match self.route().is_some_and(Route::decodes) {
+            true => Decodes::Yes,
+            false => Decodes::No,
+        };
+        let arrival = Arrival {
+            request,
+            model: parsed.model.as_deref(),
+            size: tokenized.size,
+            answer_max: parsed.max_tokens,
+            decodes,
+            form: if parsed.stream { Form::Stream } else { Form::Whole },
+            session: session.then(|| self.session(&settings.session, parsed)).flatten(),
+            head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
+            class: priority.class,
+            tenant: priority.tenant,
+            deadline: priority.deadline,
+            prompt: tokenized.prompt.as_ref(),
+        };
+        Ok((arrival, urgency))
+    }
+
+    fn rules<'a>(&'a self, settings: &'a Settings) -> Rules<'a> {
+        Rules { door: &settings.door, queue: &settings.brain.queue, caller: self.caller() }
+    }
+
+    fn session(&self, session: &Session, parsed: &openai::Request<'_>) -> Option<u64> {
+        let header = self.headers.get(&session.header).map(HeaderValue::as_bytes);
+        let cookie = || headers::cookie(&self.headers, &session.cookie).map(str::as_bytes);
+        let body = || parsed.session.as_deref().or(parsed.user.as_deref()).map(str::as_bytes);
+        let key = header.or_else(cookie).or_else(body)?;
+        Some(hash::bytes(0, key))
+    }
+}
+
+/// Removes headers that are not for the worker. Where the router checks keys, the client's key is replaced by the one
+/// for workers; elsewhere a key is between client and worker.
+fn replace_keys(settings: &Settings, caller: &Caller, headers: &mut HeaderMap) {
+    if !caller.is_trusted() {
+        headers::strip_steering(headers);
+    }
+    if caller.key().is_some() {
+        headers::strip_keys(headers);
+        if let Some(key) = &settings.worker_key {
+            headers.insert(AUTHORIZATION, key.header().clone());
+        }
+    }
+}
+
+/// The APIs that require a model; with the others the fleet may choose one.
+fn needs_model(route: Route) -> bool {
+    use Route::{Chat, Completions, Embeddings, Messages, Responses};
+    matches!(route, Chat | Completions | Responses | Messages | Embeddings)
+}
+
+/// A request whose body was not parsed.
+fn unparsed<'a>(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'a> {
+    let size = Size::Bytes(bytes as u64);
+    Arrival {
+        request,
+        model: None,
+        size,
+        answer_max: None,
+        decodes: Decodes::No,
+        form: Form::Whole,
+        session: None,
+        head: None,
+        class: priority.class,
+        tenant: priority.tenant,
+        deadline: priority.deadline,
+        prompt: None,
+    }
+}
+
+fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
+    let mut hasher = hash::Hasher::new(0);
+    let mut any = false;
+    // Prompts of different models, adapters and salts share no cache.
+    for root in [&parsed.model, &parsed.lora, &parsed.cache_salt] {
+        hasher.write(root.as_deref().unwrap_or("").as_bytes());
+        hasher.write(&[0xFF]);
+    }
+    parsed.prompt.head(limit, |bytes| {
+        any |= !bytes.is_empty();
+        hasher.write(bytes);
+    });
+    any.then(|| hasher.finish())
+}
+
+/// The body in one piece, and the memory reserved for it.
+async fn collect(
+    bodies: &Arc<BodyMemory>,
+    limit: usize,
+    mut body: Incoming,
+) -> Result<(Bytes, BodyReservation), Refused> {
+    let too_large = Refused::BodyTooLarge { limit };
+    let hint = body.size_hint();
+    if hint.lower() > limit as u64 {
+        return Err(too_large);
+    }
+    // A body without a length is counted as it grows.
+    let mut memory = bodies.reserve(hint.lower() as usize).ok_or(Refused::TooBusy)?;
+    // Most bodies arrive in one frame, and stay in the buffer that hyper read them into.
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Refused::BodyBroken)?.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(too_large);
+        }
+        if !memory.grow(first.len() + rest.len() + data.len()) {
+            return Err(Refused::TooBusy);
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(hint.exact().map_or(0, |it| it as usize).max(first.len() + data.len()));
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&data);
+    }
+    Ok((if rest.is_empty() { first } else { rest.freeze() }, memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_with_different_salts_have_different_heads() {
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+        let head = |salt: &'static str| {
+            let mut parsed = openai::parse(Route::Chat, body).unwrap();
+            parsed.cache_salt = Some(Cow::Borrowed(salt));
+            head(&parsed, 1_024).unwrap()
+        };
+        assert_eq!(head("a"), head("a"));
+        assert_ne!(head("a"), head("b"));
+    }
+}

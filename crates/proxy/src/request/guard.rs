@@ -1,0 +1,425 @@
+//! Accompanies a request from its arrival to its last byte, and does the accounting when it ends.
+//!
+//! A drop guard: however the request ends (answered, refused, broken off, its client gone), dropping the guard reports
+//! it to the brain, the metrics, the record, the trace and the log, once. Nothing else does.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderValue};
+use http::{Request, StatusCode};
+use maitre_base::{ClassId, Instant, RequestId};
+use maitre_dialect::route::Route;
+use maitre_dialect::usage::Usage;
+use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
+use maitre_fleet::estimate::Counted;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::brain::{Decided, Decision, Waiter};
+use crate::client::Busy;
+use crate::headers;
+use crate::lane::Lane;
+use crate::link::Link;
+use crate::outcome::Outcome;
+use crate::recent::EndedRequest;
+use crate::record::{RecordEnding, RecordEntry};
+use crate::refuse;
+use crate::settings::Settings;
+use crate::traces::{Context, Sampling, Trace, TraceEnding};
+
+pub(crate) struct RequestGuard {
+    pub(super) lane: Arc<Lane>,
+    /// As they were when the request arrived: a reload does not affect it.
+    pub(super) settings: Arc<Settings>,
+    pub(super) number: RequestId,
+    pub(super) id: HeaderValue,
+    pub(super) arrived: Instant,
+    /// None for paths outside the API, and until the path is known to be one of the API's.
+    route: Option<Route>,
+    /// None if the request is not traced.
+    trace: Option<Box<Trace>>,
+    /// None until the brain knows of the request.
+    scheduled: Option<Scheduled>,
+    response: ResponseSoFar,
+    /// Keeps the watchdog from closing the connection as idle.
+    _busy: Busy,
+}
+
+/// A request that the brain knows of.
+struct Scheduled {
+    class: ClassId,
+    /// For the record, if there is one.
+    entry: Option<Box<RecordEntry>>,
+    /// The brain has not refused it, so it must learn of its end.
+    is_open: bool,
+    /// Since when it is in the queue; None if it is not.
+    queued_since: Option<Instant>,
+    /// Time in the queue, in all.
+    waited: Duration,
+    /// The last placement. The link is kept, because after the end of the request the worker's number may be reused.
+    placed: Option<(Placement, Option<Arc<Link>>)>,
+}
+
+impl Scheduled {
+    fn leave_queue(&mut self, now: Instant) {
+        self.waited += self.queued_since.take().map_or(Duration::ZERO, |since| now.since(since));
+    }
+
+    fn placement(&self) -> Option<&Placement> {
+        self.placed.as_ref().map(|it| &it.0)
+    }
+
+    fn link(&self) -> Option<&Arc<Link>> {
+        self.placed.as_ref()?.1.as_ref()
+    }
+}
+
+/// The response up to now, and how the request counts if it ends here.
+struct ResponseSoFar {
+    outcome: Outcome,
+    usage: Option<Usage>,
+    first_chunk: Option<Instant>,
+    last_chunk: Instant,
+    chunks: u32,
+}
+
+impl RequestGuard {
+    /// Takes the request's id from its headers, or makes one and adds it to them.
+    pub(crate) fn open<B>(lane: Arc<Lane>, busy: Busy, request: &mut Request<B>) -> RequestGuard {
+        let ids = &lane.state.request_ids;
+        let (number, arrived) = (ids.next(), lane.state.clock.now());
+        let id = headers::keep_or_make_id(request.headers_mut(), number, ids.instance_nonce);
+        lane.state.metrics.in_flight.inc();
+        RequestGuard {
+            settings: lane.state.settings.snapshot(),
+            lane,
+            number,
+            id,
+            arrived,
+            route: None,
+            trace: None,
+            scheduled: None,
+            response: ResponseSoFar {
+                // Dropped before anything else happens, the client has disconnected.
+                outcome: Outcome::Gone,
+                usage: None,
+                first_chunk: None,
+                last_chunk: Instant::ZERO,
+                chunks: 0,
+            },
+            _busy: busy,
+        }
+    }
+
+    pub(super) fn route(&self) -> Option<Route> {
+        self.route
+    }
+
+    pub(super) fn routed(&mut self, route: Option<Route>) {
+        self.route = route;
+    }
+
+    /// Begins the trace, if the request is sampled.
+    pub(super) fn begin_trace<B>(&mut self, request: &mut Request<B>) {
+        let state = &self.lane.state;
+        let Some(traces) = &state.traces else { return };
+        let instance_nonce = state.request_ids.instance_nonce;
+        let sampling = Sampling { instance_nonce, request: self.number, ratio: self.settings.traces.sample };
+        self.trace = traces.begin(sampling, request);
+    }
+
+    /// The body is complete. Returns the trace that the workers join.
+    pub(super) fn received(&mut self) -> Option<Context> {
+        let trace = self.trace.as_mut()?;
+        trace.received(self.lane.state.clock.now());
+        Some(trace.context())
+    }
+
+    /// Asks the brain for a placement.
+    pub(super) fn schedule(&mut self, arrival: Arrival<'_>, entry: Option<Box<RecordEntry>>) -> Decision {
+        self.scheduled = Some(Scheduled {
+            class: arrival.class,
+            entry,
+            is_open: true,
+            queued_since: None,
+            waited: Duration::ZERO,
+            placed: None,
+        });
+        let state = &self.lane.state;
+        state.request_ids.keep(self.number, &self.id);
+        let decision = state.brain.on(Event::Arrived(arrival));
+        if let Some(trace) = &mut self.trace {
+            trace.decided(state.clock.now(), arrival.model);
+        }
+        decision
+    }
+
+    /// Reports a failed attempt to the brain, and asks for another placement.
+    pub(super) fn attempt_failed(&mut self, failure: Failure) -> Decision {
+        let state = &self.lane.state;
+        state.metrics.failed(failure);
+        if let Some(trace) = &mut self.trace {
+            trace.failed(state.clock.now(), failure);
+        }
+        let Some((placement, link)) = self.scheduled.as_ref().and_then(|it| it.placed.as_ref()) else {
+            return Decision::Nothing;
+        };
+        if let Some(link) = link {
+            link.tally.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        state.brain.on(Event::Failed { request: self.number, worker: placement.worker, failure })
+    }
+
+    /// The placement, or the refusal; waits while the request is queued. Dropped meanwhile, the client has disconnected.
+    pub(super) async fn decided(&mut self, decision: Decision) -> Decided {
+        let decided = match decision {
+            Decision::Placed(placement) => Ok(placement),
+            Decision::Refuse(refusal) => Err(refusal),
+            Decision::Nothing => Err(self.give_up(Refusal::NoWorker)),
+            Decision::Wait(waiter) => self.wait_in_queue(waiter).await,
+        };
+        let state = &self.lane.state;
+        let Some(scheduled) = &mut self.scheduled else { return decided };
+        match decided {
+            Ok(placement) => {
+                state.metrics.picked(placement.why);
+                let link = state.brain.link(placement.worker);
+                if let Some(link) = &link {
+                    link.tally.placed.fetch_add(1, Ordering::Relaxed);
+                }
+                if let (Some(trace), Some(link)) = (&mut self.trace, &link) {
+                    trace.placed(state.clock.now(), placement, link.clone());
+                }
+                scheduled.waited = placement.waited;
+                scheduled.placed = Some((placement, link));
+            }
+            Err(refusal) => {
+                scheduled.is_open = false;
+                state.metrics.queue.refused(Some(scheduled.class), refusal);
+            }
+        }
+        decided
+    }
+
+    async fn wait_in_queue(&mut self, waiter: Waiter) -> Decided {
+        let clock = self.lane.state.clock;
+        let queued = clock.now();
+        if let Some(scheduled) = &mut self.scheduled {
+            scheduled.queued_since = Some(queued);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.queued(queued);
+        }
+        let left = self.settings.timeouts.total.saturating_sub(queued.since(self.arrived));
+        let decided = timeout(left, waiter).await;
+        let now = clock.now();
+        if let Some(scheduled) = &mut self.scheduled {
+            scheduled.leave_queue(now);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.left_queue(now);
+        }
+        match decided {
+            Ok(Ok(decided)) => decided,
+            // The brain forgot the request, which should never happen.
+            Ok(Err(_)) => Err(self.give_up(Refusal::NoWorker)),
+            Err(_) => Err(self.give_up(Refusal::Failed { last: Failure::TimedOut })),
+        }
+    }
+
+    /// The request ends here, although the brain did not decide so.
+    fn give_up(&self, refusal: Refusal) -> Refusal {
+        self.lane.state.brain.on(Event::Left { request: self.number });
+        refusal
+    }
+
+    /// Adds the time in the queue to a response's headers; a time of zero only where response headers explain.
+    pub(super) fn add_queue_time(&self, headers: &mut HeaderMap) {
+        let Some(scheduled) = &self.scheduled else { return };
+        if !scheduled.waited.is_zero() {
+            // Rounded up: zero means that the request was not queued at all.
+            let millis = u64::try_from(scheduled.waited.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+            headers.insert(headers::QUEUED, HeaderValue::from(millis));
+        } else if self.settings.explain && self.settings.brain.queue.enabled {
+            headers.insert(headers::QUEUED, HeaderValue::from_static("0"));
+        }
+    }
+
+    /// A response begins, a worker's or ours. What the client got wrong is no load, and is not recorded.
+    pub(super) fn responded(&mut self, status: StatusCode) {
+        if let Some(trace) = &mut self.trace {
+            trace.responded(status);
+        }
+        if refuse::is_clients_fault(status)
+            && let Some(scheduled) = &mut self.scheduled
+        {
+            scheduled.entry = None;
+        }
+    }
+
+    /// A chunk of the response arrived. The first one means that the prefill is done, unless it is an error.
+    pub(super) fn chunk(&mut self, now: Instant, outcome: Outcome) {
+        let (request, response) = (self.number, &mut self.response);
+        response.last_chunk = now;
+        response.chunks += 1;
+        if response.first_chunk.is_none() {
+            response.first_chunk = Some(now);
+            if matches!(outcome, Outcome::Declined(_)) {
+                return;
+            }
+            if let Some(placement) = self.scheduled.as_ref().and_then(Scheduled::placement) {
+                self.lane.state.brain.on(Event::FirstToken { request, worker: placement.worker });
+            }
+        } else if reports_progress(response.chunks) {
+            self.lane.state.brain.on(Event::Streamed { request, pieces: response.chunks });
+        }
+    }
+
+    pub(super) fn has_chunks(&self) -> bool {
+        self.response.first_chunk.is_some()
+    }
+
+    /// When a chunk last arrived; before the first one, when the request did.
+    pub(super) fn last_activity(&self) -> Instant {
+        self.response.last_chunk.max(self.arrived)
+    }
+
+    /// How the request counts if it ends now.
+    pub(super) fn ends_as(&mut self, outcome: Outcome) {
+        self.response.outcome = outcome;
+    }
+
+    /// The token counts that the response reports.
+    pub(super) fn used(&mut self, usage: Option<Usage>) {
+        self.response.usage = usage;
+    }
+
+    fn class_name(&self) -> Option<&str> {
+        let classes = &self.settings.brain.queue.classes;
+        classes.get(self.scheduled.as_ref()?.class.index()).map(|it| it.name.as_str())
+    }
+}
+
+/// The accounting.
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.report_to_brain();
+        self.count_tokens();
+        let now = self.lane.state.clock.now();
+        if let Some(scheduled) = &mut self.scheduled {
+            scheduled.leave_queue(now);
+        }
+        self.count(now);
+        self.record();
+        self.finish_trace(now);
+        self.log(now);
+    }
+}
+
+impl RequestGuard {
+    fn report_to_brain(&self) {
+        let (request, response) = (self.number, &self.response);
+        if !self.scheduled.as_ref().is_some_and(|it| it.is_open) {
+            return;
+        }
+        let counted = response.usage.map(|it| Counted {
+            prompt: it.prompt_tokens,
+            cached: it.cached_tokens,
+            answer: it.completion_tokens,
+        });
+        self.lane.state.brain.on(match response.outcome {
+            Outcome::Answered => Event::Finished { request, counted, pieces: response.chunks },
+            Outcome::Declined(_) => Event::Declined { request },
+            Outcome::Broke | Outcome::Stalled => Event::BrokeOff { request },
+            _ => Event::Left { request },
+        });
+    }
+
+    /// The prompt tokens that the engine found in its cache, against those that we expected.
+    fn count_tokens(&self) {
+        let Some(usage) = self.response.usage else { return };
+        let (Some(prompt), Some(cached)) = (usage.prompt_tokens, usage.cached_tokens) else { return };
+        let scheduled = self.scheduled.as_ref();
+        let expected = scheduled.and_then(Scheduled::placement).and_then(|it| it.held);
+        self.lane.state.metrics.caches.counted(prompt, cached, expected);
+        if let Some(link) = scheduled.and_then(Scheduled::link) {
+            link.tally.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+            link.tally.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, now: Instant) {
+        let (state, response) = (&self.lane.state, &self.response);
+        let &ResponseSoFar { outcome, usage, chunks, .. } = response;
+        if let Some(scheduled) = &self.scheduled {
+            state.metrics.queue.waited(Some(scheduled.class), scheduled.waited);
+        }
+        let ttft = self.ttft();
+        state.metrics.in_flight.dec();
+        state.recent.ended(now, &EndedRequest { outcome, usage, chunks, ttft });
+        state.metrics.ended(self.route, outcome);
+        state.metrics.total.observe(now.since(self.arrived).as_secs_f64());
+        if let (Some(first), Some(ttft), Outcome::Answered) = (response.first_chunk, ttft, outcome) {
+            state.metrics.ttft.observe(ttft.as_secs_f64());
+            if chunks > 1 {
+                let gaps = response.last_chunk.since(first).as_secs_f64();
+                state.metrics.inter_token.observe(gaps / f64::from(chunks - 1));
+            }
+        }
+    }
+
+    fn ttft(&self) -> Option<Duration> {
+        self.response.first_chunk.map(|first| first.since(self.arrived))
+    }
+
+    fn record(&mut self) {
+        let entry = self.scheduled.as_mut().and_then(|it| it.entry.take());
+        if let (Some(entry), Some(recorder)) = (entry, &self.lane.state.recorder) {
+            let ResponseSoFar { usage, chunks, .. } = self.response;
+            recorder.take(entry, RecordEnding { arrived: self.arrived, usage, chunks });
+        }
+    }
+
+    fn finish_trace(&mut self, now: Instant) {
+        let Some(trace) = self.trace.take() else { return };
+        let Some(traces) = &self.lane.state.traces else { return };
+        let response = &self.response;
+        traces.take(trace.finish(TraceEnding {
+            id: self.id.clone(),
+            route: self.route,
+            outcome: response.outcome,
+            usage: response.usage,
+            class: self.class_name().map(str::to_owned),
+            waited: self.scheduled.as_ref().map_or(Duration::ZERO, |it| it.waited),
+            arrived: self.arrived,
+            ended: now,
+            chunks: response.first_chunk.map(|first| (first, response.last_chunk)),
+        }));
+    }
+
+    fn log(&self, now: Instant) {
+        let &ResponseSoFar { outcome, usage, .. } = &self.response;
+        let scheduled = self.scheduled.as_ref();
+        let placement = scheduled.and_then(Scheduled::placement);
+        debug!(
+            id = self.id.to_str().unwrap_or("-"),
+            route = self.route.map_or("other", Route::name),
+            outcome = outcome.name(),
+            code = outcome.code(),
+            worker = scheduled.and_then(Scheduled::link).map(|it| it.url.as_str()),
+            why = placement.map(|it| it.why.name()),
+            expected_cached_tokens = placement.and_then(|it| it.held).map(|it| it.0),
+            class = self.class_name(),
+            waited_ms = scheduled.map_or(0, |it| it.waited.as_millis() as u64),
+            attempt = placement.map(|it| it.attempt),
+            ttft_ms = self.ttft().map(|it| it.as_millis() as u64),
+            total_ms = now.since(self.arrived).as_millis() as u64,
+            prompt_tokens = usage.and_then(|it| it.prompt_tokens),
+            cached_tokens = usage.and_then(|it| it.cached_tokens),
+            output_tokens = usage.and_then(|it| it.completion_tokens),
+            "request"
+        );
+    }
+}

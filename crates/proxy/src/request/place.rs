@@ -1,0 +1,103 @@
+//! The third stage: the brain has chosen a worker.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::HeaderValue;
+use maitre_dialect::{engine, openai};
+use maitre_dispatch::Placement;
+use maitre_net::upstream::UpstreamRequest;
+
+use super::arrive::{Arrived, Urgency};
+use super::guard::RequestGuard;
+use super::models;
+use crate::headers;
+use crate::link::Link;
+use crate::record::RecordEntry;
+use crate::refuse::Refused;
+use crate::traces::TRACEPARENT;
+
+/// A request with a worker.
+pub(super) struct Placed {
+    pub(super) placement: Placement,
+    pub(super) rewrite: BodyRewrite,
+}
+
+/// The fields of the body that the worker gets from the router: its engine's priority and the tenant's salt, where the
+/// operator wants them.
+pub(super) struct BodyRewrite {
+    urgency: Option<Urgency>,
+    salt: Option<String>,
+}
+
+/// Parses the body, tokenizes its prompt, and asks the brain for a worker; waits in the queue if it must.
+pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result<Placed, Refused> {
+    let parsed = arrived.parse(&guard.settings)?;
+    let tokenized = match &parsed {
+        Some(parsed) => {
+            let (state, upstreams) = (&guard.lane.state, &guard.lane.upstreams);
+            models::check(&state.brain, arrived.caller(), &parsed.request)?;
+            Some(state.tokenizer.tokenize(upstreams, arrived.route(), &parsed.request).await)
+        }
+        None => None,
+    };
+    let request = parsed.as_ref().map(|it| &it.request);
+    let (arrival, urgency) =
+        arrived.arrival(&guard.settings, guard.number, request.zip(tokenized.as_ref()))?;
+    let recorded = tokenized.as_ref().and_then(|it| it.recorded.clone());
+    let entry = recorded.map(|it| Box::new(RecordEntry::new(it, &arrival)));
+    let decision = guard.schedule(arrival, entry);
+    let placement = guard.decided(decision).await.map_err(|refusal| {
+        let known = || models::names(&guard.lane.state.brain, arrived.caller());
+        Refused::by_brain(refusal, arrival.model, known)
+    })?;
+    Ok(Placed { placement, rewrite: BodyRewrite { urgency, salt: parsed.and_then(|it| it.salt) } })
+}
+
+impl BodyRewrite {
+    /// The request as this worker gets it: the client's own bytes, except for what is rewritten.
+    pub(super) fn request(&self, arrived: &Arrived, link: &Link, placement: &Placement) -> UpstreamRequest {
+        let Arrived { method, target, headers, trace, .. } = arrived;
+        let host = link.address.header();
+        let body = self.body(arrived, link);
+        if link.rank.is_none() && trace.is_none() {
+            return UpstreamRequest::new(method, target, host, headers, body);
+        }
+        let mut headers = headers.clone();
+        if let Some(rank) = link.rank {
+            // The placement is on one rank, whatever the client asked for.
+            headers.insert(headers::RANK, HeaderValue::from(rank));
+        }
+        if let Some(trace) = trace {
+            headers.insert(TRACEPARENT, trace.toward(placement));
+        }
+        UpstreamRequest::new(method, target, host, &headers, body)
+    }
+
+    fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
+        let priority = || {
+            let Urgency { place, classes } = self.urgency?;
+            link.kind()?.priority(arrived.route()?, place, classes)
+        };
+        let body = match priority() {
+            Some(priority) => rewritten(&arrived.body, openai::with_priority(&arrived.body, priority)),
+            None => arrived.body.clone(),
+        };
+        let salt = || {
+            let salt = self.salt.as_ref()?;
+            Some((engine::salt_field(link.kind(), arrived.route()?)?, salt))
+        };
+        match salt() {
+            Some((field, salt)) => rewritten(&body, openai::with_salt(&body, field, salt)),
+            None => body,
+        }
+    }
+}
+
+/// A body after a rewrite; not copied if the rewrite changed nothing.
+fn rewritten(body: &Bytes, rewritten: Cow<'_, [u8]>) -> Bytes {
+    match rewritten {
+        Cow::Owned(rewritten) => Bytes::from(rewritten),
+        Cow::Borrowed(_) => body.clone(),
+    }
+}

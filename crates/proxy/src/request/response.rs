@@ -1,0 +1,253 @@
+//! The last stage: the response's body streams to the client. Every byte passes unchanged, and is counted as it passes.
+//!
+//! A chunk costs a look at its ends, a search for `"usage"` and one reading of the clock; nothing is copied and nothing
+//! is parsed. Back-pressure is free: a client that does not read is not polled for, so the worker is not read from.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::HeaderValue;
+use http_body::{Body, Frame, SizeHint};
+use maitre_dialect::failure::Failure;
+use maitre_dialect::sse::Tracker;
+use maitre_dialect::usage::Finder;
+use maitre_net::upstream::Upstream;
+use maitre_net::wake_gate::Gated;
+use tokio::time::Sleep;
+
+use super::forward::{StartedResponse, streams};
+use super::guard::RequestGuard;
+use crate::explain;
+use crate::headers;
+use crate::link::Link;
+use crate::outcome::Outcome;
+use crate::refuse::outcome;
+
+/// The body of a response: the router's own, complete; or a worker's, as it arrives.
+pub(crate) enum ResponseBody {
+    Whole(Bytes),
+    Stream(Box<ResponseStream>),
+}
+
+pub(crate) struct ResponseStream {
+    guard: RequestGuard,
+    link: Arc<Link>,
+    /// None once the response has ended.
+    upstream: Option<Upstream>,
+    first: Option<Bytes>,
+    /// Only for event streams.
+    events: Option<Tracker>,
+    usage: Option<Finder>,
+    /// What the request counts as if the response is complete.
+    outcome: Outcome,
+    /// Set while we wait for the worker.
+    timer: Option<Gated<Sleep>>,
+}
+
+/// The worker's response broke off, and the only way to say so is to break off, too.
+#[derive(Debug, thiserror::Error)]
+#[error("the worker's response broke off")]
+pub(crate) struct BrokeOff;
+
+/// The response to the client, with our headers. `explain`: with the whole decision in one of them.
+pub(super) fn stream(
+    mut guard: RequestGuard,
+    started: StartedResponse,
+    explain: bool,
+) -> Response<ResponseBody> {
+    let StartedResponse { placement, link, upstream, mut head, first } = started;
+    headers::strip_hop_by_hop(&mut head.headers);
+    let added = &mut head.headers;
+    added.insert(headers::REQUEST_ID, guard.id.clone());
+    guard.add_queue_time(added);
+    if guard.settings.explain {
+        added.insert(headers::WORKER, link.name.clone());
+        added.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));
+        if let Some(expected) = placement.held {
+            added.insert(headers::CACHED_TOKENS, HeaderValue::from(expected.0));
+        }
+    }
+    if explain && let Some(decision) = decision_header(&guard) {
+        added.insert(headers::EXPLAIN, decision);
+    }
+    guard.responded(head.status);
+    let events = guard.route().filter(|_| streams(added)).map(Tracker::new);
+    let usage = guard.route().map(Finder::new);
+    let outcome = outcome(head.status);
+    let upstream = Some(upstream);
+    let mut stream = ResponseStream { guard, link, upstream, first, events, usage, outcome, timer: None };
+    if let Some(first) = stream.first.take() {
+        stream.count(&first);
+        stream.first = Some(first);
+    } else {
+        stream.finish();
+    }
+    let mut response = Response::new(ResponseBody::Stream(Box::new(stream)));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
+}
+
+fn decision_header(guard: &RequestGuard) -> Option<HeaderValue> {
+    let brain = &guard.lane.state.brain;
+    let decision = brain.read(|brain| brain.decisions().of(guard.number).cloned())?;
+    HeaderValue::from_str(&explain::header_text(brain, &decision)).ok()
+}
+
+impl ResponseStream {
+    /// Counts a chunk that goes to the client.
+    fn count(&mut self, chunk: &Bytes) {
+        let now = self.guard.lane.state.clock.now();
+        self.link.hear(now);
+        if let Some(usage) = &mut self.usage {
+            usage.feed(chunk);
+        }
+        // SSE comments keep a connection alive; they are no tokens.
+        if self.events.as_mut().is_none_or(|it| it.feed(chunk)) {
+            self.guard.chunk(now, self.outcome);
+        }
+        // A stream that was cut off is left for the next poll, which reports it.
+        if self.upstream.as_mut().is_some_and(Upstream::is_complete) && !self.is_cut_off() {
+            self.finish();
+        }
+    }
+
+    /// The worker has sent everything.
+    fn finish(&mut self) {
+        let Some(upstream) = self.upstream.take() else { return };
+        self.guard.used(self.usage.take().and_then(Finder::finish));
+        let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
+        self.guard.ends_as(if is_whole { self.outcome } else { Outcome::Broke });
+        self.guard.lane.upstreams.put(&self.link, upstream);
+    }
+
+    /// Whether an event stream has had its end mark, whatever happens to the connection.
+    fn has_ended(&self) -> bool {
+        self.events.as_ref().is_some_and(Tracker::ended)
+    }
+
+    /// Whether an event stream stopped without its end mark. One that reported a failure itself needs none.
+    fn is_cut_off(&self) -> bool {
+        self.events.as_ref().is_some_and(|it| !it.ended() && !it.failed())
+    }
+
+    /// Ends the response in the middle. An event stream gets a last event that reports the failure, and no end mark; any
+    /// other response breaks off, because there is no other way to report it.
+    fn fail(&mut self, outcome: Outcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
+        self.upstream = None;
+        self.guard.ends_as(outcome);
+        let Some(events) = &self.events else { return Some(Err(BrokeOff)) };
+        let failure = match outcome {
+            Outcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
+            Outcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
+            _ => Failure::server("worker_failed", "the worker failed before the response was complete"),
+        };
+        Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure)))))
+    }
+
+    /// Whether the last chunk came too late. Does not read the clock: `count` has.
+    fn is_overdue(&self) -> bool {
+        self.guard.last_activity().since(self.guard.arrived) >= self.guard.settings.timeouts.total
+    }
+
+    /// How long the worker may stay silent, from its last chunk.
+    fn silence_limit(&self) -> Duration {
+        let timeouts = &self.guard.settings.timeouts;
+        match &self.events {
+            Some(_) if self.guard.has_chunks() => timeouts.inter_token,
+            Some(_) => timeouts.first_token,
+            None => timeouts.headers,
+        }
+    }
+
+    /// Ready when it is time to give up, with the outcome. One timer a stream: a chunk does not reset it. When it fires,
+    /// it is set again for what was left when the last chunk came.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        loop {
+            if let Some(timer) = &mut self.timer {
+                ready!(Pin::new(timer).poll(cx));
+            }
+            let now = self.guard.lane.state.clock.now();
+            let silence = now.since(self.guard.last_activity());
+            let silence_left = self.silence_limit().saturating_sub(silence);
+            let total = self.guard.settings.timeouts.total;
+            let total_left = total.saturating_sub(now.since(self.guard.arrived));
+            match silence_left.min(total_left) {
+                Duration::ZERO if total_left.is_zero() => return Poll::Ready(Outcome::Overdue),
+                Duration::ZERO => return Poll::Ready(Outcome::Stalled),
+                left => self.timer = Some(Gated::new(tokio::time::sleep(left))),
+            }
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
+        match upstream.poll_chunk(cx) {
+            // With a slow client there is always more to read, and the timer is never polled.
+            Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(Outcome::Overdue)),
+            Poll::Ready(Some(Ok(chunk))) => {
+                self.count(&chunk);
+                Poll::Ready(Some(Ok(Frame::data(chunk))))
+            }
+            // All events have arrived; only the framing around them was lost.
+            Poll::Ready(Some(Err(_))) if self.has_ended() => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(Outcome::Broke)),
+            Poll::Ready(None) if self.is_cut_off() => Poll::Ready(self.fail(Outcome::Broke)),
+            Poll::Ready(None) => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Pending => match ready!(self.poll_timer(cx)) {
+                Outcome::Stalled if self.has_ended() => {
+                    self.finish();
+                    Poll::Ready(None)
+                }
+                outcome => Poll::Ready(self.fail(outcome)),
+            },
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BrokeOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        match self.get_mut() {
+            ResponseBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            ResponseBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            ResponseBody::Stream(stream) => stream.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ResponseBody::Whole(bytes) => bytes.is_empty(),
+            ResponseBody::Stream(stream) => stream.first.is_none() && stream.upstream.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Stream(stream) => {
+                let held = stream.first.as_ref().map_or(0, |it| it.len() as u64);
+                let left = stream.upstream.as_ref().map_or(Some(0), Upstream::bytes_left);
+                left.map_or_else(SizeHint::new, |left| SizeHint::with_exact(left + held))
+            }
+        }
+    }
+}

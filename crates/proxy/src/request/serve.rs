@@ -1,0 +1,60 @@
+//! The life of a request: admit, read, place, forward, respond.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+use super::admit::{Admission, admit};
+use super::arrive::Arrived;
+use super::forward::{StartedResponse, forward};
+use super::guard::RequestGuard;
+use super::place::place;
+use super::response::{self, ResponseBody};
+use crate::headers;
+use crate::outcome::Outcome;
+use crate::refuse::Refused;
+
+pub(crate) async fn serve(mut guard: RequestGuard, request: Request<Incoming>) -> Response<ResponseBody> {
+    match reply(&mut guard, request).await {
+        Ok(Reply::Worker { started, explain }) => response::stream(guard, *started, explain),
+        Ok(Reply::Models(list)) => own(guard, Outcome::Answered, Response::new(list)),
+        Err(refused) => {
+            let response = refused.answer(guard.route());
+            own(guard, Outcome::Refused(refused.code()), response)
+        }
+    }
+}
+
+enum Reply {
+    Worker {
+        started: Box<StartedResponse>,
+        /// The client wants the whole decision in a header.
+        explain: bool,
+    },
+    /// The list of models, which needs no worker.
+    Models(Bytes),
+}
+
+async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Result<Reply, Refused> {
+    let admitted = match admit(guard, &mut request)? {
+        Admission::Models(list) => return Ok(Reply::Models(list)),
+        Admission::Forward(admitted) => admitted,
+    };
+    let explain = admitted.explain;
+    let arrived = Arrived::read(guard, admitted, request).await?;
+    let placed = place(guard, &arrived).await?;
+    let started = forward(guard, &arrived, placed).await?;
+    Ok(Reply::Worker { started: Box::new(started), explain })
+}
+
+/// A response of the router's own, complete.
+fn own(mut guard: RequestGuard, outcome: Outcome, mut response: Response<Bytes>) -> Response<ResponseBody> {
+    guard.ends_as(outcome);
+    guard.responded(response.status());
+    let headers = response.headers_mut();
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    headers.insert(headers::REQUEST_ID, guard.id.clone());
+    guard.add_queue_time(headers);
+    response.map(ResponseBody::Whole)
+}

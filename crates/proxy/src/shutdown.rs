@@ -1,0 +1,34 @@
+//! The two steps of a shutdown: first load balancers are told to send nothing new, then connections are closed.
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+#[derive(Default)]
+pub(crate) struct Shutdown {
+    draining: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl Shutdown {
+    /// From now on the router reports that it is not ready. It still serves every request.
+    pub(crate) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// From now on no connection is accepted, and open ones end with the requests that are in flight on them.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// Resolves once connections are to be closed.
+    pub(crate) fn closing(&self) -> WaitForCancellationFuture<'_> {
+        self.closing.cancelled()
+    }
+}

@@ -1,0 +1,283 @@
+//! Turns a prompt into tokens, as exactly as possible, and into the prefix hashes of its blocks.
+//!
+//! There are four ways, and each prompt gets the best available one. The client may have sent token ids. The model's own
+//! tokenizer and template may be loaded (`local`). An engine that serves the model may tokenize the prompt (`engine`), if
+//! there are KV events to match and it responds fast enough. Else the text is split into words of four bytes: no KV event
+//! matches those, but prompts that this router placed before do, and that is most of the knowledge there is.
+//!
+//! A prompt is tokenized only if its strategy looks at caches, or if there is a record. Tokenizing never refuses a
+//! request: if a prompt cannot be rendered here it is split into words, and the engine judges it.
+
+mod engine;
+mod local;
+
+use std::sync::Arc;
+
+use maitre_dialect::openai;
+use maitre_dialect::route::Route;
+use maitre_dispatch::{PromptChain, PromptReader, ReadPlan};
+use maitre_fleet::estimate::Size;
+use maitre_index::prefix::{self, PrefixHash, Root, Unit};
+
+pub(crate) use engine::EngineTokenizers;
+pub(crate) use local::{LocalTokenizers, NotLoaded};
+
+use crate::brain::SharedBrain;
+use crate::metrics::Metrics;
+use crate::record::RecordedPrompt;
+use crate::upstreams::Upstreams;
+
+/// How a prompt was tokenized. Best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// The client sent token ids.
+    Given,
+    /// By the model's own tokenizer and template.
+    Exact,
+    /// By an engine that serves the model.
+    Engine,
+    /// As words of four bytes.
+    Words,
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Level::Given => "given",
+            Level::Exact => "exact",
+            Level::Engine => "engine",
+            Level::Words => "words",
+        }
+    }
+}
+
+pub(crate) struct TokenizedPrompt {
+    /// None if the strategy does not look at caches.
+    pub(crate) prompt: Option<PromptChain>,
+    pub(crate) size: Size,
+    /// None if there is no record.
+    pub(crate) recorded: Option<RecordedPrompt>,
+}
+
+/// Token ids, and how many of them are exact: those after an image depend on the engine.
+struct TokenIds {
+    tokens: Vec<u32>,
+    exact: usize,
+}
+
+/// Blocks of one prompt that are hashed at most: a million tokens in blocks of 16. Later blocks are neither looked up nor
+/// remembered.
+const BLOCKS_MAX: usize = 65_536;
+
+/// What the prefix hashes of a prompt start from, and the size of its blocks.
+struct HashPlan {
+    /// Empty if no worker lists it: KV events of such workers start from the empty model, too.
+    model: Arc<str>,
+    adapter: Option<String>,
+    salt: Option<String>,
+    block: u32,
+    /// Whether there are KV events to match.
+    reported: bool,
+}
+
+impl HashPlan {
+    fn new(plan: ReadPlan, parsed: &openai::Request<'_>) -> HashPlan {
+        // In vLLM an adapter is the model, in SGLang a field beside it.
+        let adapter = plan.adapter.as_deref().or(parsed.lora.as_deref());
+        HashPlan {
+            adapter: adapter.map(str::to_owned),
+            salt: parsed.cache_salt.as_deref().map(str::to_owned),
+            model: plan.model.unwrap_or_default(),
+            block: plan.block,
+            reported: plan.reported,
+        }
+    }
+
+    fn root(&self, unit: Unit) -> Root {
+        Root::new(unit, &self.model, self.adapter.as_deref(), self.salt.as_deref())
+    }
+
+    fn hash_ids(&self, ids: &TokenIds) -> PromptChain {
+        let mut chain = Vec::new();
+        let block = self.block as usize;
+        let exact = ids.exact.min(BLOCKS_MAX * block);
+        prefix::chain(self.root(Unit::Tokens), &ids.tokens[..exact], block, &mut chain);
+        PromptChain {
+            unit: Unit::Tokens,
+            units: ids.tokens.len() as u64,
+            block: self.block,
+            chain: chain.into(),
+        }
+    }
+
+    fn hash_text(&self, prompt: &openai::Prompt<'_>) -> PromptChain {
+        let mut words = WordHasher::new(self.root(Unit::Words), self.block);
+        prompt.text(|bytes| words.feed(bytes));
+        let (units, chain) = (words.bytes / 4, words.chain);
+        PromptChain { unit: Unit::Words, units, block: self.block, chain: chain.into() }
+    }
+}
+
+/// Token ids; or the remembered hashes of an engine's token ids.
+enum Tokens {
+    Ids(TokenIds),
+    Prompt(PromptChain),
+}
+
+/// Tokenizes prompts for all threads.
+pub(crate) struct Tokenizer {
+    pub(crate) brain: Arc<SharedBrain>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) local: LocalTokenizers,
+    pub(crate) engines: EngineTokenizers,
+    pub(crate) is_recording: bool,
+}
+
+impl Tokenizer {
+    /// `upstreams` are the calling thread's connections, for prompts that an engine tokenizes.
+    pub(crate) async fn tokenize(
+        &self,
+        upstreams: &Upstreams,
+        route: Option<Route>,
+        parsed: &openai::Request<'_>,
+    ) -> TokenizedPrompt {
+        let plan = self.brain.read(|brain| brain.plan(parsed.model.as_deref()));
+        let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
+            return TokenizedPrompt { prompt: None, size: size(parsed), recorded: None };
+        };
+        let reader = plan.reader;
+        let plan = HashPlan::new(plan, parsed);
+        let (level, prompt) = match self.tokens(upstreams, route, parsed, &plan).await {
+            Some((level, Tokens::Ids(ids))) => (level, plan.hash_ids(&ids)),
+            Some((level, Tokens::Prompt(prompt))) => (level, prompt),
+            None => (Level::Words, plan.hash_text(&parsed.prompt)),
+        };
+        let recorded =
+            self.is_recording.then(|| RecordedPrompt { model: plan.model.clone(), prompt: prompt.clone() });
+        if reader == PromptReader::Record {
+            return TokenizedPrompt { prompt: None, size: size(parsed), recorded };
+        }
+        // Models that no worker lists are the client's own text, and would be unbounded labels.
+        let model = if plan.model.is_empty() { "other" } else { &plan.model };
+        self.metrics.caches.tokenized(model, level.name());
+        let size = match (prompt.unit, reader) {
+            (Unit::Tokens, PromptReader::Strategy) => Size::Tokens(prompt.units),
+            // What was tokenized for a shadow must not influence the strategy in charge.
+            _ => size(parsed),
+        };
+        TokenizedPrompt { prompt: Some(prompt), size, recorded }
+    }
+
+    async fn tokens(
+        &self,
+        upstreams: &Upstreams,
+        route: Option<Route>,
+        parsed: &openai::Request<'_>,
+        plan: &HashPlan,
+    ) -> Option<(Level, Tokens)> {
+        if let Some(tokens) = parsed.prompt.ids() {
+            let exact = tokens.len();
+            return Some((Level::Given, Tokens::Ids(TokenIds { tokens, exact })));
+        }
+        if !matches!(route, Some(Route::Chat | Route::Completions)) {
+            return None;
+        }
+        let named = || parsed.model.as_deref().and_then(|it| self.local.get(it));
+        if let Some(model) = self.local.get(&plan.model).or_else(named) {
+            // A prompt that this model's template refuses, its engine refuses too: no need to ask it.
+            let ids = local::tokenize(self.brain.clock, model, parsed).await?;
+            return Some((Level::Exact, Tokens::Ids(ids)));
+        }
+        // Words do as well as tokens to recognise prompts that this router placed.
+        if !plan.reported {
+            return None;
+        }
+        let prompt = self.engines.tokenize(&self.brain, upstreams, parsed, plan).await?;
+        Some((Level::Engine, Tokens::Prompt(prompt)))
+    }
+}
+
+fn size(parsed: &openai::Request<'_>) -> Size {
+    match parsed.prompt.token_ids() {
+        Some(count) => Size::Tokens(count as u64),
+        None => Size::Bytes(parsed.prompt.bytes() as u64),
+    }
+}
+
+/// Splits bytes into words of four, and hashes them block by block as they come.
+struct WordHasher {
+    prefix: PrefixHash,
+    /// The words of the current block, and how many bytes of them are filled.
+    block: Vec<u32>,
+    filled: usize,
+    bytes: u64,
+    chain: Vec<PrefixHash>,
+}
+
+impl WordHasher {
+    fn new(root: Root, block: u32) -> WordHasher {
+        let block = vec![0; block.max(1) as usize];
+        WordHasher { prefix: root.start(), block, filled: 0, bytes: 0, chain: Vec::new() }
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        while let Some((&byte, rest)) = bytes.split_first() {
+            let (words, _) = bytes.as_chunks::<4>();
+            let free = self.block.len() - self.filled / 4;
+            match self.filled.is_multiple_of(4) && !words.is_empty() {
+                true => {
+                    let taken = words.len().min(free);
+                    let target = &mut self.block[self.filled / 4..][..taken];
+                    target.iter_mut().zip(words).for_each(|(word, &it)| *word = u32::from_le_bytes(it));
+                    self.filled += 4 * taken;
+                    bytes = &bytes[4 * taken..];
+                }
+                false => {
+                    let shift = 8 * (self.filled % 4);
+                    let word = &mut self.block[self.filled / 4];
+                    // The first byte of a word clears the one of the last block.
+                    *word = if shift == 0 { u32::from(byte) } else { *word | u32::from(byte) << shift };
+                    self.filled += 1;
+                    bytes = rest;
+                }
+            }
+            if self.filled == 4 * self.block.len() {
+                self.end_block();
+            }
+        }
+    }
+
+    fn end_block(&mut self) {
+        self.filled = 0;
+        if self.chain.len() < BLOCKS_MAX {
+            self.prefix = self.prefix.then_all(&self.block);
+            self.chain.push(self.prefix);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str, piece: usize) -> Vec<PrefixHash> {
+        let mut words = WordHasher::new(Root::new(Unit::Words, "m", None, None), 2);
+        text.as_bytes().chunks(piece).for_each(|it| words.feed(it));
+        assert_eq!(words.bytes, text.len() as u64);
+        words.chain
+    }
+
+    #[test]
+    fn the_hashes_of_a_text_do_not_depend_on_how_it_is_split() {
+        let text = "The quick brown fox jumps over the lazy dog";
+        let ids: Vec<u32> =
+            text.as_bytes().chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
+        let mut chain = Vec::new();
+        prefix::chain(Root::new(Unit::Words, "m", None, None), &ids, 2, &mut chain);
+        for piece in 1..text.len() {
+            assert_eq!(words(text, piece), chain, "in pieces of {piece}");
+        }
+        assert!(words(&format!("{text} and more of it"), 7).starts_with(&chain));
+    }
+}

@@ -1,0 +1,47 @@
+//! One thread's connections to workers: idle ones in a pool, new ones opened by the TLS settings in force.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use maitre_net::connect::ConnectError;
+use maitre_net::pool::UpstreamPool;
+use maitre_net::tls::TlsClient;
+use maitre_net::upstream::Upstream;
+
+use crate::clock::Clock;
+use crate::link::Link;
+use crate::settings::SharedSettings;
+
+pub(crate) struct Upstreams {
+    pool: UpstreamPool,
+    tls: Arc<TlsClient>,
+    pub(crate) settings: Arc<SharedSettings>,
+    pub(crate) clock: Clock,
+}
+
+impl Upstreams {
+    pub(crate) fn new(tls: Arc<TlsClient>, settings: Arc<SharedSettings>, clock: Clock) -> Upstreams {
+        let pool = UpstreamPool::new(settings.load().limits.idle_per_worker);
+        Upstreams { pool, tls, settings, clock }
+    }
+
+    /// An idle connection to the worker, if there is one.
+    pub(crate) fn take(&self, link: &Link) -> Option<Upstream> {
+        self.pool.take(link.serial)
+    }
+
+    /// A new connection to the worker.
+    pub(crate) async fn open(&self, link: &Link, timeout: Duration) -> Result<Upstream, ConnectError> {
+        Upstream::open(&link.address, &self.tls, timeout).await
+    }
+
+    /// Keeps a connection for the next request, if it can be reused.
+    pub(crate) fn put(&self, link: &Link, upstream: Upstream) {
+        self.pool.put(self.clock.now(), link.serial, upstream);
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(crate) fn sweep(&self) {
+        self.pool.sweep(self.clock.now(), self.settings.load().timeouts.worker_idle);
+    }
+}
