@@ -1,8 +1,6 @@
 //! The list of commands: what `maitre -h` shows, in which order, and what each one runs.
 //!
-//! A command is one row. The list that clap would print has no order but that of adding, and grows by a heading here and
-//! a blank line there until nobody reads it; so it is laid out here, in the groups in which people look for
-//! something, and a test keeps it on one screen.
+//! A command is one row. Clap would print one long list; this one has groups, and a test keeps it on one screen.
 
 use std::process::ExitCode;
 
@@ -14,15 +12,15 @@ use maitre_replay::tune;
 
 use crate::{bench, check, compat, completions, demo, engine, explain, generate, key, man, serve, top};
 
-/// Most lines that the help of the whole program may have, also in a terminal of 24 lines twice.
+/// The help of the whole program fits two screens of 24 lines.
 pub const HELP_LINES_MAX: usize = 40;
 
 const EXAMPLES: &str = "\
 Examples:
   maitre demo                                  four simulated engines, the router, live traffic
   maitre serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
-  maitre check maitre.toml                     every mistake in a config file at once
-  maitre doctor --config maitre.toml           what is wrong with the engines, and how to mend it
+  maitre check maitre.toml                     every error in a config file at once
+  maitre doctor --config maitre.toml           what is wrong with the engines, and how to fix it
   maitre top                                   a running router, live, in the terminal
   maitre compat sglang -- --worker-urls http://10.0.0.1:8000 --policy cache_aware
   maitre replay --trace traces/conversation.jsonl.gz --strategy all
@@ -32,18 +30,25 @@ const TEMPLATE: &str = "{before-help}{about}\n\n{usage-heading} {usage}{after-he
 
 const FOOT: &str = "Options: -h, --help and -V, --version; each command has a -h of its own.";
 
-struct Row {
+struct CommandRow {
     command: fn() -> Command,
-    run: fn(&ArgMatches) -> anyhow::Result<ExitCode>,
+    run: Run,
+}
+
+/// What a command needs to run.
+enum Run {
+    Alone(fn(&ArgMatches) -> anyhow::Result<ExitCode>),
+    /// With the definition of the whole program, to describe it.
+    WithProgram(fn(&ArgMatches, Command) -> anyhow::Result<ExitCode>),
 }
 
 struct Group {
     title: &'static str,
-    rows: &'static [Row],
+    rows: &'static [CommandRow],
 }
 
-const fn row(command: fn() -> Command, run: fn(&ArgMatches) -> anyhow::Result<ExitCode>) -> Row {
-    Row { command, run }
+const fn row(command: fn() -> Command, run: fn(&ArgMatches) -> anyhow::Result<ExitCode>) -> CommandRow {
+    CommandRow { command, run: Run::Alone(run) }
 }
 
 static GROUPS: &[Group] = &[
@@ -73,8 +78,8 @@ static GROUPS: &[Group] = &[
         rows: &[
             row(key::command, key::run),
             row(compat::command, compat::run),
-            row(completions::command, completions::run),
-            row(man::command, man::run),
+            CommandRow { command: completions::command, run: Run::WithProgram(completions::run) },
+            CommandRow { command: man::command, run: Run::WithProgram(man::run) },
         ],
     },
 ];
@@ -83,7 +88,7 @@ static GROUPS: &[Group] = &[
 pub fn command() -> Command {
     let program = Command::new("maitre")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Seats every request at an LLM worker by the work it brings, and says why.")
+        .about("Sends each request to the LLM worker that answers it first, and says why.")
         .before_help(EXAMPLES)
         .after_help(list())
         .help_template(TEMPLATE)
@@ -94,20 +99,21 @@ pub fn command() -> Command {
 
 /// Runs the command that was named.
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let Some((name, matches)) = matches.subcommand() else { anyhow::bail!("no command was named") };
-    match rows().find(|row| (row.command)().get_name() == name) {
-        Some(row) => (row.run)(matches),
-        None => anyhow::bail!("no command is called {name:?}"),
+    let Some((name, matches)) = matches.subcommand() else { anyhow::bail!("name a command") };
+    match rows().find(|row| (row.command)().get_name() == name).map(|it| &it.run) {
+        Some(Run::Alone(run)) => run(matches),
+        Some(Run::WithProgram(run)) => run(matches, command()),
+        None => anyhow::bail!("unknown command {name:?}"),
     }
 }
 
-fn rows() -> impl Iterator<Item = &'static Row> {
+fn rows() -> impl Iterator<Item = &'static CommandRow> {
     GROUPS.iter().flat_map(|group| group.rows)
 }
 
 /// The commands by group, a line each.
 fn list() -> String {
-    let line = |row: &Row| {
+    let line = |row: &CommandRow| {
         let command = (row.command)();
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         format!("  {:<12} {about}\n", command.get_name())
@@ -142,8 +148,8 @@ mod tests {
             let command = (row.command)();
             let about = command.get_about().expect("a sentence").to_string();
             let lines = help.lines().filter(|it| it.split_whitespace().next() == Some(command.get_name()));
-            let told: Vec<&str> = lines.filter(|it| it.ends_with(&about)).collect();
-            assert_eq!(told.len(), 1, "{}:\n{help}", command.get_name());
+            let found: Vec<&str> = lines.filter(|it| it.ends_with(&about)).collect();
+            assert_eq!(found.len(), 1, "{}:\n{help}", command.get_name());
         }
     }
 

@@ -1,8 +1,7 @@
-//! `maitre compat sglang -- FLAGS`: serves as another router was told to, and says what is different.
+//! `maitre compat sglang -- FLAGS`: serves with the command line of another router, and says what differs.
 //!
-//! Whoever moves here has a command line that works. This reads it, tells flag by flag what could not be carried over or
-//! means something else, and starts; or prints the settings, as the file to go on with. A flag that nobody knows is a
-//! mistake: it may be the one that mattered.
+//! Reads that command line, lists each flag that has no counterpart or another meaning, and starts; or prints the
+//! settings as a config file. An unknown flag is an error: it may be an important one.
 
 mod carry;
 mod flag;
@@ -19,7 +18,6 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use maitre_console::out;
 
 use crate::reload::Sources;
-
 use crate::serve;
 use flag::Old;
 

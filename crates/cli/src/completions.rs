@@ -4,10 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
-
 use maitre_console::out;
-
-use crate::commands;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,15 +25,15 @@ pub fn command() -> Command {
         )
 }
 
-pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+pub fn run(matches: &ArgMatches, program: Command) -> anyhow::Result<ExitCode> {
     let Some(&shell) = matches.get_one::<Shell>("shell") else { anyhow::bail!("name a shell") };
-    out::print(&script(shell))?;
+    out::print(&script(shell, program))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn script(shell: Shell) -> String {
+fn script(shell: Shell, mut program: Command) -> String {
     let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut commands::command(), "maitre", &mut bytes);
+    clap_complete::generate(shell, &mut program, "maitre", &mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -45,11 +42,12 @@ mod tests {
     use clap::ValueEnum as _;
 
     use super::*;
+    use crate::commands;
 
     #[test]
-    fn every_shell_hears_of_every_command_and_of_flags() {
+    fn the_script_of_every_shell_has_all_commands_and_flags() {
         for &shell in Shell::value_variants() {
-            let script = script(shell);
+            let script = script(shell, commands::command());
             for command in commands::command().get_subcommands() {
                 assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
             }

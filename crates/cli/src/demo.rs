@@ -5,11 +5,11 @@
 //! one after the other on fresh engines, with the same arrivals and the same questions. There may be several
 //! routers in front of the same engines; then clients go to each in turn.
 
-mod apart;
+mod engines;
 pub(crate) mod guest;
+mod router_thread;
 mod routers;
 mod screen;
-mod stage;
 mod tally;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -31,15 +31,15 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::demo::engines::Engines;
 use crate::demo::guest::Turns;
 use crate::demo::routers::Routers;
-use crate::demo::stage::Engines;
 use crate::demo::tally::Tally;
 
 /// A port of the kernel's choice.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// How long one strategy runs where nobody watches.
+/// How long one strategy runs without a terminal.
 const SECONDS: u32 = 20;
 
 /// How long requests may take to finish when a run ends.
@@ -94,7 +94,7 @@ pub fn command() -> Command {
 }
 
 /// What to run, as asked.
-struct Plan {
+struct DemoPlan {
     strategies: Vec<Name>,
     seconds: Option<u32>,
     live: bool,
@@ -108,8 +108,8 @@ struct Plan {
     key: String,
 }
 
-impl Plan {
-    fn read(matches: &ArgMatches) -> anyhow::Result<Plan> {
+impl DemoPlan {
+    fn read(matches: &ArgMatches) -> anyhow::Result<DemoPlan> {
         let strategies: Vec<Name> = matches.get_many("strategy").unwrap_or_default().copied().collect();
         let strategies =
             if strategies.is_empty() { vec![Settings::default().brain.strategy] } else { strategies };
@@ -122,7 +122,7 @@ impl Plan {
             (0.1..=10_000.0).contains(&rate),
             "--rate {rate}: write a number between 0.1 and 10000"
         );
-        Ok(Plan {
+        Ok(DemoPlan {
             strategies,
             seconds: seconds.or_else(|| (!endless).then_some(SECONDS)),
             live,
@@ -139,7 +139,7 @@ impl Plan {
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let plan = Plan::read(matches)?;
+    let plan = DemoPlan::read(matches)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut runs = Vec::new();
     let mut seconds = 0.0;
@@ -156,7 +156,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<()> {
+fn print(plan: &DemoPlan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if plan.json {
         let strategies: Vec<Value> = runs.iter().map(|(name, tally)| tally.report(name, seconds)).collect();
@@ -178,7 +178,7 @@ fn print(plan: &Plan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Result<
 }
 
 /// Runs the traffic under one strategy, on fresh engines; what was seen, and for how long.
-async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
+async fn run_one(plan: &DemoPlan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
     let profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..maitre_sim::profile::H200_8B };
     let mut settings = maitre_sim::http::Settings::new(profile);
     settings.events.clone_from(&plan.events);
@@ -204,7 +204,7 @@ async fn run_one(plan: &Plan, strategy: Name) -> anyhow::Result<(Tally, Duration
 
 /// Opens sessions as they are due, until the limit; then waits for the requests that are open.
 async fn traffic(
-    plan: &Plan,
+    plan: &DemoPlan,
     routers: &Routers,
     watch: Stopwatch,
     limit: Duration,
@@ -237,7 +237,7 @@ async fn traffic(
 }
 
 /// Draws the first router's table until the traffic ends; without one, waits for ever.
-async fn live(plan: &Plan, strategy: Name, routers: &Routers, watch: Stopwatch, tally: &Mutex<Tally>) {
+async fn live(plan: &DemoPlan, strategy: Name, routers: &Routers, watch: Stopwatch, tally: &Mutex<Tally>) {
     if !plan.live {
         return std::future::pending().await;
     }
@@ -255,7 +255,7 @@ async fn live(plan: &Plan, strategy: Name, routers: &Routers, watch: Stopwatch, 
 }
 
 /// What runs, and where it can be seen.
-fn title(plan: &Plan, strategy: Name, routers: &Routers) -> String {
+fn title(plan: &DemoPlan, strategy: Name, routers: &Routers) -> String {
     let count = if plan.routers > 1 { format!(", {} routers", plan.routers) } else { String::new() };
     let pages = routers.pages(&plan.key);
     let first = routers.first();

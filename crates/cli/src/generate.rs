@@ -56,7 +56,7 @@ fn write_file(trace: &Trace, path: &Path) -> io::Result<()> {
 }
 
 fn write_out(trace: &Trace) -> io::Result<()> {
-    out::forgive(trace.write(BufWriter::new(io::stdout().lock())))
+    out::ignore_closed_pipe(trace.write(BufWriter::new(io::stdout().lock())))
 }
 
 /// What there is in a trace, in a line.

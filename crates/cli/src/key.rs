@@ -1,6 +1,6 @@
 //! `maitre key`: fresh keys, each with the hash that a config holds in its place.
 //!
-//! A key is 192 bits from the system's dice: nobody guesses it, so one round of hashing is enough to keep it by. It is
+//! A key has 192 random bits from the system: it cannot be guessed, so one round of hashing is enough. It is
 //! printed once and kept nowhere.
 
 use std::fmt::Write as _;
@@ -87,7 +87,7 @@ fn tenant(text: &str) -> Result<String, String> {
     {
         false => Ok(text.to_owned()),
         true => {
-            Err("a tenant's name is some text without ? & , \" and \\; * stands for everybody else"
+            Err("a tenant's name is some text without ? & , \" and \\; * stands for all other tenants"
                 .to_owned())
         }
     }

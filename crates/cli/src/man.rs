@@ -1,14 +1,12 @@
 //! `maitre man --out FOLDER`: a manual page for the program and one for each command.
 //!
-//! They are made from the same definitions as the help, so there is nothing to keep in step.
+//! They are made from the same definitions as the help, so they cannot differ from it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
-
-use crate::commands;
 
 pub fn command() -> Command {
     Command::new("man").about("Write manual pages, one for each command").arg(
@@ -21,15 +19,15 @@ pub fn command() -> Command {
     )
 }
 
-pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+pub fn run(matches: &ArgMatches, program: Command) -> anyhow::Result<ExitCode> {
     let Some(folder) = matches.get_one::<PathBuf>("out") else { anyhow::bail!("name a folder with --out") };
-    write(folder)?;
+    write(program, folder)?;
     eprintln!("{}: try man -l {}", folder.display(), folder.join("maitre.1").display());
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(folder: &Path) -> anyhow::Result<()> {
+fn write(program: Command, folder: &Path) -> anyhow::Result<()> {
     let here = || format!("write manual pages to {}", folder.display());
     std::fs::create_dir_all(folder).with_context(here)?;
-    clap_mangen::generate_to(commands::command(), folder).with_context(here)
+    clap_mangen::generate_to(program, folder).with_context(here)
 }

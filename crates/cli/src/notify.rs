@@ -1,8 +1,8 @@
-//! Tells systemd that we serve, and that we are about to stop: one datagram each, to the socket that `NOTIFY_SOCKET`
-//! names. Whoever did not start us with `Type=notify` has set no such variable, and is told nothing.
+//! Notifies systemd that the router serves, and that it stops: one datagram each, to the socket that `NOTIFY_SOCKET`
+//! names. Without `Type=notify` the variable is not set, and nothing is sent.
 //!
-//! systemd's library does the same; for two datagrams it is not worth a dependency. Left out: watchdog pings. A lane
-//! that hangs is not seen by the thread that would send them.
+//! systemd's library does the same; for two datagrams it is not worth a dependency. Left out: watchdog pings. The
+//! thread that would send them does not see a lane that hangs.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,25 +10,25 @@ use std::os::unix::net::UnixDatagram;
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// What systemd may be told.
+/// States that systemd knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ServiceState {
     /// Both listeners are open.
     Ready,
     /// A signal came; open requests are being finished.
     Stopping,
 }
 
-impl State {
+impl ServiceState {
     fn message(self) -> &'static str {
         match self {
-            State::Ready => "READY=1\nSTATUS=serving\n",
-            State::Stopping => "STOPPING=1\nSTATUS=draining\n",
+            ServiceState::Ready => "READY=1\nSTATUS=serving\n",
+            ServiceState::Stopping => "STOPPING=1\nSTATUS=draining\n",
         }
     }
 }
 
-/// The socket of whoever started us; none if nobody wants to know.
+/// The socket of systemd; none if `NOTIFY_SOCKET` is not set.
 #[derive(Debug)]
 pub(crate) struct Notify(Option<OsString>);
 
@@ -38,7 +38,7 @@ impl Notify {
     }
 
     /// Never waits: a socket whose owner does not read is an error like any other.
-    pub(crate) fn tell(&self, state: State) -> io::Result<()> {
+    pub(crate) fn send(&self, state: ServiceState) -> io::Result<()> {
         match &self.0 {
             Some(socket) => send(socket, state.message().as_bytes()),
             None => Ok(()),
@@ -78,14 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_set_no_socket_is_told_nothing() {
-        assert!(Notify(None).tell(State::Ready).is_ok());
+    fn without_a_socket_nothing_is_sent() {
+        assert!(Notify(None).send(ServiceState::Ready).is_ok());
     }
 
     #[test]
     fn a_socket_that_is_not_there_is_an_error_and_not_a_wait() {
         let nowhere = Notify(Some("/nonexistent/notify".into()));
-        assert!(nowhere.tell(State::Ready).is_err());
+        assert!(nowhere.send(ServiceState::Ready).is_err());
     }
 
     #[cfg(target_os = "linux")]
@@ -97,8 +97,8 @@ mod tests {
         let name = format!("maitre-notify-{}", std::process::id());
         let theirs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let notify = Notify(Some(format!("@{name}").into()));
-        for (state, expected) in [(State::Ready, "READY=1"), (State::Stopping, "STOPPING=1")] {
-            notify.tell(state).unwrap();
+        for (state, expected) in [(ServiceState::Ready, "READY=1"), (ServiceState::Stopping, "STOPPING=1")] {
+            notify.send(state).unwrap();
             let mut bytes = [0; 256];
             let length = theirs.recv(&mut bytes).unwrap();
             let text = std::str::from_utf8(&bytes[..length]).unwrap();

@@ -73,13 +73,13 @@ pub(crate) struct Shell {
     log: log::Handle,
 }
 
-/// The one who reads settings again.
+/// Reads settings again.
 pub(crate) struct Reloader {
     sources: Sources,
     asked: mpsc::Receiver<Reply>,
     current: Arc<Mutex<Config>>,
     log: log::Handle,
-    watch: Watch,
+    watch: FileWatch,
     hang_ups: HangUps,
     discovery: Discovery,
     /// Made for this run, where the settings have none.
@@ -100,7 +100,7 @@ pub(crate) fn pair(
     let discovery = Discovery::start(&config.discovery)?;
     let current = Arc::new(Mutex::new(config));
     let shell = Arc::new(Shell { asks, current: current.clone(), log: log.clone() });
-    let watch = Watch::new(files);
+    let watch = FileWatch::new(files);
     Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, discovery, admin_key: made }))
 }
 
@@ -136,15 +136,15 @@ impl Program for Shell {
 }
 
 impl Reloader {
-    /// Reads settings again whenever somebody asks or a file has changed; for as long as it is polled.
+    /// Reloads settings on request or when a file has changed, for as long as it is polled.
     pub(crate) async fn run(&mut self, router: &Router) {
         let mut looks = tokio::time::interval(EVERY);
         loop {
             tokio::select! {
                 Some(reply) = self.asked.recv() => {
-                    let told = self.reload(router, "an operator asked");
-                    // Whoever does not wait for the answer has it in the log.
-                    let _ = reply.send(told);
+                    let outcome = self.reload(router, "an operator asked");
+                    // If the caller is gone, the answer is in the log.
+                    let _ = reply.send(outcome);
                 }
                 update = self.discovery.news() => self.discovery.tell(router, update),
                 () = self.hang_ups.wait() => drop(self.reload(router, "SIGHUP")),
@@ -198,7 +198,7 @@ impl Reloader {
 }
 
 /// Files that are waited on until they have changed and are quiet again.
-struct Watch {
+struct FileWatch {
     files: Vec<PathBuf>,
     /// As they were when they were last read, and at the last look.
     read: Vec<Stamp>,
@@ -213,16 +213,16 @@ fn stamp(path: &Path) -> Stamp {
     Some((it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
 }
 
-impl Watch {
-    fn new(files: Vec<PathBuf>) -> Watch {
+impl FileWatch {
+    fn new(files: Vec<PathBuf>) -> FileWatch {
         let read: Vec<Stamp> = files.iter().map(|it| stamp(it)).collect();
-        Watch { files, seen: read.clone(), read }
+        FileWatch { files, seen: read.clone(), read }
     }
 
     /// Other files may be named now; those that were before are not looked at anew.
     fn follow(&mut self, files: Vec<PathBuf>) {
         if files != self.files {
-            *self = Watch::new(files);
+            *self = FileWatch::new(files);
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let file = folder.join("maitre.toml");
         fs::write(&file, "a").unwrap();
-        let mut watch = Watch::new(vec![file.clone()]);
+        let mut watch = FileWatch::new(vec![file.clone()]);
         assert!(!watch.has_settled(), "as it was read");
         fs::write(&file, "ab").unwrap();
         assert!(!watch.has_settled(), "it may still be written to");
@@ -266,13 +266,13 @@ mod tests {
         assert!(!watch.has_settled(), "once is enough");
         fs::remove_file(&file).unwrap();
         assert!(!watch.has_settled());
-        assert!(!watch.has_settled(), "gone: somebody is replacing it");
+        assert!(!watch.has_settled(), "gone: it is being replaced");
         fs::write(&file, "abcd").unwrap();
         assert!(!watch.has_settled());
         assert!(watch.has_settled());
         fs::write(&file, "abcde").unwrap();
         watch.look();
-        assert!(!watch.has_settled() && !watch.has_settled(), "somebody has had it read");
+        assert!(!watch.has_settled() && !watch.has_settled(), "it was read already");
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let (file, keys) = (folder.join("maitre.toml"), folder.join("keys"));
         fs::write(&file, "a").unwrap();
         fs::write(&keys, "k").unwrap();
-        let mut watch = Watch::new(vec![file.clone(), keys.clone()]);
+        let mut watch = FileWatch::new(vec![file.clone(), keys.clone()]);
         fs::remove_file(&keys).unwrap();
         fs::write(&file, "ab").unwrap();
         assert!(!watch.has_settled());

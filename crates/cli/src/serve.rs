@@ -9,7 +9,7 @@ use maitre_proxy::{Router, Secret, Stopped, secret};
 use tracing::{info, warn};
 
 use crate::log;
-use crate::notify::{Notify, State};
+use crate::notify::{Notify, ServiceState};
 use crate::reload::{self, Sources};
 use crate::signals::Signals;
 
@@ -47,18 +47,18 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     let router = Router::start_in(shell, config.settings.clone()).await?;
     announce(&router, &config, made.as_deref());
     let notify = Notify::from_environment();
-    tell(&notify, State::Ready);
+    notify_systemd(&notify, ServiceState::Ready);
     tokio::select! {
         () = signals.wait() => {}
         () = reloader.run(&router) => {}
     }
-    tell(&notify, State::Stopping);
-    // Whoever asks for a reload now is told so, and does not wait for an answer that nobody will give.
+    notify_systemd(&notify, ServiceState::Stopping);
+    // Requests for a reload fail from now on instead of waiting for ever.
     drop(reloader);
     drain(router, &mut signals).await
 }
 
-/// A key for this run, where the settings have none: the page is there from the first start, and open to nobody else.
+/// Without an admin key in the settings, makes one for this run, so that the page works from the first start.
 fn make_admin_key(config: &mut Config) -> anyhow::Result<Option<String>> {
     if config.settings.admin_key.is_some() {
         return Ok(None);
@@ -82,7 +82,7 @@ fn announce(router: &Router, config: &Config, made: Option<&str>) {
     }
     let mut out = std::io::stdout().lock();
     match made {
-        // To somebody who sits there, not to a file or a journal: whoever reads it is the operator.
+        // Only on a terminal, not into a file or a journal: there only the operator reads it.
         Some(key) if out.is_terminal() => {
             let scheme = if settings.admin_tls.cert.is_some() { "https" } else { "http" };
             let _ = writeln!(out, "page {scheme}://{}/#key={key}", router.admin());
@@ -92,10 +92,10 @@ fn announce(router: &Router, config: &Config, made: Option<&str>) {
     }
 }
 
-/// Whoever started us may wait for this; whoever uses us need not.
-fn tell(notify: &Notify, state: State) {
-    if let Err(error) = notify.tell(state) {
-        warn!(%error, ?state, "could not tell systemd; is the socket of NOTIFY_SOCKET there?");
+/// systemd may wait for this; a failure does not stop the router.
+fn notify_systemd(notify: &Notify, state: ServiceState) {
+    if let Err(error) = notify.send(state) {
+        warn!(%error, ?state, "could not notify systemd; does the socket of NOTIFY_SOCKET exist?");
     }
 }
 

@@ -1,6 +1,5 @@
-//! What tells a command to end, SIGTERM and SIGINT, and what tells it to read its settings again, SIGHUP: heard from
-//! the moment these are made. Make them before announcing anything, or whoever acts on the announcement may still meet
-//! the default, which is to die.
+//! Signals: SIGTERM and SIGINT end a command, SIGHUP reloads settings. They are caught from the moment these values are
+//! made. Make them before announcing anything: until then a signal kills the process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

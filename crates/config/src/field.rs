@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use crate::Config;
-use crate::form::{Form, ItemTable, Secrecy, Shape};
+use crate::form::{Form, ItemTable, Secrecy, ValueShape};
 
 /// A form of one or more texts.
 pub(crate) trait Setting: Sync {
     type Value: Clone + PartialEq;
 
     fn form(&self) -> &'static str;
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> ValueShape;
     /// Empties a list or a map, before its items are set one by one.
     fn clear(&self, _: &mut Self::Value) {}
     /// Sets the value, or adds an item. On failure nothing has changed.
@@ -31,7 +31,7 @@ impl<F: Form> Setting for F {
         self.name()
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ValueShape {
         Form::shape(self)
     }
 
@@ -46,7 +46,7 @@ impl<F: Form> Setting for F {
 
     fn toml(&self, value: &F::Value) -> String {
         match Form::shape(self) {
-            Shape::Number | Shape::Switch => self.show(value),
+            ValueShape::Number | ValueShape::Switch => self.show(value),
             _ => quoted(&self.show(value)),
         }
     }
@@ -87,8 +87,8 @@ impl<F: Form> Setting for List<F> {
         self.item.name()
     }
 
-    fn shape(&self) -> Shape {
-        Shape::List(self.table)
+    fn shape(&self) -> ValueShape {
+        ValueShape::List(self.table)
     }
 
     fn clear(&self, list: &mut Vec<F::Value>) {
@@ -131,8 +131,8 @@ impl<F: Form> Setting for ByModel<F> {
         self.name
     }
 
-    fn shape(&self) -> Shape {
-        Shape::Map(self.what)
+    fn shape(&self) -> ValueShape {
+        ValueShape::Map(self.what)
     }
 
     fn clear(&self, map: &mut Self::Value) {
@@ -181,7 +181,7 @@ impl<S: Setting> At<S> {
 /// The same for any type of value.
 pub(crate) trait Field: Sync {
     fn form(&self) -> &'static str;
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> ValueShape;
     fn clear(&self, config: &mut Config);
     fn set(&self, config: &mut Config, text: &str) -> Result<(), String>;
     fn texts(&self, config: &Config) -> Vec<String>;
@@ -196,7 +196,7 @@ impl<S: Setting> Field for At<S> {
         self.1.form()
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ValueShape {
         self.1.shape()
     }
 

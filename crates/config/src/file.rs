@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{ConfigError, Origin};
-use crate::form::{ItemTable, Shape};
+use crate::form::{ItemTable, ValueShape};
 use crate::knob::{Assignment, Knob, RawValue};
 use crate::{SourceValues, near, table};
 
@@ -146,10 +146,10 @@ impl TreeReader {
         }
         let value = match (value, knob.field.shape()) {
             (Node::List(items), shape) => RawValue::List(self.items(knob, &shape, items)),
-            (Node::Table(entries), Shape::List(Some(table))) if table.by_name => {
+            (Node::Table(entries), ValueShape::List(Some(table))) if table.by_name => {
                 RawValue::List(self.tables(knob, &table, entries))
             }
-            (Node::Table(entries), Shape::Map(what)) => RawValue::List(self.pairs(knob, what, entries)),
+            (Node::Table(entries), ValueShape::Map(what)) => RawValue::List(self.pairs(knob, what, entries)),
             (Node::Text(text), _) => RawValue::One(text),
             (Node::Table(_) | Node::Nothing, _) => {
                 return self.fail(line, knob.key, "takes a value, not a table".to_owned());
@@ -158,12 +158,12 @@ impl TreeReader {
         self.found.given.push(Assignment { knob, value, origin: self.origin(line) });
     }
 
-    fn items(&mut self, knob: &Knob, shape: &Shape, items: Vec<ListNode>) -> Vec<(String, Origin)> {
+    fn items(&mut self, knob: &Knob, shape: &ValueShape, items: Vec<ListNode>) -> Vec<(String, Origin)> {
         let mut texts = Vec::new();
         for ListNode { line, value } in items {
             match (value, shape) {
                 (Node::Text(text), _) => texts.push((text, self.origin(line))),
-                (Node::Table(entries), Shape::List(Some(table))) => {
+                (Node::Table(entries), ValueShape::List(Some(table))) => {
                     texts.extend(self.item(knob, table, line, entries));
                 }
                 _ => self.fail(line, knob.key, "an item of this list is one text".to_owned()),

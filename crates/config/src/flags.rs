@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 
 use crate::error::Origin;
-use crate::form::Shape;
+use crate::form::ValueShape;
 use crate::knob::{Assignment, Knob, RawValue, Section};
 use crate::{SourceValues, table};
 
@@ -36,9 +36,9 @@ fn arg(section: &Section, knob: &'static Knob) -> Arg {
     };
     match knob.field.shape() {
         // `--explain` alone means true. `--explain=false` needs its sign, or it would take the next argument.
-        Shape::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        Shape::List(_) | Shape::Map(_) => arg.action(ArgAction::Append),
-        Shape::Text | Shape::Number => arg,
+        ValueShape::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        ValueShape::List(_) | ValueShape::Map(_) => arg.action(ArgAction::Append),
+        ValueShape::Text | ValueShape::Number => arg,
     }
 }
 

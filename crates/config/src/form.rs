@@ -21,8 +21,8 @@ pub trait Form: Sync {
     /// The text that `read` takes for this value.
     fn show(&self, value: &Self::Value) -> String;
 
-    fn shape(&self) -> Shape {
-        Shape::Text
+    fn shape(&self) -> ValueShape {
+        ValueShape::Text
     }
 
     fn secrecy(&self, _: &Self::Value) -> Secrecy {
@@ -31,7 +31,7 @@ pub trait Form: Sync {
 }
 
 /// How a value is written in a file.
-pub enum Shape {
+pub enum ValueShape {
     Text,
     /// Written without quotes.
     Number,
@@ -195,8 +195,8 @@ impl<T: FromStr + PartialOrd + Display + Clone + Sync> Form for Count<T> {
         value.to_string()
     }
 
-    fn shape(&self) -> Shape {
-        Shape::Number
+    fn shape(&self) -> ValueShape {
+        ValueShape::Number
     }
 }
 
@@ -222,8 +222,8 @@ impl Form for Ratio {
         value.to_string()
     }
 
-    fn shape(&self) -> Shape {
-        Shape::Number
+    fn shape(&self) -> ValueShape {
+        ValueShape::Number
     }
 }
 
@@ -244,15 +244,15 @@ impl Form for Switch {
         value.to_string()
     }
 
-    fn shape(&self) -> Shape {
-        Shape::Switch
+    fn shape(&self) -> ValueShape {
+        ValueShape::Switch
     }
 }
 
 /// One of a few words: the name of the form, and the words with their values.
-pub(crate) struct Choice<T: 'static>(pub(crate) &'static str, pub(crate) &'static [(&'static str, T)]);
+pub(crate) struct OneOf<T: 'static>(pub(crate) &'static str, pub(crate) &'static [(&'static str, T)]);
 
-impl<T: Clone + PartialEq + Sync> Form for Choice<T> {
+impl<T: Clone + PartialEq + Sync> Form for OneOf<T> {
     type Value = T;
 
     fn name(&self) -> &'static str {

@@ -3,7 +3,7 @@
 use crate::Config;
 use crate::error::{ConfigError, Origin};
 use crate::field::Field;
-use crate::form::{Secrecy, Shape};
+use crate::form::{Secrecy, ValueShape};
 
 /// Knobs that are documented together.
 pub struct Section {
@@ -86,14 +86,16 @@ impl Knob {
             what,
         };
         let items: Vec<(&str, &Origin)> = match (&given.value, self.field.shape()) {
-            (RawValue::List(items), Shape::List(_) | Shape::Map(_)) => {
+            (RawValue::List(items), ValueShape::List(_) | ValueShape::Map(_)) => {
                 items.iter().map(|(item, origin)| (item.trim(), origin)).collect()
             }
             (RawValue::List(_), _) => {
                 return Err(vec![error(&given.origin, "takes one value, not a list".to_owned())]);
             }
-            (RawValue::One(text), Shape::List(_) | Shape::Map(_)) if text.trim().is_empty() => Vec::new(),
-            (RawValue::One(text), Shape::List(_) | Shape::Map(_)) => {
+            (RawValue::One(text), ValueShape::List(_) | ValueShape::Map(_)) if text.trim().is_empty() => {
+                Vec::new()
+            }
+            (RawValue::One(text), ValueShape::List(_) | ValueShape::Map(_)) => {
                 text.split(',').map(|item| (item.trim(), &given.origin)).collect()
             }
             (RawValue::One(text), _) => vec![(text.as_str(), &given.origin)],

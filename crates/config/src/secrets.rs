@@ -23,7 +23,7 @@ use maitre_queue::settings::{TENANTS_MAX, masked, tenant};
 use maitre_queue::{Tenant, Terms};
 
 use crate::error::Conflict;
-use crate::form::{Choice, Custom, Optional, Secrecy, public};
+use crate::form::{Custom, OneOf, Optional, Secrecy, public};
 use crate::{Config, queue};
 use key::ClientKey;
 
@@ -75,8 +75,7 @@ pub(crate) enum SaltBy {
 pub(crate) const SECRET: Optional<Custom<Hidden>> =
     Optional(Custom { secrecy: |_| Secrecy::Hidden, ..public("SECRET", hidden, |it| format!("{it:?}")) });
 
-pub(crate) const SALT_BY: Choice<SaltBy> =
-    Choice("SALT", &[("off", SaltBy::Off), ("tenant", SaltBy::Tenant)]);
+pub(crate) const SALT_BY: OneOf<SaltBy> = OneOf("SALT", &[("off", SaltBy::Off), ("tenant", SaltBy::Tenant)]);
 
 /// At most 4096 bytes. Chosen: no header that engines take is longer.
 fn hidden(text: &str) -> Result<Hidden, String> {

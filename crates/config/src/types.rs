@@ -1,6 +1,6 @@
 //! The types of values that knobs have, besides numbers.
 //!
-//! A type that reads itself is one `public`; one of a few words is a `Choice`; a text with a rule is a `Word`.
+//! A type that reads itself is one `public`; one of a few words is a `OneOf`; a text with a rule is a `Word`.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -19,17 +19,17 @@ use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::field::{ByModel, List, twice};
-use crate::form::{Choice, Custom, ItemTable, Optional, Secrecy, Word, public};
+use crate::form::{Custom, ItemTable, OneOf, Optional, Secrecy, Word, public};
 use crate::{LogFormat, options};
 
-pub(crate) const TENANT_BY: Choice<By> =
-    Choice("BY", &[("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)]);
-pub(crate) const PRIORITY_ORDER: Choice<Sense> =
-    Choice("ORDER", &[("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)]);
-pub(crate) const CLIENT_AUTH: Choice<ClientAuth> =
-    Choice("AUTH", &[("required", ClientAuth::Required), ("optional", ClientAuth::Optional)]);
-pub(crate) const LOG_FORMAT: Choice<LogFormat> =
-    Choice("FORMAT", &[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+pub(crate) const TENANT_BY: OneOf<By> =
+    OneOf("BY", &[("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)]);
+pub(crate) const PRIORITY_ORDER: OneOf<Sense> =
+    OneOf("ORDER", &[("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)]);
+pub(crate) const CLIENT_AUTH: OneOf<ClientAuth> =
+    OneOf("AUTH", &[("required", ClientAuth::Required), ("optional", ClientAuth::Optional)]);
+pub(crate) const LOG_FORMAT: OneOf<LogFormat> =
+    OneOf("FORMAT", &[("text", LogFormat::Text), ("json", LogFormat::Json)]);
 
 pub(crate) const URL_PATH: Word =
     Word { name: "PATH", is_valid: is_path, wrong: "is not a path; write it as in \"/health\"" };

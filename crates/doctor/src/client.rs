@@ -1,7 +1,7 @@
 //! Questions over HTTP/1.1, each on a connection of its own.
 //!
-//! A doctor asks a few dozen questions and wants to know exactly how each one failed; keeping connections would save
-//! little and blur that. Who speaks plainly to a port of TLS hears nothing sensible, so that is looked into.
+//! The doctor asks a few dozen questions and needs to know exactly how each one failed; reused connections would save
+//! little and hide that. A plain request to a TLS port gets no sensible answer, so that case is detected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +31,15 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 const WHY_BYTES_MAX: usize = 200;
 
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(super) struct DoctorClient {
     pub(super) address: Address,
     pub(super) dialer: Arc<Dialer>,
     pub(super) key: Option<HeaderValue>,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Page {
+pub(super) struct HttpPage {
     pub(super) status: u16,
     pub(super) server: Option<String>,
     pub(super) date: Option<String>,
@@ -68,7 +68,7 @@ impl<'a> Question<'a> {
     }
 }
 
-impl Page {
+impl HttpPage {
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -86,9 +86,9 @@ impl Unanswered {
     }
 }
 
-impl Client {
+impl DoctorClient {
     /// Asks and reads the whole answer.
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Page, Unanswered> {
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<HttpPage, Unanswered> {
         let is_plain_page = !self.address.is_tls() && question.method == Method::GET;
         let asked = self.ask_once(question).await;
         // What servers of TLS make of plain HTTP: an answer of this status, bytes that are none, or silence.
@@ -101,17 +101,17 @@ impl Client {
     }
 
     async fn finds_tls(&self) -> bool {
-        timeout(self.patience, self.dialer.finds_tls(&self.address)).await.unwrap_or(false)
+        timeout(self.timeout, self.dialer.finds_tls(&self.address)).await.unwrap_or(false)
     }
 
-    async fn ask_once(&self, question: Question<'_>) -> Result<Page, Unanswered> {
+    async fn ask_once(&self, question: Question<'_>) -> Result<HttpPage, Unanswered> {
         self.within(async {
             let (response, between, _driver) = self.send(question).await?;
             let text = |name| response.headers().get(name).and_then(|it| it.to_str().ok()).map(str::to_owned);
             let (status, server, date) = (response.status().as_u16(), text(SERVER), text(DATE));
             let read = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
             let body = read.map_err(|it| Unanswered::Broke(short(&it.to_string())))?.to_bytes();
-            Ok(Page { status, server, date, body, between })
+            Ok(HttpPage { status, server, date, body, between })
         })
         .await
     }
@@ -139,7 +139,7 @@ impl Client {
     }
 
     async fn within<T>(&self, answer: impl Future<Output = Result<T, Unanswered>>) -> Result<T, Unanswered> {
-        timeout(self.patience, answer).await.unwrap_or(Err(Unanswered::TimedOut(self.patience)))
+        timeout(self.timeout, answer).await.unwrap_or(Err(Unanswered::TimedOut(self.timeout)))
     }
 
     async fn send(

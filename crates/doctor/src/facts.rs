@@ -1,7 +1,6 @@
-//! What was seen of a fleet: plain values, gathered once, judged afterwards.
+//! What the doctor saw of a fleet: plain values, gathered once, judged afterwards.
 //!
-//! Nothing here says whether it is good. What was not looked at, or could not be, is a state of its own, so that
-//! no check takes silence for health.
+//! Facts that were not or could not be gathered are states of their own, so that no check takes them for health.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,12 +15,12 @@ use maitre_net::tls::TlsFailure;
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     pub workers: Vec<Worker>,
-    /// None if nobody named one.
+    /// None if the command names none.
     pub router: Option<Router>,
     pub here: Here,
 }
 
-/// What is known without asking anybody.
+/// Facts about this machine and the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
     /// The most files this process may open; none if it cannot be told.
@@ -77,11 +76,11 @@ pub enum Unanswered {
     Unresolved(String),
     Refused(String),
     TimedOut(Duration),
-    /// The address says TLS, and there is none with whoever is there.
+    /// The URL is https, and the TLS handshake failed.
     NoTls(TlsFailure),
-    /// The address says plain HTTP, and whoever is there speaks TLS.
+    /// The URL is http, and the server speaks TLS.
     SpeaksTls,
-    /// Something is there that does not speak HTTP, or hung up.
+    /// The server does not speak HTTP, or closed the connection.
     Broke(String),
 }
 
@@ -120,7 +119,7 @@ pub enum Events {
     /// The engine says that it publishes none.
     None,
     /// Neither the engine nor the settings say where.
-    Untold {
+    UnknownPlace {
         path: &'static str,
         status: u16,
     },
@@ -133,7 +132,7 @@ pub struct Published {
     pub place: String,
     /// Whether the settings name the place; else the engine does.
     pub is_configured: bool,
-    /// What the engine dials instead of listening.
+    /// The address to which the engine connects instead of listening.
     pub dialled: Option<String>,
     /// Ranks the engine says it has.
     pub ranks: usize,
@@ -142,19 +141,19 @@ pub struct Published {
     pub stream: Stream,
     pub replay: Replay,
     /// Further ranks whose stream cannot be reached: which, where, and why.
-    pub dumb: Vec<(u32, String, String)>,
+    pub unreachable_ranks: Vec<(u32, String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// And whether somebody answers at the same port of this machine's loopback.
+    /// `on_loopback`: the same port of this machine's loopback answers.
     Unreachable {
         why: String,
         on_loopback: bool,
     },
-    /// It shakes hands; nothing was sent that it should have told.
+    /// The handshake succeeds; no request was sent that would cause events.
     Open,
-    /// A prompt of so many tokens was sent, and nothing came.
+    /// A prompt of so many tokens was sent, and no event arrived.
     Silent {
         prompt_tokens: u64,
     },
@@ -179,7 +178,7 @@ pub enum Replay {
     Unasked,
 }
 
-/// What became of a few small requests.
+/// The outcome of a few small requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Why none was sent.
@@ -193,7 +192,7 @@ pub enum Asked {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
-    /// A prompt that nobody sent before.
+    /// A new prompt.
     pub first: Usage,
     /// The same once more.
     pub second: Usage,
@@ -204,7 +203,7 @@ pub struct Answered {
 pub enum Salted {
     #[default]
     Unasked,
-    /// The same prompt under a salt nobody used before.
+    /// The same prompt under a new salt.
     Answered(Usage),
     Refused {
         status: u16,
@@ -218,13 +217,13 @@ pub struct Compared {
     pub outcome: Comparison,
 }
 
-/// Counts and places only: ids are nobody's to print.
+/// Counts and positions only: token ids would reveal the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Comparison {
     Same {
         tokens: usize,
     },
-    /// The first place where they part.
+    /// The first position where they differ.
     Differ {
         ours: usize,
         theirs: usize,
@@ -254,7 +253,7 @@ pub struct Admin {
 }
 
 impl Worker {
-    /// One that nothing is known of but how it was reached.
+    /// Only how it was reached is known.
     pub fn unknown(url: String, reach: Reach) -> Worker {
         Worker {
             url,
@@ -307,7 +306,7 @@ impl Worker {
         heard.filter(|it| *it > 0).or(told).or(self.about.block_tokens)
     }
 
-    /// Ranks behind the address that nobody told the router of: which one answers is anybody's guess.
+    /// Ranks behind the address that the router does not know of: it cannot tell which one answers.
     pub fn hidden_ranks(&self) -> Option<usize> {
         match &self.events {
             Events::At(published) if published.ranks > 1 && self.ranks == 1 => Some(published.ranks),

@@ -19,8 +19,8 @@ use maitre_proxy::Settings;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Plan;
-use super::client::{Client, Page, Question, short};
+use super::DoctorPlan;
+use super::client::{DoctorClient, HttpPage, Question, short};
 use super::clock;
 use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, OpenAdmin, Reach, Unanswered, Worker};
 use tokens::Tokenizers;
@@ -30,13 +30,13 @@ const AT_ONCE: usize = 8;
 
 /// What looking at a worker takes.
 struct Tools {
-    plan: Plan,
+    plan: DoctorPlan,
     dialer: Arc<Dialer>,
     tokenizers: Tokenizers,
 }
 
 /// Looks at all that the plan names; fails only if the settings' TLS cannot be used, as the router would.
-pub async fn look(plan: &Plan) -> Result<Fleet, TlsConfigError> {
+pub async fn look(plan: &DoctorPlan) -> Result<Fleet, TlsConfigError> {
     let dialer = Arc::new(Dialer::load("worker_tls", &plan.settings.worker_tls)?);
     let router = router::look(plan).await;
     let workers = match plan.settings.workers.is_empty() {
@@ -46,7 +46,7 @@ pub async fn look(plan: &Plan) -> Result<Fleet, TlsConfigError> {
     let (tokenizers, unusable) = Tokenizers::load(&plan.settings.tokenizers);
     let tools = Arc::new(Tools { plan: plan.clone(), dialer, tokenizers });
     let mut looked = side_by_side(workers.iter().cloned(), |worker| look_at(tools.clone(), worker)).await;
-    // Afterwards, when nobody is busy with our own questions.
+    // Last, when the workers have answered all other questions.
     if plan.requests {
         let targets = looked.iter().zip(&workers).map(|(facts, worker)| {
             let asked = matches!(facts.asked, Asked::Answered(_));
@@ -86,12 +86,12 @@ async fn time(tools: Arc<Tools>, model: Option<String>, worker: WorkerUrl) -> Op
 }
 
 impl Tools {
-    fn client(&self, worker: &WorkerUrl) -> Client {
-        Client {
+    fn client(&self, worker: &WorkerUrl) -> DoctorClient {
+        DoctorClient {
             address: worker.address.clone(),
             dialer: self.dialer.clone(),
             key: self.plan.key.clone(),
-            patience: self.plan.patience,
+            timeout: self.plan.timeout,
         }
     }
 }
@@ -130,7 +130,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
 }
 
 /// The pages that tell an engine's brand. A page that is not there is an answer; a worker that stops answering is not.
-async fn probe(client: &Client) -> Result<Vec<(&'static str, Page)>, Unanswered> {
+async fn probe(client: &DoctorClient) -> Result<Vec<(&'static str, HttpPage)>, Unanswered> {
     let mut pages = Vec::new();
     for path in engine::PROBES {
         pages.push((path, client.ask(Question::get(path)).await?));
@@ -138,11 +138,11 @@ async fn probe(client: &Client) -> Result<Vec<(&'static str, Page)>, Unanswered>
     Ok(pages)
 }
 
-fn answer<'a>(path: &'a str, page: &'a Page) -> Answer<'a> {
+fn answer<'a>(path: &'a str, page: &'a HttpPage) -> Answer<'a> {
     Answer { path, status: page.status, body: &page.body, server: page.server.as_deref() }
 }
 
-fn listed(pages: &[(&str, Page)], with_key: bool) -> Listed {
+fn listed(pages: &[(&str, HttpPage)], with_key: bool) -> Listed {
     let Some((_, page)) = pages.iter().find(|it| it.0 == "/v1/models") else {
         return Listed::Models(Vec::new());
     };
@@ -154,7 +154,7 @@ fn listed(pages: &[(&str, Page)], with_key: bool) -> Listed {
     }
 }
 
-async fn metered(client: &Client, kind: Kind) -> Metered {
+async fn metered(client: &DoctorClient, kind: Kind) -> Metered {
     let mut first = None;
     for &path in kind.metrics_paths() {
         let seen = match client.ask(Question::get(path)).await {
@@ -172,7 +172,7 @@ async fn metered(client: &Client, kind: Kind) -> Metered {
 }
 
 /// How far the worker's clock is ahead, at least: its second may have begun up to a second before.
-fn ahead(page: &Page) -> Option<f64> {
+fn ahead(page: &HttpPage) -> Option<f64> {
     let theirs = clock::of_header(page.date.as_deref()?)? as f64;
     let (sent, received) = (page.between.0.as_secs_f64(), page.between.1.as_secs_f64());
     Some(match () {
@@ -182,7 +182,7 @@ fn ahead(page: &Page) -> Option<f64> {
     })
 }
 
-fn here(plan: &Plan, unusable: Vec<(String, String)>) -> Here {
+fn here(plan: &DoctorPlan, unusable: Vec<(String, String)>) -> Here {
     let Settings { limits, threads, admin, admin_key, admin_tls, .. } = &plan.settings;
     let is_open = admin_tls.cert.is_none() && !admin.ip().to_canonical().is_loopback();
     let cores = std::thread::available_parallelism().map_or(1, |it| it.get());

@@ -1,7 +1,7 @@
-//! From what was seen to what is wrong: pure, one small function a check.
+//! Turns facts into findings: pure, one small function for each check.
 //!
-//! A check answers with its findings and one line for people, also if it could not be made. Where one fault explains
-//! another, only the first is told: of a worker that is not there nothing else is said.
+//! A check returns its findings and one line of text, even if it could not be made. Where one fault explains another,
+//! only the first is reported: an unreachable worker has no other findings.
 
 mod alike;
 mod caching;
@@ -19,7 +19,7 @@ use super::report::{Check, Outcome, Report};
 
 type Judge = fn(&Fleet) -> Outcome;
 
-/// In the order in which people read about them.
+/// In the order of the report.
 const CHECKS: [(&str, Judge); 15] = [
     ("reach", reach::reach),
     ("models", reach::models),

@@ -1,10 +1,10 @@
-//! `maitre doctor`: looks at a fleet from outside and says what is wrong with it, where, and how to mend it.
+//! `maitre doctor`: checks a fleet from outside and says what is wrong with it, where, and how to fix it.
 //!
-//! The faults that hurt a router most are silent: an engine that caches nothing, a topic nobody publishes under, a
-//! tokenizer that is not the engine's. Nothing fails, and nothing hits. So everything is asked once (`gather`), written
-//! down as plain facts (`facts`), and judged by functions that open no socket (`judge`).
+//! The worst faults are silent: an engine without prefix caching, a topic without events, a tokenizer that is not the
+//! engine's. No request fails, and no prefix hits. So the doctor asks everything once (`gather`), keeps the answers as
+//! plain facts (`facts`), and judges them in functions that open no socket (`judge`).
 //!
-//! It changes nothing. It sends a handful of requests of one token to each worker, unless told not to.
+//! It changes nothing. It sends at most six requests of one token to each worker; `--no-requests` sends none.
 
 mod client;
 mod clock;
@@ -41,54 +41,54 @@ pub use gather::look;
 pub use judge::judge;
 
 /// Nothing is wrong.
-const WELL: u8 = 0;
+const HEALTHY: u8 = 0;
 /// Something is.
-const UNWELL: u8 = 1;
-/// It could not be told.
-const UNSEEN: u8 = 2;
+const UNHEALTHY: u8 = 1;
+/// The fleet could not be checked.
+const UNCHECKED: u8 = 2;
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const PATIENCE_MAX: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT_MAX: Duration = Duration::from_mins(10);
 
 const ABOUT: &str = "\
-Look at a fleet and say what is wrong with it, worker by worker, with the flag or setting that mends it.
+Check a fleet and say what is wrong with it, worker by worker, with the flag or setting that fixes it.
 
 Reads what `serve` reads: a config file, variables, flags. Asks each worker for its health, models, metrics and KV \
 events, and sends it at most six requests of one token (the same short prompt twice, once more with a cache salt, three \
 tiny streams) and three questions to /tokenize where a tokenizer is set. --no-requests leaves the six out. Nothing is \
 changed anywhere.
 
-Exit code: 0 all well, 1 something is wrong, 2 could not look.";
+Exit code: 0 healthy, 1 something is wrong, 2 could not check.";
 
-/// What to look at, and how.
+/// What to check, and how.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Those of `serve`. Without workers, those that the router has are looked at.
+pub struct DoctorPlan {
+    /// Those of `serve`. Without workers, the doctor checks those of the router.
     pub settings: Settings,
     /// Where clients reach a running router.
     pub router: Option<Address>,
     /// Where operators do.
     pub admin: Option<Address>,
-    /// One that can dial both; workers are dialled by the settings.
+    /// For both; workers use the TLS settings.
     pub dialer: Arc<Dialer>,
     /// The value of the `authorization` header.
     pub key: Option<HeaderValue>,
-    /// For each question; answers of engines may take six times as long.
-    pub patience: Duration,
+    /// For each question; responses of engines may take six times as long.
+    pub timeout: Duration,
     /// Whether engines are sent requests.
     pub requests: bool,
 }
 
-impl Plan {
-    /// All there is to see of these settings' workers.
-    pub fn new(settings: Settings) -> Plan {
-        Plan {
+impl DoctorPlan {
+    /// Checks everything about the workers of these settings.
+    pub fn new(settings: Settings) -> DoctorPlan {
+        DoctorPlan {
             settings,
             router: None,
             admin: None,
             dialer: Arc::default(),
             key: None,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             requests: true,
         }
     }
@@ -99,14 +99,14 @@ pub fn command() -> Command {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     let switch = |name: &'static str, help: &'static str| text(name, "", help).action(ArgAction::SetTrue);
-    let range = Duration::from_millis(1)..=PATIENCE_MAX;
-    Command::new("doctor").about("Say what is wrong with a fleet, and how to mend it").long_about(ABOUT).args([
+    let range = Duration::from_millis(1)..=TIMEOUT_MAX;
+    Command::new("doctor").about("Say what is wrong with a fleet, and how to fix it").long_about(ABOUT).args([
         text("router", "URL", "A running router, where clients reach it, as in http://127.0.0.1:8080"),
-        text("admin-url", "URL", "The same where operators do, as in http://127.0.0.1:8081; without workers here, its own are looked at"),
-        dial::arg().help("Who signs the certificates of --router and --admin-url, as PEM; for workers there is worker_tls.ca"),
+        text("admin-url", "URL", "The same where operators do, as in http://127.0.0.1:8081; without workers here, checks the router's"),
+        dial::arg().help("Authority of the certificates of --router and --admin-url, as PEM; for workers set worker_tls.ca"),
         text("timeout", "DURATION", "How long a question may take; six times as long for answers [default: 5s]")
             .value_parser(move |it: &str| Time(range.clone()).read(it)),
-        switch("no-requests", "Send engines no requests: no look at cached tokens, salts and speed"),
+        switch("no-requests", "Send engines no requests: cached tokens, salts and speed stay unchecked"),
         text("key", "KEY", "Sent to workers, and to --router, as a bearer token [default: the variable MAITRE_DOCTOR_KEY]"),
         text("ignore", "CODE", "Leave out findings of this code; may be repeated")
             .action(ArgAction::Append)
@@ -118,12 +118,12 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    // An error is not a finding: whoever goes by the exit code must not take one for the other.
+    // An error is not a finding, and has another exit code.
     match examine(matches) {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(error) => {
             eprintln!("maitre: {error:#}");
-            Ok(ExitCode::from(UNSEEN))
+            Ok(ExitCode::from(UNCHECKED))
         }
     }
 }
@@ -133,7 +133,7 @@ fn examine(matches: &ArgMatches) -> anyhow::Result<u8> {
         Ok(config) => config,
         Err(errors) => {
             eprintln!("{errors}");
-            return Ok(UNSEEN);
+            return Ok(UNCHECKED);
         }
     };
     let plan = read_plan(matches, config.settings, std::env::var_os(DOCTOR_KEY))?;
@@ -141,13 +141,13 @@ fn examine(matches: &ArgMatches) -> anyhow::Result<u8> {
     let fleet = runtime.block_on(look(&plan))?;
     if fleet.workers.is_empty() && fleet.admin().is_none() {
         let seen = judge(&fleet).findings.into_iter().next().map(|it| format!("; {}", it.what));
-        anyhow::bail!("no workers and no router to look at{}", seen.unwrap_or_default());
+        anyhow::bail!("no workers and no router to check{}", seen.unwrap_or_default());
     }
     let ignored: Vec<Code> = matches.get_many::<Code>("ignore").unwrap_or_default().copied().collect();
     let mut report = judge(&fleet);
     report.findings.retain(|it| !ignored.contains(&it.code));
     print(&report, matches.get_flag("json"))?;
-    Ok(if report.findings.is_empty() { WELL } else { UNWELL })
+    Ok(if report.findings.is_empty() { HEALTHY } else { UNHEALTHY })
 }
 
 fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
@@ -162,7 +162,11 @@ fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_plan(matches: &ArgMatches, settings: Settings, variable: Option<OsString>) -> anyhow::Result<Plan> {
+fn read_plan(
+    matches: &ArgMatches,
+    settings: Settings,
+    variable: Option<OsString>,
+) -> anyhow::Result<DoctorPlan> {
     let address = |name: &str| -> anyhow::Result<Option<Address>> {
         let text = matches.get_one::<String>(name);
         text.map(|it| it.parse().with_context(|| format!("--{name}"))).transpose()
@@ -170,18 +174,18 @@ fn read_plan(matches: &ArgMatches, settings: Settings, variable: Option<OsString
     let (router, admin) = (address("router")?, address("admin-url")?);
     anyhow::ensure!(
         !settings.workers.is_empty() || admin.is_some(),
-        "nothing to look at; name workers with --worker http://host:port or --config, or a router with \
+        "nothing to check; name workers with --worker http://host:port or --config, or a router with \
          --admin-url http://host:port"
     );
     let ca = matches.get_one::<PathBuf>("ca");
-    Ok(Plan {
+    Ok(DoctorPlan {
         dialer: dial::dialer(ca.map(PathBuf::as_path), [&router, &admin].into_iter().flatten())?,
         router,
         admin,
         key: dial::key(matches, variable, DOCTOR_KEY)?
             .or_else(|| settings.worker_key.as_ref().map(|it| it.header().clone())),
-        patience: matches.get_one("timeout").copied().unwrap_or(PATIENCE),
+        timeout: matches.get_one("timeout").copied().unwrap_or(TIMEOUT),
         requests: !matches.get_flag("no-requests"),
-        ..Plan::new(settings)
+        ..DoctorPlan::new(settings)
     })
 }

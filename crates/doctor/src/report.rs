@@ -1,4 +1,4 @@
-//! What a look came to: what is wrong, and what was looked at.
+//! The result: what is wrong, and what was checked.
 
 use super::code::Code;
 
@@ -26,7 +26,7 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
-/// What one check came to.
+/// The result of one check.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) findings: Vec<Finding>,

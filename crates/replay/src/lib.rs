@@ -8,8 +8,8 @@ pub mod trace;
 pub mod tune;
 
 mod page;
-mod place;
 mod progress;
+mod report_file;
 mod series;
 pub mod table;
 
@@ -25,9 +25,9 @@ use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use place::Place;
 use progress::Progress;
-use study::{Choice, Study};
+use report_file::ReportFile;
+use study::{StrategyChoice, Study};
 
 use maitre_console::out;
 
@@ -83,13 +83,13 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     for speed in &speeds {
         anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
     }
-    let place = matches.get_one::<PathBuf>("html").map(|it| Place::new(it)).transpose()?;
+    let file = matches.get_one::<PathBuf>("html").map(|it| ReportFile::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
     let mut runs = play_all(&study, &choices, &speeds, jobs);
     trace::name_tenants(&study.source, runs.iter_mut().flat_map(|it| &mut it.tenants));
-    if let Some(place) = place {
+    if let Some(file) = file {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
-        place.put(&page::draw(&study, &runs, &command))?;
+        file.write(&page::draw(&study, &runs, &command))?;
     }
     out::print(&match matches.get_flag("json") {
         true => format!("{}\n", report(&study, &runs)),
@@ -98,25 +98,25 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<Choice>> {
+fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<StrategyChoice>> {
     let names: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
     let (all, named): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|it| it.as_str() == "all");
     let choice = |name: &&String| name.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}"));
-    let named: Vec<Choice> = named.iter().map(choice).collect::<anyhow::Result<_>>()?;
-    Ok(if all.is_empty() { named } else { Choice::all() })
+    let named: Vec<StrategyChoice> = named.iter().map(choice).collect::<anyhow::Result<_>>()?;
+    Ok(if all.is_empty() { named } else { StrategyChoice::all() })
 }
 
 /// A run to come.
 pub(crate) struct Task<'a> {
     pub(crate) study: &'a Study,
-    pub(crate) choice: Choice,
+    pub(crate) choice: StrategyChoice,
     pub(crate) prepared: &'a PreparedTrace<'a>,
     /// Of the prepared, for the row.
     pub(crate) speed: f64,
 }
 
 /// All strategies at all speeds.
-fn play_all(study: &Study, choices: &[Choice], speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
+fn play_all(study: &Study, choices: &[StrategyChoice], speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
     let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
     let decks = decks(study, &traces);
     let tasks: Vec<Task<'_>> = decks
@@ -168,12 +168,12 @@ fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<PreparedTrace<'a>> {
 }
 
 fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Progress) -> Run {
-    let mut told = 0;
+    let mut reported = 0;
     let mut step = |arrived: usize| {
-        // A bell for every request would cost more than some requests do.
-        if arrived - told >= 64 || arrived == prepared.requests().len() {
-            progress.add(arrived - told);
-            told = arrived;
+        // One update per request would cost more than some requests do.
+        if arrived - reported >= 64 || arrived == prepared.requests().len() {
+            progress.add(arrived - reported);
+            reported = arrived;
         }
     };
     let outcome = study.play(choice, prepared, &mut step);

@@ -1,4 +1,4 @@
-//! A bar on the terminal for runs that take longer than a moment.
+//! A progress bar on the terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use maitre_console::clock::Stopwatch;
 
-/// Nobody needs a bar for less.
-const PATIENCE: Duration = Duration::from_millis(700);
+/// Shorter runs have no bar.
+const SHOWN_AFTER: Duration = Duration::from_millis(700);
 const FRAME: Duration = Duration::from_millis(100);
 const WIDTH: usize = 40;
 
@@ -17,13 +17,13 @@ pub(super) struct Progress {
     all: usize,
     done: AtomicUsize,
     watch: Stopwatch,
-    /// When the bar was last drawn; none, if nobody would see it.
+    /// When the bar was last drawn; none without a terminal.
     drawn: Option<Mutex<Duration>>,
 }
 
 impl Progress {
     pub(super) fn begin(all: usize) -> Progress {
-        let drawn = std::io::stderr().is_terminal().then(|| Mutex::new(PATIENCE));
+        let drawn = std::io::stderr().is_terminal().then(|| Mutex::new(SHOWN_AFTER));
         Progress { all: all.max(1), done: AtomicUsize::new(0), watch: Stopwatch::start(), drawn }
     }
 
@@ -41,7 +41,7 @@ impl Progress {
 
     /// Wipes the bar.
     pub(super) fn end(&self) {
-        if self.drawn.as_ref().is_some_and(|it| *it.lock() > PATIENCE) {
+        if self.drawn.as_ref().is_some_and(|it| *it.lock() > SHOWN_AFTER) {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
         }
     }

@@ -27,39 +27,39 @@ const RETURNS_MAX: u32 = 5;
 
 /// A strategy, or one of the two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum StrategyChoice {
     Strategy(Name),
     Oracle,
     IdealCache,
 }
 
-impl Choice {
-    pub fn all() -> Vec<Choice> {
-        let strategies = Name::ALL.into_iter().map(Choice::Strategy);
-        strategies.chain([Choice::Oracle, Choice::IdealCache]).collect()
+impl StrategyChoice {
+    pub fn all() -> Vec<StrategyChoice> {
+        let strategies = Name::ALL.into_iter().map(StrategyChoice::Strategy);
+        strategies.chain([StrategyChoice::Oracle, StrategyChoice::IdealCache]).collect()
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Choice::Strategy(name) => name.as_str(),
-            Choice::Oracle => "oracle",
-            Choice::IdealCache => "ideal-cache",
+            StrategyChoice::Strategy(name) => name.as_str(),
+            StrategyChoice::Oracle => "oracle",
+            StrategyChoice::IdealCache => "ideal-cache",
         }
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for StrategyChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl FromStr for Choice {
+impl FromStr for StrategyChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Choice, String> {
-        let known = || Choice::all().iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
-        let choice = Choice::all().into_iter().find(|it| it.as_str() == text);
+    fn from_str(text: &str) -> Result<StrategyChoice, String> {
+        let known = || StrategyChoice::all().iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
+        let choice = StrategyChoice::all().into_iter().find(|it| it.as_str() == text);
         choice.ok_or_else(|| format!("no strategy is called \"{text}\"; known: {}, all", known()))
     }
 }
@@ -288,7 +288,7 @@ impl Study {
 
     pub fn play(
         &self,
-        choice: Choice,
+        choice: StrategyChoice,
         prepared: &PreparedTrace<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Outcome {
@@ -296,12 +296,12 @@ impl Study {
         brain.strategies.clear();
         brain.seed = self.seed;
         let judge = match choice {
-            Choice::Strategy(name) => {
+            StrategyChoice::Strategy(name) => {
                 brain.strategy = name;
                 Judge::Brain
             }
-            Choice::Oracle => Judge::Oracle,
-            Choice::IdealCache => Judge::IdealCache,
+            StrategyChoice::Oracle => Judge::Oracle,
+            StrategyChoice::IdealCache => Judge::IdealCache,
         };
         let settings = Settings {
             judge,
@@ -310,7 +310,7 @@ impl Study {
             scrape_every: self.scrape_every,
             scrape_delay: self.scrape_delay,
             routers: self.routers as usize,
-            // One has nobody to talk to.
+            // A single router has no peers.
             sync: self.sync.filter(|_| self.routers > 1),
             script: self.script.clone(),
             returns_max: if self.retry { RETURNS_MAX } else { 0 },
@@ -412,7 +412,7 @@ fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Nobody asks a replay why: it is not to pay for answers.
+/// A replay keeps no decisions for `explain`: they would only cost time.
 fn unwatched(config: &Config) -> maitre_dispatch::BrainSettings {
     let usual = maitre_dispatch::BrainSettings::default();
     let mut brain = config.settings.brain.clone();
@@ -480,9 +480,9 @@ mod tests {
 
     #[test]
     fn choices_are_strategies_and_bounds() {
-        for choice in Choice::all() {
+        for choice in StrategyChoice::all() {
             assert_eq!(choice.as_str().parse(), Ok(choice));
         }
-        assert!("best".parse::<Choice>().unwrap_err().contains("dualmap, oracle"));
+        assert!("best".parse::<StrategyChoice>().unwrap_err().contains("dualmap, oracle"));
     }
 }

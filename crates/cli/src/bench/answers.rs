@@ -1,7 +1,7 @@
 //! What was answered, for the prompts that go on from it.
 //!
 //! A trace names an answer and does not know its words. The endpoint's own words must come back in the next
-//! turn, or its cache holds a conversation that nobody continues. Kept are only answers that a later prompt
+//! turn, or its cache holds a conversation that no client continues. Kept are only answers that a later prompt
 //! names, until the last such prompt has left, and no more bytes than the budget.
 
 use std::collections::{HashMap, HashSet};
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(answers.take(piece(1)), Source::Trace);
         assert_eq!(answers.take(piece(7)), Source::Missing, "it has not arrived");
         answers.keep(7, "words".to_owned(), 10);
-        answers.keep(8, "nobody asks".to_owned(), 10);
+        answers.keep(8, "unused".to_owned(), 10);
         assert_eq!(answers.bytes, 5);
         assert_eq!(answers.take(piece(7)), Source::Answer("words".to_owned()));
         assert_eq!((answers.bytes, answers.wants(7)), (0, false));

@@ -1,4 +1,4 @@
-//! How an endpoint turns requests away when it has no room: at once or late, and with a word on when to come again.
+//! Refusals of an overloaded endpoint: how soon they come, and whether they say when to retry.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
-/// How often a client comes again that was told when to.
+/// How often a client retries after a refusal with `Retry-After`.
 pub const RETRIES: u32 = 5;
 
-/// One answer that says "not now".
+/// One response with status 429, 503 or 504.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// From when the request left.
+    /// Since the request was sent.
     pub took: Duration,
     pub again: Again,
 }
@@ -21,30 +21,30 @@ pub struct Refusal {
 /// What `Retry-After` said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    Untold,
+    Absent,
     In(Duration),
-    /// A date, or something that nobody understands.
+    /// A date, or not understood.
     Unclear,
 }
 
 impl Refusal {
-    /// None for a status that would be the same another time.
+    /// None for a status that a retry would not change.
     pub(super) fn read(status: StatusCode, headers: &HeaderMap, took: Duration) -> Option<Refusal> {
         let again = match headers.get(RETRY_AFTER) {
-            None => Again::Untold,
-            Some(told) => {
-                let seconds = told.to_str().ok().and_then(|it| it.trim().parse::<u32>().ok());
+            None => Again::Absent,
+            Some(value) => {
+                let seconds = value.to_str().ok().and_then(|it| it.trim().parse::<u32>().ok());
                 seconds.map_or(Again::Unclear, |it| Again::In(Duration::from_secs(it.into())))
             }
         };
         matches!(status.as_u16(), 429 | 503 | 504).then_some(Refusal { took, again })
     }
 
-    /// When to come again, if it said so.
+    /// When to retry, if the response says so.
     pub(super) fn wait(self) -> Option<Duration> {
         match self.again {
             Again::In(wait) => Some(wait),
-            Again::Untold | Again::Unclear => None,
+            Again::Absent | Again::Unclear => None,
         }
     }
 }
@@ -56,7 +56,7 @@ pub struct Refusals {
     pub count: u64,
     /// Those that had a `Retry-After`.
     pub with_retry_after: u64,
-    /// From when the request left.
+    /// Since the request was sent.
     pub slowest_ms: f64,
     /// Answers by how many tries they took.
     pub answered_after_tries: BTreeMap<u32, u64>,
@@ -65,7 +65,7 @@ pub struct Refusals {
 impl Refusals {
     pub(super) fn add(&mut self, refusal: Refusal) {
         self.count += 1;
-        self.with_retry_after += u64::from(refusal.again != Again::Untold);
+        self.with_retry_after += u64::from(refusal.again != Again::Absent);
         // To the microsecond, as all times.
         self.slowest_ms = self.slowest_ms.max(refusal.took.as_micros() as f64 / 1e3);
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_refusal_is_what_may_go_better_later() {
         check(429, Some("3"), Some(Again::In(Duration::from_secs(3))));
-        check(503, None, Some(Again::Untold));
+        check(503, None, Some(Again::Absent));
         check(504, Some("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Again::Unclear));
         check(503, Some("-1"), Some(Again::Unclear));
         check(400, Some("3"), None);
@@ -118,7 +118,7 @@ mod tests {
     fn refusals_are_counted_with_the_slowest() {
         let mut refusals = Refusals::default();
         assert!(refusals.notes().is_empty());
-        refusals.add(Refusal { took: Duration::from_micros(1_500), again: Again::Untold });
+        refusals.add(Refusal { took: Duration::from_micros(1_500), again: Again::Absent });
         refusals.add(Refusal { took: Duration::from_micros(500), again: Again::Unclear });
         assert_eq!((refusals.count, refusals.with_retry_after, refusals.slowest_ms), (2, 1, 1.5));
         [1, 3, 3].into_iter().for_each(|it| refusals.answered(it));

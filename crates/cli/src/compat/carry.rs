@@ -3,7 +3,7 @@
 //! What was not written is as it would have been there where clients or operators would notice (addresses, strategy, the
 //! size of a body, how long a request may take), and Maitre's own default where not.
 
-mod door;
+mod access;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use maitre_discover::found::Options;
 use maitre_discover::source::{Cluster, Kind, Port};
 use maitre_dispatch::scheduler::ATTEMPTS_MAX;
 
-use super::flag::{Fate, Flag, Form, Goal, Old};
+use super::flag::{ArgumentForm, Fate, Flag, Goal, Old};
 use super::policy;
 use super::table::MANIFEST;
 use super::words::Given;
@@ -23,9 +23,9 @@ use super::words::Given;
 const BODY_BYTES: &str = "536870912";
 const REQUEST_SECONDS: &str = "1800";
 const DRAIN_SECONDS: &str = "180";
-/// What a port of discovered workers is if nobody says.
+/// The default port of discovered workers.
 const WORKER_PORT: &str = "80";
-/// Where spans go if nobody says.
+/// The default destination of spans.
 const COLLECTOR: &str = "localhost:4317";
 /// The header that names a session, and the one that names a tenant.
 const ROUTING_KEY: &str = "x-smg-routing-key";
@@ -177,16 +177,16 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn key(&mut self, flag: &Flag, key: &'static str, form: Form, value: &str) {
+    fn key(&mut self, flag: &Flag, key: &'static str, form: ArgumentForm, value: &str) {
         let text = match form {
-            Form::Plain => Some(value.to_owned()),
-            Form::Word(word) => Some(word.to_owned()),
-            Form::Bytes => self.number(flag.name(), value).map(|it| format!("{it}B")),
-            Form::SecondsOrNever if value == "0" => {
+            ArgumentForm::Plain => Some(value.to_owned()),
+            ArgumentForm::Word(word) => Some(word.to_owned()),
+            ArgumentForm::Bytes => self.number(flag.name(), value).map(|it| format!("{it}B")),
+            ArgumentForm::SecondsOrNever if value == "0" => {
                 self.left(flag.name(), "0 stood for no limit, and Maitre always has one");
                 None
             }
-            Form::Seconds | Form::SecondsOrNever => self.seconds(flag.name(), value),
+            ArgumentForm::Seconds | ArgumentForm::SecondsOrNever => self.seconds(flag.name(), value),
         };
         if let Some(text) = text {
             self.set(key, text, flag.name());
@@ -445,7 +445,7 @@ mod tests {
     fn every_flag_that_is_asked_for_by_name_is_in_the_table() {
         let known: Vec<Flag> =
             [Old::Sglang, Old::VllmRouter].into_iter().flat_map(super::super::table::flags).collect();
-        let source = [include_str!("carry.rs"), include_str!("carry/door.rs")].concat();
+        let source = [include_str!("carry.rs"), include_str!("carry/access.rs")].concat();
         let mut names =
             source.split('"').filter(|it| it.starts_with("--") && !it.contains(' ') && it.len() > 2);
         assert!(names.clone().count() > 40, "this test no longer understands its own file");

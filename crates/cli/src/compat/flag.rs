@@ -51,14 +51,14 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// This one, by itself.
-    Key(&'static str, Form),
+    Key(&'static str, ArgumentForm),
     /// This one, which `carry.rs` puts together from several flags or works out.
     Part(&'static str),
 }
 
 /// How the other router writes a value that has one setting to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ArgumentForm {
     /// As we do.
     Plain,
     /// A number of seconds.

@@ -5,16 +5,16 @@ use super::flag::Old;
 pub(super) const STICKY: &str = "sticky-session";
 
 /// Their name, ours, and what is different where something is.
-type Row = (&'static str, &'static str, Option<&'static str>);
+type PolicyRow = (&'static str, &'static str, Option<&'static str>);
 
-const SHARED: [Row; 4] = [
+const SHARED: [PolicyRow; 4] = [
     ("cache_aware", "cache-aware", None),
     ("round_robin", "round-robin", None),
     ("random", "random", None),
     ("power_of_two", "power-of-two", Some("the load of two is compared in tokens promised")),
 ];
 
-const SGLANG: [Row; 5] = [
+const SGLANG: [PolicyRow; 5] = [
     ("manual", STICKY, Some("a request that names no session goes by load")),
     ("consistent_hashing", STICKY, Some("a session stays where it began; it is not hashed to a place")),
     ("prefix_hash", "prefix-hash", None),
@@ -22,11 +22,11 @@ const SGLANG: [Row; 5] = [
     ("passthrough", "round-robin", Some("with one worker every strategy is the same")),
 ];
 
-const VLLM: [Row; 1] =
+const VLLM: [PolicyRow; 1] =
     [("consistent_hash", STICKY, Some("a session stays where it began; it is not hashed to a place"))];
 
-pub(super) fn rows(old: Old) -> impl Iterator<Item = Row> {
-    let own: &[Row] = match old {
+pub(super) fn rows(old: Old) -> impl Iterator<Item = PolicyRow> {
+    let own: &[PolicyRow] = match old {
         Old::Sglang => &SGLANG,
         Old::VllmRouter => &VLLM,
     };

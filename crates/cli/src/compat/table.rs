@@ -3,8 +3,8 @@
 //! The first list has those that both know, then come those of one alone. Flags that are left out for the same reason stand
 //! together, by what they take. A test holds all of it against what the three programs list.
 
+use super::flag::ArgumentForm::{Bytes, Plain, Seconds, SecondsOrNever, Word};
 use super::flag::Fate::{Changed, Essential, Kept, Left, Needless};
-use super::flag::Form::{Bytes, Plain, Seconds, SecondsOrNever, Word};
 use super::flag::Goal::{Key, Part};
 use super::flag::Takes::{Nothing, One, Several};
 use super::flag::{Fate, Flag, Old, Takes};
@@ -75,7 +75,10 @@ static SHARED: &[Flag] = &[
     Flag::new(
         &["--queue-timeout-secs"],
         One,
-        Changed(Part("classes"), "what cannot be seated by then is refused as soon as that is known"),
+        Changed(
+            Part("classes"),
+            "a request that cannot be placed by then is refused as soon as that is known",
+        ),
     ),
     Flag::new(
         &["--retry-max-retries"],
@@ -258,7 +261,7 @@ static SGLANG: &[Flag] = &[
         One,
         Changed(
             Part("keys"),
-            "clients need it for /v1/models, too; workers get it from us (worker_key), whoever asks",
+            "clients need it for /v1/models, too; the router sends it to workers with every request (worker_key)",
         ),
     ),
     Flag::new(

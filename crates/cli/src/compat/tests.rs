@@ -265,7 +265,7 @@ fn one_operator_keeps_the_key() {
     let keys = format!("--control-plane-api-keys 1:ann:user:x 2:bob:admin:{KEY} 3:eve:admin:{KEY}");
     let hash = format!("\"{HASH}\"");
     let carried = check_kept(Old::Sglang, &keys, &[("admin_key", &hash), ("insecure", "true")]);
-    for told in ["may only look", "one admin key"] {
+    for told in ["read-only users", "one admin key"] {
         assert!(carried.notes.iter().any(|it| it.contains(told)), "{:?}", carried.notes);
     }
     let both = format!("--api-key {KEY} --control-plane-api-keys 2:bob:admin:another-{KEY}");

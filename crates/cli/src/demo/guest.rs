@@ -21,7 +21,7 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::demo::tally::Seen;
+use crate::demo::tally::DemoAnswer;
 
 /// Where routers take requests, at least one, and whose turn it is.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) async fn visit(
     turns: Arc<Turns>,
     mut session: Session,
     open: impl Fn() -> bool,
-    tell: impl Fn(anyhow::Result<Seen>),
+    tell: impl Fn(anyhow::Result<DemoAnswer>),
 ) {
     let mut turn = session.first();
     let mut lines: Vec<Option<Line>> = turns.addresses.iter().map(|_| None).collect();
@@ -126,7 +126,7 @@ impl Line {
     }
 
     /// One turn: what was seen of it, and the text of the answer.
-    async fn ask(&mut self, session: u64, turn: &Turn) -> anyhow::Result<(Seen, String)> {
+    async fn ask(&mut self, session: u64, turn: &Turn) -> anyhow::Result<(DemoAnswer, String)> {
         let request = Request::post("/v1/chat/completions")
             .header("host", "maitre")
             .header("content-type", "application/json")
@@ -144,9 +144,9 @@ impl Line {
     }
 }
 
-async fn listen(response: Response<Incoming>, watch: &Stopwatch) -> anyhow::Result<(Seen, String)> {
+async fn listen(response: Response<Incoming>, watch: &Stopwatch) -> anyhow::Result<(DemoAnswer, String)> {
     let worker = response.headers().get("x-maitre-worker").and_then(|it| it.to_str().ok());
-    let mut seen = Seen { worker: worker.unwrap_or("?").to_owned(), ..Seen::default() };
+    let mut seen = DemoAnswer { worker: worker.unwrap_or("?").to_owned(), ..DemoAnswer::default() };
     let (mut text, mut rest, mut done) = (String::new(), Vec::new(), false);
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {

@@ -1,6 +1,6 @@
 //! The demo's routers: one, or several that tell each other what they know.
 //!
-//! Several are a mesh on loopback, under a key that nobody else has. Each knows all engines, and where to find the routers
+//! Several are a mesh on loopback, under a new key. Each knows all engines, and where to find the routers
 //! that were started before it. They stand side by side in one process and share nothing in it.
 
 use std::time::Duration;
@@ -11,9 +11,9 @@ use maitre_proxy::cluster::{self, Via};
 use maitre_proxy::{Router, Secret, Settings, secret};
 use tokio::task::JoinSet;
 
-use crate::demo::apart::Apart;
-use crate::demo::stage::Engines;
-use crate::demo::{ANYWHERE, Plan};
+use crate::demo::engines::Engines;
+use crate::demo::router_thread::RouterThread;
+use crate::demo::{ANYWHERE, DemoPlan};
 
 /// Most of them. Chosen: more than a machine that also plays the engines can keep busy.
 pub(crate) const MOST: u32 = 8;
@@ -21,16 +21,16 @@ pub(crate) const MOST: u32 = 8;
 /// Strategies that are asked what they would have done, and not obeyed.
 const SHADOWS: [Name; 3] = [Name::RoundRobin, Name::LeastRequest, Name::CacheAware];
 
-/// Nobody else is in it: the key is fresh.
+/// The key is new, so no other router can join.
 const GROUP: &str = "demo";
 
 pub(crate) struct Routers {
-    first: Apart,
-    others: Vec<Apart>,
+    first: RouterThread,
+    others: Vec<RouterThread>,
 }
 
 impl Routers {
-    pub(crate) async fn start(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Routers> {
+    pub(crate) async fn start(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Result<Routers> {
         let mut settings = settings(plan, strategy, engines)?;
         if plan.routers > 1 {
             settings.cluster = Some(cluster::Settings {
@@ -43,9 +43,9 @@ impl Routers {
         }
         let usual = plan.live.then(|| settings.clone());
         (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
-        // The usual ports, for a visitor's own curl; if somebody sits there, any others.
+        // The default ports, so that a curl from the docs works; other ports if these are taken.
         let tries = usual.into_iter().chain([settings.clone()]).collect();
-        let mut routers = Routers { first: Apart::start(&name(0), tries).await?, others: Vec::new() };
+        let mut routers = Routers { first: RouterThread::start(&name(0), tries).await?, others: Vec::new() };
         for number in 1..plan.routers {
             // The same dice in all of them would make the same mistakes at the same time.
             settings.brain.seed = plan.seed.wrapping_add(number as u64);
@@ -53,7 +53,7 @@ impl Routers {
                 let peers = routers.all().filter_map(Router::mesh).map(|it| it.to_string());
                 (cluster.via, cluster.name) = (mesh(peers.collect()), name(number));
             }
-            routers.others.push(Apart::start(&name(number), vec![settings.clone()]).await?);
+            routers.others.push(RouterThread::start(&name(number), vec![settings.clone()]).await?);
         }
         Ok(routers)
     }
@@ -100,7 +100,7 @@ fn mesh(peers: Vec<String>) -> Via {
     Via::Mesh { listen: ANYWHERE, advertise: None, peers }
 }
 
-fn settings(plan: &Plan, strategy: Name, engines: &Engines) -> anyhow::Result<Settings> {
+fn settings(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Result<Settings> {
     let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
     let workers = workers.collect::<Result<_, _>>()?;
     let admin_key = Some(Secret::of(plan.key.as_bytes()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use maitre_dispatch::Brain;
 use maitre_fleet::Worker;
 
-use crate::demo::tally::{Row, Tally};
+use crate::demo::tally::{Tally, TokenCounts};
 
 /// Back to the top left, and wipe what is below.
 pub(crate) const HOME: &str = "\x1b[H\x1b[J";
@@ -36,7 +36,7 @@ pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally)
     text
 }
 
-fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &Row) {
+fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &TokenCounts) {
     let numbers = brain.cache().numbers(worker.id).unwrap_or_default();
     let held = f64::from(numbers.reported_blocks.max(numbers.predicted_blocks));
     let part = (held / f64::from(numbers.capacity_blocks.max(1))).clamp(0.0, 1.0);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// One answered request, as its client saw it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct DemoAnswer {
     pub(crate) worker: String,
     pub(crate) first_token: Duration,
     pub(crate) prompt_tokens: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Seen {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct TokenCounts {
     pub(crate) requests: u64,
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
@@ -30,12 +30,12 @@ pub(crate) struct Tally {
     pub(crate) errors: u64,
     /// The first thing that went wrong, for people.
     pub(crate) first_error: Option<String>,
-    pub(crate) workers: BTreeMap<String, Row>,
+    pub(crate) workers: BTreeMap<String, TokenCounts>,
     first_tokens_ms: Vec<f64>,
 }
 
-impl Row {
-    fn add(&mut self, seen: &Seen) {
+impl TokenCounts {
+    fn add(&mut self, seen: &DemoAnswer) {
         self.requests += 1;
         self.prompt_tokens += seen.prompt_tokens;
         self.cached_tokens += seen.cached_tokens;
@@ -49,7 +49,7 @@ impl Row {
 }
 
 impl Tally {
-    pub(crate) fn seen(&mut self, seen: &Seen) {
+    pub(crate) fn seen(&mut self, seen: &DemoAnswer) {
         self.workers.entry(seen.worker.clone()).or_default().add(seen);
         self.first_tokens_ms.push(seen.first_token.as_secs_f64() * 1e3);
     }
@@ -59,8 +59,8 @@ impl Tally {
         self.first_error.get_or_insert(error);
     }
 
-    pub(crate) fn total(&self) -> Row {
-        self.workers.values().fold(Row::default(), |sum, row| Row {
+    pub(crate) fn total(&self) -> TokenCounts {
+        self.workers.values().fold(TokenCounts::default(), |sum, row| TokenCounts {
             requests: sum.requests + row.requests,
             prompt_tokens: sum.prompt_tokens + row.prompt_tokens,
             cached_tokens: sum.cached_tokens + row.cached_tokens,
@@ -83,7 +83,7 @@ impl Tally {
     /// One strategy's line of the report.
     pub(crate) fn report(&self, name: &str, seconds: f64) -> Value {
         let (total, first) = (self.total(), self.first_tokens_ms());
-        let worker = |(url, row): (&String, &Row)| {
+        let worker = |(url, row): (&String, &TokenCounts)| {
             json!({
                 "url": url,
                 "requests": row.requests,
@@ -128,7 +128,7 @@ mod tests {
     fn quantiles_are_of_what_was_seen() {
         let mut tally = Tally::default();
         for millis in 1..=100 {
-            tally.seen(&Seen { first_token: Duration::from_millis(millis), ..Seen::default() });
+            tally.seen(&DemoAnswer { first_token: Duration::from_millis(millis), ..DemoAnswer::default() });
         }
         assert_eq!(tally.first_tokens_ms(), FirstTokens { mean: 50.5, p50: 50.0, p99: 99.0 });
         assert_eq!(Tally::default().first_tokens_ms(), FirstTokens { mean: 0.0, p50: 0.0, p99: 0.0 });
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn a_report_has_every_field_its_readers_count_on() {
         let mut tally = Tally::default();
-        let seen = Seen {
+        let seen = DemoAnswer {
             worker: "w".to_owned(),
             prompt_tokens: 10,
             cached_tokens: 4,
             answer_tokens: 6,
-            ..Seen::default()
+            ..DemoAnswer::default()
         };
         tally.seen(&seen);
         tally.failed("broke".to_owned());

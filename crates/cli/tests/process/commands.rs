@@ -80,7 +80,7 @@ fn a_demo_has_one_router_at_least_and_eight_at_most() {
 #[test]
 fn a_listener_open_to_others_must_be_asked_for() {
     for flag in ["--listen", "--admin"] {
-        check(&["serve", flag, "0.0.0.0:0"], 1, &[flag, "open to other machines", "insecure"]);
+        check(&["serve", flag, "0.0.0.0:0"], 1, &[flag, "other machines", "insecure"]);
         check(&["serve", flag, "[::]:0"], 1, &[flag, "insecure"]);
     }
 }
@@ -162,7 +162,7 @@ fn generate_says_what_it_knows() {
 }
 
 #[test]
-fn generate_stops_when_nobody_reads() {
+fn generate_stops_when_its_output_is_closed() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_maitre"))
         .args(["generate", "hot"])
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Rows of the table about who may speak to whom, and who is told of it.
+//! Rows of the table about keys, TLS and traces.
 
 use crate::field::At;
 use crate::form::{Ratio, Switch};

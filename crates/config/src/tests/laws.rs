@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 
 use super::{Config, read, start};
-use crate::form::{Form, Secrecy, Shape, Size, Time};
+use crate::form::{Form, Secrecy, Size, Time, ValueShape};
 use crate::knob::Knob;
 use crate::table;
 
@@ -13,7 +13,7 @@ const SECRET_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/secret
 
 /// A value for the knob that is not its default.
 fn sample(knob: &Knob) -> &'static str {
-    let is_list = matches!(knob.field.shape(), Shape::List(_));
+    let is_list = matches!(knob.field.shape(), ValueShape::List(_));
     match (knob.form(), is_list) {
         ("ADDRESS", false) => "127.0.0.1:9",
         ("ADDRESS", true) => "127.0.0.1:53,[::1]:53",

@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::requests::{self, Asker};
 use super::unasked;
-use crate::Plan;
-use crate::client::{Client, Question};
+use crate::DoctorPlan;
+use crate::client::{DoctorClient, Question};
 use crate::facts::{Asked, Events, Published, Replay, Stream, Worker};
 
 /// From the subscription to the prompt: a publisher confirms nothing, and what it publishes before it has read the
@@ -28,7 +28,7 @@ const HEAR: Duration = Duration::from_secs(2);
 /// A number no publisher has reached: a replay from there is its end mark alone.
 const BEYOND: u64 = u64::MAX - 1;
 
-/// Ranks that are tried. More than any engine is told to have here is not believed.
+/// Ranks that are tried at most. Chosen: more than any engine has.
 const RANKS_MAX: u32 = 64;
 
 /// Where to look.
@@ -45,7 +45,7 @@ pub(super) struct Sought {
 
 /// Where the worker publishes: as configured for it, as configured for all, as it says itself.
 pub(super) async fn seek(
-    client: &Client,
+    client: &DoctorClient,
     settings: &Settings,
     worker: &WorkerUrl,
     kind: Kind,
@@ -83,14 +83,14 @@ fn configured(worker: &WorkerUrl, at: &ZmqEndpoint, replay: Option<&ZmqEndpoint>
     }
 }
 
-async fn told(client: &Client, worker: &WorkerUrl, kind: Kind) -> Result<Sought, Events> {
+async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: Kind) -> Result<Sought, Events> {
     let path = kind.sources_path().ok_or(Events::Unheard)?;
-    let untold = |status| Events::Untold { path, status };
-    let page = client.ask(Question::get(path)).await.map_err(|_| untold(0))?;
+    let unknown_place = |status| Events::UnknownPlace { path, status };
+    let page = client.ask(Question::get(path)).await.map_err(|_| unknown_place(0))?;
     if !page.is_success() {
-        return Err(untold(page.status));
+        return Err(unknown_place(page.status));
     }
-    let sources = sources::parse(kind, &page.body).map_err(|_| untold(page.status))?.sources;
+    let sources = sources::parse(kind, &page.body).map_err(|_| unknown_place(page.status))?.sources;
     let place = |it: &sources::Address| {
         // The engine's own loopback is its machine's, not ours.
         let host = it.host.as_deref().filter(|it| !is_loopback(it));
@@ -113,11 +113,11 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-/// Subscribes, has a new prompt prefilled, and hears what is told of it; then sends the other requests.
+/// Subscribes, has a new prompt prefilled, and reads the events about it; then sends the other requests.
 pub(super) async fn follow(
     sought: Result<Sought, Events>,
-    client: &Client,
-    plan: &Plan,
+    client: &DoctorClient,
+    plan: &DoctorPlan,
     worker: &Worker,
 ) -> (Events, Asked) {
     let asker = requests::model(worker).map(|model| Asker::new(client, worker, model));
@@ -138,23 +138,35 @@ pub(super) async fn follow(
             };
         }
     };
-    let subscribed = subscribe(&sought.events, client.patience).await;
+    let subscribed = subscribe(&sought.events, client.timeout).await;
     let (stream, asked) = match (subscribed, asker) {
         (Err(stream), Err(why)) => (stream, Asked::No(why)),
         (Err(stream), Ok(mut asker)) => (stream, all(&mut asker, worker).await),
         (Ok(_), Err(why)) => (Stream::Open, Asked::No(why)),
         (Ok(subscriber), Ok(mut asker)) => hear(subscriber, &mut asker, worker).await,
     };
-    let replay = replay_of(&sought, &stream, client.patience).await;
-    let mut dumb = Vec::new();
+    let replay = replay_of(&sought, &stream, client.timeout).await;
+    let mut unreachable_ranks = Vec::new();
     for (rank, place) in &sought.others {
-        if let Err(Stream::Unreachable { why, .. }) = subscribe(place, client.patience).await {
-            dumb.push((*rank, shown(place), why));
+        if let Err(Stream::Unreachable { why, .. }) = subscribe(place, client.timeout).await {
+            unreachable_ranks.push((*rank, shown(place), why));
         }
     }
     let Sought { events, is_configured, dialled, ranks, topic, .. } = sought;
     let place = shown(&events);
-    (Events::At(Published { place, is_configured, dialled, ranks, topic, stream, replay, dumb }), asked)
+    (
+        Events::At(Published {
+            place,
+            is_configured,
+            dialled,
+            ranks,
+            topic,
+            stream,
+            replay,
+            unreachable_ranks,
+        }),
+        asked,
+    )
 }
 
 async fn all(asker: &mut Asker, worker: &Worker) -> Asked {
@@ -169,8 +181,8 @@ fn shown((host, port): &(String, u16)) -> String {
 }
 
 /// To all topics: under which of them it publishes is what we want to know.
-async fn subscribe((host, port): &(String, u16), patience: Duration) -> Result<Subscriber, Stream> {
-    let connect = |host| Subscriber::connect(Place { host, port: *port }, b"", patience);
+async fn subscribe((host, port): &(String, u16), timeout: Duration) -> Result<Subscriber, Stream> {
+    let connect = |host| Subscriber::connect(Place { host, port: *port }, b"", timeout);
     let local = Ipv4Addr::LOCALHOST.to_string();
     match connect(host).await {
         Ok(subscriber) => Ok(subscriber),
@@ -229,12 +241,12 @@ fn read(message: Message, groups: &mut Groups, batch: &mut EventBatch) -> Result
     Ok(block.map(|block_tokens| Stream::Heard { topic, block_tokens }))
 }
 
-async fn replay_of(sought: &Sought, stream: &Stream, patience: Duration) -> Replay {
+async fn replay_of(sought: &Sought, stream: &Stream, timeout: Duration) -> Replay {
     if matches!(stream, Stream::Unreachable { .. }) {
         return Replay::Unasked;
     }
     let Some(place) = &sought.replay else { return Replay::Absent };
-    match replay(Place { host: &place.0, port: place.1 }, BEYOND, Bound::within(patience)).await {
+    match replay(Place { host: &place.0, port: place.1 }, BEYOND, Bound::within(timeout)).await {
         Ok(_) => Replay::Answers,
         Err(error) => Replay::Fails { place: shown(place), why: error.to_string() },
     }

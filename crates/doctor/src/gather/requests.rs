@@ -1,6 +1,6 @@
 //! A few tiny requests: the same prompt twice, once more under a salt, and three streams of one token.
 //!
-//! The prompt is new each time, made of number words and a nonce, so that its first coming is a miss and nobody's
+//! The prompt is new each time, made of number words and a nonce, so that the first request is a miss and no client's
 //! words are sent anywhere.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use maitre_dialect::route::Route;
 use maitre_dialect::usage::{Finder, Usage};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Page, Question, short};
+use crate::client::{DoctorClient, HttpPage, Question, short};
 use crate::clock;
 use crate::facts::{Answered, Asked, Salted, Unanswered, Worker};
 
@@ -39,7 +39,7 @@ pub(super) fn model(worker: &Worker) -> Option<String> {
 
 /// A conversation with one worker.
 pub(super) struct Asker {
-    client: Client,
+    client: DoctorClient,
     model: String,
     /// Which rank all of it is for: two of them share no cache.
     rank: Option<u32>,
@@ -48,8 +48,8 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    pub(super) fn new(client: &Client, worker: &Worker, model: String) -> Asker {
-        let client = Client { patience: client.patience * ANSWER_TIMES, ..client.clone() };
+    pub(super) fn new(client: &DoctorClient, worker: &Worker, model: String) -> Asker {
+        let client = DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() };
         let room = worker.models().first().and_then(|it| it.max_model_len).map_or(u64::MAX, |it| it / 4);
         let words =
             worker.block_tokens().map_or(WORDS_USUAL, |it| 3 * it).clamp(WORDS_MIN, WORDS_MAX).min(room);
@@ -61,7 +61,7 @@ impl Asker {
     pub(super) async fn first(&mut self) -> Result<Usage, String> {
         let mut page = self.send(None).await;
         let is_declined =
-            |it: &Page| (400..500).contains(&it.status) && !matches!(it.status, 401 | 403 | 429);
+            |it: &HttpPage| (400..500).contains(&it.status) && !matches!(it.status, 401 | 403 | 429);
         if page.as_ref().is_ok_and(is_declined) {
             // A model without a chat template.
             self.path = COMPLETIONS;
@@ -93,7 +93,7 @@ impl Asker {
         }
     }
 
-    async fn send(&self, salt: Option<&str>) -> Result<Page, Unanswered> {
+    async fn send(&self, salt: Option<&str>) -> Result<HttpPage, Unanswered> {
         let mut body = body(self.path, &self.model, &self.prompt);
         if let Some(salt) = salt {
             body["cache_salt"] = salt.into();
@@ -106,7 +106,7 @@ impl Asker {
     }
 }
 
-fn usage(page: Result<Page, Unanswered>) -> Result<Usage, String> {
+fn usage(page: Result<HttpPage, Unanswered>) -> Result<Usage, String> {
     match page {
         Ok(page) if page.is_success() => Ok(read(&page)),
         Ok(page) => Err(format!("status {}{}", page.status, message(&page.body))),
@@ -115,8 +115,8 @@ fn usage(page: Result<Page, Unanswered>) -> Result<Usage, String> {
 }
 
 /// To the first piece of a streamed answer, the least of a few; none if it cannot be told.
-pub(super) async fn time(client: &Client, model: &str) -> Option<Duration> {
-    let client = Client { patience: client.patience * ANSWER_TIMES, ..client.clone() };
+pub(super) async fn time(client: &DoctorClient, model: &str) -> Option<Duration> {
+    let client = DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() };
     let mut least: Option<Duration> = None;
     for _ in 0..STREAMS {
         let mut body = body(CHAT, model, "Say one word.");
@@ -137,7 +137,7 @@ fn body(path: &str, model: &str, prompt: &str) -> Value {
     }
 }
 
-fn read(page: &Page) -> Usage {
+fn read(page: &HttpPage) -> Usage {
     let mut finder = Finder::new(Route::Chat);
     finder.feed(&page.body);
     finder.finish().unwrap_or_default()
@@ -150,13 +150,13 @@ fn message(body: &[u8]) -> String {
     text.map(|it| format!(": {}", short(it))).unwrap_or_default()
 }
 
-/// A number nobody had before.
+/// A random number.
 fn nonce(seed: &str) -> u64 {
     let nanoseconds = clock::since_1970().as_nanos() as u64;
     hash::pair(hash::bytes(0, seed.as_bytes()), nanoseconds)
 }
 
-/// A prompt nobody sent before, different from its first words on.
+/// A new prompt, different from its first words on.
 fn prompt(url: &str, words: u64) -> String {
     let nonce = nonce(url);
     let mut prompt = format!("{nonce:016x} begins this list of numbers:");

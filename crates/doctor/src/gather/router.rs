@@ -7,15 +7,15 @@ use maitre_dialect::{exposition, models};
 use maitre_net::address::Address;
 use maitre_net::worker_url::WorkerUrl;
 
-use crate::Plan;
-use crate::client::{Client, Question, short};
+use crate::DoctorPlan;
+use crate::client::{DoctorClient, Question, short};
 use crate::facts::{Admin, Router};
 
 /// As much of what `/readyz` says as is repeated.
 const SAID_BYTES_MAX: usize = 200;
 
 /// None if the plan names none.
-pub(super) async fn look(plan: &Plan) -> Option<Router> {
+pub(super) async fn look(plan: &DoctorPlan) -> Option<Router> {
     if plan.router.is_none() && plan.admin.is_none() {
         return None;
     }
@@ -29,11 +29,11 @@ pub(super) async fn look(plan: &Plan) -> Option<Router> {
     Some(router)
 }
 
-fn client(plan: &Plan, address: &Address, key: Option<HeaderValue>) -> Client {
-    Client { address: address.clone(), dialer: plan.dialer.clone(), key, patience: plan.patience }
+fn client(plan: &DoctorPlan, address: &Address, key: Option<HeaderValue>) -> DoctorClient {
+    DoctorClient { address: address.clone(), dialer: plan.dialer.clone(), key, timeout: plan.timeout }
 }
 
-async fn admin(plan: &Plan, address: &Address) -> Result<Admin, String> {
+async fn admin(plan: &DoctorPlan, address: &Address) -> Result<Admin, String> {
     // The key is the workers': this listener asks for none.
     let client = client(plan, address, None);
     let ready = client.ask(Question::get("/readyz")).await.map_err(|it| it.why())?;
@@ -51,7 +51,7 @@ async fn admin(plan: &Plan, address: &Address) -> Result<Admin, String> {
     })
 }
 
-async fn front(plan: &Plan, address: &Address) -> Result<Vec<String>, String> {
+async fn front(plan: &DoctorPlan, address: &Address) -> Result<Vec<String>, String> {
     let client = client(plan, address, plan.key.clone());
     let page = client.ask(Question::get("/v1/models")).await.map_err(|it| it.why())?;
     if !page.is_success() {

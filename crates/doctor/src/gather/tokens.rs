@@ -10,7 +10,7 @@ use maitre_tokens::model::Model;
 use maitre_tokens::options::ModelOptions;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Question};
+use crate::client::{DoctorClient, Question};
 use crate::clock;
 use crate::facts::{Compared, Comparison, Worker};
 
@@ -39,8 +39,12 @@ impl Tokenizers {
 }
 
 /// Compares what we make of the chats with what the worker makes of them, for each of its models that has a
-/// tokenizer here. Only for engines that tokenize chats for whoever asks.
-pub(super) async fn compare(client: &Client, worker: &Worker, tokenizers: &Tokenizers) -> Vec<Compared> {
+/// tokenizer here. Only for engines that have an endpoint for it.
+pub(super) async fn compare(
+    client: &DoctorClient,
+    worker: &Worker,
+    tokenizers: &Tokenizers,
+) -> Vec<Compared> {
     let mut compared = Vec::new();
     if !worker.kind.tokenizes_chats() {
         return compared;
@@ -66,7 +70,7 @@ fn ours(model: &Model, messages: &str) -> Result<Vec<u32>, String> {
     model.chat(&Chat::new(messages, today)).map(|it| it.tokens).map_err(|it| it.to_string())
 }
 
-async fn theirs(client: &Client, model: &str, messages: &str) -> Result<Vec<u32>, String> {
+async fn theirs(client: &DoctorClient, model: &str, messages: &str) -> Result<Vec<u32>, String> {
     let messages: Value = serde_json::from_str(messages).unwrap_or_default();
     let body = json!({"model": model, "messages": messages}).to_string();
     let page = client.ask(Question::post(TOKENIZE, body, None)).await.map_err(|it| it.why())?;

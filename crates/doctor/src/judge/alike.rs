@@ -50,23 +50,28 @@ pub(super) fn versions(fleet: &Fleet) -> Outcome {
     outcome
 }
 
-/// What two engines of one model may differ in without anybody noticing.
-struct Shape {
+/// A property in which two engines of one model may differ without an error.
+struct EngineTrait {
     code: Code,
     name: &'static str,
     need: Need,
     read: fn(&Worker) -> Option<String>,
 }
 
-const SHAPES: [Shape; 3] = [
-    Shape {
+const TRAITS: [EngineTrait; 3] = [
+    EngineTrait {
         code: Code::ContextsDiffer,
         name: "a context (max_model_len) of",
         need: Need::Context,
         read: |it| it.models().first()?.max_model_len.map(|length| length.to_string()),
     },
-    Shape { code: Code::TypesDiffer, name: "dtype", need: Need::Dtype, read: |it| it.about.dtype.clone() },
-    Shape {
+    EngineTrait {
+        code: Code::TypesDiffer,
+        name: "dtype",
+        need: Need::Dtype,
+        read: |it| it.about.dtype.clone(),
+    },
+    EngineTrait {
         code: Code::TypesDiffer,
         name: "a KV cache of type",
         need: Need::KvDtype,
@@ -78,7 +83,7 @@ pub(super) fn shapes(fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     let mut said = Vec::new();
     for group in groups(fleet) {
-        for shape in &SHAPES {
+        for shape in &TRAITS {
             let values: Vec<(&Worker, String)> =
                 group.iter().filter_map(|it| Some((*it, (shape.read)(it)?))).collect();
             let Some(odd) = odd_ones(&values) else { continue };

@@ -16,7 +16,7 @@ const BLOCK_TOKENS: u64 = 128;
 pub(super) fn requests(fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut answered, mut asked) = (0, 0);
-    let mut why = "nobody is there";
+    let mut why = "no worker is reachable";
     for worker in fleet.present() {
         match &worker.asked {
             Asked::No(reason) => why = reason,
@@ -129,7 +129,7 @@ pub(super) fn salts(fleet: &Fleet) -> Outcome {
                 &worker.url,
                 Code::SaltIgnored,
                 format!(
-                    "found {} cached tokens of a prompt under a cache_salt nobody used before",
+                    "found {} cached tokens of a prompt under a new cache_salt",
                     usage.cached_tokens.unwrap_or_default()
                 ),
                 "bring the engine to a version that keeps salts apart; until then tenants can tell by its speed what \

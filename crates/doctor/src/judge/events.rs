@@ -17,7 +17,7 @@ pub(super) fn events(fleet: &Fleet) -> Outcome {
         match &worker.events {
             Events::Off | Events::Unheard => {}
             Events::None => outcome.find(off(worker, "says that it publishes none".to_owned())),
-            Events::Untold { path, status } => {
+            Events::UnknownPlace { path, status } => {
                 let what = format!("does not say whether it publishes any ({path} answers {status})");
                 outcome.find(off(worker, what));
             }
@@ -53,7 +53,7 @@ fn of_published(worker: &Worker, published: &Published, outcome: &mut Outcome) {
         ));
     }
     stream(worker, published, outcome);
-    for (rank, place, why) in &published.dumb {
+    for (rank, place, why) in &published.unreachable_ranks {
         let what = format!("the events of rank {rank} cannot be had at {place}: {why}");
         let fix = "see that the ports after the first are open: each rank publishes on one of its own";
         outcome.find(Finding::at(&worker.url, Code::EventsUnreachable, what, fix));
@@ -123,14 +123,12 @@ fn unreachable(published: &Published, why: &str, on_loopback: bool) -> (String, 
             listen,
         ),
         None if on_loopback => (
-            format!(
-                "nobody answers at {place} ({why}), but at 127.0.0.1:{port}: it listens on loopback only"
-            ),
+            format!("no answer at {place} ({why}), but one at 127.0.0.1:{port}: it listens on loopback only"),
             listen,
         ),
         None if published.is_configured => (
-            format!("nobody publishes at {place}, where the settings say: {why}"),
-            "mend ?events= after its URL, or events.endpoint; without either it is asked where it publishes"
+            format!("no publisher at {place}, where the settings say: {why}"),
+            "fix ?events= after its URL, or events.endpoint; without either it is asked where it publishes"
                 .to_owned(),
         ),
         None => (

@@ -1,4 +1,4 @@
-//! Is everybody there, and what do they say they serve?
+//! Are all workers reachable, and which models do they list?
 
 use maitre_dialect::engine::Need;
 use maitre_net::tls::TlsFailure;
@@ -24,7 +24,7 @@ fn absence(worker: &Worker) -> Option<Finding> {
             "mend the host in its URL, or use its IP address; see what the resolver of this machine knows",
         ),
         Reach::Not(Unanswered::Refused(why)) => find(
-            format!("nobody listens there: {why}"),
+            format!("connection refused: {why}"),
             "start the engine, with --host 0.0.0.0 if it is on another machine, or mend the port in its URL",
         ),
         Reach::Not(Unanswered::TimedOut(after)) => find(
@@ -38,7 +38,7 @@ fn absence(worker: &Worker) -> Option<Finding> {
             "write https:// in its URL, and name the authority of its certificate in worker_tls.ca unless \
              browsers trust it",
         ),
-        // Whoever does not accept us by TLS 1.3 says so after the handshake, and what they say may get lost.
+        // With TLS 1.3 a server refuses a client after the handshake, and its alert may get lost.
         Reach::Not(Unanswered::Broke(why)) if url.starts_with("https://") => find(
             format!("something is there that speaks TLS and does not answer in HTTP/1.1: {why}"),
             "mend the port in its URL; if it wants certificates of its clients, set worker_tls.cert and \
@@ -111,7 +111,7 @@ pub(super) fn models(fleet: &Fleet) -> Outcome {
                         Code::NoModels,
                         "/v1/models lists nothing",
                         "see whether the engine has loaded its model; until it lists one it gets only requests \
-                         for models that nobody lists",
+                         for models that no worker lists",
                     )),
                     false => listed.push((worker, names)),
                 }

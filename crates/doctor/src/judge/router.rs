@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::facts::{Admin, Events, Fleet, Metered, Published, Stream, Worker};
 use crate::report::{Finding, Outcome};
 
-/// Tokens below which a ratio of them is nobody's business.
+/// Fewer tokens than this give no meaningful ratio.
 const TOKENS_MIN: f64 = 100_000.0;
 /// A hit ratio below this is none.
 const HITS_MIN: f64 = 0.01;
@@ -178,7 +178,7 @@ fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {
             Code::BeliefsWrong,
             format!("engines found {cached:.0} prompt tokens cached, the router believed {held:.0}"),
             "see that tokenizers are the engines' own (doctor with the router's settings compares them), \
-             and that nobody else sends to these workers",
+             and that no other router sends to these workers",
         ));
     }
 }

@@ -33,7 +33,7 @@ fn published() -> Published {
         topic: String::new(),
         stream: Stream::Heard { topic: "kv".to_owned(), block_tokens: 16 },
         replay: Replay::Answers,
-        dumb: Vec::new(),
+        unreachable_ranks: Vec::new(),
     }
 }
 
@@ -301,7 +301,7 @@ fn check_events(change: impl FnOnce(&mut Published), code: Code, what: &str, fix
 #[test]
 fn events_are_published() {
     check_second(|it| it.events = Events::None, Code::EventsOff, "publishes none", "tcp://*:5557");
-    let untold = Events::Untold { path: "/kv_event_sources", status: 404 };
+    let untold = Events::UnknownPlace { path: "/kv_event_sources", status: 404 };
     check_second(|it| it.events = untold, Code::EventsOff, "answers 404", "?events=5557&replay=5558");
     check(|fleet| fleet.workers[1].events = Events::Unheard, &[]);
 }
@@ -325,8 +325,8 @@ fn events_can_be_reached() {
         lose(it, false);
     };
     check_events(dials, code, "connects instead of listening", "tcp://*:5557");
-    let dumb = vec![(3, "a:4".to_owned(), "refused".to_owned())];
-    check_events(|it| it.dumb = dumb, code, "rank 3", "ports after the first");
+    let unreachable_ranks = vec![(3, "a:4".to_owned(), "refused".to_owned())];
+    check_events(|it| it.unreachable_ranks = unreachable_ranks, code, "rank 3", "ports after the first");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use maitre_doctor::code::Code;
 use maitre_doctor::report::Finding;
-use maitre_doctor::{Plan, judge, look};
+use maitre_doctor::{DoctorPlan, judge, look};
 use maitre_proxy::{Router, Secret, Settings};
 use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
@@ -32,7 +32,7 @@ const MODEL: &str = "maitre-sim";
 /// Engines, and what the doctor is told of them.
 struct Ward {
     hosts: Vec<Host>,
-    plan: Plan,
+    plan: DoctorPlan,
 }
 
 fn engine() -> http::Settings {
@@ -68,7 +68,7 @@ impl Ward {
         let mut settings = Settings { workers, ..Settings::default() };
         // Whatever the machine of the tests allows is enough.
         (settings.limits.connections, settings.threads) = (16, 1);
-        Ward { hosts, plan: Plan::new(settings) }
+        Ward { hosts, plan: DoctorPlan::new(settings) }
     }
 
     fn url(&self, number: usize) -> String {
@@ -103,7 +103,7 @@ impl Ward {
     }
 }
 
-/// A port that nobody listens on: taken, and given back.
+/// A free port: bound, and released.
 async fn closed() -> SocketAddr {
     TcpListener::bind(ANYWHERE).await.unwrap().local_addr().unwrap()
 }
@@ -157,7 +157,7 @@ async fn a_worker_that_hangs() {
     let mut ward = Ward::with(engine()).await;
     let hang = Injection { scope: Scope::All, ..Injection::always(Fault::Stall) };
     ward.hosts[1].handle().inject(hang);
-    ward.plan.patience = Duration::from_secs(2);
+    ward.plan.timeout = Duration::from_secs(2);
     ward.check(Code::Unreachable, "no answer within 2s", "hangs").await;
 }
 
@@ -191,7 +191,7 @@ async fn no_model_at_all() {
 }
 
 #[tokio::test]
-async fn a_key_that_nobody_gave() {
+async fn a_missing_key() {
     let mut ward = Ward::with(odd(Oddity::WantsKey("sesame"))).await;
     ward.check(Code::KeyWanted, "401", "MAITRE_DOCTOR_KEY").await;
     ward.plan.key = Some("Bearer sesame".parse().unwrap());
@@ -341,7 +341,7 @@ async fn no_replay_or_one_that_is_mute() {
     let ward = Ward::with(settings).await;
     ward.check(Code::EventsReplay, "offers no replay", "replay_endpoint").await;
     let mut ward = Ward::with(engine()).await;
-    ward.plan.patience = Duration::from_secs(2);
+    ward.plan.timeout = Duration::from_secs(2);
     ward.hosts[1].handle().disturb(Disturbance::MuteReplay);
     ward.check(Code::EventsReplay, "does not answer", "open").await;
 }

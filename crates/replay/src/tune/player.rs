@@ -7,7 +7,7 @@ use maitre_sim::profile::Profile;
 use maitre_sim::report::Row;
 
 use super::dials::Setting;
-use crate::study::{Choice, Study};
+use crate::study::{StrategyChoice, Study};
 use crate::{Task, play_tasks};
 
 /// A run to come.
@@ -69,7 +69,7 @@ impl Player<'_> {
 
     fn task<'a>(&'a self, trial: &Trial, study: &'a Study) -> Task<'a> {
         let prepared = self.grounds[trial.traffic].prepared;
-        Task { study, choice: Choice::Strategy(trial.name), prepared, speed: self.speed }
+        Task { study, choice: StrategyChoice::Strategy(trial.name), prepared, speed: self.speed }
     }
 
     fn study_of(&self, trial: &Trial) -> anyhow::Result<Study> {

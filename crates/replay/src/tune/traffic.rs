@@ -41,7 +41,7 @@ fn whole(study: &Study, speed: f64) -> Split {
     Split { traffics: vec![traffic], shown: WHOLE, hidden: Vec::new(), fresh: Vec::new() }
 }
 
-/// What there is; halves of a record only if somebody `has_dials` to turn on them.
+/// All traffic; halves of a record only if there are knobs to search (`has_dials`).
 pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Result<Split> {
     let mut split = whole(study, speed);
     let requests = study.trace.requests.len();
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_begin_at_zero_and_lose_nobody() {
+    fn halves_begin_at_zero_and_lose_no_request() {
         let whole = crate::trace::load("hot:qps=5,seconds=4", 1).unwrap();
         let half = from_zero(&whole.requests[3..]);
         assert_eq!(half.requests.len(), whole.requests.len() - 3);

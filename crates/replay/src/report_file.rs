@@ -1,6 +1,6 @@
-//! Where a report goes: a file that is either the old one or the whole new one.
+//! The file of a report, replaced atomically: it holds either the old report or the whole new one.
 //!
-//! The place is looked at before the runs, which may take minutes, and written after them.
+//! The path is checked before the runs, which may take minutes, and written after them.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,30 +8,30 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-pub(super) struct Place {
-    /// As it was asked for.
+pub(super) struct ReportFile {
+    /// The path as given.
     asked: PathBuf,
     /// With links followed, so that a link stays one.
     path: PathBuf,
 }
 
-impl Place {
-    pub(super) fn new(asked: &Path) -> anyhow::Result<Place> {
+impl ReportFile {
+    pub(super) fn new(asked: &Path) -> anyhow::Result<ReportFile> {
         let path = asked.canonicalize().unwrap_or_else(|_| asked.to_owned());
-        // Never put a file in the place of a device such as /dev/stdout, nor of the file that it leads to.
+        // Never replace a device such as /dev/stdout, nor the file that it leads to.
         let is_stream = path != asked && (asked.starts_with("/dev") || asked.starts_with("/proc"));
         let is_free = !path.exists() || path.is_file();
         anyhow::ensure!(is_free && !is_stream, "--html {}: not a file", asked.display());
         anyhow::ensure!(path.file_name().is_some(), "--html {}: not the name of a file", asked.display());
         anyhow::ensure!(folder(&path).is_dir(), "--html {}: its folder does not exist", asked.display());
-        Ok(Place { asked: asked.to_owned(), path })
+        Ok(ReportFile { asked: asked.to_owned(), path })
     }
 
     /// Writes beside it first, then renames.
-    pub(super) fn put(&self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let beside = folder(&self.path).join(format!(".{name}.{}", std::process::id()));
-        // What a killed run left there is in the way, and a link that somebody put there is not followed.
+        // Removes what a killed run left there; `create_new` follows no link.
         let _ = std::fs::remove_file(&beside);
         let written = File::create_new(&beside).and_then(|mut it| it.write_all(text.as_bytes()));
         let written = written.and_then(|()| std::fs::rename(&beside, &self.path));
@@ -55,12 +55,12 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_stream_is_no_place_whatever_it_leads_to() {
+    fn a_stream_is_not_replaced_whatever_it_leads_to() {
         let file = std::env::temp_dir().join(format!("maitre-place-{}", std::process::id()));
         let open = File::create(&file).unwrap();
         let stream = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
-        assert!(Place::new(Path::new(&stream)).is_err());
-        Place::new(&file).unwrap().put("x").unwrap();
+        assert!(ReportFile::new(Path::new(&stream)).is_err());
+        ReportFile::new(&file).unwrap().write("x").unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
         std::fs::remove_file(&file).unwrap();
     }

@@ -1,7 +1,7 @@
-//! A router on a thread of its own, as far from clients and other routers as a thread can be.
+//! A router on a thread of its own.
 //!
-//! On one thread, several of them would hear each other late: whatever a client or another router does there comes
-//! first. Measured with three of them in a debug build: hundreds of milliseconds instead of one.
+//! Several routers on one thread would delay each other's messages. Measured with three of them in a debug build: hundreds
+//! of milliseconds instead of one.
 
 use std::thread::JoinHandle;
 
@@ -10,7 +10,7 @@ use maitre_proxy::{NotStarted, Router, Settings};
 use tokio::sync::oneshot;
 
 /// Dropped without `stop`, the router is gone at once.
-pub(crate) struct Apart {
+pub(crate) struct RouterThread {
     /// Its tasks run there; it can be asked from anywhere.
     pub(crate) router: Router,
     thread: Thread,
@@ -22,9 +22,9 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-impl Apart {
-    /// Tries the settings in turn, as long as somebody else has their ports.
-    pub(crate) async fn start(name: &str, tries: Vec<Settings>) -> anyhow::Result<Apart> {
+impl RouterThread {
+    /// Tries the settings in turn, as long as their ports are taken.
+    pub(crate) async fn start(name: &str, tries: Vec<Settings>) -> anyhow::Result<RouterThread> {
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -37,7 +37,7 @@ impl Apart {
             std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(body))?;
         let thread = Thread { end: Some(end), handle: Some(handle) };
         let router = told.await.context("the router did not start")??;
-        Ok(Apart { router, thread })
+        Ok(RouterThread { router, thread })
     }
 
     pub(crate) async fn stop(self) {

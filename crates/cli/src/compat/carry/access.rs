@@ -1,10 +1,10 @@
-//! Where the old router listened, whom it let in there, and whom it believed: addresses, keys and certificates.
+//! Access: the addresses, keys and certificates of the old router.
 //!
-//! What clients and operators show is kept as a hash, so the printed file is no secret. What workers are shown cannot
-//! be, and is not printed. Where somebody asked for a key that cannot be kept, the door to other machines stays shut.
+//! Keys of clients and operators are kept as hashes, so the printed file is no secret. The key for workers cannot be, and
+//! is not printed. If a key cannot be carried over, the listener accepts no other machines.
 //!
-//! The help texts tell half of what `--api-key` does. Seen in the programs themselves: sglang-router and smg ask clients
-//! for it and show it to workers; vllm-router asks nobody for it.
+//! The help texts say only half of what `--api-key` does. Found by running the programs: sglang-router and smg require it
+//! from clients and send it to workers; vllm-router requires it from no client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +18,7 @@ use crate::compat::flag::Old;
 const PORT: &str = "30000";
 const METRICS_PORT: &str = "29000";
 
-/// With one of these sglang-router and smg let not everybody in.
+/// With one of these flags sglang-router and smg require a key.
 const GUARDS: [&str; 2] = ["--api-key", "--tenant-api-key"];
 
 /// Files that are of no use without each other.
@@ -60,7 +60,7 @@ impl Draft<'_> {
             rows.push((secret, format!("{secret}{trusted}")));
         }
         if speaks_for_others && !rows.is_empty() {
-            self.changed("--trust-tenant-header", "believed of those who show the key of --api-key");
+            self.changed("--trust-tenant-header", "trusted from clients with the key of --api-key");
         }
         let is_first = |at: usize| !rows[..at].iter().any(|it| it.0.is(&rows[at].0));
         let texts: Vec<&str> =
@@ -78,7 +78,7 @@ impl Draft<'_> {
         for text in &given {
             match text.splitn(4, ':').collect::<Vec<_>>()[..] {
                 [_, _, "admin", key] => operators.push(key),
-                [_, _, "user", _] => self.left(FLAG, "the admin API knows nobody who may only look"),
+                [_, _, "user", _] => self.left(FLAG, "the admin API has no read-only users"),
                 _ => self.wrong(FLAG, "write ID:NAME:ROLE:KEY, with the role admin or user"),
             }
         }
@@ -90,7 +90,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What stands for a key that is only compared; none, and a note, if anybody could guess it.
+    /// The hash of a key that is only compared; none, with a note, if it is easy to guess.
     fn hash(&mut self, flag: &str, key: &str) -> Option<Secret> {
         if key.len() < KEY_BYTES_MIN {
             let what = format!("a key has at least {KEY_BYTES_MIN} characters here; `maitre key` makes one");

@@ -1,4 +1,4 @@
-//! Engines on a thread of their own, so that they are as far from the router as a thread can be.
+//! Simulated engines on a thread of their own, so that they do not share one with the router.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -16,23 +16,23 @@ pub(crate) struct Engines {
 impl Engines {
     pub(crate) async fn start(count: usize, settings: Settings) -> anyhow::Result<Engines> {
         let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
+        let (started, addresses) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let body = async move {
             let mut hosts = Vec::new();
             for _ in 0..count {
                 match Host::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), settings.clone()).await {
                     Ok(host) => hosts.push(host),
-                    Err(error) => return drop(tell.send(Err(error))),
+                    Err(error) => return drop(started.send(Err(error))),
                 }
             }
-            // Told or not, the engines live until they are stopped.
-            drop(tell.send(Ok(hosts.iter().map(Host::addr).collect())));
+            // The engines live until they are stopped.
+            drop(started.send(Ok(hosts.iter().map(Host::addr).collect())));
             let _ = stopped.await;
         };
         let thread = std::thread::Builder::new().name("engines".to_owned());
         let thread = thread.spawn(move || runtime.block_on(body))?;
-        let addresses = told.await.context("the engines did not start")??;
+        let addresses = addresses.await.context("the engines did not start")??;
         Ok(Engines { addresses, stop: Some(stop), thread: Some(thread) })
     }
 }
