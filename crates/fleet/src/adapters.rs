@@ -1,7 +1,7 @@
 //! The LoRA adapters of one worker: which are loaded, and whether there is a slot for another.
 //!
-//! An engine lists every adapter it could serve and keeps a few of them on the GPU. What it last said is
-//! loaded may be a second old, so what we have seated there since counts too.
+//! An engine lists every adapter it could serve and keeps a few of them on the GPU. Its last report may be a
+//! second old, so adapters of requests that we placed since count too.
 
 use maitre_base::AdapterSlot;
 
@@ -11,9 +11,9 @@ use crate::model::ModelId;
 pub struct Adapters {
     /// How many fit, if the engine says.
     slots: Option<u32>,
-    /// What it says is loaded.
+    /// Loaded by its last report.
     loaded: Vec<ModelId>,
-    /// What our own open requests there ask for, and how many do.
+    /// Adapters of our open requests there, with their counts.
     held: Vec<(ModelId, u32)>,
 }
 

@@ -1,19 +1,19 @@
-//! How large a prompt and its answer will be, before anyone has counted: learned per model from the
-//! `usage` of past answers.
+//! The expected size of a prompt and of its answer, learned per model from the `usage` of past answers.
 
 use maitre_base::Tokens;
 
 /// Weight of the newest answer: half of the memory is the last thirteen.
 const NEWEST: f64 = 0.05;
 
-/// As many answers as that weight remembers: before, each weighs as much as those before it.
+/// The number of answers that this weight remembers; before it, each weighs as much as the earlier ones
+/// together.
 const FEW: u32 = 20;
 
-/// What an answer that has come this far will come to, as a factor: we look when its length has doubled, so
-/// it ends somewhere before the next look, or after.
+/// Expected final length of an answer that has come this far, as a factor: we look each time its length has
+/// doubled.
 const STILL_GOING: f64 = 1.5;
 
-/// Bytes per token before any answer was seen: what English text gives with the vocabularies of today.
+/// Bytes per token before any answer was seen: what English text gives with current vocabularies.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// Answer length before any was seen; public chat traces have means of 200 to 350 tokens.
@@ -40,16 +40,16 @@ pub enum Size {
     Bytes(u64),
 }
 
-/// What an answer's `usage` counted, as far as it says.
+/// What an answer's `usage` counted, as far as it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     pub prompt: Option<u64>,
-    /// How much of the prompt the engine found in its cache.
+    /// Prompt tokens that the engine found in its cache.
     pub cached: Option<u64>,
     pub answer: Option<u64>,
 }
 
-/// What a request comes to, in tokens.
+/// A request in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub prompt: Tokens,
@@ -57,7 +57,7 @@ pub struct Work {
 }
 
 impl Estimate {
-    /// What the request will cost. An answer is never expected to pass the limit its client set.
+    /// What the request will cost. An answer is never expected to exceed its client's limit.
     pub fn work(&self, size: Size, answer_max: Option<u64>, decodes: Decodes) -> Work {
         let prompt = match size {
             Size::Tokens(tokens) => tokens,
@@ -83,12 +83,12 @@ impl Estimate {
         }
     }
 
-    /// Whether too few answers have ended to tell how long they are.
+    /// Whether too few answers have ended to know their length.
     pub fn is_new(&self) -> bool {
         self.answers < FEW
     }
 
-    /// An answer has come this far, and goes on.
+    /// An answer has come this far, and continues.
     pub fn learn_at_least(&mut self, tokens: u64) {
         let expected = STILL_GOING * tokens as f64;
         if expected > self.answer_tokens {
@@ -97,7 +97,7 @@ impl Estimate {
     }
 }
 
-/// Whether a route writes an answer token by token.
+/// Whether a route decodes an answer token by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decodes {
     Yes,

@@ -1,4 +1,4 @@
-//! The workers together: who is in, who serves what, who is fit for a new request now.
+//! All workers: which exist, which models each serves, which can take a new request now.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,57 +18,58 @@ use crate::model::{Card, ModelId, Wanted};
 use crate::rates::{LinearFit, Rates};
 use crate::worker::{Models, Worker};
 
-/// Most model names a fleet remembers; a worker that lists more is heard up to here.
+/// Maximum model names that a fleet remembers; further names are ignored.
 pub const MODELS_MAX: usize = 4_096;
 
-/// What the weight of a worker may be. Chosen: a hundred times more or less than another is out, or alone.
+/// Range of a worker's weight. Chosen: beyond a hundred times another, one of the two gets nothing.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod peers;
 
 pub use peers::ABSENT_WORKERS_MAX;
 
-/// A name that the fleet has seen.
+/// A model name that the fleet has seen.
 #[derive(Clone, Debug)]
 struct KnownModel {
     name: Arc<str>,
-    /// What it goes by between routers.
+    /// Identifies the model between routers.
     hash: u64,
-    /// What it is, if not itself: the model under an adapter, the first name of a model with several.
+    /// The model behind this name: the one under an adapter, the first name of a model with several, else
+    /// itself.
     base: ModelId,
     is_adapter: bool,
     estimate: Estimate,
 }
 
-/// A worker that could take a request, as it stands now.
+/// A worker that could take a request, at one instant.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSnapshot {
     pub worker: WorkerId,
     pub key: u64,
     /// By all routers.
     pub promised: PromisedWork,
-    /// Requests there, whoever sent them.
+    /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
-    /// What of the promised requests and of their prefill is ours.
+    /// This router's part of the promised requests and of their prefill.
     pub ours: (u32, Tokens),
-    /// Its weight, and of that a part while it warms up.
+    /// Its weight, scaled down while it warms up.
     pub share: f64,
-    /// Seconds to the first token, by tokens to prefill; and between tokens, by requests.
+    /// Seconds to the first token by tokens to prefill, and between tokens by requests.
     pub prefill: LinearFit,
     pub decode: LinearFit,
-    /// The loads at which its times bend upward.
+    /// The load at which its latency starts to rise.
     pub knee: Knee,
     pub wait_seconds: f64,
     pub room: Option<KvRoom>,
-    /// What of it is taken now.
+    /// KV tokens in use now.
     pub used: Tokens,
-    /// How long ago it last began an answer for us.
+    /// How long ago it last began an answer for this router.
     pub idle: Duration,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
 }
 
-/// A worker's state moved.
+/// A worker's health state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthChange {
     pub worker: WorkerId,
@@ -78,18 +79,18 @@ pub struct HealthChange {
 
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// By number; a place is empty when its worker has left, until another gets its number.
+    /// By number; a slot is empty after its worker left, until its number is used again.
     workers: Vec<Option<Worker>>,
-    /// The empty places, and since when they are.
+    /// The empty slots, and since when.
     vacant: BTreeMap<WorkerId, Instant>,
-    /// Numbers by the workers' keys.
+    /// Worker numbers by key.
     keys: NumberMap<WorkerId>,
-    /// What others have promised to workers that are not here, by their keys.
+    /// What other routers have promised to workers that are not in this fleet, by key.
     absent_workers: NumberMap<Backlog>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
     models: Vec<KnownModel>,
-    /// Numbers of models by the hashes of their names.
+    /// Model numbers by the hashes of their names.
     hashes: NumberMap<ModelId>,
     rates: Rates,
     knee_estimator: KneeEstimator,
@@ -102,7 +103,7 @@ impl Fleet {
         Fleet { settings, ..Fleet::default() }
     }
 
-    /// Takes a worker in, with a number that nobody ever had.
+    /// Adds a worker with a new number.
     pub fn add(&mut self, url: &str) -> WorkerId {
         let id = WorkerId(self.workers.len() as u32);
         let worker = self.restore_promises(Worker::new(id, url));
@@ -110,8 +111,8 @@ impl Fleet {
         id
     }
 
-    /// Takes a worker in with the number of one that has left; none if it is not vacant. What was known of the last one
-    /// is forgotten, so nothing may be promised or under way there that is not over.
+    /// Adds a worker with the number of one that has left; none if the number is not vacant. Nothing may
+    /// still be promised or in flight under that number: the previous worker is forgotten.
     pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
         self.vacant.remove(&id)?;
         let worker = self.restore_promises(Worker::new(id, url));
@@ -124,12 +125,12 @@ impl Fleet {
         self.vacant.iter().map(|(&id, &since)| (id, since))
     }
 
-    /// Numbers there are, vacant or not.
+    /// How many numbers exist, vacant or not.
     pub fn numbers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Lets a worker go; whether it was there.
+    /// Removes a worker; returns whether it existed.
     pub fn remove(&mut self, now: Instant, worker: WorkerId) -> bool {
         let left = self.workers.get_mut(worker.index()).and_then(Option::take);
         if let Some(left) = &left {
@@ -151,11 +152,11 @@ impl Fleet {
         self.workers.get_mut(id.index())?.as_mut()
     }
 
-    // What it serves.
+    // Models.
 
     pub fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
-        // A worker has one model; whatever has no parent is a name of it. The one we heard first stands for all,
-        // in whatever order others list them.
+        // A worker runs one model; every card without a parent is a name of it. The name seen first stands
+        // for all, in whatever order workers list them.
         let first = cards.iter().filter(|it| it.parent.is_none()).filter_map(|it| self.intern(it.name)).min();
         let first = first.map(|it| self.base(it));
         let mut models = Vec::with_capacity(cards.len());
@@ -164,7 +165,7 @@ impl Fleet {
             let parent = card.parent.and_then(|it| self.intern(it));
             let known = &mut self.models[model.0 as usize];
             known.is_adapter = parent.is_some();
-            // What an adapter calls its parent need not be a name that is served.
+            // The parent that an adapter names need not be a served name.
             known.base = first.or(parent).unwrap_or(model);
             models.push(model);
         }
@@ -174,8 +175,8 @@ impl Fleet {
         }
     }
 
-    /// The list that others have, if any has the same: a decision asks every worker for its list, and one
-    /// that all share stays near.
+    /// Another worker's list, if one is equal: a decision reads every worker's list, and a shared one stays
+    /// in the CPU's cache.
     fn share(&self, models: Vec<ModelId>) -> Arc<[ModelId]> {
         let same = self.workers().find_map(|it| match &it.models {
             Models::Known(list) if **list == *models => Some(list.clone()),
@@ -188,7 +189,7 @@ impl Fleet {
         self.models.get(model.0 as usize).map(|it| &it.name)
     }
 
-    /// The model that this name stands for: itself, or the one under an adapter.
+    /// The model behind this name: itself, or the one under an adapter.
     pub fn base(&self, model: ModelId) -> ModelId {
         self.models.get(model.0 as usize).map_or(model, |it| it.base)
     }
@@ -197,7 +198,7 @@ impl Fleet {
         self.models.get(model.0 as usize).is_some_and(|it| it.is_adapter)
     }
 
-    /// The model a worker runs, under all its names and adapters.
+    /// The model that a worker runs, under all its names and adapters.
     pub fn base_of(&self, worker: WorkerId) -> Option<ModelId> {
         match &self.worker(worker)?.models {
             Models::Known(models) => models.first().map(|&it| self.base(it)),
@@ -207,19 +208,19 @@ impl Fleet {
 
     /// The model of this name, if any worker lists it.
     pub fn model(&self, name: &str) -> Option<ModelId> {
-        self.names.get(name).copied().filter(|&it| self.anyone_lists(it))
+        self.names.get(name).copied().filter(|&it| self.is_listed(it))
     }
 
     pub fn model_names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().filter(|(_, model)| self.anyone_lists(**model)).map(|(name, _)| &**name)
+        self.names.iter().filter(|(_, model)| self.is_listed(**model)).map(|(name, _)| &**name)
     }
 
-    fn anyone_lists(&self, model: ModelId) -> bool {
+    fn is_listed(&self, model: ModelId) -> bool {
         self.workers().any(|it| it.serves(Wanted::Model(model)))
     }
 
-    /// Whether any worker has told its models; until one has, no name can be called unknown.
-    pub fn anyone_listed(&self) -> bool {
+    /// Whether any worker has listed its models; before that no name is unknown.
+    pub fn has_lists(&self) -> bool {
         self.workers().any(|it| it.models != Models::Unknown)
     }
 
@@ -227,7 +228,7 @@ impl Fleet {
         self.workers().any(|it| it.serves(wanted) && it.health.state() != HealthState::Probing)
     }
 
-    /// Whether all workers that told their models told the same: then a request need not name one.
+    /// Whether all workers that list models list the same: then a request need not name one.
     pub fn all_alike(&self) -> bool {
         let mut lists = self.workers().filter(|it| it.models != Models::Unknown).map(|it| &it.models);
         let first = lists.next();
@@ -266,7 +267,7 @@ impl Fleet {
         self.models.get_mut(model.0 as usize).map(|it| &mut it.estimate)
     }
 
-    // How it is.
+    // Health.
 
     pub fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence) -> Option<HealthChange> {
         let (spare, settings) = (self.spare(), self.settings);
@@ -276,7 +277,7 @@ impl Fleet {
         change(worker, from, it.health.state())
     }
 
-    /// Which adapters an engine says are loaded, and how many it can hold.
+    /// Which adapters an engine reports as loaded, and how many it can hold.
     pub fn report_adapters(&mut self, worker: WorkerId, slots: u32, loaded: &[&str]) {
         let loaded: Vec<ModelId> = loaded.iter().filter_map(|name| self.names.get(*name).copied()).collect();
         if let Some(it) = self.worker_mut(worker) {
@@ -284,7 +285,7 @@ impl Fleet {
         }
     }
 
-    /// Ends ramps that are over, and looks again at the rates of those that have been idle and at where times bend.
+    /// Ends ramps that are over, and updates the rates of idle workers and the knees.
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<HealthChange>) {
         let settings = self.settings;
         let fleet = self.rates;
@@ -310,19 +311,19 @@ impl Fleet {
         }
     }
 
-    /// How much it should take beside others, within `WEIGHTS`; what is no number is not heard.
+    /// Sets how much work it gets relative to others, clamped to `WEIGHTS`; NaN is ignored.
     pub fn weigh(&mut self, worker: WorkerId, weight: f64) {
         if let Some(it) = self.worker_mut(worker).filter(|_| !weight.is_nan()) {
             it.weight = weight.clamp(*WEIGHTS.start(), *WEIGHTS.end());
         }
     }
 
-    /// Other settings, from now on. What was seen of workers stays.
+    /// Applies new settings. What is known of workers stays.
     pub fn retune(&mut self, settings: health::HealthSettings) {
         self.settings = settings;
     }
 
-    /// At most half of the fleet is ejected, whatever it looks like from here: the fault may be ours.
+    /// At most half of the fleet is ejected, whatever the evidence: the fault may be this router's.
     fn spare(&self) -> MayEject {
         let ejected =
             self.workers().filter(|it| matches!(it.health.state(), HealthState::Ejected { .. })).count();
@@ -332,14 +333,14 @@ impl Fleet {
         }
     }
 
-    // What is promised, and how fast it was kept.
+    // Promised work, and the rates learned from it.
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
             let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
             let before = it.promised.progress.max(it.promised_by_others.progress);
             it.promised.make(now, promise);
-            // Ours is the first of ours, and not of those who stand there.
+            // Our first request queues behind those of other routers, so the engine's last progress stays.
             if joins {
                 it.promised.progress = before;
             }
@@ -363,7 +364,7 @@ impl Fleet {
         }
     }
 
-    /// A request for an adapter was seated there, or ended.
+    /// A request for an adapter was placed there, or ended.
     pub fn hold_adapter(&mut self, worker: WorkerId, model: ModelId, held: AdapterUse) {
         if let Some(it) = self.worker_mut(worker) {
             match held {
@@ -373,7 +374,7 @@ impl Fleet {
         }
     }
 
-    /// A first token came so long after its request was seated, with so many tokens to prefill before it.
+    /// A first token came `took` after its request was placed, with `tokens` to prefill before it.
     pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
         let (usual, _) = Rates::usual();
         self.rates.first_token(tokens, took, usual);
@@ -385,7 +386,7 @@ impl Fleet {
         }
     }
 
-    /// An answer's tokens came so far apart, among so many requests.
+    /// The tokens of an answer came `gap` apart, among this many requests.
     pub fn learn_step(&mut self, worker: WorkerId, requests: f64, gap: Duration) {
         let (_, usual) = Rates::usual();
         self.rates.step(requests, gap, usual);
@@ -395,7 +396,8 @@ impl Fleet {
         }
     }
 
-    /// For a while steps took so long, with so many requests in them and so much to prefill in each.
+    /// For a while steps took this long, with this many requests in them and this many tokens to prefill in
+    /// each.
     pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
         self.knee_estimator.step(requests, prefill, took);
         if let Some(it) = self.worker_mut(worker) {
@@ -403,38 +405,39 @@ impl Fleet {
         }
     }
 
-    /// A request had so many tokens to prefill, and so many in its answer.
+    /// A request had this many tokens to prefill and this many in its answer.
     pub fn learn_length(&mut self, prefill: Tokens, answer: u64) {
         self.knee_estimator.answer(prefill.0 as f64, answer as f64);
     }
 
-    // Who is fit.
+    // Candidates.
 
-    /// Fills `seats` with the workers that may take a request now, in order of number, leaving out
-    /// those already `tried`.
+    /// Fills `snapshots` with the workers that may take a request now, in order of number, without those
+    /// already `tried`.
     ///
-    /// The fit come first. Suspects join when less than half of the workers are fit (the fault may be
-    /// ours, and the few left would drown), those known to refuse only when there is nobody else.
+    /// Fit workers come first. Suspects join when less than half of the workers are fit: the fault may be
+    /// this router's, and the few left would be overloaded. Workers known to refuse join only when there is
+    /// no other.
     pub fn snapshots(
         &self,
         now: Instant,
         wanted: Wanted,
         tried: &[WorkerId],
-        seats: &mut Vec<WorkerSnapshot>,
+        snapshots: &mut Vec<WorkerSnapshot>,
     ) {
         let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
-        // One pass over the workers, not one a question: to fetch a thousand of them from memory twice was
-        // a fifth of a decision.
+        // One pass over the workers instead of one per question: fetching a thousand of them from memory
+        // twice was a fifth of a decision.
         let mut collect = |worst: Fitness| {
             let mut open = 0;
-            seats.clear();
+            snapshots.clear();
             for it in self.workers().filter(is_open) {
                 open += 1;
                 if fitness(it).is_some_and(|it| it <= worst) {
-                    seats.push(self.snapshot(now, wanted, it));
+                    snapshots.push(self.snapshot(now, wanted, it));
                 }
             }
-            (seats.len(), open)
+            (snapshots.len(), open)
         };
         let (fit, open) = collect(Fitness::Fit);
         if fit * 2 < open && collect(Fitness::Doubtful).0 == 0 {
@@ -442,28 +445,28 @@ impl Fleet {
         }
     }
 
-    /// Whether anybody but those `tried` may take such a request, now or once it has room.
+    /// Whether any worker except those `tried` may take such a request, now or once it has room.
     pub fn anyone_takes(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
         self.workers().any(|it| it.is_fit() && it.serves(wanted) && !tried.contains(&it.id))
     }
 
-    /// Whether there is anybody but those `tried` who may be able to take such a request one day: it may be unwell now.
+    /// Whether any worker except those `tried` may ever take such a request: it may be unhealthy now.
     pub fn anyone_may_take(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
         self.workers().any(|it| !it.draining && it.serves(wanted) && !tried.contains(&it.id))
     }
 
-    /// One worker as it stands, whatever it serves; none if it may not take anything.
+    /// The snapshot of one worker, whatever it serves; none if it may not take requests.
     pub fn snapshot_of(&self, now: Instant, worker: WorkerId) -> Option<WorkerSnapshot> {
         let worker = self.worker(worker).filter(|it| !it.draining && fitness(it).is_some())?;
         Some(self.snapshot(now, Wanted::Anything, worker))
     }
 
-    /// What is learned of all workers together.
+    /// The rates of all workers together.
     pub fn rates(&self) -> &Rates {
         &self.rates
     }
 
-    /// Where times bend upward, in the fleet as a whole.
+    /// The knee of the fleet as a whole.
     pub fn knee(&self) -> Knee {
         self.knee
     }
@@ -500,7 +503,7 @@ impl Fleet {
     }
 }
 
-/// Whether a request that holds an adapter comes or goes.
+/// Whether a request for an adapter begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterUse {
     Begins,

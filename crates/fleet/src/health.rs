@@ -6,9 +6,9 @@
 //!                        │◀─────────answer───────────────────╯                        │
 //!                        ╰──ramp over──── Warming ◀──probe answered, back-off over────╯
 //! ```
-//! A suspect gets no new work while others are fit, and is probed at once: that is what takes a dead
-//! worker out after one failed attempt, while one broken connection does not cost a live worker its
-//! place. Ejection lasts until a probe is answered; after a run of failures also until a back-off is over.
+//! A suspect gets no new requests while others are fit, and is probed at once: so a dead worker is ejected
+//! after one failed attempt, while one broken connection does not eject a live one. Ejection lasts until a
+//! probe is answered; after a run of failures also until a back-off is over.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthState {
-    /// Never answered yet.
+    /// Has never answered.
     Probing,
     Ready,
-    /// No new work unless there is nobody better.
+    /// No new requests unless there is no better worker.
     Suspect {
         refused: bool,
     },
-    /// No new work at all.
+    /// No new requests.
     Ejected {
         until: Instant,
     },
@@ -37,7 +37,7 @@ pub enum HealthState {
 impl HealthState {
     pub const NAMES: [&'static str; 5] = ["probing", "ready", "suspect", "ejected", "warming"];
 
-    /// Whether it is as good as gone: what waits there for its first byte had better go elsewhere.
+    /// Whether it is out: requests that wait there for a first byte should be retried elsewhere.
     pub const fn is_out(self) -> bool {
         matches!(self, HealthState::Ejected { .. } | HealthState::Suspect { refused: true })
     }
@@ -53,18 +53,18 @@ impl HealthState {
     }
 }
 
-/// One thing seen of a worker.
+/// One observation of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// A probe was answered: fit.
     ProbeAnswered,
-    /// A request was answered, and not with a failure of the worker's own.
+    /// A request was answered without a failure of the worker's own.
     Answered,
-    /// It said no: nobody listens there, or its health check answers that it is unfit.
+    /// Connection refused, or its health check says that it is unfit.
     Refused,
-    /// A probe or a connection attempt timed out, and nothing else was heard meanwhile.
+    /// A probe or a connection attempt timed out, and nothing else arrived meanwhile.
     Silent,
-    /// A connection broke, or an answer fell silent, before it was complete.
+    /// A connection broke, or an answer stalled, before it was complete.
     Broke,
     /// It answered a request with a failure of its own (500, say).
     Failed,
@@ -72,7 +72,7 @@ pub enum Evidence {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HealthSettings {
-    /// Answers in a row that are failures, before the worker is out.
+    /// Failures in a row before the worker is ejected.
     pub failures_max: u32,
     /// First back-off after a run of failures; doubles each time up to `back_off_max`.
     pub back_off: Duration,
@@ -92,14 +92,14 @@ impl Default for HealthSettings {
     }
 }
 
-/// The share a worker begins its ramp with.
+/// The share at the start of the ramp.
 const SHARE_MIN: f64 = 0.1;
 
 #[derive(Clone, Debug)]
 pub struct Health {
     state: HealthState,
     failures: u32,
-    /// Ejections for failures since the worker was last well: the exponent of the back-off.
+    /// Ejections for failures since the worker was last healthy: the exponent of the back-off.
     relapses: u32,
 }
 
@@ -109,7 +109,7 @@ impl Default for Health {
     }
 }
 
-/// Whether the fleet can spare one more worker; when not, what would be ejected stays suspect.
+/// Whether the fleet can do without one more worker; if not, a worker that would be ejected stays suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayEject {
     Yes,
@@ -121,7 +121,7 @@ impl Health {
         self.state
     }
 
-    /// How much of its fair part the worker should take now, in (0, 1].
+    /// The part of its weight that the worker should get now, in (0, 1].
     pub fn share(&self, now: Instant, settings: &HealthSettings) -> f64 {
         match self.state {
             HealthState::Warming { since, .. } => {

@@ -1,13 +1,13 @@
-//! Where a time knee_estimator upward: the load at which something takes twice as long as with none.
+//! The knee of a worker: the load at which its times are twice those of an idle worker.
 //!
-//! A step takes so long empty, and so much more for each request in it; a first token takes so long with nothing before it,
-//! and so much more for each token. The floor says how little load leaves a worker idle, the slope how much load
-//! only makes everybody wait, and where the two are equal is the knee for both.
+//! A step takes a base time plus a time for each request in it. A first token takes a base time plus a time
+//! for each token to prefill before it. The base says how little load leaves a worker idle, the slope how
+//! much load only makes requests wait, and the knee is the load at which both are equal.
 //!
-//! `rates` has the same lines, but for prices: it looks at what happens now, and a fleet that is full all day shows one
-//! load only, through which many lines go. So here the means of small, middling and large loads are kept apart, each as
-//! it was last seen, and the line goes through them all: what was seen of an empty worker in the morning still tells
-//! at noon.
+//! `rates` fits the same lines for prices, from current observations. But a fleet that is busy all day shows
+//! one load only, through which many lines fit. So this keeps the means of small, medium and large loads
+//! apart, each as last seen, and fits a line through all of them: what an idle worker showed in the morning
+//! still counts at noon.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use maitre_base::Knee;
 
 use crate::rates::LinearFit;
 
-/// Loads below two, below four, below eight, and so on.
+/// Buckets of loads below two, below four, below eight, and so on.
 const SIZES: usize = 20;
-/// Weight of the newest among its like, once there are enough.
+/// Weight of the newest observation in its bucket, once there are enough.
 const NEWEST: f64 = 0.02;
-/// So many of one size tell something.
+/// Minimum observations for a bucket to count.
 const ENOUGH: u32 = 4;
-/// Where steps bend that prefill nothing: at 100 to 120 requests in all profiles that we have.
+/// The usual knee of steps without prefill: 100 to 120 requests in all profiles that we have.
 const STEP: f64 = 100.0;
-/// And where first tokens do.
+/// The usual knee of first tokens.
 const FIRST_TOKEN: f64 = 2_000.0;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ struct Curve {
 }
 
 impl Curve {
-    /// It took so many seconds with so much load.
+    /// Records that something took this many seconds at this load.
     fn see(&mut self, load: f64, seconds: f64) {
         let mean = &mut self.sizes[(load.max(1.0).log2() as usize).min(SIZES - 1)];
         mean.count = mean.count.saturating_add(1);
@@ -48,16 +48,16 @@ impl Curve {
         mean.seconds += weight * (seconds - mean.seconds);
     }
 
-    /// The line through what was seen, leaning on one that knee_estimator where lines of its kind usually do; none until
-    /// enough was seen, or where load seems to cost nothing.
+    /// The line through the buckets, with a prior whose knee is the usual one; none before enough was seen,
+    /// or where load seems to cost nothing.
     fn line(&self, usual: f64) -> Option<LinearFit> {
         let mut sums = Sums::default();
         self.sizes.iter().filter(|it| it.count >= ENOUGH).for_each(|it| sums.add(it.load, it.seconds));
         if sums.weight == 0.0 {
             return None;
         }
-        // Loads hardly vary in a steady stream, and through one point go many lines. So what is usual counts like two
-        // more sizes, no load and twice the mean.
+        // Loads hardly vary in a steady stream, and many lines fit one point. So the prior counts like two
+        // more buckets, at no load and at twice the mean.
         let (load, seconds) = (sums.x / sums.weight, sums.y / sums.weight);
         let slope = seconds / (usual + load);
         sums.add(0.0, usual * slope);
@@ -80,7 +80,7 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, x: f64, y: f64) {
-        // Errors are alike in proportion: what takes ten times as long is known ten times less well.
+        // Errors are proportional: a time ten times as long is known ten times less exactly.
         let weight = 1.0 / y.max(1e-6).powi(2);
         self.weight += weight;
         self.x += weight * x;
@@ -90,27 +90,29 @@ impl Sums {
     }
 }
 
-/// What of a worker's time, or the fleet's, knee_estimator where.
+/// Estimates the knee of one worker, or of the fleet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KneeEstimator {
-    /// Steps without what they prefill, by the requests in them.
+    /// Steps without their prefill, by the requests in them.
     step: Curve,
     /// First tokens, by the tokens before them.
     first_token: Curve,
-    /// Tokens to prefill, and tokens of answers, of one request in the mean.
+    /// Mean tokens to prefill, and mean tokens of an answer, per request.
     prefill: f64,
     answer: f64,
 }
 
 impl KneeEstimator {
-    /// A first token came so long after its request was seated, with so many tokens to prefill before it.
+    /// A first token came `took` after its request was placed, with `tokens` to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration) {
         self.first_token.see(tokens as f64, took.as_secs_f64());
     }
 
-    /// For a while steps took so long, with so many requests in them and so much to prefill in each.
+    /// For a while steps took this long, with this many requests in them and this many tokens to prefill in
+    /// each.
     pub fn step(&mut self, requests: f64, prefill: f64, took: Duration) {
-        // What a step prefills is seen in first tokens, and taken off: it comes and goes, and would look like a crowd.
+        // Subtract what the step prefills, known from first tokens: it varies, and would look like the cost
+        // of requests.
         let took = took.as_secs_f64();
         let prefill = self.first_token.line(FIRST_TOKEN).map_or(0.0, |it| it.slope * prefill);
         self.step.see(requests, (took - prefill).max(took / 10.0));
@@ -122,7 +124,7 @@ impl KneeEstimator {
         self.answer += NEWEST * (tokens - self.answer);
     }
 
-    /// Where both bend, half by what was seen here and half by what the whole fleet saw: one worker alone sees few loads.
+    /// The knee, half by this worker's measurements and half by the fleet's: one worker alone sees few loads.
     pub fn knee(&self, fleet: &KneeEstimator) -> Knee {
         let usual = Knee::default();
         let (own, all) = (self.own(fleet), fleet.own(fleet));
@@ -138,7 +140,7 @@ impl KneeEstimator {
 
     fn own(&self, fleet: &KneeEstimator) -> (Option<f64>, Option<f64>) {
         let first = self.first_token.line(FIRST_TOKEN);
-        // One more request in a steady stream brings its part of a prompt to each step, too.
+        // In a steady stream one more request also brings its part of a prompt to each step.
         let prompt = fleet.prefill / fleet.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
         let requests = self.step.line(STEP).map(|it| it.base / (it.slope + prompt));
         (requests, first.map(|it| it.base / it.slope))
@@ -149,7 +151,7 @@ impl KneeEstimator {
 mod tests {
     use super::*;
 
-    /// Seen with loads of these sizes, at 5 ms and 0.1 ms more for each: it knee_estimator at 50.
+    /// Observations at loads of these sizes, at 5 ms plus 0.1 ms each: the knee is at 50.
     fn seen(loads: &[u32]) -> Curve {
         let mut curve = Curve::default();
         for &load in loads {
@@ -208,13 +210,14 @@ mod tests {
             knee_estimator.first_token(tokens, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
         }
         for turn in 0..400 {
-            // Small crowds when everybody has just come, and much is prefilled; large ones when little is.
+            // Few requests when all have just arrived and much is prefilled; many when little is.
             let (crowd, prefill) = [(4, 2_000.0), (40, 500.0), (200, 100.0), (400, 50.0)][turn % 4];
             knee_estimator.step(f64::from(crowd), prefill, Duration::from_secs_f64(spell(crowd, prefill)));
             knee_estimator.answer(500.0, 100.0);
         }
         let knee = knee_estimator.knee(&knee_estimator);
-        // 5 ms against 0.1 for a request and 0.1 for its five tokens of prompt a step: at 25, leaning up to 100.
+        // 5 ms against 0.1 for a request and 0.1 for its five tokens of prompt a step: at 25, with a prior at
+        // 100.
         assert!((20.0..32.0).contains(&knee.requests), "{knee:?}");
         assert!((1_350.0..1_650.0).contains(&knee.prefill_tokens), "{knee:?}");
     }

@@ -1,5 +1,5 @@
-//! What we believe about workers: who they are, how they are, what they serve and what is promised to
-//! them. Beliefs change only through events that carry their own time; nothing here asks anybody.
+//! The state of all workers: identity, health, models, rates and promised work. It changes only through calls
+//! that carry their own time; nothing here does I/O.
 
 pub mod adapters;
 pub mod backlog;

@@ -17,6 +17,6 @@ pub struct Card<'a> {
 pub enum Wanted {
     Anything,
     Model(ModelId),
-    /// A model nobody lists: only workers that list nothing can serve it.
+    /// A model that no worker lists: only workers that list nothing can serve it.
     Unlisted,
 }

@@ -1,45 +1,45 @@
-//! How fast a worker is, learned from what it did: when first tokens came and how fast tokens followed.
+//! How fast a worker is, learned from when first tokens came and how fast tokens followed.
 //!
-//! Both are straight lines. A first token takes a floor plus so much for each token to prefill before it,
-//! ours and those promised earlier; a step takes a base plus so much for each request that shares it. So a
-//! rate is a line through weighted points, kept as five sums that forget: half of the memory is the last
-//! few dozen observations. Each worker's line leans on the line of the whole fleet, and that one on what
-//! engines usually do, so that a new worker is priced like its neighbours and an idle one stays sane.
+//! Both are linear. A first token takes a base time plus a time for each token to prefill before it, ours and
+//! those promised earlier; a step takes a base time plus a time for each request in it. So a rate is a
+//! weighted regression kept as five decaying sums: half of the weight is the last few dozen observations.
+//! Each worker's fit has the fleet's fit as a prior, and the fleet's has the usual figures of engines: a new
+//! worker is priced like its neighbours, and an idle one stays sane.
 //!
-//! Steps are told apart only by how slow a worker is beside the fleet's line, one number: at a worker the crowd
-//! hardly changes while other people's prefills stretch the steps, and a line through such points was noise
-//! (it said for minutes on end that company costs nothing). Mean first tokens without reuse fell from 0.67 to
-//! 0.59 s with it.
+//! For steps a worker has only one number of its own: how slow it is relative to the fleet's fit. At one
+//! worker the number of requests hardly changes while other requests' prefills stretch the steps, and a fit
+//! through such points was noise (for minutes it said that further requests cost nothing). Mean time to first
+//! token without reuse fell from 0.67 to 0.59 s with it.
 //!
-//! One observation in hundreds is wild (a paused process, a client that did not read): what is seen counts
-//! as at most four times, at least a quarter of what was expected. A worker that really became ten times
-//! slower is still learned in a handful of answers, for the expectation moves with every one.
+//! One observation in hundreds is an outlier (a paused process, a client that did not read): an observation
+//! counts as at most four times and at least a quarter of the expectation. A worker that really became ten
+//! times slower is still learned in a handful of answers, because the expectation moves with each.
 //!
-//! Left out: that prefill grows a little faster than its length, and that other people's prefills stretch
-//! the steps they share. Both end up in the slopes, at the mix of prompts there is.
+//! Left out: that prefill grows slightly faster than its length, and that other requests' prefills stretch
+//! shared steps. Both end up in the slopes, for the current mix of prompts.
 
 use std::time::Duration;
 
 /// Weight left of an observation after the next one: half after 34.
 const MEMORY: f64 = 0.98;
-/// How many observations the line one leans on is worth: to a worker, that of the fleet; to the fleet, what
-/// engines usually do, which is soon forgotten. If it were not, a worker nobody has tried would look slow in
-/// a fleet that is faster than usual, and would not be tried.
+/// How many observations a prior is worth: the fleet's to a worker; to the fleet, the usual figures, which
+/// are soon forgotten. Otherwise an untried worker would look slow in a fleet that is faster than usual, and
+/// would stay untried.
 const LEAN: f64 = 4.0;
 const LEAN_OF_FLEET: f64 = 0.5;
-/// The same for the steps of the fleet, whose line needs crowds of many sizes: half after 140.
+/// The same for the fleet's steps, whose fit needs many different loads: half after 140.
 const MEMORY_OF_FLEET: f64 = 0.995;
-/// How many steps at the fleet's pace a worker's own slowness leans on.
+/// How many steps at the fleet's pace the prior of a worker's slowness is worth.
 const LEAN_STEPS: f64 = 8.0;
-/// What another router has learned of a worker is worth so many observations, until ours replace it: more than the lean,
-/// or a worker that is unlike its neighbours would be priced half like them.
+/// How many observations another router's rates are worth until ours replace them: more than the prior, or a
+/// worker unlike its neighbours would be priced half like them.
 const HEARSAY: f64 = 16.0;
-/// Four points of it at a time count for the fleet: with them its rates are learned, and not usual any more.
+/// Four points of it at a time count for the fleet: with them its rates are learned instead of usual.
 const HEARSAY_POINTS: [f64; 4] = [0.0, 1.0, 0.0, 1.0];
-/// First tokens seen here, before others are told what was learned: as many as the line one leans on is worth.
+/// First tokens seen here before other routers are sent what was learned: as many as the prior is worth.
 const TOLD_FROM: u32 = 4;
 
-/// How far one observation may be from what was expected, as a factor.
+/// Maximum factor between one observation and its expectation.
 const WILD: f64 = 4.0;
 
 /// An intercept and a slope, in seconds and seconds per unit.
@@ -54,21 +54,21 @@ impl LinearFit {
         self.base + self.slope * x
     }
 
-    /// Whether times can be told by it: what comes from elsewhere may be anything.
+    /// Whether the fit is usable: one from another router may be anything.
     fn is_sane(&self) -> bool {
         let is_time = |it: f64| (0.0..MOST_SECONDS).contains(&it);
         is_time(self.base) && is_time(self.slope) && self.slope > 0.0
     }
 }
 
-/// What a line leans on, and how heavily.
+/// A prior, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lean {
     fit: LinearFit,
     weight: f64,
 }
 
-/// Points seen of late, as sums.
+/// Recent points, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct LinearRegression {
     weight: f64,
@@ -103,9 +103,9 @@ impl LinearRegression {
         }
     }
 
-    /// The line through the points and through two more of `lean`, one at zero and one at `span`.
+    /// The fit through the points and through two more of the prior, one at zero and one at `span`.
     ///
-    /// Never below zero, and never flat: a slope of nothing would make work free.
+    /// Never below zero and never flat: a slope of zero would make work free.
     fn fit(&self, lean: Lean, span: f64) -> LinearFit {
         let Lean { fit: lean, weight } = lean;
         let half = weight / 2.0;
@@ -114,7 +114,7 @@ impl LinearRegression {
         let slope = (all.weight * all.xy - all.x * all.y) / variance;
         let base = (all.y - slope * all.x) / all.weight;
         if base < 0.0 {
-            // Through the origin, then.
+            // Then through the origin.
             return LinearFit { base: 0.0, slope: all.xy / all.xx };
         }
         if slope < lean.slope / SLOPE_RANGE {
@@ -125,19 +125,19 @@ impl LinearRegression {
     }
 }
 
-/// A slope this many times flatter than the one it leans on is noise.
+/// A slope this many times flatter than its prior is noise.
 const SLOPE_RANGE: f64 = 50.0;
 
-/// What engines usually do, until somebody has seen one: 20,000 prompt tokens a second, a floor of 20 ms,
-/// steps of 10 ms and a tenth of a millisecond for each further request. An 8B model on one large GPU; a
-/// 70B one on four is twice as slow.
+/// The usual figures of engines, before any was observed: 20,000 prompt tokens a second, a base of 20 ms,
+/// steps of 10 ms and a tenth of a millisecond for each further request. An 8B model on one large GPU; a 70B
+/// one on four is twice as slow.
 const FIRST_TOKEN: LinearFit = LinearFit { base: 0.020, slope: 50e-6 };
 const STEP: LinearFit = LinearFit { base: 0.010, slope: 100e-6 };
 
-/// No floor and no slope is so large.
+/// No base and no slope is this large.
 const MOST_SECONDS: f64 = 1_000.0;
 
-/// Where the second point of a lean lies: an ordinary prompt, an ordinary crowd.
+/// Where the second point of a prior lies: an ordinary prompt, an ordinary number of requests.
 const FIRST_TOKEN_SPAN: f64 = 4_000.0;
 const STEP_SPAN: f64 = 32.0;
 
@@ -147,14 +147,14 @@ pub struct Rates {
     first_token: LinearRegression,
     /// Of the fleet.
     step: LinearRegression,
-    /// Of a worker: seconds that its steps took of late, and that the fleet's would have.
+    /// Of a worker: seconds that its steps took lately, and that the fleet's would have taken.
     seen: f64,
     expected: f64,
     /// Seconds to the first token, by tokens to prefill.
     pub prefill: LinearFit,
     /// Seconds between tokens, by requests that share the step.
     pub decode: LinearFit,
-    /// First tokens that were seen here, and not heard of.
+    /// First tokens that were observed here, not reported by others.
     own: u32,
 }
 
@@ -173,12 +173,12 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Whether enough first tokens were seen to go by, and not only what engines usually do.
+    /// Whether enough first tokens were seen to use them instead of the usual figures.
     pub fn is_learned(&self) -> bool {
         self.first_token.weight >= LEAN
     }
 
-    /// A first token came after `seconds`, with so many tokens to prefill before it.
+    /// A first token came after `seconds`, with this many tokens to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
         let tokens = tokens as f64;
         self.own = self.own.saturating_add(1);
@@ -186,7 +186,7 @@ impl Rates {
         self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN);
     }
 
-    /// An answer's tokens followed each other this far apart, among so many requests, somewhere in the fleet.
+    /// The tokens of an answer came this far apart, among this many requests, somewhere in the fleet.
     pub fn step(&mut self, requests: f64, gap: Duration, lean: Lean) {
         let seen = tame(gap.as_secs_f64(), self.decode.at(requests));
         self.step.learn(MEMORY_OF_FLEET, requests, seen);
@@ -201,26 +201,26 @@ impl Rates {
         self.compare(fleet.decode);
     }
 
-    /// The fleet's steps, as much slower as this worker has been.
+    /// The fleet's steps, scaled by this worker's slowness.
     fn compare(&mut self, fleet: LinearFit) {
         let lean = LEAN_STEPS * fleet.at(STEP_SPAN);
         let slowness = (self.seen + lean) / (self.expected + lean);
         self.decode = LinearFit { base: fleet.base * slowness, slope: fleet.slope * slowness };
     }
 
-    /// Looks again at what it leans on, which moves while this worker is idle.
+    /// Updates the prior, which changes while this worker is idle.
     pub fn lean(&mut self, fleet: &Rates) {
         self.prefill = self.first_token.fit(fleet.as_lean(), FIRST_TOKEN_SPAN);
         self.compare(fleet.decode);
     }
 
-    /// What others may be told: what was learned from answers seen here, and not what they told us.
+    /// What to send to other routers: only what was learned from answers seen here.
     pub fn to_tell(&self) -> Option<(LinearFit, LinearFit)> {
         (self.own >= TOLD_FROM).then_some((self.prefill, self.decode))
     }
 
-    /// What another router has learned of this worker counts as long as nothing was seen of it here, and what was told
-    /// before does not then.
+    /// Applies another router's rates of this worker, as long as nothing was observed here; replaces earlier
+    /// ones.
     pub fn hear(&mut self, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
@@ -233,7 +233,7 @@ impl Rates {
         self.lean(fleet);
     }
 
-    /// The same for the fleet's own rates, of any of its workers: as long as none has answered here.
+    /// The same for the fleet's own rates, from any of its workers, as long as none has answered here.
     pub fn hear_of_any(&mut self, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
@@ -248,12 +248,12 @@ impl Rates {
         self.decode = self.step.fit(step, STEP_SPAN);
     }
 
-    /// What first tokens of workers lean on, if these are the fleet's rates.
+    /// The prior of workers' first tokens, if these are the fleet's rates.
     pub fn as_lean(&self) -> Lean {
         Lean { fit: self.prefill, weight: LEAN }
     }
 
-    /// What the fleet's own rates lean on.
+    /// The prior of the fleet's own rates.
     pub const fn usual() -> (Lean, Lean) {
         let weight = LEAN_OF_FLEET;
         (Lean { fit: FIRST_TOKEN, weight }, Lean { fit: STEP, weight })
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_learned_from_noise() {
+    fn a_fit_is_learned_from_noise() {
         for truth in [LinearFit { base: 0.05, slope: 15e-6 }, LinearFit { base: 0.2, slope: 400e-6 }] {
             let rates = learn(truth, 100, 0);
             check_near(rates.prefill.slope, truth.slope, 0.15);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_nobody_saw_here_is_as_fast_as_others_found_it_and_what_we_see_counts_more() {
+    fn rates_of_other_routers_serve_until_ours_replace_them() {
         let (fast, slow) = (LinearFit { base: 0.02, slope: 40e-6 }, LinearFit { base: 0.1, slope: 300e-6 });
         let (step, slow_step) =
             (LinearFit { base: 0.01, slope: 1e-4 }, LinearFit { base: 0.04, slope: 4e-4 });
@@ -346,7 +346,7 @@ mod tests {
         check_near(other.decode.at(32.0), slow_step.at(32.0), 0.25);
         assert!(one.prefill.slope < other.prefill.slope / 2.0 && one.decode.base < other.decode.base / 2.0);
         assert_eq!((one.to_tell(), fleet.to_tell()), (None, None), "hearsay is not passed on");
-        // The worker is really twice as slow as it was said to be.
+        // The worker is really twice as slow as reported.
         for number in 0..150 {
             let tokens = 500 + 100 * (number % 40);
             one.first_token(tokens, seconds(2.0 * fast.at(tokens as f64)), fleet.as_lean());

@@ -1,4 +1,4 @@
-//! One worker: what it is, what it serves, how it is.
+//! One worker: its identity, its models and its state.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::load::LoadReport;
 use crate::model::{ModelId, Wanted};
 use crate::rates::Rates;
 
-/// What rendezvous hashing goes by, the same in every router; and what tells a worker from another that had its
-/// number before.
+/// A worker's identity for rendezvous hashing, the same in every router. Also tells a worker from an earlier
+/// one with the same number.
 pub fn key(url: &str) -> u64 {
     hash::bytes(0, url.as_bytes())
 }
 
-/// The models a worker answers for.
+/// The models a worker serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Models {
-    /// It was not asked yet, or lists nothing: it may serve anything that nobody else lists.
+    /// Not asked yet, or lists nothing: it may serve any model that no other worker lists.
     Unknown,
     Known(Arc<[ModelId]>),
 }
@@ -29,35 +29,35 @@ pub enum Models {
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    /// Its address, which is also its name towards people.
+    /// Its address, which is also its name in logs and views.
     pub url: String,
     /// See `key`.
     pub key: u64,
     pub models: Models,
     pub health: Health,
-    /// By us.
+    /// By this router.
     pub promised: Backlog,
     /// By other routers, as far as they have reported.
     pub promised_by_others: Backlog,
     /// When an answer last began there.
     pub began: Instant,
-    /// All that was ever prefilled there, for us and, as far as they tell, for others.
+    /// All tokens ever prefilled there, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
     pub report: Option<LoadReport>,
-    /// What was promised to it when it last reported: in all, and to prefill.
+    /// What was promised to it when it last reported: context and prefill.
     promised_then: (Tokens, Tokens),
-    /// Requests there that no router has told of, as far as its last two reports agree.
+    /// Requests there that no router has reported, by its last two reports.
     foreign: [u32; 2],
     pub rates: Rates,
     pub(crate) knee_estimator: KneeEstimator,
-    /// What they come to, with the fleet to lean on.
+    /// The knee, from its own measurements and the fleet's.
     pub knee: Knee,
     pub adapters: Adapters,
-    /// Takes no new work, finishes the old.
+    /// Takes no new requests, finishes those it has.
     pub draining: bool,
-    /// What it should take beside a worker of weight one, as the operator sets it.
+    /// The operator's weight: how much work it gets relative to a worker of weight one.
     pub weight: f64,
-    /// When it was last probed for another router's doubt.
+    /// When it was last probed for another router's suspicion.
     pub(crate) doubted: Option<Instant>,
 }
 
@@ -95,12 +95,12 @@ impl Worker {
         }
     }
 
-    /// Whether it may be given new work.
+    /// Whether it may take new requests.
     pub fn is_fit(&self) -> bool {
         !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
 
-    /// All that is promised to it, by us and by others: what it has to do.
+    /// What this router and all others have promised to it.
     pub fn promised_by_all(&self) -> Backlog {
         self.promised.plus(&self.promised_by_others)
     }
@@ -109,51 +109,51 @@ impl Worker {
         let there = load.running.unwrap_or(0).saturating_add(load.waiting.unwrap_or(0));
         let promised = self.promised_by_all().work;
         let foreign = there.saturating_sub(u64::from(promised.requests));
-        // One report may count a request that ended on its way here; two in a row will not.
+        // One report may count a request that ended before the report arrived; two in a row do not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
         self.promised_then = (promised.context, promised.prefill);
         self.report = Some(LoadReport { load, at: now });
     }
 
-    /// What it said of itself, if that is not too long ago.
+    /// Its last reported load, if that is not stale.
     pub fn fresh(&self, now: Instant) -> Option<EngineLoad> {
         self.report.filter(|it| !it.is_stale(now)).map(|it| it.load)
     }
 
-    /// Requests there, whoever sent them.
+    /// Requests in flight there, including those that no router has reported.
     pub fn requests(&self, now: Instant) -> u32 {
         self.promised_by_all().work.requests.saturating_add(self.foreign(now))
     }
 
-    /// Requests there that no router has told of, if it still says so.
+    /// Requests there that no router has reported, if its report is not stale.
     pub(crate) fn foreign(&self, now: Instant) -> u32 {
         self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]))
     }
 
-    /// Tokens its cache has room for, if it ever said so: that does not change while it lives.
+    /// Tokens that its KV cache has room for, if it ever reported so: that does not change while it runs.
     pub fn capacity(&self) -> Option<Tokens> {
         let load = self.report?.load;
         let product = || Some(load.blocks?.saturating_mul(load.block_size?));
         load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens)
     }
 
-    /// What the requests there hold of it, and what those in line there will: by its own account, where it
-    /// gives one, and that of routers of what it has not let in.
+    /// KV tokens that running requests hold, and that queued ones will hold: by the engine's report where
+    /// there is one, plus what routers have sent that it has not admitted.
     pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let Some(load) = self.fresh(now) else { return promised.context };
         let Some(usage) = load.kv_usage else { return promised.context };
         let used = usage * capacity.0 as f64;
         let answers = promised.decode.0.saturating_mul(u64::from(promised.prefilling))
             / u64::from(promised.requests.max(1));
-        // Those who wait though their first token is out were thrown out for want of room, and go first.
+        // Requests that wait although their first token is out were preempted for lack of room, and resume
+        // first.
         let thrown_out = load.waiting.unwrap_or(0).saturating_sub(u64::from(promised.prefilling));
         let each = used / load.running.unwrap_or(0).max(1) as f64;
         promised.prefill + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
     }
 
-    /// What is in use of its cache now: what it last reported, and what came and went since by the account of
-    /// routers. Answers
-    /// that are still to be written are not in it.
+    /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since.
+    /// Answers that are still to be decoded do not count.
     pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let context = promised.context - promised.decode;
         let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };

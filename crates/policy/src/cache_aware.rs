@@ -1,13 +1,13 @@
-//! SGLang's rule, for those who come from it: follow the cache while the fleet is in balance.
+//! SGLang's rule, for users who come from it: follow the cache while the fleet is balanced.
 //!
-//! While no worker is far ahead of the others in requests, a prompt goes to whoever holds the most of it,
-//! if that is more than `cache_threshold` of it; else to the cache with the most room. Once one worker is
-//! ahead by more than `balance_abs_threshold` requests and `balance_rel_threshold` times, everything goes
-//! to the fewest requests, cached or not.
+//! While no worker is far ahead of the others in requests, a prompt goes to the worker with the longest
+//! cached prefix, if that is more than `cache_threshold` of it; else to the cache with the most room. Once
+//! one worker is ahead by more than `balance_abs_threshold` requests and `balance_rel_threshold` times, every
+//! prompt goes to the fewest requests, cached or not.
 //!
-//! What it gets wrong is why `least-delay` is the default: a long shared prefix of a longer prompt falls
-//! under the ratio, requests are counted as if they were alike, and the two modes flip the whole fleet at
-//! once. Unlike SGLang's, what is held comes from the best knowledge there is: KV events where they exist.
+//! Its weaknesses are why `least-delay` is the default: a long shared prefix of a longer prompt falls under
+//! the ratio, all requests count the same, and the two modes flip the whole fleet at once. Unlike in SGLang,
+//! cached prefixes come from the best source there is: KV events where they exist.
 
 use maitre_base::Rng;
 
@@ -15,9 +15,9 @@ use crate::{Ask, Candidate, Pick, Why, choose, least_request};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheAwareKnobs {
-    /// Part of a prompt that must be held somewhere for it to be sent there.
+    /// Part of a prompt that a worker must have cached to attract it.
     pub cache_threshold: f64,
-    /// Out of balance: more requests apart than this,
+    /// Unbalanced: more requests apart than this,
     pub balance_abs_threshold: u32,
     /// and the most more than this many times the fewest.
     pub balance_rel_threshold: f64,

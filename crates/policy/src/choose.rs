@@ -1,11 +1,11 @@
-//! The two ways strategies compare workers: the smallest cost, and the strongest tie to a key.
+//! The two ways strategies compare workers: the lowest cost, and rendezvous hashing of a key.
 
 use maitre_base::{Rng, hash};
 
 use crate::{Ask, Candidate};
 
-/// The candidate with the smallest cost. Equals share by dice, or by what routers agree on: the first of an
-/// idle fleet would otherwise take everything until it is no longer idle.
+/// The candidate with the lowest cost. Ties are broken at random, or by the ask's tie-breaker: otherwise the
+/// first worker of an idle fleet would take everything until it is no longer idle.
 pub fn least(
     ask: &Ask,
     candidates: &[Candidate],
@@ -15,7 +15,7 @@ pub fn least(
     least_of(ask, candidates, rng, |_| true, cost)
 }
 
-/// The same among those that pass; none if nobody does.
+/// The same among those that pass; none if none does.
 pub fn least_of(
     ask: &Ask,
     candidates: &[Candidate],
@@ -43,7 +43,7 @@ pub fn least_of(
     best.map(|(index, _)| index)
 }
 
-/// Two that cost the same, and how many such were met with the second.
+/// Two candidates of equal cost, and how many equals were met, the second included.
 pub(crate) struct Equals<'a> {
     pub(crate) one: &'a Candidate,
     pub(crate) other: &'a Candidate,
@@ -51,8 +51,8 @@ pub(crate) struct Equals<'a> {
 }
 
 impl Equals<'_> {
-    /// Whether the second is to be had. Each of those met is as likely by dice. Where the ask brings what routers
-    /// agree on, it is the one that this belongs to among all of them, and no dice are thrown.
+    /// Whether the second replaces the first. At random each equal is equally likely. With a tie-breaker it
+    /// is the candidate that the tie-breaker hashes to, and no random number is drawn.
     pub(crate) fn prefer_other(&self, ask: &Ask, rng: &mut Rng) -> bool {
         match ask.tie {
             Some(key) => hash::pair(key, self.other.key) > hash::pair(key, self.one.key),
@@ -61,9 +61,9 @@ impl Equals<'_> {
     }
 }
 
-/// The candidate that `key` belongs to among those that pass: rendezvous hashing. Every router that
-/// sees the same workers agrees without talking, and a worker that leaves moves only its own keys, each
-/// to the next in that key's own order.
+/// The candidate that `key` belongs to among those that pass: rendezvous hashing. Routers that see the same
+/// workers agree without talking, and a worker that leaves moves only its own keys, each to the next worker
+/// in that key's order.
 pub fn home(candidates: &[Candidate], key: u64, passes: impl Fn(&Candidate) -> bool) -> Option<usize> {
     (0..candidates.len())
         .filter(|&index| passes(&candidates[index]))

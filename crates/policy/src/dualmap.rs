@@ -1,33 +1,34 @@
-//! DualMap's rule (ICLR '26): two homes for each head, the one that holds more of the prompt unless it is late.
+//! DualMap's rule (ICLR '26): two homes for each head; the one with more of the prompt cached wins unless it
+//! is late.
 //!
-//! Two hash functions that know nothing of each other name two workers for the head of the prompt. The one that
-//! holds more of it is asked first; of two that hold as much, the one whose requests hold less. If the first
-//! token would come later there than `slo_seconds`, the one where it comes sooner wins. So prompts that begin
-//! alike stay together on two workers, and different ones spread as the power of two choices spreads them.
+//! Two independent hash functions name two workers for the head of the prompt. The one with the longer cached
+//! prefix comes first; among equals the one whose requests hold less. If its first token would come later
+//! than `slo_seconds`, the home with the earlier first token wins. So prompts that begin alike stay together
+//! on two workers, and different ones spread as with two random choices.
 //!
-//! *Hotspots*: the authors move waiting requests to the other home, or to a neighbour if both are late. A router
-//! that has sent a request cannot move it, so it is decided at arrival: if both homes are late, the next worker
-//! in the head's second order takes it, provided that it is not late; else the sooner of the two.
+//! *Hotspots*: the authors move waiting requests to the other home, or to a neighbour if both are late. A
+//! router cannot move a request that it has sent, so it decides at arrival: if both homes are late, the next
+//! worker in the head's second order takes it, provided that it is not late; else the earlier of the two.
 //!
 //! Left out: their prefixes grow until they are rare enough, while our head has a fixed length
-//! (`prefix_hash.head_bytes`); and their order of the waiting, for there is no queue here.
+//! (`prefix_hash.head_bytes`); and their order of waiting requests, because a strategy has no queue.
 
 use maitre_base::{Rng, hash};
 
 use crate::{Ask, Candidate, Pick, Why, choose};
 
-/// Makes the second hash of a head another one. Any number would do.
+/// Makes the second hash of a head independent of the first. Any number would do.
 const SECOND: u64 = 0x6475_616C_6D61_7032;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DualmapKnobs {
-    /// The first token that is late, in seconds.
+    /// The time to first token that counts as late, in seconds.
     pub slo_seconds: f64,
 }
 
 impl Default for DualmapKnobs {
     fn default() -> DualmapKnobs {
-        // Chosen: the authors take the service's own objective, whatever it is.
+        // Chosen: the authors take the service's own objective.
         DualmapKnobs { slo_seconds: 5.0 }
     }
 }
@@ -58,14 +59,13 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DualmapKnobs, rng: &mut
     Some(Pick { index: sooner, why })
 }
 
-/// Seconds to the first token, if the prompt were seated there.
+/// Seconds to the first token if the prompt were placed there.
 fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     let prefill = candidate.uncached(ask).0 as f64 * candidate.pace.prefill_token;
     (candidate.wait_seconds + candidate.pace.floor + prefill) / candidate.share
 }
 
-/// The one of two with the smaller cost; of equals the one whose requests hold less, and then the dice,
-/// unless routers are to agree.
+/// The cheaper of two; among equals the one whose requests hold less, then the tie-breaker.
 fn better(
     ask: &Ask,
     candidates: &[Candidate],
@@ -78,13 +78,13 @@ fn better(
     match first.0.total_cmp(&second.0).then(first.1.total_cmp(&second.1)) {
         std::cmp::Ordering::Less => one,
         std::cmp::Ordering::Greater => other,
-        // The first home is hashed already: all routers would name the same.
+        // The first home follows from a hash, so all routers choose the same.
         std::cmp::Ordering::Equal if ask.tie.is_some() => one,
         std::cmp::Ordering::Equal => [one, other][rng.below(2)],
     }
 }
 
-/// What its requests hold, or what they were promised if nobody knows.
+/// What its requests hold of the cache, or what is promised there if its size is unknown.
 fn burden(candidate: &Candidate) -> f64 {
     candidate.room.map_or(candidate.work(), |it| it.pinned.0 as f64 / candidate.share)
 }
@@ -97,7 +97,7 @@ mod tests {
 
     const HEAD: u64 = 7;
 
-    fn seat(head: u64, candidates: &[Candidate]) -> Pick {
+    fn place(head: u64, candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(10_000), head: Some(head), ..Ask::default() };
         pick(&ask, candidates, &DualmapKnobs::default(), &mut Rng::new(1)).unwrap()
     }
@@ -107,7 +107,7 @@ mod tests {
         let mut candidates = fleet(&[(0, 0); 8]);
         let mut found = [0; 3];
         for home in 0..3 {
-            found[home] = seat(HEAD, &candidates).index;
+            found[home] = place(HEAD, &candidates).index;
             // Too late for anything.
             candidates[found[home]].wait_seconds = 1_000.0 - home as f64;
         }
@@ -123,7 +123,7 @@ mod tests {
         for (home, row) in homes.into_iter().zip(rows) {
             (candidates[home].wait_seconds, candidates[home].held) = (row.0, Tokens(row.1));
         }
-        let pick = seat(HEAD, &candidates);
+        let pick = place(HEAD, &candidates);
         let home = homes.iter().position(|&it| it == pick.index);
         assert_eq!((home, pick.why), (Some(expected.0), expected.1), "{rows:?}");
     }
@@ -147,13 +147,13 @@ mod tests {
         let idle = fleet(&[(0, 0); 8]);
         let mut seen = [0u32; 8];
         for head in 0..800 {
-            let first = seat(head, &idle);
+            let first = place(head, &idle);
             let mut loaded = idle.clone();
             loaded[first.index].promised.prefill = Tokens(100);
-            let second = seat(head, &loaded);
+            let second = place(head, &loaded);
             assert_ne!(first.index, second.index, "of two that hold nothing the less burdened");
             loaded[second.index].promised.prefill = Tokens(101);
-            assert_eq!(seat(head, &loaded).index, first.index, "there are but two");
+            assert_eq!(place(head, &loaded).index, first.index, "there are but two");
             seen[first.index] += 1;
             seen[second.index] += 1;
         }
@@ -168,7 +168,7 @@ mod tests {
             let one = choose::home(&candidates, head, |_| true).unwrap();
             let mut loaded = candidates.clone();
             loaded[one].promised.prefill = Tokens(100);
-            pairs[one][seat(head, &loaded).index] += 1;
+            pairs[one][place(head, &loaded).index] += 1;
         }
         for (one, others) in pairs.iter().enumerate() {
             assert_eq!(others[one], 0);

@@ -5,25 +5,24 @@
 //!      +                   in_use + prompt − held_in_use                    then in use there
 //! ```
 //!
-//! As in Dynamo 1.6 with its defaults: what is promised leaves the sum with the first token; in use are the
-//! blocks of the prompts that are open there, what they share counted once; answers are not counted, neither
-//! before nor while they grow. Dynamo counts blocks and we tokens: a block size that all terms are divided by
-//! moves no minimum.
+//! As in Dynamo 1.6 with its defaults: promised prefill leaves the sum with the first token; in use are the
+//! blocks of open prompts, shared ones counted once; answers never count. Dynamo counts blocks and we tokens:
+//! dividing all terms by a block size moves no minimum.
 //!
-//! What it leaves out: time. A block to prefill costs what a block to keep costs, though one is milliseconds
-//! of a whole GPU and the other is memory; nothing that was observed enters, so a stalled worker keeps its
-//! part. Dynamo's disk tier (0.25) is not told apart from host memory here, and its temperature is zero.
+//! Left out: time. A block to prefill costs as much as a block to keep, though one is milliseconds of a whole
+//! GPU and the other is memory; no observation enters, so a stalled worker keeps its part. Dynamo's disk tier
+//! (0.25) is not told apart from host memory here, and its temperature is zero.
 
 use maitre_base::Rng;
 
 use crate::{Ask, Candidate, Pick, Why, choose};
 
-/// What a token in slower memory is worth beside one in the GPU's: Dynamo's weight for host memory.
+/// Value of a token in a slower tier relative to one on the GPU: Dynamo's weight for host memory.
 const BELOW: f64 = 0.75;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamoKnobs {
-    /// What a token to prefill costs beside one to keep.
+    /// Cost of a token to prefill relative to one to keep.
     pub prefill_weight: f64,
 }
 
@@ -102,7 +101,7 @@ mod tests {
         let cached = PricedRow { held: 900, ..IDLE };
         check(1.0, &[PricedRow { prefill: 899, ..cached }, IDLE], (0, Why::Cached));
         check(1.0, &[PricedRow { prefill: 901, ..cached }, IDLE], (1, Why::CacheTooBusy));
-        // What is kept for others anyway is not kept again for us.
+        // What is kept for other requests anyway is not kept again for this one.
         let shared = PricedRow { held: 900, held_in_use: 900, ..IDLE };
         check(1.0, &[PricedRow { prefill: 1_799, ..shared }, IDLE], (0, Why::Cached));
         check(1.0, &[PricedRow { prefill: 1_801, ..shared }, IDLE], (1, Why::CacheTooBusy));
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_sibling_in_the_index_pays_for_nobody_elses_prefill() {
+    fn a_longer_sibling_in_the_index_does_not_reduce_other_prefill() {
         check(1.0, &[PricedRow { prefill: 1_001, held: 5_000, ..IDLE }, IDLE], (1, Why::CacheTooBusy));
     }
 

@@ -1,67 +1,70 @@
-//! Seats a request where it delays everyone least, itself included. The default.
+//! Places a request where it adds the least delay, to itself and to all others. The default.
 //!
-//! A cached prefix saves prefill, a queue in front of it gives the saving back, and a crowd streams slower.
-//! These can be compared in one unit only, seconds, so every worker is priced in seconds of delay and the
-//! smallest price wins. A warm cache makes a price small, a hot worker loses by arithmetic, and a popular
-//! prefix moves to a second worker by itself once waiting for the first costs more than computing it again.
-//! There is no threshold to tune.
+//! A cached prefix saves prefill, a queue in front of it gives the saving back, and a busy worker decodes
+//! slower. All three are measured in seconds, so every worker is priced in seconds of delay and the lowest
+//! price wins. A cached prefix makes the price small, a busy worker loses by arithmetic, and a popular prefix
+//! moves to a second worker once waiting for the first costs more than computing it again. There is no
+//! threshold to tune.
 //!
 //! ```text
-//! price =             wait + floor + prefill     until the first token: what was promised before, then ours
-//!       + BEHIND ·    prefill · prefilling       those who come while we stand in line: as many as stood before us
-//!       + PUSHED ·    prefill · full             what it pushes out of a full cache, to be computed again
-//!       + OTHERS ·    prefill · √requests        what our prefill takes from those who stream there
-//!       + OTHERS ·    steps · step_request · √requests    and our place in every step they share with us
-//!       + ANSWER ·    steps · step               our own answer, at the pace of that crowd
-//!       +             room                       memory: the wait for KV blocks, and what ours keep from others
+//! price =             wait + floor + prefill     time to first token: promised prefill first, then ours
+//!       + BEHIND ·    prefill · prefilling       delay of requests that queue behind us: as many as are ahead of us
+//!       + PUSHED ·    prefill · full             blocks evicted from a full cache, to be computed again
+//!       + OTHERS ·    prefill · √requests        pause of running answers during our prefill
+//!       + OTHERS ·    steps · step_request · √requests    and our part of every step we share with them
+//!       + ANSWER ·    steps · step               our own answer, at that worker's pace
+//!       +             room                       memory: the wait for KV blocks, and blocks we keep from others
 //!       +             adapter                    the wait for the adapter, if it must be loaded
 //! ```
 //!
-//! The weights were found on fifteen workloads in virtual time, and are the same for all (decision 012). Greed for
-//! the own first token alone is worse for everybody's, because what is computed twice is queued for, and held,
-//! twice. Seconds that a crowd loses count by its root: a pause matters less to an answer that the crowd makes
-//! long anyway, and with the whole crowd one weight could not suit both six long contexts and forty short ones.
+//! The weights were found on fifteen workloads in virtual time, and are the same for all (decision 012).
+//! Minimising only the own first token is worse for all first tokens, because what is computed twice is
+//! queued for, and held, twice. Seconds lost by running requests count by the square root of their number: a
+//! pause matters less to an answer that takes long anyway, and with a linear count no single weight suits
+//! both six long contexts and forty short ones.
 //!
-//! What other routers have promised enters as what we have, once they have told it; in the moment before two of them
-//! may pick the same worker.
-//! Where a signal is missing its term is the same for everybody, and least work is what remains.
+//! What other routers have promised counts like our own, once they have reported it; before that two routers
+//! may pick the same worker. Where a signal is missing its term is the same for every worker, and least work
+//! remains.
 
 use maitre_base::{AdapterSlot, KvRoom, Rng, Tokens};
 
 use crate::choose::Equals;
 use crate::{Ask, Candidate, Pick, Why};
 
-/// What a second before the first token of somebody who will come weighs against one before our own.
+/// Weight of a second before a later request's first token, relative to one before our own.
 const BEHIND: f64 = 0.35;
-/// What a token that is pushed out of a cache costs: to be asked for again, on average, several times.
+/// Cost of an evicted token, which is on average requested again several times.
 const PUSHED: f64 = 4.0;
-/// What a second of answers that already stream weighs, everybody else's and our own.
+/// Weight of a second of running answers, those of others and our own.
 const OTHERS: f64 = 0.8;
 const ANSWER: f64 = 0.05;
-/// Loading a token's KV from slower memory, beside computing it: 128 KiB over PCIe take 5 to 10 µs, a
+/// Loading a token's KV from a slower tier, relative to computing it: 128 KiB over PCIe take 5 to 10 µs, a
 /// token's prefill 15 to 100.
 const LOAD: f64 = 0.25;
-/// From here on a cache is pressed: preemptions begin before the last block is taken.
+/// Usage from which a cache is under pressure: preemptions begin before the last block is taken.
 const PRESSED: f64 = 0.8;
-/// What the last block costs, and what waiting for the whole cache to turn over costs, in our answers' time.
+/// Cost of the last block, and of waiting until the whole cache has turned over, in units of our answer's
+/// time.
 const PRESS: f64 = 0.2;
 const MISSING: f64 = 0.3;
-/// What a part of the cache that we hold for the time of our answer costs each request there once it is full.
+/// Cost, per request already on a full worker, of the KV blocks we occupy while we decode.
 const CROWD: f64 = 0.3;
 /// Loading an adapter from host memory; public measurements give 0.05 to 0.5 s for ranks of 8 to 64.
 const ADAPTER_SECONDS: f64 = 0.2;
-/// Prices this near to the best are equal: no rate is known better, and nobody feels two milliseconds.
+/// Prices this close to the best count as equal: no rate is known better, and two milliseconds are not
+/// noticeable.
 const NEAR: f64 = 1.02;
 const NEAR_SECONDS: f64 = 0.002;
 
-/// `prices` is scratch, so that every worker is priced once: to price them twice, for the best and for those
-/// near it, was a fifth of a decision among a thousand.
+/// `prices` is scratch, so that every worker is priced once. Pricing twice, for the best and for those near
+/// it, was a fifth of a decision among a thousand workers.
 pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mut Rng) -> Option<Pick> {
     prices.clear();
     prices.extend(candidates.iter().map(|it| price(ask, it)));
     let best = prices.iter().copied().min_by(f64::total_cmp)?;
     let limit = best * NEAR + NEAR_SECONDS;
-    // Of equals the one with the fewest requests, and then the dice, or what routers agree on.
+    // Among equals the one with the fewest requests, then the tie-breaker.
     let mut chosen: Option<usize> = None;
     let mut equals = 0;
     for (index, (candidate, price)) in candidates.iter().zip(prices).enumerate() {
@@ -83,24 +86,24 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mu
     Some(Pick::priced(candidates, chosen?, Why::LeastDelay))
 }
 
-/// What a price is made of: seconds, weighed as they enter it.
+/// The terms of a price, in seconds and weighted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DelayTerms {
-    /// Until what was promised before is prefilled.
+    /// Until the promised prefill is done.
     pub wait: f64,
-    /// What a first token takes however short the prompt.
+    /// Time to first token of an empty prompt.
     pub floor: f64,
-    /// What is not cached of the prompt.
+    /// Prefill of the uncached part.
     pub prefill: f64,
-    /// What those lose who will come while we stand in line there.
+    /// Delay of later requests that queue behind this one.
     pub behind: f64,
-    /// What is pushed out of a full cache, to be computed again.
+    /// Recomputing what is evicted from a full cache.
     pub pushed: f64,
-    /// What those lose who stream there.
+    /// Delay of the answers running there.
     pub others: f64,
-    /// Our own answer, at the pace of that crowd.
+    /// Our own answer, at that worker's pace.
     pub answer: f64,
-    /// The wait for KV blocks, and what ours keep from others.
+    /// The wait for KV blocks, and the blocks we keep from others.
     pub room: f64,
     /// The wait for the adapter.
     pub adapter: f64,
@@ -113,7 +116,7 @@ impl DelayTerms {
     }
 }
 
-/// Seconds to the first token, as the price sees it: the terms `wait`, `floor`, `prefill` and `adapter`.
+/// Seconds to the first token as the price sees it: the terms `wait`, `floor`, `prefill` and `adapter`.
 #[inline]
 pub fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     let pace = &candidate.pace;
@@ -121,7 +124,7 @@ pub fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     candidate.wait_seconds + pace.floor + compute(ask, candidate).seconds + adapter(candidate, answer)
 }
 
-/// What it costs everyone, in seconds, to seat the request there.
+/// The delay, in seconds, of placing the request there.
 pub fn price(ask: &Ask, candidate: &Candidate) -> f64 {
     terms(ask, candidate).sum() / candidate.share
 }
@@ -150,7 +153,7 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
     }
 }
 
-/// What is not there of the prompt, and how long it takes to get there.
+/// The uncached part of the prompt, and the time to compute or load it.
 struct Computed {
     tokens: Tokens,
     seconds: f64,
@@ -165,7 +168,7 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
     Computed { tokens: Tokens(computed + below), seconds }
 }
 
-/// The wait for the adapter, where an answer takes so long.
+/// The wait for the adapter, given the time of an answer.
 #[inline]
 fn adapter(candidate: &Candidate, answer: impl Fn() -> f64) -> f64 {
     match candidate.adapter {
@@ -175,12 +178,12 @@ fn adapter(candidate: &Candidate, answer: impl Fn() -> f64) -> f64 {
     }
 }
 
-/// The part of a cache that holds something. What is computed there takes the place of something else.
+/// The used part of a cache. What is computed there evicts something else.
 pub(crate) fn full(room: KvRoom, holds: Tokens) -> f64 {
     (holds.0 as f64 / room.capacity.0.max(1) as f64).min(1.0)
 }
 
-/// What a request will hold of a cache, and for how long.
+/// The KV blocks that a request will hold, and for how long.
 #[derive(Clone, Copy)]
 struct Hold {
     computed: Tokens,
@@ -188,10 +191,10 @@ struct Hold {
     seconds: f64,
 }
 
-/// What memory costs. A worker whose cache is full of running requests frees it at the pace at which they end, all
-/// of it in about the time of one answer: so long we wait for the part that is missing. And what we compute
-/// there is held until our answer ends, which shortens what all others have; what is held there already
-/// costs nothing more. So a new prefix goes where there is memory, and an old one stays where it is.
+/// The cost of memory. A worker whose cache is full of running requests frees it as they end, all of it in
+/// about the time of one answer: so long we wait for the missing part. Blocks we compute are held until our
+/// answer ends, which leaves less for all others; blocks that are cached already cost nothing more. So a new
+/// prefix goes where there is memory, and a cached one stays where it is.
 fn room(room: KvRoom, held: Hold, requests: f64) -> f64 {
     let capacity = room.capacity.0.max(1) as f64;
     let filled = (room.pinned + held.computed + held.answer).0 as f64 / capacity;
@@ -276,7 +279,7 @@ mod tests {
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(9_500) });
         candidates[1].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(1_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
-        // Below four fifths nobody is pressed.
+        // Below four fifths there is no pressure.
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(6_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 0);
     }
@@ -307,7 +310,7 @@ mod tests {
     }
 
     proptest! {
-        /// More work, more company or less cache never make a worker cheaper.
+        /// More work, more requests or less cache never make a worker cheaper.
         #[test]
         fn prices_move_the_right_way(
             requests in 0u32..200, prefill in 0u64..100_000, held in 0u64..1_000, pinned in 0u64..20_000,

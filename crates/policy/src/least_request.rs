@@ -1,4 +1,4 @@
-//! The worker with the fewest requests of ours: what a good load balancer does without knowing that
+//! The worker with the fewest requests in flight: what a good load balancer does without knowing that
 //! requests differ a hundredfold.
 
 use maitre_base::Rng;

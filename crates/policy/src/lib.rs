@@ -1,8 +1,8 @@
-//! Numbers in, a worker and the reason out.
+//! Strategies: numbers in, a worker and the reason out.
 //!
 //! A strategy sees a prompt as a few numbers (`Ask`) and every worker that could take it as a few more
-//! (`Candidate`), all taken at one instant, and returns an index and a `Why`. It knows no names, no
-//! sockets, no clock; dice come in as a parameter. One file holds one strategy.
+//! (`Candidate`), all taken at one instant, and returns an index and a `Why`. It knows no names, sockets or
+//! clock; randomness is a parameter. One file holds one strategy.
 
 pub mod cache_aware;
 pub mod choose;
@@ -30,17 +30,17 @@ pub use strategy::{Name, Needs, Strategy, StrategyKnobs};
 /// One prompt as a strategy sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask {
-    /// What the engine would prefill if it held nothing of it.
+    /// Tokens that an engine would prefill if it had nothing of the prompt cached.
     pub prefill: Tokens,
-    /// What the answer is expected to add.
+    /// Tokens that the answer is expected to have.
     pub decode: Tokens,
-    /// Whose conversation this is, if the client said so.
+    /// The conversation, if the client names one.
     pub session: Option<u64>,
     /// Hash of the first bytes of the prompt, if it has any.
     pub head: Option<u64>,
-    /// What equals are told apart by, so that all routers would do it alike; none where the dice do it.
+    /// Breaks ties the same way in every router; none where the random source does.
     pub tie: Option<u64>,
-    /// Workers that were tried for it and failed; they are not among the candidates.
+    /// Workers that were tried and failed; they are not among the candidates.
     pub attempt: u32,
 }
 
@@ -48,58 +48,58 @@ pub struct Ask {
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     pub worker: WorkerId,
-    /// Names the worker the same way in every router and after every restart: a hash of its address.
+    /// Identifies the worker in every router and after every restart: a hash of its address.
     pub key: u64,
     /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
     /// Work promised there by all routers and not yet done.
     pub promised: PromisedWork,
-    /// How much it should take beside a worker of share one: its weight, which the operator sets and which is one
-    /// otherwise, and of that a part while it warms up. Above zero, and not bounded by one.
+    /// How much work it should get relative to a worker of share one: its weight, which the operator sets
+    /// (default one), scaled down while it warms up. Above zero, not bounded by one.
     pub share: f64,
-    /// Leading tokens of this prompt that it holds, and those after them that it holds in slower memory.
+    /// Leading tokens of this prompt that it has cached, and tokens after those in slower tiers.
     pub held: Tokens,
     pub held_below: Tokens,
-    /// What it holds of anything.
+    /// Everything it has cached.
     pub holds: Tokens,
-    /// What the prompts of our own requests there hold, what they share counted once; and how much of that is the
-    /// beginning of this prompt. Zero unless the strategy needs it.
+    /// Distinct prompt tokens of this router's requests there, and how many of them are a prefix of this
+    /// prompt. Zero unless the strategy needs it.
     pub in_use: Tokens,
     pub held_in_use: Tokens,
     pub pace: Pace,
-    /// Seconds until the prefill promised before is done.
+    /// Seconds until the promised prefill is done.
     pub wait_seconds: f64,
     pub room: Option<KvRoom>,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
 }
 
-/// How fast a worker is, in seconds; learned, or what we expect of one we know nothing about.
+/// How fast a worker is, in seconds: learned, or the expectation for an unknown worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// To the first token, however short the prompt.
     pub floor: f64,
     pub prefill_token: f64,
-    /// Between two tokens of an answer that has the worker to itself.
+    /// Between two tokens of an answer that runs alone.
     pub step: f64,
     /// What each further request adds to that.
     pub step_request: f64,
 }
 
 impl Candidate {
-    /// Promised tokens, as they feel to a worker that is still warming up.
+    /// Promised tokens, scaled up for a worker that is still warming up.
     fn work(&self) -> f64 {
         (self.promised.prefill + self.promised.decode).0 as f64 / self.share
     }
 
-    /// What it would compute of the prompt. Never below zero, though the index may know more than this prompt
-    /// has (a longer sibling).
+    /// Prompt tokens to compute. Never below zero: the index may know more than this prompt has (a longer
+    /// sibling).
     fn uncached(&self, ask: &Ask) -> Tokens {
         ask.prefill - self.held
     }
 }
 
-/// The choice, and why: the same value feeds the log line, the metric label and the response header.
+/// The choice and its reason: the same value feeds the log line, the metric label and the response header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
     pub index: usize,
@@ -107,11 +107,12 @@ pub struct Pick {
 }
 
 impl Pick {
-    /// A pick by a price that caches enter: whether the best one won, and what to say if there is none.
-    fn priced(candidates: &[Candidate], index: usize, nobody_holds: Why) -> Pick {
+    /// A pick by a price that includes caches: whether the longest cached prefix won, or `none_cached` if no
+    /// worker has any.
+    fn priced(candidates: &[Candidate], index: usize, none_cached: Why) -> Pick {
         let most = candidates.iter().map(|it| it.held).max().unwrap_or_default();
         let why = match candidates[index].held {
-            _ if most == Tokens::ZERO => nobody_holds,
+            _ if most == Tokens::ZERO => none_cached,
             held if held == most => Why::Cached,
             _ => Why::CacheTooBusy,
         };
@@ -121,35 +122,35 @@ impl Pick {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// There was nobody else to ask.
+    /// The only candidate.
     Only,
-    /// It was this worker's turn.
+    /// Its turn in the rotation.
     Turn,
-    /// The dice said so.
+    /// Random choice.
     Dice,
-    /// Nobody has fewer requests.
+    /// Fewest requests in flight.
     FewestRequests,
-    /// Nobody has less work promised.
+    /// Least work promised.
     LeastWork,
-    /// It had less work than the other worker the dice named.
+    /// Less work than the other of two random workers.
     BetterOfTwo,
-    /// This session sits here.
+    /// This session is pinned here.
     Session,
-    /// This session's worker is gone; it sits here from now on.
+    /// The session's worker is gone; the session is pinned here from now on.
     SessionMoved,
-    /// The head of the prompt belongs here.
+    /// The prompt's head hashes to this worker.
     Home,
-    /// The head of the prompt belongs to a worker that has more than its part of the work.
+    /// The prompt's head hashes to a worker that has more than its share of the work.
     Spilled,
-    /// Nobody holds more of the prompt, and it is not too busy.
+    /// Longest cached prefix, and not too busy.
     Cached,
-    /// Another worker holds more of the prompt, but to wait for it costs more than it saves.
+    /// Another worker has a longer cached prefix, but waiting for it costs more than it saves.
     CacheTooBusy,
-    /// Nobody holds any of it; it delays everyone least here.
+    /// No worker has any of it cached; it adds the least delay here.
     LeastDelay,
-    /// Nobody holds enough of it; this cache has the most room.
+    /// No worker has enough of it cached; this cache has the most room.
     MostRoom,
-    /// Nobody holds any of it; it costs least here, in whatever unit the rule counts.
+    /// No worker has any of it cached; it costs least here, in the unit of the strategy.
     LeastCost,
 }
 
@@ -172,7 +173,7 @@ impl Why {
         Why::LeastCost,
     ];
 
-    /// The word in headers, labels and logs.
+    /// The name in headers, labels and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Why::Only => "only",

@@ -4,11 +4,11 @@
 //! cost = (promised prefill + ours that is not cached) · (requests + 1)
 //! ```
 //!
-//! The first factor falls with what is cached, the second is how many feel it. In a sum they would need a
-//! weight that suits one model on one GPU; in a product any such weight cancels out, so there is none to tune.
+//! The first factor falls with what is cached, the second is the number of requests affected. A sum would
+//! need a weight that suits one model on one GPU; in a product any such weight cancels out.
 //!
-//! What it leaves out: KV room, and how fast a worker is. An engine computes at least the last token of a
-//! prompt whatever it holds, so the first factor is never zero and of two full holders the less crowded wins.
+//! Left out: KV room, and how fast a worker is. An engine computes at least the last token of a prompt, so
+//! the first factor is never zero, and of two workers with the whole prompt cached the less busy wins.
 
 use maitre_base::{Rng, Tokens};
 

@@ -1,15 +1,15 @@
-//! Where a session sits.
+//! The worker that a session is pinned to.
 
 use maitre_base::WorkerId;
 
 use crate::Candidate;
 
-/// A worker, known again also when its number has become another's.
+/// A worker, recognised even after its number went to another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
     pub worker: WorkerId,
-    /// Half of the worker's key: a pin is no larger for it, and two that are mistaken for each other once in four
-    /// thousand million cost a cache miss.
+    /// Half of the worker's key. It keeps a pin small; a collision, one in four thousand million, costs a
+    /// cache miss.
     mark: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Two workers by dice, the one with less work of the two: nearly as good as looking at everyone, and
-//! routers that share nothing do not all run to the same idle worker.
+//! Two random workers, the one with less work of the two: nearly as good as comparing all, and routers that
+//! share nothing do not all choose the same idle worker.
 
 use maitre_base::Rng;
 

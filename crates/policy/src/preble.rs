@@ -1,7 +1,7 @@
-//! Preble's rule E2 (ICLR '25): exploit a cache that holds more than half of the prompt, else explore.
+//! Preble's rule E2 (ICLR '25): exploit a cache with more than half of the prompt, else explore.
 //!
-//! *Exploit*: of those who hold the longest part, the one with the least load. *Explore*: everybody is priced in
-//! seconds, and the smallest price wins:
+//! *Exploit*: among the workers with the longest cached prefix, the one with the least load. *Explore*: every
+//! worker is priced in seconds, and the lowest price wins:
 //!
 //! ```text
 //! load  = wait + decode · step              what was promised before: prefill, and every token of every answer
@@ -9,14 +9,14 @@
 //! ```
 //!
 //! *Rebalance*: when the worker to be exploited has the most load of all, and more than `balance` times the
-//! least, the prompt goes to the least loaded instead, where the prefix then is a second time. As in the
-//! published code nothing is moved that would make the lighter one the heavier.
+//! least, the prompt goes to the least loaded worker, which then has a second copy of the prefix. As in the
+//! published code, not if that would make the lighter worker the heavier.
 //!
-//! Where this differs from the paper: load is what is open now, not a history of three minutes, for a strategy
-//! has no clock; what is pushed out is priced as if it were worth as much as what comes in. Its replication of
-//! prefixes whose waits have doubled and its preference for decode-heavy workers when exploring are left out.
-//! What it gets wrong as published: at half of the prompt the rule jumps, and a hot prefix stays where it is
-//! until the whole worker is the heaviest.
+//! Differences from the paper: load is what is open now, not a history of three minutes, because a strategy
+//! has no clock; evicted blocks are priced like the blocks that replace them. Replication of prefixes whose
+//! waits have doubled, and the preference for decode-heavy workers when exploring, are left out. Weaknesses
+//! as published: the rule jumps at half of the prompt, and a hot prefix stays where it is until its whole
+//! worker is the heaviest.
 
 use maitre_base::{Rng, Tokens};
 
@@ -31,9 +31,10 @@ pub struct PrebleKnobs {
 
 impl Default for PrebleKnobs {
     fn default() -> PrebleKnobs {
-        // As in the scheduler that Preble's authors published. DualMap's authors ran it with 1.5, on loads added up
-        // over minutes; what is open now swings more, and with 1.5 cached prompts were sent away for nothing: on
-        // shared-prefix groups mean first token 0.30 s, against 0.11 without any rebalancing.
+        // As in the scheduler that Preble's authors published. DualMap's authors ran it with 1.5, on loads
+        // summed over minutes. Current load varies more, and with 1.5 cached prompts were sent away for
+        // nothing: on shared-prefix groups the mean time to first token was 0.30 s, against 0.11 without
+        // rebalancing.
         PrebleKnobs { balance: 15.0 }
     }
 }
@@ -69,8 +70,8 @@ fn is_out_of_balance(
     is_heaviest && heavy > knobs.balance * light && heavy >= light + own(ask, &candidates[lightest])
 }
 
-/// Seconds of work promised there. The answers' tokens are added up, as if they were written one after the
-/// other: so does Preble.
+/// Seconds of work promised there. Answers are added up as if they were decoded one after the other, as
+/// Preble does.
 fn load(candidate: &Candidate) -> f64 {
     let others = f64::from(candidate.requests.saturating_sub(1));
     let step = candidate.pace.step + candidate.pace.step_request * others;
@@ -101,7 +102,7 @@ mod tests {
     /// A token of prefill is a tenth of a millisecond, one of an answer ten milliseconds.
     #[track_caller]
     fn check(rows: &[(u64, u64, u64)], expected: (usize, Why)) {
-        let pick = seat(&workers(rows));
+        let pick = place(&workers(rows));
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 
@@ -113,7 +114,7 @@ mod tests {
         candidates
     }
 
-    fn seat(candidates: &[Candidate]) -> Pick {
+    fn place(candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(1_000), decode: Tokens(10), ..Ask::default() };
         pick(&ask, candidates, &PrebleKnobs { balance: 1.5 }, &mut Rng::new(1)).unwrap()
     }
@@ -134,7 +135,7 @@ mod tests {
         // A token of an answer is as long as a hundred of prefill.
         check(&[(1_000, 0, 0), (0, 11, 0)], (0, Why::LeastCost));
         check(&[(1_000, 0, 0), (0, 9, 0)], (1, Why::LeastCost));
-        // A part that is cached saves as much as it is long.
+        // A cached part saves as much as it is long.
         check(&[(0, 0, 0), (399, 0, 400)], (1, Why::Cached));
         check(&[(0, 0, 0), (401, 0, 400)], (0, Why::CacheTooBusy));
     }
@@ -144,16 +145,16 @@ mod tests {
         let mut candidates = workers(&[(0, 0, 0), (500, 0, 0)]);
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens::ZERO });
         candidates[0].holds = Tokens(4_000);
-        assert_eq!(seat(&candidates).index, 0);
+        assert_eq!(place(&candidates).index, 0);
         candidates[0].holds = Tokens(6_000);
-        assert_eq!(seat(&candidates).index, 1);
+        assert_eq!(place(&candidates).index, 1);
     }
 
     #[test]
     fn the_heaviest_is_relieved_once_it_is_out_of_balance() {
         check(&[(0, 100, 0), (0, 149, 900)], (1, Why::Cached));
         check(&[(0, 100, 0), (0, 151, 900)], (0, Why::CacheTooBusy));
-        // Somebody else is the heaviest.
+        // Another worker is the heaviest.
         check(&[(0, 100, 0), (0, 151, 900), (0, 152, 0)], (1, Why::Cached));
     }
 
@@ -168,6 +169,6 @@ mod tests {
     fn a_worker_that_warms_up_is_loaded_more() {
         let mut candidates = workers(&[(0, 60, 900), (0, 50, 900)]);
         candidates[1].share = 0.5;
-        assert_eq!(seat(&candidates).index, 0);
+        assert_eq!(place(&candidates).index, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Dice alone: the yardstick every other strategy must beat.
+//! A random worker: the baseline that every other strategy must beat.
 
 use maitre_base::Rng;
 

@@ -1,5 +1,5 @@
-//! Everybody in turn. The cursor is a worker, not a position, so that workers may come and go between
-//! two turns without anyone being skipped or asked twice.
+//! Each worker in turn. The cursor is a worker number, not a position, so that workers may join and leave
+//! between two turns without one being skipped or chosen twice.
 
 use maitre_base::{Rng, WorkerId};
 
@@ -18,8 +18,8 @@ impl RoundRobin {
             Some(last) => candidates.partition_point(|it| it.worker <= last) % count.max(1),
             None => 0,
         };
-        // A worker that warms up takes only part of its turns, and so do all beside one that weighs more; if the dice
-        // pass over everyone, the first in line goes.
+        // A worker that warms up takes only part of its turns, and so do all workers beside a heavier one. If
+        // the random draw skips all of them, the first one goes.
         let whole = candidates.iter().map(|it| it.share).fold(1.0, f64::max);
         let mut in_line = (0..count).map(|step| (start + step) % count);
         let first = in_line.clone().next();
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_leaves_costs_nobody_a_turn() {
+    fn a_worker_that_leaves_skips_no_other() {
         let mut strategy = RoundRobin::default();
         let all = fleet(&[(0, 0); 4]);
         assert_eq!(turns(&mut strategy, &all, 2), [0, 1]);

@@ -1,8 +1,8 @@
-//! A session stays where it began, so that each turn finds the last one in the cache.
+//! A session stays on its worker, so that each turn finds the previous one in the cache.
 //!
-//! The first seat is the session's home by rendezvous hashing: after a restart, or in another router,
-//! it is found again without a table. From then on it is pinned: workers that join do not pull sessions
-//! off their caches, and one whose worker left moves once and stays moved when the worker returns.
+//! The first placement is the session's home by rendezvous hashing: after a restart, or in another router, it
+//! is found again without a table. From then on the session is pinned: workers that join do not pull sessions
+//! off their caches, and a session whose worker left moves once and stays there when the worker returns.
 
 use maitre_base::{Recent, Rng};
 
@@ -10,7 +10,7 @@ use crate::pin::Pin;
 use crate::round_robin::RoundRobin;
 use crate::{Ask, Candidate, Pick, Why, choose};
 
-/// Most sessions remembered; the idlest are forgotten first, and fall back to their home.
+/// Maximum sessions remembered; the idlest are forgotten first, and fall back to their home.
 pub const SESSIONS_MAX: usize = 1 << 18;
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl StickySession {
         };
         let pinned = self.pins.get(session).copied();
         let (pick, sits) = sit(session, pinned, candidates)?;
-        // A worker that failed this one request may be well again for the next.
+        // A worker that failed this request may be healthy again for the next.
         if !sits && (ask.attempt == 0 || pinned.is_none()) {
             self.pins.put(session, Pin::to(&candidates[pick.index]));
             self.pinned = Some(session);
@@ -43,17 +43,17 @@ impl StickySession {
         Some(pick)
     }
 
-    /// The session that the last pick pinned, where it was not before.
+    /// The session that the last pick pinned to a worker it was not pinned to before.
     pub fn pinned(&self) -> Option<u64> {
         self.pinned
     }
 
-    /// The session sits there from now on: another router seated it.
+    /// Pins the session: another router placed it there.
     pub fn pin(&mut self, session: u64, pin: Pin) {
         self.pins.put(session, pin);
     }
 
-    /// What it would pick; nothing is remembered of it.
+    /// What it would pick; changes nothing.
     pub fn peek(&self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         match ask.session {
             Some(session) => sit(session, self.pins.peek(session), candidates).map(|it| it.0),
@@ -62,11 +62,12 @@ impl StickySession {
     }
 }
 
-/// Where a session goes that is pinned there, and whether that is where it is pinned.
+/// The candidate that the session is pinned to, if it is among them.
 fn sit(session: u64, pinned: Option<Pin>, candidates: &[Candidate]) -> Option<(Pick, bool)> {
     if let Some(pin) = pinned
         && let Ok(index) = candidates.binary_search_by_key(&pin.worker, |it| it.worker)
-        // Else its number is another's by now, and it has moved like any other whose worker left.
+        // Otherwise the number belongs to another worker by now, and the session moves as after its worker
+        // left.
         && Pin::to(&candidates[index]) == pin
     {
         return Some((Pick { index, why: Why::Session }, true));
@@ -82,7 +83,7 @@ mod tests {
     use crate::strategy::tests::fleet;
     use maitre_base::WorkerId;
 
-    fn seat(strategy: &mut StickySession, session: u64, candidates: &[Candidate]) -> (WorkerId, Why) {
+    fn place(strategy: &mut StickySession, session: u64, candidates: &[Candidate]) -> (WorkerId, Why) {
         let ask = Ask { session: Some(session), ..Ask::default() };
         let pick = strategy.pick(&ask, candidates, &mut Rng::new(0)).unwrap();
         (candidates[pick.index].worker, pick.why)
@@ -92,46 +93,46 @@ mod tests {
     fn a_session_whose_worker_is_gone_moves_once() {
         let all = fleet(&[(0, 0); 4]);
         let mut strategy = StickySession::default();
-        let (home, why) = seat(&mut strategy, 42, &all);
+        let (home, why) = place(&mut strategy, 42, &all);
         assert_eq!(why, Why::Session);
-        assert_eq!(seat(&mut strategy, 42, &all), (home, Why::Session));
+        assert_eq!(place(&mut strategy, 42, &all), (home, Why::Session));
 
         let rest: Vec<Candidate> = all.iter().copied().filter(|it| it.worker != home).collect();
-        let (second, why) = seat(&mut strategy, 42, &rest);
+        let (second, why) = place(&mut strategy, 42, &rest);
         assert_eq!(why, Why::SessionMoved);
-        assert_eq!(seat(&mut strategy, 42, &rest), (second, Why::Session));
-        assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session), "it does not move back");
+        assert_eq!(place(&mut strategy, 42, &rest), (second, Why::Session));
+        assert_eq!(place(&mut strategy, 42, &all), (second, Why::Session), "it does not move back");
     }
 
     #[test]
-    fn a_session_is_not_at_home_with_whoever_got_the_number_of_its_worker() {
+    fn a_session_does_not_follow_its_workers_number_to_another_worker() {
         let mut all = fleet(&[(0, 0); 4]);
         let mut strategy = StickySession::default();
-        let (home, _) = seat(&mut strategy, 42, &all);
+        let (home, _) = place(&mut strategy, 42, &all);
         all[home.index()].key ^= 0xABCD;
-        let (second, why) = seat(&mut strategy, 42, &all);
+        let (second, why) = place(&mut strategy, 42, &all);
         assert_eq!(why, Why::SessionMoved);
-        assert_eq!(seat(&mut strategy, 42, &all), (second, Why::Session));
+        assert_eq!(place(&mut strategy, 42, &all), (second, Why::Session));
     }
 
     #[test]
     fn a_second_attempt_elsewhere_does_not_move_the_session() {
         let all = fleet(&[(0, 0); 4]);
         let mut strategy = StickySession::default();
-        let (home, _) = seat(&mut strategy, 42, &all);
+        let (home, _) = place(&mut strategy, 42, &all);
         let rest: Vec<Candidate> = all.iter().copied().filter(|it| it.worker != home).collect();
         let again = Ask { session: Some(42), attempt: 1, ..Ask::default() };
         let pick = strategy.pick(&again, &rest, &mut Rng::new(0)).unwrap();
         assert_eq!(pick.why, Why::SessionMoved);
-        assert_eq!(seat(&mut strategy, 42, &all), (home, Why::Session));
+        assert_eq!(place(&mut strategy, 42, &all), (home, Why::Session));
     }
 
     #[test]
     fn a_worker_that_joins_pulls_no_session() {
         let (few, all) = (fleet(&[(0, 0); 2]), fleet(&[(0, 0); 8]));
         let mut strategy = StickySession::default();
-        let before: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &few).0).collect();
-        let after: Vec<_> = (0..100).map(|key| seat(&mut strategy, key, &all).0).collect();
+        let before: Vec<_> = (0..100).map(|key| place(&mut strategy, key, &few).0).collect();
+        let after: Vec<_> = (0..100).map(|key| place(&mut strategy, key, &all).0).collect();
         assert_eq!(before, after);
     }
 
@@ -139,13 +140,13 @@ mod tests {
     fn what_another_router_pinned_is_kept_and_only_our_own_pins_are_new() {
         let all = fleet(&[(0, 0); 4]);
         let mut strategy = StickySession::default();
-        let (home, _) = seat(&mut strategy, 42, &all);
+        let (home, _) = place(&mut strategy, 42, &all);
         assert_eq!(strategy.pinned(), Some(42));
-        seat(&mut strategy, 42, &all);
+        place(&mut strategy, 42, &all);
         assert_eq!(strategy.pinned(), None, "it sat there before");
         let other = all[(home.index() + 1) % 4];
         strategy.pin(42, Pin::new(other.worker, other.key));
-        assert_eq!(seat(&mut strategy, 42, &all), (other.worker, Why::Session));
+        assert_eq!(place(&mut strategy, 42, &all), (other.worker, Why::Session));
         assert_eq!(strategy.pinned(), None, "others know");
     }
 

@@ -1,15 +1,16 @@
-//! llm-d's newer rule: stay with those who hold the prompt until their line is seconds longer than elsewhere.
+//! llm-d's newer rule: stay with the workers that have the prompt cached until their queue is seconds longer
+//! than elsewhere.
 //!
-//! Whoever holds `threshold` of the prompt is sticky. While the shortest line among the sticky is at most
-//! `seconds` longer than the shortest among the others, only the sticky are asked; else, and where nobody is
-//! sticky, everybody. Of those asked, the one with the fewest tokens to prefill wins: promised and not yet done,
-//! and ours that are not cached there.
+//! A worker with at least `threshold` of the prompt cached is sticky. While the shortest queue among sticky
+//! workers is at most `seconds` longer than the shortest among the others, only sticky workers compete;
+//! otherwise, and where none is sticky, all do. The one with the fewest tokens to prefill wins: promised and
+//! not yet done, plus the uncached part of this prompt.
 //!
-//! A line's seconds are its tokens at the worker's own prefill pace, as learned. llm-d divides by one peak
+//! A queue's seconds are its tokens at the worker's own learned prefill rate. llm-d divides by one peak
 //! throughput for the whole fleet, calibrated by hand; its default is for one model on one pair of H100.
 //!
-//! What it leaves out: answers, whatever their number, and all that is below the threshold: with 0.8, the half
-//! of a long prompt that somebody holds is nothing. Its coin for exploring is off by default and is not here.
+//! Left out: answers, and everything below the threshold: with 0.8, a cached half of a long prompt counts as
+//! nothing. llm-d's exploration coin is off by default and not here.
 
 use maitre_base::Rng;
 
@@ -17,9 +18,9 @@ use crate::{Ask, Candidate, Pick, Why, choose};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StickyKnobs {
-    /// Part of the prompt that makes whoever holds it sticky; with zero, nobody is.
+    /// Part of the prompt that makes a worker sticky; with zero, none is.
     pub threshold: f64,
-    /// How much longer the line of the sticky may be; with zero, any length.
+    /// How much longer the queue of sticky workers may be; with zero, any length.
     pub seconds: f64,
 }
 
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sticky_are_kept_until_their_line_is_too_long() {
+    fn sticky_workers_are_kept_until_their_queue_is_too_long() {
         check(usual(), &[(0, 0), (179_000, 900)], (1, Why::Cached));
         check(usual(), &[(0, 0), (181_000, 900)], (0, Why::CacheTooBusy));
         // It is the difference that counts.
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sticky_with_a_short_line_keeps_the_others_out() {
+    fn one_sticky_worker_with_a_short_queue_is_enough() {
         check(usual(), &[(0, 0), (500_000, 1_000), (1_000, 800)], (2, Why::CacheTooBusy));
     }
 
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_sticky_the_fewest_tokens_win_and_what_is_held_counts() {
+    fn without_a_sticky_worker_the_fewest_tokens_win() {
         check(usual(), &[(400, 0), (700, 500)], (1, Why::Cached));
         check(usual(), &[(100, 0), (700, 500)], (0, Why::CacheTooBusy));
         check(usual(), &[(100, 0), (50, 0)], (1, Why::LeastWork));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_has_a_longer_line_of_as_many_tokens() {
+    fn a_slow_worker_has_a_longer_queue_in_seconds() {
         let mut candidates = fleet(&[(0, 0), (60_000, 0)].map(|it: (u64, u64)| (0, it.0)));
         candidates[1].held = Tokens(900);
         let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };

@@ -71,15 +71,15 @@ impl Name {
     }
 }
 
-/// What a strategy goes by besides load; what nobody goes by need not be worked out.
+/// What a strategy uses besides load; the rest need not be computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "four questions that have nothing to do with each other")]
 pub struct Needs {
     pub session: bool,
     pub head: bool,
-    /// What each worker's cache holds of the prompt.
+    /// What each worker has cached of the prompt.
     pub cache: bool,
-    /// What of that the requests there use: to keep it costs a look-up for each block of each prompt.
+    /// Which of that running requests use: tracking it costs a look-up for each block of each prompt.
     pub in_use: bool,
 }
 
@@ -99,14 +99,14 @@ impl Name {
         }
     }
 
-    /// Whether it knows what it costs to load an adapter. Whoever does not must be shown only the workers
-    /// where the adapter fits best.
+    /// Whether it prices the loading of an adapter. A strategy that does not must be shown only the workers
+    /// with the best adapter slot.
     pub const fn prices_adapters(self) -> bool {
         matches!(self, Name::LeastDelay)
     }
 
-    /// Whether what it picks is worth waiting for: it knows what that costs, or a session is there. Whoever picks for
-    /// other reasons must be shown only workers that are not too busy.
+    /// Whether its pick is worth waiting for: it prices the wait, or a session is pinned there. Other
+    /// strategies must be shown only workers below their limits.
     pub const fn holds_out(self) -> bool {
         matches!(self, Name::LeastDelay | Name::StickySession)
     }
@@ -131,10 +131,10 @@ impl FromStr for Name {
     }
 }
 
-/// What can be tuned, over all strategies.
+/// The knobs of all strategies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StrategyKnobs {
-    /// `prefix-hash`: how far above the mean a home may be loaded. At least one.
+    /// `prefix-hash`: how far above the mean the home's load may be. At least one.
     pub load_factor: f64,
     pub cache_aware: cache_aware::CacheAwareKnobs,
     pub dynamo_cost: dynamo_cost::DynamoKnobs,
@@ -159,7 +159,7 @@ impl Default for StrategyKnobs {
     }
 }
 
-/// A strategy at work for one model.
+/// A strategy in use for one model.
 #[derive(Clone, Debug)]
 pub struct Strategy {
     name: Name,
@@ -180,8 +180,8 @@ impl Strategy {
         self.name
     }
 
-    /// Goes by this rule from now on. If it is the one it had, it keeps what it remembers: turns and pins owe nothing
-    /// to knobs.
+    /// Uses this rule from now on. If it is the same one, its state stays: the rotation and the pins do not
+    /// depend on knobs.
     pub fn retune(&mut self, name: Name, knobs: StrategyKnobs) {
         match name == self.name {
             true => self.knobs = knobs,
@@ -189,24 +189,25 @@ impl Strategy {
         }
     }
 
-    /// The session that the last pick gave a place it did not have before.
+    /// The session that the last pick pinned to a worker it was not pinned to before.
     pub fn pinned(&self) -> Option<u64> {
         self.sticky_session.pinned().filter(|_| self.name == Name::StickySession)
     }
 
-    /// Another router gave a session this place. Nothing to those who go by no sessions.
+    /// Another router pinned a session to this worker. Ignored by strategies without sessions.
     pub fn pin(&mut self, session: u64, pin: Pin) {
         if self.name == Name::StickySession {
             self.sticky_session.pin(session, pin);
         }
     }
 
-    /// What each candidate of the last pick cost, where the strategy prices them as `least_delay` does; else empty.
+    /// The price of each candidate of the last pick, where the strategy prices as `least_delay` does; else
+    /// empty.
     pub fn prices(&self) -> &[f64] {
         &self.prices
     }
 
-    /// What it would pick, with a copy of the dice; nothing is remembered of it.
+    /// What it would pick, with a copy of the random state; changes nothing.
     pub fn peek(&self, ask: &Ask, candidates: &[Candidate], rng: &Rng) -> Option<Pick> {
         let mut dice = rng.clone();
         match self.name {
@@ -219,13 +220,13 @@ impl Strategy {
         }
     }
 
-    /// Picks a worker; none only if there are no candidates. Candidates come in the order of their
-    /// numbers, each with a share above zero.
+    /// Picks a worker; none only without candidates. Candidates are in order of worker number, each with a
+    /// share above zero.
     pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         debug_assert!(candidates.is_sorted_by_key(|it| it.worker), "candidates come in order");
         self.prices.clear();
         match (self.name, candidates.len()) {
-            // A session must be remembered even while it has no choice.
+            // A session must be remembered even if there is no choice.
             (Name::StickySession, _) => self.sticky_session.pick(ask, candidates, rng),
             (_, 1) => Some(Pick { index: 0, why: Why::Only }),
             (Name::RoundRobin, _) => self.round_robin.pick(candidates, rng),
@@ -298,13 +299,13 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn every_strategy_picks_somebody_if_there_is_anybody(
+        fn every_strategy_picks_a_worker_if_there_is_one(
             rows in rows(), prefill in 0u64..10_000, session in any::<Option<u64>>(), head in any::<Option<u64>>(), seed: u64,
         ) {
             let mut candidates = fleet(&rows.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>());
             for (candidate, row) in candidates.iter_mut().zip(&rows) {
                 (candidate.share, candidate.held) = (row.2, Tokens(row.3));
-                // Those with even numbers report, some of them with nothing in a cache of no size.
+                // Candidates with an even count report; some report an empty cache of size zero.
                 candidate.reported.waiting = (row.0 % 2 == 0).then_some(row.0.into());
                 candidate.room = (row.0 % 2 == 0)
                     .then_some(KvRoom { capacity: Tokens(row.3 / 2), pinned: Tokens(row.1) });
@@ -322,7 +323,8 @@ pub(crate) mod tests {
         fn no_strategy_prefers_the_busier_of_two_by_much_when_nothing_ties_it(seed: u64) {
             let candidates = fleet(&[(0, 0), (40, 400_000)]);
             let mut rng = Rng::new(seed);
-            // Turns, dice, sessions and cache-aware's free room go by no load, or by a threshold of it.
+            // Rotation, random choice, sessions and cache-aware's free room use no load, or a threshold of
+            // it.
             let blind = [Name::RoundRobin, Name::Random, Name::StickySession, Name::CacheAware];
             for name in Name::ALL.into_iter().filter(|it| !blind.contains(it)) {
                 let ask = Ask { head: Some(seed), ..Ask::default() };

@@ -1,27 +1,27 @@
-//! The rule of the Gateway API inference extension and of llm-d's scorers: three marks, weighed and added.
+//! The rule of the Gateway API inference extension and of llm-d's scorers: three scores, weighted and added.
 //!
 //! ```text
-//! score = prefix · held / prompt                               how much of the prompt is there
-//!       + queue  · (longest − waiting) / (longest − shortest)  how short its line is among the others
-//!       + kv     · (1 − usage)                                 how much of its cache is free
+//! score = prefix · held / prompt                               cached part of the prompt
+//!       + queue  · (longest − waiting) / (longest − shortest)  how short its queue is among the others
+//!       + kv     · (1 − usage)                                 free part of its cache
 //! ```
 //!
-//! Each mark is in [0, 1] and the highest sum wins. A line and a usage are what the engine said of itself last;
-//! where all lines are equal everybody gets the whole mark. If any candidate reports no line, requests stand
-//! for the lines of all, for a line and a count of requests do not compare. One that reports no usage is
-//! marked by the part of its cache that our requests hold, or as empty if its size is not known either.
+//! Each score is in [0, 1] and the highest sum wins. Queue length and usage are the engine's last report;
+//! where all queues are equal every worker gets the full score. If any candidate reports no queue length,
+//! requests in flight stand in for all, because the two do not compare. A worker that reports no usage is
+//! scored by the part of its cache that our requests hold, or as empty if its size is unknown too.
 //!
-//! What it leaves out: how long anything takes. The line is marked against the other lines, so one request
-//! waiting somewhere costs as much as a thousand; between two reports every pick sees the same lines, and a
-//! burst runs to the same worker. llm-d reads them every 50 ms, we every second (`probes.interval`); on
-//! shared-prefix groups in the laboratory that was a mean first token of 0.11 and of 0.70 s. Compare at 50 ms.
-//! A worker that warms up is told what it lacks to the full score, the more the less of its part it may take.
+//! Left out: how long anything takes. A queue is scored against the other queues, so one waiting request
+//! costs as much as a thousand; between two reports every pick sees the same queues, and a burst runs to one
+//! worker. llm-d reads them every 50 ms, we every second (`probes.interval`); on shared-prefix groups in the
+//! simulator that was a mean time to first token of 0.11 and of 0.70 s. Compare at 50 ms. A worker that warms
+//! up is charged its distance from the full score, divided by its share.
 
 use maitre_base::{Rng, Tokens};
 
 use crate::{Ask, Candidate, Pick, Why, choose};
 
-/// What each mark weighs.
+/// The weight of each score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightedKnobs {
     pub prefix: f64,
@@ -37,10 +37,10 @@ impl Default for WeightedKnobs {
 }
 
 pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &WeightedKnobs, rng: &mut Rng) -> Option<Pick> {
-    let lines = QueueLengths::of(candidates)?;
+    let lengths = QueueLengths::of(candidates)?;
     let full = knobs.prefix + knobs.queue + knobs.kv;
     let lacks = |it: &Candidate| {
-        let score = knobs.prefix * prefix(ask, it) + knobs.queue * lines.mark(it) + knobs.kv * free(it);
+        let score = knobs.prefix * prefix(ask, it) + knobs.queue * lengths.mark(it) + knobs.kv * free(it);
         (full - score) / it.share
     };
     let index = choose::least(ask, candidates, rng, lacks)?;
@@ -60,7 +60,7 @@ fn free(candidate: &Candidate) -> f64 {
     1.0 - usage.clamp(0.0, 1.0)
 }
 
-/// The lines before the candidates, in a measure that all of them have.
+/// The queue lengths of all candidates, in a measure that all of them have.
 #[derive(Clone, Copy, Debug)]
 struct QueueLengths {
     reported: bool,
@@ -71,9 +71,9 @@ struct QueueLengths {
 impl QueueLengths {
     fn of(candidates: &[Candidate]) -> Option<QueueLengths> {
         let reported = candidates.iter().all(|it| it.reported.waiting.is_some());
-        let lines = candidates.iter().map(|it| length(it, reported));
-        let shortest = lines.clone().min_by(f64::total_cmp)?;
-        let longest = lines.max_by(f64::total_cmp)?;
+        let lengths = candidates.iter().map(|it| length(it, reported));
+        let shortest = lengths.clone().min_by(f64::total_cmp)?;
+        let longest = lengths.max_by(f64::total_cmp)?;
         Some(QueueLengths { reported, shortest, longest })
     }
 
@@ -97,7 +97,7 @@ mod tests {
     /// Each row is `(held of a prompt of 1,000 tokens, waiting, KV usage)`.
     #[track_caller]
     fn check(rows: &[(u64, u64, f64)], expected: (usize, Why)) {
-        let pick = seat(&reporting(rows));
+        let pick = place(&reporting(rows));
         assert_eq!((pick.index, pick.why), expected, "{rows:?}");
     }
 
@@ -110,14 +110,14 @@ mod tests {
         candidates
     }
 
-    fn seat(candidates: &[Candidate]) -> Pick {
+    fn place(candidates: &[Candidate]) -> Pick {
         let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
         pick(&ask, candidates, &WeightedKnobs::default(), &mut Rng::new(1)).unwrap()
     }
 
     #[test]
     fn prefix_weighs_three_and_the_others_two_each() {
-        // A whole prompt is worth more than a line, and less than a line and half a cache.
+        // A whole prompt is worth more than a queue, and less than a queue and half a cache.
         check(&[(1_000, 5, 0.0), (0, 0, 0.0)], (0, Why::Cached));
         check(&[(1_000, 5, 0.49), (0, 0, 0.0)], (0, Why::Cached));
         check(&[(1_000, 5, 0.51), (0, 0, 0.0)], (1, Why::CacheTooBusy));
@@ -126,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_marked_among_the_other_lines() {
-        // One request waiting costs what a hundred cost, if nobody waits longer.
+    fn a_queue_is_scored_among_the_other_queues() {
+        // One waiting request costs what a hundred cost, if no queue is longer.
         check(&[(660, 1, 0.0), (0, 0, 0.0)], (1, Why::CacheTooBusy));
         check(&[(660, 100, 0.0), (0, 0, 0.0)], (1, Why::CacheTooBusy));
         check(&[(660, 1, 0.0), (0, 0, 0.0), (0, 100, 0.0)], (0, Why::Cached));
@@ -136,36 +136,36 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_prompt_goes_to_the_short_line_or_the_empty_cache() {
+    fn an_uncached_prompt_goes_to_the_short_queue_or_the_empty_cache() {
         check(&[(0, 3, 0.2), (0, 0, 0.2)], (1, Why::LeastCost));
         check(&[(0, 3, 0.2), (0, 3, 0.1)], (1, Why::LeastCost));
     }
 
     #[test]
-    fn where_one_is_silent_requests_stand_for_all_lines() {
+    fn requests_stand_in_for_queues_where_one_does_not_report() {
         let mut candidates = reporting(&[(0, 0, 0.0), (0, 9, 0.0)]);
         (candidates[0].requests, candidates[1].requests) = (30, 20);
-        assert_eq!(seat(&candidates).index, 0);
+        assert_eq!(place(&candidates).index, 0);
         candidates[0].reported.waiting = None;
-        assert_eq!(seat(&candidates).index, 1);
+        assert_eq!(place(&candidates).index, 1);
     }
 
     #[test]
     fn where_usage_is_not_told_what_we_pinned_stands_for_it() {
         let mut candidates = reporting(&[(0, 0, 0.5), (0, 0, 0.0)]);
         candidates[1].reported.kv_usage = None;
-        assert_eq!(seat(&candidates).index, 1);
+        assert_eq!(place(&candidates).index, 1);
         candidates[1].room = Some(KvRoom { capacity: Tokens(1_000), pinned: Tokens(600) });
-        assert_eq!(seat(&candidates).index, 0);
+        assert_eq!(place(&candidates).index, 0);
     }
 
     #[test]
     fn a_worker_that_warms_up_lacks_more() {
         let mut candidates = reporting(&[(0, 0, 0.0), (0, 1, 0.0)]);
         candidates[0].share = 0.5;
-        // It lacks the prefix's three, twice; the other lacks them once and the line's two.
-        assert_eq!(seat(&candidates).index, 1);
+        // It lacks the prefix's three, twice; the other lacks them once and the queue's two.
+        assert_eq!(place(&candidates).index, 1);
         candidates[0].held = Tokens(200);
-        assert_eq!(seat(&candidates).index, 0);
+        assert_eq!(place(&candidates).index, 0);
     }
 }

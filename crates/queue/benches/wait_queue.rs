@@ -1,10 +1,11 @@
-//! What a step of the queue costs when 50,000 wait: to join, to see who is next and let it go, to cancel.
+//! What a step of the queue costs with 50,000 queued requests: enqueue, find and dequeue the next one,
+//! cancel.
 //!
-//! Three classes, a hundred tenants, half of the requests with deadlines, all mixed. The bar is 100 µs for the worst
-//! step, as everybody waits for it: a mean that hides a pause is no use. All rounds do the same, step by step, and
-//! neighbours on the machine only ever add, so of each step the quickest round counts.
+//! Three classes, a hundred tenants, half of the requests with deadlines, all mixed. The bar is 100 µs for
+//! the worst step, because all requests wait for it: a mean would hide a pause. All rounds do the same steps
+//! and neighbours on the machine only add time, so the quickest round of each step counts.
 //!
-//! `cargo bench -p maitre-queue --bench queue` measures; `cargo test` runs it once, small.
+//! `cargo bench -p maitre-queue --bench wait_queue` measures; `cargo test` runs it once, small.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
 use std::time::{Duration, Instant as Clock};
@@ -53,12 +54,12 @@ impl Spread {
     }
 }
 
-/// All join, all go in order; all join again, and some of them cancel. What each step took.
+/// Enqueues all, dequeues all in order; enqueues all again and cancels some. Returns what each step took.
 fn round(entries: usize, leaves: usize) -> [Vec<Duration>; 3] {
     let mut rng = Rng::new(1);
     let mut queue = WaitQueue::new(&classes(), AGING);
     let joins = join_all(&mut queue, &mut rng, entries);
-    // A minute later: those of the lower classes have aged.
+    // A minute later: requests of the lower classes have aged.
     let now = Instant::from_millis(70_000);
     let mut found = Vec::new();
     let goes = (0..entries).map(|_| {
@@ -110,8 +111,8 @@ fn classes() -> Vec<Class> {
 }
 
 fn timed<T>(step: impl FnOnce() -> T) -> Duration {
-    // What a router allocates for the bytes of a request, between any two steps. It matters: glibc puts off sorting what
-    // was freed until the next time something of a new size is wanted, and without this one step in ten thousand pays
+    // What a router allocates for the bytes of a request, between any two steps. It matters: glibc defers
+    // sorting freed memory until an allocation of a new size, and without this one step in ten thousand pays
     // some 200 µs for all the others.
     drop(std::hint::black_box(vec![0u8; BODY]));
     let start = Clock::now();

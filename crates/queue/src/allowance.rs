@@ -1,17 +1,17 @@
-//! How much a tenant may ask for in a minute, in requests and in tokens.
+//! Rate limits of tenants per minute, in requests and in tokens.
 //!
-//! A limit is a bucket that holds a minute's worth and fills as fast as it may be emptied. All that need be kept of
-//! it is one moment: when it will be full again. What is taken moves that moment on by the time it takes to
-//! refill, and fits if the moment stays within a minute from now. So a tenant can burst a minute's worth at once, and
-//! in no minute has more than twice that.
+//! A limit is a token bucket that holds a minute's worth and refills at the limit's rate. Its whole state is
+//! one instant: when it will be full again. Taking moves that instant forward by the time to refill, and is
+//! allowed if the instant stays within a minute from now. So a tenant can burst a minute's worth at once, and
+//! never gets more than twice that in a minute.
 //!
-//! What is larger than the whole bucket would never fit, and would be told to wait for ever. It passes when
-//! the bucket is full, and leaves a debt: the tenant waits until that has been refilled too.
+//! A request larger than the whole bucket would never fit. It passes when the bucket is full and leaves a
+//! debt, which must refill too.
 //!
-//! A limit holds over all routers. What others let through is charged here as they tell it, without being asked for: so
-//! a bucket may owe, when several took the last of it in the moment before they had heard of each other, and then nothing
-//! passes until that has been refilled. Routers that hear only some of the others count everything as many times as all
-//! are to those they hear: the parts, each for itself, come to the limit together at the most.
+//! A limit holds over all routers. What other routers let through is charged here when they report it,
+//! without a check. So a bucket may be in debt when several routers took the last of it before they heard of
+//! each other; then nothing passes until it has refilled. A router that hears only some of its peers scales
+//! what it takes by known over heard routers, so that the partitions together stay within the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,12 +20,12 @@ use maitre_base::{Instant, TenantId};
 
 use crate::settings::Terms;
 
-/// Tenants remembered at once. Those whose buckets are full again are forgotten, as nothing need be known of them.
-/// If that is not enough, those for whom there is no room share one bucket, the crowd's, each by its own terms: under
-/// a flood of names a newcomer may be refused for what other newcomers took, but those who are known are not. (Whoever
-/// may invent names has a new bucket with each, up to here: names are worth what checks them.)
+/// Maximum tenants remembered. A tenant whose buckets are full again is forgotten. Beyond the maximum,
+/// further tenants share one overflow bucket, each by its own terms: under a flood of names a new tenant may
+/// be refused for what other new tenants took, but a known one is not. (A caller that may invent names gets a
+/// new bucket with each, up to this limit: a tenant name is worth as much as the check behind it.)
 pub const TENANTS_HELD: usize = 100_000;
-/// So many are forgotten at a step: more than may be added, few enough not to be felt.
+/// Tenants forgotten per step: more than a step can add, few enough to cost nothing noticeable.
 const FORGOTTEN_A_STEP: usize = 2;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -36,12 +36,12 @@ pub struct Allowances {
     buckets: BTreeMap<TenantId, Buckets>,
     /// When all of a tenant's buckets will be full again.
     full: BTreeSet<(Instant, TenantId)>,
-    crowd: Buckets,
+    overflow: Buckets,
     share: RouterShare,
 }
 
-/// How many routers count together, ourselves included, of how many there are. What is taken counts for those who cannot
-/// be heard.
+/// How many routers count together, this one included, of how many exist. What is taken also counts for those
+/// that cannot be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouterShare {
     heard: u32,
@@ -55,18 +55,18 @@ impl Default for RouterShare {
 }
 
 impl RouterShare {
-    /// Never nobody, and never more than there are.
+    /// At least one, and at most as many as are known.
     pub fn of(heard: u32, known: u32) -> RouterShare {
         let known = known.max(1);
         RouterShare { heard: heard.clamp(1, known), known }
     }
 
-    /// The part of each limit that those who hear each other may give, in (0, 1].
+    /// The part of each limit that the routers that hear each other may use, in (0, 1].
     pub fn part(self) -> f64 {
         f64::from(self.heard) / f64::from(self.known)
     }
 
-    /// For ever stays for ever. Rounded up, as all that is taken is.
+    /// `u64::MAX`, which stands for never, stays. Rounds up, like everything that is taken.
     fn times(self, nanos: u64) -> u64 {
         if nanos == u64::MAX || self.heard == self.known {
             return nanos;
@@ -76,7 +76,7 @@ impl RouterShare {
     }
 }
 
-/// What one request took, to be given back if nobody works on it. Nothing, by default.
+/// What one request took, to be returned if no worker serves it. Nothing, by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken(Option<Refill>);
 
@@ -87,14 +87,14 @@ pub struct PeerUsage {
     pub tokens: u64,
 }
 
-/// When each will be full again.
+/// When each bucket will be full again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Buckets {
     requests: Instant,
     tokens: Instant,
 }
 
-/// How long the buckets take to refill what one request takes; none where there is no limit.
+/// Refill time of what one request takes; none where there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refill {
     requests: Option<u64>,
@@ -106,9 +106,9 @@ impl Allowances {
         Allowances::default()
     }
 
-    /// Takes one request of so many tokens from the tenant's buckets, if it fits both; otherwise from neither, and says
-    /// how long it is until this very request would fit if nothing else came. A limit of zero lets nothing
-    /// through, ever: `Duration::MAX`.
+    /// Takes one request of `tokens` from both buckets of the tenant, or from neither. The error is the time
+    /// until this request would fit if no other came: `Duration::MAX` for a limit of zero, which never admits
+    /// anything.
     pub fn take(
         &mut self,
         now: Instant,
@@ -128,9 +128,9 @@ impl Allowances {
         Ok(Taken(Some(refill)))
     }
 
-    /// Other routers let this through. It is taken whether it fits or not.
+    /// Charges what other routers let through, whether it fits or not.
     pub fn charge(&mut self, now: Instant, tenant: TenantId, terms: &Terms, passed: PeerUsage) {
-        // A limit of zero lets nothing through, so there is nothing to wait for that would ever be over.
+        // A limit of zero admits nothing, so a wait for it would never end.
         let refill = self.refill(terms, passed).map(Refill::finite);
         if let Some(refill) = refill {
             self.forget(now);
@@ -138,7 +138,7 @@ impl Allowances {
         }
     }
 
-    /// So much of what is taken from now on is for those we cannot hear.
+    /// Sets how many routers count together, for what is taken from now on.
     pub fn share(&mut self, share: RouterShare) {
         self.share = share;
     }
@@ -147,22 +147,22 @@ impl Allowances {
         Refill::of(terms, passed).map(|it| it.times(self.share))
     }
 
-    /// A tenant's buckets; the crowd's, if it is one of it.
+    /// A tenant's buckets; the overflow bucket if there is no room for its own.
     fn of(&self, tenant: TenantId) -> Buckets {
-        let crowd = (self.buckets.len() >= TENANTS_HELD).then_some(self.crowd);
-        self.buckets.get(&tenant).copied().or(crowd).unwrap_or_default()
+        let overflow = (self.buckets.len() >= TENANTS_HELD).then_some(self.overflow);
+        self.buckets.get(&tenant).copied().or(overflow).unwrap_or_default()
     }
 
     fn put(&mut self, now: Instant, tenant: TenantId, refill: Refill) {
         let mut buckets = self.of(tenant);
         buckets.take(now, refill);
         match self.buckets.len() >= TENANTS_HELD && !self.buckets.contains_key(&tenant) {
-            true => self.crowd = buckets,
+            true => self.overflow = buckets,
             false => self.keep(tenant, buckets),
         }
     }
 
-    /// What `take` would say, and nothing is taken.
+    /// What `take` would return, without taking.
     pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), Duration> {
         let refill = self.refill(terms, PeerUsage { requests: 1, tokens });
         match refill.map_or(Duration::ZERO, |it| it.wait(now, &self.of(tenant))) {
@@ -171,7 +171,7 @@ impl Allowances {
         }
     }
 
-    /// Undoes what `take` did for a request that was refused after all.
+    /// Undoes `take` for a request that was refused after all.
     pub fn give_back(&mut self, tenant: TenantId, taken: Taken) {
         let Some(refill) = taken.0 else { return };
         match self.buckets.get(&tenant).copied() {
@@ -179,8 +179,8 @@ impl Allowances {
                 buckets.give_back(refill);
                 self.keep(tenant, buckets);
             }
-            // Of one that is not known its buckets are full, unless it was one of a crowd.
-            None if self.buckets.len() >= TENANTS_HELD => self.crowd.give_back(refill),
+            // The buckets of an unknown tenant are full, unless it used the overflow bucket.
+            None if self.buckets.len() >= TENANTS_HELD => self.overflow.give_back(refill),
             None => {}
         }
     }
@@ -236,7 +236,7 @@ fn earlier(moment: Instant, span: Duration) -> Instant {
 }
 
 impl Refill {
-    /// None where there are no limits at all: nothing need be kept of such a tenant.
+    /// None without any limit: nothing need be kept of such a tenant.
     fn of(terms: &Terms, passed: PeerUsage) -> Option<Refill> {
         let requests = terms.requests_per_minute.map(|it| refill_nanos(passed.requests, u64::from(it)));
         let tokens = terms.tokens_per_minute.map(|it| refill_nanos(passed.tokens, it));
@@ -260,7 +260,7 @@ impl Refill {
     }
 }
 
-/// For ever, if the limit is zero. Rounded up, so that no sum of small ones passes the limit.
+/// Never (`u64::MAX`) if the limit is zero. Rounds up, so that no sum of small requests exceeds the limit.
 fn refill_nanos(amount: u64, per_minute: u64) -> u64 {
     let nanos = u128::from(amount) * u128::from(MINUTE_NANOS);
     match per_minute {
@@ -269,11 +269,11 @@ fn refill_nanos(amount: u64, per_minute: u64) -> u64 {
     }
 }
 
-/// How long until what takes so long to refill can be taken from a bucket that is full at `full`.
+/// Time until a request that takes `refill` to refill fits a bucket that is full at `full`.
 fn wait(now: Instant, full: Instant, refill: u64) -> Duration {
     match refill {
         u64::MAX => Duration::MAX,
-        // A bucket that is to hold this much is full so much later.
+        // The bucket has room for it this long before it is full.
         _ => earlier(full, MINUTE.saturating_sub(Duration::from_nanos(refill))).since(now),
     }
 }

@@ -1,21 +1,21 @@
-//! How fast a line moves: work that left it of late, a second.
+//! How fast a queue drains: work that left it lately, per second.
 
 use maitre_base::Instant;
 
-/// The time after which what was seen weighs a third: long enough to span several large prompts.
+/// The time after which an observation weighs a third. Chosen: long enough to span several large prompts.
 const MEMORY_SECONDS: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DrainRate {
-    /// Work a second, as if it had gone on for ever.
+    /// Work per second, as a decaying sum.
     rate: f64,
-    /// How much of `rate` is seen rather than assumed to be nothing, in [0, 1).
+    /// Share of `rate` that was observed rather than assumed to be zero, in [0, 1).
     known: f64,
     at: Instant,
 }
 
 impl DrainRate {
-    /// Work left the line, or none did; time has passed while somebody waited.
+    /// Records work that left the queue, possibly none, in a period in which requests waited.
     pub fn observe(&mut self, now: Instant, work: f64) {
         let passed = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
@@ -24,12 +24,12 @@ impl DrainRate {
         self.known = 1.0 - (1.0 - self.known) * kept;
     }
 
-    /// Nobody has waited until now: the time before tells nothing.
+    /// The queue was empty until now: ignore the time before.
     pub fn resume(&mut self, now: Instant) {
         self.at = self.at.max(now);
     }
 
-    /// Work a second; none until it was watched for a while.
+    /// Work per second; none before enough was observed.
     pub fn rate(&self) -> Option<f64> {
         (self.known > 0.2).then(|| self.rate / self.known).filter(|&it| it > 0.0)
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_stream_is_seen_as_it_is_and_soon() {
+    fn a_steady_rate_is_found_exactly_and_soon() {
         let mut drain_rate = DrainRate::default();
         assert_eq!(drain_rate.rate(), None);
         for step in 1..=200 {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_anybody_waiting_is_no_standstill() {
+    fn time_with_an_empty_queue_does_not_lower_the_rate() {
         let mut drain_rate = DrainRate::default();
         (1..=100).for_each(|step| drain_rate.observe(Instant::from_millis(step * 100), 50.0));
         drain_rate.resume(Instant::from_millis(3_600_000));

@@ -1,5 +1,5 @@
-//! Who waits, who goes next, who is refused. Numbers in, an order out: nothing here knows a worker, a socket or
-//! a clock.
+//! Admission: which requests wait, which goes next and which is refused. Numbers in, an order out; nothing
+//! here knows a worker, a socket or a clock.
 
 pub mod allowance;
 pub mod drain_rate;

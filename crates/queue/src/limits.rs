@@ -1,21 +1,20 @@
-//! How much work a worker takes before more of it only waits there.
+//! The concurrency limit of a worker, from the load at which its latency starts to rise.
 //!
-//! An engine computes prompts and answers in steps, and a step takes as long as what it carries, on top of what it
-//! takes empty. By Little's law, with `n` requests there and steps of `empty + n · each` seconds, the worker
-//! gives `n / (empty + n · each)` tokens a second: nearly `n / empty` at first, and never more than `1 / each`. Where
-//! the two meet the curve bends. Below, one more request is almost free; far above, it adds as much to everybody's
-//! time as it adds to the work done. The same holds for prompt tokens in line and the time to the first token. So a
-//! limit is so many times the point of the bend, and all it needs is what is learned anyway: the floor and the
-//! slope of two straight lines.
+//! A step takes a base time plus a time for each request in it. By Little's law a worker with `n` requests
+//! and steps of `empty + n · each` seconds gives `n / (empty + n · each)` tokens a second: nearly `n / empty`
+//! at first, and never more than `1 / each`. The two lines meet at the knee. Below it one more request is
+//! almost free; far above it each request slows all others as much as it adds throughput. The same holds for
+//! queued prompt tokens and the time to the first token. So a limit is a multiple of the knee, which follows
+//! from two linear fits that are learned anyway.
 //!
-//! A limit that is too low idles a worker, and one that is too high only gives away some order: where little is
-//! known the limit is high.
+//! A limit that is too low idles a worker. One that is too high only weakens the queue's order. So where
+//! little is known the limit is high.
 //!
-//! Left out: memory. What a cache has room for is asked for each request by itself.
+//! Left out: KV memory, which is checked for each request by itself.
 
 use maitre_base::Knee;
 
-/// What a worker may have before others wait here.
+/// What a worker may have in flight before further requests wait in the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerLimits {
     /// Promised to it and not yet computed.
@@ -24,7 +23,7 @@ pub struct WorkerLimits {
 }
 
 impl WorkerLimits {
-    /// So much of it, and never nothing.
+    /// Scales both limits; neither falls below one.
     #[must_use]
     pub fn times(self, part: f64) -> WorkerLimits {
         WorkerLimits {
@@ -34,22 +33,22 @@ impl WorkerLimits {
     }
 }
 
-/// How many times the load at the bend. With four times, a worker gives 80 % of all the prefill there is to be had,
-/// with ten times 91 % of all tokens. With twice, chats waited here without need when a fleet
-/// had 80 % of what it can take.
+/// Multiples of the knee. At four times the knee a worker gives 80 % of its maximum prefill rate, at ten
+/// times 91 % of its maximum token rate. With two, chats waited in the router without need at 80 % of a
+/// fleet's capacity.
 const PREFILL: f64 = 4.0;
 const CROWD: f64 = 10.0;
 
-/// Never fewer tokens: half a step of a small GPU (vLLM: 2,048). With 4,096, a prompt at an engine on a CPU waited for four
-/// seconds of others. Never more: what large GPUs take in one step. Past saturation first tokens bend later than they
-/// should, for steps are long; with 16,384 a fleet of 32B models gave 12 % less in time than with 4,096.
+/// Minimum: half a step of a small GPU (vLLM: 2,048). With 4,096, a prompt at an engine on a CPU waited four
+/// seconds for others. Maximum: what large GPUs take in one step. Past saturation steps are long and the knee
+/// is found too late; with 16,384 a fleet of 32B models finished 12 % less in time than with 4,096.
 const PREFILL_MIN: f64 = 1_024.0;
 const PREFILL_MAX: f64 = 8_192.0;
-/// Never fewer requests at a worker, whatever was learned from answers that came in one gulp.
+/// Minimum requests at a worker, whatever was learned from answers that arrived all at once.
 const SEQUENCES_MIN: f64 = 16.0;
 const SEQUENCES_MAX: f64 = 100_000.0;
 
-/// What an operator allows at the most; zero for anything.
+/// The operator's caps; zero means no cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
     pub prefill_tokens: u64,
@@ -57,7 +56,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// All that is allowed, whatever a worker can work on.
+    /// The caps alone, as limits.
     pub fn as_limits(self) -> WorkerLimits {
         let or_any = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let sequences = u32::try_from(or_any(self.sequences.into())).unwrap_or(u32::MAX);

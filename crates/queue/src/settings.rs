@@ -1,4 +1,4 @@
-//! What an operator may say about who goes first: classes, and the terms of tenants.
+//! What the operator configures: classes, and the terms of tenants.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,53 +8,54 @@ use maitre_base::{ClassId, TenantId, hash};
 
 use crate::limits::Caps;
 
-/// Most classes there can be: a class is a handful of lines everywhere it is shown.
+/// Maximum classes: each takes a few lines wherever classes are shown.
 pub const CLASSES_MAX: usize = 8;
-/// Most tenants that may have terms of their own.
+/// Maximum tenants with terms of their own.
 pub const TENANTS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
-    /// Without it nobody waits here: requests are seated as they come, however busy workers are.
+    /// If false no request waits in the router: each is placed on arrival, however busy workers are.
     pub enabled: bool,
-    /// In order of precedence, the first goes first. Never empty, at most `CLASSES_MAX`.
+    /// In order of precedence. Never empty, at most `CLASSES_MAX`.
     pub classes: Vec<Class>,
-    /// Of whoever asks for none. Its number, which is always one of `classes`.
+    /// The class of requests that name none; always one of `classes`.
     pub standard: ClassId,
-    /// How long one waits before those of higher classes no longer all go first.
+    /// How long a request waits before it may go before higher classes.
     pub aging: Duration,
-    /// A seated request of a lower class that has no first byte yet may be called back for one of a higher class that
-    /// would miss its deadline.
+    /// Whether a placed request of a lower class without a first byte may be recalled for one of a higher
+    /// class that would miss its deadline.
     pub recall: bool,
-    /// At one worker at most, whatever was learned; zero for no such limit.
+    /// Caps per worker, whatever was learned; zero for no cap.
     pub prefill_tokens_max: u64,
     pub sequences_max: u32,
-    /// Those with terms of their own, by `Tenant::id`: every request looks its own up. At most `TENANTS_MAX`.
+    /// Tenants with terms of their own, by `Tenant::id`, because every request looks up its own. At most
+    /// `TENANTS_MAX`.
     pub tenants: BTreeMap<TenantId, Tenant>,
-    /// Of everybody else, each by itself.
+    /// The terms of every other tenant, each counted separately.
     pub others: Terms,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     pub name: String,
-    /// Waiting at once, at most.
+    /// Maximum queued at once.
     pub requests_max: u32,
     pub tokens_max: u64,
-    /// How long a request may stand in line that names no deadline of its own; none for as long as it takes.
+    /// How long a request may be queued that names no deadline of its own; none for no limit.
     pub deadline: Option<Duration>,
-    /// The part of the fleet that classes below never take, even while it is idle, in [0, 1).
+    /// The part of the fleet that lower classes never use, even while it is idle, in [0, 1).
     pub reserve: f64,
 }
 
-/// What one who pays may ask for.
+/// What a tenant may ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Beside others that wait in the same class.
+    /// Among tenants queued in the same class.
     pub weight: f64,
-    /// The best class it may use.
+    /// The highest class it may use.
     pub best: ClassId,
-    /// The class of requests that name none; `QueueSettings::standard` if none is said here.
+    /// The class of requests that name none; `QueueSettings::standard` if absent.
     pub usual: Option<ClassId>,
     pub requests_per_minute: Option<u32>,
     pub tokens_per_minute: Option<u64>,
@@ -68,20 +69,20 @@ impl Terms {
 
 #[derive(Clone, PartialEq)]
 pub struct Tenant {
-    /// What the caller is known by: an API key, the value of a header, an adapter. It may be a secret, so it is
-    /// for no log and no message; `masked` is.
+    /// What identifies the caller: an API key, a header's value, an adapter. It may be a secret: logs and
+    /// messages use `masked`.
     pub name: String,
     pub terms: Terms,
 }
 
-/// The tenant that a caller known by these bytes is. Nobody is `TenantId(0)`.
+/// The tenant that these bytes identify. No tenant has `TenantId(0)`: that is a caller without one.
 pub fn tenant(known_by: &[u8]) -> TenantId {
     TenantId(hash::bytes(0, known_by))
 }
 
-/// As much of a name as may be shown.
+/// The part of a name that may be shown.
 pub fn masked(name: &str) -> String {
-    /// Enough to tell a handful of tenants apart, too little to be of use as a key.
+    /// Enough to tell a handful of tenants apart, too little to be useful as a key.
     const SHOWN: usize = 3;
     let mut shown: String = name.chars().take(SHOWN).collect();
     if shown.len() < name.len() {
@@ -126,7 +127,8 @@ impl Default for QueueSettings {
         };
         QueueSettings {
             enabled: true,
-            // Half a minute is about what people wait for, and what proxies before us give a silent request.
+            // Half a minute is about what people wait for, and about what proxies in front allow a silent
+            // request.
             classes: vec![class("interactive", Some(30)), class("standard", Some(60)), class("batch", None)],
             standard: ClassId(1),
             aging: Duration::from_secs(10),
@@ -140,12 +142,12 @@ impl Default for QueueSettings {
 }
 
 impl QueueSettings {
-    /// What an operator allows at one worker.
+    /// The operator's caps for one worker.
     pub fn caps(&self) -> Caps {
         Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
     }
 
-    /// The part of the fleet that this class may take: what is not reserved for those above.
+    /// The part of the fleet that this class may use: what is not reserved for higher classes.
     pub fn part_of(&self, class: ClassId) -> f64 {
         let reserved: f64 = self.classes.iter().take(class.index()).map(|it| it.reserve).sum();
         (1.0 - reserved).clamp(0.0, 1.0)
@@ -158,7 +160,7 @@ impl QueueSettings {
         u8::try_from(place).ok().map(ClassId)
     }
 
-    /// The class that goes last.
+    /// The lowest class.
     pub fn last(&self) -> ClassId {
         ClassId(u8::try_from(self.classes.len().saturating_sub(1)).unwrap_or(u8::MAX))
     }
@@ -167,7 +169,8 @@ impl QueueSettings {
         self.tenants.get(&tenant).map_or(&self.others, |it| &it.terms)
     }
 
-    /// The class of a tenant's request that asked for this one, or for none: never better than its terms allow.
+    /// The class of a request that asked for `asked`, or for none: never higher than its tenant's terms
+    /// allow.
     pub fn allowed(&self, tenant: TenantId, asked: Option<ClassId>) -> ClassId {
         let terms = self.terms(tenant);
         asked.or(terms.usual).unwrap_or(self.standard).max(terms.best)
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_a_better_class_than_its_terms_allow() {
+    fn no_tenant_gets_a_higher_class_than_its_terms_allow() {
         let others = Terms { best: ClassId(1), ..Terms::default() };
         let mut settings = QueueSettings { others, ..QueueSettings::default() };
         let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
@@ -211,7 +214,7 @@ mod tests {
             let actual = settings.allowed(tenant(name.as_bytes()), asked.map(ClassId));
             assert_eq!(actual, ClassId(expected), "{name} {asked:?}");
         }
-        // Nobody is one of the others.
+        // A caller without a tenant has the terms of the others.
         assert_eq!(settings.allowed(TenantId(0), Some(ClassId(0))), ClassId(1));
     }
 

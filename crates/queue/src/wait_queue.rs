@@ -1,18 +1,20 @@
-//! The line of one pool of workers: all who wait for any of them, and who of them goes next.
+//! The wait queue of one pool of workers: the requests that no worker can take yet, and which of them goes
+//! next.
 //!
-//! Three rules, from the outside in. Between classes precedence is strict: the first class that may go goes.
-//! Between the tenants of a class shares are fair: whoever got least for its weight goes (`class_queue.rs`). Within a
-//! tenant the earliest deadline goes, then the oldest (`share.rs`). Beside the first rule stands aging: who has
-//! waited long behind higher classes goes before them, for a tenth of the work at most (`aging.rs`).
+//! Three rules, from the outside in. Between classes precedence is strict. Between the tenants of a class,
+//! the one with the least work for its weight goes next (`class_queue.rs`). Within a tenant the earliest
+//! deadline goes first, then the oldest request (`share.rs`). Aging softens the first rule: a request that
+//! has waited long behind higher classes goes before them, for at most a tenth of the work (`aging.rs`).
 //!
-//! The first in order need not be the one that goes: what fits no worker now may be overtaken by the next ones
-//! that do, so that nobody idles behind a big party. But only by so many: then all wait until it fits.
+//! The first request in order need not go first. If no worker has room for it, later requests that fit may
+//! overtake it, so that workers do not idle behind a large request. After `OVERTAKEN_MAX` overtakes the queue
+//! waits until it fits.
 //!
-//! Everything is kept in trees, and no step costs more than a few walks down them, however many wait. Hash tables
-//! would be faster on the mean, but now and then one of them grows, and all who wait would wait for that too.
+//! Everything is kept in trees, so a step costs a few tree walks however long the queue is. Hash tables are
+//! faster on average, but every queued request would wait while one of them grows.
 //!
-//! What this leaves out: whether a request could make its deadline, which takes knowing the workers. The caller
-//! says so with `latest`, and may let it `cancel`.
+//! Left out: whether a request can meet its deadline, which depends on the workers. The caller sets `latest`,
+//! and may `cancel` the request.
 
 mod aging;
 mod class_queue;
@@ -31,29 +33,31 @@ use self::class_queue::ClassQueue;
 use self::work::Work;
 use crate::settings::{CLASSES_MAX, Class};
 
-/// How many are shown at once. Chosen: each of them is priced at every worker, and if eight do not fit it is not
-/// likely that the ninth does.
+/// Maximum requests shown at once. Chosen: each is priced at every worker, and if eight do not fit the ninth
+/// hardly does.
 pub const LOOK: usize = 8;
-/// How often one may be overtaken. Chosen: some seconds of a busy pool, and far less than a deadline.
+/// Maximum times that one request may be overtaken. Chosen: some seconds of a busy pool, far less than a
+/// deadline.
 pub const OVERTAKEN_MAX: u32 = 32;
-/// Those who cannot go to the worker at hand, and are passed over in search of one who can.
+/// Maximum requests skipped in search of one that fits the worker at hand.
 const PASSED_OVER_MAX: usize = 256;
 
-/// One who waits.
+/// A request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueEntry {
     pub request: RequestId,
     pub class: ClassId,
     pub tenant: TenantId,
-    /// Of the tenant, beside others in the same class.
+    /// The tenant's weight among the tenants of its class.
     pub weight: f64,
-    /// What it takes of the class's `tokens_max`.
+    /// What it counts towards the class's `tokens_max`.
     pub tokens: u64,
-    /// The work expected of it, in tokens of prefill: what its tenant is charged when it goes.
+    /// Its expected work in tokens of prefill, charged to its tenant when it is dequeued. A price, and so not
+    /// a `Promise`: it includes the answer at the exchange rate of the fleet.
     pub cost: f64,
-    /// When it joined; of one that was called back, when it first arrived: so it regains its place.
+    /// When it was enqueued. After a recall, when it first arrived, so that it regains its position.
     pub since: Instant,
-    /// The last moment at which seating it makes sense.
+    /// The last moment at which placing it makes sense.
     pub latest: Option<Instant>,
 }
 
@@ -75,19 +79,19 @@ impl ClassMask {
     }
 }
 
-/// A class that cannot be is in no set, not even in the set of all.
+/// A class number out of range is in no set, not even in `ALL`.
 fn bit(class: ClassId) -> u8 {
     1u8.checked_shl(u32::from(class.0)).unwrap_or(0)
 }
 
-/// The class holds all it may, and nobody in it has more than its fair part of the queued.
+/// The class is full, and no tenant in it has more than its fair share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("class {} has no place left", .class.0)]
+#[error("class {} has no room left", .class.0)]
 pub struct ClassFull {
     pub class: ClassId,
 }
 
-/// All who wait in one class.
+/// Everything queued in one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waiting {
     pub requests: u32,
@@ -113,7 +117,7 @@ struct QueuedRequest {
 }
 
 impl WaitQueue {
-    /// Of `classes`, in order of precedence, the first `CLASSES_MAX` count.
+    /// `classes` are in order of precedence; those after the first `CLASSES_MAX` are ignored.
     pub fn new(classes: &[Class], aging: Duration) -> WaitQueue {
         WaitQueue {
             classes: classes.iter().take(CLASSES_MAX).map(ClassQueue::new).collect(),
@@ -124,8 +128,8 @@ impl WaitQueue {
         }
     }
 
-    /// Other bounds for the same classes, from now on; those who wait keep their queued, also where there are now more
-    /// than would be let in. The list of classes must be the one the line was made with.
+    /// Applies new limits to the same classes. Queued requests stay, even where there are more than the new
+    /// limits admit. The list of classes must have the same length as before.
     pub fn retune(&mut self, classes: &[Class], aging: Duration) {
         debug_assert_eq!(self.classes.len(), classes.len().min(CLASSES_MAX), "classes do not come and go");
         self.aging = aging;
@@ -134,9 +138,9 @@ impl WaitQueue {
         }
     }
 
-    /// Lets it wait. If its class is full, one of the tenant that has most of the queued leaves for it and is
-    /// returned, provided that the newcomer's tenant would have less even with it, and that this one leaving
-    /// makes room enough. Otherwise nothing has changed.
+    /// Adds a request. If its class is full, the last request of the tenant with the largest share is removed
+    /// and returned, provided that the new request's tenant would still have less and that the removal makes
+    /// enough room. Otherwise nothing changes.
     pub fn enqueue(&mut self, entry: QueueEntry) -> Result<Option<QueueEntry>, ClassFull> {
         debug_assert!(!self.contains(entry.request), "joined twice");
         let full = ClassFull { class: entry.class };
@@ -158,15 +162,17 @@ impl WaitQueue {
         Ok(leaving)
     }
 
-    /// Shows who may go now, in order and at most `LOOK` of them, in place of whatever was in `found`. One that has
-    /// been overtaken too often ends the list: nobody goes before it any more.
+    /// Lists the requests that may go now, in order and at most `LOOK`, replacing the contents of `found`. A
+    /// request that has been overtaken too often ends the list.
     ///
-    /// The first is exact. Further down the order is what it would be if none joined and each class were alone.
+    /// The first entry is exact. The order of the rest assumes that none is enqueued meanwhile and that each
+    /// class is alone.
     pub fn next(&self, now: Instant, open: ClassMask, found: &mut Vec<RequestId>) {
         self.next_matching(now, open, |_| true, found);
     }
 
-    /// The same, as if those whom `fits` rules out were not there; after a long run of them the list may end early.
+    /// The same for the requests that pass `fits`; after a long run of requests that do not, the list may end
+    /// early.
     pub fn next_matching(
         &self,
         now: Instant,
@@ -190,8 +196,8 @@ impl WaitQueue {
         }
     }
 
-    /// It goes, before all of `passed`, who came earlier in the order. Its tenant is charged for it, in every class
-    /// in which it is known; if the request is called back, `correct` by what it was charged.
+    /// The request goes to a worker, before all of `passed`, which were ahead of it. Charges its tenant in
+    /// every class that knows it. If the request is recalled later, `correct` by the same amount.
     pub fn dequeue(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) -> Option<QueueEntry> {
         let entry = self.entry(request)?;
         let work = Work::of(entry.cost);
@@ -209,7 +215,8 @@ impl WaitQueue {
         Some(entry)
     }
 
-    /// It leaves without having gone: its client is gone, or it is refused. Nobody is charged.
+    /// Removes a request that does not go to a worker: its client disconnected, or it is refused. Charges
+    /// nothing.
     pub fn cancel(&mut self, request: RequestId) -> Option<QueueEntry> {
         let QueuedRequest { entry, .. } = self.queued.remove(&request)?;
         if let Some(latest) = entry.latest {
@@ -221,7 +228,7 @@ impl WaitQueue {
         Some(entry)
     }
 
-    /// Those whose latest moment has passed cancel, into `late`, the earliest first, and at most so many.
+    /// Removes requests whose `latest` has passed into `late`, the earliest first, at most `most` of them.
     pub fn expire(&mut self, now: Instant, most: usize, late: &mut Vec<QueueEntry>) {
         for _ in 0..most {
             let Some(&(_, request)) = self.deadlines.first().filter(|it| it.0 < now) else { return };
@@ -229,13 +236,13 @@ impl WaitQueue {
         }
     }
 
-    /// The first of the latest moments of all who wait.
+    /// The earliest `latest` of all queued requests.
     pub fn earliest_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|it| it.0)
     }
 
-    /// What went has cost its tenant so many tokens more than it was charged, or fewer if negative. Of what a
-    /// class no longer remembers nothing is given back: it has been forgiven already.
+    /// A dequeued request cost its tenant `difference` tokens more than it was charged, or fewer if negative.
+    /// A class that has forgotten the tenant gives nothing back: the debt was forgiven with it.
     pub fn correct(&mut self, tenant: TenantId, weight: f64, difference: f64) {
         let work = Work::exactly(difference.abs()).over(weight);
         for class_queue in &mut self.classes {
@@ -254,7 +261,7 @@ impl WaitQueue {
         self.queued.is_empty()
     }
 
-    /// Whether it has been overtaken so often that nobody goes before it any more.
+    /// Whether it has been overtaken so often that no other request may go before it.
     pub fn is_barrier(&self, request: RequestId) -> bool {
         self.queued.get(&request).is_some_and(|it| it.overtaken >= OVERTAKEN_MAX)
     }
@@ -267,21 +274,21 @@ impl WaitQueue {
         self.classes.get(class.index()).map_or_else(Waiting::default, ClassQueue::waiting)
     }
 
-    /// The work that would go before a newcomer of this class: all of its class and of those above. An upper
-    /// estimate, as fair shares may let it go before others of its class, but for the tenth that goes by age.
+    /// The work ahead of a new request of this class: all of its class and of those above. An upper estimate,
+    /// apart from the tenth that goes by age: fair shares may let it go before others of its class.
     pub fn cost_ahead(&self, class: ClassId) -> f64 {
         self.classes.iter().take(class.index() + 1).map(|it| it.waiting().cost).sum()
     }
 
-    /// The work that is sure to go before this newcomer, by what waits now: of classes above all, of its own what its
-    /// tenant has before it and what others get meanwhile.
+    /// The work that certainly goes before this entry, given the queue now: everything in the classes above,
+    /// its own tenant's earlier requests, and what other tenants get meanwhile.
     pub fn cost_before(&self, entry: &QueueEntry) -> f64 {
         let above: f64 = self.classes.iter().take(entry.class.index()).map(|it| it.waiting().cost).sum();
         above + self.classes.get(entry.class.index()).map_or(0.0, |it| it.before(entry))
     }
 
-    /// How many tenants are remembered, each once in every class: those who wait, and those who had more than
-    /// their share and may come again.
+    /// Remembered tenants, counted once per class: those with queued requests, and those that had more than
+    /// their share lately.
     pub fn tenants(&self) -> usize {
         self.classes.iter().map(ClassQueue::tenants).sum()
     }
@@ -290,21 +297,21 @@ impl WaitQueue {
         self.queued.get(&request).map(|it| it.entry)
     }
 
-    /// Classes of this set in which somebody waits, in order of precedence.
+    /// The non-empty classes of this set, in order of precedence.
     fn open(&self, open: ClassMask) -> impl Iterator<Item = (ClassId, &ClassQueue)> {
         let classes = (0..).map(ClassId).zip(&self.classes);
         classes.filter(move |(class, class_queue)| open.has(*class) && !class_queue.is_empty())
     }
 
-    /// The oldest of those below the first class that waits, if it has aged and its turn is earned.
+    /// The oldest request below the first non-empty class, if it has aged and the credit covers it.
     fn first_by_age(&self, now: Instant, open: ClassMask) -> Option<RequestId> {
         let (since, request) = self.open(open).skip(1).filter_map(|(_, it)| it.oldest()).min()?;
         let cost = Work::of(self.entry(request)?.cost);
         (now.since(since) >= self.aging && self.credit.covers(cost)).then_some(request)
     }
 
-    /// Work of this class went. Whoever goes while a higher class waits goes by age, unless it overtook somebody up
-    /// there: that one did not fit, and has lost nothing.
+    /// Accounts for work of this class. A request that goes while a higher class waits goes by age, unless it
+    /// overtook a request of that class: that one did not fit, and lost nothing.
     fn settle_age(&mut self, now: Instant, class: ClassId, work: Work, overtook_above: bool) {
         let (above, rest) = self.classes.split_at(class.index());
         let goes_by_age = !overtook_above && above.iter().any(|it| !it.is_empty());
@@ -318,7 +325,7 @@ impl WaitQueue {
         }
     }
 
-    /// What the oldest of a class costs, if it has aged.
+    /// The cost of the oldest request of a class, if it has aged.
     fn aged(&self, class_queue: &ClassQueue, now: Instant) -> Option<Work> {
         let (_, request) = class_queue.oldest().filter(|it| now.since(it.0) >= self.aging)?;
         self.entry(request).map(|it| Work::of(it.cost))

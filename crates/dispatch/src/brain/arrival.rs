@@ -104,7 +104,7 @@ impl Parts {
         };
         match wanted {
             _ if self.fleet.anyone_serves(wanted) => Ok(wanted),
-            Wanted::Unlisted if self.fleet.anyone_listed() => Err(Refusal::UnknownModel),
+            Wanted::Unlisted if self.fleet.has_lists() => Err(Refusal::UnknownModel),
             _ => Err(Refusal::NoWorker),
         }
     }

@@ -1,11 +1,12 @@
-//! What other routers tell of workers: what they have promised there, how fast they find them, whom they doubt.
+//! What other routers report of workers: what they have promised there, how fast they find them, which they
+//! suspect.
 //!
-//! Workers go by their keys here, for each router has numbers of its own. What others promised is kept beside what
-//! we did and never mixed with it: ours must come to exactly zero again, theirs is whatever they last said. What is
-//! promised to a worker that is not here is kept for when it joins.
+//! Workers are identified by their keys, because each router has its own numbers. Promises of other routers
+//! are kept beside our own and never mixed: ours must return to exactly zero, theirs are whatever they last
+//! reported. Promises to a worker that is not in this fleet are kept until it joins.
 //!
-//! Left out: whom to believe. A doubt is a reason to look, and no more: it may be the other router's network that is
-//! unwell.
+//! Left out: which router to believe. A suspicion is only a reason to probe: the fault may be in the other
+//! router's network.
 
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use crate::health::HealthState;
 use crate::rates::LinearFit;
 use crate::worker::Worker;
 
-/// Workers that are not here of which it is kept what others promised to them. Chosen: more than a fleet has, and
-/// a third of a megabyte. Beyond it, who joins begins with nothing and hears more soon.
+/// Maximum absent workers whose promises are kept. Chosen: more than a fleet has, and a third of a megabyte.
+/// Beyond it a worker that joins starts with none and learns more with the next update.
 pub const ABSENT_WORKERS_MAX: usize = 4_096;
 
-/// How often a worker is probed for the doubts of others, at most.
+/// Minimum time between two probes of a worker for other routers' suspicions.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// The worker of this key, if it is here.
+    /// The worker with this key, if it is in the fleet.
     pub fn by_key(&self, key: u64) -> Option<&Worker> {
         self.worker(*self.keys.get(&key)?)
     }
@@ -34,7 +35,7 @@ impl Fleet {
         self.hashes.get(&hash).copied()
     }
 
-    /// What a model goes by between routers; zero for one that the fleet has not seen.
+    /// Identifies a model between routers; zero for one that the fleet has not seen.
     pub fn hash_of(&self, model: ModelId) -> u64 {
         self.models.get(model.0 as usize).map_or(0, |it| it.hash)
     }
@@ -44,8 +45,8 @@ impl Fleet {
         self.models.len()
     }
 
-    /// Others have this promised to the worker of this key now, all of them together. When their prefill got on follows
-    /// from how it changes.
+    /// Sets the sum of what other routers have promised to the worker with this key. Their prefill progress
+    /// follows from how the sum changes.
     pub fn set_promised_by_others(&mut self, now: Instant, key: u64, work: PromisedWork) {
         let Some(worker) = self.keys.get(&key).and_then(|it| self.workers.get_mut(it.index())?.as_mut())
         else {
@@ -53,10 +54,11 @@ impl Fleet {
         };
         let others = &mut worker.promised_by_others;
         let joins = others.work.prefilling == 0 && work.prefilling > 0 && worker.promised.work.prefilling > 0;
-        // What is no longer to be prefilled was, mostly. If others began something in the same moment it does not show.
+        // Prefill that disappeared was mostly done. If others began new prefill at the same time it does not
+        // show.
         worker.prefilled += others.work.prefill - work.prefill;
         others.update(now, work);
-        // Theirs is the first of theirs, and not of those who stand there.
+        // Their first request queues behind ours, so the engine's last progress stays.
         if joins {
             others.progress = worker.promised.progress;
         }
@@ -79,8 +81,8 @@ impl Fleet {
         }
     }
 
-    /// Another router doubts this worker; whether that is a reason to probe it now. It is if all is well as far as we
-    /// know, and nobody asked a moment ago.
+    /// Another router suspects this worker. Returns whether to probe it now: it is ready as far as we know,
+    /// and was not probed for this a moment ago.
     pub fn doubt(&mut self, now: Instant, worker: WorkerId) -> bool {
         let Some(it) = self.worker_mut(worker) else { return false };
         let is_new = it.doubted.is_none_or(|at| now.since(at) >= DOUBTED_EVERY);
@@ -91,14 +93,14 @@ impl Fleet {
         is_due
     }
 
-    /// A worker that joins finds what others have promised to it.
+    /// A worker that joins gets what other routers have promised to it.
     pub(super) fn restore_promises(&mut self, mut worker: Worker) -> Worker {
         self.keys.insert(worker.key, worker.id);
         worker.promised_by_others = self.absent_workers.remove(&worker.key).unwrap_or_default();
         worker
     }
 
-    /// It may come again, while others still have it.
+    /// Keeps the promises of other routers: the worker may return while they still have it.
     pub(super) fn keep_promises(&mut self, worker: &Worker) {
         if self.keys.get(&worker.key) == Some(&worker.id) {
             self.keys.remove(&worker.key);

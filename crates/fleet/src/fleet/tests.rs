@@ -16,10 +16,10 @@ fn cards<'a>(names: &[&'a str]) -> Vec<Card<'a>> {
     names.iter().map(|&name| Card { name, parent: None }).collect()
 }
 
-fn seated(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
-    let mut seats = Vec::new();
-    fleet.snapshots(Instant::ZERO, wanted, tried, &mut seats);
-    seats.iter().map(|it| it.worker.0).collect()
+fn candidates(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
+    let mut snapshots = Vec::new();
+    fleet.snapshots(Instant::ZERO, wanted, tried, &mut snapshots);
+    snapshots.iter().map(|it| it.worker.0).collect()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn tried_draining_and_unprobed_workers_are_left_out() {
     let mut fleet = ready(4);
     fleet.add("http://127.0.0.1:9");
     fleet.drain(WorkerId(1), true);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[WorkerId(2)]), [0, 3]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[WorkerId(2)]), [0, 3]);
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn a_model_is_served_by_those_who_list_it_and_an_unlisted_one_by_those_who_list_
     let mut fleet = ready(3);
     fleet.learn_models(WorkerId(0), &cards(&["llama"]));
     fleet.learn_models(WorkerId(1), &cards(&["qwen", "qwen-sql"]));
-    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1]);
-    assert_eq!(seated(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0]);
+    assert_eq!(candidates(&fleet, Wanted::Model(fleet.model("qwen-sql").unwrap()), &[]), [1]);
+    assert_eq!(candidates(&fleet, Wanted::Model(fleet.model("llama").unwrap()), &[]), [0]);
     assert_eq!(fleet.model("gpt"), None);
-    assert_eq!(seated(&fleet, Wanted::Unlisted, &[]), [2]);
+    assert_eq!(candidates(&fleet, Wanted::Unlisted, &[]), [2]);
     fleet.learn_models(WorkerId(0), &cards(&["mistral"]));
     assert_eq!(fleet.model("llama"), None, "nobody lists it any more");
     assert!(!fleet.model_names().any(|it| it == "llama"));
@@ -48,21 +48,21 @@ fn a_model_is_served_by_those_who_list_it_and_an_unlisted_one_by_those_who_list_
 fn a_suspect_gets_work_only_when_less_than_half_are_fit() {
     let mut fleet = ready(4);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Silent);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1, 2, 3]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [1, 2, 3]);
     fleet.see(Instant::ZERO, WorkerId(1), Evidence::Silent);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [2, 3]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [2, 3]);
     fleet.see(Instant::ZERO, WorkerId(2), Evidence::Silent);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1, 2, 3]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0, 1, 2, 3]);
 }
 
 #[test]
-fn those_that_refuse_are_asked_only_when_nobody_else_is_left() {
+fn workers_that_refuse_join_only_when_no_other_is_left() {
     let mut fleet = ready(2);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [1]);
     fleet.see(Instant::ZERO, WorkerId(1), Evidence::Refused);
     assert_eq!(fleet.worker(WorkerId(1)).unwrap().health.state(), HealthState::Suspect { refused: true });
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [1]);
 }
 
 #[test]
@@ -70,21 +70,21 @@ fn a_returning_worker_gets_one_request_until_it_has_answered() {
     let mut fleet = ready(2);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::ProbeAnswered);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0, 1]);
     fleet.promise(Instant::ZERO, WorkerId(0), Promise::default());
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [1]);
     fleet.see(Instant::ZERO, WorkerId(0), Evidence::Answered);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0, 1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0, 1]);
 }
 
 #[test]
-fn a_removed_worker_is_gone_and_a_new_number_is_nobodys() {
+fn a_removed_worker_is_gone_and_a_new_one_gets_a_new_number() {
     let mut fleet = ready(2);
     assert!(fleet.remove(Instant::ZERO, WorkerId(0)));
     assert_eq!(fleet.add("http://127.0.0.1:7"), WorkerId(2));
     fleet.release(WorkerId(0), Promise::default());
     assert_eq!(fleet.see(Instant::ZERO, WorkerId(0), Evidence::Refused), None);
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [1]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [1]);
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn a_vacant_number_is_filled_once_and_nothing_of_the_last_one_is_left() {
     fleet.promise(at(1), WorkerId(0), Promise { prefill: Tokens(300), ..Promise::default() });
     fleet.weigh(WorkerId(0), 5.0);
     assert!(fleet.remove(at(5), WorkerId(2)) && fleet.remove(at(9), WorkerId(0)));
-    // To leave twice is to leave once.
+    // Removing twice changes nothing.
     assert!(!fleet.remove(at(20), WorkerId(0)) && !fleet.remove(at(20), WorkerId(7)));
     assert_eq!(fleet.vacant().collect::<Vec<_>>(), [(WorkerId(0), at(9)), (WorkerId(2), at(5))]);
     assert_eq!(fleet.add_at(WorkerId(0), "http://b"), Some(WorkerId(0)));
-    assert_eq!(fleet.add_at(WorkerId(0), "http://c"), None, "somebody has it");
-    assert_eq!(fleet.add_at(WorkerId(9), "http://c"), None, "nobody ever had it");
+    assert_eq!(fleet.add_at(WorkerId(0), "http://c"), None, "not vacant");
+    assert_eq!(fleet.add_at(WorkerId(9), "http://c"), None, "never existed");
     let worker = fleet.worker(WorkerId(0)).unwrap();
     assert_eq!(
         (worker.id, worker.url.as_str(), worker.key),
@@ -124,7 +124,7 @@ fn evidence() -> impl Strategy<Value = Evidence> {
 
 proptest! {
     #[test]
-    fn never_more_than_half_is_ejected_and_somebody_is_always_seated(
+    fn at_most_half_is_ejected_and_a_candidate_is_always_left(
         count in 1usize..9,
         script in prop::collection::vec((any::<u8>(), evidence(), 0u64..2_000), 0..200),
     ) {
@@ -135,7 +135,7 @@ proptest! {
             fleet.see(now, WorkerId(u32::from(worker) % count as u32), evidence);
             let ejected = |it: &&Worker| matches!(it.health.state(), HealthState::Ejected { .. });
             prop_assert!(fleet.workers().filter(ejected).count() * 2 <= count);
-            prop_assert!(!seated(&fleet, Wanted::Anything, &[]).is_empty());
+            prop_assert!(!candidates(&fleet, Wanted::Anything, &[]).is_empty());
         }
     }
 }
@@ -165,15 +165,15 @@ fn requests_of_others_count_once_two_reports_agree() {
 }
 
 #[test]
-fn room_is_taken_by_those_inside_and_those_in_line() {
+fn running_and_queued_requests_take_room() {
     let mut fleet = ready(1);
     let load =
         EngineLoad { kv_usage: Some(0.5), block_size: Some(16), blocks: Some(100), ..EngineLoad::default() };
     fleet.report(Instant::ZERO, WorkerId(0), load);
     let pinned = |fleet: &Fleet, now| {
-        let mut seats = Vec::new();
-        fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
-        let KvRoom { capacity, pinned } = seats[0].room.unwrap();
+        let mut snapshots = Vec::new();
+        fleet.snapshots(now, Wanted::Anything, &[], &mut snapshots);
+        let KvRoom { capacity, pinned } = snapshots[0].room.unwrap();
         assert_eq!(capacity, Tokens(1_600));
         pinned
     };
@@ -182,7 +182,7 @@ fn room_is_taken_by_those_inside_and_those_in_line() {
         Promise { prefill: Tokens(300), decode: Tokens(100), context: Tokens(400), prefilled: false };
     fleet.promise(Instant::ZERO, WorkerId(0), promise);
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 300 + 100));
-    // One of the three that wait is ours; the others were inside before, and held what those inside hold now.
+    // One of the three that wait is ours; the others were preempted, and held what running ones hold now.
     fleet.report(Instant::ZERO, WorkerId(0), EngineLoad { running: Some(4), waiting: Some(3), ..load });
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 400 + 2 * 200));
     // Of an engine that fell silent only what we promised is known.
@@ -193,9 +193,9 @@ fn room_is_taken_by_those_inside_and_those_in_line() {
 fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
     let mut fleet = ready(1);
     let said = |fleet: &Fleet, now| {
-        let mut seats = Vec::new();
-        fleet.snapshots(now, Wanted::Anything, &[], &mut seats);
-        (seats[0].reported.waiting, seats[0].reported.kv_usage)
+        let mut snapshots = Vec::new();
+        fleet.snapshots(now, Wanted::Anything, &[], &mut snapshots);
+        (snapshots[0].reported.waiting, snapshots[0].reported.kv_usage)
     };
     assert_eq!(said(&fleet, Instant::ZERO), (None, None));
     let load = EngineLoad { waiting: Some(3), kv_usage: Some(0.5), ..EngineLoad::default() };
@@ -245,5 +245,5 @@ fn absurd_numbers_of_an_engine_are_only_large() {
         let promise = Promise { decode: Tokens(u64::MAX / 2), ..Promise::default() };
         fleet.promise(Instant::ZERO, WorkerId(0), promise);
     }
-    assert_eq!(seated(&fleet, Wanted::Anything, &[]), [0]);
+    assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0]);
 }

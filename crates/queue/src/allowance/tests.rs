@@ -77,7 +77,7 @@ fn what_is_given_back_can_be_taken_again() {
 }
 
 #[test]
-fn those_without_limits_are_not_remembered_and_those_with_full_buckets_not_for_long() {
+fn tenants_without_limits_or_with_full_buckets_are_forgotten() {
     let mut rates = Allowances::new();
     assert_eq!(rates.take(at(0), ONE, &terms(None, None), u64::MAX), Ok(Taken::default()));
     assert!(rates.is_empty());
@@ -89,7 +89,7 @@ fn those_without_limits_are_not_remembered_and_those_with_full_buckets_not_for_l
 }
 
 #[test]
-fn those_for_whom_there_is_no_room_share_a_bucket_and_the_others_do_not() {
+fn tenants_beyond_the_maximum_share_the_overflow_bucket() {
     let mut rates = Allowances::new();
     let terms = terms(Some(2), None);
     let take = |rates: &mut Allowances, tenant| rates.take(at(0), TenantId(tenant), &terms, 1);
@@ -109,7 +109,7 @@ fn those_for_whom_there_is_no_room_share_a_bucket_and_the_others_do_not() {
 }
 
 #[test]
-fn no_number_can_hurt() {
+fn any_number_gives_a_time_in_range() {
     for (limit, tokens) in [(1, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0), (0, u64::MAX)] {
         let mut rates = Allowances::new();
         let terms = terms(Some(u32::MAX), Some(limit));
@@ -142,7 +142,7 @@ fn what_others_let_through_is_taken_whether_it_fits_or_not() {
 }
 
 #[test]
-fn who_hears_one_in_three_gives_a_third_and_gives_back_what_it_took() {
+fn a_router_that_hears_one_in_three_grants_a_third_and_returns_what_it_took() {
     let terms = terms(Some(60), None);
     let mut rates = Allowances::new();
     rates.share(RouterShare::of(1, 3));

@@ -1,17 +1,18 @@
-//! How those who waited long behind higher classes come to go before them.
+//! Lets requests that waited long behind higher classes go before them, for a bounded part of the work.
 //!
-//! Strict precedence alone starves the lower classes as long as the higher ones have work; letting the aged go first
-//! hands the pool to the lower classes as soon as all of them have aged, which in an overload is soon. So the
-//! aged save up: what higher classes get, while somebody has aged behind them, earns a tenth of itself, and when that
-//! covers the oldest one, it goes. Hence both bounds: one of cost c goes after ten times c of work from above, and
-//! beside higher classes that always wait the aged get a tenth of what those get, never more.
+//! Strict precedence alone starves lower classes while higher ones have work. Letting every aged request go
+//! first hands the pool to the lower classes as soon as all have aged, which happens quickly in an overload.
+//! So aged requests earn credit: while one waits, the work of higher classes earns a tenth of itself, and
+//! once the credit covers the oldest request, it goes. Hence both bounds: a request of cost c goes after at
+//! most ten times c of higher work, and aged requests get at most a tenth of what busy higher classes get.
 //!
-//! To let it go first and earn it afterwards would be quicker, but then each newly aged one would begin with a debt
-//! that is forgiven once nobody is aged, and a trickle of them would get any share.
+//! Letting a request go first and charging it afterwards would be quicker. But then each newly aged request
+//! would start with a debt that is forgiven once no request is aged, and a trickle of them would get any
+//! share.
 
 use super::work::Work;
 
-/// The aged get one part in this many of what goes before them.
+/// Aged requests get one part in this many of the work that goes before them.
 pub(super) const AGED_PART: u128 = 10;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,17 +23,17 @@ impl Credit {
         self.0 >= cost
     }
 
-    /// Work went from above. No more is kept than the costliest of those that are next by age needs.
+    /// Higher work went. The credit is capped at the cost of the costliest request that is next by age.
     pub(super) fn earn(&mut self, work: Work, most: Work) {
         self.0 = (self.0 + work.part(AGED_PART)).min(most);
     }
 
-    /// Work went by age.
+    /// A request went by age.
     pub(super) fn spend(&mut self, work: Work) {
         self.0 -= work;
     }
 
-    /// Nobody is aged: nothing is hoarded for those who will be.
+    /// No request is aged: keep no credit for later ones.
     pub(super) fn reset(&mut self) {
         self.0 = Work::ZERO;
     }

@@ -1,18 +1,20 @@
-//! Where those of one class wait: how many may, whose turn it is among tenants, and who leaves when it is full.
+//! The queue of one class: its limits, the order of its tenants, and which request is displaced when it is
+//! full.
 //!
-//! Turns are by start-time fair queueing. Each tenant has a virtual time, which is what it got divided by its weight,
-//! and the one that is furthest behind goes next. So tenants that always wait get work in proportion to their weights,
-//! whatever the sizes of their requests, and one that waits alone gets everything. The class has a time too, that of
-//! the tenant furthest behind; who comes after having had nobody here starts there at the earliest, so silence saves
-//! nothing up. Once nobody waits all is forgotten, and nobody owes.
+//! Tenants take turns by start-time fair queueing. Each tenant has a virtual time, the work it received
+//! divided by its weight, and the tenant with the lowest time goes next. So tenants that always wait get work
+//! in proportion to their weights, whatever the sizes of their requests, and a tenant that waits alone gets
+//! everything. The class has a time too, that of its tenant furthest behind. A tenant that returns starts
+//! there at the earliest, so idle time earns nothing. Once the queue is empty all times and debts are
+//! forgotten.
 //!
-//! Each class keeps its own times, though what a tenant gets in one class is charged in all where it is known. One
-//! time for all classes was considered, and does not work under strict precedence: while a higher class is served,
-//! its tenants' times run far ahead of those that wait below. A newcomer below would start behind the whole backlog of
-//! whoever waits there (at the time of the higher class), or one above before everybody (at that of the lower).
+//! Each class keeps its own times, though work in one class is charged in every class that knows the tenant.
+//! One time for all classes does not work under strict precedence: while a higher class is served, the times
+//! of its tenants run far ahead of those below. A new tenant below would start behind the whole backlog there
+//! (at the higher class's time), or one above before everything (at the lower class's time).
 //!
-//! Places are shared by another measure than turns: by what is bounded, requests and tokens, and not by cost. Ten
-//! thousand requests of cached prompts cost little, but take all the queued.
+//! Capacity is shared by what is limited, requests and tokens, not by cost. Ten thousand requests with cached
+//! prompts cost little, but fill the queue.
 
 use std::collections::btree_map::Iter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,38 +26,38 @@ use super::work::{Work, per_weight};
 use super::{LOOK, QueueEntry, Waiting};
 use crate::settings::Class;
 
-/// Tenants remembered, a class, that have nobody waiting but are ahead of their share. Beyond it those that are
-/// least ahead are forgiven. Chosen: to forget as many at once takes well under 100 µs.
+/// Maximum tenants remembered per class that have nothing queued but are ahead of their share. Beyond it
+/// those least ahead are forgiven. Chosen: forgetting as many at once takes well under 100 µs.
 const DEBTORS_MAX: usize = 1_000;
-/// Of those whose time has come, so many are forgotten at a step: more than may be added, few enough not to be felt.
+/// Tenants forgotten per step: more than a step can add, few enough to cost nothing noticeable.
 const FORGOTTEN_A_STEP: usize = 2;
-/// No fewer than are shown.
+/// At least as many as are shown.
 const TENANTS_LOOKED_AT: usize = 4 * LOOK;
-/// The unit in which parts of the queued are counted: all of them.
+/// The whole capacity of the class, as the unit of shares.
 const WHOLE: u128 = 1_000_000_000_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct ClassQueue {
     requests_max: u32,
     tokens_max: u64,
-    /// The bounds by which parts of the queued are counted: those of when somebody last came into an empty class. What
-    /// is added by one measure must not be taken away by another.
+    /// The limits by which shares are measured: those in force when a request last entered the empty class. A
+    /// share must be removed by the same measure by which it was added.
     measure: (u32, u64),
     requests: u32,
     tokens: u64,
     cost: Work,
-    /// Of tenants for whom somebody waits, together.
+    /// The sum of the weights of tenants with queued requests.
     weights: f64,
-    /// The virtual time of the class: how far the tenant is that is furthest behind. Never goes back.
+    /// The virtual time of the class: that of the tenant furthest behind. Never decreases.
     clock: Work,
     shares: BTreeMap<TenantId, TenantShare>,
-    /// Tenants for whom somebody waits, by their virtual time.
+    /// Tenants with queued requests, by virtual time.
     order: BTreeSet<(Work, TenantId)>,
-    /// Tenants for whom nobody waits, that are ahead of the class.
+    /// Tenants without queued requests that are ahead of the class.
     debtors: BTreeSet<(Work, TenantId)>,
-    /// Tenants for whom somebody waits, by the part of the queued they hold.
+    /// Tenants with queued requests, by the share of the capacity they hold.
     holders: BTreeSet<(u128, TenantId)>,
-    /// All who wait, by age.
+    /// All queued requests, by age.
     ages: BTreeSet<(Instant, RequestId)>,
 }
 
@@ -78,12 +80,12 @@ impl ClassQueue {
         }
     }
 
-    /// Other bounds, from now on.
+    /// Applies new limits.
     pub(super) fn retune(&mut self, class: &Class) {
         (self.requests_max, self.tokens_max) = (class.requests_max, class.tokens_max);
     }
 
-    /// Whether there is a place for it, once this other one has left.
+    /// Whether there is room for it once `leaving` has left.
     pub(super) fn fits(&self, entry: &QueueEntry, leaving: Option<&QueueEntry>) -> bool {
         let requests = self.requests.saturating_sub(u32::from(leaving.is_some()));
         let tokens = self.tokens.saturating_sub(leaving.map_or(0, |it| it.tokens));
@@ -91,7 +93,8 @@ impl ClassQueue {
             && tokens.checked_add(entry.tokens).is_some_and(|it| it <= self.tokens_max)
     }
 
-    /// Who would cancel for it: the last of the tenant that holds most, if its own tenant would hold less.
+    /// The request that it would displace: the last one of the tenant with the largest share, if its own
+    /// tenant would still have less.
     pub(super) fn displaced_by(&self, entry: &QueueEntry) -> Option<RequestId> {
         let others = self.holders.iter().rev().find(|it| it.1 != entry.tenant);
         let &(most, holder) = others?;
@@ -119,7 +122,10 @@ impl ClassQueue {
         let size = self.size(entry);
         self.change(entry.tenant, |it| it.remove(entry, size));
         self.ages.remove(&(entry.since, entry.request));
-        debug_assert!(self.requests > 0 && self.tokens >= entry.tokens, "removed who was not there");
+        debug_assert!(
+            self.requests > 0 && self.tokens >= entry.tokens,
+            "removed a request that was not queued"
+        );
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(entry.tokens);
         self.cost -= Work::of(entry.cost);
@@ -131,7 +137,7 @@ impl ClassQueue {
         }
     }
 
-    /// The tenant got so much, here or in another class.
+    /// The tenant received this work, here or in another class.
     pub(super) fn charge(&mut self, tenant: TenantId, work: Work) {
         self.advance(tenant);
         self.change(tenant, |it| it.charge(work));
@@ -142,10 +148,10 @@ impl ClassQueue {
         self.change(tenant, |it| it.give_back(work));
     }
 
-    /// Adds those who would go next and are wanted, until `found` holds `LOOK` or no more are to be asked for.
+    /// Appends the next requests that are wanted, until `found` holds `LOOK` or `wanted` returns none.
     pub(super) fn list(&self, found: &mut Vec<RequestId>, mut wanted: impl FnMut(RequestId) -> Option<bool>) {
-        // Each tenant's turn comes at its time, and the next at what that one costs later. Of the first so many to go
-        // none is of a tenant that is not among the first so many; more are looked at for the sake of those unwanted.
+        // Each tenant's next request is due at its time plus the cost of the one before. The first n requests
+        // come from the first n tenants; more tenants are looked at to make up for unwanted requests.
         let mut turns: [Option<TenantTurn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
         for (turn, &(at, tenant)) in turns.iter_mut().zip(&self.order) {
             *turn = self.shares.get(&tenant).and_then(|it| TenantTurn::first(at, tenant, it));
@@ -166,8 +172,8 @@ impl ClassQueue {
         }
     }
 
-    /// The work of this class that would go before a newcomer: that of its tenant, and as much of the others' as their
-    /// weights give them meanwhile, for which those that have less waiting are taken to have as much.
+    /// The work of this class that would go before a new entry: its tenant's own, and what the weights give
+    /// other tenants meanwhile. Assumes that each of them has enough queued to use its weight.
     pub(super) fn before(&self, entry: &QueueEntry) -> f64 {
         let share = self.shares.get(&entry.tenant);
         let own = share.map_or(Work::ZERO, |it| it.before(entry) + (it.at - self.clock));
@@ -192,15 +198,16 @@ impl ClassQueue {
         self.shares.len()
     }
 
-    /// The part of the queued that it takes, for its tenant's weight: of requests or of tokens, whichever is more.
+    /// The share of the capacity that it takes, divided by its tenant's weight: of requests or of tokens,
+    /// whichever is larger.
     fn size(&self, entry: &QueueEntry) -> u128 {
         let request = WHOLE / u128::from(self.measure.0.max(1));
         let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.measure.1.max(1));
         per_weight(request.max(tokens), entry.weight)
     }
 
-    /// Brings the time of the class to that of the tenant furthest behind, and forgets those it has caught up with:
-    /// a few of them, and the one at hand.
+    /// Moves the class's time up to the tenant furthest behind, and forgets tenants that it has caught up
+    /// with: a few of them, and the one at hand.
     fn advance(&mut self, at_hand: TenantId) {
         if let Some(&(at, _)) = self.order.first() {
             self.clock = self.clock.max(at);
@@ -219,7 +226,8 @@ impl ClassQueue {
         }
     }
 
-    /// Changes a tenant's share and files it where it belongs afterwards. The only way to change one that is filed.
+    /// Changes a tenant's share and re-inserts it into the ordered sets. The only way to change a share that
+    /// is in them.
     fn change(&mut self, tenant: TenantId, change: impl FnOnce(&mut TenantShare)) {
         let Some(share) = self.shares.get_mut(&tenant) else { return };
         self.debtors.remove(&(share.at, tenant));
@@ -239,7 +247,7 @@ impl ClassQueue {
     }
 }
 
-/// The place of one tenant in the order to come.
+/// One tenant's position in the order to come.
 struct TenantTurn<'a> {
     at: Work,
     tenant: TenantId,

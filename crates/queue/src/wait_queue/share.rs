@@ -1,4 +1,4 @@
-//! What one tenant has in one class: those who wait, in the order in which they would go, and how far it has come.
+//! One tenant in one class: its queued requests in order, and its virtual time.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Iter;
@@ -8,7 +8,8 @@ use maitre_base::{Instant, RequestId};
 use super::QueueEntry;
 use super::work::Work;
 
-/// The order within a tenant: the earliest deadline, then those without one; among equals the oldest.
+/// The order within a tenant: earliest deadline first, requests without a deadline last; among equals the
+/// oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EntryOrder {
     latest: Instant,
@@ -16,7 +17,7 @@ pub(super) struct EntryOrder {
     pub(super) request: RequestId,
 }
 
-/// A moment that never comes, which is the deadline of those who have none.
+/// The deadline of requests that have none.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl EntryOrder {
@@ -25,22 +26,22 @@ impl EntryOrder {
     }
 }
 
-/// Entries that are counted one by one, at most.
+/// Maximum entries that are counted one by one.
 const COUNTED_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(super) struct TenantShare {
-    /// With what each will be charged.
+    /// With the charge of each.
     entries: BTreeMap<EntryOrder, Work>,
-    /// Its virtual time: what it got for its weight, counted from where the class was when it came.
+    /// Its virtual time: work received divided by weight, counted from the class's time when it came.
     pub(super) at: Work,
-    /// What it has been charged since, and so the most that may be given back.
+    /// What it was charged since, and so the most that may be given back.
     charged: Work,
-    /// All that its entries will be charged.
+    /// The sum of its entries' charges.
     total: Work,
-    /// Beside other tenants: that of its latest entry.
+    /// The weight among other tenants, of its latest entry.
     pub(super) weight: f64,
-    /// The part of the queued that its entries take, for its weight.
+    /// The share of the class's capacity that its entries take, divided by its weight.
     pub(super) held: u128,
 }
 
@@ -91,8 +92,8 @@ impl TenantShare {
         self.entries.iter()
     }
 
-    /// What of it would go before a newcomer. Of one that would stand among the others not all may be counted: it is
-    /// not worth walking the whole line for.
+    /// The work of this tenant that would go before a new entry. Stops after a bounded number of entries: an
+    /// exact count is not worth walking the whole queue.
     pub(super) fn before(&self, entry: &QueueEntry) -> Work {
         let own = EntryOrder::of(entry);
         match self.entries.last_key_value() {

@@ -1,4 +1,4 @@
-//! The rules of the queue one by one; `laws.rs` has what holds whatever comes.
+//! The rules of the queue, one by one; `laws.rs` has what holds for any input.
 
 mod laws;
 mod oracle;
@@ -8,7 +8,7 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const AGING: Duration = Duration::from_secs(10);
 
-/// So many classes, each with this much room.
+/// A queue of this many classes, each with this much room.
 fn classes(count: usize, requests_max: u32, tokens_max: u64) -> Vec<Class> {
     let class = Class { name: String::new(), requests_max, tokens_max, deadline: None, reserve: 0.0 };
     vec![class; count]
@@ -22,7 +22,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_millis(seconds * 1_000)
 }
 
-/// Of class 1 and tenant 1, a hundred tokens, came at its number in milliseconds.
+/// Of class 1 and tenant 1, a hundred tokens, enqueued at its number in milliseconds.
 fn entry(request: u64) -> QueueEntry {
     QueueEntry {
         request: RequestId(request),
@@ -50,7 +50,7 @@ fn next(queue: &WaitQueue, now: Instant) -> Vec<u64> {
     found.iter().map(|it| it.0).collect()
 }
 
-/// Lets the first go, if somebody is there.
+/// Dequeues the first request, if there is one.
 fn step(queue: &mut WaitQueue, now: Instant) -> Option<QueueEntry> {
     let first = *next(queue, now).first()?;
     queue.dequeue(now, RequestId(first), &[])
@@ -63,7 +63,7 @@ fn enqueue(queue: &mut WaitQueue, entries: impl IntoIterator<Item = QueueEntry>)
     }
 }
 
-/// Lets everybody go in order.
+/// Dequeues all requests in order.
 #[track_caller]
 fn check(entries: &[QueueEntry], expected: &[u64]) {
     let mut queue = queue();
@@ -119,7 +119,7 @@ fn requests_that_cost_nothing_get_no_more_turns_than_a_token_each() {
 
 #[test]
 fn what_is_got_in_one_class_counts_in_the_others_where_one_waits() {
-    // Tenant 1 has had its turn in the first class when the second class comes to go.
+    // Tenant 1 has had its turn in the first class when the second class is served.
     let first = QueueEntry { tenant: TenantId(1), ..in_class(0, 1) };
     check(&[first, of(1, 2), of(2, 3), of(2, 4)], &[1, 3, 2, 4]);
 }
@@ -200,7 +200,7 @@ fn no_more_are_shown_than_are_looked_at() {
 fn one_that_was_overtaken_too_often_ends_the_list() {
     let mut queue = queue();
     enqueue(&mut queue, (0..100).map(entry));
-    // The second does not fit: all others pass it.
+    // The second does not fit: all others overtake it.
     step(&mut queue, Instant::ZERO);
     for other in 2..2 + u64::from(OVERTAKEN_MAX) {
         let shown = next(&queue, Instant::ZERO);
@@ -213,7 +213,7 @@ fn one_that_was_overtaken_too_often_ends_the_list() {
 }
 
 #[test]
-fn those_before_a_barrier_still_go() {
+fn requests_ahead_of_a_barrier_still_go() {
     let mut queue = queue();
     enqueue(&mut queue, [in_class(2, 1), in_class(2, 2)]);
     for request in 100..100 + u64::from(OVERTAKEN_MAX) {
@@ -250,13 +250,14 @@ fn overtaking_a_higher_class_that_does_not_fit_costs_no_credit() {
     for _ in 0..10 {
         step(&mut queue, at(11));
     }
-    // The first has aged and earned its turn, but does not fit, and neither does the first of the higher class.
+    // The first has aged and has the credit, but does not fit, and neither does the first of the higher
+    // class.
     queue.dequeue(at(11), RequestId(2), &[RequestId(1), RequestId(110)]);
     assert_eq!(next(&queue, at(11))[..2], [1, 110]);
 }
 
 #[test]
-fn those_whose_latest_moment_has_passed_leave() {
+fn requests_whose_latest_moment_has_passed_expire() {
     let mut queue = queue();
     let until = |request, seconds| QueueEntry { latest: Some(at(seconds)), ..entry(request) };
     enqueue(&mut queue, [until(1, 7), until(2, 5), entry(3), until(4, 6)]);
@@ -295,7 +296,7 @@ fn the_tenant_that_holds_most_makes_room_for_others_but_not_for_itself() {
     let mut queue = small((1..=4).map(|it| of(1, it)));
     assert_eq!(left(&mut queue, of(1, 5)), FULL);
     assert_eq!(left(&mut queue, of(2, 6)), Ok(Some(4)));
-    // Three and one: the next would make it two and two. After that nobody gains by pushing.
+    // Three and one: the next would make it two and two. After that displacing gains nothing.
     assert_eq!(left(&mut queue, of(2, 7)), Ok(Some(3)));
     assert_eq!(left(&mut queue, of(2, 8)), FULL);
     assert_eq!(left(&mut queue, of(1, 9)), FULL);
@@ -313,7 +314,7 @@ fn places_are_shared_by_weight() {
 
 #[test]
 fn one_leaves_at_most_and_only_if_that_is_room_enough() {
-    // Three of 300 tokens: for 350 more, one that leaves is enough; for 500 it is not.
+    // Three of 300 tokens: one removal makes room for 350 more, but not for 500.
     let big = |tenant, request, tokens| QueueEntry { tokens, ..of(tenant, request) };
     let mut queue = small((1..=3).map(|it| big(1, it, 300)));
     assert_eq!(left(&mut queue, big(2, 4, 500)), FULL);
@@ -324,7 +325,7 @@ fn one_leaves_at_most_and_only_if_that_is_room_enough() {
 
 #[test]
 fn a_flood_of_cheap_requests_shuts_no_dear_one_out() {
-    // By cost the flood holds less than the newcomer would; of the queued it holds all.
+    // By cost the flood holds less than the newcomer would; of the capacity it holds all.
     let mut queue = small((1..=4).map(|it| QueueEntry { cost: 0.0, ..of(1, it) }));
     assert_eq!(left(&mut queue, QueueEntry { cost: 1e6, ..of(2, 5) }), Ok(Some(4)));
 }

@@ -1,13 +1,13 @@
-//! Work in millionths of a token, as whole numbers: what is added to a sum and taken from it again, for days and
-//! in any order, leaves exactly zero.
+//! Work in millionths of a token, as integers: additions and removals in any order, for days, leave exactly
+//! zero.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
 const PER_TOKEN: f64 = 1e6;
-/// Nothing is free. A prompt that is all cached still takes a place in a batch, and a tenant whose requests cost
-/// nothing would always be first.
+/// Minimum cost of a request. A fully cached prompt still takes a slot in a batch, and a tenant whose
+/// requests cost nothing would always be first.
 const LEAST: u128 = 1_000_000;
-/// Far above any prompt; keeps sums of nonsense from saturating.
+/// Far above any prompt; keeps sums of absurd values from saturating.
 const MOST: u128 = 1_000_000_000_000_000_000;
 const WEIGHT_LEAST: f64 = 1e-6;
 const WEIGHT_MOST: f64 = 1e6;
@@ -18,12 +18,12 @@ pub(super) struct Work(u128);
 impl Work {
     pub(super) const ZERO: Work = Work(0);
 
-    /// What a request of this cost is counted as: a token at least, whatever the number.
+    /// The charge for a request of this cost: at least one token.
     pub(super) fn of(cost: f64) -> Work {
         Work(Work::exactly(cost).0.max(LEAST))
     }
 
-    /// So many tokens; none if that is less than nothing, or no number.
+    /// Exactly this many tokens; zero for negative values and NaN.
     pub(super) fn exactly(tokens: f64) -> Work {
         Work(((tokens * PER_TOKEN) as u128).min(MOST))
     }
@@ -41,7 +41,7 @@ impl Work {
     }
 }
 
-/// A weight that is none counts as one.
+/// An unusable weight counts as one.
 pub(super) fn per_weight(amount: u128, weight: f64) -> u128 {
     let usable = weight.is_finite() && weight > 0.0;
     let weight = if usable { weight.clamp(WEIGHT_LEAST, WEIGHT_MOST) } else { 1.0 };

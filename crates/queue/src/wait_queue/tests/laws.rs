@@ -1,4 +1,4 @@
-//! What holds whatever comes.
+//! Properties that hold for any sequence of operations.
 
 use proptest::prelude::*;
 
@@ -17,12 +17,12 @@ enum Operation {
         tenant: usize,
         tokens: u64,
         cost: f64,
-        /// Seconds ago, as of one called back.
+        /// Seconds ago, as after a recall.
         since: u64,
         /// Seconds from now.
         latest: Option<u64>,
     },
-    /// The one at this place of those shown goes, if there are as many.
+    /// Dequeues the request at this position of those shown, if there are as many.
     Go {
         place: usize,
         open: u8,
@@ -173,7 +173,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn the_line_does_what_the_plain_one_does(steps in any_steps()) {
+    fn the_queue_does_what_the_plain_one_does(steps in any_steps()) {
         let mut pair = Pair::new();
         for step in &steps {
             pair.step(step);
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn somebody_may_go_whenever_somebody_waits(steps in any_steps()) {
+    fn a_request_may_go_whenever_one_waits(steps in any_steps()) {
         let mut pair = Pair::new();
         let mut shown = Vec::new();
         for step in &steps {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_goes_after_its_latest_moment_and_nobody_is_shown_that_left(steps in any_steps()) {
+    fn no_request_goes_after_its_latest_moment_or_is_shown_after_it_left(steps in any_steps()) {
         let mut pair = Pair::new();
         let mut shown = Vec::new();
         for step in &steps {
@@ -286,14 +286,15 @@ proptest! {
             if queue.waiting(ClassId(2)).requests == 0 {
                 break;
             }
-            // What each earns beyond its own cost is lost, and that is less than what one from above earns.
+            // What each earns beyond its own cost is lost: less than one request of a higher class earns.
             let lost = below.len() as f64 * 100.0;
             prop_assert!(got_above <= 10.0 * waiting + 10.0 * lost + 1e4, "still waiting after {got_above}");
         }
     }
 }
 
-/// What two tenants that always wait have got after so many goes: one of weight 1, one of the given weight.
+/// What two tenants that always wait have received after so many dequeues: one of weight 1, one of the given
+/// weight.
 fn shares(costs: &[Vec<f64>; 2], weight: f64, goes: usize) -> [f64; 2] {
     let mut queue = queue();
     let mut costs = [costs[0].iter().cycle(), costs[1].iter().cycle()];
@@ -347,7 +348,7 @@ fn silence_saves_nothing_up() {
     enqueue(&mut queue, [of(2, 0)]);
     enqueue(&mut queue, (1..=600).map(|it| of(1, it)));
     step(&mut queue, Instant::ZERO);
-    // Tenant 2 was here, and then was not while the other got five hundred.
+    // Tenant 2 was here, and then had nothing queued while the other got five hundred.
     for _ in 0..501 {
         step(&mut queue, Instant::ZERO);
     }

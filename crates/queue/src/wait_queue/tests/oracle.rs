@@ -1,4 +1,4 @@
-//! The queue said plainly: a list, and rules that look at all of it each time. What the real one is held against.
+//! The plain queue: a list, and rules that scan all of it each time. The real queue is tested against it.
 
 use std::time::Duration;
 
@@ -179,8 +179,8 @@ impl Oracle {
         self.of_class(share.class).any(|it| it.tenant == share.tenant)
     }
 
-    /// The time of a class is that of the tenant furthest behind; those with nobody waiting are known as long as
-    /// they are ahead of it.
+    /// The time of a class is that of the tenant furthest behind; tenants with nothing queued are remembered
+    /// while they are ahead of it.
     fn advance(&mut self, class: ClassId) {
         let waiting = self.shares.iter().filter(|it| it.class == class && self.waits(it));
         let clock = waiting.map(|it| it.at).min().unwrap_or(Work::ZERO).max(self.clocks[class.index()]);
@@ -225,7 +225,7 @@ impl Oracle {
         )
     }
 
-    /// What the tenant of this one holds.
+    /// The share that this entry's tenant holds.
     fn held(&self, entry: &QueueEntry) -> u128 {
         let all = self.of_class(entry.class).filter(|it| it.tenant == entry.tenant);
         all.map(|it| self.size(it)).sum()
