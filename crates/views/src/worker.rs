@@ -18,6 +18,8 @@ view! {
         /// The part of the work it should take, beside 1 for a full part; set by an operator.
         weight: f64,
         ..
+        /// Why it is `suspect` or `ejected`, such as `connection refused`.
+        unhealthy: Option<Text>,
         /// Whether an operator has drained it.
         draining: bool,
         engine: Option<Text>,

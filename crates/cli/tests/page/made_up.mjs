@@ -40,7 +40,7 @@ export class Router {
     return {
       id, url: this.is.url ?? `http://127.0.0.1:${9001 + id}`, engine: this.is.engine ?? "vllm 0.32.0", models: [this.is.model],
       state: this.is.workers === 4 && id === 3 ? "warming" : states[Math.floor(this.roll() * states.length)],
-      draining: false, weight: 1, requests: 0, prefilling: 0, waiting: 0, prefill_tokens: 0, decode_tokens: 0,
+      unhealthy: null, draining: false, weight: 1, requests: 0, prefilling: 0, waiting: 0, prefill_tokens: 0, decode_tokens: 0,
       limits: { sequences: 40, prefill_tokens: 8192 }, kv_usage: 0.3, kv_tokens: 100_000, cached_tokens: 40_000 + Math.floor(this.roll() * 40_000),
       hit_ratio: 0.6 + this.roll() * 0.3, requests_total: 0, failures: 0,
       rates: { learned: true, prefill_tokens_per_s: quick, floor_ms: 12, step_ms: 5.5 + this.roll(), step_per_request_ms: 0.05, step_now_ms: 6 },

@@ -9,7 +9,7 @@ use maitre_base::{ClassId, Instant, WorkerId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::hot::Hot;
 use maitre_dispatch::observer::shadow::ShadowScore;
-use maitre_fleet::{Models, Worker};
+use maitre_fleet::{HealthState, Models, Worker};
 use maitre_policy::Name;
 use maitre_queue::Class;
 use maitre_views::control::{IndexView, IndexedWorker, StrategyView};
@@ -144,6 +144,8 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
     };
     let blocks = cache.numbers(worker.id).map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
     let requests = worker.requests(now);
+    let is_unhealthy =
+        matches!(worker.health.state(), HealthState::Suspect { .. } | HealthState::Ejected { .. });
     let link = links.binary_search_by_key(&worker.id, |it| it.worker).ok().map(|it| &*links[it]);
     let count = |read: fn(&Link) -> &AtomicU64| link.map_or(0, |it| read(it).load(Ordering::Relaxed));
     let (prompt, cached) = (count(|it| &it.tally.prompt_tokens), count(|it| &it.tally.cached_tokens));
@@ -153,6 +155,7 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         engine: link.and_then(Link::kind).map(|it| it.name().into()),
         models: models.iter().map(|it| it.to_string().into()).collect(),
         state: worker.health.state().name().into(),
+        unhealthy: link.filter(|_| is_unhealthy).map(|it| it.last_failure().into()),
         draining: worker.draining,
         weight: worker.weight,
         requests,

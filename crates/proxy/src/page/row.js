@@ -147,8 +147,9 @@ class Amount {
   }
 }
 
-/** The most important of: silence, failures, requests so far. */
-function note({ last_seen_ms, failures, requests_total }) {
+/** The most important of: why it is unhealthy, silence, failures, requests so far. */
+function note({ unhealthy, last_seen_ms, failures, requests_total }) {
+  if (unhealthy) return unhealthy;
   if (last_seen_ms === null) return "never seen";
   if (last_seen_ms > SEEN_LATE_MS) return `last seen ${format.ms(last_seen_ms)} ago`;
   return failures > 0 ? format.plural(failures, "failure") : format.plural(requests_total, "request");

@@ -96,8 +96,9 @@ fn about(worker: &WorkerView) -> Vec<String> {
         format!("{} (worker {})", worker.url, worker.id),
         format!("engine {}; models {}", worker.engine.as_deref().unwrap_or(UNKNOWN), models.join(", ")),
         format!(
-            "{}{}; weight {:.2}; last seen {} ago",
+            "{}{}{}; weight {:.2}; last seen {} ago",
             worker.state,
+            worker.unhealthy.as_ref().map_or_else(String::new, |it| format!(" ({it})")),
             if worker.draining { ", draining" } else { "" },
             worker.weight.clamp(0.0, 1e6),
             format::millis_or_unknown(worker.last_seen_ms.map(|it| it as f64)),
