@@ -6,7 +6,7 @@
 mod answers;
 mod body;
 mod clock;
-pub(crate) mod line;
+mod connections;
 pub mod play;
 pub mod played;
 pub mod refusal;
@@ -40,7 +40,7 @@ use maitre_sim::trace::Trace;
 
 use crate::signals::Signals;
 
-use line::Lines;
+use connections::Connections;
 use played::Played;
 
 /// Far beyond what one generator can do.
@@ -99,8 +99,8 @@ impl Plan {
         }
     }
 
-    fn lines(&self) -> Lines {
-        Lines::new(self.address.clone(), self.key.clone(), self.dialer.clone())
+    fn connections(&self) -> Connections {
+        Connections::new(self.address.clone(), self.key.clone(), self.dialer.clone())
     }
 }
 

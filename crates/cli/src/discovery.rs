@@ -48,7 +48,7 @@ impl Discovery {
         let started = Discovery::start(wanted)?;
         let before = std::mem::replace(self, started);
         self.kept = before.kept;
-        self.kept.extend(before.told.workers.iter().filter_map(|it| usable(&it.url)));
+        self.kept.extend(before.told.workers);
         if wanted.from.is_empty() {
             self.tell(router, Update::default());
         }
@@ -65,7 +65,7 @@ impl Discovery {
 
     pub(crate) fn tell(&mut self, router: &Router, update: Update) {
         self.log(&update);
-        let mut workers: Vec<WorkerUrl> = update.workers.iter().filter_map(|it| usable(&it.url)).collect();
+        let mut workers = update.workers.clone();
         keep(&mut self.kept, &update, &workers);
         workers.extend(self.kept.iter().cloned());
         let difference = router.discovered(&workers, update.sources.iter().map(source).collect());
@@ -93,11 +93,6 @@ impl Discovery {
             }
         }
     }
-}
-
-fn usable(url: &str) -> Option<WorkerUrl> {
-    let read = url.parse::<WorkerUrl>();
-    read.inspect_err(|error| warn!(%error, "a worker that was found cannot be used")).ok()
 }
 
 /// Lets go of what other sources had found, as far as these have now spoken for it. One that has never answered has not
@@ -154,20 +149,5 @@ mod tests {
         let mut kept = workers.clone();
         keep(&mut kept, &update(&[Failing], &[false]), &workers[..1]);
         assert_eq!(kept, workers[1..]);
-    }
-
-    /// Two crates read the same form of a worker: what one finds the other can use.
-    #[test]
-    fn what_is_found_can_be_used() {
-        for url in [
-            "http://10.0.0.7:8000",
-            "http://10.0.0.7:8000?events=5557&replay=5558",
-            "http://[::1]:8000?events=off&ranks=4",
-            "http://engine.example:8000?events=tcp://10.0.0.7:5557",
-        ] {
-            let found: maitre_discover::Found = url.parse().unwrap();
-            let worker: WorkerUrl = found.url.parse().unwrap();
-            assert_eq!(worker.address.to_string(), found.address(), "{url}");
-        }
     }
 }

@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
     ("net", &["base"], &[]),
-    ("discover", &["base"], &[]),
+    ("discover", &["base", "net"], &[]),
     ("cluster", &["base"], &[]),
     ("peer", &["base"], &[]),
     ("dispatch", &["base", "cluster", "fleet", "index", "policy", "queue"], &["dialect"]),

@@ -37,7 +37,7 @@ use std::path::Path;
 
 use clap::ArgMatches;
 use maitre_discover::Source;
-use maitre_discover::kubernetes::Api;
+use maitre_discover::api_address::ApiAddress;
 use maitre_discover::settings::Grace;
 use maitre_proxy::Settings;
 
@@ -78,7 +78,7 @@ pub struct WorkerSources {
     /// Name servers; empty for the system's.
     pub servers: Vec<SocketAddr>,
     /// None for that of the Kubernetes cluster we run in.
-    pub api: Option<Api>,
+    pub api: Option<ApiAddress>,
 }
 
 #[derive(Clone, Debug)]

@@ -137,7 +137,7 @@ fn workers_are_texts_or_tables_and_each_has_its_line() {
         "workers = [\n  \"http://a:80\",\n  \"http://a\",\n  \"a:1\",\n  { url = \"https://a:80\" },\n]",
         &[
             "m.toml:3: workers: \"http://a\" is there twice",
-            "m.toml:4: workers: \"a:1\" has no scheme; write \"http://host:port\" or \"https://host:port\"",
+            "m.toml:4: workers: \"a:1\": it has no scheme; write \"http://host:port\" or \"https://host:port\"",
             "m.toml:5: workers: \"https://a:80\" is there twice",
         ],
     );

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue};
 use maitre_discover::Source;
-use maitre_discover::kubernetes::Api;
+use maitre_discover::api_address::ApiAddress;
 use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
@@ -91,7 +91,8 @@ fn is_log_level(text: &str) -> bool {
 
 pub(crate) const STRATEGY: Custom<Name> = public("STRATEGY", parse, Name::to_string);
 pub(crate) const WORKER_SOURCE: Custom<Source> = public("SOURCE", parse, Source::to_string);
-pub(crate) const KUBERNETES_API: Optional<Custom<Api>> = Optional(public("URL", parse, Api::to_string));
+pub(crate) const KUBERNETES_API: Optional<Custom<ApiAddress>> =
+    Optional(public("URL", parse, ApiAddress::to_string));
 pub(crate) const COLLECTOR: Optional<Custom<Collector>> =
     Optional(public("URL", parse, Collector::to_string));
 pub(crate) const SOCKET: Custom<SocketAddr> = public("ADDRESS", socket, SocketAddr::to_string);
@@ -178,7 +179,7 @@ fn file(text: &str) -> Result<PathBuf, String> {
 fn add_worker(list: &mut Vec<WorkerUrl>, worker: WorkerUrl, text: &str) -> Result<(), String> {
     let is_same = |it: &WorkerUrl| {
         let (one, other) = (&it.address, &worker.address);
-        one.port() == other.port() && one.host().eq_ignore_ascii_case(other.host())
+        one.port() == other.port() && one.host() == other.host()
     };
     if list.iter().any(is_same) {
         return Err(twice(text));

@@ -1,8 +1,7 @@
-//! How `top`, `explain`, `bench` and `doctor` reach an address that somebody typed: by TLS if it begins with `https`,
-//! believing one authority or those that browsers trust, with the flag that mends what TLS finds wrong; and the key that
-//! is shown there.
+//! How `top`, `explain`, `bench` and `doctor` connect to an address from the command line: the flag `--ca`, the key they
+//! present, and what to type when TLS fails.
 //!
-//! Left out: certificates of our own, and names other than the address's host. Who needs those has settings.
+//! Left out: client certificates, and server names other than the address's host. Settings have those.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,19 +12,18 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::HeaderValue;
 use maitre_net::address::Address;
 use maitre_net::dial::Dialer;
-use maitre_net::tls::TlsClientSettings;
-use maitre_net::tls::TlsFailure;
+use maitre_net::tls::{TlsClientSettings, TlsFailure};
 
-/// Who vouches for what is reached by TLS.
+/// The authority of an `https` address.
 pub fn arg() -> Arg {
     Arg::new("ca")
         .long("ca")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
-        .help("Who signs the certificate of an https:// address, as PEM [default: the authorities that browsers trust]")
+        .help("The authority that signed the certificate of an https:// address, as PEM [default: the authorities that browsers trust]")
 }
 
-/// Dials these addresses. Who only has plain ones needs no authority, and is told so.
+/// A dialer for these addresses. An authority for plain ones only is an error.
 pub fn dialer<'a>(
     ca: Option<&Path>,
     addresses: impl IntoIterator<Item = &'a Address>,
@@ -38,7 +36,7 @@ pub fn dialer<'a>(
     Ok(Arc::new(Dialer::load("tls", &settings).map_err(|it| anyhow!("--ca {}", it.what()))?))
 }
 
-/// What is shown there as a bearer token: the flag `--key`, else what the environment has under `name`.
+/// The bearer token: the flag `--key`, else the environment variable `name`.
 pub fn key(
     matches: &ArgMatches,
     variable: Option<OsString>,
@@ -51,7 +49,7 @@ pub fn key(
         (None, Some(key)) => (key.into_string().unwrap_or("\n".to_owned()), name),
         (None, None) => return Ok(None),
     };
-    // The key itself is not repeated: it would end in somebody's log.
+    // The error does not repeat the key: it would end up in a log.
     let mut value = HeaderValue::try_from(format!("Bearer {key}"))
         .ok()
         .with_context(|| format!("{place}: not a key that a header can carry"))?;
@@ -59,22 +57,20 @@ pub fn key(
     Ok(Some(value))
 }
 
-/// What is wrong, and what to write instead.
-pub fn told(why: &TlsFailure) -> String {
+/// What is wrong with a TLS connection, and what to type instead.
+pub fn advice(why: &TlsFailure) -> String {
     let mend = match why {
         TlsFailure::UntrustedIssuer => "name its authority with --ca FILE",
-        TlsFailure::WrongName(..) => "write the address with a name that it is for",
-        TlsFailure::Expired | TlsFailure::NotYetValid => "renew it, or mend this machine's clock",
+        TlsFailure::WrongName(..) => "write the address with one of those names",
+        TlsFailure::Expired | TlsFailure::NotYetValid => "renew it, or set this machine's clock",
         TlsFailure::ClientRejected(_) => {
-            "it wants a certificate of its clients, which this command has none of; ask it from where it wants none"
+            "it wants a client certificate, which this command does not have; use a listener that wants none"
         }
         TlsFailure::InvalidCertificate(_) => {
-            "have it made anew: one for servers, with the host's name in it, and not an authority's own (CA:FALSE)"
+            "have it issued anew: for servers, with the host's name in it, and not as an authority (CA:FALSE)"
         }
         TlsFailure::NotTls => "write http:// if that is how it is reached",
-        TlsFailure::Alert(_) | TlsFailure::Closed | TlsFailure::Other(_) => {
-            "see the log of whoever listens there"
-        }
+        TlsFailure::Alert(_) | TlsFailure::Closed | TlsFailure::Other(_) => "see the log of the server",
     };
     format!("{why}; {mend}")
 }

@@ -20,10 +20,11 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::rr::{RData, RecordType};
 use maitre_base::Rng;
+use maitre_net::address::{Address, Scheme};
+use maitre_net::worker_url::{WorkerOptions, WorkerUrl};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
-use crate::found::{Found, Options};
 use crate::settings::Dns;
 use crate::source::Family;
 use crate::tell::{Answer, Heard, Tell};
@@ -35,13 +36,13 @@ const QUESTION_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Question {
-    Addresses { host: String, port: u16, family: Family, options: Options },
-    Services { name: String, options: Options },
+    Addresses { host: String, port: u16, family: Family, options: WorkerOptions },
+    Services { name: String, options: WorkerOptions },
 }
 
 /// What came of one question: workers, and how long the answer holds.
 struct Reply {
-    workers: Vec<Found>,
+    workers: Vec<WorkerUrl>,
     ttl: Duration,
     note: Option<String>,
 }
@@ -69,7 +70,7 @@ pub(crate) async fn follow(question: Question, settings: Dns, recheck: Duration,
 /// Whether somebody is not in an answer who was in the last one.
 fn is_missed(last: &Heard, answer: &Heard) -> bool {
     let workers = |heard: &Heard| match heard {
-        Heard::List(workers) | Heard::Part(workers) => workers.iter().cloned().collect(),
+        Heard::List(workers) | Heard::Part(workers) => workers.iter().map(|it| it.address.clone()).collect(),
         Heard::Census { .. } | Heard::Failure => BTreeSet::new(),
     };
     !workers(last).is_subset(&workers(answer))
@@ -145,7 +146,7 @@ async fn ask(
     resolver: &TokioResolver,
     name: &str,
     kind: RecordType,
-    worker: impl Fn(&RData) -> Option<Result<Found, String>>,
+    worker: impl Fn(&RData) -> Option<Result<WorkerUrl, String>>,
 ) -> Result<Reply, String> {
     let question = format!("ask for {kind} of {name}");
     match timeout(QUESTION_MAX, resolver.lookup(name, kind)).await {
@@ -161,8 +162,11 @@ async fn ask(
     }
 }
 
-fn reply(lookup: &Lookup, worker: impl Fn(&RData) -> Option<Result<Found, String>>) -> Result<Reply, String> {
-    let workers: Result<Vec<Found>, String> =
+fn reply(
+    lookup: &Lookup,
+    worker: impl Fn(&RData) -> Option<Result<WorkerUrl, String>>,
+) -> Result<Reply, String> {
+    let workers: Result<Vec<WorkerUrl>, String> =
         lookup.answers().iter().filter_map(|it| worker(&it.data)).collect();
     let workers = workers?;
     let ttl = lookup.answers().iter().map(|it| it.ttl).min().unwrap_or(0);
@@ -171,7 +175,7 @@ fn reply(lookup: &Lookup, worker: impl Fn(&RData) -> Option<Result<Found, String
 }
 
 /// The worker a record names; none if it is of another kind, or says that there is no service.
-fn worker(data: &RData, port: u16, options: &Options) -> Option<Result<Found, String>> {
+fn worker(data: &RData, port: u16, options: &WorkerOptions) -> Option<Result<WorkerUrl, String>> {
     let (host, port) = match data {
         RData::A(address) => (address.0.to_string(), port),
         RData::AAAA(address) => (address.0.to_string(), port),
@@ -179,7 +183,9 @@ fn worker(data: &RData, port: u16, options: &Options) -> Option<Result<Found, St
         RData::SRV(service) => (service.target.to_ascii(), service.port),
         _ => return None,
     };
-    Some(Found::at(&host, port, options).map_err(|error| error.to_string()))
+    let address = Address::new(Scheme::Http, host.strip_suffix('.').unwrap_or(&host), port);
+    let worker = address.map(|address| WorkerUrl { address, options: options.clone() });
+    Some(worker.map_err(|error| error.to_string()))
 }
 
 impl Reply {

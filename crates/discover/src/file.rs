@@ -12,11 +12,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use maitre_net::worker_url::WorkerUrl;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::found::Found;
 use crate::small_file;
 use crate::tell::{Answer, Heard, Tell};
 
@@ -87,7 +87,7 @@ fn answer(path: &Path, read: io::Result<Vec<u8>>) -> Answer {
 }
 
 /// The workers named, or the first line that names none, and why.
-fn workers(text: &str) -> Result<Vec<Found>, (usize, String)> {
+fn workers(text: &str) -> Result<Vec<WorkerUrl>, (usize, String)> {
     let (mut workers, mut lines) = (Vec::new(), BTreeMap::new());
     for (number, line) in (1..).zip(text.lines()) {
         let comment = line.match_indices('#').map(|it| it.0);
@@ -96,11 +96,11 @@ fn workers(text: &str) -> Result<Vec<Found>, (usize, String)> {
         if line.is_empty() {
             continue;
         }
-        let found: Found = line.parse().map_err(|error| (number, format!("{error}")))?;
-        if let Some(first) = lines.insert(found.address().to_owned(), number) {
-            return Err((number, format!("{} is in line {first} already", found.address())));
+        let worker: WorkerUrl = line.parse().map_err(|error| (number, format!("{error}")))?;
+        if let Some(first) = lines.insert(worker.address.clone(), number) {
+            return Err((number, format!("{} is in line {first} already", worker.address)));
         }
-        workers.push(found);
+        workers.push(worker);
     }
     Ok(workers)
 }
@@ -113,7 +113,7 @@ mod tests {
     fn check(text: &str, expected: Result<&[&str], &str>) {
         match (workers(text), expected) {
             (Ok(found), Ok(urls)) => {
-                assert_eq!(found.iter().map(|it| it.url.as_str()).collect::<Vec<_>>(), urls);
+                assert_eq!(found.iter().map(WorkerUrl::to_string).collect::<Vec<_>>(), urls);
             }
             (Err((line, why)), Err(part)) => {
                 assert!(format!("{line}: {why}").contains(part), "{line}: {why}");
@@ -128,11 +128,12 @@ mod tests {
         check("\n  \n# http://no:1\n", Ok(&[]));
         check("http://a:1\r\n  http://b:2?ranks=2 # two cards\n", Ok(&["http://a:1", "http://b:2?ranks=2"]));
         check("\thttp://a:1", Ok(&["http://a:1"]));
+        check("https://a:8443\n", Ok(&["https://a:8443"]));
     }
 
     #[test]
     fn a_wrong_line_is_named() {
-        check("# mine\nhttp://a:1\nhtt", Err("3: \"htt\" does not begin with http://"));
+        check("# mine\nhttp://a:1\nhtt", Err("3: \"htt\": it has no scheme"));
         check("http://a:1\n\nhttp://b:1#x\n", Err("3: "));
         check("http://a:1\n\nhttp://A:1/?ranks=2\n", Err("3: http://a:1 is in line 1 already"));
         check("http://a:1 http://b:1\n", Err("1: "));

@@ -14,15 +14,13 @@ mod watch;
 use maitre_base::Rng;
 use tokio::time::sleep;
 
-pub use api::{Api, BadApi};
-
 use crate::backoff::Backoff;
 use crate::escape::escape;
-use crate::settings::Kubernetes;
+use crate::settings::KubernetesSettings;
 use crate::source::{Cluster, Kind};
 use crate::tell::{Answer, Tell};
 use account::Account;
-use api::Client;
+use api::ApiClient;
 use store::{Cause, Store};
 use watch::{Lost, Watch};
 
@@ -37,7 +35,7 @@ enum Problem {
 }
 
 /// Follows until dropped.
-pub(crate) async fn follow(cluster: Cluster, settings: Kubernetes, rng: Rng, tell: Tell) {
+pub(crate) async fn follow(cluster: Cluster, settings: KubernetesSettings, rng: Rng, tell: Tell) {
     let mut backoff = Backoff::new(settings.retry_min, settings.retry_max, rng.clone());
     let account = Account::new(settings.account.clone());
     loop {
@@ -52,12 +50,12 @@ pub(crate) async fn follow(cluster: Cluster, settings: Kubernetes, rng: Rng, tel
 /// Lists, then watches until that cannot go on.
 async fn round(
     cluster: &Cluster,
-    settings: &Kubernetes,
+    settings: &KubernetesSettings,
     account: &Account,
     (backoff, tell): (&mut Backoff, &Tell),
 ) -> Problem {
     let begun = async {
-        let client = Client::new(settings, account.clone())?;
+        let client = ApiClient::new(settings, account.clone())?;
         let path = path(cluster, account).await?;
         let mut store = Store::new(cluster.clone());
         let version = watch::list(&client, &path, &mut store).await?;

@@ -5,10 +5,9 @@
 //! told whole whenever it changes. Whoever listens compares it with what he has: nothing here knows which
 //! workers are in use, whether they are well, or what they serve.
 //!
-//! Left out: everything a worker can be asked itself, workers behind TLS, and other registries (Consul, etcd).
+//! Left out: what the router can ask a worker itself, and other registries (Consul, etcd).
 
-pub mod found;
-pub mod kubernetes;
+pub mod api_address;
 pub mod run;
 pub mod settings;
 pub mod source;
@@ -18,11 +17,11 @@ mod backoff;
 mod dns;
 mod escape;
 mod file;
+mod kubernetes;
 mod settle;
 mod small_file;
 mod tell;
 
-pub use found::Found;
 pub use run::run;
 pub use settings::Settings;
 pub use source::Source;

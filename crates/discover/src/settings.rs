@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::kubernetes::Api;
+use crate::api_address::ApiAddress;
 
 /// Most workers of one source; a longer list is an error. Chosen: more than the brain is measured with.
 pub const WORKERS_MAX: usize = 4_096;
@@ -17,7 +17,7 @@ pub struct Settings {
     /// How often a file is read again though nothing seems to have changed: some file systems tell nobody.
     pub reread: Duration,
     pub dns: Dns,
-    pub kubernetes: Kubernetes,
+    pub kubernetes: KubernetesSettings,
     /// Of the dice that keep routers from asking in step.
     pub seed: u64,
 }
@@ -43,9 +43,9 @@ pub struct Dns {
 }
 
 #[derive(Clone, Debug)]
-pub struct Kubernetes {
+pub struct KubernetesSettings {
     /// None: the cluster we run in, as its environment says.
-    pub api: Option<Api>,
+    pub api: Option<ApiAddress>,
     /// The folder with `token`, `ca.crt` and `namespace`.
     pub account: PathBuf,
     /// To connect, and for each answer that is not a watch.
@@ -63,7 +63,7 @@ impl Default for Settings {
             grace: Grace::default(),
             reread: Duration::from_secs(30),
             dns: Dns::default(),
-            kubernetes: Kubernetes::default(),
+            kubernetes: KubernetesSettings::default(),
             seed: 0,
         }
     }
@@ -87,9 +87,9 @@ impl Default for Dns {
     }
 }
 
-impl Default for Kubernetes {
-    fn default() -> Kubernetes {
-        Kubernetes {
+impl Default for KubernetesSettings {
+    fn default() -> KubernetesSettings {
+        KubernetesSettings {
             api: None,
             account: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
             timeout: Duration::from_secs(10),

@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_base::Instant;
+use maitre_net::address::Address;
+use maitre_net::worker_url::WorkerUrl;
 
-use crate::found::Found;
 use crate::settings::{Grace, WORKERS_MAX};
 use crate::tell::{Answer, Heard};
 
@@ -25,7 +26,7 @@ use crate::tell::{Answer, Heard};
 pub(crate) struct Settle {
     grace: Grace,
     /// By address.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<Address, Known>,
     heard: Option<LastHeard>,
     answered: Option<Instant>,
     note: Option<String>,
@@ -33,7 +34,7 @@ pub(crate) struct Settle {
 
 #[derive(Clone, Debug)]
 struct Known {
-    found: Found,
+    url: WorkerUrl,
     standing: Standing,
 }
 
@@ -51,7 +52,7 @@ pub(crate) enum LastHeard {
     Failure,
 }
 
-type ByAddress = BTreeMap<String, Found>;
+type ByAddress = BTreeMap<Address, WorkerUrl>;
 
 impl Settle {
     pub(crate) fn new(grace: Grace) -> Settle {
@@ -119,8 +120,7 @@ impl Settle {
                 };
             }
         }
-        let here =
-            list.into_iter().map(|(address, found)| (address, Known { found, standing: Standing::Here }));
+        let here = list.into_iter().map(|(address, url)| (address, Known { url, standing: Standing::Here }));
         self.known.extend(here);
     }
 
@@ -136,8 +136,8 @@ impl Settle {
     }
 
     /// In order of their addresses.
-    pub(crate) fn workers(&self) -> impl Iterator<Item = &Found> {
-        self.known.values().map(|it| &it.found)
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &WorkerUrl> {
+        self.known.values().map(|it| &it.url)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -176,8 +176,8 @@ impl Standing {
 }
 
 /// Who is named twice is taken as named first.
-fn by_address(workers: Vec<Found>) -> ByAddress {
-    workers.into_iter().rev().map(|it| (it.address().to_owned(), it)).collect()
+fn by_address(workers: Vec<WorkerUrl>) -> ByAddress {
+    workers.into_iter().rev().map(|it| (it.address.clone(), it)).collect()
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use maitre_net::worker_url::{BadWorkerOption, WorkerOptions, write_query};
+
 use crate::escape::{escape, unescape};
-use crate::found::{Options, write_pairs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -30,13 +31,13 @@ pub enum Source {
         host: String,
         port: u16,
         family: Family,
-        options: Options,
+        options: WorkerOptions,
     },
     /// The hosts and ports of a service. Priorities and weights are not looked at: the router has reasons of
     /// its own to prefer a worker.
     Srv {
         name: String,
-        options: Options,
+        options: WorkerOptions,
     },
     Kubernetes(Cluster),
 }
@@ -62,7 +63,7 @@ pub struct Cluster {
     pub kind: Kind,
     /// None: the one called `http`, or the only one.
     pub port: Option<Port>,
-    pub options: Options,
+    pub options: WorkerOptions,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -178,12 +179,18 @@ fn kubernetes(text: &str) -> Result<Source, String> {
 }
 
 /// Reads what follows the `?`: the source's own options by `own`, which says whether it knows the key.
-fn options(query: &str, mut own: impl FnMut(&str, &str) -> Result<bool, String>) -> Result<Options, String> {
-    let mut options = Options::default();
+fn options(
+    query: &str,
+    mut own: impl FnMut(&str, &str) -> Result<bool, String>,
+) -> Result<WorkerOptions, String> {
+    let mut options = WorkerOptions::default();
     for pair in query.split('&').filter(|it| !it.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !own(key, value)? && !options.set(key, value).map_err(|it| it.to_string())? {
-            return Err(format!("no option is called {key:?}"));
+        if !own(key, value)? {
+            options.set(key, value).map_err(|error| match error {
+                BadWorkerOption::Unknown(key) => format!("no option is called {key:?}"),
+                error => error.to_string(),
+            })?;
         }
     }
     Ok(options)
@@ -275,8 +282,8 @@ impl fmt::Display for Source {
                 &cluster.options
             }
         };
-        pairs.extend(options.pairs().map(|(key, value)| (key, value.to_owned())));
-        write_pairs(f, pairs)
+        pairs.extend(options.pairs());
+        write_query(f, pairs)
     }
 }
 

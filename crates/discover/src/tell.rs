@@ -1,8 +1,7 @@
 //! What a source says, and to whom.
 
+use maitre_net::worker_url::WorkerUrl;
 use tokio::sync::mpsc;
-
-use crate::found::Found;
 
 /// One answer of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,11 +14,11 @@ pub(crate) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// Who is there. Who is not may be back with the next answer.
-    List(Vec<Found>),
+    List(Vec<WorkerUrl>),
     /// The same, with a part of the answer missing.
-    Part(Vec<Found>),
+    Part(Vec<WorkerUrl>),
     /// Everybody there is. Who is neither ready nor unready has been deleted, or is about to end.
-    Census { ready: Vec<Found>, unready: Vec<Found> },
+    Census { ready: Vec<WorkerUrl>, unready: Vec<WorkerUrl> },
     /// Nothing about workers.
     Failure,
 }

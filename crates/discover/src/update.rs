@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use maitre_base::Instant;
+use maitre_net::worker_url::WorkerUrl;
 
-use crate::found::Found;
 use crate::settings::Grace;
 use crate::settle::{LastHeard, Settle};
 use crate::source::Source;
@@ -14,7 +14,7 @@ use crate::tell::Answer;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Each address once, in order; where two sources name it, as the first of them has it.
-    pub workers: Vec<Found>,
+    pub workers: Vec<WorkerUrl>,
     /// In the order in which they were given.
     pub sources: Vec<Status>,
 }
@@ -99,8 +99,8 @@ impl Table {
     pub(crate) fn update(&self) -> Update {
         let mut seen = BTreeSet::new();
         let all = self.rows.iter().flat_map(|(_, settle)| settle.workers());
-        let mut workers: Vec<Found> = all.filter(|it| seen.insert(it.address())).cloned().collect();
-        workers.sort_unstable();
+        let mut workers: Vec<WorkerUrl> = all.filter(|it| seen.insert(&it.address)).cloned().collect();
+        workers.sort_by_cached_key(WorkerUrl::to_string);
         Update { workers, sources: self.rows.iter().map(|(source, settle)| status(source, settle)).collect() }
     }
 }
@@ -132,8 +132,8 @@ mod tests {
         Answer::of(Heard::List(urls.iter().map(|it| it.parse().unwrap()).collect()))
     }
 
-    fn urls(update: &Update) -> Vec<&str> {
-        update.workers.iter().map(|it| it.url.as_str()).collect()
+    fn urls(update: &Update) -> Vec<String> {
+        update.workers.iter().map(WorkerUrl::to_string).collect()
     }
 
     #[test]

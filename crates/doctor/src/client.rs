@@ -7,18 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HOST, SERVER};
-use http::{HeaderValue, Method, Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::header::{DATE, SERVER};
+use http::{HeaderName, HeaderValue};
 use maitre_console::dial;
 use maitre_net::address::Address;
+use maitre_net::client::{HttpClient, HttpError, HttpRequest, HttpResponse};
 use maitre_net::connect::ConnectError;
 use maitre_net::dial::Dialer;
-use maitre_net::tls::TlsFailure;
-use tokio::task::JoinSet;
+use maitre_net::upstream::UpstreamError;
 use tokio::time::timeout;
 
 use super::clock;
@@ -51,20 +47,20 @@ pub(super) struct HttpPage {
 /// A question.
 #[derive(Clone, Debug)]
 pub(super) struct Question<'a> {
-    method: Method,
     path: &'a str,
-    body: String,
+    /// None: a GET.
+    body: Option<String>,
     /// Of which data-parallel rank it is asked.
     rank: Option<u32>,
 }
 
 impl<'a> Question<'a> {
     pub(super) fn get(path: &'a str) -> Question<'a> {
-        Question { method: Method::GET, path, body: String::new(), rank: None }
+        Question { path, body: None, rank: None }
     }
 
     pub(super) fn post(path: &'a str, body: String, rank: Option<u32>) -> Question<'a> {
-        Question { method: Method::POST, path, body, rank }
+        Question { path, body: Some(body), rank }
     }
 }
 
@@ -80,7 +76,7 @@ impl Unanswered {
             Unanswered::Unresolved(why) => format!("its name does not resolve: {why}"),
             Unanswered::Refused(why) | Unanswered::Broke(why) => why,
             Unanswered::TimedOut(after) => format!("no answer within {after:?}"),
-            Unanswered::NoTls(why) => dial::told(&why),
+            Unanswered::NoTls(why) => dial::advice(&why),
             Unanswered::SpeaksTls => "it speaks TLS; write https:// in its URL".to_owned(),
         }
     }
@@ -89,7 +85,7 @@ impl Unanswered {
 impl DoctorClient {
     /// Asks and reads the whole answer.
     pub(super) async fn ask(&self, question: Question<'_>) -> Result<HttpPage, Unanswered> {
-        let is_plain_page = !self.address.is_tls() && question.method == Method::GET;
+        let is_plain_page = !self.address.is_tls() && question.body.is_none();
         let asked = self.ask_once(question).await;
         // What servers of TLS make of plain HTTP: an answer of this status, bytes that are none, or silence.
         let is_odd =
@@ -106,11 +102,10 @@ impl DoctorClient {
 
     async fn ask_once(&self, question: Question<'_>) -> Result<HttpPage, Unanswered> {
         self.within(async {
-            let (response, between, _driver) = self.send(question).await?;
+            let (mut response, between) = self.send(question).await?;
             let text = |name| response.headers().get(name).and_then(|it| it.to_str().ok()).map(str::to_owned);
             let (status, server, date) = (response.status().as_u16(), text(SERVER), text(DATE));
-            let read = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
-            let body = read.map_err(|it| Unanswered::Broke(short(&it.to_string())))?.to_bytes();
+            let body = response.read_all(PAGE_BYTES_MAX).await?;
             Ok(HttpPage { status, server, date, body, between })
         })
         .await
@@ -124,16 +119,10 @@ impl DoctorClient {
     ) -> Result<Option<Duration>, Unanswered> {
         self.within(async {
             let begun = clock::now();
-            let (response, _, _driver) = self.send(question).await?;
+            let (mut response, _) = self.send(question).await?;
             let is_good = response.status().is_success();
-            let mut body = response.into_body();
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|it| broke(&it))?;
-                if frame.data_ref().is_some_and(|it| !it.is_empty()) {
-                    return Ok(is_good.then(|| begun.elapsed()));
-                }
-            }
-            Ok(None)
+            let first = response.chunk().await?;
+            Ok(first.filter(|_| is_good).map(|_| begun.elapsed()))
         })
         .await
     }
@@ -142,58 +131,50 @@ impl DoctorClient {
         timeout(self.timeout, answer).await.unwrap_or(Err(Unanswered::TimedOut(self.timeout)))
     }
 
-    async fn send(
-        &self,
-        question: Question<'_>,
-    ) -> Result<(Response<Incoming>, (Duration, Duration), JoinSet<()>), Unanswered> {
-        let stream = self.dialer.dial(&self.address).await?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|it| broke(&it))?;
-        // Dropped with the answer, and with it the connection.
-        let mut driver = JoinSet::new();
-        driver.spawn(async move { drop(connection.await) });
-        let request = self.request(question)?;
-        let sent = clock::since_1970();
-        let response = sender.send_request(request).await.map_err(|it| broke(&it))?;
-        Ok((response, (sent, clock::since_1970()), driver))
-    }
-
-    fn request(&self, question: Question<'_>) -> Result<Request<Full<Bytes>>, Unanswered> {
-        let host = self.address.header();
-        let mut request = Request::builder().method(question.method).uri(question.path).header(HOST, host);
-        if !question.body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
+    async fn send(&self, question: Question<'_>) -> Result<(HttpResponse, (Duration, Duration)), Unanswered> {
+        let http = HttpClient::new(self.address.clone(), self.dialer.clone(), self.key.clone());
+        let mut request = match question.body {
+            None => HttpRequest::get(question.path),
+            Some(body) => HttpRequest::post(question.path, Bytes::from(body)),
+        };
         if let Some(rank) = question.rank {
-            request = request.header("x-data-parallel-rank", rank);
+            let name = HeaderName::from_static("x-data-parallel-rank");
+            request = request.header(name, HeaderValue::from(rank));
         }
-        if let Some(key) = &self.key {
-            request = request.header(AUTHORIZATION, key);
-        }
-        request.body(Full::from(question.body)).map_err(|it| Unanswered::Broke(it.to_string()))
+        let upstream = http.open().await?;
+        let sent = clock::since_1970();
+        let response = http.send_on(upstream, request).await?;
+        Ok((response, (sent, clock::since_1970())))
     }
 }
 
 impl From<ConnectError> for Unanswered {
-    fn from(undialled: ConnectError) -> Unanswered {
-        match undialled {
+    fn from(error: ConnectError) -> Unanswered {
+        match error {
             ConnectError::Unresolved(error) => Unanswered::Unresolved(error.to_string()),
-            error @ (ConnectError::Refused(_) | ConnectError::NoSocket(_) | ConnectError::TimedOut(_)) => {
-                Unanswered::Refused(format!("connect: {error}"))
-            }
             ConnectError::Handshake { why, .. } => Unanswered::NoTls(why),
+            error => Unanswered::Refused(format!("connect: {error}")),
         }
     }
 }
 
-/// What hyper says, and what lies under it. With TLS 1.3 that may be a no to who we are, which comes only after the
-/// handshake.
-fn broke(error: &hyper::Error) -> Unanswered {
-    if let Some(why) = TlsFailure::in_sources(error) {
-        return Unanswered::NoTls(why);
+impl From<HttpError> for Unanswered {
+    fn from(error: HttpError) -> Unanswered {
+        match error {
+            HttpError::Connect(error) => error.into(),
+            HttpError::Exchange(error) => error.into(),
+            HttpError::Path(_) => Unanswered::Broke(short(&error.to_string())),
+        }
     }
-    let cause = std::error::Error::source(error).map(|it| format!(": {it}")).unwrap_or_default();
-    Unanswered::Broke(short(&format!("{error}{cause}")))
+}
+
+impl From<UpstreamError> for Unanswered {
+    fn from(error: UpstreamError) -> Unanswered {
+        match error.tls_failure() {
+            Some(why) => Unanswered::NoTls(why),
+            None => Unanswered::Broke(short(&error.to_string())),
+        }
+    }
 }
 
 /// As much of a text as fits a line, without what would disturb a terminal.

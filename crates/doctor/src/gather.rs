@@ -111,7 +111,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let kind = engine::detect(&answers);
     let reach = Reach::Answers { path: path.clone(), status: health.status };
     let mut facts = Worker {
-        ranks: worker.ranks,
+        ranks: worker.options.ranks,
         kind,
         listed: listed(&pages, plan.key.is_some()),
         about: engine::about(kind, &answers),

@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod bearer;
+pub mod client;
 pub mod connect;
 pub mod dial;
 pub mod pool;

@@ -26,7 +26,7 @@ use tokio_util::io::poll_read_buf;
 use crate::address::Address;
 use crate::connect::{ConnectError, connect};
 use crate::stream::ByteStream;
-use crate::tls::TlsClient;
+use crate::tls::{TlsClient, TlsFailure};
 use crate::wake_gate::WakeGate;
 use body::{BodyReader, Piece};
 pub use head::ResponseHead;
@@ -57,6 +57,18 @@ pub enum UpstreamError {
     Closed,
     #[error("not HTTP: {0}")]
     NotHttp(&'static str),
+    #[error("the body has more than {0} bytes")]
+    TooLarge(usize),
+}
+
+impl UpstreamError {
+    /// The TLS failure behind it. With TLS 1.3 a server that rejects our certificate says so only after the handshake.
+    pub fn tls_failure(&self) -> Option<TlsFailure> {
+        match self {
+            UpstreamError::Io(error) => TlsFailure::in_io(error),
+            _ => None,
+        }
+    }
 }
 
 impl Upstream {
@@ -166,7 +178,7 @@ impl Upstream {
         while let Some(chunk) = self.chunk().await {
             let chunk = chunk?;
             if body.len() + chunk.len() > bytes_max {
-                return Err(UpstreamError::NotHttp("the body is larger than the limit"));
+                return Err(UpstreamError::TooLarge(bytes_max));
             }
             body.extend_from_slice(&chunk);
         }

@@ -7,15 +7,24 @@
 //! http://10.0.0.7:8000?events=off
 //! https://10.0.0.7:8443
 //! ```
+//!
+//! Settings, discovery, the admin API and the commands all read workers with this parser. A worker is known by its
+//! address: the same address with other options is the same worker, configured anew.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::address::Address;
+use crate::address::{Address, BadAddress, canonical_host};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerUrl {
     pub address: Address,
+    pub options: WorkerOptions,
+}
+
+/// What may follow the `?`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WorkerOptions {
     pub events: EventSource,
     /// Where the router requests events that it missed.
     pub replay: Option<ZmqEndpoint>,
@@ -24,7 +33,7 @@ pub struct WorkerUrl {
 }
 
 /// Where a worker publishes its KV-cache events.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EventSource {
     /// Where the engine says, or at the port configured for all workers.
     Auto,
@@ -33,9 +42,9 @@ pub enum EventSource {
 }
 
 /// A ZeroMQ address over TCP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ZmqEndpoint {
-    /// None: the host of the worker.
+    /// None: the host of the worker. An IPv6 address has no brackets.
     pub host: Option<String>,
     /// Of rank 0; rank n uses this plus n.
     pub port: u16,
@@ -45,13 +54,69 @@ pub struct ZmqEndpoint {
 pub const RANKS_MAX: u32 = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadWorkerUrl(String);
+pub enum BadWorkerUrl {
+    #[error("{0}")]
+    Address(#[from] BadAddress),
+    #[error("{text:?}: {error}")]
+    Option { text: String, error: BadWorkerOption },
+}
 
-impl WorkerUrl {
-    /// Without options.
-    pub fn at(address: Address) -> WorkerUrl {
-        WorkerUrl { address, events: EventSource::Auto, replay: None, ranks: 1 }
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadWorkerOption {
+    #[error("{key} is {value:?}; write {form}")]
+    Value { key: &'static str, value: String, form: &'static str },
+    #[error("no option is called {0:?}; known: events, replay and ranks")]
+    Unknown(String),
+}
+
+impl Default for WorkerOptions {
+    fn default() -> WorkerOptions {
+        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1 }
+    }
+}
+
+impl WorkerOptions {
+    /// Reads `events=5557&ranks=2`; an empty text is no options.
+    fn parse(query: &str) -> Result<WorkerOptions, BadWorkerOption> {
+        let mut options = WorkerOptions::default();
+        for pair in query.split('&').filter(|it| !it.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            options.set(key, value)?;
+        }
+        Ok(options)
+    }
+
+    /// Sets one option by its name. On an error nothing has changed.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), BadWorkerOption> {
+        let bad = |key, form| BadWorkerOption::Value { key, value: value.to_owned(), form };
+        match key {
+            "events" if value == "off" => self.events = EventSource::Off,
+            "events" => {
+                let endpoint = value.parse().map_err(|()| bad("events", "a port, tcp://host:port or off"))?;
+                self.events = EventSource::At(endpoint);
+            }
+            "replay" => {
+                self.replay = Some(value.parse().map_err(|()| bad("replay", "a port or tcp://host:port"))?);
+            }
+            "ranks" => {
+                let ranks = value.parse().ok().filter(|it| (1..=RANKS_MAX).contains(it));
+                self.ranks = ranks.ok_or_else(|| bad("ranks", "a number from 1 to 1024"))?;
+            }
+            key => return Err(BadWorkerOption::Unknown(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Those that are not the default, in the order in which they are written.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let events = match &self.events {
+            EventSource::Auto => None,
+            EventSource::At(endpoint) => Some(("events", endpoint.to_string())),
+            EventSource::Off => Some(("events", "off".to_owned())),
+        };
+        let replay = self.replay.as_ref().map(|it| ("replay", it.to_string()));
+        let ranks = (self.ranks > 1).then(|| ("ranks", self.ranks.to_string()));
+        [events, replay, ranks].into_iter().flatten()
     }
 }
 
@@ -59,47 +124,28 @@ impl FromStr for WorkerUrl {
     type Err = BadWorkerUrl;
 
     fn from_str(text: &str) -> Result<WorkerUrl, BadWorkerUrl> {
-        let (address, options) = text.split_once('?').unwrap_or((text, ""));
-        let address =
-            address.parse().map_err(|error: crate::address::BadAddress| BadWorkerUrl(error.to_string()))?;
-        let mut url = WorkerUrl::at(address);
-        for option in options.split('&').filter(|it| !it.is_empty()) {
-            let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            let bad = |form: &str| BadWorkerUrl(format!("\"{text}\": {key} is {value:?}; write {form}"));
-            let endpoint = || value.parse().map_err(|()| bad("a port or tcp://host:port"));
-            match key {
-                "events" if value == "off" => url.events = EventSource::Off,
-                "events" => url.events = EventSource::At(endpoint()?),
-                "replay" => url.replay = Some(endpoint()?),
-                "ranks" => {
-                    let ranks = value.parse().ok().filter(|it| (1..=RANKS_MAX).contains(it));
-                    url.ranks = ranks.ok_or_else(|| bad("a number from 1 to 1024"))?;
-                }
-                _ => {
-                    let known = "events, replay and ranks";
-                    return Err(BadWorkerUrl(format!(
-                        "\"{text}\": no option is called {key:?}; known: {known}"
-                    )));
-                }
-            }
-        }
-        Ok(url)
+        let (address, query) = text.split_once('?').unwrap_or((text, ""));
+        let bad = |error| BadWorkerUrl::Option { text: text.to_owned(), error };
+        Ok(WorkerUrl { address: address.parse()?, options: WorkerOptions::parse(query).map_err(bad)? })
     }
 }
 
 impl fmt::Display for WorkerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let events = match &self.events {
-            EventSource::Auto => None,
-            EventSource::At(endpoint) => Some(format!("events={endpoint}")),
-            EventSource::Off => Some("events=off".to_owned()),
-        };
-        let replay = self.replay.as_ref().map(|it| format!("replay={it}"));
-        let ranks = (self.ranks > 1).then(|| format!("ranks={}", self.ranks));
-        let options: Vec<String> = [events, replay, ranks].into_iter().flatten().collect();
-        let mark = if options.is_empty() { "" } else { "?" };
-        write!(f, "{}{mark}{}", self.address, options.join("&"))
+        write!(f, "{}", self.address)?;
+        write_query(f, self.options.pairs())
     }
+}
+
+/// Writes pairs as a query, with its `?`; nothing if there are none.
+pub fn write_query<K: fmt::Display, V: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> fmt::Result {
+    for (index, (key, value)) in pairs.into_iter().enumerate() {
+        write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
+    }
+    Ok(())
 }
 
 impl FromStr for ZmqEndpoint {
@@ -111,11 +157,10 @@ impl FromStr for ZmqEndpoint {
             return Ok(ZmqEndpoint { host: None, port: port(text)? });
         };
         let (host, number) = rest.rsplit_once(':').ok_or(())?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(());
-        }
-        Ok(ZmqEndpoint { host: Some(host.to_owned()), port: port(number)? })
+        let host = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
+        let host = canonical_host(host).ok_or(())?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(ZmqEndpoint { host: Some(host), port: port(number)? })
     }
 }
 
@@ -148,18 +193,21 @@ mod tests {
     #[test]
     fn options_follow_the_address() {
         check("http://a:1", Ok("http://a:1"));
-        check("http://a:1/?events=off", Ok("http://a:1?events=off"));
+        check("https://A:1/?events=off", Ok("https://a:1?events=off"));
         check("http://a:1?replay=5558&events=5557", Ok("http://a:1?events=5557&replay=5558"));
-        check("http://a:1?events=tcp://b:5557&ranks=4", Ok("http://a:1?events=tcp://b:5557&ranks=4"));
+        check("http://a:1?events=tcp://B:5557&ranks=4", Ok("http://a:1?events=tcp://b:5557&ranks=4"));
         check("http://a:1?events=tcp://[::1]:5557", Ok("http://a:1?events=tcp://[::1]:5557"));
+        check("http://a:1?ranks=1", Ok("http://a:1"));
     }
 
     #[test]
     fn a_wrong_option_says_what_is_right() {
-        check("http://a:1?events=ipc:///x", Err("a port or tcp://host:port"));
+        check("http://a:1?events=ipc:///x", Err("a port, tcp://host:port or off"));
+        check("http://a:1?events=tcp://a b:1", Err("a port"));
         check("http://a:1?events=0", Err("a port"));
+        check("http://a:1?replay=off", Err("a port or tcp://host:port"));
         check("http://a:1?ranks=0", Err("from 1 to 1024"));
         check("http://a:1?rank=3", Err("known: events, replay and ranks"));
-        check("ftp://a", Err("https://host:port"));
+        check("ftp://a", Err("use http or https"));
     }
 }

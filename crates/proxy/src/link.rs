@@ -84,8 +84,8 @@ impl Link {
             serial,
             key: maitre_fleet::worker::key(&url),
             rank,
-            events: worker.events.clone(),
-            replay: worker.replay.clone(),
+            events: worker.options.events.clone(),
+            replay: worker.options.replay.clone(),
             url,
             // Cannot fail: the same host is already the value of a `host` header.
             name: name.unwrap_or_else(|_| address.header().clone()),

@@ -146,7 +146,7 @@ impl Roster {
                 address.clone()
             });
         }
-        let ranks: Vec<Option<u32>> = match worker.ranks {
+        let ranks: Vec<Option<u32>> = match worker.options.ranks {
             0 | 1 => vec![None],
             ranks => (0..ranks).map(Some).collect(),
         };

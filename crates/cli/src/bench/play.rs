@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::USER_AGENT;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use http::{HeaderName, HeaderValue, StatusCode};
 use maitre_base::Instant;
+use maitre_net::client::{HttpRequest, HttpResponse};
 use maitre_sim::report::{Label, Seen};
 use maitre_sim::trace::{Request, Trace};
 use parking_lot::Mutex;
@@ -24,7 +23,7 @@ use tokio::task::JoinSet;
 use super::answers::Answers;
 use super::body;
 use super::clock::Clock;
-use super::line::{Lines, broke_off};
+use super::connections::{Connections, broke_off};
 use super::played::Played;
 use super::refusal::Refusal;
 use super::stream::Listener;
@@ -56,7 +55,7 @@ pub async fn play_until(
     let requests = selected(plan, &trace.requests);
     let run = Arc::new(Run {
         plan: plan.clone(),
-        lines: plan.lines(),
+        connections: plan.connections(),
         first: requests.first().map_or(Instant::ZERO, |it| it.at),
         answers: Mutex::new(Answers::of(requests)),
         played: Mutex::new(Played { planned: requests.len() as u64, speed: plan.speed, ..Played::default() }),
@@ -96,7 +95,7 @@ fn due(plan: &Plan, first: Instant, request: &Request) -> Instant {
 struct Run {
     plan: Plan,
     clock: Clock,
-    lines: Lines,
+    connections: Connections,
     /// When the trace's first request came.
     first: Instant,
     answers: Mutex<Answers>,
@@ -197,29 +196,26 @@ impl Run {
     }
 
     async fn ask(&self, order: &Order, body: Bytes) -> Result<Answer, Trouble> {
-        let request = order.headed(self.lines.post(self.plan.api.path()).header(USER_AGENT, AGENT));
-        let request = request.body(Full::new(body));
-        let request = request.map_err(|it| Trouble::new(Kind::BrokeOff, it.to_string()))?;
+        let request = HttpRequest::post(self.plan.api.path(), body);
+        let request = order.headed(request.header(USER_AGENT, HeaderValue::from_static(AGENT)))?;
         let left = self.clock.now();
-        let (response, line) = self.lines.send(request, left).await?;
+        let mut response = self.connections.send(request, left).await?;
         let status = response.status();
         if !status.is_success() {
             let refusal = Refusal::read(status, response.headers(), self.clock.now().since(left));
-            let what = read_whole(response.into_body()).await.unwrap_or_else(|it| it.what);
-            self.lines.put(line, self.clock.now());
+            let what = read_whole(&mut response).await.unwrap_or_else(|it| it.what);
+            self.connections.keep(response, self.clock.now());
             return Err(Trouble { kind: Kind::Status(status.as_u16()), what, refusal });
         }
-        let answer = self.listen(response.into_body(), order.keeps_text).await?;
-        self.lines.put(line, self.clock.now());
+        let answer = self.listen(&mut response, order.keeps_text).await?;
+        self.connections.keep(response, self.clock.now());
         Ok(answer)
     }
 
-    async fn listen(&self, mut body: Incoming, keeps_text: bool) -> Result<Answer, Trouble> {
+    async fn listen(&self, response: &mut HttpResponse, keeps_text: bool) -> Result<Answer, Trouble> {
         let mut listener = Listener::new(keeps_text);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|it| broke_off(&it))?;
-            let Some(data) = frame.data_ref() else { continue };
-            let fed = listener.feed(data, self.clock.now());
+        while let Some(chunk) = response.chunk().await.map_err(|it| broke_off(&it))? {
+            let fed = listener.feed(&chunk, self.clock.now());
             fed.map_err(|what| Trouble::new(Kind::BrokeOff, what))?;
         }
         let done = listener
@@ -253,21 +249,27 @@ impl Run {
 
 impl Order {
     /// What the trace says of who asks, for a router that goes by it.
-    fn headed(&self, mut request: http::request::Builder) -> http::request::Builder {
+    fn headed<'a>(&self, mut request: HttpRequest<'a>) -> Result<HttpRequest<'a>, Trouble> {
+        let value = |text: &str| {
+            let value = HeaderValue::from_str(text);
+            value.map_err(|error| Trouble::new(Kind::BrokeOff, error.to_string()))
+        };
+        let named = HeaderName::from_static;
         if let Some(session) = self.session {
-            request = request.header("x-session-id", session);
+            request = request.header(named("x-session-id"), HeaderValue::from(session));
         }
         if let Some(class) = &self.label.class {
-            request = request.header("x-maitre-class", class.as_bytes());
+            request = request.header(named("x-maitre-class"), value(class)?);
         }
         if self.label.tenant != 0 {
-            request = request.header("x-maitre-tenant", format!("{:x}", self.label.tenant));
+            request = request.header(named("x-maitre-tenant"), value(&format!("{:x}", self.label.tenant))?);
         }
         if let Some(deadline) = self.label.deadline {
-            // Less than one would be none at all.
-            request = request.header("x-maitre-deadline-ms", (deadline.as_millis() as u64).max(1));
+            // A deadline of zero would mean none at all.
+            let deadline_ms = (deadline.as_millis() as u64).max(1);
+            request = request.header(named("x-maitre-deadline-ms"), HeaderValue::from(deadline_ms));
         }
-        request
+        Ok(request)
     }
 }
 
@@ -280,10 +282,9 @@ impl Api {
     }
 }
 
-async fn read_whole(body: Incoming) -> Result<String, Trouble> {
-    let body = Limited::new(body, WHOLE_BYTES_MAX).collect().await;
-    let body = body.map_err(|it| Trouble::new(Kind::BrokeOff, it.to_string()))?;
-    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+async fn read_whole(response: &mut HttpResponse) -> Result<String, Trouble> {
+    let body = response.read_all(WHOLE_BYTES_MAX).await.map_err(|it| broke_off(&it))?;
+    Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
 #[derive(Deserialize)]
@@ -298,12 +299,12 @@ struct Model {
 
 /// The name of the first model that the endpoint serves.
 pub async fn first_model(plan: &Plan) -> anyhow::Result<String> {
-    let lines = plan.lines();
+    let connections = plan.connections();
     let ask = async {
-        let request = lines.get("/v1/models").header(USER_AGENT, AGENT).body(Full::default())?;
-        let (response, _line) = lines.send(request, Instant::ZERO).await?;
+        let request = HttpRequest::get("/v1/models").header(USER_AGENT, HeaderValue::from_static(AGENT));
+        let mut response = connections.send(request, Instant::ZERO).await?;
         let status = response.status();
-        let text = read_whole(response.into_body()).await?;
+        let text = read_whole(&mut response).await?;
         if status != StatusCode::OK {
             bail!("{status}: {}", text.trim());
         }

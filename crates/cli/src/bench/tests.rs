@@ -268,10 +268,10 @@ fn matches(args: &[&str]) -> clap::ArgMatches {
 #[test]
 fn addresses_are_a_scheme_and_a_host() {
     for (url, expected) in [
-        ("ftp://host", "has no scheme"),
+        ("ftp://host", "scheme ftp is not supported; use http or https"),
         ("host:8000", "has no scheme"),
         ("http://host/v1", "has a path"),
-        ("", "is not a URL"),
+        ("", "has no scheme"),
     ] {
         let error = format!("{:#}", read_address(&matches(&[url])).unwrap_err());
         assert!(error.contains(expected) && error.contains("--url"), "{error}");

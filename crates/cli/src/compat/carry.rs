@@ -10,9 +10,9 @@ use std::fmt;
 
 use maitre_config::{self as config, Config};
 use maitre_discover::Source;
-use maitre_discover::found::Options;
 use maitre_discover::source::{Cluster, Kind, Port};
 use maitre_dispatch::scheduler::ATTEMPTS_MAX;
+use maitre_net::worker_url::WorkerOptions;
 
 use super::flag::{ArgumentForm, Fate, Flag, Goal, Old};
 use super::policy;
@@ -419,7 +419,7 @@ fn plain_url(url: &str) -> String {
 /// Pods that carry all these labels, as a source of workers.
 fn pods(namespace: String, labels: &[String], port: Port) -> Source {
     let kind = Kind::Pods(labels.join(","));
-    let options = Options::default();
+    let options = WorkerOptions::default();
     Source::Kubernetes(Cluster { namespace: Some(namespace), kind, port: Some(port), options })
 }
 

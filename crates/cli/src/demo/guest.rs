@@ -10,16 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::{HeaderName, HeaderValue};
 use maitre_console::clock::Stopwatch;
+use maitre_net::client::{HttpClient, HttpRequest, HttpResponse};
+use maitre_net::upstream::Upstream;
 use maitre_sim::workload::{Session, Turn};
 use serde::Deserialize;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use crate::demo::tally::DemoAnswer;
 
@@ -51,22 +47,9 @@ pub(crate) async fn visit(
     tell: impl Fn(anyhow::Result<DemoAnswer>),
 ) {
     let mut turn = session.first();
-    let mut lines: Vec<Option<Line>> = turns.addresses.iter().map(|_| None).collect();
+    let mut routers: Vec<RouterClient> = turns.addresses.iter().map(|&it| RouterClient::new(it)).collect();
     while open() {
-        let place = turns.next();
-        let connected = match lines[place].take() {
-            Some(line) => Ok(line),
-            None => Line::open(turns.addresses[place]).await,
-        };
-        let answer = match connected {
-            Ok(mut kept) => {
-                let answer = kept.ask(session.id, &turn).await;
-                lines[place] = Some(kept);
-                answer
-            }
-            Err(error) => Err(error),
-        };
-        let text = match answer {
+        let text = match routers[turns.next()].ask(session.id, &turn).await {
             Ok((seen, text)) => {
                 tell(Ok(seen));
                 text
@@ -79,11 +62,14 @@ pub(crate) async fn visit(
     }
 }
 
-/// A client's connection to the router.
-struct Line {
-    sender: SendRequest<Full<Bytes>>,
-    _driver: JoinSet<()>,
+/// A client of one router, and its connection between requests.
+struct RouterClient {
+    http: HttpClient,
+    idle: Option<Upstream>,
 }
+
+/// Largest error body that is read.
+const ERROR_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 struct Chunk {
@@ -115,42 +101,42 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-impl Line {
-    async fn open(router: SocketAddr) -> anyhow::Result<Line> {
-        let stream = TcpStream::connect(router).await.context("connect")?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move { drop(connection.await) });
-        Ok(Line { sender, _driver: driver })
+impl RouterClient {
+    fn new(router: SocketAddr) -> RouterClient {
+        RouterClient { http: HttpClient::new(router.into(), Arc::default(), None), idle: None }
     }
 
     /// One turn: what was seen of it, and the text of the answer.
     async fn ask(&mut self, session: u64, turn: &Turn) -> anyhow::Result<(DemoAnswer, String)> {
-        let request = Request::post("/v1/chat/completions")
-            .header("host", "maitre")
-            .header("content-type", "application/json")
-            .header("x-session-id", session)
-            .body(Full::new(Bytes::from(turn.body.clone())))?;
-        self.sender.ready().await?;
+        let request = HttpRequest::post("/v1/chat/completions", Bytes::from(turn.body.clone()))
+            .header(HeaderName::from_static("x-session-id"), HeaderValue::from(session));
+        let upstream = match self.idle.take().and_then(reusable) {
+            Some(upstream) => upstream,
+            None => self.http.open().await.context("connect")?,
+        };
         let watch = Stopwatch::start();
-        let response = self.sender.send_request(request).await?;
+        let mut response = self.http.send_on(upstream, request).await?;
         let status = response.status();
         if !status.is_success() {
-            let body = response.into_body().collect().await?.to_bytes();
+            let body = response.read_all(ERROR_BYTES_MAX).await?;
             bail!("{status}: {}", String::from_utf8_lossy(&body));
         }
-        listen(response, &watch).await
+        let answer = listen(&mut response, &watch).await?;
+        self.idle = response.into_idle();
+        Ok(answer)
     }
 }
 
-async fn listen(response: Response<Incoming>, watch: &Stopwatch) -> anyhow::Result<(DemoAnswer, String)> {
+/// The connection, unless the router closed it while it was idle.
+fn reusable(mut upstream: Upstream) -> Option<Upstream> {
+    upstream.is_reusable().then_some(upstream)
+}
+
+async fn listen(response: &mut HttpResponse, watch: &Stopwatch) -> anyhow::Result<(DemoAnswer, String)> {
     let worker = response.headers().get("x-maitre-worker").and_then(|it| it.to_str().ok());
     let mut seen = DemoAnswer { worker: worker.unwrap_or("?").to_owned(), ..DemoAnswer::default() };
     let (mut text, mut rest, mut done) = (String::new(), Vec::new(), false);
-    let mut body = response.into_body();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
+    while let Some(data) = response.chunk().await? {
         if seen.first_token == Duration::ZERO {
             seen.first_token = watch.elapsed();
         }

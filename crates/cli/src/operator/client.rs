@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use maitre_base::Instant;
+use http::StatusCode;
+use maitre_console::dial;
+use maitre_net::client::{HttpClient, HttpError, HttpRequest, HttpResponse};
 use maitre_views::error::ErrorBody;
 use maitre_views::text::clean;
 use serde::de::DeserializeOwned;
@@ -15,8 +14,6 @@ use tokio::time::timeout;
 use super::sse::{EventReader, SseEvent};
 use super::target::Target;
 use super::trouble::{MESSAGE_CHARS_MAX, Trouble};
-use crate::bench::line::{Line, Lines};
-use crate::bench::trouble::Kind;
 
 /// For a whole answer, or the head of a stream. Chosen: a router that is alive answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,39 +25,36 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) struct Client {
-    lines: Lines,
+    http: HttpClient,
     /// As people know it.
     pub(crate) url: String,
 }
 
 impl Client {
     pub(crate) fn new(target: &Target) -> Client {
-        let lines = Lines::new(target.address.clone(), Some(target.key.clone()), target.dialer.clone());
-        Client { lines, url: target.address.to_string() }
+        let http = HttpClient::new(target.address.clone(), target.dialer.clone(), Some(target.key.clone()));
+        Client { http, url: target.address.to_string() }
     }
 
     /// One object of the API.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Trouble> {
-        let body = self.ask(self.lines.get(path).body(Full::default())).await?;
+        let body = self.ask(HttpRequest::get(path)).await?;
         self.read(&body)
     }
 
     /// Sends a body, which may be empty, for one object of the API.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: Bytes) -> Result<T, Trouble> {
-        let body = self.ask(self.lines.post(path).body(Full::new(body))).await?;
+        let body = self.ask(HttpRequest::post(path, body)).await?;
         self.read(&body)
     }
 
     /// The event stream, from now on.
     pub(crate) async fn live(&self) -> Result<Live, Trouble> {
-        let request = self.lines.get("/admin/v1/live").body(Full::default());
         let asked = timeout(PATIENCE, async {
-            let (response, line) = self.send(request).await?;
+            let mut response = self.send(HttpRequest::get("/admin/v1/live")).await?;
             match response.status() {
-                StatusCode::OK => {
-                    Ok(Live { body: response.into_body(), reader: EventReader::default(), _line: line })
-                }
-                status => Err(self.told(status, &self.whole(response.into_body()).await?)),
+                StatusCode::OK => Ok(Live { response, reader: EventReader::default() }),
+                status => Err(self.told(status, &self.whole(&mut response).await?)),
             }
         });
         asked.await.unwrap_or_else(|_| Err(self.silent(PATIENCE)))
@@ -69,14 +63,13 @@ impl Client {
     /// What came next on the stream, which ends with an error.
     pub(crate) async fn next(&self, live: &mut Live) -> Result<Vec<SseEvent>, Trouble> {
         let lost = |what: &str| Trouble::Lost(format!("{}: {what}", self.url));
-        let frame = match timeout(SILENCE_MAX, live.body.frame()).await {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(Some(Err(error))) => return Err(lost(&format!("the stream broke off: {error}"))),
-            Ok(None) => return Err(lost("the router ended the stream")),
+        let chunk = match timeout(SILENCE_MAX, live.response.chunk()).await {
+            Ok(Ok(Some(chunk))) => chunk,
+            Ok(Ok(None)) => return Err(lost("the router ended the stream")),
+            Ok(Err(error)) => return Err(lost(&format!("the stream broke off: {error}"))),
             Err(_) => return Err(self.silent(SILENCE_MAX)),
         };
-        let Some(piece) = frame.data_ref() else { return Ok(Vec::new()) };
-        live.reader.feed(piece).map_err(|it| Trouble::strange(&self.url, &it.to_string()))
+        live.reader.feed(&chunk).map_err(|it| Trouble::strange(&self.url, &it.to_string()))
     }
 
     /// An object of the API, as somebody wrote it.
@@ -84,35 +77,33 @@ impl Client {
         serde_json::from_slice(json).map_err(|it| Trouble::strange(&self.url, &it.to_string()))
     }
 
-    async fn ask(&self, request: http::Result<Request<Full<Bytes>>>) -> Result<Bytes, Trouble> {
+    async fn ask(&self, request: HttpRequest<'_>) -> Result<Bytes, Trouble> {
         let asked = timeout(PATIENCE, async {
-            let (response, _line) = self.send(request).await?;
+            let mut response = self.send(request).await?;
             let status = response.status();
-            let body = self.whole(response.into_body()).await?;
+            let body = self.whole(&mut response).await?;
             if status.is_success() { Ok(body) } else { Err(self.told(status, &body)) }
         });
         asked.await.unwrap_or_else(|_| Err(self.silent(PATIENCE)))
     }
 
-    /// The only way to a router: a new connection each time, for questions are few.
-    async fn send(
-        &self,
-        request: http::Result<Request<Full<Bytes>>>,
-    ) -> Result<(http::Response<Incoming>, Line), Trouble> {
-        let request = request.map_err(|it| Trouble::refused(&format!("that cannot be asked: {it}")))?;
-        self.lines.send(request, Instant::ZERO).await.map_err(|trouble| match trouble.kind {
-            Kind::Connect => Trouble::Lost(format!(
-                "{}; does maitre run there, and is this its admin address? --url says where to look",
-                trouble.what
+    /// On a new connection each time: requests are few.
+    async fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, Trouble> {
+        let sent = self.http.send(request).await;
+        sent.map_err(|error| match (error.tls_failure(), &error) {
+            (Some(why), _) => Trouble::Lost(format!("{}: {}", self.url, dial::advice(&why))),
+            (None, HttpError::Path(_)) => Trouble::refused(&error.to_string()),
+            (None, HttpError::Connect(error)) => Trouble::Lost(format!(
+                "connect to {}: {error}; does maitre run there, and is this its admin address? --url says where to look",
+                self.url
             )),
-            _ => Trouble::Lost(format!("{}: {}", self.url, trouble.what)),
+            (None, error) => Trouble::Lost(format!("{}: {error}", self.url)),
         })
     }
 
-    async fn whole(&self, body: Incoming) -> Result<Bytes, Trouble> {
-        let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let read = read.map_err(|it| Trouble::Lost(format!("{}: the answer broke off: {it}", self.url)))?;
-        Ok(read.to_bytes())
+    async fn whole(&self, response: &mut HttpResponse) -> Result<Bytes, Trouble> {
+        let read = response.read_all(ANSWER_BYTES_MAX).await;
+        read.map_err(|it| Trouble::Lost(format!("{}: the response broke off: {it}", self.url)))
     }
 
     fn told(&self, status: StatusCode, body: &[u8]) -> Trouble {
@@ -142,7 +133,6 @@ impl Client {
 
 /// An open stream; its connection ends with it.
 pub(crate) struct Live {
-    body: Incoming,
+    response: HttpResponse,
     reader: EventReader,
-    _line: Line,
 }

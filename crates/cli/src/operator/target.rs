@@ -165,7 +165,7 @@ mod tests {
     fn what_cannot_be_asked_is_told_without_the_key() {
         check(&["--key", "s3cret\nx"], "", Err("--key: not a key that a header can carry"));
         check(&["--key", "sha256:s3cret"], "", Err("the hash of a key"));
-        check(&["--url", "ftp://a/#key=s3cret"], "", Err("has no scheme"));
+        check(&["--url", "ftp://a/#key=s3cret"], "", Err("scheme ftp is not supported; use http or https"));
         check(&["--url", "http://a/#key=s3cret", "--ca", "x"], "", Err("begins with https://"));
         check(&["--url", "https://a/#key=s3cret", "--ca", "absent"], "", Err("--ca absent: No such file"));
         check(&["--url", "http://a/b#key=s3cret"], "", Err("has a path"));

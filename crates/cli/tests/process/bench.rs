@@ -82,7 +82,7 @@ async fn what_cannot_be_played_is_told_at_once() {
     let nobody = format!("http://{}", taken.local_addr().unwrap());
     drop(taken);
     for (url, trace, code, expected) in [
-        ("ftp://host", trace.as_str(), 1, "has no scheme"),
+        ("ftp://host", trace.as_str(), 1, "scheme ftp is not supported"),
         ("nonsense", &trace, 1, "--url"),
         (&nobody, &trace, 1, &format!("ask {nobody} for its models")),
         (&nobody, "/nonexistent/trace", 1, "--trace /nonexistent/trace"),

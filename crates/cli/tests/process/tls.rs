@@ -15,7 +15,7 @@ async fn a_worker_without_tls_is_named_once_with_the_reason() {
     let flags = ["--worker", &url, "--worker-tls-verify=false", "--probes-interval", "1ms"];
     let mut serve = Program::start(&[&ANYWHERE[..], &flags].concat());
     let contains = |part: &'static str| move |line: &str| line.contains(part).then_some(());
-    serve.until_says(contains("whoever answers at a worker's address is believed")).await;
+    serve.until_says(contains("certificates of servers are not verified")).await;
     serve.until_says(contains("it does not speak TLS; write http://")).await;
     serve.until_says(contains("does not answer its first probe")).await;
     serve.signal("TERM");

@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
+use maitre_net::address::{Address, Scheme};
+use maitre_net::worker_url::{WorkerOptions, WorkerUrl};
 use serde::Deserialize;
 
-use crate::found::{Found, Options};
 use crate::source::{Cluster, Kind, Port};
 
 /// One object: its name, its version, and the workers it stands for.
@@ -25,7 +26,7 @@ pub(super) struct Object {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) found: Found,
+    pub(super) worker: WorkerUrl,
     pub(super) standing: Standing,
     /// The Pod behind it. A Service with two address families has it in two slices.
     pub(super) owner: Option<String>,
@@ -127,7 +128,7 @@ struct Condition {
 #[derive(Debug)]
 struct Terms {
     port: Option<Port>,
-    options: Options,
+    options: WorkerOptions,
     is_ignored: bool,
 }
 
@@ -202,10 +203,11 @@ impl Endpoint {
 }
 
 fn place(address: &str, port: u16, terms: &Terms, standing: Standing) -> Result<Place, String> {
-    let found = Found::at(address, port, &terms.options).map_err(|error| error.to_string())?;
+    let parsed = Address::new(Scheme::Http, address, port).map_err(|error| error.to_string())?;
+    let worker = WorkerUrl { address: parsed, options: terms.options.clone() };
     let is_ipv6 =
         address.parse::<IpAddr>().is_ok_and(|it| it.is_ipv6()) || address.parse::<Ipv6Addr>().is_ok();
-    Ok(Place { found, standing, owner: None, is_ipv6 })
+    Ok(Place { worker, standing, owner: None, is_ipv6 })
 }
 
 fn find<'a>(values: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a str> {

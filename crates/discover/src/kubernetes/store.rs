@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::found::Found;
+use maitre_net::address::Address;
+use maitre_net::worker_url::WorkerUrl;
+
 use crate::source::Cluster;
 use crate::tell::{Answer, Heard};
 
@@ -64,16 +66,16 @@ impl Store {
             let none = || Some("there are no workers".to_owned());
             return Answer { heard: Heard::List(Vec::new()), note: note.or_else(none) };
         }
-        let mut standings: BTreeMap<&str, (Standing, &Found)> = BTreeMap::new();
+        let mut standings: BTreeMap<&Address, (Standing, &WorkerUrl)> = BTreeMap::new();
         for place in one_of_each(&places) {
-            let entry = standings.entry(place.found.address()).or_insert((place.standing, &place.found));
+            let entry = standings.entry(&place.worker.address).or_insert((place.standing, &place.worker));
             if place.standing < entry.0 {
-                *entry = (place.standing, &place.found);
+                *entry = (place.standing, &place.worker);
             }
         }
         let of = |standing| {
             let those = standings.values().filter(move |it| it.0 == standing);
-            those.map(|it| it.1.clone()).collect::<Vec<Found>>()
+            those.map(|it| it.1.clone()).collect::<Vec<WorkerUrl>>()
         };
         Answer { heard: Heard::Census { ready: of(Standing::Ready), unready: of(Standing::Unready) }, note }
     }

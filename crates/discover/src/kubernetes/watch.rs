@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 
 use super::Problem;
-use super::api::{Client, shown};
+use super::api::{ApiClient, shown};
 use super::lines::Lines;
 use super::store::{Cause, Store};
 use crate::backoff::Backoff;
@@ -63,13 +63,13 @@ struct Status {
 }
 
 /// Fills an empty store; returns the version to watch from.
-pub(super) async fn list(client: &Client, path: &str, store: &mut Store) -> Result<String, Problem> {
+pub(super) async fn list(client: &ApiClient, path: &str, store: &mut Store) -> Result<String, Problem> {
     let mut rest = String::new();
     loop {
         let from = if rest.is_empty() { String::new() } else { format!("&continue={}", escape(&rest)) };
         let answer = client.get(&format!("{path}&limit={PAGE_OBJECTS}{from}")).await?;
         let late = |_| Problem::Failed(format!("list: not done within {:?}", client.timeout()));
-        let bytes = timeout(client.timeout(), answer.whole(PAGE_BYTES_MAX)).await.map_err(late)??;
+        let bytes = timeout(client.timeout(), answer.read_all(PAGE_BYTES_MAX)).await.map_err(late)??;
         let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| bad("list", &error))?;
         for item in page.items.unwrap_or_default() {
             store.put(item.get())?;
@@ -89,7 +89,7 @@ fn bad(what: &str, error: &serde_json::Error) -> Problem {
 
 /// A store, and the thread by which it is kept up to date.
 pub(super) struct Watch<'a> {
-    pub(super) client: Client,
+    pub(super) client: ApiClient,
     pub(super) path: String,
     pub(super) store: Store,
     pub(super) version: String,
@@ -135,7 +135,7 @@ impl Watch<'_> {
         let mut is_steady = false;
         loop {
             let piece = tokio::select! {
-                piece = answer.piece() => piece,
+                piece = answer.chunk() => piece,
                 () = &mut steady, if !is_steady => {
                     is_steady = true;
                     self.backoff.reset();
@@ -215,16 +215,18 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::account::Account;
-    use crate::settings::Kubernetes;
+    use crate::settings::KubernetesSettings;
 
     /// What one event does, as `cause version`, or how it fails.
     #[track_caller]
     fn check(line: &str, expected: &str) {
-        let settings =
-            Kubernetes { api: Some("http://127.0.0.1:1".parse().unwrap()), ..Kubernetes::default() };
+        let settings = KubernetesSettings {
+            api: Some("http://127.0.0.1:1".parse().unwrap()),
+            ..KubernetesSettings::default()
+        };
         let crate::Source::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
         let mut watch = Watch {
-            client: Client::new(&settings, Account::new(PathBuf::new())).unwrap(),
+            client: ApiClient::new(&settings, Account::new(PathBuf::new())).unwrap(),
             path: String::new(),
             store: Store::new(cluster),
             version: "1".to_owned(),

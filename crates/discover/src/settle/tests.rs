@@ -4,12 +4,12 @@ use super::*;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// Workers are single letters here.
-fn workers(letters: &str) -> Vec<Found> {
+fn workers(letters: &str) -> Vec<WorkerUrl> {
     letters.chars().map(|it| format!("http://{it}:1").parse().unwrap()).collect()
 }
 
 fn letters(settle: &Settle) -> String {
-    settle.workers().map(|it| it.url["http://".len()..].split(':').next().unwrap().to_owned()).collect()
+    settle.workers().map(|it| it.address.host().to_owned()).collect()
 }
 
 fn at(seconds: u64) -> Instant {
@@ -187,7 +187,7 @@ fn options_change_in_place() {
     let mut settle = Settle::new(Grace::default());
     for url in ["http://a:1", "http://a:1?ranks=2"] {
         settle.hear(at(0), Answer::of(Heard::List(vec![url.parse().unwrap()])));
-        assert_eq!(settle.workers().map(|it| it.url.as_str()).collect::<Vec<_>>(), [url]);
+        assert_eq!(settle.workers().map(|it| it.to_string()).collect::<Vec<_>>(), [url]);
     }
 }
 
@@ -205,7 +205,7 @@ fn a_list_that_is_too_long_is_a_failure() {
 
 /// Any answer about six workers.
 fn heard() -> impl Strategy<Value = Heard> {
-    let some = |bits: u8| -> Vec<Found> {
+    let some = |bits: u8| -> Vec<WorkerUrl> {
         workers(
             &('a'..='f').enumerate().filter(|it| bits >> it.0 & 1 == 1).map(|it| it.1).collect::<String>(),
         )
@@ -221,7 +221,7 @@ fn heard() -> impl Strategy<Value = Heard> {
     ]
 }
 
-fn named(heard: &Heard) -> &[Found] {
+fn named(heard: &Heard) -> &[WorkerUrl] {
     match heard {
         Heard::List(named) | Heard::Part(named) | Heard::Census { ready: named, .. } => named,
         Heard::Failure => &[],
@@ -235,23 +235,23 @@ proptest! {
     fn laws(script in proptest::collection::vec((1u64..40_000, heard()), 1..60)) {
         let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
         let (mut settle, mut now) = (Settle::new(grace), Instant::ZERO);
-        let mut last_named: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut last_named: BTreeMap<Address, Instant> = BTreeMap::new();
         // When each went missing: the first answer about workers after the last that named it.
-        let mut unnamed: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut unnamed: BTreeMap<Address, Instant> = BTreeMap::new();
         for (pause, heard) in script {
             now = now + Duration::from_millis(pause);
             settle.hear(now, Answer::of(heard.clone()));
             for found in named(&heard) {
-                last_named.insert(found.address().to_owned(), now);
-                unnamed.remove(found.address());
+                last_named.insert(found.address.clone(), now);
+                unnamed.remove(&found.address);
             }
-            let deleted = |address: &str| match &heard {
+            let deleted = |address: &Address| match &heard {
                 Heard::Census { ready, unready } => {
-                    !ready.iter().chain(unready).any(|it| it.address() == address)
+                    !ready.iter().chain(unready).any(|it| it.address == *address)
                 }
                 _ => false,
             };
-            let there: Vec<String> = settle.workers().map(|it| it.address().to_owned()).collect();
+            let there: Vec<Address> = settle.workers().map(|it| it.address.clone()).collect();
             if heard != Heard::Failure {
                 let absent = last_named.keys().filter(|it| last_named[*it] < now || deleted(it));
                 absent.for_each(|it| _ = unnamed.entry(it.clone()).or_insert(now));

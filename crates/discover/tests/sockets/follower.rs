@@ -54,7 +54,7 @@ impl Follower {
     /// Waits until exactly these are there.
     #[track_caller]
     pub(crate) fn workers(&mut self, urls: &[&str]) -> impl Future<Output = Update> {
-        let is_so = move |it: &Update| it.workers.iter().map(|it| it.url.as_str()).eq(urls.iter().copied());
+        let is_so = move |it: &Update| it.workers.iter().map(|it| it.to_string()).eq(urls.iter().copied());
         self.until(format!("{urls:?}"), is_so)
     }
 

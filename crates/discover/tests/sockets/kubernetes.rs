@@ -50,7 +50,9 @@ fn url(last: u8) -> String {
 #[track_caller]
 fn workers(follower: &mut Follower, last: &[u8]) -> impl Future<Output = ()> {
     let urls: Vec<String> = last.iter().map(|it| url(*it)).collect();
-    let told = follower.until(format!("{urls:?}"), move |it| it.workers.iter().map(|it| &it.url).eq(&urls));
+    let told = follower.until(format!("{urls:?}"), move |it| {
+        it.workers.iter().map(|it| it.to_string()).eq(urls.iter().cloned())
+    });
     async { _ = told.await }
 }
 
@@ -369,7 +371,7 @@ async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
     folder.write("token", "old\n");
     follower.note("ca.crt: No such file").await;
     folder.write("ca.crt", "nothing");
-    follower.note("ca.crt: there are none").await;
+    follower.note("ca.crt: holds no certificate").await;
     folder.write("ca.crt", other);
     follower.note("certificate").await;
     assert_eq!(api.lists().len(), 0, "nobody is asked who is not who he should be");

@@ -54,13 +54,13 @@ pub(super) async fn seek(
     let port = |port: usize| {
         u16::try_from(port).ok().filter(|&it| it > 0).map(|port| ZmqEndpoint { host: None, port })
     };
-    match (&worker.events, port(events.port)) {
+    match (&worker.options.events, port(events.port)) {
         _ if !events.enabled => Err(Events::Off),
         (EventSource::Off, _) => Err(Events::Off),
-        (EventSource::At(at), _) => Ok(configured(worker, at, worker.replay.as_ref(), &events.topic)),
+        (EventSource::At(at), _) => Ok(configured(worker, at, worker.options.replay.as_ref(), &events.topic)),
         (EventSource::Auto, Some(at)) => {
             let usual = port(events.replay_port);
-            Ok(configured(worker, &at, worker.replay.as_ref().or(usual.as_ref()), &events.topic))
+            Ok(configured(worker, &at, worker.options.replay.as_ref().or(usual.as_ref()), &events.topic))
         }
         (EventSource::Auto, None) => told(client, worker, kind).await,
     }
@@ -77,9 +77,9 @@ fn configured(worker: &WorkerUrl, at: &ZmqEndpoint, replay: Option<&ZmqEndpoint>
         replay: replay.map(|it| place(it, 0)),
         is_configured: true,
         dialled: None,
-        ranks: worker.ranks as usize,
+        ranks: worker.options.ranks as usize,
         topic: topic.to_owned(),
-        others: (1..worker.ranks.min(RANKS_MAX)).map(|rank| (rank, place(at, rank))).collect(),
+        others: (1..worker.options.ranks.min(RANKS_MAX)).map(|rank| (rank, place(at, rank))).collect(),
     }
 }
 
@@ -97,7 +97,7 @@ async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: Kind) -> Result<S
         (host.unwrap_or(worker.address.host()).to_owned(), it.port)
     };
     let first = sources.first().ok_or(Events::None)?;
-    let is_ours = |it: &&sources::Source| it.rank > 0 && it.rank < worker.ranks.min(RANKS_MAX);
+    let is_ours = |it: &&sources::Source| it.rank > 0 && it.rank < worker.options.ranks.min(RANKS_MAX);
     Ok(Sought {
         events: place(&first.events),
         replay: first.replay.as_ref().map(place),

@@ -77,8 +77,9 @@ pub(super) fn workers(router: &Router) -> Vec<WorkerUrl> {
         }
     }
     let workers = ranks.into_iter().filter_map(|(url, ranks)| {
-        let worker: WorkerUrl = url.parse().ok()?;
-        Some(WorkerUrl { ranks, ..worker })
+        let mut worker: WorkerUrl = url.parse().ok()?;
+        worker.options.ranks = ranks;
+        Some(worker)
     });
     workers.collect()
 }

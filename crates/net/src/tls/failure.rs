@@ -47,18 +47,6 @@ impl TlsFailure {
         })
     }
 
-    /// The TLS failure in an error or its sources.
-    pub fn in_sources(error: &(dyn std::error::Error + 'static)) -> Option<TlsFailure> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(why) = error.downcast_ref().and_then(TlsFailure::in_io) {
-                return Some(why);
-            }
-            next = error.source();
-        }
-        None
-    }
-
     /// From the error of a failed handshake.
     pub(super) fn of_handshake(error: &io::Error) -> TlsFailure {
         TlsFailure::in_io(error).unwrap_or_else(|| match error.kind() {

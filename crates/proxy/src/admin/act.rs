@@ -4,6 +4,7 @@ use bytes::Bytes;
 use maitre_base::WorkerId;
 use maitre_dialect::route::Route;
 use maitre_dispatch::Event;
+use maitre_net::address::Address;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
 use maitre_views::control::{
@@ -90,7 +91,10 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, Wrong> 
 /// Whether a pattern allows an address: it is the same, or begins as the pattern does before its `*`. A pattern of
 /// numbers, such as `10.0.0.*`, allows numbers only: `10.0.0.evil.example` is a name that anyone can register.
 fn is_allowed(pattern: &str, address: &str) -> bool {
-    let Some(beginning) = pattern.strip_suffix('*') else { return pattern.trim_end_matches('/') == address };
+    let pattern = pattern.to_ascii_lowercase();
+    let Some(beginning) = pattern.strip_suffix('*') else {
+        return pattern.parse::<Address>().is_ok_and(|it| it.to_string() == address);
+    };
     let Some(rest) = address.strip_prefix(beginning) else { return false };
     let host = beginning.split_once("://").map_or("", |it| it.1);
     let is_number = |it: char| it.is_ascii_digit() || it == '.' || it == ':';
@@ -177,7 +181,9 @@ mod tests {
         assert!(!is_allowed("http://10.0.0.*", "http://10.0.0.evil.example:80"));
         assert!(is_allowed("http://vllm-*", "http://vllm-7.internal:8000"));
         assert!(is_allowed("http://a:1", "http://a:1"));
-        assert!(is_allowed("http://a:1/", "http://a:1"));
+        assert!(is_allowed("http://A:1/", "http://a:1"));
+        assert!(is_allowed("http://a", "http://a:80"));
+        assert!(is_allowed("http://VLLM-*", "http://vllm-7:8000"));
         assert!(!is_allowed("http://a:1", "http://a:11"));
         assert!(is_allowed("*", "http://anything:1"));
     }

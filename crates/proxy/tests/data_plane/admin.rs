@@ -399,6 +399,20 @@ async fn those_who_take_nothing_of_their_answers_do_not_keep_others_out() {
 }
 
 #[tokio::test]
+async fn settings_and_discovery_may_spell_one_worker_differently() {
+    let table = table(1).await;
+    let port = table.engines[0].addr().port();
+    let settings = |host: &str| {
+        let mut settings = with_key();
+        settings.workers = vec![format!("http://{host}:{port}").parse().unwrap()];
+        settings
+    };
+    table.router.reload(settings("LocalHost")).unwrap();
+    let found = [format!("http://localhost:{port}/").parse().unwrap()];
+    assert_eq!(table.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
+}
+
+#[tokio::test]
 async fn a_worker_that_two_name_stays_when_one_of_them_changes_its_options_and_leaves() {
     let table = table(1).await;
     let url = format!("http://{}", table.engines[0].addr());

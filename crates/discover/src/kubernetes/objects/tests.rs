@@ -13,7 +13,7 @@ fn cluster(source: &str) -> Cluster {
 #[track_caller]
 fn check(source: &str, json: serde_json::Value, expected: &[&str]) {
     let object = read(&cluster(source), &json.to_string()).unwrap();
-    let shown = object.places.iter().map(|it| format!("{} {:?}", it.found, it.standing));
+    let shown = object.places.iter().map(|it| format!("{} {:?}", it.worker, it.standing));
     let shown: Vec<String> = shown.chain(object.note).collect();
     let fits =
         shown.len() == expected.len() && shown.iter().zip(expected).all(|(it, part)| it.contains(part));
