@@ -7,17 +7,17 @@ import unittest
 
 import anthropic
 
-from processes import MODEL, PATIENCE_S, House, main
+from processes import MODEL, PATIENCE_S, Setup, main
 
 QUESTION = [{"role": "user", "content": "Is there a table for two?"}]
 TOOL = {"name": "seat", "input_schema": {"type": "object", "properties": {"guests": {"type": "integer"}}}}
 
 
 def setUpModule():
-    global house, client
+    global setup, client
     # Not one of our routes, but one that can be passed on.
-    house = House("--passthrough", "/v1/messages/count_tokens")
-    client = anthropic.Anthropic(base_url=house.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
+    setup = Setup("--passthrough", "/v1/messages/count_tokens")
+    client = anthropic.Anthropic(base_url=setup.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
     unittest.addModuleCleanup(client.close)
 
 
@@ -27,7 +27,7 @@ def message(**options):
 
 class Messages(unittest.TestCase):
     def tearDown(self):
-        house.until_nothing_is_open()
+        setup.until_nothing_is_open()
 
     def test_whole(self):
         answer = message(system="Be brief.")
@@ -74,13 +74,13 @@ class Messages(unittest.TestCase):
         self.assertEqual(caught.exception.body["error"]["type"], "invalid_request_error")
 
     def test_a_stream_that_breaks_is_an_error_and_not_an_end(self):
-        house.fault(self, kind="close_after_chunks", chunks=4)
+        setup.fault(self, kind="close_after_chunks", chunks=4)
         with self.assertRaises(anthropic.APIStatusError) as caught:
             list(message(stream=True, max_tokens=50))
         self.assertEqual(caught.exception.body["error"]["type"], "api_error")
 
     def test_the_client_comes_again_when_the_whole_fleet_is_full(self):
-        house.fault(self, kind="status", status=503, times=1)
+        setup.fault(self, kind="status", status=503, times=1)
         raw = client.with_options(max_retries=3).messages.with_raw_response
         answer = raw.create(model=MODEL, messages=QUESTION, max_tokens=2)
         self.assertEqual(answer.retries_taken, 1)

@@ -9,7 +9,7 @@ import unittest
 
 import openai
 
-from processes import MODEL, PATIENCE_S, House, main
+from processes import MODEL, PATIENCE_S, Setup, main
 
 QUESTION = [{"role": "user", "content": "Is there a table for two?"}]
 
@@ -29,9 +29,9 @@ TOOLS = [
 
 
 def setUpModule():
-    global house, client
-    house = House()
-    client = openai.OpenAI(base_url=house.url + "/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
+    global setup, client
+    setup = Setup()
+    client = openai.OpenAI(base_url=setup.url + "/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
     unittest.addModuleCleanup(client.close)
 
 
@@ -41,7 +41,7 @@ def chat(**options):
 
 class Case(unittest.TestCase):
     def tearDown(self):
-        house.until_nothing_is_open()
+        setup.until_nothing_is_open()
 
 
 class Chat(Case):
@@ -57,7 +57,7 @@ class Chat(Case):
 
     def test_the_head_says_who_answered(self):
         raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=QUESTION, max_tokens=1)
-        self.assertIn(raw.headers["x-maitre-worker"], house.engines)
+        self.assertIn(raw.headers["x-maitre-worker"], setup.engines)
         self.assertEqual(raw.headers["x-maitre-why"], "turn")
         self.assertTrue(raw.headers["x-request-id"])
 
@@ -79,8 +79,8 @@ class Chat(Case):
     def test_a_stream_left_early_is_left_behind_too(self):
         with chat(stream=True, max_tokens=20_000, extra_body={"ignore_eos": True}) as stream:
             next(iter(stream))
-        house.until_nothing_is_open()
-        house.until_metric("maitre_worker_engine_running", lambda values: set(values) == {0})
+        setup.until_nothing_is_open()
+        setup.until_metric("maitre_worker_engine_running", lambda values: set(values) == {0})
 
     def test_the_stream_helper_puts_the_answer_together(self):
         with client.chat.completions.stream(model=MODEL, messages=QUESTION) as stream:
@@ -223,7 +223,7 @@ class Errors(Case):
         self.assertEqual(caught.exception.code, "unknown_path")
 
     def test_a_stream_that_breaks_is_an_error_and_not_an_end(self):
-        house.fault(self, kind="close_after_chunks", chunks=3)
+        setup.fault(self, kind="close_after_chunks", chunks=3)
         routes = {
             "chat": lambda: chat(stream=True, max_tokens=20),
             "completions": lambda: client.completions.create(model=MODEL, prompt="x", max_tokens=20, stream=True),
@@ -237,7 +237,7 @@ class Errors(Case):
                 self.assertEqual((seen, caught.exception.code), (3, "worker_failed"))
 
     def test_a_response_that_breaks_ends_with_an_error_event(self):
-        house.fault(self, kind="close_after_chunks", chunks=6)
+        setup.fault(self, kind="close_after_chunks", chunks=6)
         seen = []
         # The client hands this event over as it would OpenAI's own; newer ones may raise it.
         try:
@@ -249,27 +249,27 @@ class Errors(Case):
         self.assertNotIn("response.completed", seen)
 
     def test_an_impatient_client_leaves_nothing_behind(self):
-        house.fault(self, kind="stall")
+        setup.fault(self, kind="stall")
         with self.assertRaises(openai.APITimeoutError):
             chat(timeout=0.3)
-        house.until_nothing_is_open()
+        setup.until_nothing_is_open()
 
 
 class Retries(Case):
     def test_a_fault_of_one_worker_is_not_seen(self):
-        house.fault(self, kind="close_before_headers", times=1)
+        setup.fault(self, kind="close_before_headers", times=1)
         for _ in range(3):
             self.assertTrue(chat(max_tokens=2).choices)
 
     def test_the_client_comes_again_when_the_whole_fleet_is_full(self):
-        house.fault(self, kind="status", status=503, times=1)
+        setup.fault(self, kind="status", status=503, times=1)
         raw = client.with_options(max_retries=3).chat.completions.with_raw_response
         answer = raw.create(model=MODEL, messages=QUESTION, max_tokens=2)
         self.assertEqual(answer.retries_taken, 1)
         self.assertTrue(answer.parse().choices)
 
     def test_a_client_that_does_not_is_told(self):
-        house.fault(self, kind="status", status=503)
+        setup.fault(self, kind="status", status=503)
         with self.assertRaises(openai.InternalServerError) as caught:
             chat()
         self.assertEqual(caught.exception.status_code, 503)
@@ -291,7 +291,7 @@ class Async(Case):
             return text, usage.completion_tokens
 
         async def all_of_them():
-            async with openai.AsyncOpenAI(base_url=house.url + "/v1", api_key="none", max_retries=0) as client:
+            async with openai.AsyncOpenAI(base_url=setup.url + "/v1", api_key="none", max_retries=0) as client:
                 return await asyncio.gather(*(one(client, number) for number in range(20)))
 
         answers = asyncio.run(asyncio.wait_for(all_of_them(), PATIENCE_S))

@@ -56,7 +56,7 @@ class Program:
         return found.group(1)
 
 
-class House:
+class Setup:
     """A router in front of some engines, all ready."""
 
     def __init__(self, *flags, engines=2):
@@ -101,7 +101,7 @@ def ask(method, url, body=None):
 
 
 def main():
-    """Runs the tests of the calling module; sums up in the words of `cargo test`, for whoever reads both."""
+    """Runs the tests of the calling module; sums up in the words of `cargo test`, so that both read alike."""
     result = unittest.main(verbosity=2, exit=False).result
     failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
     word = "ok" if result.wasSuccessful() else "FAILED"

@@ -50,7 +50,7 @@ fn check_lists_every_mistake_at_once() {
 #[test]
 fn check_is_content_with_a_good_file() {
     let path = file("good.toml", "workers = [\"http://127.0.0.1:9001\"]\nstrategy = \"round-robin\"\n");
-    check(&["check", path.to_str().unwrap()], 0, &["fine", "1 workers", "round-robin"]);
+    check(&["check", path.to_str().unwrap()], 0, &["ok", "1 worker,", "round-robin"]);
     check(&["check", "/nonexistent/maitre.toml"], 1, &["/nonexistent/maitre.toml"]);
 }
 

@@ -12,7 +12,7 @@ async fn heard(socket: &UnixDatagram) -> String {
 }
 
 #[tokio::test]
-async fn whoever_started_us_hears_when_we_serve_and_when_we_stop() {
+async fn the_service_manager_is_notified_of_start_and_stop() {
     // Not in the target folder: a socket's path has 108 bytes.
     let path = std::env::temp_dir().join(format!("maitre-notify-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
