@@ -195,7 +195,7 @@ async fn doctor_ends_with_what_it_found() {
 
 #[test]
 fn doctor_says_why_it_could_not_look() {
-    check(&["doctor"], 2, &["nothing to look at", "--worker", "--admin-url"]);
+    check(&["doctor"], 2, &["nothing to check", "--worker", "--admin-url"]);
     check(&["doctor", "--worker", "http://127.0.0.1:1/v1"], 2, &["has a path"]);
     check(&["doctor", "--admin-url", "http://127.0.0.1:1"], 2, &["no workers and no router", "refused"]);
     check(&["doctor", "--worker", "http://a", "--ignore", "slwo"], 2, &["slwo", "known: unreachable"]);

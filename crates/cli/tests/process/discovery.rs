@@ -25,7 +25,7 @@ async fn workers_in_a_file_come_and_go_with_their_lines() {
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
     fs::write(&file, format!("{}\n", engines[1].url)).unwrap();
     serve.until_worker(&engines[1].url, "ready").await;
-    serve.program.until_says(|it| it.contains("worker leaves").then_some(())).await;
+    serve.program.until_says(|it| it.contains("worker removed").then_some(())).await;
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[1].url);
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -20,7 +20,7 @@ async fn a_worker_without_tls_is_named_once_with_the_reason() {
     serve.until_says(contains("first probe failed")).await;
     serve.signal("TERM");
     serve.until_ends().await;
-    assert_eq!(serve.said().matches("does not speak TLS").count(), 1, "{}", serve.said());
+    assert_eq!(serve.said().matches("TLS to the worker failed").count(), 1, "{}", serve.said());
 }
 
 #[test]
