@@ -54,7 +54,11 @@ async fn check(cut: Pass, lasts: Duration) {
     until_agreed(&[b, c], 3, watch::now(), CONVERGED).await;
 
     let said = a.program.said();
-    assert_eq!(said.matches("disconnected from another router").count(), 2, "both connections were given up: {said}");
+    assert_eq!(
+        said.matches("disconnected from another router").count(),
+        2,
+        "both connections were given up: {said}"
+    );
 
     doors.iter().for_each(|it| it.set(Pass::Open));
     let healed = watch::now();
