@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 /// What a crate may use of ours: as dependencies, and in its tests. A new edge is argued in its own commit.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("base", &[], &[]),
+    ("testkit", &[], &[]),
     ("charts", &[], &[]),
     ("views", &[], &[]),
     ("policy", &["base"], &[]),
@@ -24,7 +25,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("tokens", &["base"], &[]),
     ("zmtp", &[], &[]),
     ("net", &["base"], &[]),
-    ("discover", &["base", "net"], &[]),
+    ("discover", &["base", "net"], &["testkit"]),
     ("cluster", &["base"], &[]),
     ("peer", &["base"], &[]),
     ("dispatch", &["base", "cluster", "fleet", "index", "policy", "queue"], &["dialect"]),
@@ -35,9 +36,9 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "net", "peer",
             "policy", "queue", "tokens", "views", "zmtp",
         ],
-        &["sim"],
+        &["sim", "testkit"],
     ),
-    ("config", &["base", "discover", "dispatch", "net", "peer", "policy", "proxy", "queue"], &[]),
+    ("config", &["base", "discover", "dispatch", "net", "peer", "policy", "proxy", "queue"], &["testkit"]),
     ("console", &["net"], &[]),
     ("doctor", &["base", "config", "console", "dialect", "net", "proxy", "tokens"], &["sim"]),
     ("replay", &["base", "charts", "config", "console", "dispatch", "policy", "sim"], &[]),
@@ -47,7 +48,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "base", "config", "console", "discover", "dispatch", "doctor", "fleet", "net", "peer", "policy",
             "proxy", "queue", "replay", "sim", "views",
         ],
-        &[],
+        &["testkit"],
     ),
 ];
 

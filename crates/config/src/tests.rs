@@ -3,10 +3,8 @@
 mod docs;
 mod laws;
 
-use std::fs;
-use std::path::PathBuf;
-
 use clap::Command;
+use maitre_testkit::folder::Folder;
 
 use super::{Config, Draft, Errors, args, check_file, conflicts, file, load};
 
@@ -36,23 +34,6 @@ pub(super) fn check_toml(text: &str, expected: &[&str]) {
 #[track_caller]
 pub(super) fn check_yaml(text: &str, expected: &[&str]) {
     check(read("m.yaml", text), expected);
-}
-
-/// A file on disk, gone when dropped.
-struct Written(PathBuf);
-
-impl Written {
-    fn new(name: &str, text: impl AsRef<[u8]>) -> Written {
-        let path = std::env::temp_dir().join(format!("maitre-{}-{name}", std::process::id()));
-        fs::write(&path, text).unwrap();
-        Written(path)
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 #[test]
@@ -247,11 +228,12 @@ fn the_defaults_do_not_conflict() {
 
 #[test]
 fn flags_override_variables_and_variables_override_the_file() {
-    let file = Written::new(
+    let folder = Folder::new();
+    let file = folder.write(
         "precedence.toml",
         "threads = 1\nseed = 1\nworkers = [\"http://a\", \"http://b\"]\nlog.level = \"warn\"",
     );
-    let path = file.0.to_str().unwrap();
+    let path = file.to_str().unwrap();
     let variables =
         [("MAITRE_CONFIG", path), ("MAITRE_THREADS", "2"), ("MAITRE_SEED", "2"), ("MAITRE_LOG_LEVEL", "")];
     let config =
@@ -333,7 +315,8 @@ fn without_an_extension_the_first_line_decides_the_language() {
 fn a_file_that_is_missing_or_too_large_says_so() {
     let error = check_file("/no/such/m.toml".as_ref()).unwrap_err().to_string();
     assert!(error.starts_with("/no/such/m.toml: cannot be read: No such file"), "{error}");
-    let file = Written::new("large.toml", "#".repeat((1 << 20) + 1));
-    let error = check_file(&file.0).unwrap_err().to_string();
+    let folder = Folder::new();
+    let file = folder.write("large.toml", "#".repeat((1 << 20) + 1));
+    let error = check_file(&file).unwrap_err().to_string();
     assert!(error.ends_with("large.toml: is larger than 1024 KiB"), "{error}");
 }

@@ -161,7 +161,7 @@ async fn by_redis_who_does_not_belong_is_refused_in_one_line() {
             &[b"from", from, b"frame", b"\xFF\xFE and other bytes"],
             &[b"from", from, b"frame", b"\x21 sealed by a later version"],
         ] {
-            let answer = server.ask(&[&[&b"XADD"[..], stream.as_bytes(), b"*"], words].concat()).await;
+            let answer = server.send(&[&[&b"XADD"[..], stream.as_bytes(), b"*"], words].concat()).await;
             assert!(answer.starts_with('$'), "{answer}");
         }
     }

@@ -22,7 +22,6 @@ mod partition;
 #[path = "../process/program.rs"]
 #[expect(dead_code, reason = "the other tests of processes use the rest")]
 mod program;
-mod redis;
 mod restart;
 mod stage;
 mod suspended;

@@ -33,7 +33,7 @@ async fn check(gone: Gone) {
     let redis = stage.redis.as_mut().unwrap();
     match gone {
         Gone::Stopped => redis.stop(),
-        Gone::Hung => redis.hang(),
+        Gone::Hung => redis.signal("STOP"),
     }
     let stopped = watch::now();
     for router in &stage.routers {
@@ -50,7 +50,7 @@ async fn check(gone: Gone) {
     let redis = stage.redis.as_mut().unwrap();
     match gone {
         Gone::Stopped => redis.start_again().await,
-        Gone::Hung => redis.go_on(),
+        Gone::Hung => redis.signal("CONT"),
     }
     let back = watch::now();
 

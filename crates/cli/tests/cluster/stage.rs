@@ -13,8 +13,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::client::{Answer, Begun, CHAT, Client, post};
 use crate::operator::{ADMIN_KEY, Load, Operator, Promises};
 use crate::program::{Program, Serve, without_colours};
-use crate::redis::Redis;
 use crate::watch;
+use maitre_testkit::redis::Redis;
 
 pub(crate) const CLUSTER_KEY: &str = "what-all-these-routers-share";
 pub(crate) const GROUP: &str = "scenes";
@@ -94,7 +94,7 @@ impl Stage {
             engines.push(Host::bind(anywhere, Settings::new(engine)).await.unwrap());
         }
         let redis = match way {
-            Way::Redis => Some(Redis::start().await),
+            Way::Redis => Some(Redis::start(&[]).await),
             Way::Mesh => None,
         };
         Stage { way, engines, redis, routers: Vec::new(), _place }

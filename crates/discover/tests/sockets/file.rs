@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use maitre_discover::update::State;
 use maitre_discover::{Settings, Update};
 
-use crate::folder::Folder;
 use crate::follower::{Follower, NEVER, SOON, quick};
+use maitre_testkit::folder::Folder;
 
 fn source(folder: &Folder) -> String {
     format!("file:{}", folder.path().join("workers").display())
@@ -81,7 +81,7 @@ async fn a_file_that_is_too_large_is_a_failure() {
     folder.write("workers", "http://a:1\n");
     let mut follower = Follower::new(&[&source(&folder)], told());
     follower.workers(&["http://a:1"]).await;
-    folder.replace("workers", &"#\n".repeat((1 << 19) + 1));
+    folder.replace("workers", "#\n".repeat((1 << 19) + 1));
     let update = follower.note("has more than 1048576 bytes").await;
     assert_eq!(update.workers.len(), 1);
 }
@@ -89,7 +89,7 @@ async fn a_file_that_is_too_large_is_a_failure() {
 #[tokio::test]
 async fn an_empty_or_lost_file_is_doubted_then_believed() {
     for lose in [
-        |folder: &Folder| folder.replace("workers", "# later\n"),
+        |folder: &Folder| drop(folder.replace("workers", "# later\n")),
         |folder: &Folder| {
             fs::remove_file(folder.path().join("workers")).unwrap();
         },

@@ -13,8 +13,8 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
 use crate::api::{Api, Fault};
-use crate::folder::Folder;
 use crate::follower::{Follower, SOON, quick};
+use maitre_testkit::folder::Folder;
 
 const SOURCE: &str = "kubernetes:inference/vllm";
 

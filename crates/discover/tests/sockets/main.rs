@@ -8,7 +8,6 @@
 mod api;
 mod dns;
 mod file;
-mod folder;
 mod follower;
 mod kubernetes;
 mod name_server;

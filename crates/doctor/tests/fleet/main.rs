@@ -253,7 +253,7 @@ async fn salts_that_are_refused_or_ignored() {
     let ward = Ward::with(odd(Oddity::RefusesSalts)).await;
     ward.check(Code::SaltRefused, "answers 400", "cache_salt").await;
     let ward = Ward::with(odd(Oddity::IgnoresSalts)).await;
-    ward.check(Code::SaltIgnored, "cached tokens of a prompt under a cache_salt", "tenants").await;
+    ward.check(Code::SaltIgnored, "cached tokens of a prompt under a new cache_salt", "tenants").await;
 }
 
 #[tokio::test]

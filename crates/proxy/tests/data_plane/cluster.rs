@@ -1,7 +1,5 @@
 //! Several routers in front of one fleet: what one does, the others know. By both ways to each other.
 
-mod redis;
-
 use std::time::Duration;
 
 use http::StatusCode;
@@ -22,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::events::{believed_and_found, prompt};
 use crate::table::{ANYWHERE, Client, PATIENCE, chat, engine_settings, get, metric, post, settings, within};
-use redis::Redis;
+use maitre_testkit::redis::Redis;
 
 const OPERATOR: &str = "the-key-of-the-operator";
 
@@ -62,7 +60,7 @@ impl Company {
         }
         let redis = match way {
             Way::Mesh => None,
-            Way::Redis => Some(Redis::start().await),
+            Way::Redis => Some(Redis::start(&[]).await),
         };
         let mut company = Company { routers: Vec::new(), engines, redis };
         for _ in 0..count {
