@@ -1,14 +1,14 @@
-//! The order in which each worker's engine would evict what we predicted there.
+//! The order in which each worker's engine would evict its predicted blocks.
 //!
-//! An engine frees the least recently used block first, and of one prompt the last block first. So each
-//! worker has a list from oldest to newest, and a request that is sent there moves its path to the newest
-//! end, deepest first. An entry is what one worker is believed to hold of one run; all its blocks have the
-//! same history, because the table splits a run where histories part.
+//! An engine evicts the least recently used block first, and of one prompt the last block first. So each
+//! worker has a list from oldest to newest, and a request moves its path to the newest end, deepest first. An
+//! entry is what one worker is believed to hold of one run; all its blocks have the same history, because the
+//! table splits a run where histories differ.
 
 use crate::slab::{NONE, Slab};
 use maitre_base::Instant;
 
-/// Orders requests and their first tokens. Never twice the same; zero is before all.
+/// Orders requests and their first tokens. Unique; zero is before all.
 pub(crate) type Stamp = u64;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Belief {
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
     pub(crate) author: Stamp,
-    /// When the first token of a request that has it was out; none while nobody knows that it exists.
+    /// When the first token of a request that has it was out; none while it is not known to exist.
     pub(crate) settled: Option<Stamp>,
 }
 
@@ -65,7 +65,7 @@ impl Beliefs {
         Beliefs { entries: Slab::new(), ends: Vec::new() }
     }
 
-    /// Makes a place for a slot.
+    /// Adds room for a slot.
     pub(crate) fn join(&mut self, slot: u32) {
         if self.ends.len() <= slot as usize {
             self.ends.resize(slot as usize + 1, Ends::default());

@@ -1,10 +1,10 @@
-//! Keeps the index within its bytes: the coldest go, a little at a time, and what still does not fit is
-//! not taken in.
+//! Keeps the index within its memory budget: evicts the coldest blocks a little at a time, and drops what
+//! still does not fit.
 //!
-//! A hand goes round over all workers' names and lets go of those whose runs have not been looked up or
-//! stored for longest. Before each round a sample of runs says how old the coldest quarter is. A run is as
-//! recent as the deepest look-up that passed it, so heads outlive their tails. A call moves the hand a bounded
-//! way; if that frees too little, the newcomer is dropped and counted: the bytes are never passed.
+//! A clock hand goes round all workers' names and evicts those whose runs were not looked up or stored for
+//! longest. Before each round a sample of runs gives the age of the coldest quarter. A run is as recent as
+//! the deepest look-up that passed it, so heads outlive their tails. One call moves the hand a bounded
+//! distance; if that frees too little, the new block is dropped and counted: the budget is never exceeded.
 
 use crate::Index;
 use crate::predicted::PredictionWriter;
@@ -13,26 +13,26 @@ use crate::reported::{Applied, ReportApplier};
 /// How far one call may move the hand. Chosen: some 20 µs.
 const PLACES_MAX: usize = 2_048;
 
-/// How many runs say what is cold.
+/// Runs sampled to find what is cold.
 const SAMPLE: usize = 64;
 
-/// A block in a run of another worker makes that run a crowd, its worst case: a box, four shares, a plane, and
-/// a split (a run, a head) beside it.
+/// Worst case of one block: it makes the run of another worker a shared one (a box, four masks, a plane), and
+/// splits it (a run, a head).
 const BLOCK_BYTES_MAX: usize = 1_024;
 
-/// The least a budget can be: what an empty index takes, with a page of each kind.
+/// The minimum budget: an empty index with a page of each kind.
 pub const BUDGET_MIN: usize = 256 * 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hand {
     worker: usize,
     place: usize,
-    /// Runs used no later are cold.
+    /// Runs used no later than this are cold.
     cutoff: u32,
 }
 
 impl Index {
-    /// How many of so many blocks may be stored for this worker, after making room for them.
+    /// How many of these blocks may be stored for this worker, after making room for them.
     pub(crate) fn room(&mut self, worker: usize, blocks: usize) -> usize {
         if !self.workers.get(worker).is_some_and(Option::is_some) {
             return 0;
@@ -56,7 +56,7 @@ impl Index {
         self.bytes() + growth + it.bytes_to_insert(blocks) <= self.budget_bytes
     }
 
-    /// Moves the hand on by one place, or to the next worker. Returns what that cost.
+    /// Moves the hand by one entry, or to the next worker. Returns the cost of that.
     fn sweep(&mut self) -> usize {
         let at = self.hand.worker;
         if at >= self.workers.len() {

@@ -1,18 +1,16 @@
-//! Keeps what we are told of one worker's cache in step with what its engine said: in order, once, and
-//! nothing of a process that is gone.
+//! Follows the KV events of one worker: in order, each once, and none of a process that is gone.
 //!
-//! An engine numbers its messages from zero, and drops them for a slow reader without a word. Most can be
-//! had again: asked for a replay, it sends all it still remembers from a number on. But numbers alone do
-//! not tell a gap from a restart, for a new process may have counted past the old one before we are back.
-//! So a replay begins with the last message we applied, and must return the very same bytes (they hold a
-//! time stamp): the same process. Anything else, and all we hold is of a process that is gone.
+//! An engine numbers its messages from zero, and drops them for a slow reader without notice. Most can be
+//! replayed: on request the engine sends everything it still remembers from a number on. But numbers alone do
+//! not tell a gap from a restart, because a new process may have counted past the old one before we
+//! reconnect. So a replay begins with the last message we applied and must return the same bytes, which
+//! include a time stamp. Anything else means that everything we hold is of a process that is gone.
 //!
-//! What cannot be made whole is cleared, never kept: a block too few costs a prefill, a block too many
-//! costs it again for every request that is lured there. After that the feed goes on, knowing a part.
+//! What cannot be completed is cleared, never kept: a missing block costs one prefill, a wrong one costs it
+//! again for every request that it attracts. After that the feed continues with partial knowledge.
 //!
-//! This is pure: `on` takes what happened, `next_action` hands out what to do, one thing at a time, so that
-//! a payload that turns out to be unreadable can still change what comes after it. The sockets, and the
-//! reading of payloads, are its owner's.
+//! This is pure: `on` takes what happened, `next_action` returns what to do, one thing at a time, so that an
+//! unreadable payload can still change what comes next. Its owner has the sockets and decodes payloads.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,36 +20,36 @@ use maitre_base::{Instant, hash};
 #[cfg(test)]
 mod tests;
 
-/// How many messages are kept while a replay runs. Chosen: ten seconds of an engine's steps. One more is
-/// dropped, which the next look finds to be a gap.
+/// Maximum messages held while a replay runs. Chosen: ten seconds of an engine's steps. One more is dropped,
+/// and found as a gap later.
 pub const HELD_MAX: usize = 1024;
 
-/// The same in bytes, for a payload may be large. Chosen: steps publish some 10 kB.
+/// The same in bytes, because a payload may be large. Chosen: steps publish some 10 kB.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// How many messages back a double is known for one. More than are held, for a replay may double them all,
-/// and some were dropped in between; one that is not known passes for a restart.
+/// How many messages back a duplicate is recognised. More than are held, because a replay may duplicate all
+/// of them and some were dropped in between; an unrecognised one looks like a restart.
 const SEEN_MAX: usize = 4 * HELD_MAX;
 
-/// How often a replay is asked for until a live message fits. Chosen: one to find a restart, one to begin
-/// anew, and two for bad luck.
+/// Maximum replays requested until a live message fits. Chosen: one to find a restart, one to begin again,
+/// and two spare.
 pub const ASKS_MAX: u32 = 4;
 
-/// How long a replay may take. Chosen: ten thousand messages at vLLM's pace, and then some.
+/// Timeout of a replay. Chosen: ten thousand messages at vLLM's pace, and some more.
 pub const REPLAY_WAIT: Duration = Duration::from_secs(5);
 
-/// The pause after a failed replay, once for the first and twice for the second. An engine opens its
-/// replay socket after the other, and looks at it ten times a second.
+/// The pause after a failed replay, multiplied by the number of failures. An engine opens its replay socket
+/// after the other one, and reads it ten times a second.
 pub const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// What is known of the worker's cache.
+/// How much is known of the worker's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// Nothing.
     None,
-    /// What is held is right as far as it goes, but was not heard from the beginning.
+    /// What is known is right, but events from before the subscription are missing.
     Cold,
-    /// What is held was right once; it is being checked, or there is nobody to ask.
+    /// What is known was right; it is being checked, or there is no replay to check it with.
     Suspect,
     /// Everything.
     Fresh,
@@ -75,29 +73,29 @@ pub struct Numbered<T> {
 /// What happened.
 #[derive(Debug)]
 pub enum Input<T> {
-    /// The engine has taken our subscription, for the first time or again.
+    /// The engine has accepted our subscription, for the first time or again.
     Connected,
     Disconnected,
-    /// The process that we were connected to is gone for good.
+    /// The process that we were connected to is gone.
     Gone,
     Batch(Numbered<T>),
-    /// A replay that came to its end mark, in full.
+    /// A replay that is complete.
     Replayed {
         id: u64,
         batches: Vec<Numbered<T>>,
     },
-    /// One that did not.
+    /// A replay that failed.
     ReplayFailed {
         id: u64,
     },
-    /// The message just handed out to be applied could not be read, and nothing of it was applied.
+    /// The message just returned by `next_action` could not be decoded or belongs to another rank; nothing of
+    /// it was applied.
     Undecodable {
         seq: u64,
     },
     /// The time of `deadline` has come.
     Tick,
-    /// It has been quiet for a while. Of a message that was lost nobody hears before the next one comes, so
-    /// somebody should ask.
+    /// No message for a while. A lost message only shows when the next one arrives, so check for one.
     Quiet,
 }
 
@@ -105,9 +103,10 @@ pub enum Input<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
     Apply(Numbered<T>),
-    /// Forget all this worker holds, and what is known of its engine's process.
+    /// Forget everything this worker holds, and what is known of its engine's process.
     Clear,
-    /// Ask for all messages from this number on, drop any replay still under way, and report under this id.
+    /// Request all messages from this number on, drop any running replay, and report the result under this
+    /// id.
     AskReplay {
         id: u64,
         from: u64,
@@ -121,12 +120,12 @@ pub struct Counts {
     pub batches: u64,
     pub duplicates: u64,
     pub gaps: u64,
-    /// Asked for.
+    /// Requested.
     pub replays: u64,
     pub failed_replays: u64,
     pub restarts: u64,
     pub undecodable: u64,
-    /// Messages there was no room to hold.
+    /// Messages dropped because the hold was full.
     pub dropped: u64,
     pub clears: u64,
 }
@@ -137,16 +136,16 @@ pub struct Feed<T> {
     replay: Replay,
     link: Link,
     position: Position,
-    /// All since the process began has been applied.
+    /// Everything since the process began has been applied.
     complete: bool,
-    /// Commands given and not yet handed out; these go before any message.
+    /// Commands not yet returned; they go before any message.
     commands: VecDeque<Command>,
-    /// Checked, to be applied before those held.
+    /// Checked, to be applied before the held ones.
     replayed: VecDeque<Numbered<T>>,
-    /// Live ones, as they came.
+    /// Live messages, in order of arrival.
     held: VecDeque<Numbered<T>>,
     held_bytes: usize,
-    /// The last ones applied, without a hole.
+    /// The last messages applied, without a gap.
     seen: VecDeque<Mark>,
     latest: Option<Latest>,
     poison: Poison,
@@ -154,7 +153,7 @@ pub struct Feed<T> {
     counts: Counts,
 }
 
-/// Tells a message from all others.
+/// Identifies a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     seq: u64,
@@ -169,7 +168,7 @@ enum Link {
         id: u64,
         deadline: Instant,
     },
-    /// Until the next try.
+    /// Until the next attempt.
     Waiting {
         until: Instant,
     },
@@ -198,7 +197,7 @@ enum Origin {
     Replay,
 }
 
-/// The message last handed out, and how to take it back.
+/// The last message returned, and how to undo it.
 #[derive(Clone, Copy, Debug)]
 struct Latest {
     mark: Mark,
@@ -207,12 +206,12 @@ struct Latest {
     was_complete: bool,
 }
 
-/// What is known of messages nobody can read. A replay brings the same bytes again, so it is tried once in
-/// the life of a connection and never more: or every message of a newer engine would cost a replay.
+/// What is known of undecodable messages. A replay returns the same bytes, so it is tried once per
+/// connection: otherwise every message of a newer engine would cost a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Poison {
     Unknown,
-    /// Could not be read when it came live.
+    /// Could not be decoded when it arrived live.
     Suspected(Mark),
     Known,
 }
@@ -223,7 +222,7 @@ struct Asks {
     /// Since a live message last fitted.
     count: u32,
     is_failing: bool,
-    /// Nothing is known to be missing; it is only asked whether anything is.
+    /// Nothing is known to be missing; the replay only checks.
     is_check: bool,
 }
 
@@ -295,7 +294,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// What to do next. Call until there is nothing, after every `on`.
+    /// What to do next. Call until it returns none, after every `on`.
     pub fn next_action(&mut self, now: Instant) -> Option<Action<T>> {
         loop {
             match self.commands.pop_front() {
@@ -324,7 +323,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
                     self.ask(now);
                 }
                 Verdict::Restart => {
-                    // A replay brings it again.
+                    // A replay returns it again.
                     if self.replay == Replay::Absent {
                         self.put_back(batch);
                     }
@@ -364,7 +363,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         (self.asks.count, self.asks.is_failing) = (0, false);
         let is_known = matches!(self.position, Position::After(_));
         if is_known && (self.replay == Replay::Absent || !self.complete) {
-            // Nobody can say whether this is the same process; or it is worth the chance to hear it all.
+            // The process may be another one; or it is worth the chance to hear it from the beginning.
             self.clear();
         }
         match self.replay {
@@ -428,7 +427,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
             (Position::After(last), Some(first)) if first == last => {
                 batches.pop_front();
             }
-            // The engine no longer remembers where we were, and cannot tell what we missed.
+            // The engine no longer remembers our position, and cannot replay what we missed.
             (Position::After(last), Some(first)) if first.seq > last.seq => self.clear(),
             (Position::After(_), _) => return self.restart(now),
             (Position::Nowhere | Position::Start, Some(_)) => self.position = Position::Nowhere,
@@ -444,7 +443,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
     fn fail_replay(&mut self, now: Instant) {
         self.counts.failed_replays += 1;
         if self.asks.is_check {
-            // No news is no bad news.
+            // A failed check proves nothing.
             self.link = Link::Live;
             return;
         }
@@ -463,7 +462,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// Asks for a replay from where we are, or goes on without.
+    /// Requests a replay from our position, or continues without.
     fn ask(&mut self, now: Instant) {
         if self.replay == Replay::Absent || self.asks.count >= ASKS_MAX {
             return self.give_up();
@@ -481,7 +480,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.commands.push_back(Command::AskReplay { id, from });
     }
 
-    /// Asks whether anything is missing, which counts as no try.
+    /// Checks whether anything is missing; does not count as an attempt.
     fn check(&mut self, now: Instant) {
         let count = std::mem::take(&mut self.asks.count);
         self.ask(now);
@@ -514,7 +513,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
 
     fn judge(&self, mark: Mark, source: Origin) -> Verdict {
         match self.position {
-            // Checked when it came.
+            // Checked when it arrived.
             _ if source == Origin::Replay => Verdict::Next,
             Position::Nowhere => Verdict::Next,
             Position::Start if mark.seq == 0 => Verdict::Next,
@@ -529,7 +528,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
     }
 
     fn has_seen(&self, mark: Mark) -> bool {
-        // Without a hole, so its place is known.
+        // Without gaps, so its position is known.
         let back = self.seen.back().and_then(|last| last.seq.checked_sub(mark.seq));
         let back = back.and_then(|it| usize::try_from(it).ok());
         back.is_some_and(|it| self.seen.iter().rev().nth(it) == Some(&mark))
@@ -549,7 +548,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         Action::Apply(batch)
     }
 
-    /// A live message fits what we have. While replays fail, the next gap gets one try and no more.
+    /// A live message fits. While replays fail, the next gap gets one attempt only.
     fn catch_up(&mut self) {
         self.asks.count = if self.asks.is_failing { ASKS_MAX - 1 } else { 0 };
     }
@@ -562,7 +561,8 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.seen.push_back(mark);
     }
 
-    /// The latest message could not be read: a gap, the first time it comes live; else nothing can be done.
+    /// The last message could not be decoded: a gap if it came live for the first time; else nothing can be
+    /// done.
     fn take_back(&mut self, now: Instant, seq: u64) {
         let Some(latest) = self.latest.take_if(|it| it.mark.seq == seq) else { return };
         self.counts.undecodable += 1;
@@ -578,7 +578,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// Goes on after a message nobody can read. What it removed is not known, so nothing is kept.
+    /// Continues after an undecodable message. What it removed is unknown, so everything is cleared.
     fn pass_over(&mut self, mark: Mark) {
         self.clear();
         self.poison = Poison::Known;

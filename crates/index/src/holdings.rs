@@ -1,7 +1,7 @@
-//! The answer of a look-up: how much of one prompt each worker holds.
+//! The result of a look-up: how much of one prompt each worker holds.
 //!
-//! One value is made once and filled by every look-up, so that none of them allocates. It is filled by slot,
-//! as the index counts workers, and read by worker: the map between the two is copied when it has changed.
+//! One value is made once and filled by every look-up, so that none of them allocates. It is filled by slot
+//! and read by worker: the map between the two is copied when it has changed.
 
 use maitre_base::WorkerId;
 
@@ -20,9 +20,9 @@ pub struct Holdings {
     /// The slot of each worker, and the worker of each slot.
     slots: Vec<u32>,
     workers: Vec<WorkerId>,
-    /// Of the fleet that the map was copied from.
+    /// The version of the index's slot map that was copied.
     version: u64,
-    /// Who has held all so far, by slot. The look-up's own.
+    /// Workers that held everything so far, by slot. Used by the look-up only.
     pub(crate) alive: Vec<Alive>,
 }
 
@@ -38,20 +38,20 @@ impl Holdings {
         Holdings::default()
     }
 
-    /// Nothing for a worker the index does not know.
+    /// Nothing for an unknown worker.
     #[inline]
     pub fn of(&self, worker: WorkerId) -> Holding {
         let slot = self.slots.get(worker.index());
         slot.and_then(|&slot| self.by_slot.get(slot as usize)).copied().unwrap_or_default()
     }
 
-    /// Those who hold anything, in no order.
+    /// The workers that hold anything, in no order.
     pub fn holders(&self) -> impl Iterator<Item = (WorkerId, Holding)> {
         let all = self.workers.iter().zip(&self.by_slot);
         all.filter(|it| *it.1 != Holding::default()).map(|(&worker, &holding)| (worker, holding))
     }
 
-    /// Forgets the last answer. `slots` has the slot of each worker; `u32::MAX` for those who left.
+    /// Clears the last result. `slots` has the slot of each worker; `u32::MAX` for those that left.
     pub(crate) fn reset(&mut self, version: u64, workers: &[WorkerId], slots: impl Iterator<Item = u32>) {
         self.alive.clear();
         if self.version == version && self.by_slot.len() == workers.len() {

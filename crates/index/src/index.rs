@@ -1,4 +1,4 @@
-//! The index: who is known to it, and the ways in.
+//! The index: the workers it knows, and its public methods.
 
 use crate::believed::Stamp;
 use crate::budget::{BUDGET_MIN, Hand};
@@ -17,34 +17,35 @@ use maitre_base::{StoredBlocks, Tier};
 pub struct IndexSettings {
     /// All that the index allocates; at least `BUDGET_MIN`.
     pub budget_bytes: usize,
-    /// Scrambles where things stand in tables. Never what comes out.
+    /// Randomises positions in tables; never changes a result.
     pub seed: u64,
 }
 
 impl Default for IndexSettings {
     fn default() -> IndexSettings {
-        // Some twenty-five million blocks, and a part of what any machine in front of a fleet has.
+        // Some twenty-five million blocks, and a small part of a router's memory.
         IndexSettings { budget_bytes: 1 << 30, seed: 0 }
     }
 }
 
-/// How many predictions one tick lets fade.
+/// Maximum predictions that one tick drops.
 const FADES_MAX: usize = 4_096;
 
-/// How many uses make one step of the clock that says what is cold, as a power of two: at a million a second
-/// it runs for twelve days.
+/// How many uses advance the clock that finds cold blocks by one step, as a power of two: at a million a
+/// second it runs for twelve days.
 const CLOCK_SHIFT: u32 = 8;
 
-/// Which worker holds which prefix. Workers it does not know are ignored.
+/// Which worker holds which prefix. Unknown workers are ignored.
 #[derive(Debug)]
 pub struct Index {
     pub(crate) table: PrefixTable,
     /// By number.
     pub(crate) workers: Vec<Option<Box<WorkerBlocks>>>,
-    /// The worker of each slot. Slots are used again at once, and so are as many as there are workers; numbers rest first.
+    /// The worker of each slot. Slots are reused at once, so there are as many as workers; numbers rest
+    /// first.
     pub(crate) slots: Vec<WorkerId>,
     free_slots: Vec<u32>,
-    /// Of who has which slot. The seed is in it, so that those of two indices are not mistaken.
+    /// Version of the slot map. Includes the seed, so that the maps of two indices are not confused.
     version: u64,
     pub(crate) budget_bytes: usize,
     /// Of all workers together.
@@ -53,7 +54,7 @@ pub struct Index {
     stamp: Stamp,
     uses: u64,
     pub(crate) hand: Hand,
-    /// Where the next tick goes on.
+    /// Where the next tick continues.
     fading: usize,
     pub(crate) path: Vec<Segment>,
     ready: Vec<Waiting>,
@@ -79,7 +80,7 @@ impl Index {
         }
     }
 
-    /// A worker that holds nothing yet. Twice is once.
+    /// Adds a worker that holds nothing yet. Adding it twice changes nothing.
     pub fn join(&mut self, id: WorkerId) {
         if self.workers.len() <= id.index() {
             self.workers.resize_with(id.index() + 1, || None);
@@ -99,7 +100,7 @@ impl Index {
         self.account(id.index());
     }
 
-    /// Forgets a worker. Costs what it held, not what the table holds.
+    /// Removes a worker. Costs what it held, not what the table holds.
     pub fn leave(&mut self, id: WorkerId) {
         self.clear(id);
         if let Some(worker) = self.workers.get_mut(id.index()).and_then(Option::take) {
@@ -115,7 +116,7 @@ impl Index {
         self.find(Some(clock), chain, out);
     }
 
-    /// The same for whoever is only curious: what is found is no more worth keeping than before.
+    /// The same for a reader that does not use the prefix: does not refresh what it finds.
     pub fn peek(&mut self, chain: Chain<'_>, out: &mut Holdings) {
         self.find(None, chain, out);
     }
@@ -126,8 +127,8 @@ impl Index {
         look_up::look_up(&mut self.table, clock, chain, out);
     }
 
-    /// A request with this prompt was sent to the worker: all of its blocks are used now, and those that
-    /// were not there will be.
+    /// A request with this prompt was sent to the worker: refreshes the blocks it holds and predicts the
+    /// others.
     pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> PredictedBlocks {
         let room = self.room(id.index(), chain.prefixes.len());
         let (moment, clock) = (self.moment(now), self.clock());
@@ -137,14 +138,15 @@ impl Index {
         predicted_blocks
     }
 
-    /// That request failed before its first token: drops what it predicted_blocks and nobody has used since.
+    /// That request failed before its first token: drops what it predicted and no other request has used
+    /// since.
     pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.erase(chain, predicted_blocks);
         }
     }
 
-    /// The first token of a request with this prompt is out: what it uses is really there.
+    /// The first token of a request with this prompt is out: the blocks it uses exist.
     pub fn prefilled(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) {
         let moment = self.moment(now);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
@@ -152,8 +154,8 @@ impl Index {
         }
     }
 
-    /// The engine said how many blocks of that request it found in its cache. Where there are fresh
-    /// reports, those know better, and this is ignored.
+    /// The engine reported how many blocks of that request it found in its cache. Ignored where fresh KV
+    /// events know better.
     pub fn correct(
         &mut self,
         id: WorkerId,
@@ -186,7 +188,7 @@ impl Index {
         }
     }
 
-    /// Lets predictions fade that fresh reports should have confirmed. Call it a few times a second.
+    /// Drops predictions that fresh reports should have confirmed. Call it a few times a second.
     pub fn tick(&mut self, now: Instant) {
         let Some(since) = now.as_nanos().checked_sub(FADE.as_nanos() as u64).map(Instant::from_nanos) else {
             return;
@@ -227,7 +229,7 @@ impl Index {
         applied
     }
 
-    /// Forgets all that the worker reported: a gap could not be filled. Predictions stay.
+    /// Forgets what the worker reported: a gap could not be filled. Predictions stay.
     pub fn clear_reported(&mut self, id: WorkerId) {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
@@ -236,20 +238,20 @@ impl Index {
         self.account(id.index());
     }
 
-    /// Forgets all that the worker holds: its engine was restarted.
+    /// Forgets everything the worker holds: its engine was restarted.
     pub fn clear(&mut self, id: WorkerId) {
         self.clear_reported(id);
         self.clear_predicted(id);
     }
 
-    /// Forgets all that was predicted of the worker. What it reported stays.
+    /// Forgets the predictions of the worker. Reported blocks stay.
     pub fn clear_predicted(&mut self, id: WorkerId) {
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.clear();
         }
     }
 
-    /// How long this worker's blocks are, as learned from its reports: how to cut its chains.
+    /// The worker's block size, learned from its reports: the size in which to cut its chains.
     pub fn block_tokens(&self, id: WorkerId) -> Option<u32> {
         self.workers.get(id.index())?.as_ref()?.block_tokens()
     }
@@ -332,7 +334,7 @@ impl Index {
         }
     }
 
-    /// Learns how the engine cuts its blocks. False if these are cut in another way than those on its GPU.
+    /// Learns the engine's block size. False if these blocks have another size than those on its GPU.
     fn learn(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) -> bool {
         let Some(Some(worker)) = self.workers.get_mut(id.index()) else { return false };
         if worker.page_tokens == Some(stored.block_tokens) {
@@ -358,7 +360,7 @@ impl Index {
         Some(PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock })
     }
 
-    /// Brings the sum of bytes up to date with a worker that may have changed.
+    /// Updates the byte count of a worker that may have changed.
     pub(crate) fn account(&mut self, worker: usize) {
         if let Some(Some(worker)) = self.workers.get_mut(worker) {
             self.workers_bytes -= worker.accounted;

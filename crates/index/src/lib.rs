@@ -1,4 +1,4 @@
-//! Which worker holds which prefix of a prompt, in which tier: what we routed there, and what its engine
+//! Which worker holds which prefix of a prompt, in which tier: what was routed there and what its engine
 //! reports, in one look-up.
 
 mod believed;

@@ -1,21 +1,22 @@
-//! Walks a prompt's chain through the runs and notes where each worker falls behind.
+//! Walks a prompt's chain through the runs and notes where each worker's prefix ends.
 //!
-//! At each run the set of workers that held all so far meets the set that holds the whole run: a few words
-//! of bits. Only who drops out is looked at one by one, to see how far into the run it got. So the cost
-//! goes with the runs along the way and the workers that hold some of it, not with the blocks.
+//! At each run the set of workers that held everything so far is intersected with the set that holds the
+//! whole run: a few words of bits. Only workers that drop out are looked at one by one, to see how far into
+//! the run they got. So the cost grows with the runs along the way and the workers that hold some of it, not
+//! with the blocks.
 
 use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
 use crate::table::{BlockRun, Chain, PrefixTable};
 use std::hint::black_box;
 
-/// How many lines of the chain are fetched before anything else, all at once: it may be long since it was
-/// hashed. What many prompts begin with is mostly shorter.
+/// Cache lines of the chain that are prefetched at once: the chain may have been hashed long ago. Prefixes
+/// that many prompts share are mostly shorter.
 const LINES_TOUCHED: usize = 9;
 /// Prefixes in a line of the cache.
 const LINE: usize = 8;
 
-/// Fills `out`, which must be empty. `clock` is noted as the time of use, if this is one.
+/// Fills `out`, which must be empty. `clock` is recorded as the time of use, if this is one.
 pub(crate) fn look_up(table: &mut PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
@@ -50,7 +51,7 @@ struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// Notes who drops out here. False if nobody is left.
+    /// Notes which workers drop out here. False if none is left.
     #[inline]
     fn meet(&self, out: &mut Holdings) -> bool {
         let mut left = 0;
@@ -62,7 +63,7 @@ impl Stretch<'_> {
             let plane = plane(self.run, word);
             let mut kept = Alive { near: alive.near & plane.near, any: alive.any & plane.any };
             out_of(word, alive, !plane.present, self.start, out);
-            // Those who hold a part of the run.
+            // Workers that hold a part of the run.
             for slot in slots(word, alive.near & plane.present & !plane.near) {
                 match self.held(slot, WorkerMasks::near) {
                     blocks if blocks == self.blocks => kept.near |= 1 << (slot % 64),
@@ -124,7 +125,7 @@ fn end(depth: usize, out: &mut Holdings) {
     }
 }
 
-/// Those of `alive` that are in `leaving` hold so many blocks. Most leave both sets at once.
+/// The workers of `alive` that are in `leaving` hold this many blocks. Most leave both sets at once.
 #[inline]
 fn out_of(word: usize, alive: Alive, leaving: u64, blocks: usize, out: &mut Holdings) {
     for slot in slots(word, alive.near & leaving) {

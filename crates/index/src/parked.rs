@@ -1,14 +1,14 @@
-//! Stores that follow a block we do not know, kept until it shows up.
+//! Stored blocks whose parent is unknown, kept until it arrives.
 //!
-//! Reports may cross, and a subscriber may join late. A block without its place is worth nothing, and at
-//! the wrong place worse than nothing, so it waits here: a bounded time, in that the oldest make way.
+//! Events may arrive out of order, and a subscriber may join late. A block without its position is useless,
+//! and at a wrong position harmful, so it is parked here, bounded: the oldest are dropped first.
 //!
-//! When an engine removes a block of a store that waits, the store loses that block and what follows it.
+//! When an engine removes a parked block, the block and those after it are dropped.
 
 use maitre_base::{StoredBlocks, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chosen: a scheduler step stores for some tens of requests, and a crossing lasts a step or two.
+/// Chosen: a scheduler step stores for some tens of requests, and events are out of order for a step or two.
 pub(crate) const STORES_MAX: usize = 256;
 
 /// Chosen: a page of SGLang's default size costs 44 of these bytes.
@@ -44,7 +44,7 @@ impl Waiting {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parked {
-    /// In the order they came.
+    /// In order of arrival.
     stores: BTreeMap<u64, Waiting>,
     by_parent: BTreeSet<(u64, u64)>,
     by_name: BTreeSet<(u64, u64)>,
@@ -65,7 +65,7 @@ impl Parked {
         self.bytes
     }
 
-    /// Keeps a store. Returns how many blocks had to go for it.
+    /// Parks a store. Returns how many blocks were dropped for it.
     pub(crate) fn park(&mut self, waiting: Waiting) -> usize {
         if waiting.bytes() > BYTES_MAX {
             return waiting.names.len();
@@ -85,13 +85,13 @@ impl Parked {
         dropped
     }
 
-    /// The oldest store that waits for this block.
+    /// The oldest parked store with this parent.
     pub(crate) fn take_child(&mut self, parent: u64) -> Option<Waiting> {
         let &(_, number) = self.by_parent.range((parent, 0)..=(parent, u64::MAX)).next()?;
         self.take(number)
     }
 
-    /// Drops one copy of a block that waits, with what follows it. False if none does.
+    /// Drops one copy of a parked block, with those after it. False if there is none.
     pub(crate) fn remove(&mut self, name: u64) -> bool {
         let Some(&(_, number)) = self.by_name.range((name, 0)..=(name, u64::MAX)).next() else {
             return false;

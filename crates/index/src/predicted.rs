@@ -1,12 +1,12 @@
-//! What we believe because we routed it: a prompt that was sent to a worker will be in its cache.
+//! Predictions: a prompt that was sent to a worker will be in its cache.
 //!
-//! The engine evicts what was used least recently, of one prompt the tail first, and so do we, at the size
-//! its cache is believed to have. From the first block that was not believed held, the engine computes all
-//! anew, whatever it has beyond; so all of the prompt from there on is *predicted_blocks* by that request.
+//! The engine evicts the least recently used blocks, of one prompt the last block first. The prediction does
+//! the same, at the believed size of the cache. From the first block that was not held, the engine computes
+//! everything anew; so the rest of the prompt is *predicted* by that request.
 //!
-//! A belief is *settled* when the first token of a request that uses it is out: only then can a miss on it
-//! teach anything. If a settled block is missing, the engine evicted it, and with it all that was used no
-//! later: its cache is smaller than we thought.
+//! A prediction is *settled* when the first token of a request that uses it is out: only then does a miss
+//! mean anything. If a settled block is missing, the engine evicted it and everything used no later: its
+//! cache is smaller than believed.
 
 use crate::believed::Stamp;
 use crate::table::{Chain, Placing, PrefixTable, Segment};
@@ -14,30 +14,30 @@ use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
 use maitre_base::Instant;
 use std::time::Duration;
 
-/// How long a prediction is believed that fresh reports do not confirm. Chosen: longer than most queues
-/// and prefills, shorter than the silence after which reports count as stale.
+/// How long a prediction stays that fresh reports do not confirm. Chosen: longer than most queues and
+/// prefills, shorter than the silence after which reports are stale.
 pub const FADE: Duration = Duration::from_secs(3);
 
-/// A cache is never believed smaller than this part of what its engine said. Chosen: misses have other
-/// reasons too, such as a cache that was reset.
+/// A cache is never believed smaller than this part of its reported size. Chosen: misses have other reasons
+/// too, such as a cache reset.
 const CAPACITY_FLOOR: u32 = 8;
 
-/// What one request predicted_blocks where it was sent. Give it back to `forget`, `prefilled` and `correct`.
+/// What one request predicted at its worker. Pass it to `forget`, `prefilled` and `correct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictedBlocks {
     stamp: Stamp,
-    /// How many leading blocks were believed held before: the first predicted_blocks one.
+    /// Leading blocks that were held before: the position of the first predicted one.
     pub from: u32,
     /// When the last of those was used before.
     before: Stamp,
 }
 
 impl PredictedBlocks {
-    /// By nobody, nowhere: nothing follows from it.
+    /// For an unknown worker: changes nothing.
     pub const NOTHING: PredictedBlocks = PredictedBlocks { stamp: 0, from: 0, before: 0 };
 }
 
-/// One worker's predictions, while a request is noted.
+/// One worker's predictions, while a request is recorded.
 pub(crate) struct PredictionWriter<'a> {
     pub(crate) table: &'a mut PrefixTable,
     pub(crate) worker: &'a mut WorkerBlocks,
@@ -45,7 +45,7 @@ pub(crate) struct PredictionWriter<'a> {
     pub(crate) clock: u32,
 }
 
-/// A request, or its first token: when, on the wall and in order.
+/// A request or its first token: its time and its order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: Instant,
@@ -53,7 +53,7 @@ pub(crate) struct Moment {
 }
 
 impl PredictionWriter<'_> {
-    /// Plants what is not believed held of the first `blocks_max` blocks, and uses the rest.
+    /// Predicts what is not held of the first `blocks_max` blocks, and refreshes the rest.
     pub(crate) fn write(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> PredictedBlocks {
         let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
         let (from, before) = self.believed(chain);
@@ -67,7 +67,7 @@ impl PredictionWriter<'_> {
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
 
-    /// Drops what this request predicted_blocks and nobody has used since.
+    /// Drops what this request predicted and no other request has used since.
     pub(crate) fn erase(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
@@ -83,7 +83,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// All of the chain that is believed held is really there.
+    /// All blocks of the chain that are believed held exist.
     pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>) {
         self.table.trace(chain, self.path);
         self.part();
@@ -97,9 +97,9 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// The engine found so many blocks of a request in its cache.
+    /// The engine found this many blocks of a request in its cache.
     pub(crate) fn correct(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks, found: u32) {
-        // A hit is floored to a block and leaves one token to compute: one block less says nothing.
+        // A hit is rounded down to a block and leaves one token to compute: one block less says nothing.
         if found > predicted_blocks.from {
             let more = self.worker.capacity / 8 + (found - predicted_blocks.from);
             let most = self.worker.capacity_reported.max(self.worker.capacity);
@@ -111,7 +111,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Clears what was used longest ago, tails first, until it fits the cache.
+    /// Drops the least recently used blocks, tails first, until the rest fits the cache.
     pub(crate) fn trim(&mut self) {
         let slot = self.worker.slot;
         while let Some(excess) =
@@ -126,7 +126,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Drops the oldest prediction if it has not been used since. False if there is none so old.
+    /// Drops the oldest prediction if it has not been used since. False if none is that old.
     pub(crate) fn fade(&mut self, since: Instant) -> bool {
         let slot = self.worker.slot;
         match self.table.beliefs.oldest(slot).copied().filter(|it| it.used_at <= since) {
@@ -145,7 +145,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// How many leading blocks this worker is believed to hold, and when the last was used. Leaves the path.
+    /// How many leading blocks this worker is believed to hold, and when the last was used. Leaves the path
+    /// in `path`.
     fn believed(&mut self, chain: Chain<'_>) -> (usize, Stamp) {
         self.table.trace(chain, self.path);
         let (mut believed, mut before) = (0, 0);
@@ -166,8 +167,7 @@ impl PredictionWriter<'_> {
         (believed, before)
     }
 
-    /// What the path covers of a run and what it does not, because the chain ends or turns off, have
-    /// different histories from now on.
+    /// Splits a run where the chain ends or branches off: the two parts have different histories from now on.
     fn part(&mut self) {
         for &segment in self.path.iter() {
             self.table.fence(segment, segment.start + segment.blocks, self.worker.slot);
@@ -184,7 +184,7 @@ impl PredictionWriter<'_> {
             left: chain.prefixes.len() - from,
             clock: self.clock,
         };
-        // The bits of one run are set together: for each block it would cost as much as finding its place.
+        // Sets the bits of one run together: one by one each would cost as much as finding the run.
         let (mut pending, mut bits) = (None, 0);
         for prefix in &chain.prefixes[from..] {
             let (run, offset) = self.table.extend(at, prefix.0, placing);
@@ -263,10 +263,11 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// What was used since fits no more than just so: a quarter at a time, for one miss may have other reasons.
+    /// Shrinks the believed capacity to what was used since, a quarter at a time: one miss may have other
+    /// reasons.
     fn shrink(&mut self) {
-        // An engine that told its size is believed: what was gone before its turn came was pushed out while it stood
-        // in line. To shrink for that cost a fleet past saturation a tenth of its hits.
+        // A reported size is believed: blocks that were gone early were evicted while the request was queued.
+        // Shrinking for that cost a fleet past saturation a tenth of its hits.
         if self.worker.capacity_reported != CAPACITY_DEFAULT {
             return;
         }

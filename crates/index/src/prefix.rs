@@ -1,18 +1,18 @@
-//! Prefix hashes: one number that names a run of tokens and all before it.
+//! Prefix hashes: one number that identifies a run of tokens and everything before it.
 //!
-//! The hash takes two tokens a step, so the name of a prefix does not depend on how anybody cuts it into
-//! blocks of even length: an engine with blocks of 128 and one with pages of 1 give the same prefix the same
-//! name, and a prompt is hashed once for all of them. Two, because each step waits for the one before, and
-//! one a token was a third of what a stored block cost. A block of odd length ends with a step for one token
-//! alone, and the next begins anew: its names are its own. It starts at a root, which stands for all that keeps
-//! caches apart though the tokens are the same: model, adapter, salt, and whether these are tokens at all.
+//! The hash takes two tokens a step, so the hash of a prefix does not depend on how it is cut into blocks of
+//! even length: an engine with blocks of 128 and one with pages of 1 give the same prefix the same hash, and
+//! a prompt is hashed once for all of them. Two, because each step waits for the one before, and one token a
+//! step was a third of the cost of a stored block. A block of odd length ends with a step for one token
+//! alone, so its hashes differ. The chain starts at a root, which separates caches with equal tokens: model,
+//! adapter, salt, and whether the units are tokens at all.
 //!
-//! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know.
-//! Those are opaque here: what an engine stores is named again from its tokens.
+//! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know. Those
+//! are opaque here: stored blocks are hashed again from their tokens.
 
 use maitre_base::hash;
 
-/// Names a prefix. The same in every router.
+/// Identifies a prefix. The same in every router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixHash(pub u64);
 
@@ -25,7 +25,7 @@ pub struct Root(u64);
 pub enum Unit {
     /// Token ids, as the engine sees them.
     Tokens,
-    /// Words of four bytes of the prompt's text, where nobody knows the tokens.
+    /// Four-byte words of the prompt's text, where the tokens are not known.
     Words,
 }
 
@@ -35,7 +35,7 @@ impl Root {
             Unit::Tokens => 1,
             Unit::Words => 2,
         });
-        // An absent adapter differs from one with an empty name, and nothing in a name can pass for a border.
+        // An absent adapter differs from an empty name, and lengths keep names from running into each other.
         for name in [Some(model), adapter, salt] {
             hasher.write(&name.map_or(u64::MAX, |it| it.len() as u64).to_le_bytes());
             hasher.write(name.unwrap_or_default().as_bytes());
@@ -53,7 +53,7 @@ impl PrefixHash {
     /// The prefix two tokens longer.
     #[inline]
     fn then_pair(self, first: u32, second: u32) -> PrefixHash {
-        // A folded multiply; the tokens come in twice, so that no state, zero included, swallows them.
+        // A folded multiply; the tokens enter twice, so that no state, zero included, cancels them.
         let word = u64::from(first) | u64::from(second) << 32;
         let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
         PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)

@@ -1,11 +1,12 @@
-//! Applies what one engine reports: names to places, copies counted, lost parents waited for.
+//! Applies the KV events of one engine: maps names to blocks, counts copies, parks blocks with unknown
+//! parents.
 //!
-//! Engines do not de-duplicate (two requests with one prefix store it twice, and evicting one copy says
-//! "removed" while the other stays), so copies are counted a name and tier.
+//! Engines do not de-duplicate: two requests with one prefix store it twice, and evicting one copy reports
+//! "removed" while the other stays. So copies are counted per name and tier.
 //!
-//! Pages smaller than our grain are grouped. A group counts as held as long as its last page is: engines
-//! with such pages (SGLang) keep them in a tree and evict leaves first, so while the last page of a group is
-//! there, so are the others; and once it is gone, the group is no longer whole.
+//! Pages smaller than our grain are grouped. A group counts as held while its last page is: engines with such
+//! pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes before the
+//! others.
 
 use crate::holders::Mask;
 use crate::names::{Name, Names};
@@ -16,35 +17,35 @@ use crate::worker::{Alias, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
 
-/// How many names of a report are applied at once, between two looks at the budget.
+/// Names applied at once, between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
 
-/// What came of a report, in blocks (or pages, where they are smaller).
+/// The result of an event, in blocks (or pages, where they are smaller).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub stored: u32,
     pub removed: u32,
-    /// Removals of names we do not know.
+    /// Removals of unknown names.
     pub unknown: u32,
     /// Stores that wait for their parent.
     pub parked: u32,
-    /// Too short, of a strange size, or placeholders of nothing we know.
+    /// Too short, of another size, or placeholders of unknown blocks.
     pub ignored: u32,
     /// No room: in the budget, or among the parked.
     pub dropped: u32,
 }
 
-/// One worker's part of the index, while a report is applied.
+/// One worker's part of the index, while an event is applied.
 pub(crate) struct ReportApplier<'a> {
     pub(crate) table: &'a mut PrefixTable,
     pub(crate) worker: &'a mut WorkerBlocks,
     pub(crate) clock: u32,
     pub(crate) applied: &'a mut Applied,
-    /// Parked stores whose parent has come.
+    /// Parked stores whose parent has arrived.
     pub(crate) ready: &'a mut Vec<Waiting>,
 }
 
-/// Where a store goes on from.
+/// Where a store continues from.
 #[derive(Clone, Copy)]
 struct Start {
     prefix: Running,
@@ -55,7 +56,7 @@ struct Start {
     previous: Option<u64>,
 }
 
-/// As it was reported.
+/// A block as the engine reported it.
 #[derive(Clone, Copy)]
 struct ReportedBlock {
     name: u64,
@@ -65,9 +66,9 @@ struct ReportedBlock {
 
 enum Parent {
     Known(Start),
-    /// It may yet show up.
+    /// It may still arrive.
     Unknown(u64),
-    /// We knew it, but not any more what stands before it.
+    /// The parent is known, but no longer its own prefix.
     Lost,
 }
 
@@ -84,13 +85,13 @@ impl From<Tier> for Class {
 }
 
 impl ReportApplier<'_> {
-    /// Stores blocks that are of this worker's block size, `PIECE` at most. There must be room.
+    /// Stores blocks of this worker's block size, at most `PIECE`. There must be room.
     pub(crate) fn store(&mut self, model: &str, stored: &StoredBlocks<'_>) {
         let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {
             return;
         };
         self.worker.names.reserve(stored.names.len());
-        // First of all: what comes next goes on meanwhile.
+        // First, so that the memory fetches overlap with what follows.
         self.touch(stored.names);
         let start = match self.parent(model, stored) {
             Parent::Known(start) => start,
@@ -114,13 +115,13 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Fetches the places of these names. One after the other, each would wait for memory; asked for
-    /// together, in a loop short enough to have many in flight, the waits overlap.
+    /// Prefetches the entries of these names. One by one each look-up would wait for memory; in a loop this
+    /// short the fetches overlap.
     fn touch(&self, names: &[u64]) {
         black_box(names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
     }
 
-    /// Names the pages, as many as have all their tokens, and asks for their runs.
+    /// Hashes the pages that have all their tokens, and prefetches their runs.
     fn hash(&self, stored: &StoredBlocks<'_>, start: Start, prefixes: &mut [Running; PIECE]) -> usize {
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
         let block_tokens = self.worker.block_tokens().unwrap_or(stored.block_tokens);
@@ -180,7 +181,7 @@ impl ReportApplier<'_> {
         place
     }
 
-    /// Those who waited for one of these need wait no longer.
+    /// Releases the parked stores that waited for one of these.
     fn wake(&mut self, names: &[u64]) {
         for &name in names {
             while let Some(waiting) = self.worker.parked.take_child(name) {
@@ -189,7 +190,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Blocks without content: those that we know by name are now also in this tier.
+    /// Blocks without content: known names are now also in this tier.
     pub(crate) fn store_known(&mut self, names: &[u64], tier: Tier) {
         for &name in names {
             match (self.worker.names.find(name), self.worker.pages.get_mut(&name)) {
@@ -282,7 +283,7 @@ impl ReportApplier<'_> {
         self.applied.dropped += self.worker.parked.park(Waiting::new(parent, stored)) as u32;
     }
 
-    /// This name means the block at this place, and there is one copy more of it.
+    /// Binds this name to the block at this place, and counts one more copy.
     fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
         let place = match self.worker.names.find_place(name) {
             Ok(place) => place,
@@ -304,9 +305,9 @@ impl ReportApplier<'_> {
         self.copy(place, tier);
     }
 
-    /// The engine uses an old name for another block: what it meant before must be gone.
+    /// The engine reuses a name for another block: the block it meant before is gone.
     fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
-        // The new one first: letting go of the old might take the run with it.
+        // The new block first: releasing the old one might free the run.
         self.hold_new((run, offset), tier.into());
         self.unbind(old);
         if let Some(place) = self.worker.names.find(old.name) {
@@ -316,7 +317,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// One copy more of a name we know.
+    /// One more copy of a known name.
     fn copy(&mut self, place: usize, tier: Tier) {
         let Some(entry) = self.worker.names.at(place) else { return };
         let class = Class::from(tier);
@@ -337,7 +338,7 @@ impl ReportApplier<'_> {
         let mut after = entry;
         let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
             if tier == Tier::Gpu {
-                // No copy that we know of; but a prediction is overruled all the same.
+                // No known copy; but the removal overrules a prediction.
                 let (run, offset) = self.table.resolve((entry.run, entry.offset));
                 self.table.change(run, self.worker.slot, |share| share.predicted &= !(1 << offset));
             }
@@ -355,7 +356,7 @@ impl ReportApplier<'_> {
         true
     }
 
-    /// Lets go of all that a name stands for.
+    /// Releases everything that a name stands for.
     fn unbind(&mut self, entry: Name) {
         let position = self.table.resolve((entry.run, entry.offset));
         let (near, lower) = (entry.copies[0] > 0, entry.is_lower());
@@ -367,7 +368,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// A name that is new to us has this block: if another has it as well, they are counted from now on.
+    /// A new name refers to this block. If another name does too, both are counted from now on.
     fn hold_new(&mut self, position: Position, class: Class) {
         let (run, offset) = position;
         let bit: Mask = 1 << offset;
@@ -398,7 +399,7 @@ impl ReportApplier<'_> {
             Class::Near => {
                 gained = u32::from(share.gpu & bit == 0);
                 share.gpu |= bit;
-                // The report carries it from here on.
+                // From here on the report holds it.
                 share.predicted &= !bit;
             }
         });
@@ -427,7 +428,7 @@ impl ReportApplier<'_> {
         });
     }
 
-    /// Changes how many names have this block, if more than one does. Zero if only one did.
+    /// Changes the count of names for this block, if there is more than one. Zero if there was only one.
     fn count_alias(&mut self, position: Position, class: Class, change: impl FnOnce(&mut u32)) -> u32 {
         if self.worker.aliases.is_empty() {
             return 0;

@@ -1,4 +1,4 @@
-//! What the index keeps for one worker: its names, what waits for a place, and how its engine cuts blocks.
+//! What the index keeps for one worker: its names, its parked blocks, and its block size.
 
 use crate::names::Names;
 use crate::parked::Parked;
@@ -6,44 +6,44 @@ use crate::prefix::Running;
 use maitre_base::hash::NumberMap;
 use std::collections::BTreeMap;
 
-/// Our blocks have at least so many tokens. Engines with smaller pages (SGLang's default is one token) get
-/// them grouped: a sixteenth of the table, and chains that other engines share.
+/// Minimum tokens of our blocks. Smaller pages (SGLang's default is one token) are grouped: a sixteenth of
+/// the table, and chains that other engines share.
 pub const GRAIN: u32 = 16;
 
-/// Where our belief about a worker's cache comes from.
+/// Where the knowledge of a worker's cache comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheSource {
     /// No fresh reports: predictions stay until the engine would have evicted them.
     #[default]
     Predicted,
-    /// Reports are fresh: what they do not confirm soon is not there.
+    /// Reports are fresh: a prediction that they do not confirm soon is wrong.
     Reported,
 }
 
-/// Numbers about one worker, for metrics.
+/// Counts of one worker, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     /// Blocks on its GPU, by its reports.
     pub reported_blocks: u32,
     pub predicted_blocks: u32,
-    /// Blocks whose parents we do not know yet.
+    /// Blocks with unknown parents.
     pub parked_blocks: u32,
-    /// How many blocks we believe its cache has room for.
+    /// Believed capacity of its cache in blocks.
     pub capacity_blocks: u32,
-    /// All below: since it joined. Removals of names we do not know.
+    /// All below: since it joined. Removals of unknown names.
     pub unknown: u64,
-    /// Blocks of reports that could not be used: too short, of a strange size, or placeholders of nothing.
+    /// Reported blocks that could not be used: too short, of another size, or placeholders of unknown blocks.
     pub ignored: u64,
-    /// Parked blocks that made way, and blocks for which the budget had no room.
+    /// Parked blocks that were dropped, and blocks for which the budget had no room.
     pub dropped: u64,
     /// Blocks that the budget evicted.
     pub evicted: u64,
 }
 
-/// Until the engine says how large its cache is: some 128k tokens, a small GPU's.
+/// Before the engine reports its cache size: some 128k tokens, that of a small GPU.
 pub(crate) const CAPACITY_DEFAULT: u32 = 8_192;
 
-/// Of a page in the middle of a group: what is needed to go on from it.
+/// A page in the middle of a group: what a store needs to continue from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartialPage {
     pub(crate) prefix: Running,
@@ -53,7 +53,7 @@ pub(crate) struct PartialPage {
     pub(crate) copies: [u8; 3],
 }
 
-/// How many names of one worker mean the same block. Kept for those with more than one.
+/// How many names of one worker refer to the same block. Kept where there is more than one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alias {
     pub(crate) names: u32,
@@ -70,15 +70,15 @@ pub(crate) struct WorkerBlocks {
     pub(crate) parked: Parked,
     /// By prefix hash.
     pub(crate) aliases: BTreeMap<u64, Alias>,
-    /// As the engine cuts; none before its first report.
+    /// The engine's block size; none before its first report.
     pub(crate) page_tokens: Option<u32>,
     pub(crate) source: CacheSource,
-    /// What the engine said its cache has room for.
+    /// The capacity that the engine reported.
     pub(crate) capacity_reported: u32,
-    /// What is left of that by what we see.
+    /// The believed capacity, reduced by observed misses.
     pub(crate) capacity: u32,
     pub(crate) numbers: Numbers,
-    /// What this worker stands for in the index's sum of bytes.
+    /// This worker's part of the index's byte count.
     pub(crate) accounted: usize,
 }
 
@@ -105,7 +105,7 @@ impl WorkerBlocks {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        // What std's map and tree spend on an entry, at their own load; they tell only their capacity.
+        // What std's map and tree spend on an entry at their own load factor; they only tell their capacity.
         let page_bytes = (size_of::<(u64, PartialPage)>() + 1) * 8 / 7;
         size_of::<WorkerBlocks>()
             + self.names.bytes()
@@ -114,7 +114,7 @@ impl WorkerBlocks {
             + self.parked.bytes()
     }
 
-    /// The most that so many more names take while tables grow, or while they wait.
+    /// Maximum bytes that this many more names take while tables grow, or while they are parked.
     pub(crate) fn bytes_to_insert(&self, names: usize) -> usize {
         let Some(page_tokens) = self.page_tokens else { return 0 };
         let pages = match self.pages.len() + names {
