@@ -1,10 +1,10 @@
-//! Who is who: dense numbers, so that tables are arrays and sets are bits.
+//! Dense ids, so that tables are arrays and sets are bits.
 
 use std::fmt;
 
-/// One engine replica that takes requests. Numbers are dense, so that a fleet whose workers come and go for months
-/// needs no more of them than it had workers at once: a number is given to another worker once nothing speaks of the
-/// last one any more. Whoever remembers a number for longer than that remembers also whose it was.
+/// One engine replica that takes requests. Numbers are dense: a fleet whose workers come and go for months
+/// needs only as many as it had workers at once. A number is reused once nothing refers to its previous
+/// worker. Code that keeps a number for longer also keeps the worker's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u32);
 
@@ -30,7 +30,7 @@ impl ClassId {
     }
 }
 
-/// Who pays, as a hash of what it is known by.
+/// A tenant, as a hash of what identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u64);
 

@@ -4,7 +4,7 @@
 //! the old one, and the old one is dropped. An entry so survives at least half the limit of newer ones and costs no
 //! links. Both tables keep their room, so that a change of generation moves nothing.
 //!
-//! Left out: exact order of use. Whoever needs an order keeps a number in the value.
+//! Left out: exact order of use. A caller that needs an order keeps a number in the value.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! Dice with a seed: splitmix64, because eight bytes of state and five lines are enough to break ties
+//! A seeded random source: splitmix64, because eight bytes of state and five lines are enough to break ties
 //! and spread arrivals. Not for secrets.
 
 #[derive(Clone, Debug)]

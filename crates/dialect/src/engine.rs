@@ -28,7 +28,7 @@ pub use tokenize::{TOKENIZE, answer, question};
 use crate::{exposition, models};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EngineKind {
     Vllm,
     Sglang,
     TensorRt,
@@ -56,7 +56,7 @@ pub enum Unreadable {
 
 /// The answer to one probe.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct ProbeReply<'a> {
     pub path: &'a str,
     pub status: u16,
     pub body: &'a [u8],
@@ -73,38 +73,44 @@ const VERSION: &str = "/version";
 const SERVER_INFO: &str = "/server_info";
 const PROPS: &str = "/props";
 
-impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Vllm, Kind::Sglang, Kind::TensorRt, Kind::LlamaCpp, Kind::Generic];
+impl EngineKind {
+    pub const ALL: [EngineKind; 5] = [
+        EngineKind::Vllm,
+        EngineKind::Sglang,
+        EngineKind::TensorRt,
+        EngineKind::LlamaCpp,
+        EngineKind::Generic,
+    ];
 
     /// The metric label.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Vllm => "vllm",
-            Kind::Sglang => "sglang",
-            Kind::TensorRt => "tensorrt",
-            Kind::LlamaCpp => "llamacpp",
-            Kind::Generic => "generic",
+            EngineKind::Vllm => "vllm",
+            EngineKind::Sglang => "sglang",
+            EngineKind::TensorRt => "tensorrt",
+            EngineKind::LlamaCpp => "llamacpp",
+            EngineKind::Generic => "generic",
         }
     }
 
     /// Where this brand reports its load, the best place first: take the first that answers.
     pub const fn metrics_paths(self) -> &'static [&'static str] {
         match self {
-            Kind::Vllm | Kind::LlamaCpp | Kind::Generic => &[METRICS],
+            EngineKind::Vllm | EngineKind::LlamaCpp | EngineKind::Generic => &[METRICS],
             // The first needs a flag, but it alone tells the size of the cache.
-            Kind::Sglang => &[METRICS, "/v1/loads"],
-            // The first needs a setting. The second is emptied by whoever reads it.
-            Kind::TensorRt => &["/prometheus/metrics", METRICS],
+            EngineKind::Sglang => &[METRICS, "/v1/loads"],
+            // The first needs a setting. The second is emptied by every read.
+            EngineKind::TensorRt => &["/prometheus/metrics", METRICS],
         }
     }
 
     const fn metric_prefix(self) -> Option<&'static str> {
         match self {
-            Kind::Vllm => Some("vllm:"),
-            Kind::Sglang => Some("sglang:"),
-            Kind::TensorRt => Some("trtllm_"),
-            Kind::LlamaCpp => Some("llamacpp:"),
-            Kind::Generic => None,
+            EngineKind::Vllm => Some("vllm:"),
+            EngineKind::Sglang => Some("sglang:"),
+            EngineKind::TensorRt => Some("trtllm_"),
+            EngineKind::LlamaCpp => Some("llamacpp:"),
+            EngineKind::Generic => None,
         }
     }
 }
@@ -114,16 +120,16 @@ impl Kind {
 /// The strongest evidence first: the signature on the model cards, for every brand signs and proxies pass
 /// it on; then the names of its metrics; then an address or header only one brand has. A bare `/version`
 /// comes last: vLLM has it, but so may others.
-pub fn detect(answers: &[Answer<'_>]) -> Kind {
+pub fn detect(answers: &[ProbeReply<'_>]) -> EngineKind {
     let body = |path: &str| {
         let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
         answer.map(|it| it.body)
     };
     let signature = || match &*body(MODELS).and_then(models::owner)? {
-        "vllm" => Some(Kind::Vllm),
-        "sglang" => Some(Kind::Sglang),
-        "tensorrt_llm" => Some(Kind::TensorRt),
-        "llamacpp" => Some(Kind::LlamaCpp),
+        "vllm" => Some(EngineKind::Vllm),
+        "sglang" => Some(EngineKind::Sglang),
+        "tensorrt_llm" => Some(EngineKind::TensorRt),
+        "llamacpp" => Some(EngineKind::LlamaCpp),
         _ => None,
     };
     let metrics = || body(METRICS).and_then(kind_of_metrics);
@@ -132,26 +138,26 @@ pub fn detect(answers: &[Answer<'_>]) -> Kind {
         let llamacpp =
             has(PROPS, "\"total_slots\"") || answers.iter().any(|it| it.server == Some("llama.cpp"));
         match () {
-            () if llamacpp => Some(Kind::LlamaCpp),
-            () if has(SERVER_INFO, "\"mem_fraction_static\"") => Some(Kind::Sglang),
-            () if has(VERSION, "\"version\"") => Some(Kind::Vllm),
+            () if llamacpp => Some(EngineKind::LlamaCpp),
+            () if has(SERVER_INFO, "\"mem_fraction_static\"") => Some(EngineKind::Sglang),
+            () if has(VERSION, "\"version\"") => Some(EngineKind::Vllm),
             () => None,
         }
     };
-    signature().or_else(metrics).or_else(own).unwrap_or(Kind::Generic)
+    signature().or_else(metrics).or_else(own).unwrap_or(EngineKind::Generic)
 }
 
 /// Reads a load from the body of one of `metrics_paths`: of the whole engine, or of one of its ranks.
-pub fn parse_metrics(kind: Kind, only: Option<u32>, body: &[u8]) -> Result<EngineLoad, Unreadable> {
+pub fn parse_metrics(kind: EngineKind, only: Option<u32>, body: &[u8]) -> Result<EngineLoad, Unreadable> {
     match kind {
-        Kind::Vllm => vllm::load(only, body),
-        Kind::Sglang if is_json(body) => sglang::load_of_json(only, body),
-        Kind::Sglang => sglang::load(only, body),
-        Kind::TensorRt if is_json(body) => tensorrt::load_of_json(body),
-        Kind::TensorRt => tensorrt::load(only, body),
-        Kind::LlamaCpp => llamacpp::load(only, body),
+        EngineKind::Vllm => vllm::load(only, body),
+        EngineKind::Sglang if is_json(body) => sglang::load_of_json(only, body),
+        EngineKind::Sglang => sglang::load(only, body),
+        EngineKind::TensorRt if is_json(body) => tensorrt::load_of_json(body),
+        EngineKind::TensorRt => tensorrt::load(only, body),
+        EngineKind::LlamaCpp => llamacpp::load(only, body),
         // An engine may begin to answer, or be replaced, after we failed to name it.
-        Kind::Generic => match kind_of_metrics(body) {
+        EngineKind::Generic => match kind_of_metrics(body) {
             Some(kind) => parse_metrics(kind, only, body),
             None => {
                 Err(Unreadable::NoMetrics { kind: kind.name(), samples: exposition::samples(body).count() })
@@ -161,15 +167,15 @@ pub fn parse_metrics(kind: Kind, only: Option<u32>, body: &[u8]) -> Result<Engin
 }
 
 /// Reads from the same body which adapters have work, if the engine tells.
-pub fn adapters(kind: Kind, body: &[u8]) -> Option<Adapters> {
+pub fn adapters(kind: EngineKind, body: &[u8]) -> Option<Adapters> {
     match kind {
-        Kind::Vllm => vllm::adapters(body),
-        Kind::Sglang | Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => None,
+        EngineKind::Vllm => vllm::adapters(body),
+        EngineKind::Sglang | EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => None,
     }
 }
 
-fn kind_of_metrics(body: &[u8]) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| {
+fn kind_of_metrics(body: &[u8]) -> Option<EngineKind> {
+    EngineKind::ALL.into_iter().find(|kind| {
         // At the start of a line, so that a label or a help text does not count.
         let prefix = kind.metric_prefix().map(str::as_bytes);
         prefix.is_some_and(|prefix| body.split(|&byte| byte == b'\n').any(|line| line.starts_with(prefix)))

@@ -10,7 +10,7 @@ use crate::route::Route;
 /// What went wrong, as the client's code will see it. The message is for people, the code for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure<'a> {
-    pub kind: Kind,
+    pub kind: FailureKind,
     pub code: &'a str,
     pub message: Cow<'a, str>,
     /// The field of the request at fault, if it is one.
@@ -19,7 +19,7 @@ pub struct Failure<'a> {
 
 /// Whose turn it is to do something, in the words of the two families of API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// The client must change the request.
     Invalid,
     Unauthorized,
@@ -35,14 +35,14 @@ pub enum Kind {
 impl<'a> Failure<'a> {
     /// A failure of a worker or of ours.
     pub fn server(code: &'a str, message: impl Into<Cow<'a, str>>) -> Failure<'a> {
-        Failure { kind: Kind::Server, code, message: message.into(), param: None }
+        Failure { kind: FailureKind::Server, code, message: message.into(), param: None }
     }
 }
 
 impl From<&BadRequest> for Failure<'static> {
     fn from(refusal: &BadRequest) -> Failure<'static> {
         Failure {
-            kind: Kind::Invalid,
+            kind: FailureKind::Invalid,
             code: refusal.code(),
             message: refusal.to_string().into(),
             param: refusal.param(),
@@ -50,21 +50,21 @@ impl From<&BadRequest> for Failure<'static> {
     }
 }
 
-impl Kind {
+impl FailureKind {
     const fn openai(self) -> &'static str {
         match self {
-            Kind::Invalid => "invalid_request_error",
-            Kind::Unauthorized => "authentication_error",
-            Kind::NotFound => "not_found_error",
-            Kind::RateLimited => "rate_limit_error",
-            Kind::Overloaded => "overloaded_error",
-            Kind::Server => "server_error",
+            FailureKind::Invalid => "invalid_request_error",
+            FailureKind::Unauthorized => "authentication_error",
+            FailureKind::NotFound => "not_found_error",
+            FailureKind::RateLimited => "rate_limit_error",
+            FailureKind::Overloaded => "overloaded_error",
+            FailureKind::Server => "server_error",
         }
     }
 
     const fn anthropic(self) -> &'static str {
         match self {
-            Kind::Server => "api_error",
+            FailureKind::Server => "api_error",
             // The rest have the same names in both.
             _ => self.openai(),
         }

@@ -1,17 +1,16 @@
-//! What an engine tells of its KV cache: the payload of one message in, blocks stored and removed out.
+//! Decodes KV cache events: the payload of one message in, stored and removed blocks out.
 //!
-//! vLLM and SGLang publish the same three events, and have written them in a dozen ways over the years: as
-//! arrays that grew at the end, as maps with a `type`, with names that are signed, unsigned or bytes. All
-//! are read here into one form, an event at a time and whatever its shape, so nobody has to know the
-//! version of an engine.
+//! vLLM and SGLang publish the same three events, encoded in a dozen ways over the years: as arrays that grew
+//! at the end, as maps with a `type`, with names that are signed, unsigned or bytes. All are decoded into one
+//! form, event by event, so no caller needs an engine's version.
 //!
-//! A batch is flat: all names in one vector, all tokens in another, and each event a set of places in
-//! them. It is filled again and again, so in a steady state nothing is allocated. It never grows past a
-//! few tens of bytes for each byte of payload, whatever the payload says of its own lengths.
+//! A batch is flat: all names in one vector, all tokens in another, and each event a set of ranges in them.
+//! It is reused, so in a steady state nothing is allocated. It never grows past a few tens of bytes for each
+//! byte of payload, whatever lengths the payload claims.
 //!
-//! What is left out, and counted: events of a kind we do not know; what lies in a store that all workers
-//! share, which is no reason to choose one; and the blocks of layers with a window or a state, which name
-//! a prefix the engine can no longer continue from. Tokens are a customer's words: never print a batch.
+//! Skipped and counted: events of an unknown type; blocks in a store that all workers share, which favours
+//! none of them; and blocks of layers with a window or a state, whose prefix the engine can no longer
+//! continue. Tokens are a customer's words: never print a batch.
 
 mod draft;
 mod msgpack;
@@ -36,7 +35,7 @@ pub struct EventBatch {
     unix_seconds: f64,
     rank: Option<u32>,
     skipped: Skipped,
-    records: Vec<Record>,
+    records: Vec<EventRecord>,
     names: Vec<u64>,
     tokens: Vec<u32>,
     extras: Vec<u64>,
@@ -54,7 +53,7 @@ pub struct Skipped {
     pub remote: u32,
 }
 
-/// Which groups of layers an engine has told to be full attention.
+/// Which groups of layers an engine has declared to be full attention.
 ///
 /// Models that mix kinds of attention report each block once per group of layers. When a block is stored
 /// they say of which kind the group is, when it is removed only the group's number: so this is remembered,
@@ -82,7 +81,7 @@ pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Re
 impl EventBatch {
     pub fn events(&self) -> impl Iterator<Item = KvEvent<'_>> {
         self.records.iter().map(|record| match *record {
-            Record::Stored(stored) => KvEvent::Stored(StoredBlocks {
+            EventRecord::Stored(stored) => KvEvent::Stored(StoredBlocks {
                 names: stored.names.of(&self.names),
                 parent: stored.parent,
                 tokens: stored.tokens.of(&self.tokens),
@@ -92,8 +91,8 @@ impl EventBatch {
                 extras: stored.extras.of(&self.extras),
                 tier: stored.tier,
             }),
-            Record::Removed { names, tier } => KvEvent::Removed { names: names.of(&self.names), tier },
-            Record::Cleared => KvEvent::Cleared,
+            EventRecord::Removed { names, tier } => KvEvent::Removed { names: names.of(&self.names), tier },
+            EventRecord::Cleared => KvEvent::Cleared,
         })
     }
 
@@ -155,7 +154,7 @@ impl Groups {
 }
 
 #[derive(Clone, Copy)]
-enum Record {
+enum EventRecord {
     Stored(StoredRecord),
     Removed { names: Span, tier: Tier },
     Cleared,
@@ -244,7 +243,7 @@ fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut EventBat
             Ok(())
         }
         b"AllBlocksCleared" => {
-            batch.records.push(Record::Cleared);
+            batch.records.push(EventRecord::Cleared);
             skip_fields(reader, layout)
         }
         _ => {
@@ -254,7 +253,7 @@ fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut EventBat
     }
 }
 
-/// The `type` of the event whose `count` pairs follow. In practice it comes first, but nobody promised.
+/// The `type` of the event whose `count` pairs follow. In practice it comes first, but no document says so.
 fn find_type(mut reader: Reader<'_>, count: usize) -> Result<&[u8], Malformed> {
     for _ in 0..count {
         match reader.text()? {

@@ -21,7 +21,7 @@ mod tests;
 use std::borrow::Cow;
 
 use crate::json::{Cursor, Fault, Shape, place};
-use crate::openai::fields::Fields;
+use crate::openai::fields::BodyFields;
 pub use crate::openai::priority::with_priority;
 pub use crate::openai::prompt::{Part, Prompt};
 pub use crate::openai::refusal::BadRequest;
@@ -92,14 +92,14 @@ pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
 }
 
 /// The raw fields of the body, or what the body is instead of an object.
-fn scan(text: &str) -> Result<Result<Fields<'_>, Shape>, Fault> {
+fn scan(text: &str) -> Result<Result<BodyFields<'_>, Shape>, Fault> {
     let mut cursor = Cursor::new(text);
     if cursor.peek() != Some(b'{') {
         let shape = cursor.value()?.shape();
         cursor.end()?;
         return Ok(Err(shape));
     }
-    let mut fields = Fields::default();
+    let mut fields = BodyFields::default();
     cursor.members(|key, value| fields.take(&key, value))?;
     cursor.end()?;
     Ok(Ok(fields))

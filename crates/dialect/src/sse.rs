@@ -1,8 +1,8 @@
-//! Watches a stream of server-sent events go by: has it begun, did it end as it should, where do we stand.
+//! Watches a stream of server-sent events pass: whether it has begun, and whether it ended properly.
 //!
-//! Only the first bytes of each line are looked at; from one line to the next it is one memchr. A stream
-//! that stops without its proper end was cut, and the client must be told so in the stream itself, for its
-//! status line left long ago. Payloads are never parsed.
+//! Only the first bytes of each line are looked at; from one line to the next it is one memchr. A stream that
+//! stops without its proper end was cut, and the client must learn so in the stream itself, because its
+//! status line was sent long ago. Payloads are never parsed.
 //!
 //! Lines end with LF or CRLF. The standard also allows a lone CR, which no engine sends.
 

@@ -35,7 +35,7 @@ pub struct Usage {
 #[derive(Clone, Debug)]
 pub struct Finder {
     name: memmem::Finder<'static>,
-    state: State,
+    state: ScanState,
     /// The last byte fed, to tell an escaped quote at the start of the next chunk.
     last: u8,
     /// The beginning of an object whose end is still to come.
@@ -44,7 +44,7 @@ pub struct Finder {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ScanState {
     /// Looking for the name.
     Searching,
     /// The chunk ended after this many bytes of the name.
@@ -79,7 +79,7 @@ impl Finder {
         };
         Finder {
             name: memmem::Finder::new(name),
-            state: State::Searching,
+            state: ScanState::Searching,
             last: b' ',
             kept: Vec::new(),
             found: None,
@@ -90,11 +90,11 @@ impl Finder {
         let mut at = 0;
         while at < chunk.len() {
             at = match self.state {
-                State::Searching => self.search(chunk, at),
-                State::Name(matched) => self.match_name(chunk, at, matched),
-                State::Colon => self.match_byte(chunk, at, b':'),
-                State::Brace => self.match_byte(chunk, at, b'{'),
-                State::Object(nesting) => self.read_object(chunk, at, nesting),
+                ScanState::Searching => self.search(chunk, at),
+                ScanState::Name(matched) => self.match_name(chunk, at, matched),
+                ScanState::Colon => self.match_byte(chunk, at, b':'),
+                ScanState::Brace => self.match_byte(chunk, at, b'{'),
+                ScanState::Object(nesting) => self.read_object(chunk, at, nesting),
             };
         }
         self.last = chunk.last().copied().unwrap_or(self.last);
@@ -111,7 +111,7 @@ impl Finder {
         if let Some(found) = self.name.find(&chunk[at..]) {
             let start = at + found;
             if self.before(chunk, start) != b'\\' {
-                self.state = State::Colon;
+                self.state = ScanState::Colon;
                 return start + name.len();
             }
             return start + 1;
@@ -121,7 +121,7 @@ impl Finder {
         if let Some(quote) = memrchr(b'"', &chunk[tail_start..]) {
             let start = tail_start + quote;
             if name.starts_with(&chunk[start..]) && self.before(chunk, start) != b'\\' {
-                self.state = State::Name(chunk.len() - start);
+                self.state = ScanState::Name(chunk.len() - start);
             }
         }
         chunk.len()
@@ -139,10 +139,10 @@ impl Finder {
         let wanted = &name[matched..];
         let same = wanted.iter().zip(&chunk[at..]).take_while(|(a, b)| a == b).count();
         self.state = match same {
-            _ if same == wanted.len() => State::Colon,
-            _ if at + same == chunk.len() => State::Name(matched + same),
+            _ if same == wanted.len() => ScanState::Colon,
+            _ if at + same == chunk.len() => ScanState::Name(matched + same),
             // No byte of the name but its first and last is a quote, so no other match began in between.
-            _ => State::Searching,
+            _ => ScanState::Searching,
         };
         at + same
     }
@@ -153,13 +153,13 @@ impl Finder {
         let at = at + blank;
         match chunk.get(at) {
             None => return at,
-            Some(&byte) if byte != wanted => self.state = State::Searching,
+            Some(&byte) if byte != wanted => self.state = ScanState::Searching,
             Some(b':') => {
-                self.state = State::Brace;
+                self.state = ScanState::Brace;
                 return at + 1;
             }
             // The object is read from its brace on.
-            Some(_) => self.state = State::Object(Nesting::default()),
+            Some(_) => self.state = ScanState::Object(Nesting::default()),
         }
         at
     }
@@ -177,13 +177,13 @@ impl Finder {
             }
             None if rest.len() < room => {
                 self.kept.extend_from_slice(rest);
-                self.state = State::Object(nesting);
+                self.state = ScanState::Object(nesting);
                 return chunk.len();
             }
             None => {}
         }
         self.kept.clear();
-        self.state = State::Searching;
+        self.state = ScanState::Searching;
         at + end.map_or(room, |end| end + 1)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use maitre_base::EngineLoad;
-use maitre_dialect::engine::{About, Kind};
+use maitre_dialect::engine::{About, EngineKind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
 use maitre_net::tls::TlsFailure;
@@ -47,7 +47,7 @@ pub struct Worker {
     /// As configured; one unless the operator says otherwise.
     pub ranks: u32,
     pub reach: Reach,
-    pub kind: Kind,
+    pub kind: EngineKind,
     pub listed: Listed,
     pub about: About,
     pub metered: Metered,
@@ -259,7 +259,7 @@ impl Worker {
             url,
             ranks: 1,
             reach,
-            kind: Kind::Generic,
+            kind: EngineKind::Generic,
             listed: Listed::Models(Vec::new()),
             about: About::default(),
             metered: Metered::Read(EngineLoad::default()),
@@ -280,7 +280,7 @@ impl Worker {
     pub fn is_stranger(&self) -> bool {
         let is_lost = |status: u16| !(200..300).contains(&status);
         let no_health = matches!(self.reach, Reach::Answers { status, .. } if is_lost(status));
-        no_health && matches!(self.listed, Listed::Unreadable { .. }) && self.kind == Kind::Generic
+        no_health && matches!(self.listed, Listed::Unreadable { .. }) && self.kind == EngineKind::Generic
     }
 
     /// The models it serves, adapters left out.

@@ -10,7 +10,7 @@ mod tokens;
 
 use std::sync::Arc;
 
-use maitre_dialect::engine::{self, Answer, Kind};
+use maitre_dialect::engine::{self, EngineKind, ProbeReply};
 use maitre_dialect::models;
 use maitre_net::dial::Dialer;
 use maitre_net::tls::TlsConfigError;
@@ -107,7 +107,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
         Ok(pages) => pages,
         Err(unanswered) => return Worker::unknown(url, Reach::Not(unanswered)),
     };
-    let answers: Vec<Answer<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
+    let answers: Vec<ProbeReply<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
     let kind = engine::detect(&answers);
     let reach = Reach::Answers { path: path.clone(), status: health.status };
     let mut facts = Worker {
@@ -138,8 +138,8 @@ async fn probe(client: &DoctorClient) -> Result<Vec<(&'static str, HttpPage)>, U
     Ok(pages)
 }
 
-fn answer<'a>(path: &'a str, page: &'a HttpPage) -> Answer<'a> {
-    Answer { path, status: page.status, body: &page.body, server: page.server.as_deref() }
+fn answer<'a>(path: &'a str, page: &'a HttpPage) -> ProbeReply<'a> {
+    ProbeReply { path, status: page.status, body: &page.body, server: page.server.as_deref() }
 }
 
 fn listed(pages: &[(&str, HttpPage)], with_key: bool) -> Listed {
@@ -154,7 +154,7 @@ fn listed(pages: &[(&str, HttpPage)], with_key: bool) -> Listed {
     }
 }
 
-async fn metered(client: &DoctorClient, kind: Kind) -> Metered {
+async fn metered(client: &DoctorClient, kind: EngineKind) -> Metered {
     let mut first = None;
     for &path in kind.metrics_paths() {
         let seen = match client.ask(Question::get(path)).await {

@@ -17,25 +17,25 @@ const EVENT_BLOCKS: usize = 32;
 fn main() {
     let is_bench = std::env::args().any(|it| it == "--bench");
     let (prompts, look_ups) = if is_bench { (200, 200_000) } else { (1, 10) };
-    let mut small = Fleet::new(64, prompts);
+    let mut small = BenchFleet::new(64, prompts);
     println!("look-up, 64 workers, 512 blocks:    {:8.0} ns", small.look_up_nanos(look_ups));
     println!("stored blocks a second:             {:8.2} M", small.stored_per_s / 1e6);
-    let mut large = Fleet::new(1_000, prompts.div_ceil(10));
+    let mut large = BenchFleet::new(1_000, prompts.div_ceil(10));
     println!("look-up, 1,000 workers, 512 blocks: {:8.0} ns", large.look_up_nanos(look_ups));
 }
 
-struct Fleet {
+struct BenchFleet {
     index: Index,
     prompts: Vec<Vec<PrefixHash>>,
     stored_per_s: f64,
 }
 
-impl Fleet {
+impl BenchFleet {
     /// Every worker holds the same system prompt, and so many conversations of its own.
-    fn new(workers: u32, prompts_per_worker: usize) -> Fleet {
+    fn new(workers: u32, prompts_per_worker: usize) -> BenchFleet {
         let root = Root::new(Unit::Tokens, "m", None, None);
         let mut rng = Rng::new(1);
-        let mut fleet = Fleet {
+        let mut fleet = BenchFleet {
             index: Index::new(IndexSettings { budget_bytes: 4 << 30, seed: 1 }),
             prompts: Vec::new(),
             stored_per_s: 0.0,

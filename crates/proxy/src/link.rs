@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use bytes::Bytes;
 use http::HeaderValue;
 use maitre_base::{Instant, WorkerId};
-use maitre_dialect::engine::Kind;
+use maitre_dialect::engine::EngineKind;
 use maitre_net::address::Address;
 use maitre_net::tls::TlsFailure;
 use maitre_net::upstream::UpstreamError;
@@ -50,7 +50,7 @@ pub(crate) struct Link {
 /// What the worker reports about itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<EngineKind>,
     /// Its `/v1/models`, verbatim.
     pub(crate) models: Option<Bytes>,
 }
@@ -174,7 +174,7 @@ impl Link {
         self.about.lock().clone()
     }
 
-    pub(crate) fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<EngineKind> {
         self.about.lock().kind
     }
 

@@ -7,7 +7,7 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
-use maitre_dialect::failure::{self, Kind};
+use maitre_dialect::failure::{self, FailureKind};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
@@ -107,13 +107,13 @@ impl Refused {
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> FailureKind {
         match self.status() {
-            StatusCode::UNAUTHORIZED => Kind::Unauthorized,
-            StatusCode::NOT_FOUND => Kind::NotFound,
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Kind::Overloaded,
-            status if status.is_client_error() => Kind::Invalid,
-            _ => Kind::Server,
+            StatusCode::UNAUTHORIZED => FailureKind::Unauthorized,
+            StatusCode::NOT_FOUND => FailureKind::NotFound,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => FailureKind::Overloaded,
+            status if status.is_client_error() => FailureKind::Invalid,
+            _ => FailureKind::Server,
         }
     }
 

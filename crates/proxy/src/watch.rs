@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::SERVER;
 use maitre_base::{EngineLoad, Instant, Rng, hash};
-use maitre_dialect::engine::{self, Kind, sources};
+use maitre_dialect::engine::{self, EngineKind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
 use maitre_fleet::{Card, Evidence};
@@ -181,7 +181,7 @@ impl WorkerWatch {
     }
 
     async fn ask_for_source(&mut self) -> Result<Option<Publisher>, Unanswered> {
-        let kind = self.link.about().kind.unwrap_or(Kind::Generic);
+        let kind = self.link.about().kind.unwrap_or(EngineKind::Generic);
         let Some(path) = kind.sources_path() else { return Ok(None) };
         let response = self.get(path).await?;
         if !response.status.is_success() {
@@ -269,9 +269,9 @@ impl WorkerWatch {
         for path in engine::PROBES {
             responses.push((path, self.get(path).await?));
         }
-        let answers: Vec<engine::Answer<'_>> = responses
+        let answers: Vec<engine::ProbeReply<'_>> = responses
             .iter()
-            .map(|(path, response)| engine::Answer {
+            .map(|(path, response)| engine::ProbeReply {
                 path,
                 status: response.status.as_u16(),
                 body: &response.body,
@@ -313,7 +313,7 @@ impl WorkerWatch {
     }
 
     async fn read_load(&mut self) -> Result<(), Unanswered> {
-        let kind = self.link.about().kind.unwrap_or(Kind::Generic);
+        let kind = self.link.about().kind.unwrap_or(EngineKind::Generic);
         for path in kind.metrics_paths() {
             let response = self.get(path).await?;
             if !response.status.is_success() {

@@ -1,11 +1,11 @@
-//! What an engine tells of how it was started: its version, its types, whether it caches prefixes.
+//! How an engine was started, by its own report: its version, its types, whether it caches prefixes.
 //!
-//! Routing needs none of it. It is for whoever compares engines that should be alike and are not. What a brand
-//! does not tell is `None`, and nothing is guessed.
+//! Routing needs none of it. It serves `doctor`, which compares engines that should be alike. What a brand
+//! does not report is `None`, never guessed.
 
 use serde::Deserialize;
 
-use crate::engine::{Answer, Kind, METRICS, PROPS, SERVER_INFO, VERSION};
+use crate::engine::{EngineKind, METRICS, PROPS, ProbeReply, SERVER_INFO, VERSION};
 use crate::exposition;
 
 /// The longest word that is taken for one: it ends up on somebody's screen.
@@ -24,16 +24,18 @@ pub struct About {
 }
 
 /// Reads it from the answers to `PROBES`, in any order and number.
-pub fn about(kind: Kind, answers: &[Answer<'_>]) -> About {
+pub fn about(kind: EngineKind, answers: &[ProbeReply<'_>]) -> About {
     let body = |path: &str| {
         let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
         answer.map_or(&b""[..], |it| it.body)
     };
     match kind {
-        Kind::Vllm => About { version: version(body(VERSION)), ..of_cache_config(body(METRICS)) },
-        Kind::Sglang => of_server_info(body(SERVER_INFO)),
-        Kind::LlamaCpp => About { version: build(body(PROPS)), ..About::default() },
-        Kind::TensorRt | Kind::Generic => About { version: version(body(VERSION)), ..About::default() },
+        EngineKind::Vllm => About { version: version(body(VERSION)), ..of_cache_config(body(METRICS)) },
+        EngineKind::Sglang => of_server_info(body(SERVER_INFO)),
+        EngineKind::LlamaCpp => About { version: build(body(PROPS)), ..About::default() },
+        EngineKind::TensorRt | EngineKind::Generic => {
+            About { version: version(body(VERSION)), ..About::default() }
+        }
     }
 }
 
@@ -55,18 +57,18 @@ fn word(text: String) -> Option<String> {
 
 fn version(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Page {
+    struct VersionPage {
         version: String,
     }
-    serde_json::from_slice::<Page>(body).ok().and_then(|it| word(it.version))
+    serde_json::from_slice::<VersionPage>(body).ok().and_then(|it| word(it.version))
 }
 
 fn build(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Page {
+    struct PropsPage {
         build_info: String,
     }
-    serde_json::from_slice::<Page>(body).ok().and_then(|it| word(it.build_info))
+    serde_json::from_slice::<PropsPage>(body).ok().and_then(|it| word(it.build_info))
 }
 
 fn of_cache_config(scrape: &[u8]) -> About {
@@ -90,14 +92,14 @@ fn of_cache_config(scrape: &[u8]) -> About {
 fn of_server_info(body: &[u8]) -> About {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Page {
+    struct ServerInfoPage {
         version: Option<String>,
         dtype: Option<String>,
         kv_cache_dtype: Option<String>,
         disable_radix_cache: Option<bool>,
         page_size: Option<u64>,
     }
-    let page: Page = serde_json::from_slice(body).unwrap_or_default();
+    let page: ServerInfoPage = serde_json::from_slice(body).unwrap_or_default();
     About {
         version: page.version.and_then(word),
         dtype: page.dtype.and_then(word),
@@ -112,10 +114,10 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(kind: Kind, pages: &[(&str, &str)], expected: About) {
-        let answers: Vec<Answer<'_>> = pages
+    fn check(kind: EngineKind, pages: &[(&str, &str)], expected: About) {
+        let answers: Vec<ProbeReply<'_>> = pages
             .iter()
-            .map(|(path, body)| Answer { path, status: 200, body: body.as_bytes(), server: None })
+            .map(|(path, body)| ProbeReply { path, status: 200, body: body.as_bytes(), server: None })
             .collect();
         assert_eq!(about(kind, &answers), expected);
     }
@@ -134,7 +136,7 @@ mod tests {
             block_tokens: Some(16),
             ..About::default()
         };
-        check(Kind::Vllm, &[(VERSION, r#"{"version":"0.32.0"}"#), (METRICS, config)], expected);
+        check(EngineKind::Vllm, &[(VERSION, r#"{"version":"0.32.0"}"#), (METRICS, config)], expected);
         let info = r#"{"version":"0.5.18","dtype":"bfloat16","kv_cache_dtype":"auto","disable_radix_cache":true,"page_size":64}"#;
         let expected = About {
             version: some("0.5.18"),
@@ -143,18 +145,18 @@ mod tests {
             prefix_caching: Some(false),
             block_tokens: Some(64),
         };
-        check(Kind::Sglang, &[(SERVER_INFO, info)], expected);
+        check(EngineKind::Sglang, &[(SERVER_INFO, info)], expected);
         let expected = About { version: some("b6000-abc"), ..About::default() };
-        check(Kind::LlamaCpp, &[(PROPS, r#"{"total_slots":4,"build_info":"b6000-abc"}"#)], expected);
+        check(EngineKind::LlamaCpp, &[(PROPS, r#"{"total_slots":4,"build_info":"b6000-abc"}"#)], expected);
     }
 
     #[test]
     fn what_is_not_told_is_not_known() {
-        for kind in Kind::ALL {
+        for kind in EngineKind::ALL {
             check(kind, &[], About::default());
             check(kind, &[(VERSION, "<html>"), (METRICS, "up 1"), (SERVER_INFO, "[]")], About::default());
         }
-        check(Kind::Vllm, &[(VERSION, r#"{"version":"a\nb"}"#)], About::default());
+        check(EngineKind::Vllm, &[(VERSION, r#"{"version":"a\nb"}"#)], About::default());
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What to write where an engine is started, to have of it what a router can use.
+//! Advice for operators: the flags that make an engine report what a router can use.
 //!
-//! For people to read. What each brand can be told differs, and only this crate tells brands apart; a brand that
-//! cannot be told at all gets the plainest words there are.
+//! Each brand has different flags, and only this crate knows brands; a brand without such flags gets general
+//! advice.
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 
-/// What somebody wants of an engine.
+/// What the operator wants from an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// KV events, and where to have missed ones again.
@@ -41,37 +41,37 @@ impl Need {
     ];
 }
 
-impl Kind {
+impl EngineKind {
     /// How the brand is told, as the end of a sentence that begins with "start it".
     pub const fn advice(self, need: Need) -> &'static str {
         match self {
-            Kind::Vllm => vllm(need),
-            Kind::Sglang => sglang(need),
-            Kind::TensorRt => tensorrt(need),
-            Kind::LlamaCpp => llamacpp(need),
-            Kind::Generic => generic(need),
+            EngineKind::Vllm => vllm(need),
+            EngineKind::Sglang => sglang(need),
+            EngineKind::TensorRt => tensorrt(need),
+            EngineKind::LlamaCpp => llamacpp(need),
+            EngineKind::Generic => generic(need),
         }
     }
 
     /// Whether it can publish what its cache holds.
     pub const fn publishes(self) -> bool {
-        matches!(self, Kind::Vllm | Kind::Sglang)
+        matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 
     /// Whether requests may carry a `cache_salt` that keeps their blocks apart.
     pub const fn salts(self) -> bool {
-        matches!(self, Kind::Vllm | Kind::Sglang)
+        matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 
     /// Whether its events say which adapter a block is of.
     pub const fn names_adapters(self) -> bool {
-        matches!(self, Kind::Vllm)
+        matches!(self, EngineKind::Vllm)
     }
 
-    /// The first version whose events can be told apart by position; None if all can.
+    /// The first version whose events can be distinguished by position; None if all can.
     pub const fn events_since(self) -> Option<&'static str> {
         match self {
-            Kind::Sglang => Some("0.5.6"),
+            EngineKind::Sglang => Some("0.5.6"),
             _ => None,
         }
     }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn advice_ends_a_sentence_that_begins_with_start_it() {
-        for kind in Kind::ALL {
+        for kind in EngineKind::ALL {
             for need in Need::ALL {
                 let advice = kind.advice(need);
                 let begins = ["with ", "without ", "so that "].iter().any(|it| advice.starts_with(it));
@@ -160,10 +160,10 @@ mod tests {
 
     #[test]
     fn events_are_advised_as_they_are_read() {
-        for kind in [Kind::Vllm, Kind::Sglang] {
+        for kind in [EngineKind::Vllm, EngineKind::Sglang] {
             let config = kind.advice(Need::Events).split('\'').nth(1).unwrap();
             let page = match kind {
-                Kind::Vllm => format!(r#"{{"0":{config}}}"#),
+                EngineKind::Vllm => format!(r#"{{"0":{config}}}"#),
                 _ => serde_json::json!({ "kv_events_config": config }).to_string(),
             };
             let sources = crate::engine::sources::parse(kind, page.as_bytes()).unwrap().sources;

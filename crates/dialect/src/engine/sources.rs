@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::{Kind, Unreadable};
+use crate::engine::{EngineKind, Unreadable};
 
-/// How many ranks of one engine are listened to. Chosen: more than anybody has put behind one port.
+/// Maximum ranks followed per engine. Chosen: more than any deployment has behind one port.
 pub const SOURCES_MAX: usize = 256;
 
 /// The longest topic or host that is taken for one.
@@ -20,13 +20,13 @@ pub const TEXT_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// By rank. Empty if the engine publishes nothing, or not over TCP.
-    pub sources: Vec<Source>,
+    pub sources: Vec<EventSource>,
     /// Tokens in a block, if told here.
     pub block_tokens: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct EventSource {
     pub rank: u32,
     pub events: Address,
     pub replay: Option<Address>,
@@ -41,23 +41,23 @@ pub struct Address {
     pub port: u16,
 }
 
-impl Kind {
+impl EngineKind {
     /// Where this brand says what it publishes, if it does.
     pub const fn sources_path(self) -> Option<&'static str> {
         match self {
-            Kind::Vllm => Some("/kv_event_sources"),
-            Kind::Sglang => Some("/server_info"),
-            Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => None,
+            EngineKind::Vllm => Some("/kv_event_sources"),
+            EngineKind::Sglang => Some("/server_info"),
+            EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => None,
         }
     }
 }
 
 /// Reads the body of `sources_path`. Brands without one publish nothing.
-pub fn parse(kind: Kind, body: &[u8]) -> Result<Sources, Unreadable> {
+pub fn parse(kind: EngineKind, body: &[u8]) -> Result<Sources, Unreadable> {
     let parsed = match kind {
-        Kind::Vllm => of_vllm(body),
-        Kind::Sglang => of_sglang(body),
-        Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => Ok(Sources::default()),
+        EngineKind::Vllm => of_vllm(body),
+        EngineKind::Sglang => of_sglang(body),
+        EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => Ok(Sources::default()),
     };
     parsed.map_err(|source| Unreadable::Json { kind: kind.name(), source })
 }
@@ -66,13 +66,13 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Sources, Unreadable> {
 ///
 /// Both brands listen only where the endpoint holds a wildcard. An address of their own, which looks as good, is one to
 /// connect to; for vLLM 0.0.0.0 is such an address too.
-pub fn dialled(kind: Kind, body: &[u8]) -> Option<String> {
+pub fn dialled(kind: EngineKind, body: &[u8]) -> Option<String> {
     let endpoint: Option<Cow<'_, str>> = match kind {
-        Kind::Vllm => {
+        EngineKind::Vllm => {
             let ranks: BTreeMap<Cow<'_, str>, Config<'_>> = serde_json::from_slice(body).ok()?;
             ranks.into_values().find_map(|it| it.endpoint.filter(|_| it.publisher.as_deref() == Some("zmq")))
         }
-        Kind::Sglang => {
+        EngineKind::Sglang => {
             let info: ServerInfo<'_> = serde_json::from_slice(body).ok()?;
             let config = info.kv_events_config.as_ref().and_then(Value::as_str)?;
             let config = serde_json::from_str::<Config<'_>>(config).ok()?;
@@ -81,11 +81,12 @@ pub fn dialled(kind: Kind, body: &[u8]) -> Option<String> {
                 .filter(|_| config.publisher.as_deref() == Some("zmq"))
                 .map(|it| it.into_owned().into())
         }
-        Kind::TensorRt | Kind::LlamaCpp | Kind::Generic => None,
+        EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => None,
     };
     let endpoint = endpoint?;
     let host = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?.0;
-    let listens = host.contains('*') || host.contains("::") || (kind == Kind::Sglang && host == "0.0.0.0");
+    let listens =
+        host.contains('*') || host.contains("::") || (kind == EngineKind::Sglang && host == "0.0.0.0");
     (!listens && endpoint.len() <= TEXT_BYTES_MAX).then(|| endpoint.into_owned())
 }
 
@@ -103,12 +104,12 @@ struct Config<'a> {
 }
 
 impl Config<'_> {
-    fn source(&self, rank: u32) -> Option<Source> {
+    fn source(&self, rank: u32) -> Option<EventSource> {
         let is_published = self.publisher.as_deref() == Some("zmq");
         let events = self.endpoint.as_deref().and_then(Address::of_endpoint).filter(|_| is_published)?;
         let replay = self.replay_endpoint.as_deref().and_then(Address::of_endpoint);
         let topic = self.topic.as_deref().unwrap_or_default();
-        (topic.len() <= TEXT_BYTES_MAX).then(|| Source { rank, events, replay, topic: topic.into() })
+        (topic.len() <= TEXT_BYTES_MAX).then(|| EventSource { rank, events, replay, topic: topic.into() })
     }
 }
 
@@ -116,7 +117,7 @@ impl Config<'_> {
 fn of_vllm(body: &[u8]) -> Result<Sources, serde_json::Error> {
     let ranks: BTreeMap<Cow<'_, str>, Config<'_>> = serde_json::from_slice(body)?;
     let sources = ranks.iter().filter_map(|(rank, config)| config.source(rank.parse().ok()?));
-    let mut sources: Vec<Source> = sources.take(SOURCES_MAX).collect();
+    let mut sources: Vec<EventSource> = sources.take(SOURCES_MAX).collect();
     // The keys are text: "10" comes before "2".
     sources.sort_by_key(|it| it.rank);
     Ok(Sources { sources, block_tokens: None })
@@ -163,25 +164,25 @@ fn of_sglang(body: &[u8]) -> Result<Sources, serde_json::Error> {
 }
 
 impl Summary<'_> {
-    fn source(&self, replay: Option<Address>) -> Option<Source> {
+    fn source(&self, replay: Option<Address>) -> Option<EventSource> {
         let topic = self.topic.as_deref().unwrap_or_default();
         let host = self.endpoint_host.as_deref().unwrap_or("*");
         let is_published = self.publisher.as_deref() == Some("zmq") && topic.len() <= TEXT_BYTES_MAX;
         let events = Address::new(host, self.endpoint_port_base?).filter(|_| is_published)?;
-        Some(Source { rank: 0, events, replay, topic: topic.into() })
+        Some(EventSource { rank: 0, events, replay, topic: topic.into() })
     }
 }
 
-impl Source {
+impl EventSource {
     /// That of another rank: SGLang counts ports up from the first.
-    fn of_rank(&self, rank: u32) -> Option<Source> {
+    fn of_rank(&self, rank: u32) -> Option<EventSource> {
         let offset = u16::try_from(rank).ok()?;
         let moved = |address: &Address| {
             let port = address.port.checked_add(offset)?;
             Some(Address { port, ..address.clone() })
         };
         let replay = self.replay.as_ref().and_then(moved);
-        Some(Source { rank, events: moved(&self.events)?, replay, topic: self.topic.clone() })
+        Some(EventSource { rank, events: moved(&self.events)?, replay, topic: self.topic.clone() })
     }
 }
 
@@ -210,7 +211,7 @@ mod tests {
 
     /// Rank, host and port of each source, and the port of its replay.
     #[track_caller]
-    fn check(kind: Kind, body: &str, expected: &[(u32, Option<&str>, u16, Option<u16>)]) -> Sources {
+    fn check(kind: EngineKind, body: &str, expected: &[(u32, Option<&str>, u16, Option<u16>)]) -> Sources {
         let sources = parse(kind, body.as_bytes()).unwrap();
         let actual: Vec<_> = sources
             .sources
@@ -225,39 +226,39 @@ mod tests {
 
     #[test]
     fn an_engine_listens_only_at_a_wildcard() {
-        let told = |kind: Kind, endpoint: &str| {
+        let told = |kind: EngineKind, endpoint: &str| {
             let config = format!(r#"{{"publisher":"zmq","endpoint":"{endpoint}"}}"#);
             let page = match kind {
-                Kind::Vllm => format!(r#"{{"0":{config}}}"#),
+                EngineKind::Vllm => format!(r#"{{"0":{config}}}"#),
                 _ => serde_json::json!({ "kv_events_config": config }).to_string(),
             };
             dialled(kind, page.as_bytes())
         };
-        for kind in [Kind::Vllm, Kind::Sglang] {
+        for kind in [EngineKind::Vllm, EngineKind::Sglang] {
             assert_eq!(told(kind, "tcp://*:5557"), None);
             assert_eq!(told(kind, "tcp://[::]:5557"), None);
             assert_eq!(told(kind, "tcp://127.0.0.1:5557").as_deref(), Some("tcp://127.0.0.1:5557"));
         }
-        assert_eq!(told(Kind::Vllm, "tcp://0.0.0.0:5557").as_deref(), Some("tcp://0.0.0.0:5557"));
-        assert_eq!(told(Kind::Sglang, "tcp://0.0.0.0:5557"), None);
-        assert_eq!(dialled(Kind::Vllm, b"{}"), None);
+        assert_eq!(told(EngineKind::Vllm, "tcp://0.0.0.0:5557").as_deref(), Some("tcp://0.0.0.0:5557"));
+        assert_eq!(told(EngineKind::Sglang, "tcp://0.0.0.0:5557"), None);
+        assert_eq!(dialled(EngineKind::Vllm, b"{}"), None);
     }
 
     #[test]
     fn the_publishers_of_vllm_are_found() {
         // As vLLM 0.32 answers.
         let one = r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:18201","replay_endpoint":"tcp://127.0.0.1:19201","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}"#;
-        let sources = check(Kind::Vllm, one, &[(0, None, 18201, Some(19201))]);
+        let sources = check(EngineKind::Vllm, one, &[(0, None, 18201, Some(19201))]);
         let source = &sources.sources[0];
         let replay = Address { host: Some("127.0.0.1".into()), port: 19201 };
         assert_eq!((&*source.topic, source.replay.clone()), ("kv-events", Some(replay)));
         let many = r#"{"10":{"publisher":"zmq","endpoint":"tcp://[fd00::1]:5567","replay_endpoint":null,"topic":""},"2":{"publisher":"zmq","endpoint":"tcp://[::]:5559"}}"#;
-        check(Kind::Vllm, many, &[(2, None, 5559, None), (10, Some("fd00::1"), 5567, None)]);
+        check(EngineKind::Vllm, many, &[(2, None, 5559, None), (10, Some("fd00::1"), 5567, None)]);
     }
 
     #[test]
     fn what_is_not_published_or_out_of_reach_is_no_source() {
-        check(Kind::Vllm, "{}", &[]);
+        check(EngineKind::Vllm, "{}", &[]);
         for config in [
             r#"{"publisher":"null","endpoint":"tcp://*:5557"}"#,
             r#"{"publisher":"zmq","endpoint":"ipc:///tmp/kv"}"#,
@@ -265,13 +266,16 @@ mod tests {
             r#"{"publisher":"zmq","endpoint":"tcp://*:65536"}"#,
             r#"{"publisher":"zmq"}"#,
         ] {
-            check(Kind::Vllm, &format!(r#"{{"0":{config}}}"#), &[]);
-            check(Kind::Sglang, &format!(r#"{{"kv_events_config":{}}}"#, Value::from(config)), &[]);
+            check(EngineKind::Vllm, &format!(r#"{{"0":{config}}}"#), &[]);
+            check(EngineKind::Sglang, &format!(r#"{{"kv_events_config":{}}}"#, Value::from(config)), &[]);
         }
-        check(Kind::Vllm, r#"{"x":{"publisher":"zmq","endpoint":"tcp://*:5557"}}"#, &[]);
-        check(Kind::LlamaCpp, "not even json", &[]);
+        check(EngineKind::Vllm, r#"{"x":{"publisher":"zmq","endpoint":"tcp://*:5557"}}"#, &[]);
+        check(EngineKind::LlamaCpp, "not even json", &[]);
         assert!(
-            parse(Kind::Vllm, b"[]").unwrap_err().to_string().starts_with("read what vllm says of itself: ")
+            parse(EngineKind::Vllm, b"[]")
+                .unwrap_err()
+                .to_string()
+                .starts_with("read what vllm says of itself: ")
         );
     }
 
@@ -279,7 +283,7 @@ mod tests {
     fn the_publishers_of_sglang_are_found() {
         let summary = r#""kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"t","block_size":64,"dp_size":2}"#;
         let sources = check(
-            Kind::Sglang,
+            EngineKind::Sglang,
             &format!(r#"{{"page_size":1,"internal_states":[{{}}],{summary}}}"#),
             &[(0, None, 5557, None), (1, None, 5558, None)],
         );
@@ -287,19 +291,19 @@ mod tests {
         let config =
             Value::from(r#"{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}"#);
         check(
-            Kind::Sglang,
+            EngineKind::Sglang,
             &format!(r#"{{{summary},"kv_events_config":{config}}}"#),
             &[(0, None, 5557, Some(5657)), (1, None, 5558, Some(5658))],
         );
         // Before 0.5.13, from the settings alone.
         let sources = check(
-            Kind::Sglang,
+            EngineKind::Sglang,
             &format!(r#"{{"kv_events_config":{config},"page_size":16,"dp_size":1}}"#),
             &[(0, None, 5557, Some(5657))],
         );
         assert_eq!(sources.block_tokens, Some(16));
-        check(Kind::Sglang, r#"{"kv_events":null,"kv_events_config":null,"page_size":1}"#, &[]);
-        check(Kind::Sglang, "{}", &[]);
+        check(EngineKind::Sglang, r#"{"kv_events":null,"kv_events_config":null,"page_size":1}"#, &[]);
+        check(EngineKind::Sglang, "{}", &[]);
     }
 
     #[test]
@@ -309,8 +313,8 @@ mod tests {
                 r#"{{"kv_events":{{"publisher":"zmq","endpoint_port_base":{port},"dp_size":4000000000}}}}"#
             )
         };
-        assert_eq!(parse(Kind::Sglang, body(5557).as_bytes()).unwrap().sources.len(), SOURCES_MAX);
-        assert_eq!(parse(Kind::Sglang, body(65_530).as_bytes()).unwrap().sources.len(), 6);
+        assert_eq!(parse(EngineKind::Sglang, body(5557).as_bytes()).unwrap().sources.len(), SOURCES_MAX);
+        assert_eq!(parse(EngineKind::Sglang, body(65_530).as_bytes()).unwrap().sources.len(), 6);
     }
 
     proptest! {
@@ -318,7 +322,7 @@ mod tests {
         fn arbitrary_endpoints_never_panic(endpoint in r#"(tcp://)?[\[\]*:0-9a-z.é]{0,20}"#) {
             let config = format!(r#"{{"publisher":"zmq","endpoint":"{endpoint}"}}"#);
             let body = format!(r#"{{"0":{config},"kv_events_config":{}}}"#, Value::from(&*config));
-            for kind in Kind::ALL {
+            for kind in EngineKind::ALL {
                 let _ = parse(kind, config.as_bytes());
                 let _ = parse(kind, body.as_bytes());
             }

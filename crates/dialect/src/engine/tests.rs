@@ -8,17 +8,17 @@ use super::*;
 type Numbers = (Option<u64>, Option<u64>, Option<f64>, Option<u64>, Option<u64>, Option<u64>);
 
 #[track_caller]
-fn check(kind: Kind, body: &str, expected: Numbers) {
+fn check(kind: EngineKind, body: &str, expected: Numbers) {
     let load = parse_metrics(kind, None, body.as_bytes()).unwrap();
     let actual = (load.running, load.waiting, load.kv_usage, load.block_size, load.blocks, load.kv_tokens);
     assert_eq!(actual, expected, "{kind:?}: {body}");
 }
 
 #[track_caller]
-fn check_kind(answers: &[(&str, u16, &str)], expected: Kind) {
+fn check_kind(answers: &[(&str, u16, &str)], expected: EngineKind) {
     let answers: Vec<_> = answers
         .iter()
-        .map(|&(path, status, body)| Answer { path, status, body: body.as_bytes(), server: None })
+        .map(|&(path, status, body)| ProbeReply { path, status, body: body.as_bytes(), server: None })
         .collect();
     assert_eq!(detect(&answers), expected, "{answers:?}");
 }
@@ -27,8 +27,8 @@ const VLLM_0_32: &str = include_str!("../../tests/fixtures/vllm-0.32-metrics.txt
 
 #[test]
 fn a_scrape_of_a_real_vllm_is_read() {
-    check(Kind::Vllm, VLLM_0_32, (Some(0), Some(0), Some(0.0), Some(128), Some(512), Some(65_536)));
-    check_kind(&[("/metrics", 200, VLLM_0_32)], Kind::Vllm);
+    check(EngineKind::Vllm, VLLM_0_32, (Some(0), Some(0), Some(0.0), Some(128), Some(512), Some(65_536)));
+    check_kind(&[("/metrics", 200, VLLM_0_32)], EngineKind::Vllm);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn counters_are_read_under_old_and_new_names() {
         "vllm:prefix_cache_queries 5569\nvllm:prefix_cache_hits 2688",
         "vllm:gpu_prefix_cache_queries_total 5569\nvllm:gpu_prefix_cache_hits_total 2688",
     ] {
-        let load = parse_metrics(Kind::Vllm, None, scrape.as_bytes()).unwrap();
+        let load = parse_metrics(EngineKind::Vllm, None, scrape.as_bytes()).unwrap();
         assert_eq!((load.queried_tokens, load.hit_tokens), (Some(5569), Some(2688)), "{scrape}");
     }
 }
@@ -46,7 +46,7 @@ fn counters_are_read_under_old_and_new_names() {
 #[test]
 fn ranks_add_up_and_shares_are_averaged() {
     check(
-        Kind::Vllm,
+        EngineKind::Vllm,
         "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n\
          vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 4.0\n\
          vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 1.0\n\
@@ -62,7 +62,7 @@ fn ranks_add_up_and_shares_are_averaged() {
 #[test]
 fn older_vllm_names_and_unmeasured_memory_are_understood() {
     check(
-        Kind::Vllm,
+        EngineKind::Vllm,
         "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0",
         (None, None, Some(0.5), Some(16), None, None),
     );
@@ -71,7 +71,7 @@ fn older_vllm_names_and_unmeasured_memory_are_understood() {
 #[test]
 fn copies_within_an_sglang_rank_count_once() {
     check(
-        Kind::Sglang,
+        EngineKind::Sglang,
         "sglang:num_running_reqs{tp_rank=\"0\",dp_rank=\"0\"} 3\n\
          sglang:num_running_reqs{tp_rank=\"1\",dp_rank=\"0\"} 3\n\
          sglang:num_running_reqs{tp_rank=\"0\",dp_rank=\"1\"} 2\n\
@@ -87,7 +87,7 @@ fn copies_within_an_sglang_rank_count_once() {
 #[test]
 fn the_live_loads_of_sglang_are_read() {
     check(
-        Kind::Sglang,
+        EngineKind::Sglang,
         r#"{"timestamp":"t","version":"0.5.8","loads":[
             {"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":1,"token_usage":0.25,"max_total_num_tokens":1000,"memory":{}},
             {"dp_rank":1,"num_running_reqs":4,"num_waiting_reqs":0,"token_usage":0.75,"max_total_num_tokens":1000}]}"#,
@@ -98,24 +98,24 @@ fn the_live_loads_of_sglang_are_read() {
 #[test]
 fn tensorrt_reports_in_two_ways() {
     check(
-        Kind::TensorRt,
+        EngineKind::TensorRt,
         "trtllm_num_requests_running{model_name=\"m\"} 2\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.5\n\
          trtllm_kv_cache_max_blocks 10\ntrtllm_kv_cache_tokens_per_block 32",
         (Some(2), Some(1), Some(0.5), Some(32), Some(10), Some(320)),
     );
     check(
-        Kind::TensorRt,
+        EngineKind::TensorRt,
         r#"[{"iter":1},{"iter":2,"numActiveRequests":3,"numQueuedRequests":4,
             "kvCacheStats":{"maxNumBlocks":100,"usedNumBlocks":25,"tokensPerBlock":32,"cacheHitRate":0.1}}]"#,
         (Some(3), Some(4), Some(0.25), Some(32), Some(100), Some(3200)),
     );
-    check(Kind::TensorRt, "[]", (None, None, None, None, None, None));
+    check(EngineKind::TensorRt, "[]", (None, None, None, None, None, None));
 }
 
 #[test]
 fn llamacpp_counts_its_slots() {
     check(
-        Kind::LlamaCpp,
+        EngineKind::LlamaCpp,
         "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n",
         (Some(2), Some(1), None, None, None, None),
     );
@@ -124,7 +124,7 @@ fn llamacpp_counts_its_slots() {
 #[test]
 fn values_no_gauge_can_have_are_not_believed() {
     check(
-        Kind::LlamaCpp,
+        EngineKind::LlamaCpp,
         "llamacpp:requests_processing NaN\nllamacpp:requests_deferred -1\nllamacpp:kv_cache_usage_ratio 37",
         (None, None, Some(1.0), None, None, None),
     );
@@ -132,7 +132,7 @@ fn values_no_gauge_can_have_are_not_believed() {
 
 #[test]
 fn an_unnamed_engine_is_read_by_the_names_of_its_metrics() {
-    check(Kind::Generic, "llamacpp:requests_processing 2", (Some(2), None, None, None, None, None));
+    check(EngineKind::Generic, "llamacpp:requests_processing 2", (Some(2), None, None, None, None, None));
 }
 
 #[test]
@@ -147,12 +147,12 @@ fn the_newest_word_on_adapters_counts() {
         )
     };
     let scrape = [line("", "", "1.7e9"), line("c", "a,b", "1.7000001e9"), line("d", "", "NaN")].concat();
-    assert_eq!(adapters(Kind::Vllm, scrape.as_bytes()), of(&["a", "b"], &["c"]));
-    assert_eq!(adapters(Kind::Vllm, line("", "", "0").as_bytes()), of(&[], &[]));
-    assert_eq!(adapters(Kind::Vllm, VLLM_0_32.as_bytes()), None);
-    assert_eq!(adapters(Kind::Sglang, scrape.as_bytes()), None);
+    assert_eq!(adapters(EngineKind::Vllm, scrape.as_bytes()), of(&["a", "b"], &["c"]));
+    assert_eq!(adapters(EngineKind::Vllm, line("", "", "0").as_bytes()), of(&[], &[]));
+    assert_eq!(adapters(EngineKind::Vllm, VLLM_0_32.as_bytes()), None);
+    assert_eq!(adapters(EngineKind::Sglang, scrape.as_bytes()), None);
     let many = vec!["a"; 10_000].join(",");
-    let adapters = adapters(Kind::Vllm, line("", &many, "1").as_bytes()).unwrap();
+    let adapters = adapters(EngineKind::Vllm, line("", &many, "1").as_bytes()).unwrap();
     assert_eq!(adapters.running.len(), crate::models::CARDS_MAX);
 }
 
@@ -160,25 +160,26 @@ fn the_newest_word_on_adapters_counts() {
 fn a_scrape_without_the_brand_says_so() {
     let message = |kind, body: &str| parse_metrics(kind, None, body.as_bytes()).unwrap_err().to_string();
     assert_eq!(
-        message(Kind::Vllm, "up 1\nsglang:token_usage 1"),
+        message(EngineKind::Vllm, "up 1\nsglang:token_usage 1"),
         "read the load of vllm: none of the 2 samples is of its own"
     );
     assert_eq!(
-        message(Kind::Generic, "up 1"),
+        message(EngineKind::Generic, "up 1"),
         "read the load of generic: none of the 1 samples is of its own"
     );
     assert!(
-        message(Kind::Sglang, "{}").starts_with("read what sglang says of itself: missing field `loads`")
+        message(EngineKind::Sglang, "{}")
+            .starts_with("read what sglang says of itself: missing field `loads`")
     );
 }
 
 #[test]
 fn the_signature_on_the_cards_comes_first() {
     for (owner, kind) in [
-        ("vllm", Kind::Vllm),
-        ("sglang", Kind::Sglang),
-        ("tensorrt_llm", Kind::TensorRt),
-        ("llamacpp", Kind::LlamaCpp),
+        ("vllm", EngineKind::Vllm),
+        ("sglang", EngineKind::Sglang),
+        ("tensorrt_llm", EngineKind::TensorRt),
+        ("llamacpp", EngineKind::LlamaCpp),
     ] {
         let models = format!(r#"{{"data":[{{"id":"m","owned_by":"{owner}"}}]}}"#);
         check_kind(&[("/metrics", 200, "vllm:x 1"), ("/v1/models", 200, &models)], kind);
@@ -188,23 +189,23 @@ fn the_signature_on_the_cards_comes_first() {
 #[test]
 fn metrics_tell_where_the_cards_are_silent() {
     let models = ("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"acme"}]}"#);
-    check_kind(&[models, ("/metrics", 200, "# HELP x vllm: y\nsglang:token_usage 1")], Kind::Sglang);
+    check_kind(&[models, ("/metrics", 200, "# HELP x vllm: y\nsglang:token_usage 1")], EngineKind::Sglang);
     check_kind(
         &[models, ("/metrics", 200, "trtllm_x 1"), ("/version", 200, r#"{"version":"1"}"#)],
-        Kind::TensorRt,
+        EngineKind::TensorRt,
     );
-    check_kind(&[models, ("/metrics", 404, "vllm:x 1")], Kind::Generic);
+    check_kind(&[models, ("/metrics", 404, "vllm:x 1")], EngineKind::Generic);
 }
 
 #[test]
 fn an_address_only_one_brand_has_tells_it() {
-    check_kind(&[("/props", 200, r#"{"total_slots":4}"#)], Kind::LlamaCpp);
-    check_kind(&[("/server_info", 200, r#"{"mem_fraction_static":0.8}"#)], Kind::Sglang);
-    check_kind(&[("/version", 200, r#"{"version":"0.9"}"#)], Kind::Vllm);
-    check_kind(&[("/v1/models", 200, "garbage"), ("/version", 200, "ok")], Kind::Generic);
-    check_kind(&[], Kind::Generic);
-    let answer = Answer { path: "/v1/models", status: 503, body: b"", server: Some("llama.cpp") };
-    assert_eq!(detect(&[answer]), Kind::LlamaCpp);
+    check_kind(&[("/props", 200, r#"{"total_slots":4}"#)], EngineKind::LlamaCpp);
+    check_kind(&[("/server_info", 200, r#"{"mem_fraction_static":0.8}"#)], EngineKind::Sglang);
+    check_kind(&[("/version", 200, r#"{"version":"0.9"}"#)], EngineKind::Vllm);
+    check_kind(&[("/v1/models", 200, "garbage"), ("/version", 200, "ok")], EngineKind::Generic);
+    check_kind(&[], EngineKind::Generic);
+    let answer = ProbeReply { path: "/v1/models", status: 503, body: b"", server: Some("llama.cpp") };
+    assert_eq!(detect(&[answer]), EngineKind::LlamaCpp);
 }
 
 #[test]
@@ -221,12 +222,12 @@ fn a_scrape_with_changed_bytes_never_panics() {
 }
 
 fn exercise(body: &[u8]) {
-    for kind in Kind::ALL {
+    for kind in EngineKind::ALL {
         let _ = parse_metrics(kind, None, body);
         let _ = adapters(kind, body);
         let _ = sources::parse(kind, body);
     }
-    let answers = PROBES.map(|path| Answer { path, status: 200, body, server: None });
+    let answers = PROBES.map(|path| ProbeReply { path, status: 200, body, server: None });
     detect(&answers);
 }
 
@@ -248,7 +249,7 @@ proptest! {
 fn one_rank_can_be_read_alone() {
     let scrape = b"vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"1\"} 1\n";
-    let running = |only| parse_metrics(Kind::Vllm, only, scrape).unwrap().running;
+    let running = |only| parse_metrics(EngineKind::Vllm, only, scrape).unwrap().running;
     assert_eq!((running(None), running(Some(0)), running(Some(1))), (Some(7), Some(3), Some(4)));
     assert_eq!(running(Some(9)), Some(7), "an engine that does not tell its ranks apart");
 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::openai::{Part, Request};
 
 /// Where it is asked.
@@ -12,10 +12,10 @@ pub const TOKENIZE: &str = "/tokenize";
 const MEDIA: [&str; 6] =
     ["image_url", "input_image", "input_audio", "audio_url", "video_url", "image_embeds"];
 
-impl Kind {
+impl EngineKind {
     /// Whether it renders and tokenizes messages for whoever asks. SGLang's and llama.cpp's take text only.
     pub const fn tokenizes_chats(self) -> bool {
-        matches!(self, Kind::Vllm)
+        matches!(self, EngineKind::Vllm)
     }
 }
 
@@ -65,10 +65,10 @@ pub fn question(request: &Request<'_>) -> Option<String> {
 /// The tokens an engine answered with.
 pub fn answer(body: &[u8]) -> Option<Vec<u32>> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct TokenizeReply {
         tokens: Vec<u32>,
     }
-    serde_json::from_slice::<Answer>(body).ok().map(|it| it.tokens)
+    serde_json::from_slice::<TokenizeReply>(body).ok().map(|it| it.tokens)
 }
 
 #[cfg(test)]

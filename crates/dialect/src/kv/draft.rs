@@ -1,5 +1,5 @@
-//! One event while it is read: fields come in the order an engine chose, and only once all are there can
-//! it be told whether the event counts and what its extra keys mean.
+//! One event while it is decoded: fields come in the engine's order, and only once all are read is it known
+//! whether the event counts and what its extra keys mean.
 //!
 //! Names and tokens go straight into the batch, and are taken out again if the event is left out.
 
@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 use maitre_base::{Tier, hash};
 
 use crate::kv::msgpack::{Head, Reader};
-use crate::kv::{EventBatch, Groups, Layout, Malformed, Record, Span, StoredRecord};
+use crate::kv::{EventBatch, EventRecord, Groups, Layout, Malformed, Span, StoredRecord};
 
 pub(super) struct Draft<'a> {
     /// Where this event's part of each vector begins.
@@ -25,7 +25,7 @@ pub(super) struct Draft<'a> {
     extra_keys: Option<Reader<'a>>,
     group: Option<u64>,
     kind: Option<&'a [u8]>,
-    place: Place,
+    location: BlockLocation,
 }
 
 /// Which of the fields without a default have been seen.
@@ -37,7 +37,7 @@ struct Has {
 
 /// A medium, or one that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BlockLocation {
     Own(Tier),
     Shared,
 }
@@ -138,7 +138,7 @@ impl<'a> Draft<'a> {
             extra_keys: None,
             group: None,
             kind: None,
-            place: Place::Own(Tier::Gpu),
+            location: BlockLocation::Own(Tier::Gpu),
         }
     }
 
@@ -166,8 +166,8 @@ impl<'a> Draft<'a> {
             Field::Parent => self.parent = Some(read_name(reader)?),
             Field::BlockSize => self.block_tokens = reader.u32()?,
             Field::LoraId => self.lora_id = Some(read_name(reader)?),
-            Field::Medium => self.place = self.place.and(Place::of_medium(reader.text()?)),
-            Field::Locality => self.place = self.place.and(Place::of_locality(reader.text()?)),
+            Field::Medium => self.location = self.location.and(BlockLocation::of_medium(reader.text()?)),
+            Field::Locality => self.location = self.location.and(BlockLocation::of_locality(reader.text()?)),
             Field::LoraName => self.read_name_or_metadata(reader)?,
             Field::Salt => self.salt = Some(read_text(reader)?),
             Field::ExtraKeys => {
@@ -218,7 +218,7 @@ impl<'a> Draft<'a> {
         };
         // vLLM takes an empty salt for none.
         let salt = self.salt.filter(|it| !it.is_empty()).map(|it| add_text(batch, format_args!("{it}")));
-        batch.records.push(Record::Stored(StoredRecord {
+        batch.records.push(EventRecord::Stored(StoredRecord {
             names: Span::new(self.names_start, batch.names.len()),
             tokens: Span::new(self.tokens_start, batch.tokens.len()),
             extras: Span::new(self.extras_start, batch.extras.len()),
@@ -234,7 +234,7 @@ impl<'a> Draft<'a> {
     pub(super) fn finish_removed(self, groups: &Groups, batch: &mut EventBatch) {
         if let Some(tier) = self.counted(groups, batch) {
             let names = Span::new(self.names_start, batch.names.len());
-            batch.records.push(Record::Removed { names, tier });
+            batch.records.push(EventRecord::Removed { names, tier });
         }
     }
 
@@ -250,10 +250,10 @@ impl<'a> Draft<'a> {
             }
             (None, None) => true,
         };
-        match self.place {
-            Place::Own(tier) if is_full => return Some(tier),
-            Place::Own(_) => batch.skipped.groups += 1,
-            Place::Shared => batch.skipped.remote += 1,
+        match self.location {
+            BlockLocation::Own(tier) if is_full => return Some(tier),
+            BlockLocation::Own(_) => batch.skipped.groups += 1,
+            BlockLocation::Shared => batch.skipped.remote += 1,
         }
         batch.names.truncate(self.names_start);
         batch.tokens.truncate(self.tokens_start);
@@ -261,7 +261,8 @@ impl<'a> Draft<'a> {
     }
 
     /// One list a block: the adapter's name, pairs of an image and its offset, the salt if the block begins
-    /// the prompt, digests of embeddings. The first and the third are told elsewhere; the rest is hashed.
+    /// the prompt, digests of embeddings. The first and the third are separate fields too; the rest is
+    /// hashed.
     fn read_extras(&mut self, mut reader: Reader<'a>, batch: &mut EventBatch) -> Result<(), Malformed> {
         let blocks = reader.count()?;
         if reader.are_nil(blocks) {
@@ -340,39 +341,39 @@ impl Field {
     }
 }
 
-impl Place {
-    /// Connectors make up names of their own: told by what is in them. What nobody can place is taken for
-    /// the slowest, so that it is never preferred to what is known to be near.
-    fn of_medium(name: &[u8]) -> Place {
+impl BlockLocation {
+    /// Connectors invent names, so the name's parts decide. An unknown name counts as the slowest tier, so
+    /// that it is never preferred to a tier known to be near.
+    fn of_medium(name: &[u8]) -> BlockLocation {
         match name {
-            b"GPU" => return Place::Own(Tier::Gpu),
-            b"CPU" | b"CPU_PINNED" => return Place::Own(Tier::Cpu),
-            b"STORAGE" | b"DISK" => return Place::Own(Tier::Disk),
+            b"GPU" => return BlockLocation::Own(Tier::Gpu),
+            b"CPU" | b"CPU_PINNED" => return BlockLocation::Own(Tier::Cpu),
+            b"STORAGE" | b"DISK" => return BlockLocation::Own(Tier::Disk),
             _ => {}
         }
         let name = name.to_ascii_lowercase();
         let has =
             |words: &[&str]| words.iter().any(|it| memchr::memmem::find(&name, it.as_bytes()).is_some());
         match () {
-            () if has(&["external", "remote"]) => Place::Shared,
-            () if has(&["gpu", "cuda", "hbm"]) => Place::Own(Tier::Gpu),
-            () if has(&["cpu", "host", "ram"]) => Place::Own(Tier::Cpu),
-            () => Place::Own(Tier::Disk),
+            () if has(&["external", "remote"]) => BlockLocation::Shared,
+            () if has(&["gpu", "cuda", "hbm"]) => BlockLocation::Own(Tier::Gpu),
+            () if has(&["cpu", "host", "ram"]) => BlockLocation::Own(Tier::Cpu),
+            () => BlockLocation::Own(Tier::Disk),
         }
     }
 
-    fn of_locality(name: &[u8]) -> Place {
+    fn of_locality(name: &[u8]) -> BlockLocation {
         match name.eq_ignore_ascii_case(b"remote") {
-            true => Place::Shared,
-            false => Place::Own(Tier::Gpu),
+            true => BlockLocation::Shared,
+            false => BlockLocation::Own(Tier::Gpu),
         }
     }
 
     /// Shared if either says so; else the farther, for a locality names no medium.
-    fn and(self, other: Place) -> Place {
+    fn and(self, other: BlockLocation) -> BlockLocation {
         match (self, other) {
-            (Place::Own(one), Place::Own(other)) => Place::Own(one.max(other)),
-            _ => Place::Shared,
+            (BlockLocation::Own(one), BlockLocation::Own(other)) => BlockLocation::Own(one.max(other)),
+            _ => BlockLocation::Shared,
         }
     }
 }

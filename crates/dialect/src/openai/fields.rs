@@ -12,7 +12,7 @@ use crate::openai::{Priority, Request, Template};
 use crate::route::Route;
 
 #[derive(Default)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct BodyFields<'a> {
     model: Option<Raw<'a>>,
     stream: Option<Raw<'a>>,
     stream_options: Option<Raw<'a>>,
@@ -41,7 +41,7 @@ pub(crate) struct Fields<'a> {
     prompt: Prompt<'a>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> BodyFields<'a> {
     pub(crate) fn take(&mut self, key: &str, value: Raw<'a>) {
         // `null` is how clients write "not given", and it also takes back an earlier value.
         let value = (value.shape() != Shape::Null).then_some(value);

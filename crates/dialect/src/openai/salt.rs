@@ -1,9 +1,9 @@
-//! The other function that changes a body: it puts a salt of ours where the client may have put its own.
+//! The other function that changes a body: it replaces the client's cache salt by ours.
 //!
-//! A salt keeps caches apart, so whoever may choose it may choose to share: with another tenant whose salt it guesses or
-//! is told, and then find out by the time an answer takes what that one has asked before. Where the operator wants
-//! tenants kept apart the salt is therefore ours. As in `priority.rs`, everything else stays as the client wrote
-//! it, to the byte.
+//! A salt keeps caches apart, so a client that chooses its own salt can share a cache: with another tenant
+//! whose salt it knows or guesses, and then learn from response times what that tenant has asked before.
+//! Where the operator wants tenants kept apart the router therefore sets the salt. As in `priority.rs`,
+//! everything else stays as the client wrote it, to the byte.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub fn with_salt<'a>(body: &'a [u8], field: &str, salt: &str) -> Cow<'a, [u8]> {
         let comma = if found.is_empty { "" } else { "," };
         changed.extend_from_slice(format!("\"{field}\":{salt}{comma}").as_bytes());
     }
-    for Place { range, is_ours } in found.places {
+    for SaltPosition { range, is_ours } in found.places {
         changed.extend_from_slice(&body[at..range.start]);
         changed.extend_from_slice(if is_ours { salt.as_bytes() } else { b"null" });
         at = range.end;
@@ -41,11 +41,11 @@ pub fn with_salt<'a>(body: &'a [u8], field: &str, salt: &str) -> Cow<'a, [u8]> {
 struct Found {
     is_empty: bool,
     /// In the order of the text.
-    places: Vec<Place>,
+    places: Vec<SaltPosition>,
 }
 
 /// A salt of the client's.
-struct Place {
+struct SaltPosition {
     range: Range<usize>,
     /// Under the name that ours goes by.
     is_ours: bool,
@@ -59,7 +59,7 @@ fn find(text: &str, field: &str) -> Result<Found, Fault> {
         if NAMES.contains(&&*key) {
             // A value is a part of the text, so its distance from the beginning is its place.
             let at = raw.text.as_ptr().addr() - text.as_ptr().addr();
-            found.places.push(Place { range: at..at + raw.text.len(), is_ours: key == field });
+            found.places.push(SaltPosition { range: at..at + raw.text.len(), is_ours: key == field });
         }
     })?;
     cursor.end()?;

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use super::*;
 
 /// What is known after a stream: begun, ended, failed, between events.
-type Seen = (bool, bool, bool, bool);
+type Progression = (bool, bool, bool, bool);
 
-fn watch<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Seen {
+fn watch<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Progression {
     let mut tracker = Tracker::new(route);
     for chunk in chunks {
         tracker.feed(chunk);
@@ -17,7 +17,7 @@ fn watch<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Seen {
 
 /// Checks the stream whole, byte by byte, and cut in two at every place.
 #[track_caller]
-fn check(route: Route, stream: &str, expected: Seen) {
+fn check(route: Route, stream: &str, expected: Progression) {
     let bytes = stream.as_bytes();
     assert_eq!(watch(route, [bytes]), expected, "whole: {stream:?}");
     assert_eq!(watch(route, bytes.chunks(1)), expected, "byte by byte: {stream:?}");
@@ -26,9 +26,9 @@ fn check(route: Route, stream: &str, expected: Seen) {
     }
 }
 
-const ENDED: Seen = (true, true, false, true);
-const CUT_BETWEEN: Seen = (true, false, false, true);
-const CUT_INSIDE: Seen = (true, false, false, false);
+const ENDED: Progression = (true, true, false, true);
+const CUT_BETWEEN: Progression = (true, false, false, true);
+const CUT_INSIDE: Progression = (true, false, false, false);
 
 #[test]
 fn an_openai_stream_ends_with_done() {

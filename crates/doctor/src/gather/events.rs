@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use maitre_base::KvEvent;
-use maitre_dialect::engine::{Kind, sources};
+use maitre_dialect::engine::{EngineKind, sources};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
 use maitre_proxy::settings::Settings;
@@ -48,7 +48,7 @@ pub(super) async fn seek(
     client: &DoctorClient,
     settings: &Settings,
     worker: &WorkerUrl,
-    kind: Kind,
+    kind: EngineKind,
 ) -> Result<Sought, Events> {
     let events = &settings.events;
     let port = |port: usize| {
@@ -83,7 +83,7 @@ fn configured(worker: &WorkerUrl, at: &ZmqEndpoint, replay: Option<&ZmqEndpoint>
     }
 }
 
-async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: Kind) -> Result<Sought, Events> {
+async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: EngineKind) -> Result<Sought, Events> {
     let path = kind.sources_path().ok_or(Events::Unheard)?;
     let unknown_place = |status| Events::UnknownPlace { path, status };
     let page = client.ask(Question::get(path)).await.map_err(|_| unknown_place(0))?;
@@ -97,7 +97,7 @@ async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: Kind) -> Result<S
         (host.unwrap_or(worker.address.host()).to_owned(), it.port)
     };
     let first = sources.first().ok_or(Events::None)?;
-    let is_ours = |it: &&sources::Source| it.rank > 0 && it.rank < worker.options.ranks.min(RANKS_MAX);
+    let is_ours = |it: &&sources::EventSource| it.rank > 0 && it.rank < worker.options.ranks.min(RANKS_MAX);
     Ok(Sought {
         events: place(&first.events),
         replay: first.replay.as_ref().map(place),

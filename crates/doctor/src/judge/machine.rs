@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_dialect::engine::{Kind, Need};
+use maitre_dialect::engine::{EngineKind, Need};
 
 use super::{groups, router, workers};
 use crate::code::Code;
@@ -24,7 +24,7 @@ const OWN: u64 = 64;
 pub(super) fn metrics(fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     let mut read = 0;
-    for worker in fleet.present().filter(|it| it.kind != Kind::Generic) {
+    for worker in fleet.present().filter(|it| it.kind != EngineKind::Generic) {
         let what = match &worker.metered {
             Metered::Read(_) => {
                 read += 1;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maitre_base::EngineLoad;
-use maitre_dialect::engine::{About, Kind};
+use maitre_dialect::engine::{About, EngineKind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
 use maitre_net::tls::TlsFailure;
@@ -41,7 +41,7 @@ fn published() -> Published {
 fn worker(number: usize) -> Worker {
     let reach = Reach::Answers { path: "/health".to_owned(), status: 200 };
     Worker {
-        kind: Kind::Vllm,
+        kind: EngineKind::Vllm,
         listed: Listed::Models(vec![model("llama")]),
         about: About {
             version: Some("0.32.0".to_owned()),
@@ -359,7 +359,7 @@ fn brands_differ_in_what_their_events_tell() {
     let sglang = |version: &'static str, models: Vec<Model>| {
         move |fleet: &mut Fleet| {
             for worker in &mut fleet.workers {
-                worker.kind = Kind::Sglang;
+                worker.kind = EngineKind::Sglang;
                 worker.about.version = Some(version.to_owned());
                 worker.listed = Listed::Models(models.clone());
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
-use maitre_dialect::engine::{self, Kind};
+use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
 use maitre_fleet::HealthState;
@@ -144,7 +144,7 @@ impl EngineTokenizers {
         };
         let count = links.len().max(1);
         let mut in_turn = (0..links.len()).map(|step| &links[(turn + step) % count]);
-        match in_turn.find(|it| it.kind().is_some_and(Kind::tokenizes_chats)) {
+        match in_turn.find(|it| it.kind().is_some_and(EngineKind::tokenizes_chats)) {
             Some(link) => Chosen::Worker(link.clone()),
             None if links.iter().any(|it| it.kind().is_none()) => Chosen::NotYet,
             None => Chosen::None,
