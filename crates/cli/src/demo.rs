@@ -23,7 +23,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Instant;
 use maitre_console::clock::Stopwatch;
 use maitre_policy::Name;
-use maitre_proxy::{Router, Settings, secret};
+use maitre_proxy::{Router, RouterSettings, secret};
 use maitre_sim::events;
 use maitre_sim::profile::Profile;
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix, Workload};
@@ -112,7 +112,7 @@ impl DemoPlan {
     fn read(matches: &ArgMatches) -> anyhow::Result<DemoPlan> {
         let strategies: Vec<Name> = matches.get_many("strategy").unwrap_or_default().copied().collect();
         let strategies =
-            if strategies.is_empty() { vec![Settings::default().brain.strategy] } else { strategies };
+            if strategies.is_empty() { vec![RouterSettings::default().brain.strategy] } else { strategies };
         let live = !matches.get_flag("headless") && std::io::stdout().is_terminal();
         let endless = live && strategies.len() == 1;
         let seconds = matches.get_one::<u32>("seconds").copied();

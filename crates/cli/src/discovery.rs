@@ -104,8 +104,8 @@ fn keep(kept: &mut Vec<WorkerUrl>, update: &Update, found: &[WorkerUrl]) {
     kept.retain(|it| found.iter().all(|new| new.address != it.address));
 }
 
-fn source(it: &update::Status) -> roster::Source {
-    roster::Source {
+fn source(it: &update::Status) -> roster::DiscoveryStatus {
+    roster::DiscoveryStatus {
         name: it.source.clone(),
         state: it.state.name(),
         workers: it.workers,

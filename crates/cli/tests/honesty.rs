@@ -158,14 +158,14 @@ impl Drop for Engines {
 /// A router in front of them that has heard from all.
 async fn router(engines: &Engines, strategy: Name) -> Router {
     let workers = engines.hosts.iter().map(|it| format!("http://{}", it.0).parse().unwrap()).collect();
-    let mut settings = maitre_proxy::Settings {
+    let mut settings = maitre_proxy::RouterSettings {
         workers,
         threads: 1,
         listen: ANYWHERE,
         admin: ANYWHERE,
         // However busy the machine, prompts are read as the engine reads them.
         tokenize_timeout: Duration::from_secs(2),
-        ..maitre_proxy::Settings::default()
+        ..maitre_proxy::RouterSettings::default()
     };
     settings.brain = brain(strategy);
     let router = Router::start(settings).await.unwrap();

@@ -111,7 +111,7 @@ pub(crate) fn resolve(config: &mut Config) -> Vec<Conflict> {
             peers: own.peers.clone(),
         }),
     };
-    config.settings.cluster = via.map(|via| cluster::Settings {
+    config.settings.cluster = via.map(|via| cluster::ClusterSettings {
         via,
         name: own.name.clone(),
         group: own.group.clone(),

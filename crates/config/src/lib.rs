@@ -39,7 +39,7 @@ use clap::ArgMatches;
 use maitre_discover::Source;
 use maitre_discover::api_address::ApiAddress;
 use maitre_discover::settings::Grace;
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 
 use cluster::ClusterSettings;
 use error::{ConfigError, Conflict, Origin};
@@ -55,7 +55,7 @@ pub use knob::{Knob, Section};
 /// All settings, checked.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    pub settings: Settings,
+    pub settings: RouterSettings,
     pub log: Log,
     pub discovery: WorkerSources,
     /// Becomes part of `settings` once the names of classes are looked up.

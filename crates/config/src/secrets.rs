@@ -17,8 +17,8 @@ use maitre_base::ClassId;
 use maitre_net::bearer::Bearer;
 use maitre_proxy::keys::KEYS_MAX;
 use maitre_proxy::secret::{KEY_BYTES_MIN, Secret};
-use maitre_proxy::settings::By;
-use maitre_proxy::{Key, Keys, Salter};
+use maitre_proxy::settings::TenantBy;
+use maitre_proxy::{ApiKey, ApiKeys, Salter};
 use maitre_queue::settings::{TENANTS_MAX, masked, tenant};
 use maitre_queue::{Tenant, Terms};
 
@@ -119,12 +119,12 @@ pub(crate) fn resolve(config: &mut Config) -> Vec<Conflict> {
     reader.conflicts.extend(limit_tenants(config, &rows));
     let keys = reader.look_up(config, rows);
     let has_trusted = keys.iter().any(|(_, key)| key.trusted);
-    if !keys.is_empty() && config.settings.door.tenant_by == By::Header && !has_trusted {
+    if !keys.is_empty() && config.settings.hints.tenant_by == TenantBy::Header && !has_trusted {
         let what = "tenant.by: \"header\" applies only to keys that are trusted, and none is";
         reader.warnings.push(what.to_owned());
     }
     let settings = &mut config.settings;
-    settings.keys = Keys::new(keys);
+    settings.keys = ApiKeys::new(keys);
     (settings.worker_key, settings.admin_key, settings.salt) = (worker, admin, salt);
     config.cluster.secret = cluster.map(Hidden);
     config.warnings = reader.warnings;
@@ -261,10 +261,10 @@ impl SecretReader {
         rows
     }
 
-    fn look_up(&mut self, config: &Config, rows: Vec<KeyRow>) -> Vec<(Secret, Key)> {
+    fn look_up(&mut self, config: &Config, rows: Vec<KeyRow>) -> Vec<(Secret, ApiKey)> {
         let settings = &config.settings;
         if let Some(first) = rows.first()
-            && settings.door.tenant_by == By::Adapter
+            && settings.hints.tenant_by == TenantBy::Adapter
         {
             let what = "keys name the tenant of a request; leave tenant.by = \"adapter\" out";
             self.conflicts.push(Conflict::new(&["tenant.by", first.knob], what));
@@ -275,7 +275,10 @@ impl SecretReader {
             match class.unwrap_or(Ok(ClassId(0))) {
                 Ok(best) => {
                     let tenant = key.tenant();
-                    keys.push((key.secret, Key { tenant, best, models: key.models, trusted: key.trusted }));
+                    keys.push((
+                        key.secret,
+                        ApiKey { tenant, best, models: key.models, trusted: key.trusted },
+                    ));
                 }
                 Err(what) => {
                     let what = format!("{line}{}: best: {what}", key.shown());

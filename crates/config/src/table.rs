@@ -289,13 +289,13 @@ static QUEUE: &[Knob] = &[
     ),
     knob(
         "queue.body_priority",
-        &At(|it| &mut it.settings.door.body_priority, PRIORITY_ORDER),
+        &At(|it| &mut it.settings.hints.body_priority, PRIORITY_ORDER),
         "Order of the number in a body's priority, where 0 is the standard class: lower-first as in vLLM, \
          or higher-first as in SGLang.",
     ),
     knob(
         "queue.forward_priority",
-        &At(|it| &mut it.settings.door.forward_priority, Switch),
+        &At(|it| &mut it.settings.hints.forward_priority, Switch),
         "Send the class of a request to vLLM and SGLang in the body's priority, in the engine's own \
          order; only for engines that were started with priority scheduling.",
     ),
@@ -304,12 +304,12 @@ static QUEUE: &[Knob] = &[
 static TENANTS: &[Knob] = &[
     knob(
         "tenant.by",
-        &At(|it| &mut it.settings.door.tenant_by, TENANT_BY),
+        &At(|it| &mut it.settings.hints.tenant_by, TENANT_BY),
         "What identifies a tenant: its key, a header, or the adapter (or else the model) of the request.",
     ),
     knob(
         "tenant.header",
-        &At(|it| &mut it.settings.door.tenant_header, HEADER),
+        &At(|it| &mut it.settings.hints.tenant_header, HEADER),
         "The header that identifies a tenant, with tenant.by = \"header\".",
     ),
     knob(

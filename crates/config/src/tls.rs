@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use maitre_net::tls::{ClientAuth, TlsServerSettings};
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 
 use crate::error::Conflict;
 
@@ -12,8 +12,8 @@ pub(crate) fn requires_certificate(tls: &TlsServerSettings) -> bool {
     tls.cert.is_some() && tls.client_ca.is_some() && tls.client_auth == ClientAuth::Required
 }
 
-pub(crate) fn conflicts(settings: &Settings) -> Vec<Conflict> {
-    let Settings { tls, admin_tls, worker_tls, .. } = settings;
+pub(crate) fn conflicts(settings: &RouterSettings) -> Vec<Conflict> {
+    let RouterSettings { tls, admin_tls, worker_tls, .. } = settings;
     let pairs = [
         (["tls.cert", "tls.key"], [&tls.cert, &tls.key]),
         (["admin_tls.cert", "admin_tls.key"], [&admin_tls.cert, &admin_tls.key]),

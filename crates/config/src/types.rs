@@ -14,7 +14,7 @@ use maitre_discover::api_address::ApiAddress;
 use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
-use maitre_proxy::settings::{By, Sense};
+use maitre_proxy::settings::{PriorityOrder, TenantBy};
 use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -22,10 +22,12 @@ use crate::field::{ByModel, List, twice};
 use crate::form::{Custom, ItemTable, OneOf, Optional, Secrecy, Word, public};
 use crate::{LogFormat, options};
 
-pub(crate) const TENANT_BY: OneOf<By> =
-    OneOf("BY", &[("key", By::Key), ("header", By::Header), ("adapter", By::Adapter)]);
-pub(crate) const PRIORITY_ORDER: OneOf<Sense> =
-    OneOf("ORDER", &[("lower-first", Sense::LowerFirst), ("higher-first", Sense::HigherFirst)]);
+pub(crate) const TENANT_BY: OneOf<TenantBy> =
+    OneOf("BY", &[("key", TenantBy::Key), ("header", TenantBy::Header), ("adapter", TenantBy::Adapter)]);
+pub(crate) const PRIORITY_ORDER: OneOf<PriorityOrder> = OneOf(
+    "ORDER",
+    &[("lower-first", PriorityOrder::LowerFirst), ("higher-first", PriorityOrder::HigherFirst)],
+);
 pub(crate) const CLIENT_AUTH: OneOf<ClientAuth> =
     OneOf("AUTH", &[("required", ClientAuth::Required), ("optional", ClientAuth::Optional)]);
 pub(crate) const LOG_FORMAT: OneOf<LogFormat> =

@@ -15,7 +15,7 @@ use maitre_dialect::models;
 use maitre_net::dial::Dialer;
 use maitre_net::tls::TlsConfigError;
 use maitre_net::worker_url::WorkerUrl;
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -183,7 +183,7 @@ fn ahead(page: &HttpPage) -> Option<f64> {
 }
 
 fn here(plan: &DoctorPlan, unusable: Vec<(String, String)>) -> Here {
-    let Settings { limits, threads, admin, admin_key, admin_tls, .. } = &plan.settings;
+    let RouterSettings { limits, threads, admin, admin_key, admin_tls, .. } = &plan.settings;
     let is_open = admin_tls.cert.is_none() && !admin.ip().to_canonical().is_loopback();
     let cores = std::thread::available_parallelism().map_or(1, |it| it.get());
     Here {

@@ -32,7 +32,7 @@ use maitre_console::dial;
 use maitre_console::out;
 use maitre_net::address::Address;
 use maitre_net::dial::Dialer;
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 
 use code::Code;
 use report::Report;
@@ -64,7 +64,7 @@ Exit code: 0 healthy, 1 something is wrong, 2 could not check.";
 #[derive(Clone, Debug)]
 pub struct DoctorPlan {
     /// Those of `serve`. Without workers, the doctor checks those of the router.
-    pub settings: Settings,
+    pub settings: RouterSettings,
     /// Where clients reach a running router.
     pub router: Option<Address>,
     /// Where operators do.
@@ -81,7 +81,7 @@ pub struct DoctorPlan {
 
 impl DoctorPlan {
     /// Checks everything about the workers of these settings.
-    pub fn new(settings: Settings) -> DoctorPlan {
+    pub fn new(settings: RouterSettings) -> DoctorPlan {
         DoctorPlan {
             settings,
             router: None,
@@ -164,7 +164,7 @@ fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
 
 fn read_plan(
     matches: &ArgMatches,
-    settings: Settings,
+    settings: RouterSettings,
     variable: Option<OsString>,
 ) -> anyhow::Result<DoctorPlan> {
     let address = |name: &str| -> anyhow::Result<Option<Address>> {

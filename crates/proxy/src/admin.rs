@@ -40,7 +40,7 @@ use crate::keys;
 use crate::lane::Lane;
 use crate::page;
 use crate::program::Program;
-use crate::refuse::{Health, Wrong, done, plain};
+use crate::refuse::{AdminError, Health, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
@@ -162,7 +162,7 @@ async fn answer(admin: &AdminState, request: Request<Incoming>) -> Response<Admi
 /// What needs no key.
 fn public(router: &RouterState, method: &Method, path: &str) -> Response<Bytes> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return Wrong::Method("GET".to_owned()).answer();
+        return AdminError::Method("GET".to_owned()).answer();
     }
     match path {
         "/healthz" => plain(Health::Well, "alive\n"),
@@ -211,19 +211,19 @@ pub(crate) fn is_ready(router: &RouterState) -> bool {
     router.brain.read(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 
-async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, Wrong> {
+async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, AdminError> {
     let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
     if !is_operator(&admin.router, &presented) {
-        return Err(Wrong::Key);
+        return Err(AdminError::Key);
     }
     let (parts, body) = request.into_parts();
     let (route, part) = match route::find(&parts.method, parts.uri.path()) {
         RouteMatch::Route(route, part) => (route, part),
-        RouteMatch::Methods(methods) => return Err(Wrong::Method(methods.join(", "))),
-        RouteMatch::Nothing => return Err(Wrong::Path),
+        RouteMatch::Methods(methods) => return Err(AdminError::Method(methods.join(", "))),
+        RouteMatch::Nothing => return Err(AdminError::Path),
     };
     if route.action == Action::Live {
-        let full = |_| Wrong::Conflict(format!("{STREAMS_MAX} streams are open already; close one"));
+        let full = |_| AdminError::Conflict(format!("{STREAMS_MAX} streams are open already; close one"));
         let permit = admin.streams.clone().try_acquire_owned().map_err(full)?;
         return Ok(live::begin(&admin.router, presented, permit));
     }
@@ -246,7 +246,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn answer(&self, admin: &AdminState) -> Result<Bytes, Wrong> {
+    async fn answer(&self, admin: &AdminState) -> Result<Bytes, AdminError> {
         let router = &admin.router;
         Ok(match self.route.action {
             Action::Overview => self.json(&view::overview(router)),
@@ -288,10 +288,10 @@ fn is_operator(router: &RouterState, presented: &Secret) -> bool {
     router.settings.load().admin_key.is_some_and(|it| it.is(presented))
 }
 
-async fn read(router: &RouterState, body: Incoming) -> Result<Bytes, Wrong> {
+async fn read(router: &RouterState, body: Incoming) -> Result<Bytes, AdminError> {
     let limit = router.settings.load().limits.body_bytes;
     let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
-    let too_slow = |_| Wrong::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
-    let broken = |_| Wrong::Bad(format!("the body was cut off, or has more than {limit} bytes"));
+    let too_slow = |_| AdminError::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
+    let broken = |_| AdminError::Bad(format!("the body was cut off, or has more than {limit} bytes"));
     Ok(read.map_err(too_slow)?.map_err(broken)?.to_bytes())
 }

@@ -56,12 +56,12 @@ impl Drop for BodyReservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Limits, Settings};
+    use crate::settings::{RouterLimits, RouterSettings};
 
     #[test]
     fn a_reservation_that_does_not_fit_takes_nothing() {
-        let limits = Limits { bodies_bytes: 10, ..Limits::default() };
-        let settings = SharedSettings::new(Settings { limits, ..Settings::default() });
+        let limits = RouterLimits { bodies_bytes: 10, ..RouterLimits::default() };
+        let settings = SharedSettings::new(RouterSettings { limits, ..RouterSettings::default() });
         let memory = Arc::new(BodyMemory::new(Arc::new(settings)));
         let mut first = memory.reserve(4).unwrap();
         assert!(memory.reserve(7).is_none());

@@ -15,7 +15,7 @@ pub const MESH_PORT: u16 = 7_946;
 pub const WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClusterSettings {
     pub via: Via,
     /// Unique among the routers. If empty: the host name and the port that clients connect to.
     pub name: String,
@@ -90,7 +90,7 @@ fn parts(url: &str) -> Option<(&str, &str, Option<&str>, &str)> {
 }
 
 /// The name that is set; else the host name and the port.
-pub(crate) fn name(settings: &Settings, listen: SocketAddr) -> String {
+pub(crate) fn name(settings: &ClusterSettings, listen: SocketAddr) -> String {
     if !settings.name.is_empty() {
         return settings.name.clone();
     }
@@ -124,8 +124,13 @@ mod tests {
     #[test]
     fn a_router_without_a_name_goes_by_its_host_and_port() {
         let via = Via::Redis(String::new());
-        let mut settings =
-            Settings { via, name: String::new(), group: String::new(), key: None, wait: Duration::ZERO };
+        let mut settings = ClusterSettings {
+            via,
+            name: String::new(),
+            group: String::new(),
+            key: None,
+            wait: Duration::ZERO,
+        };
         let address = SocketAddr::from(([127, 0, 0, 1], 8_080));
         let made = name(&settings, address);
         assert!(made.ends_with(":8080") && made.len() > 5, "{made}");

@@ -24,7 +24,7 @@ pub const KEYS_MAX: usize = 10_000;
 
 /// What one key permits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct ApiKey {
     /// The tenant whose shares and limits apply.
     pub tenant: String,
     /// The best class it may ask for; the tenant's own limit applies as well.
@@ -36,7 +36,7 @@ pub struct Key {
     pub trusted: bool,
 }
 
-impl Key {
+impl ApiKey {
     pub fn may_use(&self, model: &str) -> bool {
         self.models.is_empty()
             || self.models.iter().any(|it| match it.strip_suffix('*') {
@@ -48,12 +48,12 @@ impl Key {
 
 /// All keys, by their hashes.
 #[derive(Clone, Default)]
-pub struct Keys(HashMap<Secret, Arc<Key>>);
+pub struct ApiKeys(HashMap<Secret, Arc<ApiKey>>);
 
-impl Keys {
+impl ApiKeys {
     /// If a key is listed twice the last entry counts.
-    pub fn new(rows: impl IntoIterator<Item = (Secret, Key)>) -> Keys {
-        Keys(rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect())
+    pub fn new(rows: impl IntoIterator<Item = (Secret, ApiKey)>) -> ApiKeys {
+        ApiKeys(rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -75,9 +75,9 @@ impl Keys {
 }
 
 /// Only how many there are.
-impl fmt::Debug for Keys {
+impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keys({})", self.len())
+        write!(f, "ApiKeys({})", self.len())
     }
 }
 
@@ -86,7 +86,7 @@ impl fmt::Debug for Keys {
 pub(crate) enum Caller {
     /// The router has no keys: every client may use everything.
     Anyone,
-    Known(Arc<Key>),
+    Known(Arc<ApiKey>),
 }
 
 impl Caller {
@@ -98,7 +98,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn key(&self) -> Option<&Key> {
+    pub(crate) fn key(&self) -> Option<&ApiKey> {
         match self {
             Caller::Anyone => None,
             Caller::Known(key) => Some(key),
@@ -131,17 +131,17 @@ mod tests {
 
     const GOOD: &str = "correct-horse-battery";
 
-    fn key(models: &[&str]) -> Key {
+    fn key(models: &[&str]) -> ApiKey {
         let models = models.iter().map(|&it| it.to_owned()).collect();
-        Key { tenant: "acme".to_owned(), best: ClassId(0), models, trusted: false }
+        ApiKey { tenant: "acme".to_owned(), best: ClassId(0), models, trusted: false }
     }
 
-    fn keys() -> Keys {
+    fn keys() -> ApiKeys {
         let others = (0..500).map(|it| (Secret::of(format!("another-key-{it}").as_bytes()), key(&[])));
-        Keys::new(others.chain([(Secret::of(GOOD.as_bytes()), key(&["m"]))]))
+        ApiKeys::new(others.chain([(Secret::of(GOOD.as_bytes()), key(&["m"]))]))
     }
 
-    fn ask(keys: &Keys, rows: &[(&'static str, &str)]) -> Result<Caller, Refused> {
+    fn ask(keys: &ApiKeys, rows: &[(&'static str, &str)]) -> Result<Caller, Refused> {
         keys.caller(
             &rows.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
         )
@@ -168,7 +168,7 @@ mod tests {
             (vec![("x-api-key", "correct-horse-batterx")], Refused::WrongKey),
             (vec![("x-api-key", "correct-horse-batter")], Refused::WrongKey),
             (vec![("x-api-key", "")], Refused::NoKey),
-            // The first that says something counts, as everywhere at the door.
+            // The first header with a value counts, as for priorities.
             (vec![("authorization", "Bearer wrong"), ("x-api-key", GOOD)], Refused::WrongKey),
         ] {
             assert_eq!(ask(&keys, &rows).unwrap_err(), expected, "{rows:?}");
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn without_keys_everybody_is_trusted_with_everything() {
-        let caller = ask(&Keys::default(), &[("x-api-key", "whatever")]).unwrap();
+        let caller = ask(&ApiKeys::default(), &[("x-api-key", "whatever")]).unwrap();
         assert!(caller.is_trusted() && caller.may_use("anything") && !caller.is_limited());
     }
 
@@ -205,6 +205,6 @@ mod tests {
     #[test]
     fn nothing_of_a_key_is_shown() {
         let keys = keys();
-        assert_eq!(format!("{keys:?}"), "Keys(501)");
+        assert_eq!(format!("{keys:?}"), "ApiKeys(501)");
     }
 }

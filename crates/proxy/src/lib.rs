@@ -40,10 +40,10 @@ mod upstreams;
 mod watch;
 
 pub use collector::{BadCollector, Collector};
-pub use keys::{Key, Keys};
+pub use keys::{ApiKey, ApiKeys};
 pub use program::{Program, Reloaded, Reloading};
 pub use roster::Difference;
 pub use router::{NotStarted, Router, Stopped};
 pub use salt::Salter;
 pub use secret::Secret;
-pub use settings::Settings;
+pub use settings::RouterSettings;

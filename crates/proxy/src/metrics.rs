@@ -31,11 +31,11 @@ use decisions::Decisions;
 use process::Process;
 use queue::Queue;
 
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 
-type Label = (&'static str, &'static str);
+type MetricLabel = (&'static str, &'static str);
 
-fn labels(route: Option<Route>, outcome: Outcome) -> [Label; 3] {
+fn labels(route: Option<Route>, outcome: RequestOutcome) -> [MetricLabel; 3] {
     [("route", route.map_or("other", Route::name)), ("outcome", outcome.name()), ("code", outcome.code())]
 }
 
@@ -65,13 +65,13 @@ struct WorkerSample<'a> {
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     pub(crate) process: Arc<Process>,
-    requests: Family<[Label; 3], Counter>,
+    requests: Family<[MetricLabel; 3], Counter>,
     /// The counters that every request touches, looked up once: by route (the last is for other paths) and by why.
     answered: [Counter; Route::ALL.len() + 1],
     picks: [Counter; Why::ALL.len()],
-    failures: Family<[Label; 1], Counter>,
-    handshakes_failed: Family<[Label; 1], Counter>,
-    tls_files: Family<[Label; 1], Counter>,
+    failures: Family<[MetricLabel; 1], Counter>,
+    handshakes_failed: Family<[MetricLabel; 1], Counter>,
+    tls_files: Family<[MetricLabel; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
@@ -100,6 +100,16 @@ pub(crate) struct TraceCounts {
     pub(crate) exported: Counter,
     pub(crate) dropped: Counter,
     pub(crate) failed: Counter,
+}
+
+impl RecordCounts {
+    fn new(registry: &mut Registry) -> RecordCounts {
+        let counts = RecordCounts::default();
+        let RecordCounts { requests, dropped } = counts.clone();
+        registry.register("record_requests", "Requests written to the record", requests);
+        registry.register("record_dropped", "Requests that the record dropped", dropped);
+        counts
+    }
 }
 
 impl TraceCounts {
@@ -180,12 +190,13 @@ impl Metrics {
         let process = Arc::new(Process::default());
         whole.register_collector(Box::new(process.clone()));
         let registry = whole.sub_registry_with_prefix("maitre");
-        let requests = Family::<[Label; 3], Counter>::default();
+        let requests = Family::<[MetricLabel; 3], Counter>::default();
         registry.register("requests", "Requests that ended, by outcome", requests.clone());
         let route = |index: usize| Route::ALL.get(index).copied();
-        let answered =
-            std::array::from_fn(|it| requests.get_or_create_owned(&labels(route(it), Outcome::Answered)));
-        let by_why = Family::<[Label; 1], Counter>::default();
+        let answered = std::array::from_fn(|it| {
+            requests.get_or_create_owned(&labels(route(it), RequestOutcome::Answered))
+        });
+        let by_why = Family::<[MetricLabel; 1], Counter>::default();
         registry.register("picks", "Placements, by reason", by_why.clone());
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
         let failures = Family::default();
@@ -200,9 +211,7 @@ impl Metrics {
         let queue = Queue::new(registry, classes);
         let decisions = Decisions::new(registry);
         let cluster = ClusterMetrics::new(registry);
-        let record = RecordCounts::default();
-        registry.register("record_requests", "Requests written to the record", record.requests.clone());
-        registry.register("record_dropped", "Requests that the record dropped", record.dropped.clone());
+        let record = RecordCounts::new(registry);
         let traces = TraceCounts::new(registry);
         let in_flight = Gauge::default();
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
@@ -248,9 +257,9 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn ended(&self, route: Option<Route>, outcome: Outcome) {
+    pub(crate) fn ended(&self, route: Option<Route>, outcome: RequestOutcome) {
         match outcome {
-            Outcome::Answered => self.answered[route.map_or(Route::ALL.len(), |it| it as usize)].inc(),
+            RequestOutcome::Answered => self.answered[route.map_or(Route::ALL.len(), |it| it as usize)].inc(),
             _ => self.requests.get_or_create(&labels(route, outcome)).inc(),
         };
     }

@@ -1,7 +1,7 @@
 //! How a request ended: one word for metrics, traces, logs and the admin API.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// The worker's response was complete; or the router answered from what it knows.
     Answered,
     /// The worker responded with an error status of this class, which the client got.
@@ -18,22 +18,22 @@ pub(crate) enum Outcome {
     Overdue,
 }
 
-impl Outcome {
+impl RequestOutcome {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Outcome::Answered => "answered",
-            Outcome::Declined(_) => "declined",
-            Outcome::Refused(_) => "refused",
-            Outcome::Gone => "gone",
-            Outcome::Broke => "broke",
-            Outcome::Stalled => "stalled",
-            Outcome::Overdue => "overdue",
+            RequestOutcome::Answered => "answered",
+            RequestOutcome::Declined(_) => "declined",
+            RequestOutcome::Refused(_) => "refused",
+            RequestOutcome::Gone => "gone",
+            RequestOutcome::Broke => "broke",
+            RequestOutcome::Stalled => "stalled",
+            RequestOutcome::Overdue => "overdue",
         }
     }
 
     pub(crate) const fn code(self) -> &'static str {
         match self {
-            Outcome::Refused(code) | Outcome::Declined(code) => code,
+            RequestOutcome::Refused(code) | RequestOutcome::Declined(code) => code,
             _ => "",
         }
     }

@@ -19,7 +19,7 @@ use maitre_peer::{Transport, mesh, redis};
 use tokio::task::{AbortHandle, JoinHandle};
 use tracing::info;
 
-use crate::cluster::{Settings, Via};
+use crate::cluster::{ClusterSettings, Via};
 use driver::Driver;
 pub(crate) use driver::Handles;
 pub(crate) use view::{ClusterHandle, RouterStatus};
@@ -47,7 +47,10 @@ pub(crate) struct ClusterMember {
 
 impl ClusterMember {
     /// Starts to exchange frames. `handles.view` was made with the same settings.
-    pub(crate) async fn join(handles: Handles, settings: Settings) -> Result<ClusterMember, NotJoined> {
+    pub(crate) async fn join(
+        handles: Handles,
+        settings: ClusterSettings,
+    ) -> Result<ClusterMember, NotJoined> {
         let (name, wait) = (handles.view.name.clone(), settings.wait);
         match settings.via {
             Via::Redis(url) => {

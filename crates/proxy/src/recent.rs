@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::brain::SharedBrain;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::settings::SharedSettings;
 
 /// Between two samples.
@@ -104,7 +104,7 @@ pub(crate) struct RecentSample {
 
 /// A request that ended.
 pub(crate) struct EndedRequest {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
     pub(crate) usage: Option<Usage>,
     pub(crate) chunks: u32,
     pub(crate) ttft: Option<Duration>,
@@ -114,11 +114,11 @@ impl Recent {
     pub(crate) fn ended(&self, now: Instant, ended: &EndedRequest) {
         let totals = &self.totals;
         let count = match ended.outcome {
-            Outcome::Answered => &totals.answered,
-            Outcome::Refused(_) => &totals.refused,
-            Outcome::Declined(_) => &totals.declined,
-            Outcome::Gone => &totals.left,
-            Outcome::Broke | Outcome::Stalled | Outcome::Overdue => &totals.failed,
+            RequestOutcome::Answered => &totals.answered,
+            RequestOutcome::Refused(_) => &totals.refused,
+            RequestOutcome::Declined(_) => &totals.declined,
+            RequestOutcome::Gone => &totals.left,
+            RequestOutcome::Broke | RequestOutcome::Stalled | RequestOutcome::Overdue => &totals.failed,
         };
         add(count, 1);
         let counts = ended.usage;
@@ -133,7 +133,7 @@ impl Recent {
             add(&totals.known_tokens, prompt);
             add(&totals.cached_tokens, cached);
         }
-        if let (Outcome::Answered, Some(ttft)) = (ended.outcome, ended.ttft) {
+        if let (RequestOutcome::Answered, Some(ttft)) = (ended.outcome, ended.ttft) {
             let mut ttfts = self.ttfts_ms.lock();
             if ttfts.len() >= TTFTS_MAX {
                 ttfts.pop_front();
@@ -238,7 +238,10 @@ mod tests {
     fn answered(recent: &Recent, now: Instant, ttft_ms: u64) {
         let usage = Usage { prompt_tokens: Some(100), cached_tokens: Some(40), completion_tokens: Some(7) };
         let ttft = Some(Duration::from_millis(ttft_ms));
-        recent.ended(now, &EndedRequest { outcome: Outcome::Answered, usage: Some(usage), chunks: 9, ttft });
+        recent.ended(
+            now,
+            &EndedRequest { outcome: RequestOutcome::Answered, usage: Some(usage), chunks: 9, ttft },
+        );
     }
 
     fn second(number: u64) -> Instant {
@@ -276,11 +279,11 @@ mod tests {
     fn failed_outcomes_are_counted_apart() {
         let recent = Recent::default();
         let all = [
-            Outcome::Refused("no_worker"),
-            Outcome::Declined("4xx"),
-            Outcome::Gone,
-            Outcome::Broke,
-            Outcome::Stalled,
+            RequestOutcome::Refused("no_worker"),
+            RequestOutcome::Declined("4xx"),
+            RequestOutcome::Gone,
+            RequestOutcome::Broke,
+            RequestOutcome::Stalled,
         ];
         for outcome in all {
             recent.ended(second(0), &EndedRequest { outcome, usage: None, chunks: 0, ttft: None });

@@ -27,7 +27,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::metrics::RecordCounts;
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 use encode::LineEncoder;
 use files::RecordFiles;
 
@@ -97,7 +97,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Opens the file and starts the thread; None if no record is set.
     pub(crate) fn start(
-        settings: &Settings,
+        settings: &RouterSettings,
         clock: Clock,
         counts: RecordCounts,
     ) -> Result<Option<Recorder>, NotRecorded> {

@@ -13,7 +13,7 @@ use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 
 /// Why the router refuses a request. The status shows whose fault it is: 4xx the client's, 502 and 504 a worker's, 503
 /// the fleet's.
@@ -239,11 +239,11 @@ pub(crate) fn judge(status: StatusCode) -> Option<Failure> {
 }
 
 /// How a complete response with this status counts.
-pub(crate) fn outcome(status: StatusCode) -> Outcome {
+pub(crate) fn outcome(status: StatusCode) -> RequestOutcome {
     match status.as_u16() {
-        400..=499 => Outcome::Declined("4xx"),
-        500..=599 => Outcome::Declined("5xx"),
-        _ => Outcome::Answered,
+        400..=499 => RequestOutcome::Declined("4xx"),
+        500..=599 => RequestOutcome::Declined("5xx"),
+        _ => RequestOutcome::Answered,
     }
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn is_fit(status: StatusCode) -> bool {
 
 /// Why the admin API refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Wrong {
+pub(crate) enum AdminError {
     #[error("the admin key is missing or wrong; send it as `Authorization: Bearer <key>`")]
     Key,
     #[error("unknown path; /admin/v1/openapi.json lists all paths")]
@@ -280,17 +280,17 @@ pub(crate) enum Wrong {
     Conflict(String),
 }
 
-impl Wrong {
+impl AdminError {
     /// Stable, like those of `Refused`.
     pub(crate) fn code(&self) -> &'static str {
         match self {
-            Wrong::Key => "unauthorized",
-            Wrong::Path => "unknown_path",
-            Wrong::Method(_) => "wrong_method",
-            Wrong::Unknown(_) => "not_found",
-            Wrong::Bad(_) => "bad_request",
-            Wrong::Forbidden(_) => "forbidden",
-            Wrong::Conflict(_) => "conflict",
+            AdminError::Key => "unauthorized",
+            AdminError::Path => "unknown_path",
+            AdminError::Method(_) => "wrong_method",
+            AdminError::Unknown(_) => "not_found",
+            AdminError::Bad(_) => "bad_request",
+            AdminError::Forbidden(_) => "forbidden",
+            AdminError::Conflict(_) => "conflict",
         }
     }
 
@@ -299,18 +299,18 @@ impl Wrong {
         let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
         let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = match self {
-            Wrong::Key => StatusCode::UNAUTHORIZED,
-            Wrong::Path | Wrong::Unknown(_) => StatusCode::NOT_FOUND,
-            Wrong::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Wrong::Bad(_) => StatusCode::BAD_REQUEST,
-            Wrong::Forbidden(_) => StatusCode::FORBIDDEN,
-            Wrong::Conflict(_) => StatusCode::CONFLICT,
+            AdminError::Key => StatusCode::UNAUTHORIZED,
+            AdminError::Path | AdminError::Unknown(_) => StatusCode::NOT_FOUND,
+            AdminError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            AdminError::Bad(_) => StatusCode::BAD_REQUEST,
+            AdminError::Forbidden(_) => StatusCode::FORBIDDEN,
+            AdminError::Conflict(_) => StatusCode::CONFLICT,
         };
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self {
-            Wrong::Key => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Wrong::Method(methods) => {
+            AdminError::Key => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            AdminError::Method(methods) => {
                 // Names of methods only, so this cannot fail.
                 drop(HeaderValue::from_str(methods).map(|it| headers.insert(ALLOW, it)));
             }

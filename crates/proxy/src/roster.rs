@@ -53,7 +53,7 @@ struct Member {
 
 /// A source of discovery, and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct DiscoveryStatus {
     /// As an operator writes it.
     pub name: String,
     pub state: &'static str,

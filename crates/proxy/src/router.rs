@@ -22,9 +22,9 @@ use crate::metrics::Metrics;
 use crate::peering::{self, ClusterMember, NotJoined};
 use crate::program::{NoProgram, Program};
 use crate::record::{NotRecorded, Recorder};
-use crate::roster::{By, Difference, Roster, Source};
+use crate::roster::{By, Difference, DiscoveryStatus, Roster};
 use crate::server::Accepted;
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 use crate::state::{Parts, RouterState};
 use crate::tls::Tls;
 use crate::tokenize::{LocalTokenizers, NotLoaded};
@@ -78,12 +78,15 @@ pub enum Stopped {
 impl Router {
     /// Binds both listeners and begins to serve and to probe workers. Runs on the caller's runtime, and serves requests on
     /// threads of its own.
-    pub async fn start(settings: Settings) -> Result<Router, NotStarted> {
+    pub async fn start(settings: RouterSettings) -> Result<Router, NotStarted> {
         Router::start_in(Arc::new(NoProgram), settings).await
     }
 
     /// The same, within a program that can reload its settings.
-    pub async fn start_in(program: Arc<dyn Program>, mut settings: Settings) -> Result<Router, NotStarted> {
+    pub async fn start_in(
+        program: Arc<dyn Program>,
+        mut settings: RouterSettings,
+    ) -> Result<Router, NotStarted> {
         let listener = bind(settings.listen).await?;
         let admin_listener = bind(settings.admin).await?;
         let address = |it: &TcpListener, asked| it.local_addr().unwrap_or(asked);
@@ -181,7 +184,7 @@ impl Router {
     /// Applies other settings; or changes nothing, and returns why. Requests in flight keep the old settings; workers that
     /// are no longer listed are drained. Settings of sockets, threads and files need a restart. Reads the TLS files if
     /// others are named, and so blocks on the disk.
-    pub fn reload(&self, settings: Settings) -> Result<Difference, String> {
+    pub fn reload(&self, settings: RouterSettings) -> Result<Difference, String> {
         let workers = settings.workers.clone();
         // Applied first: an operator who replaces keys by client certificates must not leave the router open meanwhile,
         // or for good because of a wrong file name.
@@ -192,7 +195,7 @@ impl Router {
     }
 
     /// Sets all workers that discovery found, and the state of its sources.
-    pub fn discovered(&self, workers: &[WorkerUrl], sources: Vec<Source>) -> Difference {
+    pub fn discovered(&self, workers: &[WorkerUrl], sources: Vec<DiscoveryStatus>) -> Difference {
         *self.state.sources.lock() = sources;
         self.roster.set(By::Discovery, workers)
     }
@@ -256,7 +259,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, NotStarted> {
     TcpListener::bind(address).await.map_err(|error| NotStarted::Listen { address, error })
 }
 
-fn thread_count(settings: &Settings) -> usize {
+fn thread_count(settings: &RouterSettings) -> usize {
     match settings.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         count => count,

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::client::{ClientSocket, Pulse};
 use crate::lane::Lane;
 use crate::request::{RequestGuard, serve};
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 use crate::shutdown::Shutdown;
 use crate::state::RouterState;
 use crate::tls::Listener;
@@ -151,7 +151,7 @@ async fn until_closing<F: Future>(
     served.await
 }
 
-fn http1(settings: &Settings) -> http1::Builder {
+fn http1(settings: &RouterSettings) -> http1::Builder {
     let mut builder = http1::Builder::new();
     // The watchdog times request heads: hyper's own timer costs an allocation for each request, and also closes
     // connections that are merely idle.
@@ -182,7 +182,7 @@ where
     }
 }
 
-fn http2(settings: &Settings) -> http2::Builder<Streams> {
+fn http2(settings: &RouterSettings) -> http2::Builder<Streams> {
     let header_bytes = u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder =
         http2::Builder::new(Streams { limit: settings.timeouts.total.saturating_add(CUT_OFF_AFTER) });

@@ -14,14 +14,14 @@ use maitre_net::bearer::Bearer;
 use maitre_net::tls::{TlsClientSettings, TlsServerSettings};
 use maitre_net::worker_url::WorkerUrl;
 
-use crate::cluster;
+use crate::cluster::ClusterSettings;
 use crate::collector::Collector;
-use crate::keys::Keys;
+use crate::keys::ApiKeys;
 use crate::salt::Salter;
 use crate::secret::Secret;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RouterSettings {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     /// The key of the admin API. None: every request to it is refused.
@@ -32,21 +32,21 @@ pub struct Settings {
     /// Threads that serve requests; zero means one for each core.
     pub threads: usize,
     pub brain: dispatch::BrainSettings,
-    pub limits: Limits,
+    pub limits: RouterLimits,
     pub timeouts: Timeouts,
-    pub probes: Probes,
-    pub session: Session,
-    pub door: Door,
-    pub events: Events,
-    pub record: Record,
+    pub probes: ProbeSettings,
+    pub session: SessionSettings,
+    pub hints: ClientHints,
+    pub events: KvEventSettings,
+    pub record: RecordSettings,
     /// On the listener for clients.
     pub tls: TlsServerSettings,
     /// On the listener for operators.
     pub admin_tls: TlsServerSettings,
     pub worker_tls: TlsClientSettings,
-    pub traces: Traces,
+    pub traces: TraceSettings,
     /// How to reach other routers in front of the same workers. None: this router is alone.
-    pub cluster: Option<cluster::Settings>,
+    pub cluster: Option<ClusterSettings>,
     /// How many bytes of a prompt's beginning `prefix-hash` hashes.
     pub head_bytes: usize,
     /// Folders with the tokenizers of models, by model.
@@ -58,16 +58,16 @@ pub struct Settings {
     /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
     pub pass: Vec<String>,
     /// The API keys of clients. Without any, no key is required.
-    pub keys: Keys,
+    pub keys: ApiKeys,
     /// The key that workers require. Sent with probes; and, where clients need keys, with requests in place of theirs.
     pub worker_key: Option<Bearer>,
     /// Keeps the caches of tenants apart. None: tenants share caches.
     pub salt: Option<Salter>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for RouterSettings {
+    fn default() -> RouterSettings {
+        RouterSettings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
             admin_key: None,
@@ -75,17 +75,17 @@ impl Default for Settings {
             workers: Vec::new(),
             threads: 0,
             brain: dispatch::BrainSettings::default(),
-            limits: Limits::default(),
+            limits: RouterLimits::default(),
             timeouts: Timeouts::default(),
-            probes: Probes::default(),
-            session: Session::default(),
-            door: Door::default(),
-            events: Events::default(),
-            record: Record::default(),
+            probes: ProbeSettings::default(),
+            session: SessionSettings::default(),
+            hints: ClientHints::default(),
+            events: KvEventSettings::default(),
+            record: RecordSettings::default(),
             tls: TlsServerSettings::default(),
             admin_tls: TlsServerSettings::default(),
             worker_tls: TlsClientSettings::default(),
-            traces: Traces::default(),
+            traces: TraceSettings::default(),
             cluster: None,
             // About 256 tokens: enough to tell system prompts apart, short enough that a growing
             // conversation keeps its worker.
@@ -95,7 +95,7 @@ impl Default for Settings {
             tokenize_timeout: Duration::from_millis(50),
             explain: true,
             pass: Vec::new(),
-            keys: Keys::default(),
+            keys: ApiKeys::default(),
             worker_key: None,
             salt: None,
         }
@@ -103,30 +103,30 @@ impl Default for Settings {
 }
 
 /// The settings in force.
-pub(crate) struct SharedSettings(ArcSwap<Settings>);
+pub(crate) struct SharedSettings(ArcSwap<RouterSettings>);
 
 impl SharedSettings {
-    pub(crate) fn new(settings: Settings) -> SharedSettings {
+    pub(crate) fn new(settings: RouterSettings) -> SharedSettings {
         SharedSettings(ArcSwap::from_pointee(settings))
     }
 
     /// The settings of this moment, without a reference count.
-    pub(crate) fn load(&self) -> Guard<Arc<Settings>> {
+    pub(crate) fn load(&self) -> Guard<Arc<RouterSettings>> {
         self.0.load()
     }
 
     /// The settings of this moment, to keep: a request is served by the settings it arrived under.
-    pub(crate) fn snapshot(&self) -> Arc<Settings> {
+    pub(crate) fn snapshot(&self) -> Arc<RouterSettings> {
         self.0.load_full()
     }
 
-    pub(crate) fn replace(&self, settings: Settings) {
+    pub(crate) fn replace(&self, settings: RouterSettings) {
         self.0.store(Arc::new(settings));
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RouterLimits {
     pub body_bytes: usize,
     /// All request bodies in memory together. A request that would exceed it is refused with `Retry-After`.
     pub bodies_bytes: usize,
@@ -137,9 +137,9 @@ pub struct Limits {
     pub idle_per_worker: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for RouterLimits {
+    fn default() -> RouterLimits {
+        RouterLimits {
             body_bytes: 16 << 20,
             bodies_bytes: 1 << 30,
             header_bytes: 64 << 10,
@@ -198,7 +198,7 @@ impl Default for Timeouts {
 }
 
 #[derive(Clone, Debug)]
-pub struct Probes {
+pub struct ProbeSettings {
     pub path: String,
     /// Between two probes of one worker, give or take a tenth.
     pub interval: Duration,
@@ -207,9 +207,9 @@ pub struct Probes {
     pub models_interval: Duration,
 }
 
-impl Default for Probes {
-    fn default() -> Probes {
-        Probes {
+impl Default for ProbeSettings {
+    fn default() -> ProbeSettings {
+        ProbeSettings {
             path: "/health".to_owned(),
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
@@ -220,7 +220,7 @@ impl Default for Probes {
 
 /// KV events, by which engines publish what their caches hold.
 #[derive(Clone, Debug)]
-pub struct Events {
+pub struct KvEventSettings {
     /// Subscribe to workers that publish them.
     pub enabled: bool,
     /// The port of workers that do not report where they publish; zero for none.
@@ -230,15 +230,15 @@ pub struct Events {
     pub topic: String,
 }
 
-impl Default for Events {
-    fn default() -> Events {
-        Events { enabled: true, port: 0, replay_port: 0, topic: String::new() }
+impl Default for KvEventSettings {
+    fn default() -> KvEventSettings {
+        KvEventSettings { enabled: true, port: 0, replay_port: 0, topic: String::new() }
     }
 }
 
 /// The record of requests for `maitre replay`: hashes, no text.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct RecordSettings {
     /// None: no record.
     pub file: Option<PathBuf>,
     /// The size at which the next file begins.
@@ -247,16 +247,16 @@ pub struct Record {
     pub files: usize,
 }
 
-impl Default for Record {
-    fn default() -> Record {
+impl Default for RecordSettings {
+    fn default() -> RecordSettings {
         // About half a million requests a file, with prompts of two thousand tokens.
-        Record { file: None, bytes_max: 256 << 20, files: 4 }
+        RecordSettings { file: None, bytes_max: 256 << 20, files: 4 }
     }
 }
 
 /// OpenTelemetry spans. A reload changes `sample` only.
 #[derive(Clone, Debug)]
-pub struct Traces {
+pub struct TraceSettings {
     /// The collector. None: nothing is traced.
     pub endpoint: Option<Collector>,
     /// The fraction of requests that are traced, of those that arrive without a sampling decision.
@@ -268,41 +268,50 @@ pub struct Traces {
     pub ca: Option<PathBuf>,
 }
 
-impl Default for Traces {
-    fn default() -> Traces {
-        Traces { endpoint: None, sample: 1.0, service: "maitre".to_owned(), headers: Vec::new(), ca: None }
+impl Default for TraceSettings {
+    fn default() -> TraceSettings {
+        TraceSettings {
+            endpoint: None,
+            sample: 1.0,
+            service: "maitre".to_owned(),
+            headers: Vec::new(),
+            ca: None,
+        }
     }
 }
 
 /// Where to find the key of a session, in this order; last in the body (`session_id`, `prompt_cache_key`,
 /// `conversation`, `user`).
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct SessionSettings {
     pub header: HeaderName,
     pub cookie: String,
 }
 
-impl Default for Session {
-    fn default() -> Session {
-        Session { header: HeaderName::from_static("x-session-id"), cookie: "maitre_session".to_owned() }
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings {
+            header: HeaderName::from_static("x-session-id"),
+            cookie: "maitre_session".to_owned(),
+        }
     }
 }
 
 /// How a request states its tenant and its priority.
 #[derive(Clone, Debug)]
-pub struct Door {
-    pub tenant_by: By,
-    /// The header that names the tenant, with `By::Header`.
+pub struct ClientHints {
+    pub tenant_by: TenantBy,
+    /// The header that names the tenant, with `TenantBy::Header`.
     pub tenant_header: HeaderName,
     /// Which way a `priority` in the body counts.
-    pub body_priority: Sense,
+    pub body_priority: PriorityOrder,
     /// Write the request's priority into its body, for engines that support it.
     pub forward_priority: bool,
 }
 
 /// What identifies a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum TenantBy {
     /// The bearer token, else `x-api-key`, else `api-key`.
     Key,
     Header,
@@ -311,19 +320,19 @@ pub enum By {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sense {
+pub enum PriorityOrder {
     /// As vLLM has it.
     LowerFirst,
     /// As SGLang has it.
     HigherFirst,
 }
 
-impl Default for Door {
-    fn default() -> Door {
-        Door {
-            tenant_by: By::Key,
+impl Default for ClientHints {
+    fn default() -> ClientHints {
+        ClientHints {
+            tenant_by: TenantBy::Key,
             tenant_header: HeaderName::from_static("x-maitre-tenant"),
-            body_priority: Sense::LowerFirst,
+            body_priority: PriorityOrder::LowerFirst,
             // Some engines refuse requests that contain it.
             forward_priority: false,
         }

@@ -1,4 +1,4 @@
-//! The two steps of a shutdown: first load balancers are told to send nothing new, then connections are closed.
+//! The two steps of a shutdown: first the router reports that it is not ready, then it closes connections.
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 

@@ -13,8 +13,8 @@ use crate::peering::ClusterHandle;
 use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
 use crate::request_ids::RequestIds;
-use crate::roster::Source;
-use crate::settings::{Settings, SharedSettings};
+use crate::roster::DiscoveryStatus;
+use crate::settings::{RouterSettings, SharedSettings};
 use crate::shutdown::Shutdown;
 use crate::tls::Tls;
 use crate::tokenize::{EngineTokenizers, LocalTokenizers, Tokenizer};
@@ -37,7 +37,7 @@ pub(crate) struct RouterState {
     /// None: this router is alone.
     pub(crate) cluster: Option<Arc<ClusterHandle>>,
     /// Where workers are discovered, and with what success.
-    pub(crate) sources: Mutex<Vec<Source>>,
+    pub(crate) sources: Mutex<Vec<DiscoveryStatus>>,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Parts {
 }
 
 impl RouterState {
-    pub(crate) fn new(mut settings: Settings, parts: Parts) -> Result<RouterState, NotRecorded> {
+    pub(crate) fn new(mut settings: RouterSettings, parts: Parts) -> Result<RouterState, NotRecorded> {
         let Parts { clock, metrics, tokenizers, tls, traces } = parts;
         let recorder = Recorder::start(&settings, clock, metrics.record.clone())?;
         let is_recording = recorder.is_some();
@@ -90,7 +90,7 @@ impl RouterState {
     }
 
     /// Applies other settings; or changes nothing, and returns why.
-    pub(crate) fn reconfigure(&self, mut settings: Settings) -> Result<(), String> {
+    pub(crate) fn reconfigure(&self, mut settings: RouterSettings) -> Result<(), String> {
         settings.brain.reads_all |= self.recorder.is_some();
         settings.brain.shares = self.cluster.is_some();
         let brain = settings.brain.clone();

@@ -26,8 +26,8 @@ use tracing::{debug, info, warn};
 use crate::brain::SharedBrain;
 use crate::link::Link;
 use crate::metrics::Metrics;
-use replay::{Batch, Bound, ReplayError};
-use socket::{Message, Place, Subscriber};
+use replay::{Bound, ReplayError, ReplayedBatch};
+use socket::{Subscriber, ZmqAddress, ZmqMessage};
 
 /// For connecting and the ZMTP handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -101,7 +101,7 @@ pub(crate) async fn follow(
     }
 }
 
-type Replaying = Pin<Box<dyn Future<Output = Result<Vec<Batch>, ReplayError>> + Send>>;
+type Replaying = Pin<Box<dyn Future<Output = Result<Vec<ReplayedBatch>, ReplayError>> + Send>>;
 
 struct Follower {
     brain: Arc<SharedBrain>,
@@ -119,10 +119,10 @@ struct Follower {
 }
 
 impl Follower {
-    async fn connect(&mut self) -> Result<Subscriber, socket::Error> {
+    async fn connect(&mut self) -> Result<Subscriber, socket::SocketError> {
         let (host, port) = &self.source.events;
-        let place = Place { host, port: *port };
-        Subscriber::connect(place, self.source.topic.as_bytes(), CONNECT_TIMEOUT).await
+        let address = ZmqAddress { host, port: *port };
+        Subscriber::connect(address, self.source.topic.as_bytes(), CONNECT_TIMEOUT).await
     }
 
     /// Until the connection ends.
@@ -182,7 +182,7 @@ impl Follower {
         let source = self.source.replay.clone();
         Box::pin(async move {
             let Some((host, port)) = source else { return Ok(Vec::new()) };
-            replay::replay(Place { host: &host, port }, from, Bound::within(REPLAY_WAIT)).await
+            replay::replay(ZmqAddress { host: &host, port }, from, Bound::within(REPLAY_WAIT)).await
         })
     }
 
@@ -250,7 +250,7 @@ impl Drop for Follower {
 }
 
 /// The batch in a published message; None if the message is something else.
-fn numbered(message: Message) -> Option<Numbered<Bytes>> {
+fn numbered(message: ZmqMessage) -> Option<Numbered<Bytes>> {
     let [_, number, payload] = <[Bytes; 3]>::try_from(message).ok()?;
     let number: [u8; 8] = number.as_ref().try_into().ok()?;
     Some(Numbered::new(u64::from_be_bytes(number), payload))

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tracing::debug;
 
 use crate::metrics::Metrics;
-use crate::settings::{Settings, SharedSettings};
+use crate::settings::{RouterSettings, SharedSettings};
 
 /// Between two looks at the files. Chosen: short against any overlap of certificates; a look costs a few reads.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ impl Listener {
 }
 
 impl Tls {
-    pub(crate) fn load(settings: &Settings) -> Result<Tls, TlsConfigError> {
+    pub(crate) fn load(settings: &RouterSettings) -> Result<Tls, TlsConfigError> {
         let clients = TlsServer::load("tls", &[b"h2", b"http/1.1"], &settings.tls)?;
         let admin = TlsServer::load("admin_tls", &[b"http/1.1"], &settings.admin_tls)?;
         let workers = Arc::new(TlsClient::load("worker_tls", &settings.worker_tls)?);
@@ -49,8 +49,13 @@ impl Tls {
 
     /// Applies other settings, or returns what is wrong with them. Reads nothing if they name the same files: `follow`
     /// reloads files that changed.
-    pub(crate) fn change(&self, old: &Settings, new: &Settings, metrics: &Metrics) -> Result<(), String> {
-        let named = |it: &Settings| {
+    pub(crate) fn change(
+        &self,
+        old: &RouterSettings,
+        new: &RouterSettings,
+        metrics: &Metrics,
+    ) -> Result<(), String> {
+        let named = |it: &RouterSettings| {
             (it.tls.clone(), it.admin_tls.clone(), it.worker_tls.clone(), it.traces.ca.clone())
         };
         if named(old) != named(new) {
@@ -85,7 +90,7 @@ impl Tls {
     }
 
     /// Reads the files again; good ones that changed apply from now on. Blocks on the disk.
-    fn reload(&self, settings: &Settings, metrics: &Metrics) {
+    fn reload(&self, settings: &RouterSettings, metrics: &Metrics) {
         let reloads = [
             self.clients.reload(&settings.tls),
             self.admin.reload(&settings.admin_tls),
@@ -103,7 +108,7 @@ impl Tls {
 }
 
 /// A collector is verified like a worker, by an authority of its own, and gets no client certificate.
-fn collector_settings(settings: &Settings) -> TlsClientSettings {
+fn collector_settings(settings: &RouterSettings) -> TlsClientSettings {
     TlsClientSettings { ca: settings.traces.ca.clone(), ..TlsClientSettings::default() }
 }
 
@@ -122,7 +127,7 @@ pub(crate) async fn follow(tls: Arc<Tls>, settings: Arc<SharedSettings>, metrics
     }
 }
 
-fn names_files(settings: &Settings) -> bool {
+fn names_files(settings: &RouterSettings) -> bool {
     settings.tls.names_files()
         || settings.admin_tls.names_files()
         || settings.worker_tls.names_files()

@@ -19,7 +19,7 @@ use maitre_dialect::route::Route;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::metrics::TraceCounts;
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 pub(crate) use context::Context;
 use context::Parent;
 pub(crate) use export::Exporter;
@@ -43,7 +43,7 @@ pub(crate) struct Traces {
 
 impl Traces {
     /// None if no collector is set. The caller runs the exporter.
-    pub(crate) fn new(settings: &Settings, counts: TraceCounts) -> Option<(Traces, Exporter)> {
+    pub(crate) fn new(settings: &RouterSettings, counts: TraceCounts) -> Option<(Traces, Exporter)> {
         let (finished, queue) = mpsc::channel(TRACES_MAX);
         let (flushes, flush_requests) = mpsc::channel(1);
         let exporter = Exporter::new(&settings.traces, queue, flush_requests, counts.clone())?;

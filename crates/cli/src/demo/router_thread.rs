@@ -6,7 +6,7 @@
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use maitre_proxy::{NotStarted, Router, Settings};
+use maitre_proxy::{NotStarted, Router, RouterSettings};
 use tokio::sync::oneshot;
 
 /// Dropped without `stop`, the router is gone at once.
@@ -24,7 +24,7 @@ struct Thread {
 
 impl RouterThread {
     /// Tries the settings in turn, as long as their ports are taken.
-    pub(crate) async fn start(name: &str, tries: Vec<Settings>) -> anyhow::Result<RouterThread> {
+    pub(crate) async fn start(name: &str, tries: Vec<RouterSettings>) -> anyhow::Result<RouterThread> {
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -46,7 +46,7 @@ impl RouterThread {
     }
 }
 
-async fn first_that_starts(tries: Vec<Settings>) -> anyhow::Result<Router> {
+async fn first_that_starts(tries: Vec<RouterSettings>) -> anyhow::Result<Router> {
     let mut taken = None;
     for settings in tries {
         match Router::start(settings).await {

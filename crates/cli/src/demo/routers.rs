@@ -8,7 +8,7 @@ use std::time::Duration;
 use maitre_peer::seal;
 use maitre_policy::Name;
 use maitre_proxy::cluster::{self, Via};
-use maitre_proxy::{Router, Secret, Settings, secret};
+use maitre_proxy::{Router, RouterSettings, Secret, secret};
 use tokio::task::JoinSet;
 
 use crate::demo::engines::Engines;
@@ -33,7 +33,7 @@ impl Routers {
     pub(crate) async fn start(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Result<Routers> {
         let mut settings = settings(plan, strategy, engines)?;
         if plan.routers > 1 {
-            settings.cluster = Some(cluster::Settings {
+            settings.cluster = Some(cluster::ClusterSettings {
                 via: mesh(Vec::new()),
                 name: name(0),
                 group: GROUP.to_owned(),
@@ -100,11 +100,11 @@ fn mesh(peers: Vec<String>) -> Via {
     Via::Mesh { listen: ANYWHERE, advertise: None, peers }
 }
 
-fn settings(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Result<Settings> {
+fn settings(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Result<RouterSettings> {
     let workers = engines.addresses.iter().map(|it| format!("http://{it}").parse());
     let workers = workers.collect::<Result<_, _>>()?;
     let admin_key = Some(Secret::of(plan.key.as_bytes()));
-    let mut settings = Settings { workers, admin_key, threads: 1, ..Settings::default() };
+    let mut settings = RouterSettings { workers, admin_key, threads: 1, ..RouterSettings::default() };
     settings.brain.strategy = strategy;
     // So that the page can tell what others would have done.
     settings.brain.shadows = SHADOWS.into_iter().filter(|&it| it != strategy).collect();

@@ -7,9 +7,9 @@ use maitre_base::KvEvent;
 use maitre_dialect::engine::{EngineKind, sources};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
-use maitre_proxy::settings::Settings;
+use maitre_proxy::RouterSettings;
 use maitre_proxy::subscribe::replay::{Bound, replay};
-use maitre_proxy::subscribe::socket::{Message, Place, Subscriber};
+use maitre_proxy::subscribe::socket::{Subscriber, ZmqAddress, ZmqMessage};
 use tokio::time::{sleep, timeout};
 
 use super::requests::{self, Asker};
@@ -46,7 +46,7 @@ pub(super) struct Sought {
 /// Where the worker publishes: as configured for it, as configured for all, as it says itself.
 pub(super) async fn seek(
     client: &DoctorClient,
-    settings: &Settings,
+    settings: &RouterSettings,
     worker: &WorkerUrl,
     kind: EngineKind,
 ) -> Result<Sought, Events> {
@@ -182,7 +182,7 @@ fn shown((host, port): &(String, u16)) -> String {
 
 /// To all topics: under which of them it publishes is what we want to know.
 async fn subscribe((host, port): &(String, u16), timeout: Duration) -> Result<Subscriber, Stream> {
-    let connect = |host| Subscriber::connect(Place { host, port: *port }, b"", timeout);
+    let connect = |host| Subscriber::connect(ZmqAddress { host, port: *port }, b"", timeout);
     let local = Ipv4Addr::LOCALHOST.to_string();
     match connect(host).await {
         Ok(subscriber) => Ok(subscriber),
@@ -228,7 +228,7 @@ async fn next_stored(subscriber: &mut Subscriber) -> Stream {
     }
 }
 
-fn read(message: Message, groups: &mut Groups, batch: &mut EventBatch) -> Result<Option<Stream>, String> {
+fn read(message: ZmqMessage, groups: &mut Groups, batch: &mut EventBatch) -> Result<Option<Stream>, String> {
     let [topic, _, payload] = &message[..] else {
         return Err(format!("a message of {} frames, and 3 were expected", message.len()));
     };
@@ -246,7 +246,7 @@ async fn replay_of(sought: &Sought, stream: &Stream, timeout: Duration) -> Repla
         return Replay::Unasked;
     }
     let Some(place) = &sought.replay else { return Replay::Absent };
-    match replay(Place { host: &place.0, port: place.1 }, BEYOND, Bound::within(timeout)).await {
+    match replay(ZmqAddress { host: &place.0, port: place.1 }, BEYOND, Bound::within(timeout)).await {
         Ok(_) => Replay::Answers,
         Err(error) => Replay::Fails { place: shown(place), why: error.to_string() },
     }

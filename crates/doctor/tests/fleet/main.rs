@@ -11,7 +11,7 @@ use std::time::Duration;
 use maitre_doctor::code::Code;
 use maitre_doctor::report::Finding;
 use maitre_doctor::{DoctorPlan, judge, look};
-use maitre_proxy::{Router, Secret, Settings};
+use maitre_proxy::{Router, RouterSettings, Secret};
 use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
@@ -65,7 +65,7 @@ impl Ward {
             hosts.push(Host::bind(ANYWHERE, settings).await.unwrap());
         }
         let workers = hosts.iter().map(|it| url(it.addr()).parse().unwrap()).collect();
-        let mut settings = Settings { workers, ..Settings::default() };
+        let mut settings = RouterSettings { workers, ..RouterSettings::default() };
         // Whatever the machine of the tests allows is enough.
         (settings.limits.connections, settings.threads) = (16, 1);
         Ward { hosts, plan: DoctorPlan::new(settings) }

@@ -8,7 +8,7 @@ use maitre_doctor::code::Code;
 use maitre_doctor::look;
 use maitre_net::dial::Dialer;
 use maitre_net::tls::TlsClientSettings;
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, RouterSettings};
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
@@ -170,7 +170,7 @@ async fn a_router_behind_tls() {
     let papers = good();
     let (cert, key) = files("router", &papers);
     let mut ward = Ward::of([engine()]).await;
-    let mut settings = Settings { listen: ANYWHERE, admin: ANYWHERE, ..ward.plan.settings.clone() };
+    let mut settings = RouterSettings { listen: ANYWHERE, admin: ANYWHERE, ..ward.plan.settings.clone() };
     for tls in [&mut settings.tls, &mut settings.admin_tls] {
         (tls.cert, tls.key) = (Some(cert.clone()), Some(key.clone()));
     }

@@ -17,38 +17,44 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::{AdminState, decisions, view};
-use crate::refuse::{Refused, Wrong, echo};
+use crate::refuse::{AdminError, Refused, echo};
 use crate::request::arrive::Arrived;
 use crate::request::models;
 use crate::roster::By;
 use crate::state::RouterState;
 
 /// Where a request would go if it arrived now.
-pub(super) async fn explain(admin: &AdminState, query: &str, body: &[u8]) -> Result<DecisionDetail, Wrong> {
+pub(super) async fn explain(
+    admin: &AdminState,
+    query: &str,
+    body: &[u8],
+) -> Result<DecisionDetail, AdminError> {
     let router = &admin.router;
     let path = match query.split_once('=') {
         None if query.is_empty() => "/v1/chat/completions",
         Some(("path", path)) => &path.replace("%2F", "/").replace("%2f", "/"),
         _ => {
-            return Err(Wrong::Bad("unknown parameter; known: path, as in ?path=/v1/completions".to_owned()));
+            return Err(AdminError::Bad(
+                "unknown parameter; known: path, as in ?path=/v1/completions".to_owned(),
+            ));
         }
     };
     let route = Route::of(path)
-        .ok_or_else(|| Wrong::Bad(format!("\"{}\" is not an API of this router", echo(path))))?;
-    let refused = |it: Refused| Wrong::Bad(it.to_string());
+        .ok_or_else(|| AdminError::Bad(format!("\"{}\" is not an API of this router", echo(path))))?;
+    let refused = |it: Refused| AdminError::Bad(it.to_string());
     let arrived =
         Arrived::hypothetical(&router.bodies, router.clock.now(), route, Bytes::copy_from_slice(body))
             .map_err(refused)?;
     let settings = router.settings.load();
     let parsed = arrived.parse(&settings).map_err(refused)?;
-    let Some(parsed) = parsed else { return Err(Wrong::Bad("the body is empty".to_owned())) };
+    let Some(parsed) = parsed else { return Err(AdminError::Bad("the body is empty".to_owned())) };
     let request = &parsed.request;
     let tokenized = router.tokenizer.tokenize(&admin.lane.upstreams, Some(route), request).await;
     let parsed = Some((request, &tokenized));
     let (arrival, _) = arrived.arrival(&settings, router.request_ids.next(), parsed).map_err(refused)?;
     let considered = router.brain.explain(&arrival);
     let known = || models::names(&router.brain, arrived.caller());
-    let no = |refusal| Wrong::Conflict(Refused::by_brain(refusal, arrival.model, known).to_string());
+    let no = |refusal| AdminError::Conflict(Refused::by_brain(refusal, arrival.model, known).to_string());
     considered.map(|it| decisions::detail(router, &it)).map_err(no)
 }
 
@@ -56,32 +62,34 @@ pub(super) async fn explain(admin: &AdminState, query: &str, body: &[u8]) -> Res
 const WEIGHTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// The worker in a path.
-pub(super) fn worker(router: &RouterState, part: &str) -> Result<WorkerId, Wrong> {
+pub(super) fn worker(router: &RouterState, part: &str) -> Result<WorkerId, AdminError> {
     let id = part.parse().map(WorkerId).map_err(|_| {
-        Wrong::Bad(format!("\"{}\" is not a worker's number; /admin/v1/workers lists them", echo(part)))
+        AdminError::Bad(format!("\"{}\" is not a worker's number; /admin/v1/workers lists them", echo(part)))
     })?;
     match router.brain.read(|brain| brain.fleet().worker(id).is_some()) {
         true => Ok(id),
-        false => Err(Wrong::Unknown(format!("there is no worker {}; /admin/v1/workers lists them", id.0))),
+        false => {
+            Err(AdminError::Unknown(format!("there is no worker {}; /admin/v1/workers lists them", id.0)))
+        }
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Wrong> {
-    serde_json::from_slice(body).map_err(|error| Wrong::Bad(format!("the body: {error}")))
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
+    serde_json::from_slice(body).map_err(|error| AdminError::Bad(format!("the body: {error}")))
 }
 
-pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, Wrong> {
+pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, AdminError> {
     let NewWorker { url } = read(body)?;
-    let worker: WorkerUrl = url.parse().map_err(|error| Wrong::Bad(format!("{error}")))?;
+    let worker: WorkerUrl = url.parse().map_err(|error| AdminError::Bad(format!("{error}")))?;
     let address = worker.address.to_string();
     let settings = admin.router.settings.load();
     if !settings.admin_workers.iter().any(|it| is_allowed(it, &address)) {
-        return Err(Wrong::Forbidden(format!(
+        return Err(AdminError::Forbidden(format!(
             "{address} matches no pattern of `admin_workers`; add one, such as \"http://10.0.0.*\""
         )));
     }
     let Some(ids) = admin.roster.add(By::Operator, &worker) else {
-        return Err(Wrong::Conflict(format!("{address} is in the fleet already")));
+        return Err(AdminError::Conflict(format!("{address} is in the fleet already")));
     };
     info!(worker = address, "worker added by an operator");
     let workers = ids.into_iter().filter_map(|it| view::worker(&admin.router, it).ok());
@@ -102,58 +110,58 @@ fn is_allowed(pattern: &str, address: &str) -> bool {
     !is_network || rest.chars().all(is_number)
 }
 
-pub(super) fn remove(admin: &AdminState, part: &str) -> Result<RemovedWorker, Wrong> {
+pub(super) fn remove(admin: &AdminState, part: &str) -> Result<RemovedWorker, AdminError> {
     let id = worker(&admin.router, part)?;
     match admin.roster.remove(id) {
         Some(address) => {
             info!(worker = address, "worker removed by an operator");
             Ok(RemovedWorker { removed: address.into() })
         }
-        None => Err(Wrong::Conflict(format!("worker {} is being removed already", id.0))),
+        None => Err(AdminError::Conflict(format!("worker {} is being removed already", id.0))),
     }
 }
 
-pub(super) fn drain(admin: &AdminState, part: &str, draining: bool) -> Result<WorkerView, Wrong> {
+pub(super) fn drain(admin: &AdminState, part: &str, draining: bool) -> Result<WorkerView, AdminError> {
     let router = &admin.router;
     let worker = worker(router, part)?;
     if !draining && !admin.roster.has(worker) {
         // It would get requests until the moment it is removed.
-        return Err(Wrong::Conflict(format!("worker {} is being removed; add it again", worker.0)));
+        return Err(AdminError::Conflict(format!("worker {} is being removed; add it again", worker.0)));
     }
     router.brain.on(Event::WorkerDrained { worker, draining });
     info!(worker = worker.0, draining, "worker drained or resumed by an operator");
     view::worker(router, worker)
 }
 
-pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<WorkerView, Wrong> {
+pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<WorkerView, AdminError> {
     let worker = worker(router, part)?;
     let WorkerWeight { weight } = read(body)?;
     if !WEIGHTS.contains(&weight) {
-        return Err(Wrong::Bad(format!("`weight` is {weight}; write a number from 0.01 to 100")));
+        return Err(AdminError::Bad(format!("`weight` is {weight}; write a number from 0.01 to 100")));
     }
     router.brain.on(Event::WorkerWeighed { worker, weight });
     info!(worker = worker.0, weight, "weight set by an operator");
     view::worker(router, worker)
 }
 
-pub(super) fn set_strategies(router: &RouterState, body: &[u8]) -> Result<StrategyView, Wrong> {
+pub(super) fn set_strategies(router: &RouterState, body: &[u8]) -> Result<StrategyView, AdminError> {
     let change: StrategyChange = read(body)?;
-    let name = |text: &String| text.parse::<Name>().map_err(|error| Wrong::Bad(error.to_string()));
+    let name = |text: &String| text.parse::<Name>().map_err(|error| AdminError::Bad(error.to_string()));
     let mut settings = (**router.settings.load()).clone();
     if let Some(strategy) = &change.strategy {
         settings.brain.strategy = name(strategy)?;
     }
     if let Some(strategies) = &change.strategies {
         let named = strategies.iter().map(|(model, it)| Ok((model.clone(), name(it)?)));
-        settings.brain.strategies = named.collect::<Result<_, Wrong>>()?;
+        settings.brain.strategies = named.collect::<Result<_, AdminError>>()?;
     }
-    router.reconfigure(settings).map_err(Wrong::Conflict)?;
+    router.reconfigure(settings).map_err(AdminError::Conflict)?;
     info!(strategy = %router.settings.load().brain.strategy, "strategy set by an operator");
     Ok(view::strategies(router))
 }
 
-pub(super) async fn reload(admin: &AdminState) -> Result<ReloadReport, Wrong> {
-    let reloaded = admin.program.reload().await.map_err(Wrong::Conflict)?;
+pub(super) async fn reload(admin: &AdminState) -> Result<ReloadReport, AdminError> {
+    let reloaded = admin.program.reload().await.map_err(AdminError::Conflict)?;
     let texts = |all: Vec<String>| all.into_iter().map(Text::from).collect();
     Ok(ReloadReport {
         changed: texts(reloaded.changed),
@@ -163,9 +171,9 @@ pub(super) async fn reload(admin: &AdminState) -> Result<ReloadReport, Wrong> {
     })
 }
 
-pub(super) fn set_log(admin: &AdminState, body: &[u8]) -> Result<LogLevel, Wrong> {
+pub(super) fn set_log(admin: &AdminState, body: &[u8]) -> Result<LogLevel, AdminError> {
     let LogLevel { level } = read(body)?;
-    admin.program.set_log_level(&level).map_err(Wrong::Bad)?;
+    admin.program.set_log_level(&level).map_err(AdminError::Bad)?;
     info!(level, "log level set by an operator");
     Ok(LogLevel { level: admin.program.log_level() })
 }

@@ -12,7 +12,7 @@ use maitre_views::text::Text;
 use maitre_views::worker::Rates;
 
 use crate::explain::{millis, worker_url};
-use crate::refuse::{Wrong, echo};
+use crate::refuse::{AdminError, echo};
 use crate::state::RouterState;
 
 /// Decisions in one answer: at most, and unless the query has a limit; and in one event of the stream.
@@ -46,11 +46,12 @@ struct DecisionFilter<'a> {
 }
 
 impl DecisionFilter<'_> {
-    fn read(query: &str) -> Result<DecisionFilter<'_>, Wrong> {
+    fn read(query: &str) -> Result<DecisionFilter<'_>, AdminError> {
         let mut filter = DecisionFilter::default();
         for pair in query.split('&').filter(|it| !it.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let bad = || Wrong::Bad(format!("`{}` is \"{}\"; write a whole number", echo(key), echo(value)));
+            let bad =
+                || AdminError::Bad(format!("`{}` is \"{}\"; write a whole number", echo(key), echo(value)));
             match key {
                 "limit" => filter.limit = Some(value.parse().map_err(|_| bad())?),
                 "before" => filter.before = Some(value.parse().map_err(|_| bad())?),
@@ -58,7 +59,10 @@ impl DecisionFilter<'_> {
                 "why" => filter.why = Some(value),
                 _ => {
                     let known = "limit, before, worker and why";
-                    return Err(Wrong::Bad(format!("unknown parameter `{}`; known: {known}", echo(key))));
+                    return Err(AdminError::Bad(format!(
+                        "unknown parameter `{}`; known: {known}",
+                        echo(key)
+                    )));
                 }
             }
         }
@@ -72,7 +76,7 @@ impl DecisionFilter<'_> {
     }
 }
 
-pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, Wrong> {
+pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, AdminError> {
     let filter = DecisionFilter::read(query)?;
     let limit = filter.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
     let decisions: Vec<Decision> = router.brain.read(|brain| {
@@ -83,7 +87,7 @@ pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, Wr
 }
 
 /// By its number, or by the id of its request.
-pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Wrong> {
+pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, AdminError> {
     let number = part.parse::<u64>().ok();
     let request = router.request_ids.find(part);
     let find = |brain: &Brain| {
@@ -93,7 +97,7 @@ pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Wr
     };
     match router.brain.read(find) {
         Some(decision) => Ok(detail(router, &decision)),
-        None => Err(Wrong::Unknown(format!(
+        None => Err(AdminError::Unknown(format!(
             "no decision \"{}\" is kept; `decisions.kept` in the settings says how many are",
             echo(part)
         ))),
@@ -224,7 +228,7 @@ mod tests {
         assert_eq!((filter.limit, filter.worker, filter.why), (Some(5), Some(2), Some("cached")));
         assert_eq!(DecisionFilter::read("").unwrap(), DecisionFilter::default());
         for (query, part) in [("limit=x", "`limit` is \"x\""), ("page=2", "known: limit, before")] {
-            let Err(Wrong::Bad(said)) = DecisionFilter::read(query) else { panic!("{query}") };
+            let Err(AdminError::Bad(said)) = DecisionFilter::read(query) else { panic!("{query}") };
             assert!(said.contains(part), "{said}");
         }
     }

@@ -24,8 +24,8 @@ use super::cluster;
 use crate::explain::millis;
 use crate::link::Link;
 use crate::recent::{RecentSample, Sums};
-use crate::refuse::Wrong;
-use crate::roster::Source;
+use crate::refuse::AdminError;
+use crate::roster::DiscoveryStatus;
 use crate::state::RouterState;
 
 /// Most models listed of one worker: some serve hundreds of adapters.
@@ -101,7 +101,7 @@ fn queue(brain: &Brain, settings: &maitre_queue::QueueSettings) -> QueueView {
     QueueView { enabled: settings.enabled, waiting: classes.iter().map(|it| it.waiting).sum(), classes }
 }
 
-fn source(it: &Source) -> DiscoverySource {
+fn source(it: &DiscoveryStatus) -> DiscoverySource {
     DiscoverySource {
         source: it.name.clone().into(),
         state: it.state.into(),
@@ -204,11 +204,11 @@ pub(super) fn workers(router: &RouterState) -> WorkerList {
     WorkerList { workers: router.brain.read(view) }
 }
 
-pub(super) fn worker(router: &RouterState, id: WorkerId) -> Result<WorkerView, Wrong> {
+pub(super) fn worker(router: &RouterState, id: WorkerId) -> Result<WorkerView, AdminError> {
     let (now, links) = (router.clock.now(), router.brain.links());
     let view =
         router.brain.read(|brain| brain.fleet().worker(id).map(|it| worker_view(brain, &links, now, it)));
-    view.ok_or_else(|| Wrong::Unknown(format!("there is no worker {}", id.0)))
+    view.ok_or_else(|| AdminError::Unknown(format!("there is no worker {}", id.0)))
 }
 
 pub(super) fn history(router: &RouterState) -> History {

@@ -7,12 +7,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::{Float, Label};
+use super::{Float, MetricLabel};
 
 /// Most routers that have metrics of their own.
 const ROUTERS_MAX: usize = 64;
 
-type NoLabels = [Label; 0];
+type NoLabels = [MetricLabel; 0];
 type ByRouter = [(&'static str, String); 1];
 
 /// The values of one scrape. Pairs are the value of a label and a count.
@@ -33,13 +33,13 @@ pub(crate) struct ClusterSample {
 }
 
 pub(super) struct ClusterMetrics {
-    routers: Family<[Label; 1], Gauge>,
+    routers: Family<[MetricLabel; 1], Gauge>,
     lag: Family<ByRouter, Float>,
-    frames: Family<[Label; 1], Counter>,
-    bytes: Family<[Label; 1], Counter>,
-    dropped: Family<[Label; 1], Counter>,
+    frames: Family<[MetricLabel; 1], Counter>,
+    bytes: Family<[MetricLabel; 1], Counter>,
+    dropped: Family<[MetricLabel; 1], Counter>,
     repairs: Family<NoLabels, Counter>,
-    rejected: Family<[Label; 1], Counter>,
+    rejected: Family<[MetricLabel; 1], Counter>,
     connected: Family<NoLabels, Gauge>,
     limit_share: Family<NoLabels, Float>,
     segments: Family<NoLabels, Gauge>,
@@ -53,7 +53,7 @@ impl ClusterMetrics {
         let lag = Family::default();
         registry.register("cluster_lag_seconds", "Delay of a router's updates", Family::clone(&lag));
         let mut count = |name, help| {
-            let family = Family::<[Label; 1], Counter>::default();
+            let family = Family::<[MetricLabel; 1], Counter>::default();
             registry.register(name, help, family.clone());
             family
         };
@@ -118,7 +118,7 @@ impl ClusterMetrics {
 }
 
 /// Sets counters that are counted elsewhere.
-fn set(family: &Family<[Label; 1], Counter>, label: &'static str, counts: &[(&'static str, u64)]) {
+fn set(family: &Family<[MetricLabel; 1], Counter>, label: &'static str, counts: &[(&'static str, u64)]) {
     family.clear();
     for &(value, count) in counts {
         family.get_or_create(&[(label, value)]).inc_by(count);

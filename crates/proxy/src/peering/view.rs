@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::rejected::RejectCause;
-use crate::cluster::Settings;
+use crate::cluster::ClusterSettings;
 use crate::metrics::ClusterSample;
 
 /// Shared by the driver and those who read what it shows.
@@ -84,7 +84,7 @@ impl RouterStatus {
 
 impl ClusterHandle {
     /// `settings` have a name; `unix_ms` is the start of this router.
-    pub(crate) fn new(settings: &Settings, unix_ms: u64) -> ClusterHandle {
+    pub(crate) fn new(settings: &ClusterSettings, unix_ms: u64) -> ClusterHandle {
         ClusterHandle {
             name: settings.name.clone(),
             via: settings.via.name(),

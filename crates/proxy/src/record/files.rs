@@ -32,7 +32,11 @@ pub(super) struct RecordFiles {
 }
 
 impl RecordFiles {
-    pub(super) fn open(path: PathBuf, settings: &settings::Record, now: Instant) -> io::Result<RecordFiles> {
+    pub(super) fn open(
+        path: PathBuf,
+        settings: &settings::RecordSettings,
+        now: Instant,
+    ) -> io::Result<RecordFiles> {
         let bytes_max = settings.bytes_max as u64;
         let count = settings.files.max(1);
         let mut files =

@@ -24,7 +24,7 @@ impl Folder {
     }
 
     fn open(&self, bytes_max: usize, files: usize) -> io::Result<RecordFiles> {
-        let settings = settings::Record { file: None, bytes_max, files };
+        let settings = settings::RecordSettings { file: None, bytes_max, files };
         RecordFiles::open(self.file(), &settings, Instant::ZERO)
     }
 

@@ -9,7 +9,7 @@ use super::models;
 use crate::headers;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 
 pub(super) enum Admission {
     /// The list of models, as this caller may see it.
@@ -33,11 +33,11 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
     let caller = caller.inspect_err(|_| guard.routed(Route::of(request.uri().path())))?;
     guard.begin_trace(request);
     let route = match target(&guard.settings, &caller, request.method(), request.uri().path())? {
-        Target::Models => {
+        RequestTarget::Models => {
             return Ok(Admission::Models(models::list(&guard.lane.state.brain, &caller)));
         }
-        Target::Route(route) => Some(route),
-        Target::Forwarded => None,
+        RequestTarget::Route(route) => Some(route),
+        RequestTarget::Forwarded => None,
     };
     guard.routed(route);
     let explain = headers::asks_to_explain(request.headers_mut()) && caller.is_trusted();
@@ -45,22 +45,29 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
 }
 
 /// What a request asks for, by its method and path.
-enum Target {
+enum RequestTarget {
     Models,
     Route(Route),
     /// A path outside the API that the operator forwards.
     Forwarded,
 }
 
-fn target(settings: &Settings, caller: &Caller, method: &Method, path: &str) -> Result<Target, Refused> {
+fn target(
+    settings: &RouterSettings,
+    caller: &Caller,
+    method: &Method,
+    path: &str,
+) -> Result<RequestTarget, Refused> {
     let wrong = |allowed| Refused::WrongMethod { method: echo(method.as_str()), path: echo(path), allowed };
     match (Route::of(path), path) {
-        (Some(route), _) if method == Method::POST => Ok(Target::Route(route)),
+        (Some(route), _) if method == Method::POST => Ok(RequestTarget::Route(route)),
         (Some(_), _) => Err(wrong("POST")),
-        (None, "/v1/models") if method == Method::GET => Ok(Target::Models),
+        (None, "/v1/models") if method == Method::GET => Ok(RequestTarget::Models),
         (None, "/v1/models") => Err(wrong("GET")),
         // The model in such a request is not checked, so a caller that may not use every model may not send one.
-        (None, _) if is_forwarded(&settings.pass, path) && !caller.is_limited() => Ok(Target::Forwarded),
+        (None, _) if is_forwarded(&settings.pass, path) && !caller.is_limited() => {
+            Ok(RequestTarget::Forwarded)
+        }
         (None, _) => Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) }),
     }
 }

@@ -24,7 +24,7 @@ use crate::body_memory::{BodyMemory, BodyReservation};
 use crate::headers;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
-use crate::settings::{Session, Settings};
+use crate::settings::{RouterSettings, SessionSettings};
 use crate::tokenize::TokenizedPrompt;
 use crate::traces::Context;
 
@@ -118,7 +118,7 @@ impl Arrived {
     }
 
     /// Parses the body. None if the path is not one of the API's.
-    pub(crate) fn parse(&self, settings: &Settings) -> Result<Option<ParsedBody<'_>>, Refused> {
+    pub(crate) fn parse(&self, settings: &RouterSettings) -> Result<Option<ParsedBody<'_>>, Refused> {
         let Some(route) = self.route() else { return Ok(None) };
         let mut request = openai::parse(route, &self.body).map_err(Refused::BadRequest)?;
         if needs_model(route) && request.model.is_none() {
@@ -137,7 +137,7 @@ impl Arrived {
     /// The request as the brain sees it, and its urgency if engines should know it.
     pub(crate) fn arrival<'a>(
         &self,
-        settings: &Settings,
+        settings: &RouterSettings,
         request: RequestId,
         parsed: Option<(&'a openai::Request<'_>, &'a TokenizedPrompt)>,
     ) -> Result<(Arrival<'a>, Option<Urgency>), Refused> {
@@ -145,7 +145,7 @@ impl Arrived {
         let priority = priority::priority(rules, self.at, &self.headers, parsed.map(|(request, _)| request))?;
         // A priority that the caller may not choose must not reach an engine unchanged.
         let claims = || parsed.is_some_and(|(request, _)| request.priority.is_some());
-        let rewrites = settings.door.forward_priority || !self.caller().is_trusted() && claims();
+        let rewrites = settings.hints.forward_priority || !self.caller().is_trusted() && claims();
         let (place, classes) = (priority.class.index(), rules.queue.classes.len());
         let urgency = rewrites.then_some(Urgency { place, classes });
         let Some((parsed, tokenized)) = parsed else {
@@ -174,11 +174,11 @@ impl Arrived {
         Ok((arrival, urgency))
     }
 
-    fn rules<'a>(&'a self, settings: &'a Settings) -> Rules<'a> {
-        Rules { door: &settings.door, queue: &settings.brain.queue, caller: self.caller() }
+    fn rules<'a>(&'a self, settings: &'a RouterSettings) -> Rules<'a> {
+        Rules { hints: &settings.hints, queue: &settings.brain.queue, caller: self.caller() }
     }
 
-    fn session(&self, session: &Session, parsed: &openai::Request<'_>) -> Option<u64> {
+    fn session(&self, session: &SessionSettings, parsed: &openai::Request<'_>) -> Option<u64> {
         let header = self.headers.get(&session.header).map(HeaderValue::as_bytes);
         let cookie = || headers::cookie(&self.headers, &session.cookie).map(str::as_bytes);
         let body = || parsed.session.as_deref().or(parsed.user.as_deref()).map(str::as_bytes);
@@ -189,7 +189,7 @@ impl Arrived {
 
 /// Removes headers that are not for the worker. Where the router checks keys, the client's key is replaced by the one
 /// for workers; elsewhere a key is between client and worker.
-fn replace_keys(settings: &Settings, caller: &Caller, headers: &mut HeaderMap) {
+fn replace_keys(settings: &RouterSettings, caller: &Caller, headers: &mut HeaderMap) {
     if !caller.is_trusted() {
         headers::strip_steering(headers);
     }

@@ -22,17 +22,17 @@ use crate::client::Busy;
 use crate::headers;
 use crate::lane::Lane;
 use crate::link::Link;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::recent::EndedRequest;
 use crate::record::{RecordEnding, RecordEntry};
 use crate::refuse;
-use crate::settings::Settings;
+use crate::settings::RouterSettings;
 use crate::traces::{Context, Sampling, Trace, TraceEnding};
 
 pub(crate) struct RequestGuard {
     pub(super) lane: Arc<Lane>,
     /// As they were when the request arrived: a reload does not affect it.
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<RouterSettings>,
     pub(super) number: RequestId,
     pub(super) id: HeaderValue,
     pub(super) arrived: Instant,
@@ -78,7 +78,7 @@ impl Scheduled {
 
 /// The response up to now, and how the request counts if it ends here.
 struct ResponseSoFar {
-    outcome: Outcome,
+    outcome: RequestOutcome,
     usage: Option<Usage>,
     first_chunk: Option<Instant>,
     last_chunk: Instant,
@@ -103,7 +103,7 @@ impl RequestGuard {
             scheduled: None,
             response: ResponseSoFar {
                 // Dropped before anything else happens, the client has disconnected.
-                outcome: Outcome::Gone,
+                outcome: RequestOutcome::Gone,
                 usage: None,
                 first_chunk: None,
                 last_chunk: Instant::ZERO,
@@ -260,13 +260,13 @@ impl RequestGuard {
     }
 
     /// A chunk of the response arrived. The first one means that the prefill is done, unless it is an error.
-    pub(super) fn chunk(&mut self, now: Instant, outcome: Outcome) {
+    pub(super) fn chunk(&mut self, now: Instant, outcome: RequestOutcome) {
         let (request, response) = (self.number, &mut self.response);
         response.last_chunk = now;
         response.chunks += 1;
         if response.first_chunk.is_none() {
             response.first_chunk = Some(now);
-            if matches!(outcome, Outcome::Declined(_)) {
+            if matches!(outcome, RequestOutcome::Declined(_)) {
                 return;
             }
             if let Some(placement) = self.scheduled.as_ref().and_then(Scheduled::placement) {
@@ -287,7 +287,7 @@ impl RequestGuard {
     }
 
     /// How the request counts if it ends now.
-    pub(super) fn ends_as(&mut self, outcome: Outcome) {
+    pub(super) fn ends_as(&mut self, outcome: RequestOutcome) {
         self.response.outcome = outcome;
     }
 
@@ -330,9 +330,9 @@ impl RequestGuard {
             answer: it.completion_tokens,
         });
         self.lane.state.brain.on(match response.outcome {
-            Outcome::Answered => Event::Finished { request, counted, pieces: response.chunks },
-            Outcome::Declined(_) => Event::Declined { request },
-            Outcome::Broke | Outcome::Stalled => Event::BrokeOff { request },
+            RequestOutcome::Answered => Event::Finished { request, counted, pieces: response.chunks },
+            RequestOutcome::Declined(_) => Event::Declined { request },
+            RequestOutcome::Broke | RequestOutcome::Stalled => Event::BrokeOff { request },
             _ => Event::Left { request },
         });
     }
@@ -361,7 +361,7 @@ impl RequestGuard {
         state.recent.ended(now, &EndedRequest { outcome, usage, chunks, ttft });
         state.metrics.ended(self.route, outcome);
         state.metrics.total.observe(now.since(self.arrived).as_secs_f64());
-        if let (Some(first), Some(ttft), Outcome::Answered) = (response.first_chunk, ttft, outcome) {
+        if let (Some(first), Some(ttft), RequestOutcome::Answered) = (response.first_chunk, ttft, outcome) {
             state.metrics.ttft.observe(ttft.as_secs_f64());
             if chunks > 1 {
                 let gaps = response.last_chunk.since(first).as_secs_f64();

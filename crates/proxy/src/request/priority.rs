@@ -15,7 +15,7 @@ use maitre_queue::{self as queue, settings::tenant};
 
 use crate::keys::{Caller, presented};
 use crate::refuse::{Refused, echo};
-use crate::settings::{By, Door, Sense};
+use crate::settings::{ClientHints, PriorityOrder, TenantBy};
 
 const CLASS: &str = "x-maitre-class";
 const DEADLINE: &str = "x-maitre-deadline-ms";
@@ -34,7 +34,7 @@ pub(super) struct Priority {
 /// What the operator has set, and the caller's key.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
-    pub(super) door: &'a Door,
+    pub(super) hints: &'a ClientHints,
     pub(super) queue: &'a queue::QueueSettings,
     pub(super) caller: &'a Caller,
 }
@@ -168,9 +168,9 @@ fn class_of_body(rules: Rules<'_>, parsed: &openai::Request<'_>) -> Option<Class
 
 /// The class that many steps from the standard one, limited to the classes there are.
 fn beside_standard(rules: Rules<'_>, number: i64) -> ClassId {
-    let later = match rules.door.body_priority {
-        Sense::LowerFirst => number,
-        Sense::HigherFirst => number.saturating_neg(),
+    let later = match rules.hints.body_priority {
+        PriorityOrder::LowerFirst => number,
+        PriorityOrder::HigherFirst => number.saturating_neg(),
     };
     let place = i64::from(rules.queue.standard.0).saturating_add(later);
     let place = place.clamp(0, i64::from(rules.queue.last().0));
@@ -188,13 +188,15 @@ pub(super) fn tenant_name<'a>(
     headers: &'a HeaderMap,
     parsed: Option<&'a openai::Request<'_>>,
 ) -> Option<&'a [u8]> {
-    let named = || headers.get(&rules.door.tenant_header).map(HeaderValue::as_bytes);
-    let name = match (rules.caller.key(), rules.door.tenant_by) {
-        (Some(key), By::Header) if key.trusted => non_empty(named()).or(Some(key.tenant.as_bytes())),
+    let named = || headers.get(&rules.hints.tenant_header).map(HeaderValue::as_bytes);
+    let name = match (rules.caller.key(), rules.hints.tenant_by) {
+        (Some(key), TenantBy::Header) if key.trusted => non_empty(named()).or(Some(key.tenant.as_bytes())),
         (Some(key), _) => Some(key.tenant.as_bytes()),
-        (None, By::Key) => presented(headers),
-        (None, By::Header) => named(),
-        (None, By::Adapter) => parsed.and_then(|it| Some(it.lora.as_ref().or(it.model.as_ref())?.as_bytes())),
+        (None, TenantBy::Key) => presented(headers),
+        (None, TenantBy::Header) => named(),
+        (None, TenantBy::Adapter) => {
+            parsed.and_then(|it| Some(it.lora.as_ref().or(it.model.as_ref())?.as_bytes()))
+        }
     };
     non_empty(name)
 }

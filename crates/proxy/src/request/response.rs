@@ -24,7 +24,7 @@ use super::guard::RequestGuard;
 use crate::explain;
 use crate::headers;
 use crate::link::Link;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::refuse::outcome;
 
 /// The body of a response: the router's own, complete; or a worker's, as it arrives.
@@ -43,7 +43,7 @@ pub(crate) struct ResponseStream {
     events: Option<Tracker>,
     usage: Option<Finder>,
     /// What the request counts as if the response is complete.
-    outcome: Outcome,
+    outcome: RequestOutcome,
     /// Set while we wait for the worker.
     timer: Option<Gated<Sleep>>,
 }
@@ -121,7 +121,7 @@ impl ResponseStream {
         let Some(upstream) = self.upstream.take() else { return };
         self.guard.used(self.usage.take().and_then(Finder::finish));
         let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
-        self.guard.ends_as(if is_whole { self.outcome } else { Outcome::Broke });
+        self.guard.ends_as(if is_whole { self.outcome } else { RequestOutcome::Broke });
         self.guard.lane.upstreams.put(&self.link, upstream);
     }
 
@@ -137,13 +137,13 @@ impl ResponseStream {
 
     /// Ends the response in the middle. An event stream gets a last event that reports the failure, and no end mark; any
     /// other response breaks off, because there is no other way to report it.
-    fn fail(&mut self, outcome: Outcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
+    fn fail(&mut self, outcome: RequestOutcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
         self.upstream = None;
         self.guard.ends_as(outcome);
         let Some(events) = &self.events else { return Some(Err(BrokeOff)) };
         let failure = match outcome {
-            Outcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
-            Outcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
+            RequestOutcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
+            RequestOutcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
             _ => Failure::server("worker_failed", "the worker failed before the response was complete"),
         };
         Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure)))))
@@ -166,7 +166,7 @@ impl ResponseStream {
 
     /// Ready when it is time to give up, with the outcome. One timer a stream: a chunk does not reset it. When it fires,
     /// it is set again for what was left when the last chunk came.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<RequestOutcome> {
         loop {
             if let Some(timer) = &mut self.timer {
                 ready!(Pin::new(timer).poll(cx));
@@ -177,8 +177,8 @@ impl ResponseStream {
             let total = self.guard.settings.timeouts.total;
             let total_left = total.saturating_sub(now.since(self.guard.arrived));
             match silence_left.min(total_left) {
-                Duration::ZERO if total_left.is_zero() => return Poll::Ready(Outcome::Overdue),
-                Duration::ZERO => return Poll::Ready(Outcome::Stalled),
+                Duration::ZERO if total_left.is_zero() => return Poll::Ready(RequestOutcome::Overdue),
+                Duration::ZERO => return Poll::Ready(RequestOutcome::Stalled),
                 left => self.timer = Some(Gated::new(tokio::time::sleep(left))),
             }
         }
@@ -191,7 +191,7 @@ impl ResponseStream {
         let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
         match upstream.poll_chunk(cx) {
             // With a slow client there is always more to read, and the timer is never polled.
-            Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(Outcome::Overdue)),
+            Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(RequestOutcome::Overdue)),
             Poll::Ready(Some(Ok(chunk))) => {
                 self.count(&chunk);
                 Poll::Ready(Some(Ok(Frame::data(chunk))))
@@ -201,14 +201,14 @@ impl ResponseStream {
                 self.finish();
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(Outcome::Broke)),
-            Poll::Ready(None) if self.is_cut_off() => Poll::Ready(self.fail(Outcome::Broke)),
+            Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(RequestOutcome::Broke)),
+            Poll::Ready(None) if self.is_cut_off() => Poll::Ready(self.fail(RequestOutcome::Broke)),
             Poll::Ready(None) => {
                 self.finish();
                 Poll::Ready(None)
             }
             Poll::Pending => match ready!(self.poll_timer(cx)) {
-                Outcome::Stalled if self.has_ended() => {
+                RequestOutcome::Stalled if self.has_ended() => {
                     self.finish();
                     Poll::Ready(None)
                 }

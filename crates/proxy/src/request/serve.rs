@@ -12,21 +12,21 @@ use super::guard::RequestGuard;
 use super::place::place;
 use super::response::{self, ResponseBody};
 use crate::headers;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::refuse::Refused;
 
 pub(crate) async fn serve(mut guard: RequestGuard, request: Request<Incoming>) -> Response<ResponseBody> {
     match reply(&mut guard, request).await {
-        Ok(Reply::Worker { started, explain }) => response::stream(guard, *started, explain),
-        Ok(Reply::Models(list)) => own(guard, Outcome::Answered, Response::new(list)),
+        Ok(ReplyFrom::Worker { started, explain }) => response::stream(guard, *started, explain),
+        Ok(ReplyFrom::Models(list)) => own(guard, RequestOutcome::Answered, Response::new(list)),
         Err(refused) => {
             let response = refused.answer(guard.route());
-            own(guard, Outcome::Refused(refused.code()), response)
+            own(guard, RequestOutcome::Refused(refused.code()), response)
         }
     }
 }
 
-enum Reply {
+enum ReplyFrom {
     Worker {
         started: Box<StartedResponse>,
         /// The client wants the whole decision in a header.
@@ -36,20 +36,24 @@ enum Reply {
     Models(Bytes),
 }
 
-async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Result<Reply, Refused> {
+async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Result<ReplyFrom, Refused> {
     let admitted = match admit(guard, &mut request)? {
-        Admission::Models(list) => return Ok(Reply::Models(list)),
+        Admission::Models(list) => return Ok(ReplyFrom::Models(list)),
         Admission::Forward(admitted) => admitted,
     };
     let explain = admitted.explain;
     let arrived = Arrived::read(guard, admitted, request).await?;
     let placed = place(guard, &arrived).await?;
     let started = forward(guard, &arrived, placed).await?;
-    Ok(Reply::Worker { started: Box::new(started), explain })
+    Ok(ReplyFrom::Worker { started: Box::new(started), explain })
 }
 
 /// A response of the router's own, complete.
-fn own(mut guard: RequestGuard, outcome: Outcome, mut response: Response<Bytes>) -> Response<ResponseBody> {
+fn own(
+    mut guard: RequestGuard,
+    outcome: RequestOutcome,
+    mut response: Response<Bytes>,
+) -> Response<ResponseBody> {
     guard.ends_as(outcome);
     guard.responded(response.status());
     let headers = response.headers_mut();

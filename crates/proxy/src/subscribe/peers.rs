@@ -9,13 +9,13 @@ use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::socket::Place;
+use super::socket::ZmqAddress;
 
 /// Any port.
 pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-pub(super) fn place(addr: SocketAddr) -> Place<'static> {
-    Place { host: "127.0.0.1", port: addr.port() }
+pub(super) fn place(addr: SocketAddr) -> ZmqAddress<'static> {
+    ZmqAddress { host: "127.0.0.1", port: addr.port() }
 }
 
 /// An engine that publishes and replays.

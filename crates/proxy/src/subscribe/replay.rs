@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::socket::{Dealer, Error, Message, Place};
+use super::socket::{Dealer, SocketError, ZmqAddress, ZmqMessage};
 
 /// Batches of one replay. vLLM and SGLang keep 10,000 by default.
 pub(super) const BATCHES_MAX: usize = 100_000;
@@ -36,7 +36,7 @@ impl Bound {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct ReplayedBatch {
     pub sequence: u64,
     /// Still packed.
     pub payload: Bytes,
@@ -46,7 +46,7 @@ pub struct Batch {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("replay: {0}")]
-    Socket(#[from] Error),
+    Socket(#[from] SocketError),
     /// Also the usual symptom of a replay whose end was dropped.
     #[error("replay: no end mark after {patience:?} and {batches} batches")]
     TimedOut { patience: Duration, batches: usize },
@@ -65,10 +65,14 @@ pub enum ReplayError {
 
 /// All batches from number `from` on. The result may begin later: then the batches between are lost for good. It may be
 /// empty: then the publisher has no batch from there on.
-pub async fn replay(place: Place<'_>, from: u64, bound: Bound) -> Result<Vec<Batch>, ReplayError> {
+pub async fn replay(
+    address: ZmqAddress<'_>,
+    from: u64,
+    bound: Bound,
+) -> Result<Vec<ReplayedBatch>, ReplayError> {
     let mut drain = Drain { from, bound, batches: Vec::new(), bytes: 0 };
     let whole = async {
-        let mut dealer = Dealer::connect(place, bound.patience).await?;
+        let mut dealer = Dealer::connect(address, bound.patience).await?;
         // A REQ socket would send this empty frame first, and engines require it.
         dealer.send(&[b"".as_slice(), &from.to_be_bytes()]).await?;
         while drain.take(dealer.next().await?)? {}
@@ -83,19 +87,19 @@ pub async fn replay(place: Place<'_>, from: u64, bound: Bound) -> Result<Vec<Bat
 struct Drain {
     from: u64,
     bound: Bound,
-    batches: Vec<Batch>,
+    batches: Vec<ReplayedBatch>,
     bytes: usize,
 }
 
 impl Drain {
     /// Takes one reply. Returns whether more follow.
-    fn take(&mut self, message: Message) -> Result<bool, ReplayError> {
+    fn take(&mut self, message: ZmqMessage) -> Result<bool, ReplayError> {
         // Counts all frames: a payload keeps the memory of the whole message alive.
         self.bytes += message.iter().map(Bytes::len).sum::<usize>();
         if self.bytes > self.bound.bytes_max {
             return Err(ReplayError::TooManyBytes(self.bound.bytes_max));
         }
-        let Batch { sequence, payload } = read(message)?;
+        let ReplayedBatch { sequence, payload } = read(message)?;
         if sequence == END {
             return Ok(false);
         }
@@ -112,13 +116,13 @@ impl Drain {
         if self.batches.len() == self.bound.batches_max {
             return Err(ReplayError::TooManyBatches(self.bound.batches_max));
         }
-        self.batches.push(Batch { sequence, payload });
+        self.batches.push(ReplayedBatch { sequence, payload });
         Ok(true)
     }
 }
 
 /// There are two shapes: with the topic since vLLM 0.26, without it before and from SGLang.
-fn read(mut message: Message) -> Result<Batch, ReplayError> {
+fn read(mut message: ZmqMessage) -> Result<ReplayedBatch, ReplayError> {
     let frames = message.len();
     let wrong = |problem| ReplayError::Misshapen { frames, problem };
     let (number, payload) = match (frames, message.pop(), message.pop()) {
@@ -129,7 +133,7 @@ fn read(mut message: Message) -> Result<Batch, ReplayError> {
         return Err(wrong("the first of which is not empty"));
     }
     let number: [u8; 8] = number.as_ref().try_into().map_err(|_| wrong("without a number of eight bytes"))?;
-    Ok(Batch { sequence: u64::from_be_bytes(number), payload })
+    Ok(ReplayedBatch { sequence: u64::from_be_bytes(number), payload })
 }
 
 #[cfg(test)]

@@ -31,18 +31,18 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// One message: its frames, in the memory they arrived in.
-pub type Message = Vec<Bytes>;
+pub type ZmqMessage = Vec<Bytes>;
 
 /// Where a publisher or a replay listens. The host as a resolver wants it, IPv6 without brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct ZmqAddress<'a> {
     pub host: &'a str,
     pub port: u16,
 }
 
 /// Why there is no connection, or why it ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SocketError {
     #[error("connect: {0}")]
     Unreachable(io::Error),
     /// No connection, or no ZMTP greeting.
@@ -57,10 +57,10 @@ pub enum Error {
     Protocol(#[from] maitre_zmtp::ZmtpError),
 }
 
-impl Error {
+impl SocketError {
     /// Whether the connection was refused.
     pub fn is_refused(&self) -> bool {
-        matches!(self, Error::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        matches!(self, SocketError::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
@@ -71,14 +71,18 @@ pub struct Subscriber(Connection);
 impl Subscriber {
     /// Connects and subscribes to all topics that begin with `topic`. Everything that the publisher sends after it has
     /// read the subscription will arrive, or the connection ends, or there is a gap in the numbers.
-    pub async fn connect(place: Place<'_>, topic: &[u8], patience: Duration) -> Result<Subscriber, Error> {
-        let mut connection = Connection::open(place, Role::Sub, patience).await?;
+    pub async fn connect(
+        address: ZmqAddress<'_>,
+        topic: &[u8],
+        patience: Duration,
+    ) -> Result<Subscriber, SocketError> {
+        let mut connection = Connection::open(address, Role::Sub, patience).await?;
         connection.send(&[Subscription::Add(topic).to_frame()]).await?;
         Ok(Subscriber(connection))
     }
 
     /// The next message. Safe to cancel. After an error there is none.
-    pub async fn next(&mut self) -> Result<Message, Error> {
+    pub async fn next(&mut self) -> Result<ZmqMessage, SocketError> {
         self.0.next().await
     }
 }
@@ -88,17 +92,17 @@ impl Subscriber {
 pub(super) struct Dealer(Connection);
 
 impl Dealer {
-    pub(super) async fn connect(place: Place<'_>, patience: Duration) -> Result<Dealer, Error> {
-        Ok(Dealer(Connection::open(place, Role::Dealer, patience).await?))
+    pub(super) async fn connect(address: ZmqAddress<'_>, patience: Duration) -> Result<Dealer, SocketError> {
+        Ok(Dealer(Connection::open(address, Role::Dealer, patience).await?))
     }
 
     /// Sends a message. Must not be cancelled: nothing can follow half a message.
-    pub(super) async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), Error> {
+    pub(super) async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), SocketError> {
         self.0.send(frames).await
     }
 
     /// The next message. Safe to cancel. After an error there is none.
-    pub(super) async fn next(&mut self) -> Result<Message, Error> {
+    pub(super) async fn next(&mut self) -> Result<ZmqMessage, SocketError> {
         self.0.next().await
     }
 }
@@ -109,7 +113,7 @@ struct Connection {
     peer: ZmtpPeer,
     buffer: BytesMut,
     /// The first frames of an incomplete message.
-    frames: Message,
+    frames: ZmqMessage,
     /// The part of a reply to the peer that is not sent yet.
     reply: Bytes,
 }
@@ -120,14 +124,18 @@ enum Parsed {
     Short,
     /// A frame or command, which has been handled.
     Handled,
-    Whole(Message),
+    Whole(ZmqMessage),
 }
 
 impl Connection {
-    async fn open(place: Place<'_>, role: Role, patience: Duration) -> Result<Connection, Error> {
+    async fn open(
+        address: ZmqAddress<'_>,
+        role: Role,
+        patience: Duration,
+    ) -> Result<Connection, SocketError> {
         let opening = async {
-            let connected = TcpStream::connect((place.host, place.port)).await;
-            let mut connection = Connection::new(connected.map_err(Error::Unreachable)?, role);
+            let connected = TcpStream::connect((address.host, address.port)).await;
+            let mut connection = Connection::new(connected.map_err(SocketError::Unreachable)?, role);
             connection.stream.write_all(&greeting::OPENING).await?;
             while !connection.peer.is_ready() {
                 match connection.step()? {
@@ -137,7 +145,7 @@ impl Connection {
             }
             Ok(connection)
         };
-        timeout(patience, opening).await.unwrap_or(Err(Error::TimedOut(patience)))
+        timeout(patience, opening).await.unwrap_or(Err(SocketError::TimedOut(patience)))
     }
 
     fn new(stream: TcpStream, role: Role) -> Connection {
@@ -158,20 +166,20 @@ impl Connection {
         }
     }
 
-    async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), Error> {
+    async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), SocketError> {
         let mut message = Vec::new();
         frame::put_message(frames, &mut message);
         self.write(message).await
     }
 
     /// Sends the pending reply, and these bytes.
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
+    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), SocketError> {
         let bytes = [&std::mem::take(&mut self.reply)[..], &bytes].concat();
         Ok(self.stream.write_all(&bytes).await?)
     }
 
     /// Safe to cancel: all state is in `self`, and a cancelled read has read nothing.
-    async fn next(&mut self) -> Result<Message, Error> {
+    async fn next(&mut self) -> Result<ZmqMessage, SocketError> {
         loop {
             match self.step()? {
                 Parsed::Whole(message) => return Ok(message),
@@ -185,7 +193,7 @@ impl Connection {
     }
 
     /// Takes one frame or command off the front of the buffer, if it is complete.
-    fn step(&mut self) -> Result<Parsed, Error> {
+    fn step(&mut self) -> Result<Parsed, SocketError> {
         match self.peer.next(&self.buffer)? {
             Next::Wait { .. } => return Ok(Parsed::Short),
             Next::Handled { bytes, reply } => {
@@ -216,14 +224,14 @@ impl Connection {
     }
 
     /// Reads once. The buffer grows with the bytes that arrived, never by an announced size.
-    async fn fill(&mut self) -> Result<(), Error> {
+    async fn fill(&mut self) -> Result<(), SocketError> {
         // Messages keep the buffer alive that they arrived in. A new buffer is begun only when the last one is nearly
         // full, so that many small messages do not keep much more memory than they need.
         if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
             self.buffer.reserve(READ_BYTES.max(self.buffer.len()));
         }
         match self.stream.read_buf(&mut self.buffer).await? {
-            0 => Err(Error::Closed),
+            0 => Err(SocketError::Closed),
             _ => Ok(()),
         }
     }

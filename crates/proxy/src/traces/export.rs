@@ -69,7 +69,7 @@ enum Unsent {
 
 impl Exporter {
     pub(super) fn new(
-        settings: &settings::Traces,
+        settings: &settings::TraceSettings,
         queue: mpsc::Receiver<FinishedTrace>,
         flush_requests: mpsc::Receiver<oneshot::Sender<()>>,
         counts: TraceCounts,

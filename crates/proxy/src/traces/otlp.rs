@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::FinishedTrace;
 use super::context::Which;
 use super::trace::{Interval, RECALLED, TracedAttempt};
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 
 /// Converts from our clock to wall time.
 #[derive(Clone, Copy)]
@@ -107,8 +107,10 @@ fn spans(wall: Wall, finished: &FinishedTrace) -> Vec<Value> {
 fn fault(finished: &FinishedTrace) -> Option<&'static str> {
     let is_server_error = finished.trace.status.is_some_and(|it| it.is_server_error());
     match finished.ending.outcome {
-        outcome @ (Outcome::Broke | Outcome::Stalled | Outcome::Overdue) => Some(outcome.name()),
-        Outcome::Refused(code) | Outcome::Declined(code) if is_server_error => Some(code),
+        outcome @ (RequestOutcome::Broke | RequestOutcome::Stalled | RequestOutcome::Overdue) => {
+            Some(outcome.name())
+        }
+        RequestOutcome::Refused(code) | RequestOutcome::Declined(code) if is_server_error => Some(code),
         _ => None,
     }
 }
@@ -145,9 +147,9 @@ fn received(finished: &FinishedTrace) -> Vec<Value> {
 /// The error to match on: our code, the worker's status, or how the response ended.
 fn error(finished: &FinishedTrace) -> Option<String> {
     match finished.ending.outcome {
-        Outcome::Answered => None,
-        Outcome::Refused(code) => Some(code.to_owned()),
-        Outcome::Declined(code) => {
+        RequestOutcome::Answered => None,
+        RequestOutcome::Refused(code) => Some(code.to_owned()),
+        RequestOutcome::Declined(code) => {
             Some(finished.trace.status.map_or(code.to_owned(), |it| it.as_u16().to_string()))
         }
         outcome => Some(outcome.name().to_owned()),

@@ -11,7 +11,7 @@ use maitre_dispatch::{Failure, Placement};
 
 use super::Context;
 use crate::link::Link;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::refuse::echo;
 
 /// Attempts and queue waits kept of one request. The brain allows fewer attempts; a request that is recalled again and
@@ -54,7 +54,7 @@ pub(super) struct TracedAttempt {
 pub(crate) struct TraceEnding {
     pub(crate) id: HeaderValue,
     pub(crate) route: Option<Route>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
     pub(crate) usage: Option<Usage>,
     pub(crate) class: Option<String>,
     pub(crate) waited: Duration,

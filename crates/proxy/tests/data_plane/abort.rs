@@ -1,4 +1,4 @@
-//! Clients that leave at any moment leave nothing behind.
+//! Clients that disconnect at any moment leave nothing behind.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::table::{chat, engine_settings, settings, table_with, within};
+use crate::fixture::{chat, engine_settings, fixture_with, settings, within};
 
-/// How far a client goes before it hangs up.
+/// How far a client goes before it disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Connected,
@@ -35,7 +35,7 @@ fn moment(rng: &mut Rng) -> Moment {
     }
 }
 
-async fn visit(addr: std::net::SocketAddr, moment: Moment, stream: bool) -> std::io::Result<()> {
+async fn send_and_leave(addr: std::net::SocketAddr, moment: Moment, stream: bool) -> std::io::Result<()> {
     let mut socket = TcpStream::connect(addr).await?;
     let body = chat(200, stream).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
     let head =
@@ -49,7 +49,7 @@ async fn visit(addr: std::net::SocketAddr, moment: Moment, stream: bool) -> std:
     };
     socket.write_all(&whole.as_bytes()[..sent]).await?;
     match moment {
-        // Not a wait for anything: the moment of leaving is what varies.
+        // Not a wait for a condition: it varies the moment of the disconnect.
         Moment::After(pause) => tokio::time::sleep(pause).await,
         Moment::Begun { bytes } => {
             let mut seen = vec![0; bytes];
@@ -61,49 +61,49 @@ async fn visit(addr: std::net::SocketAddr, moment: Moment, stream: bool) -> std:
 }
 
 #[tokio::test]
-async fn a_thousand_clients_that_leave_at_random_leave_nothing_behind() {
+async fn a_thousand_clients_that_disconnect_at_random_leave_nothing_behind() {
     let mut engine = engine_settings();
     engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(3, engine, settings()).await;
-    let addr = table.router.listen();
+    let fixture = fixture_with(3, engine, settings()).await;
+    let addr = fixture.router.listen();
     let mut rng = Rng::new(11);
     let mut clients = JoinSet::new();
     for number in 0..1_000 {
         let moment = moment(&mut rng);
-        // Only a stream is long enough to leave in the middle of.
+        // Only a stream is long enough to disconnect in the middle.
         let stream = matches!(moment, Moment::Begun { .. }) || rng.below(4) > 0;
         if clients.len() >= 64 {
             within(clients.join_next()).await;
         }
         clients.spawn(async move {
-            let left = visit(addr, moment, stream).await;
+            let left = send_and_leave(addr, moment, stream).await;
             assert!(left.is_ok(), "client {number}, {moment:?}: {left:?}");
         });
     }
     within(clients.join_all()).await;
-    table.until_nothing_is_open().await;
-    for engine in &table.engines {
-        // Whatever was running is aborted, at the engine's next step.
+    fixture.until_nothing_is_open().await;
+    for engine in &fixture.engines {
+        // Running requests are aborted at the engine's next step.
         let idle = |it: &maitre_sim::http::Stats| {
             it.requests_open == 0 && it.engine.running + it.engine.waiting == 0
         };
         within(engine.handle().until(idle)).await;
     }
-    let engines: Vec<_> = table.engines.iter().map(maitre_sim::http::Host::handle).collect();
-    assert_eq!(within(table.router.stop()).await, maitre_proxy::Stopped::Drained);
+    let engines: Vec<_> = fixture.engines.iter().map(maitre_sim::http::Host::handle).collect();
+    assert_eq!(within(fixture.router.stop()).await, maitre_proxy::Stopped::Drained);
     for engine in engines {
         within(engine.until(|it| it.connections_open == 0)).await;
     }
 }
 
 #[tokio::test]
-async fn the_upstream_is_closed_at_once_when_the_client_leaves() {
+async fn the_upstream_is_closed_at_once_when_the_client_disconnects() {
     let mut engine = engine_settings();
     engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(1, engine, settings()).await;
-    let handle = table.engines[0].handle();
+    let fixture = fixture_with(1, engine, settings()).await;
+    let handle = fixture.engines[0].handle();
     for stream in [true, false] {
-        let mut socket = TcpStream::connect(table.router.listen()).await.unwrap();
+        let mut socket = TcpStream::connect(fixture.router.listen()).await.unwrap();
         let body = chat(2_000, stream).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n",
@@ -115,16 +115,16 @@ async fn the_upstream_is_closed_at_once_when_the_client_leaves() {
         let gone = handle.until(|it| it.requests_open == 0 && it.engine.running == 0);
         tokio::time::timeout(Duration::from_millis(500), gone).await.expect("aborted at once");
     }
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
-async fn an_http2_stream_that_is_reset_takes_only_its_own_request_with_it() {
+async fn an_http2_reset_ends_only_its_own_request() {
     let mut engine = engine_settings();
     engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(1, engine, settings()).await;
-    let handle = table.engines[0].handle();
-    let stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let fixture = fixture_with(1, engine, settings()).await;
+    let handle = fixture.engines[0].handle();
+    let stream = TcpStream::connect(fixture.router.listen()).await.unwrap();
     let (mut sender, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let mut driver = JoinSet::new();
@@ -141,5 +141,5 @@ async fn an_http2_stream_that_is_reset_takes_only_its_own_request_with_it() {
     within(handle.until(|it| it.engine.running == 1)).await;
     let whole = within(short.into_body().collect()).await.unwrap().to_bytes();
     assert!(whole.ends_with(b"data: [DONE]\n\n"));
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }

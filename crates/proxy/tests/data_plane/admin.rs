@@ -1,4 +1,4 @@
-//! The admin API over real sockets: who gets in, what is seen there, and what can be changed.
+//! The admin API over real sockets: its key, its views, and what it changes.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use http_body_util::{BodyExt as _, Full};
 use maitre_base::WorkerId;
 use maitre_fleet::HealthState;
 use maitre_policy::Name;
-use maitre_proxy::{Secret, Settings};
+use maitre_proxy::{RouterSettings, Secret};
 use maitre_sim::http::fault::{Fault, Injection};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use crate::table::{
-    Answer, Client, Table, chat, engine_settings, get, metric, post, settings, table_with, within,
+use crate::fixture::{
+    Client, Fixture, TestResponse, chat, engine_settings, fixture_with, get, metric, post, settings, within,
 };
 
 const KEY: &str = "the-key-of-the-operator";
 
-fn with_key() -> Settings {
-    let mut settings = Settings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
+fn with_key() -> RouterSettings {
+    let mut settings = RouterSettings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
     settings.brain.strategy = Name::LeastDelay;
     settings.brain.shadows = vec![Name::RoundRobin];
     settings
 }
 
-async fn table(count: usize) -> Table {
-    table_with(count, engine_settings(), with_key()).await
+async fn fixture(count: usize) -> Fixture {
+    fixture_with(count, engine_settings(), with_key()).await
 }
 
-/// An operator at work.
+/// An operator's client.
 struct Operator(Client);
 
 impl Operator {
-    async fn at(table: &Table) -> Operator {
-        Operator(Client::connect(table.router.admin()).await)
+    async fn at(fixture: &Fixture) -> Operator {
+        Operator(Client::connect(fixture.router.admin()).await)
     }
 
-    async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Answer {
+    async fn ask(&mut self, method: &str, path: &str, body: &Value) -> TestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = Request::builder().method(method).uri(path).header("host", "maitre");
         let request = request.header("authorization", format!("Bearer {KEY}"));
         self.0.ask(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
     }
 
-    /// What is there.
+    /// The body of a GET.
     async fn see(&mut self, path: &str) -> Value {
         let answer = self.ask("GET", path, &Value::Null).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
@@ -53,25 +53,25 @@ impl Operator {
     }
 
     #[track_caller]
-    fn check(answer: &Answer, status: u16, code: &str) {
+    fn check(answer: &TestResponse, status: u16, code: &str) {
         assert_eq!((answer.status.as_u16(), answer.json()["error"]["code"].as_str()), (status, Some(code)));
     }
 }
 
-async fn chats(table: &Table, count: usize) -> Vec<Answer> {
-    let mut client = table.client().await;
+async fn chats(fixture: &Fixture, count: usize) -> Vec<TestResponse> {
+    let mut client = fixture.client().await;
     let mut answers = Vec::new();
     for _ in 0..count {
         answers.push(client.post("/v1/chat/completions", chat(4, true)).await);
     }
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
     answers
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_the_key() {
-    let table = table(1).await;
-    let mut operator = Operator::at(&table).await;
+async fn the_admin_api_requires_its_key() {
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
     let document = operator.see("/admin/v1/openapi.json").await;
     let paths = document["paths"].as_object().unwrap();
     let mut rows: Vec<(String, String)> = Vec::new();
@@ -92,7 +92,7 @@ async fn nobody_gets_in_without_the_key() {
             Operator::check(&answer, 401, "unauthorized");
             assert_eq!(answer.header("www-authenticate"), "Bearer");
         }
-        // And with it, all of them are there; the stream does not end by itself.
+        // With the key, all of them respond; the stream does not end by itself.
         if path != "/admin/v1/live" && !path.ends_with("nothing") && path != "/admin" {
             let answer = operator.ask(method, path, &Value::Null).await;
             assert_ne!(answer.status, StatusCode::UNAUTHORIZED, "{method} {path}");
@@ -101,24 +101,24 @@ async fn nobody_gets_in_without_the_key() {
 }
 
 #[tokio::test]
-async fn where_no_key_is_set_nobody_has_it() {
-    let table = table_with(1, engine_settings(), settings()).await;
-    let mut operator = Operator::at(&table).await;
+async fn without_an_admin_key_every_key_is_wrong() {
+    let fixture = fixture_with(1, engine_settings(), settings()).await;
+    let mut operator = Operator::at(&fixture).await;
     let answer = operator.ask("GET", "/admin/v1/overview", &Value::Null).await;
     Operator::check(&answer, 401, "unauthorized");
-    // What needs none is there all the same.
+    // Paths that need no key respond.
     for path in ["/healthz", "/readyz", "/metrics", "/"] {
         assert_eq!(operator.0.ask(get(path)).await.unwrap().status, StatusCode::OK, "{path}");
     }
 }
 
 #[tokio::test]
-async fn the_overview_is_what_metrics_count() {
-    let table = table(2).await;
-    chats(&table, 12).await;
-    let mut operator = Operator::at(&table).await;
+async fn the_overview_equals_the_metrics() {
+    let fixture = fixture(2).await;
+    chats(&fixture, 12).await;
+    let mut operator = Operator::at(&fixture).await;
     let overview = operator.see("/admin/v1/overview").await;
-    let page = table.router.metrics();
+    let page = fixture.router.metrics();
     let answered = metric(&page, r#"maitre_requests_total{route="chat",outcome="answered",code=""}"#);
     assert_eq!(overview["totals"]["answered"].as_f64(), Some(answered));
     assert_eq!(
@@ -144,10 +144,10 @@ async fn the_overview_is_what_metrics_count() {
 }
 
 #[tokio::test]
-async fn a_decision_says_what_everybody_would_have_cost() {
-    let table = table(3).await;
-    let answers = chats(&table, 5).await;
-    let mut operator = Operator::at(&table).await;
+async fn a_decision_lists_the_cost_of_every_candidate() {
+    let fixture = fixture(3).await;
+    let answers = chats(&fixture, 5).await;
+    let mut operator = Operator::at(&fixture).await;
     let list = operator.see("/admin/v1/decisions?limit=3").await;
     let numbers: Vec<u64> =
         list["decisions"].as_array().unwrap().iter().map(|it| it["number"].as_u64().unwrap()).collect();
@@ -178,9 +178,9 @@ async fn a_decision_says_what_everybody_would_have_cost() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_why_is_told() {
-    let table = table(2).await;
-    let mut client = table.client().await;
+async fn a_client_can_ask_for_the_decision() {
+    let fixture = fixture(2).await;
+    let mut client = fixture.client().await;
     let mut request = post("/v1/chat/completions", chat(2, false));
     request.headers_mut().insert("x-maitre-explain", "1".parse().unwrap());
     let answer = client.ask(request).await.unwrap();
@@ -193,10 +193,10 @@ async fn a_client_that_asks_why_is_told() {
 }
 
 #[tokio::test]
-async fn to_ask_where_a_request_would_go_sends_it_nowhere() {
-    let table = table(2).await;
-    chats(&table, 2).await;
-    let mut operator = Operator::at(&table).await;
+async fn explaining_a_request_sends_nothing() {
+    let fixture = fixture(2).await;
+    chats(&fixture, 2).await;
+    let mut operator = Operator::at(&fixture).await;
     let before = operator.see("/admin/v1/overview").await;
     let body: Value = serde_json::from_str(&chat(4, true)).unwrap();
     let answer = operator.ask("POST", "/admin/v1/explain", &body).await;
@@ -224,26 +224,26 @@ async fn to_ask_where_a_request_would_go_sends_it_nowhere() {
 }
 
 #[tokio::test]
-async fn a_drained_worker_gets_nothing_until_it_is_resumed() {
-    let table = table(2).await;
-    let mut operator = Operator::at(&table).await;
+async fn a_drained_worker_gets_no_requests_until_it_is_resumed() {
+    let fixture = fixture(2).await;
+    let mut operator = Operator::at(&fixture).await;
     let drained = operator.ask("POST", "/admin/v1/workers/0/drain", &Value::Null).await;
     assert_eq!((drained.status, &drained.json()["draining"]), (StatusCode::OK, &json!(true)));
     let first = operator.see("/admin/v1/workers/0").await["url"].as_str().unwrap().to_owned();
-    let answers = chats(&table, 6).await;
+    let answers = chats(&fixture, 6).await;
     assert!(answers.iter().all(|it| it.header("x-maitre-worker") != first));
     operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
     operator.ask("POST", "/admin/v1/workers/0/resume", &Value::Null).await;
-    let answers = chats(&table, 3).await;
+    let answers = chats(&fixture, 3).await;
     assert!(answers.iter().all(|it| it.header("x-maitre-worker") == first));
     let answer = operator.ask("POST", "/admin/v1/workers/7/drain", &Value::Null).await;
     Operator::check(&answer, 404, "not_found");
 }
 
 #[tokio::test]
-async fn a_weight_is_a_number_within_reason() {
-    let table = table(1).await;
-    let mut operator = Operator::at(&table).await;
+async fn a_weight_is_a_number_within_its_limits() {
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
     let weighed = operator.ask("PUT", "/admin/v1/workers/0/weight", &json!({"weight": 0.5})).await;
     assert_eq!((weighed.status, &weighed.json()["weight"]), (StatusCode::OK, &json!(0.5)));
     for body in [json!({"weight": 0}), json!({"weight": "much"}), json!({"wait": 1}), json!(3), Value::Null] {
@@ -253,44 +253,44 @@ async fn a_weight_is_a_number_within_reason() {
 }
 
 #[tokio::test]
-async fn workers_come_and_go_at_an_operators_word() {
+async fn an_operator_can_add_and_remove_workers() {
     let mut settings = with_key();
     settings.admin_workers = vec!["http://127.0.0.1:*".to_owned()];
-    let table = table_with(1, engine_settings(), settings).await;
-    let engine = maitre_sim::http::Host::bind(crate::table::ANYWHERE, engine_settings()).await.unwrap();
-    let mut operator = Operator::at(&table).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let engine = maitre_sim::http::Host::bind(crate::fixture::ANYWHERE, engine_settings()).await.unwrap();
+    let mut operator = Operator::at(&fixture).await;
     let url = format!("http://{}", engine.addr());
     let added = operator.ask("POST", "/admin/v1/workers", &json!({ "url": url })).await;
     assert_eq!(added.status, StatusCode::CREATED, "{}", added.text());
-    within(table.router.until_all_ready()).await;
+    within(fixture.router.until_all_ready()).await;
     let again = operator.ask("POST", "/admin/v1/workers", &json!({ "url": url })).await;
     Operator::check(&again, 409, "conflict");
     let far = operator.ask("POST", "/admin/v1/workers", &json!({"url": "http://10.9.9.9:1"})).await;
     Operator::check(&far, 403, "forbidden");
     let odd = operator.ask("POST", "/admin/v1/workers", &json!({"url": "ftp://a"})).await;
     Operator::check(&odd, 400, "bad_request");
-    // The first one goes while it has a request, which is finished.
-    let mut client = table.client().await;
+    // The first worker is removed while it has a request, which finishes.
+    let mut client = fixture.client().await;
     operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
     let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
     operator.ask("POST", "/admin/v1/workers/1/resume", &Value::Null).await;
     let removed = operator.ask("DELETE", "/admin/v1/workers/0", &Value::Null).await;
     assert_eq!(removed.status, StatusCode::OK, "{}", removed.text());
-    let (_, broke) = within(crate::table::read(begun.into_body())).await;
+    let (_, broke) = within(crate::fixture::read(begun.into_body())).await;
     assert!(!broke);
-    within(table.router.until(|brain| brain.fleet().worker(WorkerId(0)).is_none())).await;
-    let answers = chats(&table, 3).await;
+    within(fixture.router.until(|brain| brain.fleet().worker(WorkerId(0)).is_none())).await;
+    let answers = chats(&fixture, 3).await;
     assert!(answers.iter().all(|it| it.header("x-maitre-worker") == url));
 }
 
 #[tokio::test]
-async fn a_worker_on_its_way_out_is_not_called_back() {
-    let table = table(2).await;
-    let mut operator = Operator::at(&table).await;
+async fn a_worker_being_removed_cannot_be_resumed() {
+    let fixture = fixture(2).await;
+    let mut operator = Operator::at(&fixture).await;
     operator.ask("POST", "/admin/v1/workers/1/drain", &Value::Null).await;
     let injection = Injection::always(Fault::StallAfterChunks { chunks: 2 });
-    table.engines[0].handle().inject(injection);
-    let mut client = table.client().await;
+    fixture.engines[0].handle().inject(injection);
+    let mut client = fixture.client().await;
     let begun = client.send(post("/v1/chat/completions", chat(9, true))).await.unwrap();
     let removed = operator.ask("DELETE", "/admin/v1/workers/0", &Value::Null).await;
     assert_eq!(removed.status, StatusCode::OK, "{}", removed.text());
@@ -302,26 +302,26 @@ async fn a_worker_on_its_way_out_is_not_called_back() {
 }
 
 #[tokio::test]
-async fn a_reload_changes_workers_and_strategy_and_keeps_what_is_under_way() {
-    let table = table(2).await;
-    let mut client = table.client().await;
+async fn a_reload_changes_workers_and_strategy_and_keeps_requests_in_flight() {
+    let fixture = fixture(2).await;
+    let mut client = fixture.client().await;
     let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
     let mut settings = with_key();
     settings.brain.strategy = Name::RoundRobin;
-    settings.workers = vec![format!("http://{}", table.engines[1].addr()).parse().unwrap()];
-    let difference = table.router.reload(settings.clone()).unwrap();
+    settings.workers = vec![format!("http://{}", fixture.engines[1].addr()).parse().unwrap()];
+    let difference = fixture.router.reload(settings.clone()).unwrap();
     assert_eq!((difference.added.len(), difference.removed.len()), (0, 1));
-    let (_, broke) = within(crate::table::read(begun.into_body())).await;
+    let (_, broke) = within(crate::fixture::read(begun.into_body())).await;
     assert!(!broke);
-    within(table.router.until(|brain| brain.fleet().workers().count() == 1)).await;
-    let answers = chats(&table, 2).await;
+    within(fixture.router.until(|brain| brain.fleet().workers().count() == 1)).await;
+    let answers = chats(&fixture, 2).await;
     assert!(answers.iter().all(|it| it.status == StatusCode::OK && it.header("x-maitre-why") == "only"));
-    // The same again changes nothing; what cannot change is told, and nothing else changes with it.
-    assert_eq!(table.router.reload(settings.clone()).unwrap(), maitre_proxy::Difference::default());
+    // The same settings change nothing; an invalid change is an error, and nothing else changes with it.
+    assert_eq!(fixture.router.reload(settings.clone()).unwrap(), maitre_proxy::Difference::default());
     settings.brain.seed += 1;
     settings.brain.strategy = Name::Random;
-    assert!(table.router.reload(settings).unwrap_err().contains("seed"));
-    let mut operator = Operator::at(&table).await;
+    assert!(fixture.router.reload(settings).unwrap_err().contains("seed"));
+    let mut operator = Operator::at(&fixture).await;
     assert_eq!(operator.see("/admin/v1/strategies").await["strategy"], "round-robin");
     let set = operator.ask("PUT", "/admin/v1/strategies", &json!({"strategy": "lmetric"})).await;
     assert_eq!(set.json()["strategy"], "lmetric", "{}", set.text());
@@ -330,23 +330,23 @@ async fn a_reload_changes_workers_and_strategy_and_keeps_what_is_under_way() {
 }
 
 #[tokio::test]
-async fn the_stream_tells_of_the_fleet_and_of_decisions() {
-    let table = table(1).await;
-    let mut operator = Operator::at(&table).await;
+async fn the_event_stream_has_the_overview_and_decisions() {
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
     let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
     let request = request.header("authorization", format!("Bearer {KEY}"));
     let response = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap();
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let mut body = response.into_body();
-    chats(&table, 3).await;
-    let mut told = String::new();
-    // On a slow machine they are told in several events.
-    let is_told = |told: &str, number: u32| told.contains(&format!("\"number\":{number},"));
-    while !((1..=3).all(|it| is_told(&told, it)) && told.matches("event: overview").count() >= 2) {
+    chats(&fixture, 3).await;
+    let mut events = String::new();
+    // On a slow machine they come in several events.
+    let has_decision = |events: &str, number: u32| events.contains(&format!("\"number\":{number},"));
+    while !((1..=3).all(|it| has_decision(&events, it)) && events.matches("event: overview").count() >= 2) {
         let frame = within(body.frame()).await.unwrap().unwrap();
-        told.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        events.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
     }
-    for event in told.split_terminator("\n\n") {
+    for event in events.split_terminator("\n\n") {
         let (name, data) = event.split_once('\n').unwrap();
         let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
         match name {
@@ -355,92 +355,92 @@ async fn the_stream_tells_of_the_fleet_and_of_decisions() {
             other => panic!("{other}"),
         }
     }
-    let methods = operator.ask_anew(&table, Method::POST, "/admin/v1/live").await;
+    let methods = operator.ask_anew(&fixture, Method::POST, "/admin/v1/live").await;
     Operator::check(&methods, 405, "wrong_method");
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_the_key_it_was_opened_by() {
-    let table = table(1).await;
-    let mut operator = Operator::at(&table).await;
+async fn an_event_stream_ends_when_its_key_is_replaced() {
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
     let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
     let request = request.header("authorization", format!("Bearer {KEY}"));
     let mut body = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap().into_body();
     assert!(within(body.frame()).await.unwrap().is_ok());
     let mut settings =
-        Settings { admin_key: Some(Secret::of(b"the-next-key-of-the-operator")), ..with_key() };
-    let engines = table.engines.iter();
+        RouterSettings { admin_key: Some(Secret::of(b"the-next-key-of-the-operator")), ..with_key() };
+    let engines = fixture.engines.iter();
     settings.workers = engines.map(|it| format!("http://{}", it.addr()).parse().unwrap()).collect();
-    table.router.reload(settings).unwrap();
+    fixture.router.reload(settings).unwrap();
     within(async { while body.frame().await.is_some() {} }).await;
 }
 
-/// As many as there are places.
+/// As many as the listener accepts.
 const PLACES: usize = 128;
 
 #[tokio::test]
-async fn those_who_take_nothing_of_their_answers_do_not_keep_others_out() {
+async fn clients_that_do_not_read_do_not_block_the_admin_listener() {
     let mut settings = with_key();
     settings.timeouts.client_stalled = Duration::from_millis(1);
-    let table = table_with(1, engine_settings(), settings).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
     let mut strangers = Vec::new();
     let asks = "GET /metrics HTTP/1.1\r\nhost: maitre\r\n\r\n".repeat(2_000);
     for _ in 0..PLACES {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
-        let stream = socket.connect(table.router.admin()).await.unwrap();
+        let stream = socket.connect(fixture.router.admin()).await.unwrap();
         stream.writable().await.unwrap();
         stream.try_write(asks.as_bytes()).unwrap();
         strangers.push(stream);
     }
-    let mut prober = Client::connect(table.router.admin()).await;
+    let mut prober = Client::connect(fixture.router.admin()).await;
     let answer = within(prober.ask(get("/healthz"))).await.unwrap();
     assert_eq!((answer.status, strangers.len()), (StatusCode::OK, PLACES));
 }
 
 #[tokio::test]
 async fn settings_and_discovery_may_spell_one_worker_differently() {
-    let table = table(1).await;
-    let port = table.engines[0].addr().port();
+    let fixture = fixture(1).await;
+    let port = fixture.engines[0].addr().port();
     let settings = |host: &str| {
         let mut settings = with_key();
         settings.workers = vec![format!("http://{host}:{port}").parse().unwrap()];
         settings
     };
-    table.router.reload(settings("LocalHost")).unwrap();
+    fixture.router.reload(settings("LocalHost")).unwrap();
     let found = [format!("http://localhost:{port}/").parse().unwrap()];
-    assert_eq!(table.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
+    assert_eq!(fixture.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
 }
 
 #[tokio::test]
-async fn a_worker_that_two_name_stays_when_one_of_them_changes_its_options_and_leaves() {
-    let table = table(1).await;
-    let url = format!("http://{}", table.engines[0].addr());
+async fn a_worker_listed_twice_stays_when_one_list_changes_and_drops_it() {
+    let fixture = fixture(1).await;
+    let url = format!("http://{}", fixture.engines[0].addr());
     let found = [url.parse().unwrap()];
-    assert_eq!(table.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
+    assert_eq!(fixture.router.discovered(&found, Vec::new()), maitre_proxy::Difference::default());
     let mut settings = with_key();
     settings.workers = vec![format!("{url}?events=off").parse().unwrap()];
-    let difference = table.router.reload(settings.clone()).unwrap();
+    let difference = fixture.router.reload(settings.clone()).unwrap();
     assert_eq!((difference.added.len(), difference.removed.len()), (1, 1), "it begins anew");
     settings.workers.clear();
-    let difference = table.router.reload(settings).unwrap();
+    let difference = fixture.router.reload(settings).unwrap();
     assert_eq!(difference, maitre_proxy::Difference::default(), "discovery still names it");
 }
 
 impl Operator {
-    /// On a connection of its own, for one that is taken by a stream.
-    async fn ask_anew(&self, table: &Table, method: Method, path: &str) -> Answer {
-        Operator::at(table).await.ask(method.as_str(), path, &Value::Null).await
+    /// On a new connection, because a stream occupies the other one.
+    async fn ask_anew(&self, fixture: &Fixture, method: Method, path: &str) -> TestResponse {
+        Operator::at(fixture).await.ask(method.as_str(), path, &Value::Null).await
     }
 }
 
 #[tokio::test]
-async fn however_many_follow_along_others_find_a_place() {
-    let table = table(1).await;
+async fn open_event_streams_do_not_block_other_requests() {
+    let fixture = fixture(1).await;
     let mut followers = Vec::new();
     let mut refused = 0;
     for _ in 0..40 {
-        let mut operator = Operator::at(&table).await;
+        let mut operator = Operator::at(&fixture).await;
         let request = Request::builder().uri("/admin/v1/live").header("host", "maitre");
         let request = request.header("authorization", format!("Bearer {KEY}"));
         let response = operator.0.send(request.body(Full::default()).unwrap()).await.unwrap();
@@ -448,15 +448,15 @@ async fn however_many_follow_along_others_find_a_place() {
         followers.push((operator, response));
     }
     assert_eq!(refused, 8);
-    assert_eq!(Operator::at(&table).await.0.ask(get("/healthz")).await.unwrap().status, StatusCode::OK);
+    assert_eq!(Operator::at(&fixture).await.0.ask(get("/healthz")).await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_router_without_settings_of_its_own_says_so() {
-    let table = table(1).await;
-    let mut operator = Operator::at(&table).await;
+async fn a_router_without_a_config_file_cannot_reload() {
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
     let answer = operator.ask("POST", "/admin/v1/reload", &Value::Null).await;
     Operator::check(&answer, 409, "conflict");
     let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
-    assert!(table.router.look(|brain| brain.fleet().workers().all(|it| fit(it.health.state()))));
+    assert!(fixture.router.look(|brain| brain.fleet().workers().all(|it| fit(it.health.state()))));
 }

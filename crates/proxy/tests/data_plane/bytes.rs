@@ -1,15 +1,14 @@
-//! What the client sends is what the worker gets, and what the worker sends is what the client gets,
-//! byte for byte.
+//! Requests and responses pass unchanged, byte for byte.
 
 use maitre_base::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::table::{ANYWHERE, Client, chat, engine_settings, settings, table_with, within};
+use crate::fixture::{ANYWHERE, Client, chat, engine_settings, fixture_with, settings, within};
 use maitre_proxy::Router;
 
-/// A valid chat request written as no serializer would: spaces everywhere, unknown fields, numbers no
-/// machine type holds, repeated keys, every way to escape a character.
+/// A valid chat request as no serializer writes it: spaces everywhere, unknown fields, numbers that fit no machine type,
+/// repeated keys, every way to escape a character.
 fn odd_request(rng: &mut Rng) -> String {
     let space = |rng: &mut Rng| ["", " ", "\n", "\t ", "\r\n"][rng.below(5)].to_owned();
     let content =
@@ -43,8 +42,8 @@ fn odd_request(rng: &mut Rng) -> String {
 #[tokio::test]
 async fn a_thousand_odd_bodies_reach_the_worker_unchanged() {
     let engine = maitre_sim::http::Settings { bodies_max: 1_000, ..engine_settings() };
-    let table = table_with(1, engine, settings()).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine, settings()).await;
+    let mut client = fixture.client().await;
     let mut rng = Rng::new(2);
     let mut sent = Vec::new();
     for _ in 0..1_000 {
@@ -53,14 +52,14 @@ async fn a_thousand_odd_bodies_reach_the_worker_unchanged() {
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
         sent.push(body);
     }
-    let received = table.engines[0].handle().bodies();
+    let received = fixture.engines[0].handle().bodies();
     assert_eq!(received.len(), 1_000);
     for (sent, received) in sent.iter().zip(&received) {
         assert_eq!(sent.as_bytes(), &received.body[..]);
     }
 }
 
-/// A worker that answers every POST with one script: the head, then these pieces, each its own write.
+/// A worker that answers every POST with one script: the head, then these chunks, each in its own write.
 pub(crate) async fn scripted(head: &'static str, pieces: Vec<Vec<u8>>) -> std::net::SocketAddr {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -111,7 +110,7 @@ async fn play(stream: &mut tokio::net::TcpStream, head: &str, pieces: &[Vec<u8>]
 }
 
 /// A router before one such worker, ready.
-async fn router_before(worker: std::net::SocketAddr) -> Router {
+async fn router_in_front_of(worker: std::net::SocketAddr) -> Router {
     let mut settings = settings();
     settings.workers = vec![format!("http://{worker}").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
@@ -142,7 +141,7 @@ async fn streams_cut_anywhere_reach_the_client_unchanged() {
             pieces.push(piece.to_vec());
             rest = left;
         }
-        let router = router_before(scripted(STREAM, pieces).await).await;
+        let router = router_in_front_of(scripted(STREAM, pieces).await).await;
         let mut client = Client::connect(router.listen()).await;
         for _ in 0..3 {
             let answer = client.post("/v1/chat/completions", chat(1, true)).await;
@@ -153,20 +152,20 @@ async fn streams_cut_anywhere_reach_the_client_unchanged() {
 }
 
 #[tokio::test]
-async fn a_stream_without_its_end_mark_is_never_taken_for_whole() {
+async fn a_stream_without_its_end_mark_is_incomplete() {
     let event = b"data: {\"n\":1}\n\n".to_vec();
     for pieces in [vec![event.clone()], vec![event.clone(), event.clone()], vec![b"data: {\"n\"".to_vec()]] {
         let sent = pieces.concat();
-        let router = router_before(scripted(STREAM, pieces).await).await;
+        let router = router_in_front_of(scripted(STREAM, pieces).await).await;
         let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
-        let told = answer.text().split_off(sent.len());
-        assert!(answer.body.starts_with(&sent) && told.contains("worker_failed"), "{}", answer.text());
+        let error = answer.text().split_off(sent.len());
+        assert!(answer.body.starts_with(&sent) && error.contains("worker_failed"), "{}", answer.text());
     }
 }
 
 #[tokio::test]
 async fn a_stream_of_nothing_is_a_failure_before_the_first_byte() {
-    let router = router_before(scripted(STREAM, Vec::new()).await).await;
+    let router = router_in_front_of(scripted(STREAM, Vec::new()).await).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (502, &"worker_failed".into()));
 }
@@ -174,18 +173,18 @@ async fn a_stream_of_nothing_is_a_failure_before_the_first_byte() {
 #[tokio::test]
 async fn a_workers_own_error_event_is_not_doubled() {
     let event = b"data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n".to_vec();
-    let router = router_before(scripted(STREAM, vec![event.clone()]).await).await;
+    let router = router_in_front_of(scripted(STREAM, vec![event.clone()]).await).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert_eq!(answer.body, event);
 }
 
 #[tokio::test]
-async fn a_large_answer_keeps_its_length_and_its_bytes() {
-    let table = table_with(1, engine_settings(), settings()).await;
+async fn a_large_response_keeps_its_length_and_its_bytes() {
+    let fixture = fixture_with(1, engine_settings(), settings()).await;
     let body = r#"{"model":"maitre-sim","prompt":"long","max_tokens":4000,"ignore_eos":true}"#;
-    let mut direct = Client::connect(table.engines[0].addr()).await;
+    let mut direct = Client::connect(fixture.engines[0].addr()).await;
     let (through, straight) = (
-        table.client().await.post("/v1/completions", body).await,
+        fixture.client().await.post("/v1/completions", body).await,
         direct.post("/v1/completions", body).await,
     );
     assert_eq!(through.header("content-length"), straight.header("content-length"));

@@ -1,4 +1,4 @@
-//! Several routers in front of one fleet: what one does, the others know. By both ways to each other.
+//! Several routers in front of one fleet share what they know, over both transports.
 
 use std::time::Duration;
 
@@ -12,14 +12,16 @@ use maitre_peer::seal::ClusterKey;
 use maitre_peer::{Incoming, Outgoing, Transport, mesh};
 use maitre_policy::Name;
 use maitre_proxy::cluster::{self, Via};
-use maitre_proxy::{Router, Secret, Settings, Stopped};
+use maitre_proxy::{Router, RouterSettings, Secret, Stopped};
 use maitre_sim::http::Host;
 use maitre_sim::http::fault::{Fault, Injection};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::events::{believed_and_found, prompt};
-use crate::table::{ANYWHERE, Client, PATIENCE, chat, engine_settings, get, metric, post, settings, within};
+use crate::fixture::{
+    ANYWHERE, Client, TEST_TIMEOUT, chat, engine_settings, get, metric, post, settings, within,
+};
 use maitre_testkit::redis::Redis;
 
 const OPERATOR: &str = "the-key-of-the-operator";
@@ -28,21 +30,21 @@ fn shared_key() -> ClusterKey {
     ClusterKey::new(b"what all these routers share")
 }
 
-fn member(name: &str, via: Via) -> cluster::Settings {
-    // However slow this machine is.
-    let (group, wait) = ("tests".to_owned(), PATIENCE);
-    cluster::Settings { via, name: name.to_owned(), group, key: Some(shared_key()), wait }
+fn member(name: &str, via: Via) -> cluster::ClusterSettings {
+    // Long enough for a slow machine.
+    let (group, wait) = ("tests".to_owned(), TEST_TIMEOUT);
+    cluster::ClusterSettings { via, name: name.to_owned(), group, key: Some(shared_key()), wait }
 }
 
 fn mesh_of(peers: Vec<String>) -> Via {
     Via::Mesh { listen: ANYWHERE, advertise: None, peers }
 }
 
-/// Routers that know each other, and the engines behind all of them.
+/// Routers of one cluster, and the engines behind them.
 struct Company {
     routers: Vec<Router>,
     engines: Vec<Host>,
-    /// Where they meet; none if they are a mesh.
+    /// None if the routers are a mesh.
     redis: Option<Redis>,
 }
 
@@ -69,8 +71,8 @@ impl Company {
         company
     }
 
-    /// One more, which is ready when this returns.
-    async fn join(&mut self, change: impl FnOnce(&mut Settings)) {
+    /// Adds a router, which is ready when this returns.
+    async fn join(&mut self, change: impl FnOnce(&mut RouterSettings)) {
         let mut settings = self.settings();
         change(&mut settings);
         let router = within(Router::start(settings)).await.unwrap();
@@ -83,7 +85,7 @@ impl Company {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> RouterSettings {
         let mut settings = settings();
         settings.brain.strategy = Name::LeastDelay;
         settings.tokenize_timeout = Duration::ZERO;
@@ -107,7 +109,7 @@ impl Company {
     }
 }
 
-/// What others have promised, over all workers.
+/// Work that other routers have promised, over all workers.
 fn elsewhere(brain: &Brain) -> u32 {
     brain.fleet().workers().map(|it| it.promised_by_others.work.requests).sum()
 }
@@ -116,7 +118,7 @@ fn nothing_is_promised_elsewhere(brain: &Brain) -> bool {
     brain.fleet().workers().all(|it| it.promised_by_others.work == PromisedWork::default())
 }
 
-/// Waits until the metrics are as wanted.
+/// Waits until the metrics satisfy the condition.
 async fn until(router: &Router, wanted: impl Fn(&str) -> bool) {
     within(async {
         while !wanted(&router.metrics()) {
@@ -149,16 +151,16 @@ async fn see(router: &Router, path: &str) -> Value {
     answer.json()
 }
 
-/// A prompt that one router has sent somewhere is known to be there by the others, blocks and all.
+/// When one router has placed a prompt, the others know its blocks.
 async fn check_prefixes_are_shared(way: Way) {
     let company = Company::of(3, way).await;
     let first = company.client(0).await.post("/v1/chat/completions", prompt(1, 1)).await;
-    assert_eq!(believed_and_found(&first).0, 0, "nobody had seen it");
+    assert_eq!(believed_and_found(&first).0, 0, "no router had placed it");
     let worker = first.header("x-maitre-worker").to_owned();
     for (number, router) in company.routers.iter().enumerate().skip(1) {
         let knows = |brain: &Brain| {
             let there = brain.fleet().workers().find(|it| it.url == worker);
-            // The request that filled the cache is over, too, or the worker would be dearer than an idle one.
+            // The request that filled the cache has ended, too, or the worker would cost more than an idle one.
             let is_idle = nothing_is_promised_elsewhere(brain);
             is_idle
                 && there
@@ -172,7 +174,7 @@ async fn check_prefixes_are_shared(way: Way) {
     }
 }
 
-/// What one router has promised counts for the others, while it lasts and no longer.
+/// Work that one router has promised counts for the others, and no longer than it lasts.
 async fn check_load_is_shared(way: Way) {
     let company = Company::of(3, way).await;
     company.inject(Fault::StallAfterChunks { chunks: 2 });
@@ -202,7 +204,7 @@ async fn check_load_is_shared(way: Way) {
     }
 }
 
-/// Who stops says so: the others do not wait for its silence, and do not count on its return.
+/// A router that stops says goodbye: the others do not wait for its silence.
 async fn check_nothing_outlives_its_router(way: Way) {
     let mut company = Company::of(2, way).await;
     company.join(|it| it.timeouts.drain = Duration::ZERO).await;
@@ -222,7 +224,7 @@ async fn check_nothing_outlives_its_router(way: Way) {
     }
 }
 
-/// A router that joins late knows what happened before it was there.
+/// A router that joins late learns what happened before.
 async fn check_who_joins_is_warm(way: Way) {
     let mut company = Company::of(2, way).await;
     let first = company.client(0).await.post("/v1/chat/completions", prompt(1, 1)).await;
@@ -264,12 +266,12 @@ async fn by_redis_nothing_outlives_its_router() {
 }
 
 #[tokio::test]
-async fn in_a_mesh_who_joins_is_warm() {
+async fn in_a_mesh_a_router_that_joins_is_synced() {
     check_who_joins_is_warm(Way::Mesh).await;
 }
 
 #[tokio::test]
-async fn by_redis_who_joins_is_warm() {
+async fn by_redis_a_router_that_joins_is_synced() {
     check_who_joins_is_warm(Way::Redis).await;
 }
 
@@ -282,9 +284,9 @@ async fn an_operator_sees_every_router() {
         client.post("/v1/chat/completions", chat(4, false)).await;
     }
     until(router, |page| page.contains("maitre_cluster_lag_seconds{router=\"router-2\"}")).await;
-    let told = |view: &Value| view["routers"].as_array().unwrap().iter().any(|it| it["served"] == 3);
+    let is_shared = |view: &Value| view["routers"].as_array().unwrap().iter().any(|it| it["served"] == 3);
     within(async {
-        while !told(&see(router, "/admin/cluster").await) {
+        while !is_shared(&see(router, "/admin/cluster").await) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })
@@ -319,7 +321,7 @@ async fn an_operator_sees_every_router() {
 }
 
 #[tokio::test]
-async fn one_router_alone_shows_nothing_of_others() {
+async fn a_router_alone_shows_no_cluster() {
     let mut settings = settings();
     settings.admin_key = Some(Secret::of(OPERATOR.as_bytes()));
     let router = Router::start(settings).await.unwrap();
@@ -331,7 +333,7 @@ async fn one_router_alone_shows_nothing_of_others() {
     assert_eq!(lines, [""; 0]);
 }
 
-/// A router that is made by hand: it says and answers what the test wants.
+/// A hand-made router that sends what the test wants.
 struct Stranger {
     node: Node,
     line: Transport,
@@ -353,7 +355,7 @@ impl Stranger {
         let mut tasks = JoinSet::new();
         tasks.spawn(transport);
         let (name, incarnation) = ("stranger".to_owned(), Incarnation(1));
-        let node = Node::new(maitre_cluster::NodeConfig { name, incarnation, silence_max: PATIENCE });
+        let node = Node::new(maitre_cluster::NodeConfig { name, incarnation, silence_max: TEST_TIMEOUT });
         Stranger { node, line, now: Instant::ZERO, _transport: tasks, address: address.to_string() }
     }
 
@@ -365,14 +367,14 @@ impl Stranger {
         self.line.outgoing.send(Outgoing::Frame(frame.into())).await.unwrap();
     }
 
-    /// A sign of life, and time goes on.
+    /// A heartbeat, and time goes on.
     async fn beat(&mut self) {
         self.now = self.now + HEARTBEAT;
         let beat = self.node.heartbeat(self.now);
         self.say(beat).await;
     }
 
-    /// Hears and answers until the router is content.
+    /// Receives and answers until the router has everything.
     async fn answer(&mut self, router: &Router) {
         within(async {
             while readiness(router).await.0 != StatusCode::OK {
@@ -399,21 +401,21 @@ async fn beside(stranger: &Stranger, wait: Duration) -> (Router, Host) {
     let mut settings = settings();
     settings.workers = vec![format!("http://{}", engine.addr()).parse().unwrap()];
     let via = mesh_of(vec![stranger.address.clone()]);
-    settings.cluster = Some(cluster::Settings { wait, ..member("router", via) });
+    settings.cluster = Some(cluster::ClusterSettings { wait, ..member("router", via) });
     (within(Router::start(settings)).await.unwrap(), engine)
 }
 
 #[tokio::test]
-async fn a_router_is_ready_once_the_others_have_told_what_they_know() {
+async fn a_router_is_ready_once_it_has_the_others_snapshots() {
     let mut stranger = Stranger::new().await;
-    let (router, _engine) = beside(&stranger, PATIENCE).await;
+    let (router, _engine) = beside(&stranger, TEST_TIMEOUT).await;
     stranger.until_connected().await;
     stranger.beat().await;
     until(&router, |page| metric(page, "maitre_cluster_routers{state=\"live\"}") == 2.0).await;
     within(router.until_all_ready()).await;
     let joining = (StatusCode::SERVICE_UNAVAILABLE, "joining the other routers\n".to_owned());
     assert_eq!(readiness(&router).await, joining);
-    // Whoever comes all the same is served.
+    // A request that comes anyway is served.
     let mut client = Client::connect(router.listen()).await;
     let answer = client.ask(post("/v1/chat/completions", chat(4, false))).await.unwrap();
     assert_eq!(answer.status, StatusCode::OK);
@@ -423,7 +425,7 @@ async fn a_router_is_ready_once_the_others_have_told_what_they_know() {
 }
 
 #[tokio::test]
-async fn a_router_waits_for_the_others_no_longer_than_it_should() {
+async fn a_router_waits_for_snapshots_no_longer_than_its_limit() {
     let mut stranger = Stranger::new().await;
     let (router, _engine) = beside(&stranger, Duration::from_secs(2)).await;
     stranger.until_connected().await;
@@ -437,7 +439,7 @@ async fn a_router_waits_for_the_others_no_longer_than_it_should() {
 }
 
 #[tokio::test]
-async fn nonsense_is_refused_and_counted_by_its_cause() {
+async fn bad_frames_are_rejected_and_counted_by_cause() {
     let mut stranger = Stranger::new().await;
     let (router, _engine) = beside(&stranger, Duration::ZERO).await;
     stranger.until_connected().await;
@@ -449,13 +451,13 @@ async fn nonsense_is_refused_and_counted_by_its_cause() {
     stranger.say(newer).await;
     let name = "router".to_owned();
     let settings =
-        maitre_cluster::NodeConfig { name, incarnation: Incarnation(u64::MAX), silence_max: PATIENCE };
+        maitre_cluster::NodeConfig { name, incarnation: Incarnation(u64::MAX), silence_max: TEST_TIMEOUT };
     stranger.say(Node::new(settings).heartbeat(stranger.now)).await;
     for cause in ["foreign", "malformed", "version", "namesake"] {
         let line = format!("maitre_cluster_frames_refused_total{{cause=\"{cause}\"}}");
         until(&router, |page| metric(page, &line) == 1.0).await;
     }
-    // And what makes sense is still heard.
+    // Valid frames are still applied.
     stranger.beat().await;
     until(&router, |page| metric(page, "maitre_cluster_routers{state=\"live\"}") == 2.0).await;
 }

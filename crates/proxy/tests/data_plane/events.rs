@@ -1,5 +1,5 @@
-//! What the router knows of the engines' caches, against what they hold: by events that arrive as they
-//! should, and by events that are lost, doubled, swapped, cut and forgotten by a restart.
+//! The router's knowledge of caches compared with the caches themselves: with events that arrive in order, and with
+//! events that are lost, duplicated, reordered, truncated, or forgotten by a restart.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use maitre_base::{Rng, WorkerId};
 use maitre_index::feed::Trust;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::events::{self, Form, ReplayShape};
 use maitre_sim::http::Host;
@@ -21,7 +21,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::table::{ANYWHERE, Answer, Client, PATIENCE, Table, metric, settings, table_with, within};
+use crate::fixture::{
+    ANYWHERE, Client, Fixture, TEST_TIMEOUT, TestResponse, fixture_with, metric, settings, within,
+};
 
 /// Small enough that a few dozen prompts evict each other.
 const KV_BLOCKS: u32 = 400;
@@ -33,15 +35,15 @@ pub(crate) fn publisher(change: impl FnOnce(&mut events::Settings)) -> maitre_si
     maitre_sim::http::Settings { events: Some(events), ..maitre_sim::http::Settings::new(profile) }
 }
 
-pub(crate) fn by_delay() -> Settings {
+pub(crate) fn by_delay() -> RouterSettings {
     let mut settings = settings();
     settings.brain.strategy = Name::LeastDelay;
-    // However slow this machine is: who is read by whom must not depend on it.
-    settings.tokenize_timeout = PATIENCE;
+    // Long enough for a slow machine: how prompts are tokenized must not depend on it.
+    settings.tokenize_timeout = TEST_TIMEOUT;
     settings
 }
 
-/// A prompt of a group: they begin alike, and each ends in its own way.
+/// A prompt of a group: prompts of a group share a prefix.
 pub(crate) fn prompt(group: usize, number: usize) -> String {
     let shared = format!("This is the handbook of group {group}. ").repeat(20);
     let own = format!("Question {number} of group {group}. ").repeat(1 + number % 5);
@@ -55,8 +57,8 @@ pub(crate) fn prompt(group: usize, number: usize) -> String {
     .to_string()
 }
 
-/// What we believed was cached, and what the engine found.
-pub(crate) fn believed_and_found(answer: &Answer) -> (u64, u64) {
+/// The cached tokens that the router expected, and those that the engine found.
+pub(crate) fn believed_and_found(answer: &TestResponse) -> (u64, u64) {
     let text = answer.text();
     let usage =
         text.lines().rev().find_map(|it| it.strip_prefix("data: ").filter(|it| it.contains("\"usage\":{")));
@@ -65,8 +67,8 @@ pub(crate) fn believed_and_found(answer: &Answer) -> (u64, u64) {
     (answer.header("x-maitre-cached-tokens").parse().unwrap(), found)
 }
 
-impl Table {
-    /// Waits until what is known of every cache is what is there.
+impl Fixture {
+    /// Waits until the index equals every engine's cache.
     pub(crate) async fn until_all_is_known(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let (worker, handle) = (WorkerId(number as u32), engine.handle());
@@ -85,17 +87,17 @@ impl Table {
 }
 
 async fn check_exact(engine: maitre_sim::http::Settings) {
-    let table = table_with(3, engine, by_delay()).await;
-    table.until_all_is_known().await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(3, engine, by_delay()).await;
+    fixture.until_all_is_known().await;
+    let mut client = fixture.client().await;
     for number in 0..120 {
         let answer = client.post("/v1/chat/completions", prompt(number % 7, number)).await;
         let (believed, found) = believed_and_found(&answer);
         assert_eq!(believed, found, "request {number} at {}", answer.header("x-maitre-worker"));
-        // What this one left is known before the next one asks.
-        table.until_all_is_known().await;
+        // The index has this prompt before the next request.
+        fixture.until_all_is_known().await;
     }
-    let page = table.router.metrics();
+    let page = fixture.router.metrics();
     let read = metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"engine\"}");
     assert_eq!(read, 120.0, "every prompt was read by an engine");
     assert_eq!(
@@ -106,7 +108,7 @@ async fn check_exact(engine: maitre_sim::http::Settings) {
 }
 
 #[tokio::test]
-async fn what_is_believed_is_what_is_found() {
+async fn expected_cached_tokens_equal_those_the_engine_finds() {
     check_exact(publisher(|_| {})).await;
 }
 
@@ -121,9 +123,9 @@ async fn older_engines_are_understood_as_well() {
 }
 
 #[tokio::test]
-async fn a_router_that_comes_late_learns_what_was_there_before() {
+async fn a_router_that_starts_late_learns_the_caches_by_replay() {
     let engine = publisher(|_| {});
-    let first = table_with(2, engine, by_delay()).await;
+    let first = fixture_with(2, engine, by_delay()).await;
     let mut client = first.client().await;
     for number in 0..20 {
         client.post("/v1/chat/completions", prompt(number % 3, number)).await;
@@ -132,8 +134,8 @@ async fn a_router_that_comes_late_learns_what_was_there_before() {
     settings.workers = first.engines.iter().map(worker).collect();
     let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
     within(router.until_all_ready()).await;
-    let Table { engines, .. } = first;
-    let second = Table { router, engines };
+    let Fixture { engines, .. } = first;
+    let second = Fixture { router, engines };
     second.until_all_is_known().await;
     let mut client = second.client().await;
     let (believed, found) = believed_and_found(&client.post("/v1/chat/completions", prompt(1, 1)).await);
@@ -145,7 +147,7 @@ fn worker(engine: &Host) -> WorkerUrl {
 }
 
 #[tokio::test]
-async fn the_ports_can_be_told_instead_of_found() {
+async fn the_ports_can_be_configured() {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
     let addrs = engine.events().unwrap();
     let mut settings = by_delay();
@@ -154,7 +156,7 @@ async fn the_ports_can_be_told_instead_of_found() {
     settings.workers = vec![text.parse().unwrap()];
     let router = maitre_proxy::Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
-    Table { router, engines: vec![engine] }.until_all_is_known().await;
+    Fixture { router, engines: vec![engine] }.until_all_is_known().await;
 }
 
 #[tokio::test]
@@ -162,34 +164,36 @@ async fn events_of_another_rank_are_counted_and_not_applied() {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
     let addrs = engine.events().unwrap();
     let mut settings = by_delay();
-    // The ports are off by one, so the worker of rank 1 hears the engine's rank 0.
+    // The ports are off by one, so the worker of rank 1 subscribes to the engine's rank 0.
     let (events, replay) = (addrs.stream.port() - 1, addrs.replay.unwrap().port() - 1);
     let text = format!("http://{}?events={events}&replay={replay}&ranks=2", engine.addr());
     settings.workers = vec![text.parse().unwrap()];
     let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
     within(router.until_all_ready()).await;
-    let table = Table { router, engines: vec![engine] };
-    let mut client = table.client().await;
-    let count = format!("maitre_events_unreadable_total{{worker=\"http://{}#1\"}}", table.engines[0].addr());
+    let fixture = Fixture { router, engines: vec![engine] };
+    let mut client = fixture.client().await;
+    let count =
+        format!("maitre_events_unreadable_total{{worker=\"http://{}#1\"}}", fixture.engines[0].addr());
     within(async {
         let is_counted = |page: &str| page.contains(&count) && metric(page, &count) > 0.0;
-        while !is_counted(&table.router.metrics()) {
+        while !is_counted(&fixture.router.metrics()) {
             client.post("/v1/chat/completions", prompt(1, 1)).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
-    within(table.router.until(|brain| brain.cache().trust(WorkerId(1)) != Trust::None)).await;
-    let reported = table.router.look(|brain| brain.cache().numbers(WorkerId(1)).map(|it| it.reported_blocks));
-    assert_eq!(reported, Some(0), "{}", table.router.metrics());
+    within(fixture.router.until(|brain| brain.cache().trust(WorkerId(1)) != Trust::None)).await;
+    let reported =
+        fixture.router.look(|brain| brain.cache().numbers(WorkerId(1)).map(|it| it.reported_blocks));
+    assert_eq!(reported, Some(0), "{}", fixture.router.metrics());
 }
 
 #[tokio::test]
-async fn without_events_answers_mend_what_is_believed() {
+async fn without_events_usage_corrects_the_predictions() {
     let mut engine = publisher(|_| {});
     engine.events = None;
-    let table = table_with(2, engine, by_delay()).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(2, engine, by_delay()).await;
+    let mut client = fixture.client().await;
     let (mut near, mut asked) = (0, 0);
     for round in 0..4 {
         for number in 0..60 {
@@ -198,18 +202,18 @@ async fn without_events_answers_mend_what_is_believed() {
             // The caches have begun to evict after the first round.
             if round > 0 {
                 asked += 1;
-                // Nobody knows the tokens: a part of the prompt's bytes stands for a part of them.
+                // The tokens are unknown: the fraction of the prompt's bytes stands for the fraction of its tokens.
                 near += u32::from(believed.abs_diff(found) <= 32);
             }
         }
     }
     assert!(f64::from(near) > 0.8 * f64::from(asked), "{near} of {asked}");
-    let page = table.router.metrics();
+    let page = fixture.router.metrics();
     let read = metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"words\"}");
     assert_eq!(read, 240.0, "no engine was asked");
 }
 
-/// One thing that may go wrong.
+/// One disturbance.
 fn disturbance(rng: &mut Rng) -> Disturbance {
     match rng.below(7) {
         0 => Disturbance::Drop { batches: 1 + rng.below(5) as u32 },
@@ -222,11 +226,11 @@ fn disturbance(rng: &mut Rng) -> Disturbance {
     }
 }
 
-/// Traffic on several connections at once; every answer must be whole.
-async fn wave(table: &Table, rng: &mut Rng) {
+/// Traffic on several connections at once; every response must be complete.
+async fn wave(fixture: &Fixture, rng: &mut Rng) {
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(Client::connect(table.router.listen()).await);
+        clients.push(Client::connect(fixture.router.listen()).await);
     }
     let mut asks = tokio::task::JoinSet::new();
     for mut client in clients {
@@ -244,29 +248,29 @@ async fn wave(table: &Table, rng: &mut Rng) {
 
 async fn check_disturbed(seed: u64) {
     let mut rng = Rng::new(seed);
-    let table = table_with(3, publisher(|it| it.buffer_steps = 300), by_delay()).await;
-    table.until_all_is_known().await;
+    let fixture = fixture_with(3, publisher(|it| it.buffer_steps = 300), by_delay()).await;
+    fixture.until_all_is_known().await;
     for _ in 0..12 {
-        for engine in &table.engines {
+        for engine in &fixture.engines {
             if rng.below(2) == 0 {
                 engine.handle().disturb(disturbance(&mut rng));
             }
         }
-        wave(&table, &mut rng).await;
+        wave(&fixture, &mut rng).await;
         if rng.below(3) == 0 {
-            table.engines[rng.below(3)].handle().restart_engine();
+            fixture.engines[rng.below(3)].handle().restart_engine();
         }
     }
-    // Then quiet.
-    table.engines.iter().for_each(|it| it.handle().clear_disturbances());
-    wave(&table, &mut rng).await;
-    table.until_all_is_known_or_partly().await;
-    table.until_nothing_is_open().await;
+    // Then no traffic.
+    fixture.engines.iter().for_each(|it| it.handle().clear_disturbances());
+    wave(&fixture, &mut rng).await;
+    fixture.until_all_is_known_or_partly().await;
+    fixture.until_nothing_is_open().await;
 }
 
-impl Table {
-    /// Nothing is believed that is not there; and all that is there is known, unless events were lost for
-    /// good, and then the router says so.
+impl Fixture {
+    /// The index has no block that the cache lacks. It has every block of the cache, unless events were lost for good; then
+    /// the router reports that.
     pub(crate) async fn until_all_is_known_or_partly(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let (worker, handle) = (WorkerId(number as u32), engine.handle());
@@ -289,40 +293,40 @@ impl Table {
 }
 
 #[tokio::test]
-async fn whatever_happens_to_events_the_index_comes_back_to_the_truth() {
+async fn after_any_disturbance_of_events_the_index_recovers() {
     for seed in 0..4 {
         check_disturbed(seed).await;
     }
 }
 
 #[tokio::test]
-async fn nothing_of_a_process_is_believed_a_second_after_another_took_its_place() {
-    let table = table_with(2, publisher(|_| {}), by_delay()).await;
-    let mut client = table.client().await;
+async fn a_restarted_engine_is_noticed_within_a_second() {
+    let fixture = fixture_with(2, publisher(|_| {}), by_delay()).await;
+    let mut client = fixture.client().await;
     for number in 0..20 {
         client.post("/v1/chat/completions", prompt(number % 3, number)).await;
     }
-    table.until_all_is_known().await;
-    for engine in &table.engines {
+    fixture.until_all_is_known().await;
+    for engine in &fixture.engines {
         engine.handle().restart_engine();
     }
-    for engine in &table.engines {
+    for engine in &fixture.engines {
         within(engine.handle().until(|it| it.events.subscribers > 0)).await;
     }
-    let forgotten = table.router.until(|brain| {
+    let forgotten = fixture.router.until(|brain| {
         let held = |worker| {
             brain.cache().numbers(WorkerId(worker)).map_or(0, |it| it.reported_blocks + it.predicted_blocks)
         };
         held(0) + held(1) == 0
     });
     let in_time = tokio::time::timeout(Duration::from_secs(1), forgotten).await;
-    assert!(in_time.is_ok(), "phantoms:\n{}", table.router.metrics());
+    assert!(in_time.is_ok(), "phantoms:\n{}", fixture.router.metrics());
 }
 
-/// A front for an engine, which says no to one path once it is told to, and tells each time that it did.
+/// A proxy for an engine that fails one path on demand, and reports each failure.
 struct Front {
     addr: SocketAddr,
-    is_told: Arc<AtomicBool>,
+    fails: Arc<AtomicBool>,
     noes: mpsc::UnboundedReceiver<()>,
     _tasks: JoinSet<()>,
 }
@@ -330,15 +334,15 @@ struct Front {
 async fn front(engine: &Host, path: &'static str, status: u16) -> Front {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
-    let is_told = Arc::new(AtomicBool::new(false));
-    let (told, mut tasks) = (is_told.clone(), JoinSet::new());
+    let fails = Arc::new(AtomicBool::new(false));
+    let (is_failing, mut tasks) = (fails.clone(), JoinSet::new());
     let (said_no, noes) = mpsc::unbounded_channel();
     tasks.spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = vec![0; 4096];
             let bytes = stream.read(&mut head).await.unwrap_or(0);
-            if told.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
+            if is_failing.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
                 let no = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 let _ = stream.write_all(no.as_bytes()).await;
                 let _ = said_no.send(());
@@ -354,10 +358,10 @@ async fn front(engine: &Host, path: &'static str, status: u16) -> Front {
             let _ = stream.write_all(&answer).await;
         }
     });
-    Front { addr, is_told, noes, _tasks: tasks }
+    Front { addr, fails, noes, _tasks: tasks }
 }
 
-/// Whatever the front says at this path once the cache is known, it stays known.
+/// A failure at this path must not remove the knowledge of the cache.
 async fn check_stays_known(path: &'static str, status: u16) {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
     let mut front = front(&engine, path, status).await;
@@ -371,33 +375,33 @@ async fn check_stays_known(path: &'static str, status: u16) {
     settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
     let router = maitre_proxy::Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
-    let table = Table { router, engines: vec![engine] };
-    table.until_all_is_known().await;
-    front.is_told.store(true, Ordering::Relaxed);
-    // Asked again, it has made of the last no what it will make of it.
+    let fixture = Fixture { router, engines: vec![engine] };
+    fixture.until_all_is_known().await;
+    front.fails.store(true, Ordering::Relaxed);
+    // A second failed request means that the router has handled the first.
     for _ in 0..20 {
         within(front.noes.recv()).await.unwrap();
         let (trust, numbers) =
-            table.router.look(|it| (it.cache().trust(WorkerId(0)), it.cache().numbers(WorkerId(0))));
+            fixture.router.look(|it| (it.cache().trust(WorkerId(0)), it.cache().numbers(WorkerId(0))));
         let known = numbers.map_or(0, |it| it.reported_blocks);
         assert_eq!((trust, known > 0), (Trust::Fresh, true), "{path} {status}: {known} blocks");
     }
-    table.until_all_is_known().await;
+    fixture.until_all_is_known().await;
 }
 
 #[tokio::test]
-async fn a_subscription_survives_an_engine_too_busy_to_say_where_it_publishes() {
+async fn a_subscription_survives_an_engine_too_busy_to_report_its_ports() {
     check_stays_known("/kv_event_sources", 503).await;
 }
 
 #[tokio::test]
-async fn a_health_check_that_fails_takes_nothing_from_what_is_published() {
+async fn a_failed_health_check_does_not_end_a_subscription() {
     check_stays_known("/health", 503).await;
 }
 
 /// The thread that reads events also accepts connections and probes workers.
 #[tokio::test]
-async fn others_get_their_turn_while_a_long_replay_is_applied() {
+async fn other_tasks_run_while_a_long_replay_is_applied() {
     let mut engine = publisher(|_| {});
     engine.engine.profile.kv_blocks = 100_000;
     let engine = Host::bind(ANYWHERE, engine).await.unwrap();

@@ -1,30 +1,32 @@
-//! Requests that need a key: who comes in, what each key opens, and what of it the worker sees.
+//! API keys: which requests they admit, what each permits, and what the worker sees.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 use maitre_base::ClassId;
-use maitre_proxy::{Key, Keys, Router, Secret, Settings};
+use maitre_proxy::{ApiKey, ApiKeys, Router, RouterSettings, Secret};
 use maitre_queue::{Tenant, Terms};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::reading::listener;
-use crate::table::{Answer, Client, Table, chat, engine_settings, get, post, settings, table_with, within};
+use crate::fixture::{
+    Client, Fixture, TestResponse, chat, engine_settings, fixture_with, get, post, settings, within,
+};
+use crate::tokenize::listener;
 
 const CHAT: &str = "/v1/chat/completions";
 pub(crate) const ACME: &str = "key-of-acme-0123456789";
 pub(crate) const UMBRA: &str = "key-of-umbra-0123456789";
 
-pub(crate) fn key(tenant: &str) -> Key {
-    Key { tenant: tenant.to_owned(), best: ClassId(0), models: Vec::new(), trusted: false }
+pub(crate) fn key(tenant: &str) -> ApiKey {
+    ApiKey { tenant: tenant.to_owned(), best: ClassId(0), models: Vec::new(), trusted: false }
 }
 
-/// With a key for each of two tenants, the first as given.
-pub(crate) fn with_keys(acme: Key) -> Settings {
+/// Settings with a key for each of two tenants, the first as given.
+pub(crate) fn with_keys(acme: ApiKey) -> RouterSettings {
     let rows = [(ACME, acme), (UMBRA, key("umbra"))];
-    let keys = Keys::new(rows.map(|(text, key)| (Secret::of(text.as_bytes()), key)));
-    Settings { keys, ..settings() }
+    let keys = ApiKeys::new(rows.map(|(text, key)| (Secret::of(text.as_bytes()), key)));
+    RouterSettings { keys, ..settings() }
 }
 
 pub(crate) fn showing(mut request: Request<Full<Bytes>>, key: &str) -> Request<Full<Bytes>> {
@@ -34,25 +36,25 @@ pub(crate) fn showing(mut request: Request<Full<Bytes>>, key: &str) -> Request<F
 }
 
 #[track_caller]
-fn check(answer: &Answer, status: u16, code: &str) {
+fn check(answer: &TestResponse, status: u16, code: &str) {
     let json = answer.json();
     assert_eq!((answer.status.as_u16(), json["error"]["code"].as_str()), (status, Some(code)), "{json}");
 }
 
-async fn table(settings: Settings) -> Table {
+async fn fixture(settings: RouterSettings) -> Fixture {
     let engine = maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() };
-    let table = table_with(1, engine, settings).await;
-    // Whose metrics are read, its brand is known.
-    within(table.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
-    table
+    let fixture = fixture_with(1, engine, settings).await;
+    // Once its metrics are read, the engine is detected.
+    within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
+    fixture
 }
 
 #[tokio::test]
 async fn every_path_needs_a_key() {
     let mut settings = with_keys(key("acme"));
     settings.pass = vec!["/version".to_owned()];
-    let table = table(settings).await;
-    let mut client = table.client().await;
+    let fixture = fixture(settings).await;
+    let mut client = fixture.client().await;
     let ask = [
         get("/v1/models"),
         get("/version"),
@@ -66,7 +68,7 @@ async fn every_path_needs_a_key() {
         check(&answer, 401, "unauthorized");
         assert_eq!(answer.json()["error"]["type"], "authentication_error", "{path}");
         assert_eq!(answer.header("www-authenticate"), "Bearer", "{path}");
-        let answer = client.ask(showing(request, "key-of-nobody-0123456789")).await.unwrap();
+        let answer = client.ask(showing(request, "unknown-key-0123456789")).await.unwrap();
         check(&answer, 401, "invalid_api_key");
         let answer = client.ask(showing(again, ACME)).await.unwrap();
         assert_ne!(answer.status, 401, "{path}: {}", answer.text());
@@ -77,21 +79,21 @@ async fn every_path_needs_a_key() {
         (answer.status.as_u16(), &json["type"], &json["error"]["type"]),
         (401, &"error".into(), &"authentication_error".into())
     );
-    assert_eq!(table.engines[0].handle().bodies().len(), 1, "only the one with a key");
-    table.until_nothing_is_open().await;
+    assert_eq!(fixture.engines[0].handle().bodies().len(), 1, "only the one with a key");
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
-async fn a_stranger_is_answered_before_its_body_is_read() {
-    let table = table(with_keys(key("acme"))).await;
-    let mut raw = TcpStream::connect(table.router.listen()).await.unwrap();
+async fn a_request_without_a_key_is_refused_before_its_body_is_read() {
+    let fixture = fixture(with_keys(key("acme"))).await;
+    let mut raw = TcpStream::connect(fixture.router.listen()).await.unwrap();
     raw.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: m\r\ncontent-length: 16000000\r\n\r\n")
         .await
         .unwrap();
     let mut seen = [0; 12];
     within(raw.read_exact(&mut seen)).await.unwrap();
     assert_eq!(&seen, b"HTTP/1.1 401");
-    // What it goes on to send is not waited for.
+    // The rest of its body is not read.
     let mut rest = Vec::new();
     within(raw.read_to_end(&mut rest)).await.unwrap();
     assert!(String::from_utf8_lossy(&rest).contains("unauthorized"));
@@ -99,7 +101,7 @@ async fn a_stranger_is_answered_before_its_body_is_read() {
 
 #[tokio::test]
 async fn the_worker_sees_its_own_key_and_not_the_clients() {
-    let (addr, mut told, _alive) = listener().await;
+    let (addr, mut received, _alive) = listener().await;
     for (worker_key, has_keys) in [(None, true), (Some("sk-worker"), true), (Some("sk-worker"), false)] {
         let mut settings = if has_keys { with_keys(key("acme")) } else { settings() };
         settings.workers = vec![format!("http://{addr}").parse().unwrap()];
@@ -113,14 +115,14 @@ async fn the_worker_sees_its_own_key_and_not_the_clients() {
             request.headers_mut().insert(HeaderName::from_static(name), value.parse().unwrap());
             assert_eq!(client.ask(request).await.unwrap().status, 200, "{name}");
             let request = loop {
-                let heard = within(told.recv()).await.unwrap();
-                if heard.starts_with("POST") {
-                    break heard;
+                let head = within(received.recv()).await.unwrap();
+                if head.starts_with("POST") {
+                    break head;
                 }
-                // Our own questions show what workers ask for, whoever asks us.
+                // The router's own requests carry the workers' key.
                 let shown =
-                    worker_key.is_some_and(|it| heard.contains(&format!("authorization: Bearer {it}\r\n")));
-                assert_eq!(shown, worker_key.is_some(), "{heard}");
+                    worker_key.is_some_and(|it| head.contains(&format!("authorization: Bearer {it}\r\n")));
+                assert_eq!(shown, worker_key.is_some(), "{head}");
             };
             let ours = worker_key.map(|it| format!("\r\nauthorization: Bearer {it}\r\n"));
             let shows_ours = ours.is_some_and(|it| request.contains(&it));
@@ -130,21 +132,21 @@ async fn the_worker_sees_its_own_key_and_not_the_clients() {
                     (false, worker_key.is_some()),
                     "{request}"
                 ),
-                // Between client and worker, as if we were not there.
+                // The client's key goes to the worker unchanged.
                 false => assert_eq!((request.contains(ACME), shows_ours), (true, false), "{request}"),
             }
         }
         within(router.stop()).await;
-        // What the last router asked is not the next one's.
-        while told.try_recv().is_ok() {}
+        // Forgets the requests of this router.
+        while received.try_recv().is_ok() {}
     }
 }
 
 #[tokio::test]
-async fn only_who_is_trusted_steers_an_engine() {
-    let (addr, mut told, _alive) = listener().await;
+async fn only_trusted_callers_may_send_an_engines_routing_headers() {
+    let (addr, mut received, _alive) = listener().await;
     for trusted in [false, true] {
-        let mut settings = with_keys(Key { trusted, ..key("acme") });
+        let mut settings = with_keys(ApiKey { trusted, ..key("acme") });
         settings.workers = vec![format!("http://{addr}").parse().unwrap()];
         let router = Router::start(settings).await.unwrap();
         within(router.until_all_ready()).await;
@@ -154,9 +156,9 @@ async fn only_who_is_trusted_steers_an_engine() {
         }
         assert_eq!(Client::connect(router.listen()).await.ask(request).await.unwrap().status, 200);
         let request = loop {
-            let heard = within(told.recv()).await.unwrap();
-            if heard.starts_with("POST") {
-                break heard;
+            let head = within(received.recv()).await.unwrap();
+            if head.starts_with("POST") {
+                break head;
             }
         };
         assert!(request.contains("x-other: 7\r\n"), "{request}");
@@ -170,39 +172,42 @@ async fn only_who_is_trusted_steers_an_engine() {
 #[tokio::test]
 async fn a_priority_in_the_body_reaches_the_engine_up_to_the_callers_own() {
     for (trusted, sent, expected) in [(false, "-7", "1"), (false, "\"batch\"", "2"), (true, "-7", "-7")] {
-        let table = table(with_keys(Key { trusted, best: ClassId(1), ..key("acme") })).await;
+        let fixture = fixture(with_keys(ApiKey { trusted, best: ClassId(1), ..key("acme") })).await;
         let body = chat(1, false).replacen('{', &format!("{{ \"priority\" : {sent} , "), 1);
-        let answer = table.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap();
+        let answer = fixture.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let bodies = table.engines[0].handle().bodies();
+        let bodies = fixture.engines[0].handle().bodies();
         let received = String::from_utf8(bodies.last().unwrap().body.to_vec()).unwrap();
         assert_eq!(received, body.replace(&format!(" {sent} "), &format!(" {expected} ")));
     }
 }
 
 #[tokio::test]
-async fn a_body_that_says_nothing_of_it_is_passed_on_to_the_byte() {
-    let table = table(with_keys(key("acme"))).await;
+async fn a_body_without_a_priority_is_unchanged() {
+    let fixture = fixture(with_keys(key("acme"))).await;
     let body = chat(1, false).replacen('{', "{ \"odd\" : 1.0e0 ,\n", 1);
-    assert_eq!(table.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap().status, 200);
-    assert_eq!(table.engines[0].handle().bodies().last().unwrap().body, body);
+    assert_eq!(
+        fixture.client().await.ask(showing(post(CHAT, body.clone()), ACME)).await.unwrap().status,
+        200
+    );
+    assert_eq!(fixture.engines[0].handle().bodies().last().unwrap().body, body);
 }
 
 #[tokio::test]
-async fn what_a_key_may_not_use_is_not_there_for_it() {
+async fn a_model_that_a_key_may_not_use_does_not_exist_for_it() {
     let models = vec!["other".to_owned(), "maitre-sim".to_owned(), "maitre-sim:fr*".to_owned()];
     let none = vec!["other".to_owned()];
     for (models, is_allowed) in [(models, true), (none, false)] {
-        let mut settings = with_keys(Key { models, ..key("acme") });
+        let mut settings = with_keys(ApiKey { models, ..key("acme") });
         settings.pass = vec!["/version".to_owned()];
-        let table = table(settings).await;
-        let mut client = table.client().await;
+        let fixture = fixture(settings).await;
+        let mut client = fixture.client().await;
         let mut ask = async |request, key| client.ask(showing(request, key)).await.unwrap();
         let answer = ask(post(CHAT, chat(1, false)), ACME).await;
         let listed = ask(get("/v1/models"), ACME).await.json()["data"].as_array().unwrap().len();
         if is_allowed {
             assert_eq!((answer.status.as_u16(), listed), (200, 1));
-            // Adapters are models, wherever they stand.
+            // Adapters count as models, in every field.
             for extra in [r#""lora_path":"fr-2","#, r#""lora_path":"other","#] {
                 let answer =
                     ask(post(CHAT, chat(1, false).replacen('{', &format!("{{{extra}"), 1)), ACME).await;
@@ -213,33 +218,33 @@ async fn what_a_key_may_not_use_is_not_there_for_it() {
                     ask(post(CHAT, chat(1, false).replacen('{', &format!("{{{extra}"), 1)), ACME).await;
                 check(&answer, 404, "model_not_found");
             }
-            // Where the fleet would choose the model, it is named.
+            // Where the fleet would choose the model, the request must name it.
             check(&ask(post("/tokenize", r#"{"prompt":"x"}"#), ACME).await, 400, "model_required");
         } else {
             check(&answer, 404, "model_not_found");
             assert_eq!(listed, 0);
-            // In the words in which it hears of what nobody serves.
-            let unknown = ask(post(CHAT, chat(1, false).replace("maitre-sim", "nobody")), ACME).await;
-            assert_eq!(unknown.text().replace("nobody", "maitre-sim"), answer.text());
+            // The same message as for a model that no worker serves.
+            let unknown = ask(post(CHAT, chat(1, false).replace("maitre-sim", "unknown")), ACME).await;
+            assert_eq!(unknown.text().replace("unknown", "maitre-sim"), answer.text());
             assert!(answer.text().contains("this fleet serves: nothing yet"), "{}", answer.text());
         }
         check(&ask(get("/version"), ACME).await, 404, "unknown_path");
-        // Nothing of it is anybody else's.
+        // The message names no other tenant's models.
         assert_eq!(ask(post(CHAT, chat(1, false)), UMBRA).await.status, 200);
         assert_eq!(ask(get("/version"), UMBRA).await.status, 200);
         assert_eq!(ask(get("/v1/models"), UMBRA).await.json()["data"].as_array().unwrap().len(), 1);
-        table.until_nothing_is_open().await;
+        fixture.until_nothing_is_open().await;
     }
 }
 
 #[tokio::test]
-async fn limits_are_counted_for_whom_the_key_is() {
+async fn limits_count_for_the_tenant_of_the_key() {
     let mut settings = with_keys(key("acme"));
     let terms = Terms { requests_per_minute: Some(1), ..Terms::default() };
     let tenant = Tenant { name: "acme".to_owned(), terms };
     settings.brain.queue.tenants.insert(tenant.id(), tenant);
-    let table = table(settings).await;
-    let mut client = table.client().await;
+    let fixture = fixture(settings).await;
+    let mut client = fixture.client().await;
     let mut ask = async |key| client.ask(showing(post(CHAT, chat(1, false)), key)).await.unwrap();
     assert_eq!(ask(ACME).await.status, 200);
     check(&ask(ACME).await, 429, "rate_limited");
@@ -248,9 +253,9 @@ async fn limits_are_counted_for_whom_the_key_is() {
     }
 }
 
-/// The head of what a raw request is answered with.
-async fn raw(table: &Table, request: &str) -> String {
-    let mut stream = TcpStream::connect(table.router.listen()).await.unwrap();
+/// The head of the response to a raw request.
+async fn raw(fixture: &Fixture, request: &str) -> String {
+    let mut stream = TcpStream::connect(fixture.router.listen()).await.unwrap();
     let request = format!("{request}\r\nhost: m\r\nx-api-key: {ACME}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut seen = Vec::new();
@@ -262,9 +267,9 @@ async fn raw(table: &Table, request: &str) -> String {
 async fn no_spelling_of_a_path_slips_past_the_list() {
     let mut settings = with_keys(key("acme"));
     settings.pass = vec!["/version".to_owned(), "/sim/*".to_owned()];
-    let table = table(settings).await;
+    let fixture = fixture(settings).await;
     for target in ["/version", "/version?a=/../b", "http://elsewhere/version"] {
-        let answer = raw(&table, &format!("GET {target} HTTP/1.1")).await;
+        let answer = raw(&fixture, &format!("GET {target} HTTP/1.1")).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{target}: {answer}");
     }
     for target in [
@@ -286,39 +291,40 @@ async fn no_spelling_of_a_path_slips_past_the_list() {
         "http://elsewhere",
         "/v1/chat/completions/../../../metrics",
     ] {
-        let answer = raw(&table, &format!("GET {target} HTTP/1.1")).await;
+        let answer = raw(&fixture, &format!("GET {target} HTTP/1.1")).await;
         assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("unknown_path"), "{target}: {answer}");
     }
-    // Neither of these is a path at all.
+    // Neither of these is a path.
     for start in ["OPTIONS * HTTP/1.1", "CONNECT elsewhere:443 HTTP/1.1"] {
-        let answer = raw(&table, start).await;
+        let answer = raw(&fixture, start).await;
         assert!(answer.starts_with("HTTP/1.1 4"), "{start}: {answer}");
     }
 }
 
 #[tokio::test]
-async fn the_admin_listener_asks_for_its_own_key() {
-    let settings = Settings { admin_key: Some(Secret::of(b"key-of-the-operator")), ..with_keys(key("acme")) };
-    let table = table(settings).await;
-    let mut admin = Client::connect(table.router.admin()).await;
+async fn the_admin_listener_requires_its_own_key() {
+    let settings =
+        RouterSettings { admin_key: Some(Secret::of(b"key-of-the-operator")), ..with_keys(key("acme")) };
+    let fixture = fixture(settings).await;
+    let mut admin = Client::connect(fixture.router.admin()).await;
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(admin.ask(get(path)).await.unwrap().status, 200, "{path}");
     }
     for path in ["/admin/v1/overview", "/admin/nowhere"] {
         check(&admin.ask(get(path)).await.unwrap(), 401, "unauthorized");
-        // A client's key opens nothing there.
+        // A client's key is not valid there.
         check(&admin.ask(showing(get(path), ACME)).await.unwrap(), 401, "unauthorized");
         assert_ne!(admin.ask(showing(get(path), "key-of-the-operator")).await.unwrap().status, 401, "{path}");
     }
-    // Nor the operator's among clients.
-    let answer = table.client().await.ask(showing(get("/v1/models"), "key-of-the-operator")).await.unwrap();
+    // The operator's key is not valid for clients.
+    let answer = fixture.client().await.ask(showing(get("/v1/models"), "key-of-the-operator")).await.unwrap();
     check(&answer, 401, "invalid_api_key");
 }
 
 #[tokio::test]
-async fn without_keys_nobody_is_asked() {
-    let table = table(settings()).await;
-    let mut client = table.client().await;
+async fn without_keys_none_is_required() {
+    let fixture = fixture(settings()).await;
+    let mut client = fixture.client().await;
     let request =
         Request::builder().method(Method::POST).uri(CHAT).header("authorization", "Basic Zm9vOmJhcg==");
     let request = request.header("host", "m").body(Full::from(chat(1, false))).unwrap();

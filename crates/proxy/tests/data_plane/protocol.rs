@@ -7,38 +7,40 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use crate::table::{Client, chat, engine_settings, get, metric, post, settings, table, table_with, within};
+use crate::fixture::{
+    Client, chat, engine_settings, fixture, fixture_with, get, metric, post, settings, within,
+};
 
 #[tokio::test]
-async fn answers_say_who_gave_them_and_why_unless_told_not_to() {
-    let table = table(2).await;
-    let answer = table.client().await.post("/v1/chat/completions", chat(2, false)).await;
-    let workers: Vec<String> = table.engines.iter().map(|it| format!("http://{}", it.addr())).collect();
+async fn responses_name_their_worker_and_why_unless_configured_otherwise() {
+    let fixture = fixture(2).await;
+    let answer = fixture.client().await.post("/v1/chat/completions", chat(2, false)).await;
+    let workers: Vec<String> = fixture.engines.iter().map(|it| format!("http://{}", it.addr())).collect();
     assert!(workers.contains(&answer.header("x-maitre-worker").to_owned()), "{answer:?}");
     assert_eq!(answer.header("x-maitre-why"), "turn");
     assert_eq!(answer.header("x-request-id").len(), 16);
 
     let mut quiet = settings();
     quiet.explain = false;
-    let quiet = table_with(1, engine_settings(), quiet).await;
+    let quiet = fixture_with(1, engine_settings(), quiet).await;
     let answer = quiet.client().await.post("/v1/chat/completions", chat(2, false)).await;
     assert_eq!((answer.header("x-maitre-worker"), answer.header("x-maitre-why")), ("", ""));
 }
 
 #[tokio::test]
 async fn a_request_id_travels_to_the_engine_and_back() {
-    let table = table(1).await;
+    let fixture = fixture(1).await;
     let mut request = post("/v1/chat/completions", chat(2, false));
     request.headers_mut().insert("x-request-id", "abc-123".parse().unwrap());
-    let answer = table.client().await.ask(request).await.unwrap();
+    let answer = fixture.client().await.ask(request).await.unwrap();
     assert_eq!(answer.header("x-request-id"), "abc-123");
     assert_eq!(answer.json()["id"], "chatcmpl-abc-123");
 }
 
 #[tokio::test]
 async fn every_route_of_the_family_is_answered() {
-    let table = table(2).await;
-    let mut client = table.client().await;
+    let fixture = fixture(2).await;
+    let mut client = fixture.client().await;
     let rows = [
         ("/v1/chat/completions", chat(2, false)),
         ("/v1/completions", r#"{"model":"maitre-sim","prompt":"x","max_tokens":2}"#.to_owned()),
@@ -64,13 +66,13 @@ async fn every_route_of_the_family_is_answered() {
     assert_eq!(models["object"], "list");
     assert_eq!(models["data"].as_array().unwrap().len(), 1, "{models}");
     assert_eq!(models["data"][0]["id"], "maitre-sim");
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
 async fn streams_of_each_api_pass_whole() {
-    let table = table(1).await;
-    let mut client = table.client().await;
+    let fixture = fixture(1).await;
+    let mut client = fixture.client().await;
     let rows = [
         ("/v1/chat/completions", chat(5, true), "data: [DONE]\n\n"),
         ("/v1/completions", r#"{"model":"maitre-sim","prompt":"x","max_tokens":5,"stream":true}"#.to_owned(), "data: [DONE]\n\n"),
@@ -82,15 +84,15 @@ async fn streams_of_each_api_pass_whole() {
         let text = answer.text();
         assert!(!answer.broke && text.contains(end) && !text.contains("worker_failed"), "{path}: {text}");
     }
-    let page = table.router.metrics();
+    let page = fixture.router.metrics();
     let answered = r#"maitre_requests_total{route="responses",outcome="answered",code=""}"#;
     assert_eq!(metric(&page, answered), 1.0);
 }
 
 #[tokio::test]
 async fn http2_without_tls_carries_many_requests_on_one_connection() {
-    let table = table(2).await;
-    let stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let fixture = fixture(2).await;
+    let stream = TcpStream::connect(fixture.router.listen()).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(async move { drop(connection.await) });
@@ -109,75 +111,76 @@ async fn http2_without_tls_carries_many_requests_on_one_connection() {
         assert_eq!(status, 200);
         assert!(length > 100);
     }
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
 async fn connections_to_workers_are_kept_and_used_again() {
-    let table = table(1).await;
-    let mut client = table.client().await;
+    let fixture = fixture(1).await;
+    let mut client = fixture.client().await;
     for number in 0..200 {
         let answer = client.post("/v1/chat/completions", chat(3, number % 2 == 0)).await;
         assert_eq!(answer.status, 200);
     }
     // One for the requests, one for the probes.
-    let open = table.engines[0].handle().stats().connections_open;
+    let open = fixture.engines[0].handle().stats().connections_open;
     assert!(open <= 2, "{open} connections for one request at a time");
 }
 
 #[tokio::test]
-async fn the_admin_listener_tells_health_and_counts() {
-    let table = table(2).await;
-    table.client().await.post("/v1/chat/completions", chat(4, true)).await;
-    table.until_nothing_is_open().await;
-    let mut admin = Client::connect(table.router.admin()).await;
+async fn the_admin_listener_serves_health_and_metrics() {
+    let fixture = fixture(2).await;
+    fixture.client().await.post("/v1/chat/completions", chat(4, true)).await;
+    fixture.until_nothing_is_open().await;
+    let mut admin = Client::connect(fixture.router.admin()).await;
     assert_eq!(admin.ask(get("/readyz")).await.unwrap().text(), "ready\n");
     assert_eq!(admin.ask(get("/nothing")).await.unwrap().status, 404);
     let page = admin.ask(get("/metrics")).await.unwrap().text();
     assert_eq!(metric(&page, r#"maitre_picks_total{why="turn"}"#), 1.0);
     assert_eq!(metric(&page, "maitre_first_token_seconds_count"), 1.0);
-    let worker = format!("http://{}", table.engines[0].addr());
+    let worker = format!("http://{}", fixture.engines[0].addr());
     assert_eq!(metric(&page, &format!(r#"maitre_worker_state{{worker="{worker}",state="ready"}}"#)), 1.0);
     assert_eq!(metric(&page, &format!(r#"maitre_worker_requests{{worker="{worker}"}}"#)), 0.0);
 }
 
 #[tokio::test]
-async fn what_the_engine_reports_of_itself_is_scraped() {
-    let table = table(1).await;
+async fn engine_metrics_are_scraped() {
+    let fixture = fixture(1).await;
     let reported = |it: &maitre_fleet::Worker| {
         it.report.is_some_and(|it| {
             it.load.running == Some(0) && it.load.blocks.is_some() && it.load.block_size == Some(16)
         })
     };
-    within(table.router.until(|brain| brain.fleet().workers().all(reported))).await;
+    within(fixture.router.until(|brain| brain.fleet().workers().all(reported))).await;
 }
 
 #[tokio::test]
 async fn bytes_per_token_are_learned_from_usage() {
-    let table = table(1).await;
-    let mut client = table.client().await;
-    let learned = || table.router.look(|brain| brain.fleet().estimate(brain.fleet().model("maitre-sim")));
+    let fixture = fixture(1).await;
+    let mut client = fixture.client().await;
+    let learned = || fixture.router.look(|brain| brain.fleet().estimate(brain.fleet().model("maitre-sim")));
     let before = learned();
     for _ in 0..20 {
         client.post("/v1/chat/completions", chat(3, false)).await;
     }
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
     let after = learned();
     assert!(after.answer_tokens < before.answer_tokens, "answers of 3 tokens teach: {after:?}");
     assert_ne!(after.bytes_per_token, before.bytes_per_token);
 }
 
 #[tokio::test]
-async fn on_stop_streams_finish_and_newcomers_are_turned_away() {
+async fn on_stop_streams_finish_and_new_connections_are_refused() {
     let mut slow = engine_settings();
     slow.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(1, slow, settings()).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, slow, settings()).await;
+    let mut client = fixture.client().await;
     let body = r#"{"model":"maitre-sim","prompt":"x","max_tokens":60,"ignore_eos":true,"stream":true}"#;
     let response = client.send(post("/v1/completions", body)).await.unwrap();
-    let listen = table.router.listen();
+    let listen = fixture.router.listen();
     let (stopped, (body, broke)) =
-        within(async { tokio::join!(table.router.stop(), crate::table::read(response.into_body())) }).await;
+        within(async { tokio::join!(fixture.router.stop(), crate::fixture::read(response.into_body())) })
+            .await;
     assert_eq!(stopped, maitre_proxy::Stopped::Drained);
     assert!(!broke && body.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&body));
     assert!(TcpStream::connect(listen).await.is_err(), "the listener is closed");

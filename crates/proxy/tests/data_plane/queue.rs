@@ -1,36 +1,36 @@
-//! Requests that stand in line, before a worker that takes one at a time and answers when it is told to.
+//! Queued requests, in front of a worker that takes one at a time and responds when the test lets it.
 
 use std::time::Duration;
 
 use http::HeaderValue;
 use maitre_base::ClassId;
 use maitre_fleet::HealthState;
-use maitre_proxy::{Router, Settings, Stopped};
+use maitre_proxy::{Router, RouterSettings, Stopped};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::disorder::router_before;
-use crate::table::{Answer, Client, metric, post, settings, within};
+use crate::fixture::{Client, TestResponse, metric, post, settings, within};
+use crate::misbehaviour::router_in_front_of;
 
 const INTERACTIVE: ClassId = ClassId(0);
 const STANDARD: ClassId = ClassId(1);
 const BATCH: ClassId = ClassId(2);
 
 const SHORT: Duration = Duration::from_millis(150);
-/// Less than the answers that engines usually give take: 256 tokens, half of them to come, at 10 ms each.
+/// Less than a usual response takes: 256 tokens, half of them to come, at 10 ms each.
 const SOON: Duration = Duration::from_millis(1_400);
 
-/// A request at the worker, which does with it what the test wants.
-struct Asked {
+/// A request at the worker, which the test answers.
+struct WorkerRequest {
     name: String,
     streams: bool,
     stream: TcpStream,
 }
 
-impl Asked {
+impl WorkerRequest {
     async fn answer(mut self) {
         let (kind, body) = match self.streams {
             true => ("text/event-stream", "data: {}\n\ndata: [DONE]\n\n"),
@@ -42,7 +42,7 @@ impl Asked {
         let _ = self.stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes()).await;
     }
 
-    /// Sends the head of an answer, and nothing more.
+    /// Sends the head of a response, and nothing more.
     async fn begin(&mut self) {
         let head =
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -57,7 +57,7 @@ impl Asked {
     }
 }
 
-/// Reads until it has a whole body; none if it breaks off.
+/// Reads until the body is complete; None if the connection ends.
 async fn body_of(stream: &mut TcpStream) -> Option<Value> {
     let mut seen = Vec::new();
     loop {
@@ -70,34 +70,34 @@ async fn body_of(stream: &mut TcpStream) -> Option<Value> {
     }
 }
 
-/// A client on a connection of its own. Dropped, it leaves.
-struct Connection(JoinSet<Answer>);
+/// A client on a connection of its own. Dropping it disconnects.
+struct Connection(JoinSet<TestResponse>);
 
 impl Connection {
-    async fn answer(mut self) -> Answer {
+    async fn answer(mut self) -> TestResponse {
         within(self.0.join_next()).await.unwrap().unwrap()
     }
 }
 
-/// What a guest asks for.
+/// What a client sends.
 #[derive(Clone, Copy)]
-struct Wish {
+struct RequestSpec {
     class: &'static str,
     stream: bool,
     tokens: u32,
     deadline: Option<Duration>,
 }
 
-const PLAIN: Wish = Wish { class: "standard", stream: false, tokens: 1, deadline: None };
-const STREAM: Wish = Wish { stream: true, ..PLAIN };
+const PLAIN: RequestSpec = RequestSpec { class: "standard", stream: false, tokens: 1, deadline: None };
+const STREAM: RequestSpec = RequestSpec { stream: true, ..PLAIN };
 
-struct Room {
+struct QueueFixture {
     router: Router,
-    asked: mpsc::UnboundedReceiver<Asked>,
+    asked: mpsc::UnboundedReceiver<WorkerRequest>,
 }
 
-/// A router before a worker that takes one request at a time.
-async fn room(change: impl FnOnce(&mut Settings)) -> Room {
+/// A router in front of a worker that takes one request at a time.
+async fn queue_fixture(change: impl FnOnce(&mut RouterSettings)) -> QueueFixture {
     let mut settings = settings();
     settings.brain.queue.sequences_max = 1;
     change(&mut settings);
@@ -108,16 +108,16 @@ async fn room(change: impl FnOnce(&mut Settings)) -> Room {
             let Some(body) = body_of(&mut stream).await else { return };
             let name = body["messages"][0]["content"].as_str().unwrap().to_owned();
             let streams = body["stream"].as_bool().unwrap();
-            // Whoever is not asked for any more needs no answer.
-            let _ = sender.send(Asked { name, streams, stream });
+            // After the end of the test no response is needed.
+            let _ = sender.send(WorkerRequest { name, streams, stream });
         }
     };
-    Room { router: router_before(reply, settings).await, asked }
+    QueueFixture { router: router_in_front_of(reply, settings).await, asked }
 }
 
-impl Room {
-    fn guest(&self, name: &str, wish: Wish) -> Connection {
-        let Wish { class, stream, tokens, deadline } = wish;
+impl QueueFixture {
+    fn client(&self, name: &str, wish: RequestSpec) -> Connection {
+        let RequestSpec { class, stream, tokens, deadline } = wish;
         let body = serde_json::json!({
             "model": "m",
             "messages": [{"role": "user", "content": name}],
@@ -137,7 +137,7 @@ impl Room {
     }
 
     /// The next request that reaches the worker, which must be this one.
-    async fn asked(&mut self, name: &str) -> Asked {
+    async fn asked(&mut self, name: &str) -> WorkerRequest {
         let asked = within(self.asked.recv()).await.unwrap();
         assert_eq!(asked.name, name);
         asked
@@ -158,143 +158,151 @@ impl Room {
     }
 }
 
-fn waited_ms(answer: &Answer) -> u64 {
+fn waited_ms(answer: &TestResponse) -> u64 {
     answer.header("x-maitre-queue-ms").parse().unwrap()
 }
 
 #[track_caller]
-fn check_refused(answer: &Answer, status: u16, code: &str) {
+fn check_refused(answer: &TestResponse, status: u16, code: &str) {
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (status, &code.into()));
     assert!(answer.header("retry-after").parse::<u64>().unwrap() >= 1, "{:?}", answer.headers);
 }
 
 #[tokio::test]
-async fn who_finds_the_worker_taken_is_answered_once_it_is_free() {
-    let mut room = room(|_| {}).await;
-    let first = room.guest("first", PLAIN);
-    let taken = room.asked("first").await;
-    let second = room.guest("second", STREAM);
-    room.until_waiting(STANDARD, 1).await;
-    assert_eq!(room.metric(r#"maitre_queue_requests{class="standard"}"#), 1.0);
-    assert!(room.metric(r#"maitre_queue_tokens{class="standard"}"#) > 0.0);
+async fn a_queued_request_is_answered_once_the_worker_is_free() {
+    let mut queue_fixture = queue_fixture(|_| {}).await;
+    let first = queue_fixture.client("first", PLAIN);
+    let taken = queue_fixture.asked("first").await;
+    let second = queue_fixture.client("second", STREAM);
+    queue_fixture.until_waiting(STANDARD, 1).await;
+    assert_eq!(queue_fixture.metric(r#"maitre_queue_requests{class="standard"}"#), 1.0);
+    assert!(queue_fixture.metric(r#"maitre_queue_tokens{class="standard"}"#) > 0.0);
     taken.answer().await;
     let first = first.answer().await;
     assert_eq!((first.status.as_u16(), waited_ms(&first)), (200, 0));
-    room.asked("second").await.answer().await;
+    queue_fixture.asked("second").await.answer().await;
     let second = second.answer().await;
     assert_eq!(second.status, 200, "{}", second.text());
     assert!(waited_ms(&second) > 0);
-    room.until_nothing_is_open().await;
-    assert_eq!(room.metric(r#"maitre_queue_requests{class="standard"}"#), 0.0);
-    assert_eq!(room.metric(r#"maitre_queue_seconds_count{class="standard"}"#), 1.0);
+    queue_fixture.until_nothing_is_open().await;
+    assert_eq!(queue_fixture.metric(r#"maitre_queue_requests{class="standard"}"#), 0.0);
+    assert_eq!(queue_fixture.metric(r#"maitre_queue_seconds_count{class="standard"}"#), 1.0);
 }
 
 #[tokio::test]
-async fn those_behind_a_client_that_leaves_the_line_move_up() {
-    let mut room = room(|_| {}).await;
-    let first = room.guest("first", PLAIN);
-    let taken = room.asked("first").await;
-    let second = room.guest("second", PLAIN);
-    room.until_waiting(STANDARD, 1).await;
-    let third = room.guest("third", PLAIN);
-    room.until_waiting(STANDARD, 2).await;
+async fn requests_behind_a_client_that_disconnects_move_up() {
+    let mut queue_fixture = queue_fixture(|_| {}).await;
+    let first = queue_fixture.client("first", PLAIN);
+    let taken = queue_fixture.asked("first").await;
+    let second = queue_fixture.client("second", PLAIN);
+    queue_fixture.until_waiting(STANDARD, 1).await;
+    let third = queue_fixture.client("third", PLAIN);
+    queue_fixture.until_waiting(STANDARD, 2).await;
     drop(second);
-    room.until_waiting(STANDARD, 1).await;
+    queue_fixture.until_waiting(STANDARD, 1).await;
     taken.answer().await;
-    room.asked("third").await.answer().await;
+    queue_fixture.asked("third").await.answer().await;
     assert_eq!((first.answer().await.status.as_u16(), third.answer().await.status.as_u16()), (200, 200));
-    room.until_nothing_is_open().await;
-    assert_eq!(room.metric(r#"maitre_requests_total{route="chat",outcome="gone",code=""}"#), 1.0);
-    assert_eq!(room.metric(r#"maitre_queue_seconds_count{class="standard"}"#), 2.0);
+    queue_fixture.until_nothing_is_open().await;
+    assert_eq!(queue_fixture.metric(r#"maitre_requests_total{route="chat",outcome="gone",code=""}"#), 1.0);
+    assert_eq!(queue_fixture.metric(r#"maitre_queue_seconds_count{class="standard"}"#), 2.0);
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_as_its_turn_comes_keeps_no_seat() {
-    let mut room = room(|it| it.threads = 2).await;
+async fn a_client_that_disconnects_as_it_is_placed_keeps_no_placement() {
+    let mut queue_fixture = queue_fixture(|it| it.threads = 2).await;
     for _ in 0..50 {
-        let first = room.guest("first", PLAIN);
-        // The last one that left may have reached the worker all the same.
+        let first = queue_fixture.client("first", PLAIN);
+        // A request whose client disconnected last may still have reached the worker.
         let taken = loop {
-            match within(room.asked.recv()).await.unwrap() {
+            match within(queue_fixture.asked.recv()).await.unwrap() {
                 asked if asked.name == "first" => break asked,
                 asked => assert_eq!(asked.name, "second"),
             }
         };
-        let second = room.guest("second", PLAIN);
-        room.until_waiting(STANDARD, 1).await;
-        // Its placement and its leaving cross, now the one first and now the other.
+        let second = queue_fixture.client("second", PLAIN);
+        queue_fixture.until_waiting(STANDARD, 1).await;
+        // Placement and disconnect race, in both orders.
         tokio::join!(taken.answer(), async { drop(second) });
         assert_eq!(first.answer().await.status, 200);
-        room.until_nothing_is_open().await;
+        queue_fixture.until_nothing_is_open().await;
     }
 }
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "how long a refusal takes is what it is about")]
 async fn a_full_line_says_so_at_once_and_when_to_come_again() {
-    let mut room = room(|it| it.brain.queue.classes[STANDARD.index()].requests_max = 1).await;
-    let first = room.guest("first", PLAIN);
-    let taken = room.asked("first").await;
-    let second = room.guest("second", PLAIN);
-    room.until_waiting(STANDARD, 1).await;
+    let mut queue_fixture =
+        queue_fixture(|it| it.brain.queue.classes[STANDARD.index()].requests_max = 1).await;
+    let first = queue_fixture.client("first", PLAIN);
+    let taken = queue_fixture.asked("first").await;
+    let second = queue_fixture.client("second", PLAIN);
+    queue_fixture.until_waiting(STANDARD, 1).await;
     let mut quickest = Duration::MAX;
     for _ in 0..10 {
         let begun = tokio::time::Instant::now();
-        let third = room.guest("third", PLAIN).answer().await;
+        let third = queue_fixture.client("third", PLAIN).answer().await;
         quickest = quickest.min(begun.elapsed());
         check_refused(&third, 429, "queue_full");
     }
-    // The quickest: others share these cores.
+    // The fastest counts: other tests share these cores.
     assert!(quickest < Duration::from_millis(10), "{quickest:?}");
     taken.answer().await;
-    room.asked("second").await.answer().await;
+    queue_fixture.asked("second").await.answer().await;
     assert_eq!((first.answer().await.status.as_u16(), second.answer().await.status.as_u16()), (200, 200));
-    room.until_nothing_is_open().await;
-    assert_eq!(room.metric(r#"maitre_queue_refusals_total{class="standard",reason="queue_full"}"#), 10.0);
+    queue_fixture.until_nothing_is_open().await;
+    assert_eq!(
+        queue_fixture.metric(r#"maitre_queue_refusals_total{class="standard",reason="queue_full"}"#),
+        10.0
+    );
 }
 
 #[tokio::test]
-async fn a_deadline_that_passes_in_line_is_a_504_then_and_not_later() {
-    let mut room = room(|it| it.brain.queue.classes[STANDARD.index()].deadline = Some(SHORT)).await;
-    // Of a class without a deadline, and never answered meanwhile.
-    let first = room.guest("first", Wish { class: "batch", ..PLAIN });
-    let taken = room.asked("first").await;
-    let second = room.guest("second", STREAM).answer().await;
+async fn a_deadline_that_passes_in_the_queue_is_a_504_at_once() {
+    let mut queue_fixture =
+        queue_fixture(|it| it.brain.queue.classes[STANDARD.index()].deadline = Some(SHORT)).await;
+    // Its class has no deadline, and it is not answered meanwhile.
+    let first = queue_fixture.client("first", RequestSpec { class: "batch", ..PLAIN });
+    let taken = queue_fixture.asked("first").await;
+    let second = queue_fixture.client("second", STREAM).answer().await;
     check_refused(&second, 504, "deadline");
     let waited = waited_ms(&second);
-    assert!((1..400).contains(&waited), "it stood in line for {waited} ms");
+    assert!((1..400).contains(&waited), "it was queued for {waited} ms");
     taken.answer().await;
     assert_eq!(first.answer().await.status, 200);
-    room.until_nothing_is_open().await;
-    assert_eq!(room.metric(r#"maitre_queue_refusals_total{class="standard",reason="deadline"}"#), 1.0);
+    queue_fixture.until_nothing_is_open().await;
+    assert_eq!(
+        queue_fixture.metric(r#"maitre_queue_refusals_total{class="standard",reason="deadline"}"#),
+        1.0
+    );
 }
 
 #[tokio::test]
 async fn an_interactive_request_goes_before_an_earlier_batch_one() {
-    let mut room = room(|_| {}).await;
-    let first = room.guest("first", PLAIN);
-    let taken = room.asked("first").await;
-    let batch = room.guest("batch", Wish { class: "batch", ..PLAIN });
-    room.until_waiting(BATCH, 1).await;
-    let interactive = room.guest("interactive", Wish { class: "interactive", ..PLAIN });
-    room.until_waiting(INTERACTIVE, 1).await;
+    let mut queue_fixture = queue_fixture(|_| {}).await;
+    let first = queue_fixture.client("first", PLAIN);
+    let taken = queue_fixture.asked("first").await;
+    let batch = queue_fixture.client("batch", RequestSpec { class: "batch", ..PLAIN });
+    queue_fixture.until_waiting(BATCH, 1).await;
+    let interactive = queue_fixture.client("interactive", RequestSpec { class: "interactive", ..PLAIN });
+    queue_fixture.until_waiting(INTERACTIVE, 1).await;
     taken.answer().await;
-    room.asked("interactive").await.answer().await;
-    room.asked("batch").await.answer().await;
-    for guest in [first, interactive, batch] {
-        assert_eq!(guest.answer().await.status, 200);
+    queue_fixture.asked("interactive").await.answer().await;
+    queue_fixture.asked("batch").await.answer().await;
+    for client in [first, interactive, batch] {
+        assert_eq!(client.answer().await.status, 200);
     }
-    room.until_nothing_is_open().await;
+    queue_fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
-async fn those_in_line_are_answered_before_a_router_that_stops_is_gone() {
-    let mut room = room(|it| it.timeouts.drain_grace = Duration::ZERO).await;
-    let first = room.guest("first", PLAIN);
-    let taken = room.asked("first").await;
-    let second = room.guest("second", PLAIN);
-    room.until_waiting(STANDARD, 1).await;
-    let Room { router, mut asked } = room;
+async fn queued_requests_are_answered_before_a_stopping_router_ends() {
+    let mut queue_fixture = queue_fixture(|it| it.timeouts.drain_grace = Duration::ZERO).await;
+    let first = queue_fixture.client("first", PLAIN);
+    let taken = queue_fixture.asked("first").await;
+    let second = queue_fixture.client("second", PLAIN);
+    queue_fixture.until_waiting(STANDARD, 1).await;
+    let QueueFixture { router, mut asked } = queue_fixture;
     let finish = async {
         taken.answer().await;
         within(asked.recv()).await.unwrap().answer().await;
@@ -305,90 +313,100 @@ async fn those_in_line_are_answered_before_a_router_that_stops_is_gone() {
 }
 
 #[tokio::test]
-async fn a_router_that_stops_waits_for_its_line_no_longer_than_for_streams() {
-    let mut room = room(|it| {
+async fn a_stopping_router_waits_for_its_queue_no_longer_than_for_streams() {
+    let mut queue_fixture = queue_fixture(|it| {
         it.timeouts.drain_grace = Duration::ZERO;
         it.timeouts.drain = SHORT;
     })
     .await;
-    let _first = room.guest("first", PLAIN);
-    let _taken = room.asked("first").await;
-    let _second = room.guest("second", PLAIN);
-    room.until_waiting(STANDARD, 1).await;
-    assert_eq!(within(room.router.stop()).await, Stopped::Cut { open: 2 });
+    let _first = queue_fixture.client("first", PLAIN);
+    let _taken = queue_fixture.asked("first").await;
+    let _second = queue_fixture.client("second", PLAIN);
+    queue_fixture.until_waiting(STANDARD, 1).await;
+    assert_eq!(within(queue_fixture.router.stop()).await, Stopped::Cut { open: 2 });
 }
 
 #[tokio::test]
-async fn a_stream_without_its_first_token_at_its_deadline_is_a_504_and_its_worker_is_left() {
-    let mut room = room(|_| {}).await;
+async fn a_stream_without_its_first_token_at_its_deadline_is_a_504_and_is_aborted() {
+    let mut queue_fixture = queue_fixture(|_| {}).await;
     for has_head in [false, true] {
-        let guest = room.guest("late", Wish { deadline: Some(SHORT), ..STREAM });
-        let mut asked = room.asked("late").await;
+        let client = queue_fixture.client("late", RequestSpec { deadline: Some(SHORT), ..STREAM });
+        let mut asked = queue_fixture.asked("late").await;
         if has_head {
             asked.begin().await;
         }
-        check_refused(&guest.answer().await, 504, "deadline");
+        check_refused(&client.answer().await, 504, "deadline");
         asked.until_closed().await;
-        room.until_nothing_is_open().await;
+        queue_fixture.until_nothing_is_open().await;
     }
-    assert_eq!(room.metric(r#"maitre_attempts_failed_total{failure="late"}"#), 2.0);
+    assert_eq!(queue_fixture.metric(r#"maitre_attempts_failed_total{failure="late"}"#), 2.0);
     let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
-    assert!(room.router.look(|brain| brain.fleet().workers().all(ready)), "late is not broken");
+    assert!(queue_fixture.router.look(|brain| brain.fleet().workers().all(ready)), "late is not broken");
 }
 
 #[tokio::test]
-async fn a_batch_request_is_called_back_for_an_urgent_one_and_neither_notices() {
-    let mut room = room(|it| it.brain.queue.recall = true).await;
-    // Too long an answer for anybody to wait for.
-    let batch = room.guest("batch", Wish { class: "batch", stream: true, tokens: 100_000, ..PLAIN });
-    let recalled = room.asked("batch").await;
-    let urgent = room.guest("urgent", Wish { class: "interactive", deadline: Some(SOON), ..STREAM });
-    let taken = room.asked("urgent").await;
+async fn a_batch_request_is_recalled_for_an_urgent_one_and_neither_client_notices() {
+    let mut queue_fixture = queue_fixture(|it| it.brain.queue.recall = true).await;
+    // A response too long to wait for.
+    let batch =
+        queue_fixture.client("batch", RequestSpec { class: "batch", stream: true, tokens: 100_000, ..PLAIN });
+    let recalled = queue_fixture.asked("batch").await;
+    let urgent =
+        queue_fixture.client("urgent", RequestSpec { class: "interactive", deadline: Some(SOON), ..STREAM });
+    let taken = queue_fixture.asked("urgent").await;
     recalled.until_closed().await;
     taken.answer().await;
     let urgent = urgent.answer().await;
     assert_eq!(urgent.status, 200, "{}", urgent.text());
-    room.asked("batch").await.answer().await;
+    queue_fixture.asked("batch").await.answer().await;
     let batch = batch.answer().await;
     assert_eq!(batch.status, 200, "{}", batch.text());
     assert!(waited_ms(&batch) > 0);
-    room.until_nothing_is_open().await;
-    assert_eq!(room.metric("maitre_recalls_total"), 1.0);
-    assert!(!room.router.metrics().contains("maitre_attempts_failed_total{"), "a recall is no failure");
+    queue_fixture.until_nothing_is_open().await;
+    assert_eq!(queue_fixture.metric("maitre_recalls_total"), 1.0);
+    assert!(
+        !queue_fixture.router.metrics().contains("maitre_attempts_failed_total{"),
+        "a recall is no failure"
+    );
 }
 
 #[tokio::test]
-async fn a_recall_that_crosses_the_answer_harms_neither() {
+async fn a_recall_during_the_first_byte_harms_no_request() {
     for turn in 0..40 {
-        // A new one each time: whoever has seen such short answers calls nobody back for them.
-        let mut room = room(|it| {
+        // A new router each time: one that has seen such short responses recalls no request for them.
+        let mut queue_fixture = queue_fixture(|it| {
             it.brain.queue.recall = true;
             it.threads = 2;
         })
         .await;
-        let batch = room.guest("batch", Wish { class: "batch", stream: true, tokens: 100_000, ..PLAIN });
-        let taken = room.asked("batch").await;
-        let urgent = room.guest("urgent", Wish { class: "interactive", deadline: Some(SOON), ..STREAM });
-        // Now the answer comes first, and now the recall.
+        let batch = queue_fixture
+            .client("batch", RequestSpec { class: "batch", stream: true, tokens: 100_000, ..PLAIN });
+        let taken = queue_fixture.asked("batch").await;
+        let urgent = queue_fixture
+            .client("urgent", RequestSpec { class: "interactive", deadline: Some(SOON), ..STREAM });
+        // Response and recall race, in both orders.
         for _ in 0..turn {
             tokio::task::yield_now().await;
         }
         taken.answer().await;
         let worker = async {
-            while let Some(asked) = room.asked.recv().await {
+            while let Some(asked) = queue_fixture.asked.recv().await {
                 asked.answer().await;
             }
         };
-        let guests = async { [batch.answer().await, urgent.answer().await] };
+        let clients = async { [batch.answer().await, urgent.answer().await] };
         let answers = tokio::select! {
-            () = worker => unreachable!("the worker is there as long as the room is"),
-            answers = guests => answers,
+            () = worker => unreachable!("the worker is there as long as the queue_fixture is"),
+            answers = clients => answers,
         };
         for answer in answers {
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
         }
-        room.until_nothing_is_open().await;
-        assert!(!room.router.metrics().contains("maitre_attempts_failed_total{"), "a recall is no failure");
+        queue_fixture.until_nothing_is_open().await;
+        assert!(
+            !queue_fixture.router.metrics().contains("maitre_attempts_failed_total{"),
+            "a recall is no failure"
+        );
     }
 }

@@ -1,21 +1,21 @@
-//! What requests leave in the record, read as `maitre replay` reads it.
+//! The record of requests, read as `maitre replay` reads it.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use maitre_policy::Name;
-use maitre_proxy::{Router, Settings, Stopped};
+use maitre_proxy::{Router, RouterSettings, Stopped};
 use maitre_sim::trace::{Request, Trace};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::table::{Answer, Table, engine_settings, metric, settings, table_with, within};
+use crate::fixture::{Fixture, TestResponse, engine_settings, fixture_with, metric, settings, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A folder for one record, gone when dropped.
+/// A folder for one record, deleted when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -45,14 +45,14 @@ impl Drop for Folder {
     }
 }
 
-fn recording(strategy: Name, file: PathBuf) -> Settings {
+fn recording(strategy: Name, file: PathBuf) -> RouterSettings {
     let mut settings = settings();
     settings.brain.strategy = strategy;
     settings.record.file = Some(file);
     settings
 }
 
-/// Messages in turns, the first by the system.
+/// Messages with alternating roles, the first from the system.
 fn chat(turns: &[&str], more: &Value) -> String {
     let role = |number: usize| match number {
         0 => "system",
@@ -71,14 +71,14 @@ fn chat(turns: &[&str], more: &Value) -> String {
     body.to_string()
 }
 
-/// Sentences that only this seed has.
+/// Sentences unique to this seed.
 fn prose(seed: &str, sentences: usize) -> String {
     (0..sentences)
         .map(|number| format!("{seed} says canary sentence number {number} to the guests. "))
         .collect()
 }
 
-fn usage(answer: &Answer) -> (u64, u32) {
+fn usage(answer: &TestResponse) -> (u64, u32) {
     let usage = &answer.json()["usage"];
     let length = |key: &str| usage[key].as_u64().unwrap();
     (length("prompt_tokens"), length("completion_tokens") as u32)
@@ -92,25 +92,25 @@ fn shared(one: &Request, other: &Request) -> usize {
     one.prompt.iter().zip(&other.prompt).take_while(|(one, other)| one == other).count()
 }
 
-async fn stop(table: Table) {
-    assert_eq!(within(table.router.stop()).await, Stopped::Drained);
+async fn stop(fixture: Fixture) {
+    assert_eq!(within(fixture.router.stop()).await, Stopped::Drained);
 }
 
-/// A conversation of three turns and somebody else, over one strategy.
+/// A conversation of three turns and one of another client, with one strategy.
 async fn check_conversation(strategy: Name) {
     let folder = Folder::new(strategy.as_str());
-    let table = table_with(2, engine_settings(), recording(strategy, folder.file())).await;
-    let mut client = table.client().await;
-    let (system, question) = (prose("house", 80), prose("guest", 20));
+    let fixture = fixture_with(2, engine_settings(), recording(strategy, folder.file())).await;
+    let mut client = fixture.client().await;
+    let (system, question) = (prose("garden", 80), prose("visitor", 20));
     let first = client.post(CHAT, chat(&[&system, &question], &json!({"user": "canary-user"}))).await;
     let said = first.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let turns = [&system, &question, said.as_str(), &prose("again", 20)];
     let second = client.post(CHAT, chat(&turns, &json!({"user": "canary-user"}))).await;
     let other = client.post(CHAT, chat(&[&prose("stranger", 100)], &json!({}))).await;
-    stop(table).await;
+    stop(fixture).await;
 
     let text = folder.text();
-    for secret in ["canary", "guest", "house", "maitre-sim", "system"] {
+    for secret in ["canary", "visitor", "garden", "maitre-sim", "system"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
     let requests = folder.read();
@@ -131,44 +131,44 @@ async fn a_conversation_is_recorded_by_lengths_and_shared_blocks() {
 }
 
 #[tokio::test]
-async fn strategies_that_read_no_prompts_are_recorded_too_and_pick_as_before() {
+async fn strategies_without_prompts_are_recorded_too_and_pick_as_before() {
     check_conversation(Name::RoundRobin).await;
     check_conversation(Name::LeastWork).await;
     let folder = Folder::new("picks");
-    let table = table_with(2, engine_settings(), recording(Name::LeastWork, folder.file())).await;
-    let answer = table.client().await.post(CHAT, chat(&[&prose("a", 50)], &json!({}))).await;
-    assert_eq!(answer.header("x-maitre-cached-tokens"), "", "nobody looks into caches for this one");
-    assert!(!table.router.metrics().contains("maitre_prompts_read_total{"));
-    stop(table).await;
+    let fixture = fixture_with(2, engine_settings(), recording(Name::LeastWork, folder.file())).await;
+    let answer = fixture.client().await.post(CHAT, chat(&[&prose("a", 50)], &json!({}))).await;
+    assert_eq!(answer.header("x-maitre-cached-tokens"), "", "this strategy does not look at caches");
+    assert!(!fixture.router.metrics().contains("maitre_prompts_read_total{"));
+    stop(fixture).await;
     assert_eq!(folder.read().len(), 1);
 }
 
 #[tokio::test]
-async fn a_stream_without_usage_is_as_long_as_its_pieces_and_one_with_it_as_it_says() {
+async fn output_length_is_the_reported_usage_or_else_the_chunks() {
     let folder = Folder::new("stream");
-    let table = table_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
+    let mut client = fixture.client().await;
     let counted = json!({"stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true});
     let turns = [prose("a", 50)];
     client.post(CHAT, chat(&[&turns[0]], &counted)).await;
     client.post(CHAT, chat(&[&turns[0]], &json!({"stream": true, "ignore_eos": true}))).await;
-    stop(table).await;
+    stop(fixture).await;
     let requests = folder.read();
     assert_eq!(requests[0].answer_tokens, 20);
-    // Pieces are what was read at once: never more than there are tokens, and their frame.
+    // A chunk is one read: there are never more than tokens and their frame.
     assert!((1..=24).contains(&requests[1].answer_tokens), "{requests:?}");
-    // Nobody counted its prompt, but another like it.
+    // Its prompt was not counted, but a similar one was.
     let [one, other] = [&requests[0], &requests[1]].map(Request::prompt_tokens);
     assert!(one.abs_diff(other) <= 1, "{one} and {other} tokens");
 }
 
 #[tokio::test]
-async fn mistakes_of_clients_leave_no_line_and_lack_of_room_does() {
+async fn client_errors_are_not_recorded_and_lack_of_capacity_is() {
     let folder = Folder::new("mistakes");
-    let mut table = table_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
-    let mut client = table.client().await;
+    let mut fixture = fixture_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
+    let mut client = fixture.client().await;
     let turn = prose("a", 50);
-    let unknown = json!({"model": "nobody"});
+    let unknown = json!({"model": "unknown"});
     let bad = json!({"max_tokens": 0});
     for more in [&unknown, &bad] {
         let answer = client.post(CHAT, chat(&[&turn], more)).await;
@@ -176,45 +176,45 @@ async fn mistakes_of_clients_leave_no_line_and_lack_of_room_does() {
     }
     let embeddings = json!({"model": "maitre-sim", "input": turn}).to_string();
     client.post("/v1/embeddings", embeddings).await;
-    table.engines.clear();
+    fixture.engines.clear();
     let refused = client.post(CHAT, chat(&[&turn], &json!({}))).await;
     assert!(refused.status.is_server_error(), "{}", refused.text());
-    stop(table).await;
+    stop(fixture).await;
     let requests = folder.read();
     assert_eq!(requests.len(), 1, "{}", folder.text());
     assert!(folder.text().contains("\"output_length\":0,"));
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_has_a_line_with_what_had_come() {
+async fn a_client_that_disconnects_is_recorded_with_what_it_received() {
     let folder = Folder::new("left");
     let mut engine = engine_settings();
     engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(1, engine, recording(Name::RoundRobin, folder.file())).await;
+    let fixture = fixture_with(1, engine, recording(Name::RoundRobin, folder.file())).await;
     let more = json!({"stream": true, "max_tokens": 2_000, "ignore_eos": true});
     let body = chat(&[&prose("a", 50)], &more);
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n", body.len());
-    let mut socket = TcpStream::connect(table.router.listen()).await.unwrap();
+    let mut socket = TcpStream::connect(fixture.router.listen()).await.unwrap();
     socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     socket.read_exact(&mut [0; 3_000]).await.unwrap();
     drop(socket);
-    stop(table).await;
+    stop(fixture).await;
     let requests = folder.read();
     assert!(requests.len() == 1 && (2..2_000).contains(&requests[0].answer_tokens), "{requests:?}");
 }
 
 #[tokio::test]
-async fn files_stay_within_their_bounds_and_each_is_a_trace() {
+async fn files_stay_within_their_limits_and_each_is_a_trace() {
     let folder = Folder::new("bounds");
     let mut settings = recording(Name::RoundRobin, folder.file());
     (settings.record.bytes_max, settings.record.files) = (4_000, 3);
-    let table = table_with(1, engine_settings(), settings).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let mut client = fixture.client().await;
     let turn = prose("a", 60);
     for _ in 0..80 {
         client.post(CHAT, chat(&[&turn], &json!({}))).await;
     }
-    stop(table).await;
+    stop(fixture).await;
     let mut files: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|it| it.unwrap().path()).collect();
     files.sort();
     assert_eq!(files, ["", ".1", ".2"].map(|it| folder.0.join(format!("trace.jsonl{it}"))));
@@ -226,12 +226,12 @@ async fn files_stay_within_their_bounds_and_each_is_a_trace() {
 }
 
 #[tokio::test]
-async fn a_new_run_moves_the_old_record_on() {
+async fn a_new_run_rotates_the_old_record() {
     let folder = Folder::new("again");
     for _ in 0..2 {
-        let table = table_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
-        table.client().await.post(CHAT, chat(&[&prose("a", 60)], &json!({}))).await;
-        stop(table).await;
+        let fixture = fixture_with(1, engine_settings(), recording(Name::RoundRobin, folder.file())).await;
+        fixture.client().await.post(CHAT, chat(&[&prose("a", 60)], &json!({}))).await;
+        stop(fixture).await;
     }
     let old = Trace::read(File::open(folder.0.join("trace.jsonl.1")).unwrap()).unwrap().requests;
     let new = folder.read();
@@ -242,24 +242,24 @@ async fn a_new_run_moves_the_old_record_on() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_full_disk_costs_lines_and_no_request() {
-    let table = table_with(1, engine_settings(), recording(Name::RoundRobin, "/dev/full".into())).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine_settings(), recording(Name::RoundRobin, "/dev/full".into())).await;
+    let mut client = fixture.client().await;
     for _ in 0..5 {
         let answer = client.post(CHAT, chat(&[&prose("a", 60)], &json!({}))).await;
         assert!(answer.status.is_success(), "{}", answer.text());
     }
     let dropped = async || {
-        while metric(&table.router.metrics(), "maitre_record_dropped_total") < 5.0 {
+        while metric(&fixture.router.metrics(), "maitre_record_dropped_total") < 5.0 {
             tokio::task::yield_now().await;
         }
     };
     within(dropped()).await;
-    assert_eq!(metric(&table.router.metrics(), "maitre_record_requests_total"), 0.0);
-    stop(table).await;
+    assert_eq!(metric(&fixture.router.metrics(), "maitre_record_requests_total"), 0.0);
+    stop(fixture).await;
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_told_at_the_start() {
+async fn a_file_that_cannot_be_written_is_an_error_at_the_start() {
     let folder = Folder::new("nowhere");
     let file = folder.0.join("no/such/folder/trace.jsonl");
     let error = Router::start(recording(Name::RoundRobin, file)).await.err().expect("no such folder");

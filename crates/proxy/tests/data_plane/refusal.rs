@@ -1,15 +1,17 @@
-//! Every bad request has its own precise answer, in the shape of the API it spoke.
+//! Every bad request gets a precise error, in the shape of its API.
 
 use std::time::Duration;
 
 use http::{Method, Request};
 use http_body_util::Full;
 
-use crate::table::{Answer, Client, chat, engine_settings, get, post, settings, table, table_with, within};
+use crate::fixture::{
+    Client, TestResponse, chat, engine_settings, fixture, fixture_with, get, post, settings, within,
+};
 use maitre_proxy::Router;
 
 #[track_caller]
-fn check(answer: &Answer, status: u16, code: &str, part: &str) {
+fn check(answer: &TestResponse, status: u16, code: &str, part: &str) {
     let json = answer.json();
     assert_eq!((answer.status.as_u16(), json["error"]["code"].as_str()), (status, Some(code)), "{json}");
     let message = json["error"]["message"].as_str().unwrap();
@@ -17,9 +19,9 @@ fn check(answer: &Answer, status: u16, code: &str, part: &str) {
 }
 
 #[tokio::test]
-async fn bad_bodies_are_told_what_is_wrong_with_them() {
-    let table = table(1).await;
-    let mut client = table.client().await;
+async fn bad_bodies_get_an_error_that_says_what_is_wrong() {
+    let fixture = fixture(1).await;
+    let mut client = fixture.client().await;
     let rows = [
         ("{\"model\": \"maitre-sim\",\n \"messages\" [", "invalid_json", "line 2"),
         ("", "invalid_json", "expected"),
@@ -39,14 +41,14 @@ async fn bad_bodies_are_told_what_is_wrong_with_them() {
     check(&answer, 400, "invalid_utf8", "UTF-8");
     let deep = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(100_000));
     check(&client.post("/v1/chat/completions", deep).await, 400, "nested_too_deep", "levels");
-    assert_eq!(table.engines[0].handle().stats().engine.running, 0);
-    table.until_nothing_is_open().await;
+    assert_eq!(fixture.engines[0].handle().stats().engine.running, 0);
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
-async fn unknown_models_and_paths_name_what_there_is() {
-    let table = table(2).await;
-    let mut client = table.client().await;
+async fn errors_about_unknown_models_and_paths_list_the_known_ones() {
+    let fixture = fixture(2).await;
+    let mut client = fixture.client().await;
     let body = chat(1, false).replace("maitre-sim", "gpt-9");
     check(&client.post("/v1/chat/completions", body).await, 404, "model_not_found", "maitre-sim");
     let endless = chat(1, false).replace("maitre-sim", &"m".repeat(1_000_000));
@@ -62,28 +64,28 @@ async fn unknown_models_and_paths_name_what_there_is() {
 }
 
 #[tokio::test]
-async fn a_path_passes_only_if_the_operator_lets_it() {
+async fn a_path_is_forwarded_only_if_the_operator_allows_it() {
     let mut settings = settings();
     settings.pass = vec!["/version".to_owned(), "/sim/*".to_owned()];
-    let table = table_with(1, engine_settings(), settings).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let mut client = fixture.client().await;
     let answer = client.ask(get("/version?x=1")).await.unwrap();
     assert_eq!(answer.status, 200);
     assert!(answer.json()["version"].is_string());
     check(&client.ask(get("/ping")).await.unwrap(), 404, "unknown_path", "/ping");
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_with_and_without_a_length() {
     let mut settings = settings();
     settings.limits.body_bytes = 10_000;
-    let table = table_with(1, engine_settings(), settings).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
     let large = format!("{{\"model\":\"maitre-sim\",\"prompt\":\"{}\"}}", "x".repeat(20_000));
-    let answer = table.client().await.post("/v1/completions", large.clone()).await;
+    let answer = fixture.client().await.post("/v1/completions", large.clone()).await;
     check(&answer, 413, "body_too_large", "10000");
 
-    let mut raw = tokio::net::TcpStream::connect(table.router.listen()).await.unwrap();
+    let mut raw = tokio::net::TcpStream::connect(fixture.router.listen()).await.unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: m\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -94,39 +96,39 @@ async fn a_body_over_the_limit_is_refused_with_and_without_a_length() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_much_together_are_asked_to_come_again() {
+async fn bodies_that_exceed_the_memory_together_get_retry_after() {
     let mut settings = settings();
     settings.limits.bodies_bytes = 10_000;
-    let table = table_with(1, engine_settings(), settings).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
     let large =
         format!("{{\"model\":\"maitre-sim\",\"prompt\":\"{}\",\"max_tokens\":1}}", "x".repeat(20_000));
-    let answer = table.client().await.post("/v1/completions", large).await;
+    let answer = fixture.client().await.post("/v1/completions", large).await;
     check(&answer, 503, "too_busy", "try again");
     assert_eq!(answer.header("retry-after"), "1");
-    let answer = table.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    let answer = fixture.client().await.post("/v1/chat/completions", chat(1, false)).await;
     assert_eq!(answer.status, 200, "room that was refused is not kept");
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_and_one_that_is_packed_are_refused() {
+async fn a_body_that_never_arrives_and_a_compressed_one_are_refused() {
     let mut settings = settings();
     settings.timeouts.client_body = Duration::from_millis(100);
-    let table = table_with(1, engine_settings(), settings).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
     let packed = Request::builder().method(Method::POST).uri("/v1/completions").header("host", "m");
     let packed = packed.header("content-encoding", "gzip").body(Full::from("x")).unwrap();
-    check(&table.client().await.ask(packed).await.unwrap(), 415, "encoded_body", "gzip");
+    check(&fixture.client().await.ask(packed).await.unwrap(), 415, "encoded_body", "gzip");
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut raw = tokio::net::TcpStream::connect(table.router.listen()).await.unwrap();
+    let mut raw = tokio::net::TcpStream::connect(fixture.router.listen()).await.unwrap();
     raw.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: m\r\ncontent-length: 10\r\n\r\n{").await.unwrap();
     let mut seen = [0; 12];
     within(raw.read_exact(&mut seen)).await.unwrap();
     assert_eq!(&seen, b"HTTP/1.1 408");
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
-async fn no_worker_at_all_is_a_503_that_says_when_to_come_again() {
+async fn no_worker_at_all_is_a_503_with_retry_after() {
     let router = Router::start(settings()).await.unwrap();
     let mut client = Client::connect(router.listen()).await;
     let answer = client.post("/v1/chat/completions", chat(1, false)).await;
@@ -139,22 +141,22 @@ async fn no_worker_at_all_is_a_503_that_says_when_to_come_again() {
 
 #[tokio::test]
 async fn anthropic_clients_get_anthropic_errors() {
-    let table = table(1).await;
-    let answer = table.client().await.post("/v1/messages", "{\"model\":\"maitre-sim\"").await;
+    let fixture = fixture(1).await;
+    let answer = fixture.client().await.post("/v1/messages", "{\"model\":\"maitre-sim\"").await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["type"], "error");
     assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
 }
 
 #[tokio::test]
-async fn a_head_over_the_limit_is_a_431_and_others_are_unhurt() {
+async fn a_head_over_the_limit_is_a_431_and_others_are_served() {
     let mut settings = settings();
     settings.limits.header_bytes = 16 << 10;
-    let table = table_with(1, engine_settings(), settings).await;
+    let fixture = fixture_with(1, engine_settings(), settings).await;
     let mut request = post("/v1/chat/completions", chat(1, false));
     request.headers_mut().insert("x-long", "a".repeat(40_000).parse().unwrap());
-    let answer = table.client().await.ask(request).await.unwrap();
+    let answer = fixture.client().await.ask(request).await.unwrap();
     assert_eq!(answer.status, 431);
-    let answer = table.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    let answer = fixture.client().await.post("/v1/chat/completions", chat(1, false)).await;
     assert_eq!(answer.status, 200);
 }

@@ -1,7 +1,7 @@
-//! TLS, toward clients and workers, with certificates made up for each test.
+//! TLS to clients and workers, with certificates made for each test.
 
-mod inward;
-mod outward;
+mod client;
+mod server;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,18 +17,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::table::{Client, get, within};
+use crate::fixture::{Client, get, within};
 
-/// Where everything in these tests is.
+/// The host of everything in these tests.
 const HERE: &str = "127.0.0.1";
 
-/// Somebody who signs certificates.
+/// A CA.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-/// A certificate and its key, as files hold them.
+/// A certificate and its key, as PEM.
 #[derive(Clone)]
 struct Papers {
     cert: String,
@@ -75,7 +75,7 @@ impl Papers {
     }
 }
 
-/// Files for one test, gone when dropped.
+/// Files for one test, deleted when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -88,7 +88,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Written beside and moved into place, as who replaces certificates does.
+    /// Writes a file and renames it into place, as programs that renew certificates do.
     fn write(&self, name: &str, text: &str) -> Option<PathBuf> {
         let path = self.0.join(name);
         fs::write(self.0.join("new"), text).unwrap();
@@ -103,7 +103,7 @@ impl Drop for Folder {
     }
 }
 
-/// A client that trusts the authority, shows these papers and speaks these protocols.
+/// A client that trusts the CA, presents this certificate and offers these protocols.
 fn client_config(authority: &Authority, papers: Option<&Papers>, protocols: &[&str]) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
@@ -126,7 +126,7 @@ async fn connect(addr: SocketAddr, config: &Arc<ClientConfig>) -> std::io::Resul
     within(TlsConnector::from(config.clone()).connect(name, stream)).await
 }
 
-/// Whether a request of this client is answered. With TLS 1.3 a client learns only then that it is not accepted.
+/// Whether a request of this client is answered. With TLS 1.3 only then a client learns that it was rejected.
 async fn is_served(addr: SocketAddr, config: &Arc<ClientConfig>) -> bool {
     match connect(addr, config).await {
         Ok(stream) => {

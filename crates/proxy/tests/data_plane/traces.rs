@@ -1,4 +1,4 @@
-//! Spans, as a collector gets them, and what workers are told of them.
+//! Spans as a collector gets them, and the trace headers that workers get.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,15 +13,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use maitre_proxy::Settings;
+use maitre_proxy::RouterSettings;
 use maitre_sim::http::fault::{Fault, Injection};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::table::{
-    ANYWHERE, Answer, Table, chat, engine_settings, metric, post, settings, table_with, until_counted, within,
+use crate::fixture::{
+    ANYWHERE, Fixture, TestResponse, chat, engine_settings, fixture_with, metric, post, settings,
+    until_counted, within,
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -30,17 +31,17 @@ const CANARY: &str = "canary-prompt-91c2";
 
 const DROPPED: &str = "maitre_trace_spans_dropped_total";
 
-/// What a collector does with what it is sent.
+/// How a collector responds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mood {
     Takes,
     Says(u16),
-    /// Takes it at the second try, after this many seconds.
+    /// Accepts the second try, and asks for a pause of this many seconds.
     Later(u64),
     Hangs,
 }
 
-/// A collector of our own.
+/// A test collector.
 pub(crate) struct Collector {
     pub(crate) addr: SocketAddr,
     posts: watch::Receiver<Vec<Post>>,
@@ -107,14 +108,14 @@ impl Collector {
         Collector { addr, posts, _tasks: tasks }
     }
 
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> RouterSettings {
         let mut settings = settings();
         settings.traces.endpoint = Some(format!("http://{}", self.addr).parse().unwrap());
         settings.traces.headers = vec![("x-key".parse().unwrap(), HeaderValue::from_static("sesame"))];
         settings
     }
 
-    /// Waits until this many spans of this name were taken: all spans then.
+    /// Waits for this many spans of this name, and returns all spans.
     pub(crate) async fn spans(&mut self, name: &str, count: usize) -> Vec<Span> {
         let enough = |posts: &Vec<Post>| spans(posts).iter().filter(|it| it.name == name).count() >= count;
         let posts = within(self.posts.wait_for(enough)).await.unwrap().clone();
@@ -141,7 +142,7 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(is_digit) && text.bytes().any(|it| it != b'0')
 }
 
-/// Reads a span, and wants it to be one by the book.
+/// Parses a span, and checks it against the specification.
 fn span(value: &Value) -> Span {
     let text = |key: &str| value[key].as_str().unwrap_or_else(|| panic!("{key} in {value}")).to_owned();
     let nanos = |value: &Value| value.as_str().expect("nanoseconds are text").parse::<u128>().unwrap();
@@ -211,29 +212,29 @@ fn traced(body: impl Into<Bytes>, parent: &str) -> Request<Full<Bytes>> {
     request
 }
 
-async fn ask(table: &Table, request: Request<Full<Bytes>>) -> Answer {
-    table.client().await.ask(request).await.unwrap()
+async fn ask(fixture: &Fixture, request: Request<Full<Bytes>>) -> TestResponse {
+    fixture.client().await.ask(request).await.unwrap()
 }
 
 fn recording() -> maitre_sim::http::Settings {
     maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() }
 }
 
-/// What the engine was told, last.
-fn told(table: &Table, header: &str) -> Option<String> {
-    let last = table.engines[0].handle().bodies().pop().unwrap();
+/// The trace header that the engine got last.
+fn engine_header(fixture: &Fixture, header: &str) -> Option<String> {
+    let last = fixture.engines[0].handle().bodies().pop().unwrap();
     last.headers.get(header).map(|it| it.to_str().unwrap().to_owned())
 }
 
 #[tokio::test]
-async fn a_request_is_told_as_spans_that_hang_together() {
+async fn a_request_becomes_connected_spans() {
     let mut collector = Collector::new(Mood::Takes).await;
-    let table = table_with(1, recording(), collector.settings()).await;
+    let fixture = fixture_with(1, recording(), collector.settings()).await;
     let body =
         chat(9, true).replace("\"max_tokens\"", "\"stream_options\":{\"include_usage\":true},\"max_tokens\"");
     let mut request = traced(body, &format!("00-{TRACE}-{SPAN}-01"));
     request.headers_mut().insert("tracestate", "vendor=1".parse().unwrap());
-    assert_eq!(ask(&table, request).await.status, 200);
+    assert_eq!(ask(&fixture, request).await.status, 200);
     let spans = collector.spans("receive", 1).await;
     let names: Vec<&str> = spans.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["receive", "decide", "upstream", "stream"]);
@@ -246,8 +247,8 @@ async fn a_request_is_told_as_spans_that_hang_together() {
     assert_eq!(upstream.events.len(), 1);
     assert_eq!((upstream.events[0].0.as_str(), upstream.events[0].1), ("first_token", stream.from));
     assert!(receive.from <= decide.from && decide.to <= upstream.from && upstream.to <= receive.to);
-    let worker = format!("http://{}", table.engines[0].addr());
-    let port = table.engines[0].addr().port().to_string();
+    let worker = format!("http://{}", fixture.engines[0].addr());
+    let port = fixture.engines[0].addr().port().to_string();
     for (span, key, value) in [
         (receive, "gen_ai.operation.name", "chat"),
         (receive, "gen_ai.request.model", "maitre-sim"),
@@ -268,59 +269,59 @@ async fn a_request_is_told_as_spans_that_hang_together() {
     assert!(receive.attributes.contains_key("gen_ai.usage.input_tokens"));
     assert!(spans.iter().all(|it| it.status.is_none() && !it.attributes.contains_key("error.type")));
     // The engine is a child of the attempt.
-    assert_eq!(told(&table, "traceparent").unwrap(), format!("00-{TRACE}-{}-01", upstream.id));
-    assert_eq!(told(&table, "tracestate").unwrap(), "vendor=1");
+    assert_eq!(engine_header(&fixture, "traceparent").unwrap(), format!("00-{TRACE}-{}-01", upstream.id));
+    assert_eq!(engine_header(&fixture, "tracestate").unwrap(), "vendor=1");
     let post = collector.posts.borrow()[0].clone();
     assert_eq!((&*post.path, &*post.key, &*post.kind), ("/v1/traces", "sesame", "application/json"));
-    until_counted(&table.router, "maitre_trace_spans_exported_total", 4.0).await;
+    until_counted(&fixture.router, "maitre_trace_spans_exported_total", 4.0).await;
 }
 
 #[tokio::test]
-async fn without_a_collector_what_a_caller_says_passes_untouched() {
-    let table = table_with(1, recording(), settings()).await;
+async fn without_a_collector_trace_headers_pass_unchanged() {
+    let fixture = fixture_with(1, recording(), settings()).await;
     for parent in [&*format!("00-{TRACE}-{SPAN}-01"), "not one at all"] {
-        assert_eq!(ask(&table, traced(chat(1, false), parent)).await.status, 200);
-        assert_eq!(told(&table, "traceparent").as_deref(), Some(parent));
+        assert_eq!(ask(&fixture, traced(chat(1, false), parent)).await.status, 200);
+        assert_eq!(engine_header(&fixture, "traceparent").as_deref(), Some(parent));
     }
-    ask(&table, post("/v1/chat/completions", chat(1, false))).await;
-    assert_eq!(told(&table, "traceparent"), None);
+    ask(&fixture, post("/v1/chat/completions", chat(1, false))).await;
+    assert_eq!(engine_header(&fixture, "traceparent"), None);
 }
 
 #[tokio::test]
-async fn the_caller_decides_and_where_none_does_the_dice() {
+async fn the_caller_decides_about_sampling_else_the_ratio_does() {
     let mut collector = Collector::new(Mood::Takes).await;
     let mut settings = collector.settings();
     settings.traces.sample = 0.0;
-    let table = table_with(1, recording(), settings).await;
-    // Not sampled by its caller: passed on as it came.
+    let fixture = fixture_with(1, recording(), settings).await;
+    // Not sampled by its caller: the header passes unchanged.
     let unsampled = format!("00-{TRACE}-{SPAN}-00");
-    ask(&table, traced(chat(1, false), &unsampled)).await;
-    assert_eq!(told(&table, "traceparent"), Some(unsampled));
-    // By the dice, nobody: the worker is told so, and a broken parent counts as none.
+    ask(&fixture, traced(chat(1, false), &unsampled)).await;
+    assert_eq!(engine_header(&fixture, "traceparent"), Some(unsampled));
+    // The ratio is zero: the worker's header says so, and a malformed parent counts as none.
     for request in [post("/v1/chat/completions", chat(1, false)), traced(chat(1, false), "00-nonsense")] {
-        ask(&table, request).await;
-        let told = told(&table, "traceparent").unwrap();
-        assert!(told.starts_with("00-") && told.ends_with("-00") && told.len() == 55, "{told}");
+        ask(&fixture, request).await;
+        let sent = engine_header(&fixture, "traceparent").unwrap();
+        assert!(sent.starts_with("00-") && sent.ends_with("-00") && sent.len() == 55, "{sent}");
     }
-    // Sampled by its caller: by us as well.
-    ask(&table, traced(chat(1, false), &format!("00-{TRACE}-{SPAN}-01"))).await;
+    // Sampled by its caller: we sample it, too.
+    ask(&fixture, traced(chat(1, false), &format!("00-{TRACE}-{SPAN}-01"))).await;
     let spans = collector.spans("receive", 1).await;
     assert!(spans.iter().all(|it| it.trace == TRACE), "{spans:?}");
-    table.until_nothing_is_open().await;
-    assert_eq!(metric(&table.router.metrics(), DROPPED), 0.0);
+    fixture.until_nothing_is_open().await;
+    assert_eq!(metric(&fixture.router.metrics(), DROPPED), 0.0);
 }
 
 #[tokio::test]
-async fn each_attempt_is_a_span_and_refusals_are_told() {
+async fn each_attempt_is_a_span_and_refusals_are_traced() {
     let mut collector = Collector::new(Mood::Takes).await;
-    let table = table_with(2, engine_settings(), collector.settings()).await;
-    table.engines[0].handle().inject(Injection::always(Fault::CloseBeforeHeaders));
+    let fixture = fixture_with(2, engine_settings(), collector.settings()).await;
+    fixture.engines[0].handle().inject(Injection::always(Fault::CloseBeforeHeaders));
     for _ in 0..2 {
-        let answer = ask(&table, post("/v1/chat/completions", chat(2, false))).await;
+        let answer = ask(&fixture, post("/v1/chat/completions", chat(2, false))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
     let unknown = chat(1, false).replace("maitre-sim", CANARY);
-    assert_eq!(ask(&table, post("/v1/chat/completions", unknown)).await.status, 404);
+    assert_eq!(ask(&fixture, post("/v1/chat/completions", unknown)).await.status, 404);
     let spans = collector.spans("receive", 3).await;
     let failed = named(&spans, "upstream").into_iter().filter(|it| it.status == Some(2)).collect::<Vec<_>>();
     assert_eq!(failed.len(), 1, "{spans:?}");
@@ -344,10 +345,10 @@ async fn each_attempt_is_a_span_and_refusals_are_told() {
 }
 
 #[tokio::test]
-async fn no_prompt_and_no_key_is_in_what_a_collector_gets() {
+async fn no_prompt_and_no_key_is_exported() {
     let mut collector = Collector::new(Mood::Takes).await;
-    let table = table_with(1, engine_settings(), collector.settings()).await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, engine_settings(), collector.settings()).await;
+    let mut client = fixture.client().await;
     let whole = chat(9, true).replace("a table for two", CANARY);
     let bodies = [
         whole.clone(),
@@ -372,11 +373,11 @@ async fn no_prompt_and_no_key_is_in_what_a_collector_gets() {
 }
 
 #[tokio::test]
-async fn a_collector_in_trouble_is_nobodys_trouble() {
+async fn a_failing_collector_affects_no_request() {
     for mood in [Mood::Says(500), Mood::Says(503), Mood::Hangs] {
         let collector = Collector::new(mood).await;
-        let table = table_with(1, engine_settings(), collector.settings()).await;
-        let mut client = table.client().await;
+        let fixture = fixture_with(1, engine_settings(), collector.settings()).await;
+        let mut client = fixture.client().await;
         let mut posts = collector.posts.clone();
         let load = async {
             loop {
@@ -390,28 +391,28 @@ async fn a_collector_in_trouble_is_nobodys_trouble() {
         }
         if mood == Mood::Says(500) {
             within(async {
-                while metric(&table.router.metrics(), DROPPED) == 0.0 {
+                while metric(&fixture.router.metrics(), DROPPED) == 0.0 {
                     tokio::task::yield_now().await
                 }
             })
             .await;
-            assert!(metric(&table.router.metrics(), "maitre_trace_exports_failed_total") >= 1.0);
+            assert!(metric(&fixture.router.metrics(), "maitre_trace_exports_failed_total") >= 1.0);
         }
-        // Nor is the stop: it is cut after two seconds.
+        // The stop is not delayed either: it gives up after two seconds.
         drop(client);
-        let stopped = tokio::time::timeout(Duration::from_secs(10), table.router.stop()).await;
+        let stopped = tokio::time::timeout(Duration::from_secs(10), fixture.router.stop()).await;
         assert_eq!(stopped.expect("a stop within bounds"), maitre_proxy::Stopped::Drained);
     }
 }
 
 #[tokio::test]
-async fn nobody_listening_is_nobodys_trouble_either() {
+async fn an_unreachable_collector_affects_no_request() {
     let collector = Collector::new(Mood::Takes).await;
     let settings = collector.settings();
     drop(collector);
-    let table = table_with(1, engine_settings(), settings).await;
-    let mut client = table.client().await;
-    let failed = || metric(&table.router.metrics(), "maitre_trace_exports_failed_total");
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let mut client = fixture.client().await;
+    let failed = || metric(&fixture.router.metrics(), "maitre_trace_exports_failed_total");
     let mut load = async || {
         while failed() < 2.0 {
             assert_eq!(client.post("/v1/chat/completions", chat(3, false)).await.status, 200);
@@ -423,36 +424,36 @@ async fn nobody_listening_is_nobodys_trouble_either() {
 #[tokio::test]
 async fn a_batch_is_sent_again_when_the_collector_says_so() {
     let mut collector = Collector::new(Mood::Later(1)).await;
-    let table = table_with(1, engine_settings(), collector.settings()).await;
-    ask(&table, post("/v1/chat/completions", chat(1, false))).await;
+    let fixture = fixture_with(1, engine_settings(), collector.settings()).await;
+    ask(&fixture, post("/v1/chat/completions", chat(1, false))).await;
     assert_eq!(collector.spans("receive", 1).await.len(), 3);
     let posts = collector.posts.borrow().clone();
     assert_eq!((posts.len(), &posts[0].body), (2, &posts[1].body));
-    until_counted(&table.router, "maitre_trace_spans_exported_total", 3.0).await;
-    assert_eq!(metric(&table.router.metrics(), DROPPED), 0.0);
+    until_counted(&fixture.router, "maitre_trace_spans_exported_total", 3.0).await;
+    assert_eq!(metric(&fixture.router.metrics(), DROPPED), 0.0);
 }
 
 #[tokio::test]
-async fn what_is_left_at_the_stop_is_sent() {
+async fn remaining_spans_are_sent_at_the_stop() {
     let collector = Collector::new(Mood::Takes).await;
-    let table = table_with(1, engine_settings(), collector.settings()).await;
-    ask(&table, post("/v1/chat/completions", chat(1, false))).await;
-    table.until_nothing_is_open().await;
-    within(table.router.stop()).await;
+    let fixture = fixture_with(1, engine_settings(), collector.settings()).await;
+    ask(&fixture, post("/v1/chat/completions", chat(1, false))).await;
+    fixture.until_nothing_is_open().await;
+    within(fixture.router.stop()).await;
     assert_eq!(named(&spans(&collector.posts.borrow()), "receive").len(), 1);
 }
 
 #[tokio::test]
-async fn time_in_line_is_a_span_of_its_own() {
+async fn time_in_the_queue_is_a_span_of_its_own() {
     let mut collector = Collector::new(Mood::Takes).await;
     let mut settings = collector.settings();
     settings.brain.queue.sequences_max = 1;
     let mut engine = engine_settings();
     engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
-    let table = table_with(1, engine, settings).await;
+    let fixture = fixture_with(1, engine, settings).await;
     let mut clients = JoinSet::new();
     for _ in 0..3 {
-        let mut client = table.client().await;
+        let mut client = fixture.client().await;
         clients.spawn(async move { client.post("/v1/chat/completions", chat(30, true)).await.status });
     }
     assert!(within(clients.join_all()).await.iter().all(|it| *it == 200));

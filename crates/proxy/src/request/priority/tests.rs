@@ -7,7 +7,7 @@ use maitre_dialect::route::Route;
 use maitre_queue::{Tenant, Terms};
 
 use super::*;
-use crate::keys::Key;
+use crate::keys::ApiKey;
 
 const AT: Instant = Instant::from_millis(1_000);
 
@@ -19,39 +19,39 @@ fn headers(rows: &[(&str, &str)]) -> HeaderMap {
 }
 
 fn judge(
-    (door, queue): (&Door, &queue::QueueSettings),
+    (hints, queue): (&ClientHints, &queue::QueueSettings),
     rows: &[(&str, &str)],
     extra: &str,
 ) -> Result<Priority, Refused> {
     let body = format!(r#"{{"model":"m","messages":[{{}}]{extra}}}"#);
     let parsed = openai::parse(Route::Chat, body.as_bytes()).unwrap();
-    priority(Rules { door, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
+    priority(Rules { hints, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
 }
 
 /// Under the defaults, which have three classes of which the second is the standard one.
 #[track_caller]
 fn check_class(rows: &[(&str, &str)], extra: &str, expected: u8) {
-    let priority = judge((&Door::default(), &queue::QueueSettings::default()), rows, extra).unwrap();
+    let priority = judge((&ClientHints::default(), &queue::QueueSettings::default()), rows, extra).unwrap();
     assert_eq!(priority.class, ClassId(expected), "{rows:?} {extra}");
 }
 
 #[track_caller]
 fn check_deadline(rows: &[(&str, &str)], expected_ms: Option<f64>) {
-    let priority = judge((&Door::default(), &queue::QueueSettings::default()), rows, "").unwrap();
+    let priority = judge((&ClientHints::default(), &queue::QueueSettings::default()), rows, "").unwrap();
     let expected = expected_ms.map(|it| AT + Duration::from_secs_f64(it / 1_000.0));
     assert_eq!(priority.deadline, expected, "{rows:?}");
 }
 
 #[track_caller]
 fn check_refused(rows: &[(&str, &str)], expected: &str) {
-    let refused = judge((&Door::default(), &queue::QueueSettings::default()), rows, "").unwrap_err();
+    let refused = judge((&ClientHints::default(), &queue::QueueSettings::default()), rows, "").unwrap_err();
     assert_eq!((refused.code(), refused.to_string().as_str()), ("bad_header", expected));
 }
 
 #[test]
 fn a_request_that_says_nothing_is_an_ordinary_one_of_nobody() {
     let priority =
-        judge((&Door::default(), &queue::QueueSettings::default()), &[("accept", "*/*")], "").unwrap();
+        judge((&ClientHints::default(), &queue::QueueSettings::default()), &[("accept", "*/*")], "").unwrap();
     assert_eq!(priority, Priority { class: ClassId(1), tenant: TenantId(0), deadline: None });
 }
 
@@ -115,10 +115,10 @@ fn what_others_mean_by_their_names_is_passed_over() {
 
 #[test]
 fn a_number_counts_the_way_the_operator_says() {
-    let door = Door { body_priority: Sense::HigherFirst, ..Door::default() };
+    let hints = ClientHints { body_priority: PriorityOrder::HigherFirst, ..ClientHints::default() };
     for (number, expected) in [(1, 0), (0, 1), (-1, 2), (i64::MIN, 2), (i64::MAX, 0)] {
         let priority =
-            judge((&door, &queue::QueueSettings::default()), &[], &format!(r#","priority":{number}"#))
+            judge((&hints, &queue::QueueSettings::default()), &[], &format!(r#","priority":{number}"#))
                 .unwrap();
         assert_eq!(priority.class, ClassId(expected), "{number}");
     }
@@ -136,7 +136,7 @@ fn a_deadline_counts_from_arrival() {
     for nonsense in ["", "0", "0.5", "-1", "+1", "1e3", "inf", "NaN", "1.2.3", ".", "86400001", "5s"] {
         check_deadline(&[("x-slo-ttft-ms", nonsense)], None);
         let refused = judge(
-            (&Door::default(), &queue::QueueSettings::default()),
+            (&ClientHints::default(), &queue::QueueSettings::default()),
             &[("x-maitre-deadline-ms", nonsense)],
             "",
         );
@@ -158,29 +158,29 @@ fn a_mistake_with_a_header_of_ours_is_told() {
 
 #[test]
 fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
-    let check = |door: &Door, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
-        let priority = judge((door, &queue::QueueSettings::default()), rows, extra).unwrap();
+    let check = |hints: &ClientHints, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
+        let priority = judge((hints, &queue::QueueSettings::default()), rows, extra).unwrap();
         let expected = expected.map_or(TenantId(0), |it| tenant(it.as_bytes()));
         assert_eq!(priority.tenant, expected, "{rows:?} {extra}");
     };
-    let door = Door::default();
-    check(&door, &[("authorization", "Bearer sk-1"), ("x-api-key", "sk-2")], "", Some("sk-1"));
-    check(&door, &[("authorization", "bEARER  sk-1 ")], "", Some("sk-1"));
+    let hints = ClientHints::default();
+    check(&hints, &[("authorization", "Bearer sk-1"), ("x-api-key", "sk-2")], "", Some("sk-1"));
+    check(&hints, &[("authorization", "bEARER  sk-1 ")], "", Some("sk-1"));
     check(
-        &door,
+        &hints,
         &[("authorization", "Basic abc"), ("x-api-key", "sk-2"), ("api-key", "sk-3")],
         "",
         Some("sk-2"),
     );
-    check(&door, &[("api-key", "sk-3")], "", Some("sk-3"));
-    check(&door, &[("authorization", "Bearer ")], "", None);
-    check(&door, &[("x-maitre-tenant", "a")], "", None);
-    let door = Door { tenant_by: By::Header, ..Door::default() };
-    check(&door, &[("x-maitre-tenant", "a"), ("authorization", "Bearer sk-1")], "", Some("a"));
-    check(&door, &[("authorization", "Bearer sk-1")], "", None);
-    let door = Door { tenant_by: By::Adapter, ..Door::default() };
-    check(&door, &[("authorization", "Bearer sk-1")], "", Some("m"));
-    check(&door, &[], r#","lora_path":"l""#, Some("l"));
+    check(&hints, &[("api-key", "sk-3")], "", Some("sk-3"));
+    check(&hints, &[("authorization", "Bearer ")], "", None);
+    check(&hints, &[("x-maitre-tenant", "a")], "", None);
+    let hints = ClientHints { tenant_by: TenantBy::Header, ..ClientHints::default() };
+    check(&hints, &[("x-maitre-tenant", "a"), ("authorization", "Bearer sk-1")], "", Some("a"));
+    check(&hints, &[("authorization", "Bearer sk-1")], "", None);
+    let hints = ClientHints { tenant_by: TenantBy::Adapter, ..ClientHints::default() };
+    check(&hints, &[("authorization", "Bearer sk-1")], "", Some("m"));
+    check(&hints, &[], r#","lora_path":"l""#, Some("l"));
 }
 
 #[test]
@@ -190,51 +190,52 @@ fn nobody_stands_above_its_terms() {
     let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
     let team = Tenant { name: "sk-1".to_owned(), terms };
     queue.tenants.insert(team.id(), team);
-    let door = Door::default();
+    let hints = ClientHints::default();
     for (key, class, expected) in
         [("sk-1", None, 2), ("sk-1", Some("0"), 0), ("sk-2", None, 1), ("sk-2", Some("0"), 1)]
     {
         let bearer = format!("Bearer {key}");
         let mut rows = vec![("authorization", bearer.as_str())];
         rows.extend(class.map(|it| ("x-maitre-class", it)));
-        assert_eq!(judge((&door, &queue), &rows, "").unwrap().class, ClassId(expected), "{key} {class:?}");
+        assert_eq!(judge((&hints, &queue), &rows, "").unwrap().class, ClassId(expected), "{key} {class:?}");
     }
 }
 
 #[test]
 fn without_a_body_the_headers_say_all() {
-    let (door, queue) = (Door::default(), queue::QueueSettings::default());
+    let (hints, queue) = (ClientHints::default(), queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
     let actual =
-        priority(Rules { door: &door, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
+        priority(Rules { hints: &hints, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
     let deadline = Some(AT + Duration::from_millis(5));
     assert_eq!(actual, Priority { class: ClassId(2), tenant: tenant(b"k"), deadline });
 }
 
 /// Who asks with a key of `acme`'s, in this class and for this tenant.
-fn known(trusted: bool, by: By, asked: &str, tenant: &str) -> Priority {
-    let key = Key { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
+fn known(trusted: bool, by: TenantBy, asked: &str, tenant: &str) -> Priority {
+    let key = ApiKey { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
     let caller = Caller::Known(Arc::new(key));
-    let (door, queue) = (Door { tenant_by: by, ..Door::default() }, queue::QueueSettings::default());
+    let (hints, queue) =
+        (ClientHints { tenant_by: by, ..ClientHints::default() }, queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", asked), ("x-maitre-tenant", tenant), ("x-api-key", "the-key")]);
-    priority(Rules { door: &door, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
+    priority(Rules { hints: &hints, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
 }
 
 #[test]
 fn a_key_says_whose_a_request_is_and_how_urgent_it_may_be() {
     for (trusted, by, claimed, expected) in [
-        (false, By::Key, "other", "acme"),
-        (true, By::Key, "other", "acme"),
-        (false, By::Header, "other", "acme"),
-        (false, By::Adapter, "other", "acme"),
+        (false, TenantBy::Key, "other", "acme"),
+        (true, TenantBy::Key, "other", "acme"),
+        (false, TenantBy::Header, "other", "acme"),
+        (false, TenantBy::Adapter, "other", "acme"),
         // Who speaks for others may, and need not.
-        (true, By::Header, "other", "other"),
-        (true, By::Header, " ", "acme"),
+        (true, TenantBy::Header, "other", "other"),
+        (true, TenantBy::Header, " ", "acme"),
     ] {
         let priority = known(trusted, by, "standard", claimed);
         assert_eq!(priority.tenant, tenant(expected.as_bytes()), "{trusted} {by:?} {claimed:?}");
     }
     for (asked, expected) in [("interactive", 1), ("standard", 1), ("batch", 2)] {
-        assert_eq!(known(true, By::Key, asked, "").class, ClassId(expected), "{asked}");
+        assert_eq!(known(true, TenantBy::Key, asked, "").class, ClassId(expected), "{asked}");
     }
 }

@@ -133,7 +133,7 @@ async fn a_connection_that_ends_before_the_end_mark_is_no_replay() {
     let whole = batches(&[5, 6]);
     for length in [0, whole.len() - 14, whole.len() - 1] {
         let cut = replay_of(&whole[..length]).await;
-        assert!(matches!(cut, Err(ReplayError::Socket(Error::Closed))), "{length}: {cut:?}");
+        assert!(matches!(cut, Err(ReplayError::Socket(SocketError::Closed))), "{length}: {cut:?}");
     }
 }
 

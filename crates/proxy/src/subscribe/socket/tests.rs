@@ -22,7 +22,7 @@ async fn subscriber(host: &Host, topic: &[u8]) -> Subscriber {
     subscriber
 }
 
-fn number(message: &Message) -> u64 {
+fn number(message: &ZmqMessage) -> u64 {
     u64::from_be_bytes(message[1].as_ref().try_into().unwrap())
 }
 
@@ -69,11 +69,11 @@ async fn a_publisher_that_closes_or_restarts_ends_the_subscription() {
     let host = publisher(|_| {}).await;
     let mut first = subscriber(&host, b"").await;
     host.handle().disturb(Disturbance::CloseConnections);
-    assert!(matches!(first.next().await, Err(Error::Closed | Error::Broken(_))));
+    assert!(matches!(first.next().await, Err(SocketError::Closed | SocketError::Broken(_))));
     prompt(&host, 0).await;
     let mut second = subscriber(&host, b"").await;
     host.handle().restart_engine();
-    assert!(matches!(second.next().await, Err(Error::Closed | Error::Broken(_))));
+    assert!(matches!(second.next().await, Err(SocketError::Closed | SocketError::Broken(_))));
     let mut third = subscriber(&host, b"").await;
     prompt(&host, 0).await;
     assert_eq!(number(&third.next().await.unwrap()), 0);
@@ -85,9 +85,9 @@ async fn an_engine_that_stops_ends_the_subscription_and_refuses_the_next() {
     let stream = host.events().unwrap().stream;
     let mut subscriber = subscriber(&host, b"").await;
     host.stop().await;
-    assert!(matches!(subscriber.next().await, Err(Error::Closed | Error::Broken(_))));
+    assert!(matches!(subscriber.next().await, Err(SocketError::Closed | SocketError::Broken(_))));
     let refused = Subscriber::connect(place(stream), b"", PATIENT).await;
-    assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(SocketError::Unreachable(_))), "{refused:?}");
 }
 
 #[tokio::test]
@@ -96,9 +96,12 @@ async fn sockets_of_the_wrong_kind_are_told_apart() {
     let events = host.events().unwrap();
     let wrong = Subscriber::connect(place(events.replay.unwrap()), b"", PATIENT).await;
     let expected = maitre_zmtp::ZmtpError::SocketType { ours: Role::Sub, theirs: "ROUTER".to_owned() };
-    assert!(matches!(wrong, Err(Error::Protocol(error)) if error == expected));
+    assert!(matches!(wrong, Err(SocketError::Protocol(error)) if error == expected));
     let http = Subscriber::connect(place(host.addr()), b"", PATIENT).await;
-    assert!(matches!(http, Err(Error::Protocol(_) | Error::Closed | Error::Broken(_))), "{http:?}");
+    assert!(
+        matches!(http, Err(SocketError::Protocol(_) | SocketError::Closed | SocketError::Broken(_))),
+        "{http:?}"
+    );
 }
 
 /// A peer that sends this, whatever it hears, and stays.
@@ -116,7 +119,7 @@ async fn peer_that_sends(bytes: Vec<u8>) -> (SocketAddr, tokio::task::JoinSet<()
 }
 
 /// What a subscriber makes of a publisher that opens well and then sends this.
-async fn hear_after_opening(bytes: &[u8]) -> Error {
+async fn error_after_opening(bytes: &[u8]) -> SocketError {
     let (addr, _tasks) = peer_that_sends([&opening(Role::Pub), bytes].concat()).await;
     let mut subscriber = Subscriber::connect(place(addr), b"", PATIENT).await.unwrap();
     subscriber.next().await.unwrap_err()
@@ -124,15 +127,15 @@ async fn hear_after_opening(bytes: &[u8]) -> Error {
 
 #[tokio::test]
 async fn a_huge_frame_ends_the_connection_before_any_room_is_made_for_it() {
-    let error = hear_after_opening(b"\x02\0\0\0\x10\0\0\0\0").await;
+    let error = error_after_opening(b"\x02\0\0\0\x10\0\0\0\0").await;
     let expected = maitre_zmtp::ZmtpError::FrameTooLarge { bytes: 64 << 30, bytes_max: MESSAGE_BYTES_MAX };
-    assert!(matches!(&error, Error::Protocol(it) if *it == expected), "{error}");
+    assert!(matches!(&error, SocketError::Protocol(it) if *it == expected), "{error}");
 }
 
 #[tokio::test]
 async fn frames_without_end_end_the_connection() {
-    let error = hear_after_opening(&b"\x01\0".repeat(100)).await;
-    assert!(matches!(error, Error::Protocol(maitre_zmtp::ZmtpError::TooManyFrames { .. })), "{error}");
+    let error = error_after_opening(&b"\x01\0".repeat(100)).await;
+    assert!(matches!(error, SocketError::Protocol(maitre_zmtp::ZmtpError::TooManyFrames { .. })), "{error}");
 }
 
 #[tokio::test]
@@ -150,11 +153,11 @@ async fn a_large_announcement_makes_no_room_by_itself() {
 async fn garbage_and_silence_are_no_handshake() {
     let (addr, _tasks) = peer_that_sends(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()).await;
     let garbage = Subscriber::connect(place(addr), b"", PATIENT).await;
-    assert!(matches!(garbage, Err(Error::Protocol(maitre_zmtp::ZmtpError::NotZmtp))), "{garbage:?}");
+    assert!(matches!(garbage, Err(SocketError::Protocol(maitre_zmtp::ZmtpError::NotZmtp))), "{garbage:?}");
     for silence in [Vec::new(), opening(Role::Pub)[..20].to_vec(), opening(Role::Pub)[..64].to_vec()] {
         let (addr, _tasks) = peer_that_sends(silence).await;
         let silent = Subscriber::connect(place(addr), b"", IMPATIENT).await;
-        assert!(matches!(silent, Err(Error::TimedOut(IMPATIENT))), "{silent:?}");
+        assert!(matches!(silent, Err(SocketError::TimedOut(IMPATIENT))), "{silent:?}");
     }
 }
 

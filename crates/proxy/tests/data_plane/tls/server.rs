@@ -1,4 +1,4 @@
-//! Clients and operators that come by TLS.
+//! TLS on the listeners for clients and operators.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use maitre_base::Rng;
 use maitre_net::tls::{ClientAuth, TlsServerSettings};
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, RouterSettings};
 use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +19,9 @@ use tokio::task::JoinSet;
 
 use super::{Authority, Folder, HERE, Papers, Until, client_config, connect, is_served};
 use crate::bytes::scripted;
-use crate::table::{Client, Table, chat, engine_settings, get, settings, table_with, until_counted, within};
+use crate::fixture::{
+    Client, Fixture, chat, engine_settings, fixture_with, get, settings, until_counted, within,
+};
 
 const FAILED: &str = r#"maitre_tls_handshakes_failed_total{listener="clients"}"#;
 
@@ -32,41 +34,45 @@ fn with_tls(folder: &Folder, papers: &Papers) -> TlsServerSettings {
 }
 
 /// A router that serves TLS and an engine behind it.
-async fn table_over(folder: &Folder, authority: &Authority, change: impl FnOnce(&mut Settings)) -> Table {
+async fn fixture_over(
+    folder: &Folder,
+    authority: &Authority,
+    change: impl FnOnce(&mut RouterSettings),
+) -> Fixture {
     let mut settings = settings();
     settings.tls = with_tls(folder, &authority.sign(HERE, Until::Later));
     change(&mut settings);
-    table_with(1, engine_settings(), settings).await
+    fixture_with(1, engine_settings(), settings).await
 }
 
 #[tokio::test]
-async fn a_reload_goes_by_its_certificates_at_once_or_not_at_all() {
+async fn a_reload_applies_its_certificates_at_once_or_not_at_all() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
-    let table = table_with(1, engine_settings(), settings()).await;
-    let workers = vec![format!("http://{}", table.engines[0].addr()).parse().unwrap()];
+    let fixture = fixture_with(1, engine_settings(), settings()).await;
+    let workers = vec![format!("http://{}", fixture.engines[0].addr()).parse().unwrap()];
     let mut wanted =
-        Settings { workers, tls: with_tls(&folder, &authority.sign(HERE, Until::Later)), ..settings() };
+        RouterSettings { workers, tls: with_tls(&folder, &authority.sign(HERE, Until::Later)), ..settings() };
     let good = wanted.tls.cert.replace("not-there.pem".into());
     wanted.brain.strategy = maitre_policy::Name::Random;
-    let said = table.router.reload(wanted.clone()).unwrap_err();
+    let said = fixture.router.reload(wanted.clone()).unwrap_err();
     assert!(said.contains("tls.cert") && said.contains("not-there.pem"), "{said}");
     let unchanged = |brain: &maitre_dispatch::Brain| brain.settings().strategy == settings().brain.strategy;
-    assert!(table.router.look(unchanged));
+    assert!(fixture.router.look(unchanged));
     wanted.tls.cert = good;
-    table.router.reload(wanted).unwrap();
+    fixture.router.reload(wanted).unwrap();
     // The very next connection.
     let config = client_config(&authority, None, &["http/1.1"]);
-    let mut client = Client::over(connect(table.router.listen(), &config).await.unwrap()).await;
+    let mut client = Client::over(connect(fixture.router.listen(), &config).await.unwrap()).await;
     assert_eq!(client.post("/v1/chat/completions", chat(2, false)).await.status, 200);
 }
 
 #[tokio::test]
-async fn clients_speak_http1_or_http2_as_was_agreed_in_the_handshake() {
+async fn clients_use_http1_or_http2_by_alpn() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
-    let table = table_over(&folder, &authority, |_| {}).await;
+    let fixture = fixture_over(&folder, &authority, |_| {}).await;
     for protocols in [&["http/1.1"][..], &[]] {
         let stream =
-            connect(table.router.listen(), &client_config(&authority, None, protocols)).await.unwrap();
+            connect(fixture.router.listen(), &client_config(&authority, None, protocols)).await.unwrap();
         let mut client = Client::over(stream).await;
         for number in 0..6 {
             let answer = client.post("/v1/chat/completions", chat(5, number % 2 == 0)).await;
@@ -74,7 +80,7 @@ async fn clients_speak_http1_or_http2_as_was_agreed_in_the_handshake() {
         }
     }
     let config = client_config(&authority, None, &["h2", "http/1.1"]);
-    let stream = connect(table.router.listen(), &config).await.unwrap();
+    let stream = connect(fixture.router.listen(), &config).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let mut driver = JoinSet::new();
@@ -92,7 +98,7 @@ async fn clients_speak_http1_or_http2_as_was_agreed_in_the_handshake() {
     for (status, length) in within(answers.join_all()).await {
         assert!(status == 200 && length > 100, "{status} {length}");
     }
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }
 
 #[tokio::test]
@@ -106,7 +112,7 @@ async fn a_stream_arrives_byte_for_byte() {
     }
     text.push_str("data: [DONE]\n\n");
     let whole = text.into_bytes();
-    // Cut anywhere, also within a character, and into pieces larger than a record of TLS.
+    // Cut anywhere, also within a character, and into chunks larger than a TLS record.
     let mut pieces = Vec::new();
     let mut rest = &whole[..];
     while !rest.is_empty() {
@@ -132,11 +138,11 @@ async fn a_stream_arrives_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_required_and_must_be_right() {
+async fn a_client_certificate_is_required_and_must_be_valid() {
     let (folder, authority, clients) = (Folder::new(), Authority::new("one"), Authority::new("clients"));
     let mut served = Vec::new();
     for auth in [ClientAuth::Required, ClientAuth::Optional] {
-        let table = table_over(&folder, &authority, |settings| {
+        let fixture = fixture_over(&folder, &authority, |settings| {
             settings.tls.client_ca = folder.write("clients.pem", &clients.pem);
             settings.tls.client_auth = auth;
         })
@@ -146,24 +152,24 @@ async fn a_client_certificate_is_required_and_must_be_right() {
         let foreign = Authority::new("clients").sign("a client", Until::Later);
         for papers in [Some(&right), None, Some(&expired), Some(&foreign)] {
             let config = client_config(&authority, papers, &["http/1.1"]);
-            served.push(is_served(table.router.listen(), &config).await);
+            served.push(is_served(fixture.router.listen(), &config).await);
         }
         let refused = if auth == ClientAuth::Required { 3.0 } else { 2.0 };
-        until_counted(&table.router, FAILED, refused).await;
+        until_counted(&fixture.router, FAILED, refused).await;
     }
     assert_eq!(served, [true, false, false, false, true, true, false, false]);
 }
 
 #[tokio::test]
-async fn a_client_that_is_not_let_in_hears_why() {
+async fn a_rejected_client_gets_the_reason() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
-    let table = table_over(&folder, &authority, |it| {
+    let fixture = fixture_over(&folder, &authority, |it| {
         it.tls.client_ca = folder.write("clients.pem", &authority.pem);
     })
     .await;
     let mut stream =
-        connect(table.router.listen(), &client_config(&authority, None, &["http/1.1"])).await.unwrap();
-    // Sent before the other side can have said no.
+        connect(fixture.router.listen(), &client_config(&authority, None, &["http/1.1"])).await.unwrap();
+    // Sent before the router can have rejected it.
     let _ = stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: m\r\n\r\n").await;
     let error = within(stream.read_to_end(&mut Vec::new())).await.unwrap_err();
     let said = error.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>());
@@ -172,37 +178,37 @@ async fn a_client_that_is_not_let_in_hears_why() {
 }
 
 #[tokio::test]
-async fn plain_http_on_a_tls_port_is_told_so_and_hurts_nobody() {
+async fn plain_http_on_a_tls_port_gets_an_error_and_affects_no_other_client() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
-    let table = table_over(&folder, &authority, |_| {}).await;
+    let fixture = fixture_over(&folder, &authority, |_| {}).await;
     let config = client_config(&authority, None, &["http/1.1"]);
-    let mut other = Client::over(connect(table.router.listen(), &config).await.unwrap()).await;
-    let answer = Client::connect(table.router.listen()).await.ask(get("/v1/models")).await.unwrap();
+    let mut other = Client::over(connect(fixture.router.listen(), &config).await.unwrap()).await;
+    let answer = Client::connect(fixture.router.listen()).await.ask(get("/v1/models")).await.unwrap();
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &"tls_required".into()));
-    let mut stranger = TcpStream::connect(table.router.listen()).await.unwrap();
+    let mut stranger = TcpStream::connect(fixture.router.listen()).await.unwrap();
     stranger.write_all(b"\x00\x01\x02\x03\x04 neither").await.unwrap();
     let mut heard = Vec::new();
-    // Closed or reset: either way it is over.
+    // Closed or reset: either way it has ended.
     drop(within(stranger.read_to_end(&mut heard)).await);
     assert!(!heard.starts_with(b"HTTP"));
     assert_eq!(other.post("/v1/chat/completions", chat(3, false)).await.status, 200);
-    until_counted(&table.router, FAILED, 2.0).await;
+    until_counted(&fixture.router, FAILED, 2.0).await;
 }
 
 #[tokio::test]
-async fn a_handshake_that_takes_too_long_is_cut() {
+async fn a_slow_handshake_is_cut_off() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
     let patience = Duration::from_millis(200);
-    let table = table_over(&folder, &authority, |it| it.timeouts.client_head = patience).await;
+    let fixture = fixture_over(&folder, &authority, |it| it.timeouts.client_head = patience).await;
     for beginning in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"] {
-        let mut slow = TcpStream::connect(table.router.listen()).await.unwrap();
+        let mut slow = TcpStream::connect(fixture.router.listen()).await.unwrap();
         slow.write_all(beginning).await.unwrap();
         let mut heard = Vec::new();
         drop(within(slow.read_to_end(&mut heard)).await);
         assert!(heard.is_empty(), "{heard:?}");
     }
-    until_counted(&table.router, FAILED, 3.0).await;
-    assert!(is_served(table.router.listen(), &client_config(&authority, None, &[])).await);
+    until_counted(&fixture.router, FAILED, 3.0).await;
+    assert!(is_served(fixture.router.listen(), &client_config(&authority, None, &[])).await);
 }
 
 #[tokio::test]
@@ -211,19 +217,19 @@ async fn the_admin_listener_has_its_own_certificate() {
     let mut settings = settings();
     settings.admin_tls = with_tls(&folder, &authority.sign(HERE, Until::Later));
     settings.admin_tls.client_ca = folder.write("operators.pem", &operators.pem);
-    let table = table_with(1, engine_settings(), settings).await;
-    assert_eq!(table.client().await.post("/v1/chat/completions", chat(2, false)).await.status, 200);
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    assert_eq!(fixture.client().await.post("/v1/chat/completions", chat(2, false)).await.status, 200);
     let papers = operators.sign("an operator", Until::Later);
     let config = client_config(&authority, Some(&papers), &["h2", "http/1.1"]);
-    let stream = connect(table.router.admin(), &config).await.unwrap();
+    let stream = connect(fixture.router.admin(), &config).await.unwrap();
     assert_eq!(Client::over(stream).await.ask(get("/readyz")).await.unwrap().text(), "ready\n");
-    assert!(!is_served(table.router.admin(), &client_config(&authority, None, &[])).await);
+    assert!(!is_served(fixture.router.admin(), &client_config(&authority, None, &[])).await);
     let line = r#"maitre_tls_handshakes_failed_total{listener="admin"}"#;
-    until_counted(&table.router, line, 1.0).await;
+    until_counted(&fixture.router, line, 1.0).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_with_is_told_at_the_start() {
+async fn unusable_certificates_are_an_error_at_the_start() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
     let (one, other) = (authority.sign(HERE, Until::Later), authority.sign(HERE, Until::Later));
     let good = with_tls(&folder, &one);
@@ -239,12 +245,13 @@ async fn what_cannot_be_served_with_is_told_at_the_start() {
         (TlsServerSettings { cert: None, ..good }, "tls.cert: is missing"),
     ];
     for (tls, expected) in rows {
-        let error = Router::start(Settings { tls, ..settings() }).await.err().expect(expected).to_string();
+        let error =
+            Router::start(RouterSettings { tls, ..settings() }).await.err().expect(expected).to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
 
-/// Asks again and again, on new connections and on one that is kept, until told to stop; how often, and what failed.
+/// Sends requests on new connections and on a kept one until stopped. Returns how many, and the errors.
 async fn load(
     addr: std::net::SocketAddr,
     config: Arc<ClientConfig>,
@@ -272,10 +279,10 @@ async fn load(
 }
 
 #[tokio::test]
-async fn a_certificate_is_replaced_under_load_and_a_bad_one_is_not_taken() {
+async fn a_certificate_is_replaced_under_load_and_a_bad_one_is_rejected() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
-    let table = table_over(&folder, &authority, |_| {}).await;
-    let (addr, config) = (table.router.listen(), client_config(&authority, None, &["http/1.1"]));
+    let fixture = fixture_over(&folder, &authority, |_| {}).await;
+    let (addr, config) = (fixture.router.listen(), client_config(&authority, None, &["http/1.1"]));
     let shown = async || {
         let stream = connect(addr, &config).await.unwrap();
         stream.get_ref().1.peer_certificates().unwrap()[0].clone()
@@ -292,16 +299,16 @@ async fn a_certificate_is_replaced_under_load_and_a_bad_one_is_not_taken() {
         clients.spawn(load(addr, config.clone(), stop.clone()));
     }
     let second = authority.sign(HERE, Until::Later);
-    // The certificate first: for a moment the two do not belong together.
+    // The certificate first: for a moment it does not match the key.
     folder.write("cert.pem", &second.cert);
     folder.write("key.pem", &second.key);
     within(until_shown(&second)).await;
     let refused = r#"maitre_tls_files_changed_total{result="refused"} "#;
     let count = || {
-        let page = table.router.metrics();
+        let page = fixture.router.metrics();
         page.lines().find_map(|it| it.strip_prefix(refused)?.parse::<u32>().ok()).unwrap_or(0)
     };
-    // It may have been looked at between certificate and key, too: that is another one.
+    // The router may have read the files between the two writes: that is one more.
     let before = count();
     folder.write("cert.pem", "no certificate");
     let looked = async || {

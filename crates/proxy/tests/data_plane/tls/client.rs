@@ -1,4 +1,4 @@
-//! Workers that are reached by TLS: simulated engines behind a small front that speaks it.
+//! TLS to workers: simulated engines behind a small TLS proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use maitre_fleet::HealthState;
 use maitre_net::tls::TlsClientSettings;
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, RouterSettings};
 use maitre_sim::http::Host;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
@@ -17,17 +17,17 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::{Authority, Folder, HERE, Papers, Until};
-use crate::table::{
-    ANYWHERE, Client, chat, engine_settings, metric, post, settings, table_with, until_counted, within,
+use crate::fixture::{
+    ANYWHERE, Client, chat, engine_settings, fixture_with, metric, post, settings, until_counted, within,
 };
 use crate::traces::{Collector, Mood};
 
-/// Speaks TLS for an engine that does not.
+/// A TLS proxy for an engine.
 struct Front {
     addr: SocketAddr,
     shaken: Arc<AtomicU32>,
     refused: Arc<AtomicU32>,
-    /// Whom it shows itself as; a change ends all connections.
+    /// The certificate it presents; a change ends all connections.
     config: watch::Sender<Arc<ServerConfig>>,
     _tasks: JoinSet<()>,
 }
@@ -82,7 +82,7 @@ struct Kitchen {
     front: Front,
 }
 
-/// An engine behind a front that shows these papers.
+/// An engine behind a proxy with this certificate.
 async fn kitchen(config: Arc<ServerConfig>) -> Kitchen {
     let engine = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
     let front = Front::new(engine.addr(), config).await;
@@ -91,7 +91,7 @@ async fn kitchen(config: Arc<ServerConfig>) -> Kitchen {
 
 async fn router(workers: &[String], worker_tls: TlsClientSettings) -> Router {
     let workers = workers.iter().map(|it| it.parse().unwrap()).collect();
-    Router::start(Settings { workers, worker_tls, ..settings() }).await.unwrap()
+    Router::start(RouterSettings { workers, worker_tls, ..settings() }).await.unwrap()
 }
 
 fn trusting(folder: &Folder, authority: &Authority) -> TlsClientSettings {
@@ -112,7 +112,7 @@ async fn an_engine_behind_tls_is_a_worker_like_any_other() {
         assert_eq!(answer.header("x-maitre-worker"), url);
         assert!(number % 2 == 1 || answer.text().ends_with("data: [DONE]\n\n"));
     }
-    // A long body is more than TLS takes at once.
+    // A body longer than one TLS record.
     let padding = format!("{{\"padding\":\"{}\",", "x".repeat(2 << 20));
     let body = chat(2, false).replacen('{', &padding, 1);
     assert_eq!(client.post("/v1/chat/completions", body).await.status, 200);
@@ -124,7 +124,7 @@ async fn an_engine_behind_tls_is_a_worker_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_worker_that_wants_to_know_us_is_shown_our_certificate() {
+async fn a_worker_that_asks_for_it_gets_our_certificate() {
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let papers = authority.sign("router", Until::Later);
     let kitchen = kitchen(server_config(&authority.sign(HERE, Until::Later), Some(&authority))).await;
@@ -150,7 +150,7 @@ async fn a_worker_that_wants_to_know_us_is_shown_our_certificate() {
 }
 
 #[tokio::test]
-async fn a_worker_is_out_once_it_is_not_believed_and_others_take_its_requests() {
+async fn a_worker_with_an_untrusted_certificate_gets_no_requests() {
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let good = server_config(&authority.sign(HERE, Until::Later), None);
     let kitchen = kitchen(good.clone()).await;
@@ -179,14 +179,14 @@ async fn a_worker_is_out_once_it_is_not_believed_and_others_take_its_requests() 
 }
 
 #[tokio::test]
-async fn a_request_is_taken_elsewhere_when_the_handshake_fails() {
-    // No probe comes before the requests do: it is they that find out.
+async fn a_request_goes_to_another_worker_when_the_handshake_fails() {
+    // No probe comes before the requests: these notice the failure.
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let kitchen = kitchen(server_config(&authority.sign(HERE, Until::Later), None)).await;
     let plain = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
     let urls = [format!("https://{}", kitchen.front.addr), format!("http://{}", plain.addr())];
     let workers = urls.iter().map(|it| it.parse().unwrap()).collect();
-    let mut settings = Settings { workers, worker_tls: trusting(&folder, &authority), ..settings() };
+    let mut settings = RouterSettings { workers, worker_tls: trusting(&folder, &authority), ..settings() };
     settings.probes.interval = std::time::Duration::from_secs(3_600);
     settings.timeouts.worker_idle = std::time::Duration::ZERO;
     let router = Router::start(settings).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_request_is_taken_elsewhere_when_the_handshake_fails() {
 }
 
 #[tokio::test]
-async fn a_new_authority_is_believed_without_a_restart() {
+async fn a_new_ca_is_trusted_without_a_restart() {
     let (folder, old, new) = (Folder::new(), Authority::new("old"), Authority::new("new"));
     let kitchen = kitchen(server_config(&new.sign(HERE, Until::Later), None)).await;
     let router = router(&[format!("https://{}", kitchen.front.addr)], trusting(&folder, &old)).await;
@@ -217,7 +217,7 @@ async fn a_new_authority_is_believed_without_a_restart() {
 }
 
 #[tokio::test]
-async fn names_may_be_overruled_and_proof_may_be_waived() {
+async fn the_server_name_can_be_set_and_verification_can_be_off() {
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let kitchen = kitchen(server_config(&authority.sign("vllm.internal", Until::Later), None)).await;
     let url = format!("https://{}", kitchen.front.addr);
@@ -231,22 +231,23 @@ async fn names_may_be_overruled_and_proof_may_be_waived() {
         assert_eq!(answer.status, 200);
     }
     let odd = TlsClientSettings { server_name: "not a name".to_owned(), ..TlsClientSettings::default() };
-    let error = Router::start(Settings { worker_tls: odd, ..settings() }).await.err().unwrap().to_string();
+    let error =
+        Router::start(RouterSettings { worker_tls: odd, ..settings() }).await.err().unwrap().to_string();
     assert!(error.starts_with("worker_tls.server_name: \"not a name\" is no host name"), "{error}");
 }
 
 #[tokio::test]
-async fn a_collector_of_traces_is_verified_by_an_authority_of_its_own() {
+async fn a_trace_collector_is_verified_by_a_ca_of_its_own() {
     let (folder, authority) = (Folder::new(), Authority::new("collectors"));
     let mut collector = Collector::new(Mood::Takes).await;
     let front = Front::new(collector.addr, server_config(&authority.sign(HERE, Until::Later), None)).await;
     let mut settings = collector.settings();
     settings.traces.endpoint = Some(format!("https://{}", front.addr).parse().unwrap());
-    let stranger = table_with(1, engine_settings(), settings.clone()).await;
+    let stranger = fixture_with(1, engine_settings(), settings.clone()).await;
     settings.traces.ca = folder.write("ca.pem", &authority.pem);
-    let known = table_with(1, engine_settings(), settings).await;
-    for table in [&stranger, &known] {
-        let answer = table.client().await.post("/v1/chat/completions", chat(2, false)).await;
+    let known = fixture_with(1, engine_settings(), settings).await;
+    for fixture in [&stranger, &known] {
+        let answer = fixture.client().await.post("/v1/chat/completions", chat(2, false)).await;
         assert_eq!(answer.status, 200);
     }
     assert_eq!(collector.spans("receive", 1).await.len(), 3);
@@ -260,7 +261,7 @@ async fn a_collector_of_traces_is_verified_by_an_authority_of_its_own() {
     assert_eq!(metric(&stranger.router.metrics(), "maitre_trace_spans_exported_total"), 0.0);
 }
 
-/// A worker that answers probes, and to a POST says half of something that ends with the connection.
+/// A worker that answers probes, and sends half of a response to a POST that ends with the connection.
 async fn cut_short(config: Arc<ServerConfig>, in_good_order: bool) -> SocketAddr {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -294,20 +295,21 @@ async fn cut_short(config: Arc<ServerConfig>, in_good_order: bool) -> SocketAddr
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_without_a_farewell_is_cut_short() {
+async fn a_response_without_a_tls_close_is_incomplete() {
     let (folder, authority) = (Folder::new(), Authority::new("workers"));
     let config = server_config(&authority.sign(HERE, Until::Later), None);
     for in_good_order in [true, false] {
         let addr = cut_short(config.clone(), in_good_order).await;
         let workers = vec![format!("https://{addr}").parse().unwrap()];
-        let mut settings = Settings { workers, worker_tls: trusting(&folder, &authority), ..settings() };
+        let mut settings =
+            RouterSettings { workers, worker_tls: trusting(&folder, &authority), ..settings() };
         settings.probes.path = "/v1/models".to_owned();
         let router = Router::start(settings).await.unwrap();
         let ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
         within(router.until(|brain| brain.fleet().workers().all(ready))).await;
         let mut client = Client::connect(router.listen()).await;
         let answer = client.ask(post("/v1/chat/completions", chat(2, false))).await;
-        // The connection may break before as much as the head is out, too.
+        // The connection may also break before the head is sent.
         let whole = answer.is_ok_and(|it| !it.broke && it.body == "{\"half\":");
         assert_eq!(whole, in_good_order);
         let outcome = if in_good_order { "answered" } else { "broke" };

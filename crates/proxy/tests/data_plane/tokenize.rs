@@ -1,19 +1,19 @@
-//! How prompts are read, as seen from outside; and which rank of an engine a request is for.
+//! How prompts are tokenized, as seen from outside; and which rank of an engine a request is for.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use maitre_policy::Name;
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, RouterSettings};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::table::{Client, engine_settings, metric, settings, table_with, within};
+use crate::fixture::{Client, engine_settings, fixture_with, metric, settings, within};
 
-fn with_tokenizer(family: &str) -> Settings {
+fn with_tokenizer(family: &str) -> RouterSettings {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tokens/tests/fixtures");
     let mut settings = settings();
     settings.brain.strategy = Name::LeastDelay;
@@ -31,12 +31,13 @@ fn chat(turns: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_model_whose_tokenizer_we_have_is_read_exactly() {
-    let table = table_with(2, engine_settings(), with_tokenizer("chatml")).await;
-    let mut client = table.client().await;
+async fn a_model_with_a_local_tokenizer_is_tokenized_exactly() {
+    let fixture = fixture_with(2, engine_settings(), with_tokenizer("chatml")).await;
+    let mut client = fixture.client().await;
     let question = "Where did the ship go after the storm? ".repeat(30);
-    let held =
-        |answer: &crate::table::Answer| answer.header("x-maitre-cached-tokens").parse::<u64>().unwrap();
+    let held = |answer: &crate::fixture::TestResponse| {
+        answer.header("x-maitre-cached-tokens").parse::<u64>().unwrap()
+    };
     let first = client.post("/v1/chat/completions", chat(&[&question])).await;
     assert_eq!((held(&first), first.header("x-maitre-why")), (0, "least-delay"));
     let second = client.post("/v1/chat/completions", chat(&[&question, "South.", "And then?"])).await;
@@ -44,44 +45,44 @@ async fn a_model_whose_tokenizer_we_have_is_read_exactly() {
     assert_eq!(second.header("x-maitre-why"), "cached");
     assert_eq!(second.header("x-maitre-worker"), first.header("x-maitre-worker"));
     let read = "maitre_prompts_read_total{model=\"maitre-sim\",level=\"exact\"}";
-    assert_eq!(metric(&table.router.metrics(), read), 2.0);
+    assert_eq!(metric(&fixture.router.metrics(), read), 2.0);
 }
 
 #[tokio::test]
-async fn a_long_text_and_an_odd_one_are_answered_too() {
-    let table = table_with(1, engine_settings(), with_tokenizer("chatml")).await;
-    let mut client = table.client().await;
+async fn a_long_prompt_and_one_that_cannot_be_rendered_are_answered() {
+    let fixture = fixture_with(1, engine_settings(), with_tokenizer("chatml")).await;
+    let mut client = fixture.client().await;
     let long = "A sentence like any other, and none twice: ".to_owned() + &"0123456789 ".repeat(20_000);
     let odd =
         r#"{"model":"maitre-sim","messages":[{"role":7,"content":{"a":[]}}],"max_tokens":1}"#.to_owned();
     let answer = client.post("/v1/chat/completions", chat(&[&long])).await;
     assert!(answer.status.is_success(), "{}", answer.text());
-    // What no template can render is the engine's to judge.
+    // A prompt that no template can render is left to the engine.
     let answer = client.post("/v1/chat/completions", odd).await;
     assert_ne!(answer.header("x-maitre-worker"), "", "{}", answer.text());
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_is_told_at_the_start() {
-    let error = Router::start(with_tokenizer("nobody")).await.err().expect("no such folder").to_string();
-    assert!(error.contains("maitre-sim") && error.contains("nobody"), "{error}");
+async fn a_missing_tokenizer_folder_is_an_error_at_the_start() {
+    let error = Router::start(with_tokenizer("missing")).await.err().expect("no such folder").to_string();
+    assert!(error.contains("maitre-sim") && error.contains("missing"), "{error}");
     assert_eq!(error.matches("no such file").count(), 1, "{error}");
 }
 
-/// An engine that tells what it was asked, and answers everything alike.
+/// An engine that reports the requests it got, and gives every request the same response.
 pub(crate) async fn listener() -> (SocketAddr, mpsc::UnboundedReceiver<String>, JoinSet<()>) {
-    let listener = TcpListener::bind(crate::table::ANYWHERE).await.unwrap();
+    let listener = TcpListener::bind(crate::fixture::ANYWHERE).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (sender, received) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
         while let Ok((mut stream, _)) = listener.accept().await {
-            let tell = tell.clone();
+            let sender = sender.clone();
             connections.spawn(async move {
-                let mut heard = vec![0; 65_536];
-                while let Ok(count @ 1..) = stream.read(&mut heard).await {
-                    drop(tell.send(String::from_utf8_lossy(&heard[..count]).into_owned()));
+                let mut head = vec![0; 65_536];
+                while let Ok(count @ 1..) = stream.read(&mut head).await {
+                    drop(sender.send(String::from_utf8_lossy(&head[..count]).into_owned()));
                     let body = r#"{"data":[{"id":"m","object":"model"}]}"#;
                     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                     if stream.write_all(head.as_bytes()).await.is_err() {
@@ -91,12 +92,12 @@ pub(crate) async fn listener() -> (SocketAddr, mpsc::UnboundedReceiver<String>, 
             });
         }
     });
-    (addr, told, tasks)
+    (addr, received, tasks)
 }
 
 #[tokio::test]
-async fn each_rank_is_a_worker_and_a_request_says_which() {
-    let (addr, mut told, _alive) = listener().await;
+async fn each_rank_is_a_worker_and_requests_name_the_rank() {
+    let (addr, mut received, _alive) = listener().await;
     let mut settings = settings();
     settings.workers = vec![format!("http://{addr}?ranks=3").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
@@ -109,9 +110,9 @@ async fn each_rank_is_a_worker_and_a_request_says_which() {
         let (_, rank) = answer.header("x-maitre-worker").rsplit_once('#').unwrap();
         ranks.push(rank.to_owned());
         let request = loop {
-            let heard = within(told.recv()).await.unwrap();
-            if heard.starts_with("POST /v1/chat") {
-                break heard;
+            let head = within(received.recv()).await.unwrap();
+            if head.starts_with("POST /v1/chat") {
+                break head;
             }
         };
         assert!(request.contains(&format!("x-data-parallel-rank: {rank}\r\n")), "{request}");

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use maitre_policy::Name;
-use maitre_proxy::{Router, Settings};
+use maitre_proxy::{Router, RouterSettings};
 use maitre_sim::http::Host;
 use maitre_sim::profile::Profile;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 pub(crate) const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Nothing in these tests may take longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct Table {
+pub(crate) struct Fixture {
     pub(crate) router: Router,
     pub(crate) engines: Vec<Host>,
 }
@@ -31,22 +31,23 @@ pub(crate) fn engine_settings() -> maitre_sim::http::Settings {
     maitre_sim::http::Settings::new(Profile::named("instant").unwrap())
 }
 
-pub(crate) fn settings() -> Settings {
-    let mut settings = Settings { listen: ANYWHERE, admin: ANYWHERE, threads: 1, ..Settings::default() };
+pub(crate) fn settings() -> RouterSettings {
+    let mut settings =
+        RouterSettings { listen: ANYWHERE, admin: ANYWHERE, threads: 1, ..RouterSettings::default() };
     settings.brain.strategy = Name::RoundRobin;
     settings
 }
 
 /// A router in front of this many engines, all ready.
-pub(crate) async fn table(count: usize) -> Table {
-    table_with(count, engine_settings(), settings()).await
+pub(crate) async fn fixture(count: usize) -> Fixture {
+    fixture_with(count, engine_settings(), settings()).await
 }
 
-pub(crate) async fn table_with(
+pub(crate) async fn fixture_with(
     count: usize,
     engine: maitre_sim::http::Settings,
-    mut settings: Settings,
-) -> Table {
+    mut settings: RouterSettings,
+) -> Fixture {
     let mut engines = Vec::new();
     for _ in 0..count {
         engines.push(Host::bind(ANYWHERE, engine.clone()).await.unwrap());
@@ -54,7 +55,7 @@ pub(crate) async fn table_with(
     settings.workers = engines.iter().map(|it| format!("http://{}", it.addr()).parse().unwrap()).collect();
     let router = Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
-    Table { router, engines }
+    Fixture { router, engines }
 }
 
 /// Fails the test instead of hanging.
@@ -62,23 +63,23 @@ pub(crate) async fn table_with(
 pub(crate) fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();
     async move {
-        match tokio::time::timeout(PATIENCE, future).await {
+        match tokio::time::timeout(TEST_TIMEOUT, future).await {
             Ok(output) => output,
-            Err(_) => panic!("nothing happened for {PATIENCE:?} at {caller}"),
+            Err(_) => panic!("nothing happened for {TEST_TIMEOUT:?} at {caller}"),
         }
     }
 }
 
-/// One answer, read to its end; the body is cut short if the connection broke.
+/// A response, read to its end; its body is incomplete if the connection broke.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) broke: bool,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -115,13 +116,13 @@ impl Client {
         within(self.sender.send_request(request)).await
     }
 
-    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Answer> {
+    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<TestResponse> {
         let (head, body) = self.send(request).await?.into_parts();
         let (body, broke) = within(read(body)).await;
-        Ok(Answer { status: head.status, headers: head.headers, body, broke })
+        Ok(TestResponse { status: head.status, headers: head.headers, body, broke })
     }
 
-    pub(crate) async fn post(&mut self, path: &str, body: impl Into<Bytes>) -> Answer {
+    pub(crate) async fn post(&mut self, path: &str, body: impl Into<Bytes>) -> TestResponse {
         self.ask(post(path, body)).await.unwrap()
     }
 }
@@ -153,13 +154,13 @@ pub(crate) fn chat(tokens: u32, stream: bool) -> String {
     )
 }
 
-/// The value of one metric line, by its exact beginning.
+/// The value of a metric, by its exact name and labels.
 pub(crate) fn metric(page: &str, line: &str) -> f64 {
     let found = page.lines().find_map(|it| it.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {line} in:\n{page}")).parse().unwrap()
 }
 
-/// Waits until this much is counted, and not more. What is absent counts as zero.
+/// Waits until the metric has this value, and checks that it does not exceed it. An absent metric counts as zero.
 #[track_caller]
 pub(crate) fn until_counted(router: &Router, line: &str, count: f64) -> impl Future<Output = ()> {
     let counted = move || {
@@ -176,12 +177,12 @@ pub(crate) fn until_counted(router: &Router, line: &str, count: f64) -> impl Fut
     async move { assert_eq!(all.await, count) }
 }
 
-impl Table {
+impl Fixture {
     pub(crate) async fn client(&self) -> Client {
         Client::connect(self.router.listen()).await
     }
 
-    /// All that is counted of requests in progress: must be zero when there are none.
+    /// Whether no request is in flight, by every count.
     pub(crate) fn nothing_is_open(&self) -> bool {
         self.router.look(|brain| {
             let idle = |it: &maitre_fleet::Worker| it.promised == maitre_fleet::backlog::Backlog::default();

@@ -1,4 +1,4 @@
-//! Workers and clients that break the order of things, each within its rights.
+//! Workers and clients that do the unusual, within the rules of HTTP.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use http_body_util::Full;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use maitre_fleet::HealthState;
-use maitre_proxy::{Router, Settings, Stopped};
+use maitre_proxy::{Router, RouterSettings, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::table::{ANYWHERE, Client, chat, engine_settings, metric, settings, table_with, within};
+use crate::fixture::{ANYWHERE, Client, chat, engine_settings, fixture_with, metric, settings, within};
 
 /// A worker's side of one connection: reads a head, and only a head.
 async fn head_of(stream: &mut TcpStream) -> Option<String> {
@@ -28,9 +28,8 @@ async fn head_of(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&seen).into_owned())
 }
 
-/// A router before one worker that answers GETs with 404, and leaves POSTs to `reply` once it has read
-/// their heads.
-pub(crate) async fn router_before<F, R>(reply: F, mut settings: Settings) -> Router
+/// A router in front of one worker that answers GETs with 404, and hands POSTs to `reply` once it has read their heads.
+pub(crate) async fn router_in_front_of<F, R>(reply: F, mut settings: RouterSettings) -> Router
 where
     F: Fn(TcpStream) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
@@ -52,7 +51,7 @@ where
             });
         }
     });
-    // It lives as long as the test.
+    // The worker runs as long as the test.
     worker.detach_all();
     settings.workers = vec![format!("http://{addr}").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
@@ -69,40 +68,40 @@ const TOO_LARGE: &[u8] =
     b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 9\r\nconnection: close\r\n\r\ntoo large";
 
 #[tokio::test]
-async fn an_answer_is_heard_while_the_body_is_still_being_sent() {
+async fn a_response_is_read_while_the_body_is_still_being_sent() {
     let reply = |mut stream: TcpStream| async move {
         stream.write_all(TOO_LARGE).await.unwrap();
         std::future::pending::<()>().await;
     };
-    let router = router_before(reply, settings()).await;
+    let router = router_in_front_of(reply, settings()).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", large()).await;
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (413, "too large"));
 }
 
 #[tokio::test]
-async fn a_refusal_before_the_body_was_read_is_the_clients_and_no_broken_worker() {
+async fn a_worker_that_refuses_before_reading_the_body_is_not_broken() {
     let reply = |mut stream: TcpStream| async move { stream.write_all(TOO_LARGE).await.unwrap() };
-    let router = router_before(reply, settings()).await;
+    let router = router_in_front_of(reply, settings()).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", large()).await;
     let state = router.look(|brain| brain.fleet().workers().next().unwrap().health.state());
     assert_eq!((answer.status.as_u16(), state), (413, HealthState::Ready), "{}", answer.text());
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_does_not_hold_up_the_drain() {
-    let table = table_with(1, engine_settings(), settings()).await;
-    let _silent = TcpStream::connect(table.router.listen()).await.unwrap();
-    // Its lane has it once a later connection is answered.
-    table.client().await.post("/v1/chat/completions", chat(1, false)).await;
-    assert_eq!(within(table.router.stop()).await, Stopped::Drained);
+async fn a_silent_connection_does_not_delay_the_drain() {
+    let fixture = fixture_with(1, engine_settings(), settings()).await;
+    let _silent = TcpStream::connect(fixture.router.listen()).await.unwrap();
+    // Its thread has it once a later connection is answered.
+    fixture.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    assert_eq!(within(fixture.router.stop()).await, Stopped::Drained);
 }
 
 #[tokio::test]
-async fn small_bodies_without_a_length_do_not_take_the_room_of_large_ones() {
+async fn small_bodies_without_a_length_reserve_only_what_they_need() {
     let mut settings = settings();
     settings.limits.body_bytes = 1 << 20;
     settings.limits.bodies_bytes = 4 << 20;
-    // Answers nobody before all eight have asked.
+    // Answers no request before all eight have arrived.
     let all = std::sync::Arc::new(tokio::sync::Barrier::new(8));
     let reply = move |mut stream: TcpStream| {
         let all = all.clone();
@@ -111,7 +110,7 @@ async fn small_bodies_without_a_length_do_not_take_the_room_of_large_ones() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
         }
     };
-    let router = router_before(reply, settings).await;
+    let router = router_in_front_of(reply, settings).await;
     let listen = router.listen();
     let mut asks = JoinSet::new();
     for _ in 0..8 {
@@ -131,7 +130,7 @@ async fn small_bodies_without_a_length_do_not_take_the_room_of_large_ones() {
 }
 
 #[tokio::test]
-async fn a_stream_that_lost_only_its_last_frame_has_ended_well() {
+async fn a_stream_that_lost_only_its_last_frame_is_complete() {
     let reply = |mut stream: TcpStream| async move {
         let mut body = [0; 4096];
         let _ = stream.read(&mut body).await;
@@ -141,7 +140,7 @@ async fn a_stream_that_lost_only_its_last_frame_has_ended_well() {
         stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.unwrap();
         stream.write_all(b"e\r\ndata: [DONE]\n\n\r\n").await.unwrap();
     };
-    let router = router_before(reply, settings()).await;
+    let router = router_in_front_of(reply, settings()).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert_eq!(answer.text(), "data: {}\n\ndata: [DONE]\n\n");
     let answered = r#"maitre_requests_total{route="chat",outcome="answered",code=""}"#;
@@ -149,27 +148,27 @@ async fn a_stream_that_lost_only_its_last_frame_has_ended_well() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_slowly_has_no_more_time_than_others() {
+async fn the_total_timeout_applies_to_slow_readers_too() {
     let mut settings = settings();
     settings.timeouts.total = Duration::from_millis(300);
-    // A stream without end, as fast as it is taken.
+    // An endless stream, as fast as it is read.
     let reply = |mut stream: TcpStream| async move {
         let head =
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
         stream.write_all(head).await.unwrap();
         while stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.is_ok() {}
     };
-    let router = router_before(reply, settings).await;
+    let router = router_in_front_of(reply, settings).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert!(answer.text().contains("\"timed_out\""), "{} bytes", answer.body.len());
 }
 
 #[tokio::test]
-async fn a_client_that_opens_no_window_is_cut_off_too() {
+async fn a_client_that_opens_no_http2_window_is_cut_off_too() {
     let mut settings = settings();
     settings.timeouts.total = Duration::from_millis(300);
-    let table = table_with(1, engine_settings(), settings).await;
-    let stream = TcpStream::connect(table.router.listen()).await.unwrap();
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let stream = TcpStream::connect(fixture.router.listen()).await.unwrap();
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(100);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
@@ -179,5 +178,5 @@ async fn a_client_that_opens_no_window_is_cut_off_too() {
     let request = request.body(Full::new(Bytes::from(chat(500, true)))).unwrap();
     // Held, and never read.
     let _response = within(sender.send_request(request)).await.unwrap();
-    table.until_nothing_is_open().await;
+    fixture.until_nothing_is_open().await;
 }

@@ -1,4 +1,4 @@
-//! Workers that come and go get the numbers of those that left; nothing else of theirs.
+//! New workers reuse the numbers of workers that left, and nothing else of theirs.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use http::Request;
 use http_body_util::Full;
 use maitre_base::WorkerId;
 use maitre_policy::Name;
-use maitre_proxy::{Router, Secret, Settings};
+use maitre_proxy::{Router, RouterSettings, Secret};
 use maitre_sim::http::Host;
 use maitre_sim::http::fault::{Fault, Injection};
 use serde_json::{Value, json};
 
 use crate::events::{prompt, publisher};
-use crate::table::{
-    ANYWHERE, Client, PATIENCE, Table, chat, engine_settings, post, settings, table_with, within,
+use crate::fixture::{
+    ANYWHERE, Client, Fixture, TEST_TIMEOUT, chat, engine_settings, fixture_with, post, settings, within,
 };
 
 const KEY: &str = "the-key-of-the-operator";
 
-/// Numbers are given away at once, and idle connections are kept for as long as the test may take.
-fn hasty() -> Settings {
-    let mut settings = Settings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
+/// Numbers are reused at once, and idle connections are kept for as long as the test may take.
+fn hasty() -> RouterSettings {
+    let mut settings = RouterSettings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
     settings.brain.quarantine = Duration::ZERO;
     settings.brain.shadows = vec![Name::Random];
-    settings.timeouts.worker_idle = PATIENCE;
+    settings.timeouts.worker_idle = TEST_TIMEOUT;
     settings
 }
 
@@ -35,10 +35,10 @@ fn url(engine: &Host) -> String {
     format!("http://{}", engine.addr())
 }
 
-/// The fleet is these, and no others, from now on.
-async fn seat_only(router: &Router, settings: &Settings, engines: &[&Host]) {
+/// Sets the fleet to these engines.
+async fn set_workers(router: &Router, settings: &RouterSettings, engines: &[&Host]) {
     let workers = engines.iter().map(|it| url(it).parse().unwrap()).collect();
-    router.reload(Settings { workers, ..settings.clone() }).unwrap();
+    router.reload(RouterSettings { workers, ..settings.clone() }).unwrap();
     within(router.until(|brain| brain.fleet().workers().count() == engines.len())).await;
     within(router.until_all_ready()).await;
 }
@@ -58,85 +58,85 @@ async fn ask(client: &mut Client) -> String {
     answer.header("x-maitre-worker").to_owned()
 }
 
-async fn see(table: &Table, path: &str) -> Value {
+async fn see(fixture: &Fixture, path: &str) -> Value {
     let request = Request::builder().uri(path).header("host", "maitre");
     let request = request.header("authorization", format!("Bearer {KEY}")).body(Full::default()).unwrap();
-    Client::connect(table.router.admin()).await.ask(request).await.unwrap().json()
+    Client::connect(fixture.router.admin()).await.ask(request).await.unwrap().json()
 }
 
 #[tokio::test]
-async fn whoever_gets_a_number_gets_no_connection_to_the_last_one_and_is_not_shown_as_it() {
+async fn a_reused_number_reuses_no_connection_and_no_decision() {
     let settings = hasty();
-    let table = table_with(1, recorded(), settings.clone()).await;
-    let (first, second) = (&table.engines[0], Host::bind(ANYWHERE, recorded()).await.unwrap());
-    let mut client = table.client().await;
+    let fixture = fixture_with(1, recorded(), settings.clone()).await;
+    let (first, second) = (&fixture.engines[0], Host::bind(ANYWHERE, recorded()).await.unwrap());
+    let mut client = fixture.client().await;
     assert_eq!(ask(&mut client).await, url(first));
-    table.until_nothing_is_open().await;
-    seat_only(&table.router, &settings, &[]).await;
-    seat_only(&table.router, &settings, &[&second]).await;
-    assert_eq!(number_of(&table.router, &second), Some(WorkerId(0)), "the number of the first");
+    fixture.until_nothing_is_open().await;
+    set_workers(&fixture.router, &settings, &[]).await;
+    set_workers(&fixture.router, &settings, &[&second]).await;
+    assert_eq!(number_of(&fixture.router, &second), Some(WorkerId(0)), "the number of the first");
     for _ in 0..5 {
         assert_eq!(ask(&mut client).await, url(&second));
     }
-    table.until_nothing_is_open().await;
-    // The first one still listens, on the connection that we keep to it; nobody was sent there.
+    fixture.until_nothing_is_open().await;
+    // The first engine still listens on our idle connection; no request was sent there.
     assert_eq!((chats(first), chats(&second)), (1, 5));
-    let before = see(&table, "/admin/v1/decisions/1").await;
+    let before = see(&fixture, "/admin/v1/decisions/1").await;
     assert_eq!((&before["worker"], &before["url"]), (&json!(0), &Value::Null));
     assert_eq!(before["candidates"][0]["url"], Value::Null);
     assert_eq!(before["shadows"][0]["url"], Value::Null);
-    let after = see(&table, "/admin/v1/decisions/2").await;
+    let after = see(&fixture, "/admin/v1/decisions/2").await;
     assert_eq!((&after["worker"], &after["url"]), (&json!(0), &json!(url(&second))));
     assert_eq!(after["shadows"][0]["url"], json!(url(&second)));
-    assert_eq!(see(&table, "/admin/v1/workers/0").await["requests_total"], 5, "of its own");
+    assert_eq!(see(&fixture, "/admin/v1/workers/0").await["requests_total"], 5, "of its own");
 }
 
 #[tokio::test]
-async fn a_number_is_not_given_away_while_an_answer_comes_from_the_last_one() {
+async fn a_number_is_not_reused_while_its_last_worker_streams() {
     let mut settings = hasty();
-    // Who leaves is not waited for.
+    // The removal does not wait for the stream.
     settings.timeouts.drain = Duration::ZERO;
-    let table = table_with(1, engine_settings(), settings.clone()).await;
-    let first = &table.engines[0];
+    let fixture = fixture_with(1, engine_settings(), settings.clone()).await;
+    let first = &fixture.engines[0];
     let second = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
     let third = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
     first.handle().inject(Injection::always(Fault::StallAfterChunks { chunks: 2 }));
-    let mut client = table.client().await;
+    let mut client = fixture.client().await;
     let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
-    seat_only(&table.router, &settings, &[]).await;
-    seat_only(&table.router, &settings, &[&second]).await;
-    assert_eq!(number_of(&table.router, &second), Some(WorkerId(1)));
+    set_workers(&fixture.router, &settings, &[]).await;
+    set_workers(&fixture.router, &settings, &[&second]).await;
+    assert_eq!(number_of(&fixture.router, &second), Some(WorkerId(1)));
     drop(begun);
     drop(client);
-    within(table.router.until(|brain| brain.open() == 0)).await;
-    assert!(table.nothing_is_open());
-    seat_only(&table.router, &settings, &[&second, &third]).await;
-    assert_eq!(number_of(&table.router, &third), Some(WorkerId(0)));
+    within(fixture.router.until(|brain| brain.open() == 0)).await;
+    assert!(fixture.nothing_is_open());
+    set_workers(&fixture.router, &settings, &[&second, &third]).await;
+    assert_eq!(number_of(&fixture.router, &third), Some(WorkerId(0)));
 }
 
 #[tokio::test]
-async fn metrics_forget_a_worker_that_left_and_no_other() {
+async fn metrics_drop_a_worker_that_left_and_no_other() {
     let settings = hasty();
-    let table = table_with(2, publisher(|_| {}), settings.clone()).await;
-    table.until_all_is_known().await;
-    let mut client = table.client().await;
+    let fixture = fixture_with(2, publisher(|_| {}), settings.clone()).await;
+    fixture.until_all_is_known().await;
+    let mut client = fixture.client().await;
     for number in 0..4 {
         client.post("/v1/chat/completions", prompt(number, number)).await;
     }
-    table.until_all_is_known().await;
-    let [first, second] = [0, 1].map(|it| format!("worker=\"{}\"", url(&table.engines[it])));
-    let page = table.router.metrics();
+    fixture.until_all_is_known().await;
+    let [first, second] = [0, 1].map(|it| format!("worker=\"{}\"", url(&fixture.engines[it])));
+    let page = fixture.router.metrics();
     for name in ["maitre_events_batches_total", "maitre_events_lag_seconds", "maitre_worker_state"] {
         let has = |it: &str| page.lines().any(|line| line.starts_with(name) && line.contains(it));
         assert!(has(&first) && has(&second), "{name}:\n{page}");
     }
-    seat_only(&table.router, &settings, &[&table.engines[1]]).await;
+    set_workers(&fixture.router, &settings, &[&fixture.engines[1]]).await;
     within(async {
-        while table.router.metrics().contains(&first) {
+        while fixture.router.metrics().contains(&first) {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    let page = table.router.metrics();
+    let page = fixture.router.metrics();
     assert!(page.lines().any(|it| it.starts_with("maitre_events_batches_total") && it.contains(&second)));
 }
