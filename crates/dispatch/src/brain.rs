@@ -177,7 +177,7 @@ impl Brain {
             Event::WorkerGone { worker } => self.parts.worker_left(now, worker, effects),
             Event::WorkerDrained { worker, draining } => {
                 self.parts.fleet.drain(worker, draining);
-                self.parts.scheduler.fleet_changed();
+                self.parts.scheduler.fleet_changed = true;
             }
             Event::WorkerWeighed { worker, weight } => self.parts.fleet.weigh(worker, weight),
             Event::Probed { worker, evidence } => self.parts.see(now, worker, evidence, effects),
@@ -241,7 +241,7 @@ impl Brain {
         self.presume_prefilled(now);
         self.parts.scheduler.count_workers(&self.parts.fleet);
         self.parts.observer.tick(now, &self.parts.fleet);
-        if self.parts.scheduler.take_fleet_changed() {
+        if std::mem::take(&mut self.parts.scheduler.fleet_changed) {
             self.refuse_stranded(effects);
         }
         for change in changes {
@@ -277,7 +277,7 @@ impl Parts {
         let Some(change) = change else { return };
         effects.push(Effect::Changed(change));
         if change.to.is_out() {
-            self.scheduler.fleet_changed();
+            self.scheduler.fleet_changed = true;
         }
         self.observer.on(Fact::HealthChanged { worker });
         // A probe settles at once what traffic made doubtful.

@@ -17,7 +17,7 @@ use maitre_fleet::rates::Rates;
 use maitre_fleet::{Fleet, Wanted, Worker};
 use maitre_queue::limits::limits;
 use maitre_queue::wait_queue::{QueueEntry, Waiting};
-use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare, Taken};
+use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 
 use crate::capacity::Knee;
 use crate::event::Failure;
@@ -69,11 +69,11 @@ pub(crate) struct Scheduler {
     /// Queued requests, in all pools.
     waiting: usize,
     /// Since the last check for stranded requests, workers left or changed what they serve.
-    fleet_changed: bool,
+    pub(crate) fleet_changed: bool,
     /// When all pools were last served.
     served_at: Instant,
-    allowances: Allowances,
-    retry_budget: RetryBudget,
+    pub(crate) allowances: Allowances,
+    pub(crate) retry_budget: RetryBudget,
     routers: RouterCount,
 }
 
@@ -132,14 +132,6 @@ impl Scheduler {
     }
 
     // The fleet.
-
-    pub(crate) fn fleet_changed(&mut self) {
-        self.fleet_changed = true;
-    }
-
-    pub(crate) fn take_fleet_changed(&mut self) -> bool {
-        std::mem::take(&mut self.fleet_changed)
-    }
 
     pub(crate) fn set_routers(&mut self, live: u32, known: u32) {
         self.routers = RouterCount { live: live.max(1), known };
@@ -205,35 +197,6 @@ impl Scheduler {
     }
 
     // Allowances and retries.
-
-    pub(crate) fn arrived(&mut self, now: Instant) {
-        self.retry_budget.earn(now);
-    }
-
-    /// Takes a request from its tenant's allowance; if that is used up, when to come again.
-    pub(crate) fn take_allowance(
-        &mut self,
-        context: Context<'_>,
-        request: &PendingRequest,
-    ) -> Result<Taken, Duration> {
-        let terms = context.settings.terms(request.tenant);
-        self.allowances.take(context.now, request.tenant, terms, request.tokens())
-    }
-
-    /// What `take_allowance` would answer.
-    pub(crate) fn check_allowance(
-        &self,
-        context: Context<'_>,
-        request: &PendingRequest,
-    ) -> Result<(), Duration> {
-        let terms = context.settings.terms(request.tenant);
-        self.allowances.check(context.now, request.tenant, terms, request.tokens())
-    }
-
-    /// A request that no worker has seen costs its tenant nothing: its client was asked to come again.
-    pub(crate) fn return_allowance(&mut self, request: &PendingRequest) {
-        self.allowances.give_back(request.tenant, request.spending.taken);
-    }
 
     /// A tenant spent this much at another router, in the pool of this model.
     pub(crate) fn spent_elsewhere(

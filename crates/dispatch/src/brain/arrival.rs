@@ -6,7 +6,7 @@ use maitre_base::{ClassId, Instant};
 use maitre_fleet::Wanted;
 use maitre_policy::Ask;
 
-use super::{Brain, Context, Parts};
+use super::{Brain, Parts};
 use crate::cache::PromptChain;
 use crate::event::{Arrival, Effect, Refusal};
 use crate::observer::Fact;
@@ -20,7 +20,7 @@ const TIE_BLOCK: usize = 16;
 
 impl Brain {
     pub(super) fn arrived(&mut self, now: Instant, arrival: &Arrival<'_>, effects: &mut Vec<Effect>) {
-        self.parts.scheduler.arrived(now);
+        self.parts.scheduler.retry_budget.earn(now);
         let id = arrival.request;
         match self.parts.accept(now, arrival) {
             Ok(request) => {
@@ -40,8 +40,9 @@ impl Parts {
         if !settings.enabled {
             return Ok(request);
         }
-        let context = Context { now, settings, fleet: &self.fleet };
-        let taken = self.scheduler.take_allowance(context, &request).map_err(rate_limited)?;
+        let terms = settings.terms(request.tenant);
+        let taken = self.scheduler.allowances.take(now, request.tenant, terms, request.tokens());
+        let taken = taken.map_err(rate_limited)?;
         request.spending = Spending { taken, is_published: self.is_spending_published(&request) };
         if request.spending.is_published {
             let model = self.model_hash_of(&request);

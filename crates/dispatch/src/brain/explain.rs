@@ -70,7 +70,9 @@ impl Brain {
         if !context.settings.enabled {
             return Ok(Admitted::Directly);
         }
-        self.parts.scheduler.check_allowance(context, request).map_err(rate_limited)?;
+        let (tenant, terms) = (request.tenant, context.settings.terms(request.tenant));
+        let allowed = self.parts.scheduler.allowances.check(now, tenant, terms, request.tokens());
+        allowed.map_err(rate_limited)?;
         if !pool.must_queue(context, request.class) || !fleet.anyone_takes(request.wanted, &request.tried) {
             return Ok(Admitted::Directly);
         }

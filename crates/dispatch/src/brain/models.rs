@@ -9,7 +9,7 @@ impl Parts {
     pub(super) fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
         let seen = self.fleet.models_seen();
         self.fleet.learn_models(worker, cards);
-        self.scheduler.fleet_changed();
+        self.scheduler.fleet_changed = true;
         for card in cards {
             let Some(model) = self.fleet.model(card.name) else { continue };
             let own = self.settings.strategies.get(card.name).copied();

@@ -4,6 +4,8 @@
 //! A queued request has no worker. When a worker has room, the next request is looked up afresh and placed where it costs
 //! least at that moment.
 
+use std::time::Duration;
+
 use maitre_base::{Instant, RequestId, WorkerId};
 
 use super::attempt::Tried;
@@ -260,19 +262,20 @@ impl Brain {
     }
 
     pub(super) fn refuse_late(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
-        let Brain { pending, parts, .. } = self;
-        let Some(request) = pending.get(&id.0) else { return };
-        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
-        let retry_after = parts.scheduler.retry_after(context, request);
+        let retry_after = self.retry_after(now, id);
         self.refuse(id, Refusal::Deadline { retry_after }, effects);
     }
 
     fn refuse_full(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
-        let Brain { pending, parts, .. } = self;
-        let Some(request) = pending.get(&id.0) else { return };
-        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
-        let retry_after = parts.scheduler.retry_after(context, request);
+        let retry_after = self.retry_after(now, id);
         self.refuse(id, Refusal::QueueFull { retry_after }, effects);
+    }
+
+    fn retry_after(&mut self, now: Instant, id: RequestId) -> Duration {
+        let Brain { pending, parts, .. } = self;
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let request = pending.get(&id.0);
+        request.map_or(Duration::ZERO, |it| parts.scheduler.retry_after(context, it))
     }
 
     /// Refuses a request. One of the next in the queue may be gone already: while those before it were tried, it had to
@@ -282,7 +285,7 @@ impl Brain {
         effects.push(Effect::Refuse { request: id, refusal });
         // A request that no worker has seen costs its tenant nothing.
         if self.parts.settings.queue.enabled && request.tried.is_empty() {
-            self.parts.scheduler.return_allowance(&request);
+            self.parts.scheduler.allowances.give_back(request.tenant, request.spending.taken);
             if request.spending.is_published {
                 let (model, tenant) = (self.parts.model_hash_of(&request), request.tenant);
                 self.parts.observer.on(Fact::Unspent { model, tenant, tokens: request.tokens() });

@@ -60,7 +60,7 @@ impl Parts {
         }
         self.observer.on(Fact::WorkerLeft { worker, key });
         self.cache.leave(worker);
-        self.scheduler.fleet_changed();
+        self.scheduler.fleet_changed = true;
         effects.push(Effect::Forget { worker });
     }
 
