@@ -101,7 +101,7 @@ struct DemoPlan {
     json: bool,
     engines: usize,
     routers: usize,
-    events: Option<events::Settings>,
+    events: Option<events::PublisherConfig>,
     mix: Mix,
     seed: u64,
     /// What the pages ask for.
@@ -129,8 +129,10 @@ impl DemoPlan {
             json: matches.get_flag("json"),
             engines: *matches.get_one::<u32>("engines").context("engines")? as usize,
             routers: *matches.get_one::<u32>("routers").context("routers")? as usize,
-            events: (!matches.get_flag("no-events"))
-                .then(|| events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) }),
+            events: (!matches.get_flag("no-events")).then(|| events::PublisherConfig {
+                replay: Some(ANYWHERE),
+                ..events::PublisherConfig::new(ANYWHERE)
+            }),
             mix: Mix { sessions_per_second: rate, ..mix },
             seed: *matches.get_one("seed").context("seed")?,
             key: secret::fresh()?,
@@ -180,7 +182,7 @@ fn print(plan: &DemoPlan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Res
 /// Runs the traffic under one strategy, on fresh engines; what was seen, and for how long.
 async fn run_one(plan: &DemoPlan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
     let profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..maitre_sim::profile::H200_8B };
-    let mut settings = maitre_sim::http::Settings::new(profile);
+    let mut settings = maitre_sim::http::HostConfig::new(profile);
     settings.events.clone_from(&plan.events);
     let engines = Engines::start(plan.engines, settings).await?;
     let routers = Routers::start(plan, strategy, &engines).await?;

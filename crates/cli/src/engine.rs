@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_sim::events;
-use maitre_sim::http::{Host, Settings};
+use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{self, Profile};
 
 use crate::signals::Signals;
@@ -65,7 +65,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
         let mut hosts = Vec::new();
         for number in 0..count {
-            let settings = Settings { events: ports.events(number), ..settings.clone() };
+            let settings = HostConfig { events: ports.events(number), ..settings.clone() };
             let host = Host::bind(ports.at(ports.listen, number), settings).await?;
             announce(number, &host);
             hosts.push(host);
@@ -116,10 +116,10 @@ impl Ports {
         SocketAddr::new(self.ip, first + number)
     }
 
-    fn events(&self, number: u16) -> Option<events::Settings> {
+    fn events(&self, number: u16) -> Option<events::PublisherConfig> {
         let stream = self.at(self.events?, number);
         let replay = self.replay.map(|first| self.at(first, number));
-        Some(events::Settings { replay, ..events::Settings::new(stream) })
+        Some(events::PublisherConfig { replay, ..events::PublisherConfig::new(stream) })
     }
 }
 
@@ -133,7 +133,7 @@ fn announce(number: u16, host: &Host) {
     }
 }
 
-fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     let name: &String = matches.get_one("profile").context("profile")?;
     let mut profile = Profile::named(name).with_context(|| format!("no profile is called {name:?}"))?;
     if let Some(&blocks) = matches.get_one::<u32>("kv-blocks") {
@@ -142,7 +142,7 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     if let Some(&tokens) = matches.get_one::<u32>("block-size") {
         profile.block_tokens = tokens;
     }
-    let mut settings = Settings::new(profile);
+    let mut settings = HostConfig::new(profile);
     settings.speedup = *matches.get_one("speedup").context("speedup")?;
     settings.model.clone_from(matches.get_one::<String>("model").context("model")?);
     settings.adapters = matches.get_many::<String>("lora").unwrap_or_default().cloned().collect();

@@ -27,9 +27,9 @@ use maitre_policy::Name;
 use maitre_proxy::Router;
 use maitre_sim::events;
 use maitre_sim::http::{self, Handle, Host};
-use maitre_sim::lab::{self, Knowledge, Limits, PreparedTrace};
+use maitre_sim::lab::{self, AnswerLimits, Knowledge, PreparedTrace};
 use maitre_sim::profile::{A10G_8B, Profile, StepModel};
-use maitre_sim::report::{Row, Targets};
+use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
 use tokio::sync::oneshot;
 
@@ -124,10 +124,11 @@ impl Engines {
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let settings = |profile: &Profile| {
-            let events = events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) };
-            http::Settings { events: Some(events), ..http::Settings::new(*profile) }
+            let events =
+                events::PublisherConfig { replay: Some(ANYWHERE), ..events::PublisherConfig::new(ANYWHERE) };
+            http::HostConfig { events: Some(events), ..http::HostConfig::new(*profile) }
         };
-        let settings: Vec<http::Settings> = fleet.iter().map(settings).collect();
+        let settings: Vec<http::HostConfig> = fleet.iter().map(settings).collect();
         let body = async move {
             let mut hosts = Vec::new();
             for settings in settings {
@@ -216,21 +217,21 @@ impl Stage {
         (played, engines.evictions())
     }
 
-    fn settings(&self) -> lab::Settings {
+    fn settings(&self) -> lab::LabConfig {
         let settings =
-            lab::Settings::new(self.fleet.clone(), brain(self.strategy.unwrap_or(Name::RoundRobin)));
-        lab::Settings { limits: Limits::Told, ..settings }
+            lab::LabConfig::new(self.fleet.clone(), brain(self.strategy.unwrap_or(Name::RoundRobin)));
+        lab::LabConfig { limits: AnswerLimits::Stated, ..settings }
     }
 
-    fn play_virtually(&self, settings: &lab::Settings, block_tokens: u32) -> Row {
+    fn play_virtually(&self, settings: &lab::LabConfig, block_tokens: u32) -> ReportRow {
         let prepared = PreparedTrace::new(&self.trace, block_tokens);
         lab::play(settings, &prepared, &mut ()).row("virtual", &Targets::default())
     }
 
     /// The laboratory with one thing wrong at a time.
-    fn mistakes(&self) -> Vec<(&'static str, Row)> {
+    fn mistakes(&self) -> Vec<(&'static str, ReportRow)> {
         let honest = self.settings();
-        let change = |change: fn(&Profile) -> Profile| lab::Settings {
+        let change = |change: fn(&Profile) -> Profile| lab::LabConfig {
             fleet: self.fleet.iter().map(change).collect(),
             ..honest.clone()
         };
@@ -245,7 +246,7 @@ impl Stage {
             ("coarse blocks", self.play_virtually(&coarse, COARSE_TOKENS)),
         ];
         if self.strategy.is_some_and(|it| it.needs().cache) {
-            let blind = lab::Settings { knowledge: Knowledge::None, ..honest };
+            let blind = lab::LabConfig { knowledge: Knowledge::None, ..honest };
             rows.push(("a router that knows no caches", self.play_virtually(&blind, BLOCK_TOKENS)));
         }
         rows
@@ -274,12 +275,12 @@ impl Stage {
 }
 
 /// The first as measured, the second as foretold.
-fn agree(one: &Row, other: &Row) -> bool {
+fn agree(one: &ReportRow, other: &ReportRow) -> bool {
     let late = one.ttft_mean_s / other.ttft_mean_s - 1.0;
     (one.hit_ratio - other.hit_ratio).abs() <= HIT_RATIO && late.abs() <= FIRST_TOKEN
 }
 
-fn line(one: &Row, other: &Row) -> String {
+fn line(one: &ReportRow, other: &ReportRow) -> String {
     format!(
         "hit ratio {:.4} and {:.4}, first token {:.4} s and {:.4} s ({:+.1} %)",
         one.hit_ratio,

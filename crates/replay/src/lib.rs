@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use maitre_sim::lab::{Knowledge, Outcome, PreparedTrace, Via};
-use maitre_sim::report::{Row, Targets};
+use maitre_sim::lab::{Knowledge, PreparedTrace, RunOutcome, Via};
+use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -34,12 +34,12 @@ use maitre_console::out;
 /// One strategy at one speed.
 #[derive(Debug)]
 pub struct Run {
-    pub row: Row,
+    pub row: ReportRow,
     /// By part, class and tenant, each empty where there is only one.
-    pub parts: Vec<Row>,
-    pub classes: Vec<Row>,
-    pub tenants: Vec<Row>,
-    pub outcome: Outcome,
+    pub parts: Vec<ReportRow>,
+    pub classes: Vec<ReportRow>,
+    pub tenants: Vec<ReportRow>,
+    pub outcome: RunOutcome,
 }
 
 pub fn command() -> Command {
@@ -177,10 +177,11 @@ fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Prog
         }
     };
     let outcome = study.play(choice, prepared, &mut step);
-    let row = Row { speed, ..outcome.row(choice.as_str(), &study.targets) };
-    let [mut parts, mut classes, mut tenants] = [Outcome::parts, Outcome::classes, Outcome::tenants].map(
-        |rows: fn(&Outcome, &str, &Targets) -> Vec<Row>| rows(&outcome, choice.as_str(), &study.targets),
-    );
+    let row = ReportRow { speed, ..outcome.row(choice.as_str(), &study.targets) };
+    let [mut parts, mut classes, mut tenants] = [RunOutcome::parts, RunOutcome::classes, RunOutcome::tenants]
+        .map(|rows: fn(&RunOutcome, &str, &Targets) -> Vec<ReportRow>| {
+            rows(&outcome, choice.as_str(), &study.targets)
+        });
     [&mut parts, &mut classes, &mut tenants].into_iter().flatten().for_each(|it| it.speed = speed);
     Run { row, parts, classes, tenants, outcome }
 }
@@ -205,7 +206,7 @@ fn report(study: &Study, runs: &[Run]) -> Value {
             _ => fleet.push((profile.name, 1)),
         }
     }
-    let rows = |rows: fn(&Run) -> &Vec<Row>| runs.iter().flat_map(rows).collect::<Vec<&Row>>();
+    let rows = |rows: fn(&Run) -> &Vec<ReportRow>| runs.iter().flat_map(rows).collect::<Vec<&ReportRow>>();
     json!({
         "trace": {
             "source": study.source,

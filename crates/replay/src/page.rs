@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use maitre_sim::lab::Knowledge;
 use maitre_sim::profile::Profile;
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 use maitre_sim::trace::Request;
 
 use super::table::{seconds, talk};
@@ -177,7 +177,7 @@ fn found(view: &View<'_>) -> String {
 }
 
 fn numbers(view: &View<'_>) -> String {
-    let rows: Vec<&Row> = view.all.iter().map(|it| &it.row).collect();
+    let rows: Vec<&ReportRow> = view.all.iter().map(|it| &it.row).collect();
     let lead = Lead { speed: view.sweeps(), part: None };
     let table = tables::draw("All strategies; ★ is the best of a column", &rows, lead);
     format!("<section>\n<h2>Numbers</h2>\n{table}{}</section>\n", tables::meanings())
@@ -201,14 +201,19 @@ fn notes(view: &View<'_>) -> String {
 }
 
 /// The rows of parts, classes or tenants; nothing if there is only one.
-fn apart(view: &View<'_>, (heading, part): (&str, &'static str), rows: fn(&Run) -> &Vec<Row>) -> String {
+fn apart(
+    view: &View<'_>,
+    (heading, part): (&str, &'static str),
+    rows: fn(&Run) -> &Vec<ReportRow>,
+) -> String {
     // Rows that compete stand together, in the order in which a run has them.
-    let mut placed: Vec<(usize, &Row)> = view.all.iter().flat_map(|it| rows(it).iter().enumerate()).collect();
+    let mut placed: Vec<(usize, &ReportRow)> =
+        view.all.iter().flat_map(|it| rows(it).iter().enumerate()).collect();
     placed.sort_by(|one, other| one.1.speed.total_cmp(&other.1.speed).then(one.0.cmp(&other.0)));
     if placed.is_empty() {
         return String::new();
     }
-    let rows: Vec<&Row> = placed.into_iter().map(|it| it.1).collect();
+    let rows: Vec<&ReportRow> = placed.into_iter().map(|it| it.1).collect();
     let lead = Lead { speed: view.sweeps(), part: Some(part) };
     let table = tables::draw(&format!("Each {part}; ★ is the best of a {part}"), &rows, lead);
     format!("<section>\n<h2>{heading}</h2>\n{table}</section>\n")

@@ -3,8 +3,8 @@
 //! Every line has a bounded number of points, however long the run is, so that the report stays small.
 
 use maitre_base::Instant;
-use maitre_sim::lab::Sample;
-use maitre_sim::report::Seen;
+use maitre_sim::lab::LoadSample;
+use maitre_sim::report::AnswerMetrics;
 
 /// Intervals of equal length, from the beginning of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +60,7 @@ pub(super) fn requested(requests: impl Iterator<Item = (Instant, u32)>, buckets:
 }
 
 /// Served tokens per second: an answer is spread evenly from its first token to its last.
-pub(super) fn served<'a>(seen: impl Iterator<Item = &'a Seen>, buckets: &Buckets) -> Vec<f64> {
+pub(super) fn served<'a>(seen: impl Iterator<Item = &'a AnswerMetrics>, buckets: &Buckets) -> Vec<f64> {
     let mut sums = vec![0.0; buckets.count];
     for it in seen {
         let (first, last) = (it.at + it.first_token, it.at + it.total);
@@ -70,7 +70,7 @@ pub(super) fn served<'a>(seen: impl Iterator<Item = &'a Seen>, buckets: &Buckets
 }
 
 /// The share of prompt tokens found in a cache, by arrival time; none where no request arrived.
-pub(super) fn hits<'a>(seen: impl Iterator<Item = &'a Seen>, buckets: &Buckets) -> Vec<Option<f64>> {
+pub(super) fn hits<'a>(seen: impl Iterator<Item = &'a AnswerMetrics>, buckets: &Buckets) -> Vec<Option<f64>> {
     let (mut cached, mut all) = (vec![0.0; buckets.count], vec![0.0; buckets.count]);
     for it in seen {
         buckets.add(&mut cached, it.at, f64::from(it.cached_tokens));
@@ -96,12 +96,12 @@ pub(super) struct WorkerLoads {
 
 impl WorkerLoads {
     /// At most `points` moments: neighbouring samples become their mean.
-    pub(super) fn new(samples: &[Sample], points: usize) -> WorkerLoads {
+    pub(super) fn new(samples: &[LoadSample], points: usize) -> WorkerLoads {
         let group = samples.len().div_ceil(points.max(1)).max(1);
         let count = samples.iter().map(|it| it.loads.len()).max().unwrap_or(0);
         let at_s = samples.chunks(group).filter_map(|it| mean(it.iter().map(|it| it.at.as_secs_f64())));
         let worker = |worker: usize| {
-            let loads = |group: &[Sample]| {
+            let loads = |group: &[LoadSample]| {
                 mean(group.iter().filter_map(|it| it.loads.get(worker).map(|&it| f64::from(it))))
             };
             samples.chunks(group).map(loads).collect()
@@ -122,15 +122,15 @@ mod tests {
 
     use super::*;
 
-    fn seen(at_ms: u64, first_ms: u64, total_ms: u64, answer_tokens: u32) -> Seen {
-        Seen {
+    fn seen(at_ms: u64, first_ms: u64, total_ms: u64, answer_tokens: u32) -> AnswerMetrics {
+        AnswerMetrics {
             at: Instant::from_millis(at_ms),
             first_token: Duration::from_millis(first_ms),
             total: Duration::from_millis(total_ms),
             prompt_tokens: 100,
             cached_tokens: answer_tokens,
             answer_tokens,
-            ..Seen::default()
+            ..AnswerMetrics::default()
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn loads_are_thinned_and_a_late_worker_begins_late() {
-        let sample = |second: u64, loads: &[u32]| Sample {
+        let sample = |second: u64, loads: &[u32]| LoadSample {
             at: Instant::from_millis(second * 1_000),
             loads: loads.into(),
         };

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use maitre_policy::Name;
 use maitre_sim::lab::{
-    self, Judge, Knowledge, Outcome, PreparedTrace, Script, Settings, Sync, Via, Witness, script,
+    self, Decider, Knowledge, LabConfig, PreparedTrace, RunObserver, RunOutcome, Script, Sync, Via, script,
 };
 use maitre_sim::profile::Profile;
 use maitre_sim::report::Targets;
@@ -291,20 +291,20 @@ impl Study {
         choice: StrategyChoice,
         prepared: &PreparedTrace<'_>,
         progress: &mut dyn FnMut(usize),
-    ) -> Outcome {
+    ) -> RunOutcome {
         let mut brain = unwatched(&self.config);
         brain.strategies.clear();
         brain.seed = self.seed;
-        let judge = match choice {
+        let decider = match choice {
             StrategyChoice::Strategy(name) => {
                 brain.strategy = name;
-                Judge::Brain
+                Decider::Brain
             }
-            StrategyChoice::Oracle => Judge::Oracle,
-            StrategyChoice::IdealCache => Judge::IdealCache,
+            StrategyChoice::Oracle => Decider::Oracle,
+            StrategyChoice::IdealCache => Decider::IdealCache,
         };
-        let settings = Settings {
-            judge,
+        let settings = LabConfig {
+            decider,
             knowledge: self.knowledge,
             event_delay: self.event_delay,
             scrape_every: self.scrape_every,
@@ -313,8 +313,8 @@ impl Study {
             // A single router has no peers.
             sync: self.sync.filter(|_| self.routers > 1),
             script: self.script.clone(),
-            returns_max: if self.retry { RETURNS_MAX } else { 0 },
-            ..Settings::new(self.fleet.clone(), brain)
+            retries_max: if self.retry { RETURNS_MAX } else { 0 },
+            ..LabConfig::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })
     }
@@ -325,7 +325,7 @@ struct Watch<'a> {
     progress: &'a mut dyn FnMut(usize),
 }
 
-impl Witness for Watch<'_> {
+impl RunObserver for Watch<'_> {
     fn arrived(&mut self, requests: usize) {
         (self.progress)(requests);
     }

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use maitre_sim::lab::{Sync, Via};
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::{Run, Study, knowledge_word};
 
 /// Title and the number under it.
 pub(super) struct Column {
     pub(super) title: &'static str,
-    pub(super) text: fn(&Row) -> String,
-    pub(super) value: fn(&Row) -> Option<f64>,
+    pub(super) text: fn(&ReportRow) -> String,
+    pub(super) value: fn(&ReportRow) -> Option<f64>,
     pub(super) better: Better,
 }
 
@@ -26,8 +26,8 @@ pub(super) enum Better {
 const fn column(
     title: &'static str,
     better: Better,
-    value: fn(&Row) -> Option<f64>,
-    text: fn(&Row) -> String,
+    value: fn(&ReportRow) -> Option<f64>,
+    text: fn(&ReportRow) -> String,
 ) -> Column {
     Column { title, text, value, better }
 }
@@ -67,7 +67,7 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 /// Those that any row fills.
-pub(super) fn columns(rows: &[&Row]) -> Vec<&'static Column> {
+pub(super) fn columns(rows: &[&ReportRow]) -> Vec<&'static Column> {
     let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
     COLUMNS.iter().filter(filled).collect()
 }
@@ -81,7 +81,7 @@ fn whole(count: Option<u64>) -> String {
 }
 
 /// Turned away or broken off.
-pub(super) fn lost(row: &Row) -> u64 {
+pub(super) fn lost(row: &ReportRow) -> u64 {
     row.refused + row.failed
 }
 
@@ -98,7 +98,7 @@ pub(super) fn seconds(value: f64) -> String {
 pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
     let mut text = title(study);
     let sweeps = runs.iter().any(|it| it.row.speed != runs[0].row.speed);
-    let rows: Vec<&Row> = runs.iter().flat_map(all_rows).collect();
+    let rows: Vec<&ReportRow> = runs.iter().flat_map(all_rows).collect();
     let columns = columns(&rows);
     let mut lines = vec![header(&columns, sweeps)];
     for run in runs {
@@ -163,7 +163,7 @@ pub(crate) fn talk(study: &Study) -> String {
     }
 }
 
-fn all_rows(run: &Run) -> impl Iterator<Item = &Row> {
+fn all_rows(run: &Run) -> impl Iterator<Item = &ReportRow> {
     [&run.row].into_iter().chain(&run.parts).chain(&run.classes).chain(&run.tenants)
 }
 
@@ -173,14 +173,14 @@ fn header(columns: &[&Column], sweeps: bool) -> Vec<String> {
     ["strategy".to_owned()].into_iter().chain(speed).chain(titles).chain(["decisions/s".to_owned()]).collect()
 }
 
-fn cells(row: &Row, columns: &[&Column], sweeps: bool) -> Vec<String> {
+fn cells(row: &ReportRow, columns: &[&Column], sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| format!("{}×", row.speed));
     let numbers = columns.iter().map(|it| (it.text)(row));
     [name(row)].into_iter().chain(speed).chain(numbers).collect()
 }
 
 /// Of a whole run its strategy, and below it what a row is a part of.
-pub fn name(row: &Row) -> String {
+pub fn name(row: &ReportRow) -> String {
     match (row.part, &row.class, &row.tenant) {
         (Some(part), ..) => format!("  part {part}"),
         (_, Some(class), _) => format!("  class {class}"),
@@ -191,7 +191,7 @@ pub fn name(row: &Row) -> String {
 
 /// Of our own code, on this machine: the one number that is not the same twice.
 fn decisions(run: &Run) -> String {
-    let seconds = run.outcome.deciding.as_secs_f64();
+    let seconds = run.outcome.decision_time.as_secs_f64();
     let count = run.outcome.answers.len() as f64 + run.outcome.refused as f64;
     if seconds > 0.0 { format!("{:.0}", count / seconds) } else { "-".to_owned() }
 }
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn a_row_is_named_by_what_it_is_a_part_of() {
-        let run = Row { strategy: "it".to_owned(), ..Row::default() };
-        let class = Row { class: Some("batch".to_owned()), ..run.clone() };
-        let tenant = Row { tenant: Some("a1".to_owned()), ..run.clone() };
-        let part = Row { part: Some(3), ..run.clone() };
+        let run = ReportRow { strategy: "it".to_owned(), ..ReportRow::default() };
+        let class = ReportRow { class: Some("batch".to_owned()), ..run.clone() };
+        let tenant = ReportRow { tenant: Some("a1".to_owned()), ..run.clone() };
+        let part = ReportRow { part: Some(3), ..run.clone() };
         assert_eq!(
             [run, part, class, tenant].map(|it| name(&it)),
             ["it", "  part 3", "  class batch", "  tenant a1"]
@@ -214,10 +214,11 @@ mod tests {
 
     #[test]
     fn a_column_that_no_row_fills_is_left_out() {
-        let titles = |row: &Row| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
-        let bare = titles(&Row::default());
+        let titles = |row: &ReportRow| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
+        let bare = titles(&ReportRow::default());
         assert!(!["in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)), "{bare:?}");
-        let timed = Row { deadlines_met_ratio: Some(0.5), served_late: Some(3), ..Row::default() };
+        let timed =
+            ReportRow { deadlines_met_ratio: Some(0.5), served_late: Some(3), ..ReportRow::default() };
         assert_eq!(titles(&timed).len(), bare.len() + 2);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use maitre_sim::generate::{Plan, WORKLOADS};
-use maitre_sim::report::{self, Row};
+use maitre_sim::report::{self, ReportRow};
 use maitre_sim::trace::Trace;
 
 /// Reads a trace from a file, or makes the one that `spec` describes. A file goes first: it is there.
@@ -20,7 +20,7 @@ pub fn load(spec: &str, seed: u64) -> anyhow::Result<Trace> {
 }
 
 /// Calls tenants by the names that `spec` gave them, where it is a workload: a trace has only numbers.
-pub fn name_tenants<'a>(spec: &str, rows: impl Iterator<Item = &'a mut Row>) {
+pub fn name_tenants<'a>(spec: &str, rows: impl Iterator<Item = &'a mut ReportRow>) {
     let Some(plan) = is_workload(spec).then(|| spec.parse::<Plan>().ok()).flatten() else { return };
     let names: HashMap<String, &str> =
         plan.tenants().into_iter().map(|(number, name)| (report::tenant(number), name)).collect();
@@ -46,10 +46,10 @@ mod tests {
         let spec = "hot:tenants=acme:10;b:1";
         let plan: Plan = spec.parse().unwrap();
         let numbers: Vec<u64> = plan.tenants().into_keys().chain([7]).collect();
-        let mut rows: Vec<Row> = numbers
+        let mut rows: Vec<ReportRow> = numbers
             .iter()
-            .map(|&it| Row { tenant: Some(report::tenant(it)), ..Row::default() })
-            .chain([Row::default()])
+            .map(|&it| ReportRow { tenant: Some(report::tenant(it)), ..ReportRow::default() })
+            .chain([ReportRow::default()])
             .collect();
         name_tenants("no-such-file", rows.iter_mut());
         assert_eq!(rows[2].tenant.as_deref(), Some("7"));

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, Rng};
-use maitre_sim::engine::{Engine, Finish, Job, Settings};
+use maitre_sim::engine::{Engine, EngineConfig, Finish, Job};
 use maitre_sim::kv::{Names, Root};
 use maitre_sim::profile::H200_8B;
 
@@ -41,7 +41,7 @@ impl Worker {
 
 fn play(requests: u64) -> Vec<Worker> {
     let mut rng = Rng::new(1);
-    let engine = || Engine::new(Settings::new(H200_8B));
+    let engine = || Engine::new(EngineConfig::new(H200_8B));
     let mut workers: Vec<Worker> = (0..WORKERS).map(|_| Worker { engine: engine(), ends: None }).collect();
     let mut outputs = Vec::new();
     let (mut sent, mut arrival) = (0, Instant::ZERO);

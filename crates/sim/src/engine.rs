@@ -3,11 +3,11 @@
 //! A step has a budget of tokens. Running sequences draw on it first, in the order they were admitted: one
 //! token each to decode, the rest of the prompt for those still in prefill. What is left admits waiting
 //! ones, first come first served, and stops at the first that does not fit: a big prompt at the head of the
-//! line blocks small ones behind it. When a running sequence finds no free block, the youngest is thrown
-//! out and starts over later; its blocks often are still in the cache then.
+//! queue blocks small ones behind it. When a running sequence finds no free block, the youngest is preempted
+//! and starts over later; its blocks are often still in the cache then.
 //!
-//! The engine reads no clock. `begin_step` says how long the step will take; whoever drives it, an event
-//! queue or a sleeping task, calls `finish_step` that much later. In between the engine only queues.
+//! The engine reads no clock. `begin_step` returns how long the step takes; the driver, an event queue or a
+//! sleeping task, calls `finish_step` that much later. In between the engine only queues.
 //!
 //! Left out: asynchronous scheduling (tokens one step late), priorities, speculative decoding.
 
@@ -24,58 +24,58 @@ use crate::text;
 
 mod sequence;
 
-use sequence::{Sequence, State, Step};
+use sequence::{EngineStep, Sequence, SequenceState};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct EngineConfig {
     pub profile: Profile,
-    /// How many cache changes to keep until they are taken; zero, nobody wants them.
+    /// How many cache changes to keep until they are taken; zero keeps none.
     pub changes_max: usize,
-    /// Token `i` of the answer that `seed` names.
+    /// Token `i` of the answer identified by `seed`.
     pub words: fn(seed: u64, index: u32) -> u32,
 }
 
-impl Settings {
-    /// Answers in syllables, and nobody listens.
-    pub fn new(profile: Profile) -> Settings {
-        Settings { profile, changes_max: 0, words: text::answer_token }
+impl EngineConfig {
+    /// Answers in syllables, without cache changes.
+    pub fn new(profile: Profile) -> EngineConfig {
+        EngineConfig { profile, changes_max: 0, words: text::answer_token }
     }
 }
 
-/// A request as the engine sees it. How long the answer is, and why it ends there, is decided before.
+/// A request as the engine sees it. Length and finish reason of the answer are decided before.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub prompt: Vec<u32>,
     pub root: Root,
-    /// Names the answer: token `i` is `words(seed, i)`.
+    /// Identifies the answer: token `i` is `words(seed, i)`.
     pub seed: u64,
-    /// At least one comes out, even if none was asked for.
+    /// At least one token is generated, even if none was requested.
     pub answer_tokens: u32,
     pub finish: Finish,
 }
 
-/// What is known of a prompt before it comes; nothing, by default.
+/// What is known about a prompt in advance; nothing, by default.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'a> {
-    /// The names of its full blocks; empty, they are worked out.
+pub struct KnownPrompt<'a> {
+    /// The names of its full blocks; computed if empty.
     pub names: &'a [PrefixHash],
-    /// Tokens before the prompt that are computed and kept elsewhere: they are read here, and take no room.
+    /// Tokens before the prompt that are cached elsewhere: they are read here, but take no room.
     pub elsewhere_tokens: u32,
 }
 
 /// What is left to do for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
-    /// Prompt tokens to compute, as far as is known before it is admitted.
+pub struct RemainingWork {
+    /// Prompt tokens to compute, as far as known before admission.
     pub prefill: u32,
     pub answer: u32,
-    /// Tokens in its context now, and those it reads besides, which are elsewhere.
+    /// Tokens in its context now, and those it reads from elsewhere.
     pub context: u32,
     pub elsewhere: u32,
     pub running: bool,
 }
 
-/// Names a job for as long as the engine lives. `slot` is small and reused: good for tables beside ours.
+/// Identifies a job for the engine's lifetime. `slot` is small and reused: good for side tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobId {
     pub slot: u32,
@@ -90,7 +90,7 @@ pub enum Finish {
 
 /// One token of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct TokenOutput {
     pub job: JobId,
     pub index: u32,
     pub token: u32,
@@ -99,7 +99,7 @@ pub struct Output {
     pub finish: Option<Finish>,
 }
 
-/// Why a job cannot be taken, ever.
+/// Why a job can never be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     #[error("the prompt is empty")]
@@ -113,19 +113,19 @@ pub enum Reject {
     NeverFits { needed: u64, capacity: u32 },
 }
 
-/// Where the engine stands, and what it has done since it began.
+/// The engine's state and counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EngineStats {
     pub running: usize,
     pub waiting: usize,
-    /// Blocks in use; cached blocks that nobody uses count as free.
+    /// Blocks in use; unused cached blocks count as free.
     pub used_blocks: u32,
     pub capacity_blocks: u32,
-    pub counters: Counters,
+    pub counters: EngineCounters,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct EngineCounters {
     pub steps: u64,
     pub prompt_tokens: u64,
     pub answer_tokens: u64,
@@ -140,8 +140,8 @@ pub struct Counters {
     pub rejected: u64,
 }
 
-/// Why the head of the line did not fit. It cannot fit now either unless a block was released, or the next
-/// block it misses was stored: two comparisons instead of a look-up of the whole prompt at every step.
+/// Why the head of the queue did not fit. It cannot fit now either unless a block was released, or the next block it
+/// misses was stored: two comparisons instead of a look-up of the whole prompt at every step.
 #[derive(Clone, Copy, Debug)]
 struct Blocked {
     id: JobId,
@@ -162,22 +162,22 @@ pub struct Engine {
     blocked: Option<Blocked>,
     stepping: bool,
     next_serial: u64,
-    counters: Counters,
+    counters: EngineCounters,
     first_token: Histogram,
     inter_token: Histogram,
 }
 
 impl Engine {
     /// Zero sizes in the profile are raised to the least that can work.
-    pub fn new(settings: Settings) -> Engine {
-        let mut profile = settings.profile;
+    pub fn new(config: EngineConfig) -> Engine {
+        let mut profile = config.profile;
         profile.block_tokens = profile.block_tokens.max(1);
         profile.batch_tokens_max = profile.batch_tokens_max.max(1);
         profile.running_max = profile.running_max.max(1);
         Engine {
             profile,
-            words: settings.words,
-            pool: Pool::new(profile.kv_blocks, settings.changes_max),
+            words: config.words,
+            pool: Pool::new(profile.kv_blocks, config.changes_max),
             sequences: Vec::new(),
             free_slots: Vec::new(),
             running: Vec::new(),
@@ -185,33 +185,38 @@ impl Engine {
             blocked: None,
             stepping: false,
             next_serial: 0,
-            counters: Counters::default(),
+            counters: EngineCounters::default(),
             first_token: Histogram::new(FIRST_TOKEN_SECONDS),
             inter_token: Histogram::new(INTER_TOKEN_SECONDS),
         }
     }
 
-    /// Begins anew, as after a crash: no jobs, nothing cached, counters at zero, and no step under way. Names
-    /// of jobs from before stay unknown for ever.
+    /// Restarts as after a crash: no jobs, no cache, zero counters, no step in progress. Earlier job ids stay unknown
+    /// for ever.
     pub fn restart(&mut self) {
         let changes_max = self.pool.changes_max();
-        let settings = Settings { profile: self.profile, changes_max, words: self.words };
-        *self = Engine { next_serial: self.next_serial, ..Engine::new(settings) };
+        let config = EngineConfig { profile: self.profile, changes_max, words: self.words };
+        *self = Engine { next_serial: self.next_serial, ..Engine::new(config) };
     }
 
-    /// Whether a step has begun and not ended.
+    /// Whether a step is in progress.
     pub fn is_stepping(&self) -> bool {
         self.stepping
     }
 
-    /// Queues a job. `arrived` is when its first-token time starts to run. The queue has no bound, as in
-    /// vLLM: whoever submits bounds it.
+    /// Queues a job. `arrived` starts its time to first token. The queue is unbounded, as in vLLM: the caller bounds
+    /// it.
     pub fn submit(&mut self, arrived: Instant, job: Job) -> Result<JobId, Reject> {
-        self.submit_known(arrived, job, Known::default())
+        self.submit_known(arrived, job, KnownPrompt::default())
     }
 
-    /// Queues a job of which something is known.
-    pub fn submit_known(&mut self, arrived: Instant, job: Job, known: Known<'_>) -> Result<JobId, Reject> {
+    /// Queues a job about which something is known.
+    pub fn submit_known(
+        &mut self,
+        arrived: Instant,
+        job: Job,
+        known: KnownPrompt<'_>,
+    ) -> Result<JobId, Reject> {
         if let Err(reject) = self.check(&job, known.elsewhere_tokens) {
             self.counters.rejected += 1;
             return Err(reject);
@@ -221,30 +226,29 @@ impl Engine {
         Ok(id)
     }
 
-    /// Forgets a job, at once or, in the middle of a step, at its end. Nothing more is heard of it. A job
-    /// that has ended already is left alone.
+    /// Drops a job, at once or at the end of the current step. It produces no more output. An ended job is ignored.
     pub fn abort(&mut self, id: JobId) {
         let Some(sequence) = self.sequences.get_mut(id.slot as usize).filter(|it| it.id == id) else {
             return;
         };
         match sequence.state {
-            State::Ended | State::Leaving => return,
-            State::Running if self.stepping => {
-                sequence.state = State::Leaving;
+            SequenceState::Ended | SequenceState::Leaving => return,
+            SequenceState::Running if self.stepping => {
+                sequence.state = SequenceState::Leaving;
                 return;
             }
-            State::Running => self.running.retain(|&slot| slot != id.slot),
-            State::Waiting => self.waiting.retain(|&slot| slot != id.slot),
+            SequenceState::Running => self.running.retain(|&slot| slot != id.slot),
+            SequenceState::Waiting => self.waiting.retain(|&slot| slot != id.slot),
         }
         self.counters.aborted += 1;
         self.unseat(id.slot);
     }
 
-    /// Decides what the next step computes and how long that takes; None if there is nothing to do, which
-    /// stays so until `submit` is called.
+    /// Decides what the next step computes and how long it takes. `None` if there is nothing to do, until `submit` is
+    /// called.
     pub fn begin_step(&mut self) -> Option<Duration> {
         debug_assert!(!self.stepping, "a step begins before the last one ended");
-        let mut step = Step { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
+        let mut step = EngineStep { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
         let preempted = self.continue_running(&mut step);
         if !preempted {
             self.admit_waiting(&mut step);
@@ -258,13 +262,13 @@ impl Engine {
     }
 
     /// Ends the step: appends the tokens it produced to `outputs`, in the order of the running sequences.
-    pub fn finish_step(&mut self, now: Instant, outputs: &mut Vec<Output>) {
+    pub fn finish_step(&mut self, now: Instant, outputs: &mut Vec<TokenOutput>) {
         debug_assert!(self.stepping, "a step ends that never began");
         self.stepping = false;
         let mut kept = 0;
         for index in 0..self.running.len() {
             let slot = self.running[index];
-            if self.sequences[slot as usize].state == State::Leaving {
+            if self.sequences[slot as usize].state == SequenceState::Leaving {
                 self.counters.aborted += 1;
                 self.unseat(slot);
                 continue;
@@ -285,23 +289,23 @@ impl Engine {
         self.running.truncate(kept);
     }
 
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len(),
             used_blocks: self.pool.used(),
             capacity_blocks: self.pool.capacity(),
-            counters: Counters { evictions: self.pool.evictions(), ..self.counters },
+            counters: EngineCounters { evictions: self.pool.evictions(), ..self.counters },
         }
     }
 
-    /// Everybody there, those who run first, each group in its order. Looks up all that wait: for bounds, not
-    /// for every day.
-    pub fn rests(&self) -> impl Iterator<Item = Rest> {
+    /// All jobs, running ones first, each group in its order. Looks up every waiting job, which is too slow for the
+    /// normal path.
+    pub fn remaining(&self) -> impl Iterator<Item = RemainingWork> {
         let hits = |it: &Sequence| it.hashes.iter().take_while(|&&it| self.pool.find(it).is_some()).count();
         self.running.iter().chain(&self.waiting).map(move |&slot| {
             let sequence = &self.sequences[slot as usize];
-            let is_waiting = sequence.state == State::Waiting;
+            let is_waiting = sequence.state == SequenceState::Waiting;
             let found = if is_waiting { hits(sequence) * self.profile.block_tokens as usize } else { 0 };
             sequence.rest(found)
         })
@@ -316,18 +320,17 @@ impl Engine {
         &self.inter_token
     }
 
-    /// Forgets the cache, unless a sequence holds blocks; whether it did.
+    /// Clears the cache unless a sequence holds blocks. Returns whether it did.
     pub fn clear_cache(&mut self) -> bool {
         self.pool.clear()
     }
 
-    /// Every block in the cache by its name, and how many copies of it there are.
+    /// Every cached block by its name, with the number of copies.
     pub fn resident(&self) -> BTreeMap<u64, u32> {
         self.pool.resident()
     }
 
-    /// How many leading blocks of these tokens are in the cache. A job hits at most that many, and never
-    /// its whole prompt.
+    /// How many leading blocks of these tokens are cached. A job hits at most that many, and never its whole prompt.
     pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
         let mut parent = root.hash();
         let blocks = tokens.chunks_exact(self.profile.block_tokens as usize);
@@ -338,17 +341,17 @@ impl Engine {
         blocks.map(is_held).take_while(|&it| it).count()
     }
 
-    /// The same for blocks that have their names already.
+    /// The same for blocks whose names are known.
     pub fn holds_named(&self, names: &[PrefixHash]) -> u32 {
         names.iter().take_while(|it| self.pool.find(it.0.max(1)).is_some()).count() as u32
     }
 
-    /// What was stored and removed since the last call, and how many changes the limit lost.
+    /// Stored and removed blocks since the last call, and how many changes were dropped at the limit.
     pub fn take_changes(&mut self) -> (Vec<Change>, u64) {
         self.pool.take_changes()
     }
 
-    /// What is kept elsewhere takes no room, but is part of the context.
+    /// Tokens cached elsewhere take no room but are part of the context.
     fn check(&self, job: &Job, elsewhere_tokens: u32) -> Result<(), Reject> {
         let here = job.prompt.len() as u64;
         let prompt = here + u64::from(elsewhere_tokens);
@@ -366,7 +369,7 @@ impl Engine {
         }
     }
 
-    fn seat(&mut self, arrived: Instant, job: Job, known: Known<'_>) -> JobId {
+    fn seat(&mut self, arrived: Instant, job: Job, known: KnownPrompt<'_>) -> JobId {
         let slot = self.free_slots.pop().unwrap_or(self.sequences.len() as u32);
         let id = JobId { slot, serial: self.next_serial };
         self.next_serial += 1;
@@ -382,14 +385,14 @@ impl Engine {
     fn unseat(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         self.pool.release(&mut sequence.blocks);
-        sequence.state = State::Ended;
+        sequence.state = SequenceState::Ended;
         sequence.tokens = Vec::new();
         sequence.hashes = Vec::new();
         self.free_slots.push(slot);
     }
 
-    /// Returns whether somebody was thrown out.
-    fn continue_running(&mut self, step: &mut Step) -> bool {
+    /// Returns whether a sequence was preempted.
+    fn continue_running(&mut self, step: &mut EngineStep) -> bool {
         let mut preempted = false;
         let mut index = 0;
         while index < self.running.len() && step.budget > 0 {
@@ -407,7 +410,7 @@ impl Engine {
         preempted
     }
 
-    fn admit_waiting(&mut self, step: &mut Step) {
+    fn admit_waiting(&mut self, step: &mut EngineStep) {
         while step.budget > 0 && self.running.len() < self.profile.running_max as usize {
             let Some(&slot) = self.waiting.front() else { return };
             if self.is_still_blocked(slot) || !self.share_prefix(slot) {
@@ -437,7 +440,7 @@ impl Engine {
     fn share_prefix(&mut self, slot: u32) -> bool {
         let sequence = &mut self.sequences[slot as usize];
         let block_tokens = self.profile.block_tokens as usize;
-        // The last token is always computed: without it there is nothing to sample from.
+        // The last token is always computed: the next one is sampled from it.
         let shareable = (sequence.tokens.len() - 1) / block_tokens;
         let mut used_hits = 0;
         for &hash in &sequence.hashes[..shareable] {
@@ -446,7 +449,7 @@ impl Engine {
             sequence.blocks.push(id);
         }
         let hits = sequence.blocks.len();
-        // A hit that nobody uses is a free block that we are about to take.
+        // An unused hit is a free block that we are about to take.
         let needed = sequence.tokens.len().div_ceil(block_tokens) - used_hits;
         if needed > self.pool.free() as usize {
             sequence.blocks.clear();
@@ -463,7 +466,7 @@ impl Engine {
 
     fn record_admission(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
-        sequence.state = State::Running;
+        sequence.state = SequenceState::Running;
         if sequence.preempted {
             return;
         }
@@ -483,7 +486,7 @@ impl Engine {
         let slot = self.running.pop()?;
         let sequence = &mut self.sequences[slot as usize];
         self.pool.release(&mut sequence.blocks);
-        sequence.state = State::Waiting;
+        sequence.state = SequenceState::Waiting;
         sequence.preempted = true;
         sequence.computed = 0;
         sequence.stored_blocks = 0;
@@ -494,7 +497,7 @@ impl Engine {
 
     /// Adds `count` tokens of a sequence to the step. Blocks they fill get their names now, not when the step
     /// ends: two equal prompts admitted in one step share, as in vLLM.
-    fn schedule(&mut self, slot: u32, count: usize, step: &mut Step) {
+    fn schedule(&mut self, slot: u32, count: usize, step: &mut EngineStep) {
         let sequence = &mut self.sequences[slot as usize];
         sequence.scheduled = count;
         step.add(sequence, count);
@@ -511,7 +514,7 @@ impl Engine {
     }
 
     /// Books what the step computed for one sequence; a token comes out once all before it are computed.
-    fn advance(&mut self, slot: u32, now: Instant) -> Option<Output> {
+    fn advance(&mut self, slot: u32, now: Instant) -> Option<TokenOutput> {
         let sequence = &mut self.sequences[slot as usize];
         sequence.computed += std::mem::take(&mut sequence.scheduled);
         if sequence.remaining() > 0 {
@@ -531,7 +534,7 @@ impl Engine {
         let token = (self.words)(sequence.job.seed, index);
         sequence.push_answer(token, self.profile.block_tokens as usize);
         let is_last = index + 1 >= sequence.job.answer_tokens;
-        Some(Output {
+        Some(TokenOutput {
             job: sequence.id,
             index,
             token,

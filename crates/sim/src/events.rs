@@ -1,8 +1,8 @@
-//! KV events: what the cache stored and removed, told to whoever listens, as vLLM tells it.
+//! KV events: stored and removed blocks, published as vLLM does.
 //!
-//! One batch for each step that changed something, numbered from zero, sent to every subscriber and kept in
-//! a ring for those who ask again. A subscriber that reads too slowly loses whole batches and is not told;
-//! the numbers tell. The stream can be disturbed on command, in the ways a network and a busy engine do.
+//! One batch per step that changed something, numbered from zero, sent to every subscriber and kept in a ring for
+//! replay. A slow subscriber loses whole batches without notice; the numbers show it. The stream can be disturbed on
+//! command, in the ways that a network and a busy engine do.
 //!
 //! The wire is ZeroMQ's: a PUB socket for the stream and a ROUTER for the replay, in `events/socket.rs`.
 
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::kv::Change;
-use batch::Batch;
+use batch::BatchEncoder;
 use disturbance::{Disturbance, Disturbances};
 
 /// Batches kept for replay, by vLLM's default.
@@ -32,7 +32,7 @@ pub const BUFFER_STEPS: usize = 10_000;
 /// thousand batches of a busy engine are about this much.
 pub const BUFFER_BYTES_MAX: usize = 64 << 20;
 
-/// Messages that wait for one subscriber, by vLLM's default.
+/// Maximum messages queued for one subscriber, vLLM's default.
 pub const HIGH_WATER_MESSAGES: usize = 100_000;
 
 /// Topics of one subscriber. Chosen: it needs one.
@@ -42,10 +42,10 @@ const TOPICS_MAX: usize = 64;
 const END: u64 = u64::MAX;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PublisherConfig {
     /// Where the stream is published; port 0 picks one.
     pub stream: SocketAddr,
-    /// Where it can be had again.
+    /// Where it can be replayed.
     pub replay: Option<SocketAddr>,
     pub topic: String,
     pub form: Form,
@@ -55,10 +55,10 @@ pub struct Settings {
     pub high_water_messages: usize,
 }
 
-impl Settings {
+impl PublisherConfig {
     /// As vLLM does by default: no topic, no replay.
-    pub fn new(stream: SocketAddr) -> Settings {
-        Settings {
+    pub fn new(stream: SocketAddr) -> PublisherConfig {
+        PublisherConfig {
             stream,
             replay: None,
             topic: String::new(),
@@ -80,7 +80,7 @@ pub enum Form {
     Arrays,
 }
 
-/// How one reply of a replay is made up, after the empty frame.
+/// The layout of a replay reply after the empty frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayShape {
     /// Topic, number, payload: vLLM since 0.26.
@@ -90,12 +90,12 @@ pub enum ReplayShape {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct PublisherStats {
     /// Connections, of either kind.
     pub connections: usize,
-    /// Those that get the stream.
+    /// Subscribers of the stream.
     pub subscribers: usize,
-    /// Batches published since the engine began: the next one's number.
+    /// Batches published since the start: the next batch's number.
     pub batches: u64,
     /// Messages lost to subscribers that read too slowly.
     pub overflowed: u64,
@@ -110,25 +110,25 @@ pub struct Addrs {
     pub replay: Option<SocketAddr>,
 }
 
-/// What the encoding needs to know of the engine.
+/// What the encoding needs to know about the engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct PublishedModel {
     pub(crate) block_tokens: u32,
     pub(crate) adapters: Vec<String>,
 }
 
 pub(crate) struct Publisher {
-    settings: Settings,
+    config: PublisherConfig,
     addrs: Addrs,
-    model: Model,
-    state: Mutex<State>,
-    /// Changes when every connection is to be closed.
+    model: PublishedModel,
+    state: Mutex<PublisherState>,
+    /// Changes when every connection must be closed.
     closing: watch::Sender<u64>,
     changed: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct State {
+struct PublisherState {
     next_sequence: u64,
     ring: VecDeque<Kept>,
     ring_bytes: usize,
@@ -153,38 +153,42 @@ struct Subscriber {
 }
 
 impl Publisher {
-    pub(crate) fn new(settings: Settings, addrs: Addrs, model: Model, changed: Arc<Notify>) -> Publisher {
+    pub(crate) fn new(
+        config: PublisherConfig,
+        addrs: Addrs,
+        model: PublishedModel,
+        changed: Arc<Notify>,
+    ) -> Publisher {
         let (closing, _) = watch::channel(0);
-        Publisher { settings, addrs, model, state: Mutex::default(), closing, changed }
+        Publisher { config, addrs, model, state: Mutex::default(), closing, changed }
     }
 
     pub(crate) fn addrs(&self) -> Addrs {
         self.addrs
     }
 
-    /// Publishes what one step changed, if anything. `lost` changes are missing from it: a number is left
-    /// out, so that nobody takes the stream for whole.
+    /// Publishes the changes of one step, if any. If `lost` changes are missing, a number is skipped, so that the gap
+    /// is visible.
     pub(crate) fn publish(&self, unix_seconds: f64, changes: &[Change], lost: u64) {
         if changes.is_empty() {
             return;
         }
-        let batch = Batch { unix_seconds, changes, form: self.settings.form, model: &self.model };
+        let batch = BatchEncoder { unix_seconds, changes, form: self.config.form, model: &self.model };
         let payload = Bytes::from(batch.encode());
         let mut state = self.state.lock();
         state.next_sequence += u64::from(lost > 0);
         let sequence = state.next_sequence;
         state.next_sequence += 1;
-        state.keep(Kept { sequence, payload: payload.clone() }, &self.settings);
+        state.keep(Kept { sequence, payload: payload.clone() }, &self.config);
         let sent = state.disturbances.strike(payload, |payload| self.stream_message(sequence, payload));
         for message in sent {
-            state.send(self.settings.topic.as_bytes(), &message);
+            state.send(self.config.topic.as_bytes(), &message);
         }
         drop(state);
         self.changed.notify_waiters();
     }
 
-    /// As after a crash: numbers begin anew, nothing can be had again, nobody is connected. Disturbances are
-    /// the experimenter's and stay.
+    /// As after a crash: numbers start over, the replay is empty, all connections are closed. Disturbances stay.
     pub(crate) fn restart(&self) {
         let mut state = self.state.lock();
         state.next_sequence = 0;
@@ -205,14 +209,14 @@ impl Publisher {
     pub(crate) fn clear_disturbances(&self) {
         let mut state = self.state.lock();
         for message in state.disturbances.clear() {
-            state.send(self.settings.topic.as_bytes(), &message);
+            state.send(self.config.topic.as_bytes(), &message);
         }
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> PublisherStats {
         let state = self.state.lock();
-        let topic = self.settings.topic.as_bytes();
-        Stats {
+        let topic = self.config.topic.as_bytes();
+        PublisherStats {
             connections: state.connections,
             subscribers: state.subscribers.iter().filter(|it| it.wants(topic)).count(),
             batches: state.next_sequence,
@@ -221,10 +225,10 @@ impl Publisher {
         }
     }
 
-    /// What vLLM answers on `/kv_event_sources` for its one rank. vLLM publishes on all interfaces or not at
-    /// all, so the star is always there: whoever reads it knows the host already.
+    /// vLLM's reply on `/kv_event_sources` for its one rank. vLLM publishes on all interfaces or not at all, so the
+    /// star is always there: the reader already knows the host.
     pub(crate) fn source(&self) -> Value {
-        let Settings { topic, buffer_steps, high_water_messages, .. } = &self.settings;
+        let PublisherConfig { topic, buffer_steps, high_water_messages, .. } = &self.config;
         let replay = self.addrs.replay.map(|it| match it.ip().is_unspecified() {
             true => format!("tcp://*:{}", it.port()),
             false => format!("tcp://{it}"),
@@ -248,22 +252,22 @@ impl Publisher {
     }
 
     fn stream_message(&self, sequence: u64, payload: &[u8]) -> Bytes {
-        message(&[self.settings.topic.as_bytes(), &sequence.to_be_bytes(), payload])
+        message(&[self.config.topic.as_bytes(), &sequence.to_be_bytes(), payload])
     }
 
     fn replay_message(&self, kept: &Kept) -> Bytes {
         let sequence = kept.sequence.to_be_bytes();
         let topic = match kept.sequence {
             END => "",
-            _ => &self.settings.topic,
+            _ => &self.config.topic,
         };
-        match self.settings.replay_shape {
+        match self.config.replay_shape {
             ReplayShape::WithTopic => message(&[b"", topic.as_bytes(), &sequence, &kept.payload]),
             ReplayShape::WithoutTopic => message(&[b"", &sequence, &kept.payload]),
         }
     }
 
-    /// What answers a request for everything from this number on, the end among it; none for silence.
+    /// The reply to a request for everything from this number on, including the end mark; `None` for no reply.
     fn answer_replay(&self, from: u64) -> Option<Vec<Kept>> {
         let mut state = self.state.lock();
         state.replays += 1;
@@ -277,11 +281,11 @@ impl Publisher {
     }
 }
 
-impl State {
-    fn keep(&mut self, kept: Kept, settings: &Settings) {
+impl PublisherState {
+    fn keep(&mut self, kept: Kept, config: &PublisherConfig) {
         self.ring_bytes += kept.payload.len();
         self.ring.push_back(kept);
-        while self.ring.len() > settings.buffer_steps || self.ring_bytes > settings.buffer_bytes_max {
+        while self.ring.len() > config.buffer_steps || self.ring_bytes > config.buffer_bytes_max {
             let Some(oldest) = self.ring.pop_front() else { return };
             self.ring_bytes -= oldest.payload.len();
         }

@@ -1,12 +1,12 @@
-//! Traces made to order: a line such as `rag:qps=20,zipf=0.8` and a seed make the same requests everywhere.
+//! Synthetic traces: a line such as `rag:qps=20,zipf=0.8` and a seed give the same requests everywhere.
 //!
-//! Recorded traffic says what happened once; made traffic can be turned up, grown or skewed until a strategy
-//! breaks, and the line that did it fits a report. Each workload is one shape of sharing between prompts, as
-//! the table `WORKLOADS` lists them. A line names one and the keys that differ from their defaults. Who sends the
-//! requests, and how soon they must be answered, can be said of any shape: the keys of `COMMON`.
+//! Recorded traffic shows what happened once; synthetic traffic can be scaled or skewed until a strategy breaks, and
+//! its line fits into a report. Each workload is one pattern of sharing between prompts, listed in `WORKLOADS`. A
+//! line names one and the keys that differ from their defaults. The keys in `COMMON` set senders and deadlines for
+//! any workload.
 //!
-//! A trace is an open loop: it says when requests come, however slow the engines are. So a conversation goes
-//! on after the time an answer takes at a nominal pace, not after the answer. No clock, no files.
+//! A trace is an open loop: arrivals do not depend on the engines' speed. A conversation therefore continues after an
+//! answer's nominal duration, not after the actual answer. No clock, no files.
 
 mod dice;
 mod groups;
@@ -26,30 +26,30 @@ use crate::trace::{PROMPT_TOKENS_MAX, REQUESTS_MAX, Request, Trace};
 use dice::Dice;
 use key::Values;
 
-pub use key::{Key, Kind};
+pub use key::{ValueType, WorkloadKey};
 pub use label::COMMON;
 
-/// One shape of traffic.
+/// One pattern of traffic.
 #[derive(Debug)]
 pub struct Workload {
     pub name: &'static str,
-    /// What it is for, as a sentence.
+    /// Its purpose, as a sentence.
     pub about: &'static str,
-    /// Its own; those of `COMMON` it has as well.
-    pub keys: &'static [Key],
-    size: fn(&Values) -> Result<Size, Wrong>,
+    /// Its own keys; those of `COMMON` apply as well.
+    pub keys: &'static [WorkloadKey],
+    size: fn(&Values) -> Result<Size, PlanError>,
     requests: fn(&Values, &mut Dice) -> Vec<Request>,
 }
 
-/// All there are. Lines are parsed by this table; help and `docs/replay.md` are written from it.
+/// All workloads. Lines are parsed with this table; help and `docs/replay.md` are generated from it.
 pub static WORKLOADS: [Workload; 7] =
     [groups::GROUPS, session::CHAT, rag::RAG, session::AGENTS, single::HOT, single::NO_REUSE, single::BURSTS];
 
-/// Requests a line may ask for. Half of what a trace may have, as dice may bring more than their mean.
+/// Maximum requests of a line: half of a trace's limit, because the random number may exceed its mean.
 const REQUESTS_MEAN_MAX: f64 = (REQUESTS_MAX / 2) as f64;
 /// Pieces of all prompts together: 800 MB. Long conversations get here before they have many requests.
 const PIECES_MEAN_MAX: f64 = 50e6;
-/// Eleven days. Up to here a stamp in a file keeps its microsecond.
+/// Eleven days: up to here a timestamp in a file keeps its microseconds.
 const SPAN_SECONDS_MAX: f64 = 1e6;
 
 /// A workload with its keys set: what a line says, checked.
@@ -61,13 +61,13 @@ pub struct Plan {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub enum Wrong {
+pub enum PlanError {
     #[error("no workload is called {0:?}; there are {names}", names = names())]
     Name(String),
     #[error("{0:?} is not of the form key=value")]
     Form(String),
     #[error("{workload} has no key {key:?}; it has {keys}")]
-    Key { workload: &'static str, key: String, keys: String },
+    WorkloadKey { workload: &'static str, key: String, keys: String },
     #[error("`{0}` is given twice")]
     Twice(&'static str),
     #[error("`{key}` is {value:?}; {wanted}")]
@@ -76,17 +76,17 @@ pub enum Wrong {
     Stages(&'static str),
     #[error("`per_prompt` is {per_prompt}, but there are {documents} `documents`")]
     Documents { per_prompt: u32, documents: u32 },
-    #[error("it makes about {0:.0} requests; at most {REQUESTS_MEAN_MAX:.0} are wanted")]
+    #[error("it makes about {0:.0} requests; at most {REQUESTS_MEAN_MAX:.0} are expected")]
     Requests(f64),
-    #[error("its prompts have about {0:.0} pieces together; at most {PIECES_MEAN_MAX:.0} are wanted")]
+    #[error("its prompts have about {0:.0} pieces together; at most {PIECES_MEAN_MAX:.0} are expected")]
     Pieces(f64),
-    #[error("a prompt may get {0:.0} tokens long; at most {PROMPT_TOKENS_MAX} are wanted")]
+    #[error("a prompt may get {0:.0} tokens long; at most {PROMPT_TOKENS_MAX} are expected")]
     PromptTokens(f64),
-    #[error("it takes {0:.0} s; at most {SPAN_SECONDS_MAX:.0} s are wanted")]
+    #[error("it takes {0:.0} s; at most {SPAN_SECONDS_MAX:.0} s are expected")]
     Span(f64),
 }
 
-/// What a plan will make, before any dice are rolled.
+/// The expected size of a plan, before anything is generated.
 struct Size {
     requests_mean: f64,
     pieces_mean: f64,
@@ -95,8 +95,8 @@ struct Size {
 }
 
 impl Plan {
-    /// The trace of this seed: at least one request, no two in the same microsecond, so that a file of it is
-    /// read back as the very same trace.
+    /// The trace for this seed: at least one request and no two in the same microsecond, so that a file of it reads
+    /// back as the same trace.
     pub fn generate(&self, seed: u64) -> Trace {
         let mut requests = (self.workload.requests)(&self.values, &mut Dice::new(seed));
         settle(&mut requests);
@@ -108,13 +108,13 @@ impl Plan {
         self.workload
     }
 
-    /// The names of the tenants among whom requests are shared out, by the number that each has in the trace.
+    /// The tenants' names by their number in the trace.
     pub fn tenants(&self) -> BTreeMap<u64, &str> {
         let named = self.values.shares("tenants").iter();
         named.map(|it| (label::tenant(&it.name), &*it.name)).collect()
     }
 
-    /// The whole plan, defaults and all, as a line that parses again.
+    /// The whole plan, including defaults, as a line that parses again.
     pub fn describe(&self) -> String {
         format!("{}:{}", self.workload.name, self.values.all().join(","))
     }
@@ -132,21 +132,21 @@ impl Display for Plan {
 }
 
 impl FromStr for Plan {
-    type Err = Wrong;
+    type Err = PlanError;
 
-    fn from_str(line: &str) -> Result<Plan, Wrong> {
+    fn from_str(line: &str) -> Result<Plan, PlanError> {
         let (name, settings) = line.split_once(':').unwrap_or((line, ""));
         let workload =
-            WORKLOADS.iter().find(|it| it.name == name).ok_or_else(|| Wrong::Name(name.to_owned()))?;
+            WORKLOADS.iter().find(|it| it.name == name).ok_or_else(|| PlanError::Name(name.to_owned()))?;
         let keys = || workload.keys.iter().chain(&COMMON);
         let mut values = Values::defaults(keys())?;
         for setting in settings.split(',').filter(|it| !it.is_empty()) {
             let Some((key, value)) = setting.split_once('=') else {
-                return Err(Wrong::Form(setting.to_owned()));
+                return Err(PlanError::Form(setting.to_owned()));
             };
             if !keys().any(|it| it.name == key) {
                 let keys = list(keys().map(|it| it.name));
-                return Err(Wrong::Key { workload: workload.name, key: key.to_owned(), keys });
+                return Err(PlanError::WorkloadKey { workload: workload.name, key: key.to_owned(), keys });
             }
             values.set(key, value)?;
         }
@@ -162,7 +162,7 @@ pub fn help() -> String {
         text.push_str(&format!("\n{}: {}\n", workload.name, workload.about));
         workload.keys.iter().for_each(|it| text.push_str(&it.help()));
     }
-    text.push_str("\nEach of them can also be told who asks, and how soon they want to be answered:\n");
+    text.push_str("\nEach of them also takes keys for classes, tenants and deadlines:\n");
     COMMON.iter().for_each(|it| text.push_str(&it.help()));
     text
 }
@@ -175,24 +175,23 @@ fn list(words: impl Iterator<Item = &'static str>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn check_size(size: &Size) -> Result<(), Wrong> {
+fn check_size(size: &Size) -> Result<(), PlanError> {
     if size.requests_mean > REQUESTS_MEAN_MAX {
-        return Err(Wrong::Requests(size.requests_mean));
+        return Err(PlanError::Requests(size.requests_mean));
     }
     if size.pieces_mean > PIECES_MEAN_MAX {
-        return Err(Wrong::Pieces(size.pieces_mean));
+        return Err(PlanError::Pieces(size.pieces_mean));
     }
     if size.prompt_tokens_max > PROMPT_TOKENS_MAX as f64 {
-        return Err(Wrong::PromptTokens(size.prompt_tokens_max));
+        return Err(PlanError::PromptTokens(size.prompt_tokens_max));
     }
     if size.seconds > SPAN_SECONDS_MAX {
-        return Err(Wrong::Span(size.seconds));
+        return Err(PlanError::Span(size.seconds));
     }
     Ok(())
 }
 
-/// Puts requests in order, each at a whole microsecond of its own: what is stamped alike is spread when it
-/// is read from a file.
+/// Sorts requests and gives each its own microsecond: equal timestamps are spread when they are read from a file.
 fn settle(requests: &mut [Request]) {
     requests.sort_by_key(|it| it.at);
     let mut free_micros = 0;

@@ -1,13 +1,12 @@
-//! The engine behind sockets: one process that looks to a router like a vLLM server.
+//! A simulated engine behind sockets: to a router it looks like a vLLM server.
 //!
-//! A `Host` owns a listener, its connections and the task that drives the engine in wall time; all of them
-//! die with it, so stopping a host is a crash as seen from outside. A `Handle` is the door for tests and
-//! demos: it reads counters, waits for a condition, and injects faults while requests are in flight.
+//! A `Host` owns a listener, its connections and the task that drives the engine in wall time; dropping it stops all
+//! of them, which looks like a crash from outside. A `Handle` is for tests and demos: it reads counters, waits for a
+//! condition, and injects faults while requests are in flight.
 //!
 //! HTTP/1.1 only, as vLLM's own server. No TLS, no API keys.
 
 mod answer;
-mod ask;
 mod body;
 mod chat;
 mod completion;
@@ -16,8 +15,9 @@ mod error;
 pub mod fault;
 mod messages;
 mod metrics;
-pub mod oddity;
+pub mod misconfiguration;
 mod pooling;
+mod request;
 mod responses;
 mod route;
 mod tool;
@@ -45,35 +45,35 @@ use crate::kv::Root;
 use crate::profile::Profile;
 use driver::EngineDriver;
 use fault::{Faults, Injection};
-use oddity::Oddities;
+use misconfiguration::Misconfigurations;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
-    pub engine: engine::Settings,
-    /// The name requests ask for.
+pub struct HostConfig {
+    pub engine: engine::EngineConfig,
+    /// The name in requests.
     pub model: String,
-    /// LoRA adapters: further names, with caches and answers of their own.
+    /// LoRA adapters: further model names, each with its own cache and answers.
     pub adapters: Vec<String>,
-    /// How many times faster than the profile the steps run.
+    /// Speed of the steps relative to the profile.
     pub speedup: f64,
     /// How many request bodies to keep for `Handle::bodies`, the latest ones.
     pub bodies_max: usize,
-    /// Where the cache's changes are told; without it nobody is.
-    pub events: Option<events::Settings>,
-    /// What is wrong with it.
-    pub oddities: Oddities,
+    /// Where cache changes are published; `None`: nowhere.
+    pub events: Option<events::PublisherConfig>,
+    /// Deliberate misconfigurations.
+    pub misconfigurations: Misconfigurations,
 }
 
-impl Settings {
-    pub fn new(profile: Profile) -> Settings {
-        Settings {
-            engine: engine::Settings::new(profile),
+impl HostConfig {
+    pub fn new(profile: Profile) -> HostConfig {
+        HostConfig {
+            engine: engine::EngineConfig::new(profile),
             model: "maitre-sim".to_owned(),
             adapters: Vec::new(),
             speedup: 1.0,
             bodies_max: 0,
             events: None,
-            oddities: Oddities::default(),
+            misconfigurations: Misconfigurations::default(),
         }
     }
 }
@@ -89,71 +89,71 @@ pub struct BindError {
 /// A running engine. Dropping it kills it.
 pub struct Host {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    state: Arc<HostState>,
     /// The listeners (which own the connections) and the driver.
     tasks: JoinSet<()>,
 }
 
-/// Reads and disturbs a running engine.
+/// Observes and disturbs a running engine.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<HostState>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct HostStats {
     pub connections_open: u64,
-    /// Requests whose answer is not yet sent or abandoned, on every route.
+    /// Requests in progress, on every route.
     pub requests_open: u64,
     pub requests_received: u64,
-    pub engine: engine::Stats,
-    pub events: events::Stats,
+    pub engine: engine::EngineStats,
+    pub events: events::PublisherStats,
 }
 
-/// A request as it came in, byte for byte.
+/// A received request, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedRequest {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-struct Shared {
-    settings: Settings,
+struct HostState {
+    config: HostConfig,
     addr: SocketAddr,
     driver: EngineDriver,
     publisher: Option<Arc<Publisher>>,
-    /// Changes when every connection is to be dropped.
+    /// Changes when every connection must be dropped.
     crash: watch::Sender<u64>,
     faults: Faults,
     connections: Gauge,
     requests: Gauge,
-    bodies: Mutex<VecDeque<Recorded>>,
-    /// Told whenever `Stats` may have changed.
+    bodies: Mutex<VecDeque<RecordedRequest>>,
+    /// Notified whenever `HostStats` may have changed.
     changed: Arc<Notify>,
 }
 
 impl Host {
     /// Listens on `addr` (port 0 picks one) and serves on the runtime of the caller.
-    pub async fn bind(addr: SocketAddr, settings: Settings) -> Result<Host, BindError> {
+    pub async fn bind(addr: SocketAddr, config: HostConfig) -> Result<Host, BindError> {
         let (listener, addr) = bind(addr).await?;
         let changed = Arc::new(Notify::new());
         let mut tasks = JoinSet::new();
-        let publisher = publish(&settings, &changed, &mut tasks).await?;
-        let shared = Arc::new(Shared {
+        let publisher = publish(&config, &changed, &mut tasks).await?;
+        let state = Arc::new(HostState {
             addr,
-            driver: EngineDriver::new(&settings, publisher.clone(), Arc::clone(&changed)),
+            driver: EngineDriver::new(&config, publisher.clone(), Arc::clone(&changed)),
             publisher,
             crash: watch::Sender::new(0),
-            settings,
+            config,
             faults: Faults::default(),
             connections: Gauge::new(Arc::clone(&changed)),
             requests: Gauge::new(Arc::clone(&changed)),
             bodies: Mutex::default(),
             changed,
         });
-        let driven = Arc::clone(&shared);
+        let driven = Arc::clone(&state);
         tasks.spawn(async move { driven.driver.run(&driven.faults).await });
-        tasks.spawn(accept(listener, Arc::clone(&shared)));
-        Ok(Host { addr, shared, tasks })
+        tasks.spawn(accept(listener, Arc::clone(&state)));
+        Ok(Host { addr, state, tasks })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -162,15 +162,14 @@ impl Host {
 
     /// Where events are published, if they are.
     pub fn events(&self) -> Option<events::Addrs> {
-        self.shared.publisher.as_ref().map(|it| it.addrs())
+        self.state.publisher.as_ref().map(|it| it.addrs())
     }
 
     pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared))
+        Handle(Arc::clone(&self.state))
     }
 
-    /// Dies as a killed process does: every connection is dropped where it stands, the port refuses. All of
-    /// that has happened when this returns.
+    /// Stops like a killed process: when this returns, every connection is dropped and the port refuses.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
         let handle = self.handle();
@@ -179,8 +178,8 @@ impl Host {
 }
 
 impl Handle {
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> HostStats {
+        HostStats {
             connections_open: self.0.connections.open.load(Ordering::Relaxed),
             requests_open: self.0.requests.open.load(Ordering::Relaxed),
             requests_received: self.0.requests.total.load(Ordering::Relaxed),
@@ -189,12 +188,12 @@ impl Handle {
         }
     }
 
-    /// Waits until the counters are as wanted.
-    pub async fn until(&self, mut wanted: impl FnMut(&Stats) -> bool) -> Stats {
+    /// Waits until the counters satisfy the condition.
+    pub async fn until(&self, mut wanted: impl FnMut(&HostStats) -> bool) -> HostStats {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Listens before it looks, so that a change in between is not missed.
+            // Registers before it reads, so that no change is missed.
             changed.as_mut().enable();
             let stats = self.stats();
             if wanted(&stats) {
@@ -204,7 +203,7 @@ impl Handle {
         }
     }
 
-    /// Replaces the present fault, if any.
+    /// Replaces the current fault, if any.
     pub fn inject(&self, injection: Injection) {
         self.0.faults.inject(injection);
     }
@@ -214,7 +213,7 @@ impl Handle {
     }
 
     /// The latest requests that had a body, up to `Settings::bodies_max`.
-    pub fn bodies(&self) -> Vec<Recorded> {
+    pub fn bodies(&self) -> Vec<RecordedRequest> {
         self.0.bodies.lock().iter().cloned().collect()
     }
 
@@ -223,31 +222,29 @@ impl Handle {
         self.0.publisher.iter().for_each(|it| it.disturb(disturbance));
     }
 
-    /// Ends the disturbances that last. What a swap holds back is sent.
+    /// Ends lasting disturbances. A batch held back by a swap is sent.
     pub fn clear_disturbances(&self) {
         self.0.publisher.iter().for_each(|it| it.clear_disturbances());
     }
 
-    /// Dies and comes back at once: every connection is dropped, of clients and of subscribers, jobs and
-    /// cache are gone, counters and event numbers begin anew. For a process that stays away, stop the host
-    /// and bind another.
+    /// Crashes and restarts at once: every connection of clients and subscribers is dropped, jobs and cache are gone,
+    /// counters and event numbers start over. For a longer outage, stop the host and bind another.
     pub fn restart_engine(&self) {
         self.0.restart();
     }
 
-    /// Forgets the cache unless a job holds blocks; whether it did. Subscribers hear of it with the next step,
-    /// as from vLLM.
+    /// Clears the cache unless a job holds blocks. Returns whether it did. Subscribers are notified with the next
+    /// step, as in vLLM.
     pub fn clear_cache(&self) -> bool {
         self.0.driver.clear_cache()
     }
 
-    /// The truth an index is to be compared with: every cached block by its name, which is also its name in
-    /// events, and how many copies there are.
+    /// The ground truth for an index: every cached block by its name, as in events, with its number of copies.
     pub fn resident(&self) -> BTreeMap<u64, u32> {
         self.0.driver.resident()
     }
 
-    /// The same truth, asked by prompt: how many leading blocks of it are cached.
+    /// The ground truth by prompt: how many leading blocks are cached.
     pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
         self.0.driver.holds(tokens, root)
     }
@@ -259,14 +256,14 @@ impl Handle {
     }
 }
 
-impl Shared {
+impl HostState {
     fn restart(&self) {
         self.driver.restart();
         self.crash.send_modify(|times| *times += 1);
     }
 
     fn record(&self, path: &str, headers: &HeaderMap, body: &Bytes) {
-        let limit = self.settings.bodies_max;
+        let limit = self.config.bodies_max;
         if limit == 0 {
             return;
         }
@@ -274,7 +271,11 @@ impl Shared {
         if bodies.len() == limit {
             bodies.pop_front();
         }
-        bodies.push_back(Recorded { path: path.to_owned(), headers: headers.clone(), body: body.clone() });
+        bodies.push_back(RecordedRequest {
+            path: path.to_owned(),
+            headers: headers.clone(),
+            body: body.clone(),
+        });
     }
 }
 
@@ -287,11 +288,11 @@ async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> 
 
 /// Opens the event sockets, if there are to be any.
 async fn publish(
-    settings: &Settings,
+    config: &HostConfig,
     changed: &Arc<Notify>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<Arc<Publisher>>, BindError> {
-    let published = settings.events.clone().filter(|_| settings.oddities.caches_prefixes());
+    let published = config.events.clone().filter(|_| config.misconfigurations.caches_prefixes());
     let Some(events) = published else { return Ok(None) };
     let (stream, stream_addr) = bind(events.stream).await?;
     let replay = match events.replay {
@@ -299,9 +300,9 @@ async fn publish(
         None => None,
     };
     let addrs = events::Addrs { stream: stream_addr, replay: replay.as_ref().map(|it| it.1) };
-    let model = events::Model {
-        block_tokens: settings.engine.profile.block_tokens.max(1),
-        adapters: settings.adapters.clone(),
+    let model = events::PublishedModel {
+        block_tokens: config.engine.profile.block_tokens.max(1),
+        adapters: config.adapters.clone(),
     };
     let publisher = Arc::new(Publisher::new(events, addrs, model, Arc::clone(changed)));
     tasks.spawn(socket::listen(stream, Service::Stream, Arc::clone(&publisher)));
@@ -311,16 +312,16 @@ async fn publish(
     Ok(Some(publisher))
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, state: Arc<HostState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, Arc::clone(&shared)));
+                    connections.spawn(connection(stream, Arc::clone(&state)));
                 }
-                // Out of descriptors, or a client gone before we came: neither is a reason to die, and the
-                // yield keeps a lasting error from starving the connections that would end it.
+                // Out of descriptors, or the client has gone: neither is fatal. Yielding keeps a persistent error
+                // from starving the connections that would resolve it.
                 Err(_) => tokio::task::yield_now().await,
             },
             Some(_) = connections.join_next() => {}
@@ -328,24 +329,24 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn connection(stream: TcpStream, shared: Arc<Shared>) {
-    let _open = shared.connections.enter();
-    let mut crash = shared.crash.subscribe();
-    if shared.faults.take_connection() {
-        // A reset, the nearest to a refusal that a listening socket can give.
+async fn connection(stream: TcpStream, state: Arc<HostState>) {
+    let _open = state.connections.enter();
+    let mut crash = state.crash.subscribe();
+    if state.faults.take_connection() {
+        // A reset, the closest to a refusal that a listening socket can do.
         let _ = stream.set_zero_linger();
         return;
     }
     // Tokens are small and late ones useless: never wait to fill a packet.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(|request| route::serve(Arc::clone(&shared), request));
+    let service = service_fn(|request| route::serve(Arc::clone(&state), request));
     // Chunks are a few hundred bytes: copying them into one buffer costs less than a vector of three
     // slices for each.
     let served = http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // In this order, so that who asked for the crash over HTTP still hears that it was done.
+        // In this order, so that the client that requested the crash still receives its response.
         biased;
-        // A client that leaves and a fault that cuts both end here as errors; both are counted elsewhere.
+        // A client disconnect and an injected cut both end here as errors; both are counted elsewhere.
         _ = served => {}
         _ = crash.changed() => {}
     }
@@ -360,22 +361,22 @@ struct Gauge {
 }
 
 /// Counts as open until dropped.
-struct Open(Gauge);
+struct OpenGuard(Gauge);
 
 impl Gauge {
     fn new(changed: Arc<Notify>) -> Gauge {
         Gauge { open: Arc::default(), total: Arc::default(), changed }
     }
 
-    fn enter(&self) -> Open {
+    fn enter(&self) -> OpenGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.total.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
-        Open(self.clone())
+        OpenGuard(self.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
         self.0.changed.notify_waiters();

@@ -1,11 +1,11 @@
 //! The KV cache: a pool of blocks that doubles as a prefix cache, as vLLM's does.
 //!
 //! A block holds a fixed run of tokens. Once full it is named by a chained hash of itself and all before
-//! it, and whoever asks for that name shares it. When its last user leaves, the block joins the free
-//! queue but keeps its name: it can be hit until somebody is handed it for new content. So "free" and
+//! it, and every request with that name shares it. When its last user leaves, the block joins the free
+//! queue but keeps its name: it can be hit until it is allocated for new content. So "free" and
 //! "cached" overlap, eviction happens only on allocation, and the order of the free queue *is* the
 //! eviction policy: least recently used, and tails before heads, since a sequence frees its last block
-//! first. Blocks without a name go to the front: nobody can miss them.
+//! first. Blocks without a name go to the front: they cannot be hit.
 //!
 //! Everything is threaded through one vector of blocks, the free queue as a doubly linked list and the
 //! name table as bucket chains, so that no operation allocates and each costs a few cache lines. Copies
@@ -28,8 +28,8 @@ const NULL: BlockId = 0;
 /// A block without a name. `chain` never returns it.
 const UNNAMED: u64 = 0;
 
-/// Where a prefix chain begins: blocks are shared only by requests that agree on it. Carries the names it is
-/// made of, since KV events tell them.
+/// The root of a prefix chain: only requests with the same root share blocks. Keeps the names it is made of, for KV
+/// events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     hash: u64,
@@ -56,7 +56,7 @@ impl Root {
         }
     }
 
-    /// Begins where somebody else's chain begins.
+    /// The root of an existing chain.
     pub fn of_chain(start: PrefixHash) -> Root {
         Root { hash: start.0, adapter: None, salt: None }
     }
@@ -73,14 +73,14 @@ pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
     PrefixHash(parent).then_all(tokens).0.max(1)
 }
 
-/// A change of what can be hit, in the words a KV event needs.
+/// A change of what can be hit, with the fields of a KV event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Stored(Stored),
     Removed {
         hash: u64,
     },
-    /// Everything was forgotten at once.
+    /// The whole cache was cleared.
     Cleared,
 }
 
@@ -164,7 +164,7 @@ impl Pool {
         self.blocks.len() as u32 - 1
     }
 
-    /// Blocks nobody uses, cached or not.
+    /// Unused blocks, cached or not.
     pub fn free(&self) -> u32 {
         self.free_blocks
     }
@@ -182,7 +182,7 @@ impl Pool {
         self.evictions
     }
 
-    /// How often a block became free: while it stands still, nothing that did not fit can fit now.
+    /// How often a block became free: while it is constant, nothing that did not fit can fit now.
     pub fn releases(&self) -> u64 {
         self.releases
     }
@@ -229,7 +229,7 @@ impl Pool {
 
     /// Names a full block, from which moment it can be hit.
     pub fn store(&mut self, id: BlockId, full: Full<'_>) {
-        debug_assert!(self.is_used(id), "block {id} is stored by nobody");
+        debug_assert!(self.is_used(id), "block {id} is stored without a user");
         debug_assert_eq!(self.blocks[id as usize].hash, UNNAMED, "block {id} already has a name");
         self.blocks[id as usize].hash = full.hash;
         self.link_named(id);
@@ -262,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// Forgets every name, unless a block is in use; whether it did. The order of the free queue stays.
+    /// Clears every name, unless a block is in use. Returns whether it did. The order of the free queue stays.
     pub fn clear(&mut self) -> bool {
         if self.used() > 0 {
             return false;
@@ -284,7 +284,7 @@ impl Pool {
         copies
     }
 
-    /// The changes since the last call, in order, and how many were lost to the limit.
+    /// The changes since the last call, in order, and how many were dropped at the limit.
     pub fn take_changes(&mut self) -> (Vec<Change>, u64) {
         (std::mem::take(&mut self.changes.list), std::mem::take(&mut self.changes.lost))
     }
@@ -335,7 +335,7 @@ impl Pool {
             false => self.blocks[previous_named as usize].next_named = next_named,
         }
         match next_named {
-            // It was the last: the first, unless it was that too, learns of the new last.
+            // It was the last: the first block, unless it is the same one, gets the new last as predecessor.
             NULL => self.blocks[first as usize].previous_named = previous_named,
             _ => self.blocks[next_named as usize].previous_named = previous_named,
         }
@@ -359,7 +359,7 @@ impl Pool {
 }
 
 impl Changes {
-    /// The change is only built if it is kept: by default nobody listens.
+    /// The change is only built if it is kept, which is not the default.
     fn push(&mut self, change: impl FnOnce() -> Change) {
         if self.list.len() < self.limit {
             self.list.push(change());

@@ -1,18 +1,17 @@
-//! A fleet in virtual time: the brain of the router in front of the engines of this crate, with nothing
-//! between them but a queue of what happens next.
+//! Replays in virtual time: the router's own brain in front of simulated engines, connected by an event queue.
 //!
-//! The brain is the one that serves, byte for byte; only the sockets are missing. So a strategy can be
-//! judged on an hour of traffic in seconds, and twice the same.
+//! The brain is the production code; only the sockets are missing. A strategy can be evaluated on an hour of traffic
+//! in seconds, with the same result each time.
 //!
 //! Left out: the time a request spends in the router and on the wire.
 
-mod acts;
+mod actions;
 mod bounds;
+mod config;
 mod outcome;
-mod patience;
 mod prepared;
+mod retries;
 pub mod script;
-mod settings;
 mod sync;
 mod worker;
 
@@ -30,279 +29,286 @@ use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
-pub use outcome::{Answer, Outcome, Sample, Worked};
+pub use config::{AnswerLimits, Decider, Knowledge, LabConfig, Sync, Via};
+pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use script::Script;
-pub use settings::{Judge, Knowledge, Limits, Settings, Sync, Via};
-pub use sync::Talk;
+pub use sync::SyncTraffic;
 
-use crate::engine::{Finish, Job, JobId, Known, Rest};
+use crate::engine::{Finish, Job, JobId, KnownPrompt, RemainingWork};
 use crate::profile::Profile;
-use crate::report::Seen;
+use crate::report::AnswerMetrics;
 use prepared::MODEL;
-use sync::Post;
+use sync::PeerNetwork;
 use worker::SimWorker;
 
-/// Watches a run from outside.
-pub trait Witness {
-    /// So many of the requests have arrived.
+/// Observes a run from outside.
+pub trait RunObserver {
+    /// This many requests have arrived.
     fn arrived(&mut self, _requests: usize) {}
-    /// The time of day, to tell how long decisions take; zero if nobody wants to know.
+    /// Wall-clock time, to measure how long decisions take; zero if not measured.
     fn wall(&mut self) -> Duration {
         Duration::ZERO
     }
 }
 
-impl Witness for () {}
+impl RunObserver for () {}
 
-/// Samples of load over a run.
+/// Load samples per run.
 const SAMPLES: u32 = 240;
 const SAMPLE_MIN: Duration = Duration::from_secs(1);
-/// Between two ticks of the brain, as in the router. What is believed of a worker that nobody has tried changes at
-/// ticks: with one at every scrape only, it would seem as fast as engines usually are for twice as long.
+/// Interval between two ticks of the brain, as in the router. The estimate for an untried worker changes at ticks:
+/// with ticks only at scrapes, it would keep its default speed twice as long.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long nothing must happen to be skipped, and how long before its end the fleet wakes up: enough for every
-/// clock the router keeps.
+/// Idle time that is skipped, and how long before its end the simulation resumes: enough for every timer of the
+/// router.
 const SILENCE: Duration = Duration::from_mins(10);
 const WAKE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happens {
+enum SimEvent {
     Arrival(usize),
     /// A request reaches its worker.
     Submission {
         request: u64,
-        trip: u32,
+        attempt: u32,
     },
-    /// Its first token should be out.
+    /// The deadline for its first token.
     Deadline {
         request: u64,
-        trip: u32,
+        attempt: u32,
     },
-    /// A client that was told to come again does.
-    Return {
+    /// A client retries after `Retry-After`.
+    Retry {
         request: u64,
     },
-    /// A router wants to know the time.
-    Due {
+    /// A router asked to be woken.
+    WakeUp {
         router: usize,
     },
     StepEnds {
         worker: usize,
-        life: u32,
+        incarnation: u32,
     },
-    /// Changes of a cache, or a scrape, reach the router.
+    /// Cache changes, or a scrape, reach the router.
     Events {
         worker: usize,
-        life: u32,
+        incarnation: u32,
     },
     Load {
         worker: usize,
-        life: u32,
+        incarnation: u32,
     },
     Scrape,
     Tick,
     Sample,
-    Act(usize),
-    /// A router tells the others what it has for them.
+    Action(usize),
+    /// A router publishes its changes to its peers.
     Flush {
         router: usize,
     },
-    Beat {
+    Heartbeat {
         router: usize,
     },
-    /// What another told reaches a router.
-    Letter {
+    /// A peer's frame reaches a router.
+    FrameArrival {
         router: usize,
-        letter: u64,
+        frame: u64,
     },
 }
 
-/// A request on its way.
-struct Open {
+/// A request in progress.
+struct PendingRequest {
     number: usize,
     router: usize,
     worker: WorkerId,
-    believed: Option<u64>,
+    believed_tokens: Option<u64>,
     /// Until it is submitted.
     tokens: Vec<u32>,
     first: Option<Instant>,
-    /// Counts seats: what was foreseen of an earlier one does not happen.
-    trip: u32,
-    /// Once it is submitted.
+    /// Counts attempts: events of an earlier attempt are ignored.
+    attempt: u32,
+    /// Set once it is submitted.
     job: Option<JobId>,
-    /// When it came, or came again.
+    /// When it arrived, or was retried.
     at: Instant,
-    /// Times it was sent away and came again.
-    returns: u32,
-    /// When it was last seated, and how long after that the router foresaw its first token.
-    seated: Instant,
-    foreseen: Option<Duration>,
+    /// How often it was refused and retried.
+    retries: u32,
+    /// When it was last placed, and the time to first token that the router predicted then.
+    placed_at: Instant,
+    predicted: Option<Duration>,
 }
 
-impl Open {
-    fn new(number: usize, router: usize, at: Instant) -> Open {
-        Open {
+impl PendingRequest {
+    fn new(number: usize, router: usize, at: Instant) -> PendingRequest {
+        PendingRequest {
             number,
             router,
             worker: WorkerId(0),
-            believed: None,
+            believed_tokens: None,
             tokens: Vec::new(),
             first: None,
-            trip: 0,
+            attempt: 0,
             job: None,
             at,
-            returns: 0,
-            seated: at,
-            foreseen: None,
+            retries: 0,
+            placed_at: at,
+            predicted: None,
         }
     }
 }
 
-struct Lab<'a> {
+struct Simulation<'a> {
     prepared: &'a PreparedTrace<'a>,
-    settings: &'a Settings,
+    config: &'a LabConfig,
     routers: Vec<Brain>,
-    post: Post,
+    network: PeerNetwork,
     effects: Vec<Effect>,
     workers: Vec<SimWorker>,
-    queue: BinaryHeap<Reverse<(Instant, u64, Happens)>>,
-    /// Keeps what happens at one instant in the order in which it was foreseen.
+    queue: BinaryHeap<Reverse<(Instant, u64, SimEvent)>>,
+    /// Keeps events of one instant in the order in which they were scheduled.
     serial: u64,
-    open: NumberMap<Open>,
-    /// When each router will be told the time next, if it asked to be.
+    pending: NumberMap<PendingRequest>,
+    /// The next wake-up of each router, if it asked for one.
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
-    to_come: usize,
-    /// By request, what an ideal cache holds.
-    given: Vec<u32>,
+    not_arrived: usize,
+    /// Per request, the tokens that an ideal cache holds.
+    ideal_tokens: Vec<u32>,
     sample_every: Duration,
-    outcome: Outcome,
-    outputs: Vec<crate::engine::Output>,
-    rests: Vec<Rest>,
-    deciding: Duration,
+    outcome: RunOutcome,
+    outputs: Vec<crate::engine::TokenOutput>,
+    remaining: Vec<RemainingWork>,
+    decision_time: Duration,
 }
 
-/// Plays all requests to the end.
-pub fn play(settings: &Settings, prepared: &PreparedTrace<'_>, witness: &mut dyn Witness) -> Outcome {
+/// Runs all requests to the end.
+pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn RunObserver) -> RunOutcome {
     let span = prepared.requests.last().map_or(Duration::ZERO, |it| it.at.since(Instant::ZERO));
-    let mut lab = Lab {
+    let mut simulation = Simulation {
         prepared,
-        settings,
-        routers: (0..settings.routers.max(1)).map(|it| router(settings, it)).collect(),
-        post: Post::new(settings),
+        config,
+        routers: (0..config.routers.max(1)).map(|it| router(config, it)).collect(),
+        network: PeerNetwork::new(config),
         effects: Vec::new(),
         workers: Vec::new(),
         queue: BinaryHeap::new(),
         serial: 0,
-        open: NumberMap::default(),
-        due: vec![None; settings.routers.max(1)],
-        to_come: prepared.requests.len(),
-        given: if settings.judge == Judge::IdealCache { prepared.given() } else { Vec::new() },
+        pending: NumberMap::default(),
+        due: vec![None; config.routers.max(1)],
+        not_arrived: prepared.requests.len(),
+        ideal_tokens: if config.decider == Decider::IdealCache {
+            prepared.ideal_tokens()
+        } else {
+            Vec::new()
+        },
         sample_every: (span / SAMPLES).max(SAMPLE_MIN),
-        outcome: Outcome::default(),
+        outcome: RunOutcome::default(),
         outputs: Vec::new(),
-        rests: Vec::new(),
-        deciding: Duration::ZERO,
+        remaining: Vec::new(),
+        decision_time: Duration::ZERO,
     };
-    for profile in &settings.fleet {
-        lab.join(Instant::ZERO, *profile);
+    for profile in &config.fleet {
+        simulation.join(Instant::ZERO, *profile);
     }
     if let Some(first) = prepared.requests.first() {
-        lab.foresee(first.at, Happens::Arrival(0));
+        simulation.schedule(first.at, SimEvent::Arrival(0));
     }
-    for (number, (at, _)) in settings.script.acts.iter().enumerate() {
-        lab.foresee(*at, Happens::Act(number));
+    for (number, (at, _)) in config.script.actions.iter().enumerate() {
+        simulation.schedule(*at, SimEvent::Action(number));
     }
-    lab.foresee(Instant::ZERO, Happens::Scrape);
-    lab.foresee(Instant::ZERO, Happens::Tick);
-    lab.foresee(Instant::ZERO, Happens::Sample);
-    lab.say_hello();
-    while let Some(Reverse((now, _, happens))) = lab.queue.pop() {
-        lab.happen(now, happens, witness);
+    simulation.schedule(Instant::ZERO, SimEvent::Scrape);
+    simulation.schedule(Instant::ZERO, SimEvent::Tick);
+    simulation.schedule(Instant::ZERO, SimEvent::Sample);
+    simulation.start_sync();
+    while let Some(Reverse((now, _, event))) = simulation.queue.pop() {
+        simulation.handle(now, event, observer);
     }
-    debug_assert!(lab.has_kept_its_promises(), "a request was lost, or a promise outlived its request");
-    lab.outcome.deciding = lab.deciding;
-    lab.outcome.talk = lab.post.talk;
-    lab.outcome.workers = lab.workers.iter().map(SimWorker::worked).collect();
-    let decides = settings.judge == Judge::Brain;
-    for (number, worked) in lab.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
-        worked.limits = lab.routers[0].limits(WorkerId(number as u32));
+    debug_assert!(
+        simulation.has_kept_its_promises(),
+        "a request was lost, or a promise outlived its request"
+    );
+    simulation.outcome.decision_time = simulation.decision_time;
+    simulation.outcome.traffic = simulation.network.traffic;
+    simulation.outcome.workers = simulation.workers.iter().map(SimWorker::totals).collect();
+    let decides = config.decider == Decider::Brain;
+    for (number, totals) in simulation.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
+        totals.limits = simulation.routers[0].limits(WorkerId(number as u32));
     }
-    lab.outcome
+    simulation.outcome
 }
 
-/// Each router has dice of its own.
-fn router(settings: &Settings, number: usize) -> Brain {
-    let seed = settings.brain.seed.wrapping_add(number as u64);
-    // Desks are counted here, and those that left are in the outcome: no number is used twice.
+/// Each router has its own random seed.
+fn router(config: &LabConfig, number: usize) -> Brain {
+    let seed = config.brain.seed.wrapping_add(number as u64);
+    // Worker numbers index `workers` and the outcome, so no number is reused.
     let quarantine = Duration::MAX;
-    let shares = settings.sync.is_some();
-    Brain::new(maitre_dispatch::BrainSettings { seed, quarantine, shares, ..settings.brain.clone() })
+    let shares = config.sync.is_some();
+    Brain::new(maitre_dispatch::BrainSettings { seed, quarantine, shares, ..config.brain.clone() })
 }
 
-impl Lab<'_> {
-    fn foresee(&mut self, at: Instant, happens: Happens) {
+impl Simulation<'_> {
+    fn schedule(&mut self, at: Instant, event: SimEvent) {
         self.serial += 1;
-        self.queue.push(Reverse((at, self.serial, happens)));
+        self.queue.push(Reverse((at, self.serial, event)));
     }
 
-    /// What comes round until all is over. A long silence is skipped but for its end: a trace may have days of it,
-    /// and nothing changes meanwhile.
-    fn foresee_again(&mut self, now: Instant, every: Duration, happens: Happens) {
+    /// Schedules a periodic event until the run is over. Skips long idle periods except for their end: a trace may
+    /// have days without requests, during which nothing changes.
+    fn schedule_next(&mut self, now: Instant, every: Duration, event: SimEvent) {
         if self.is_over() {
             return;
         }
         let mut at = now + every;
-        let next = self.prepared.requests.get(self.prepared.requests.len() - self.to_come);
-        if let Some(next) = next.filter(|_| self.open.is_empty() && self.settings.script.is_empty())
+        let next = self.prepared.requests.get(self.prepared.requests.len() - self.not_arrived);
+        if let Some(next) = next.filter(|_| self.pending.is_empty() && self.config.script.is_empty())
             && next.at.since(now) > SILENCE
         {
             at = at.max(Instant::from_nanos(next.at.as_nanos() - WAKE.as_nanos() as u64));
         }
-        self.foresee(at, happens);
+        self.schedule(at, event);
     }
 
-    fn happen(&mut self, now: Instant, happens: Happens, witness: &mut dyn Witness) {
-        match happens {
-            Happens::Arrival(number) => {
-                self.to_come -= 1;
+    fn handle(&mut self, now: Instant, event: SimEvent, observer: &mut dyn RunObserver) {
+        match event {
+            SimEvent::Arrival(number) => {
+                self.not_arrived -= 1;
                 if let Some(next) = self.prepared.requests.get(number + 1) {
-                    self.foresee(next.at, Happens::Arrival(number + 1));
+                    self.schedule(next.at, SimEvent::Arrival(number + 1));
                 }
-                witness.arrived(number + 1);
-                self.arrive(now, number, witness);
+                observer.arrived(number + 1);
+                self.arrive(now, number, observer);
             }
-            Happens::Submission { request, trip } | Happens::Deadline { request, trip }
-                if self.open.get(&request).is_none_or(|it| it.trip != trip) => {}
-            Happens::Submission { request, .. } => self.submit(now, request),
-            Happens::Deadline { request, .. } => self.be_late(now, request),
-            Happens::Return { request } => self.come_again(now, request),
-            Happens::Due { router } => self.be_due(now, router),
-            // What an earlier life of a worker began, or sent, ended with it.
-            Happens::StepEnds { worker, life }
-            | Happens::Events { worker, life }
-            | Happens::Load { worker, life }
-                if self.workers[worker].life != life => {}
-            Happens::StepEnds { worker, .. } => self.end_step(now, worker),
-            Happens::Events { worker, .. } => self.tell_events(now, worker),
-            Happens::Load { worker, .. } => self.tell_load(now, worker),
-            Happens::Scrape => self.scrape(now),
-            Happens::Tick => self.tick(now),
-            Happens::Sample => self.sample(now),
-            Happens::Act(number) => self.act(now, number),
-            Happens::Flush { router } => self.flush(now, router),
-            Happens::Beat { router } => self.beat(now, router),
-            Happens::Letter { router, letter } => self.hear(now, router, letter),
+            SimEvent::Submission { request, attempt } | SimEvent::Deadline { request, attempt }
+                if self.pending.get(&request).is_none_or(|it| it.attempt != attempt) => {}
+            SimEvent::Submission { request, .. } => self.submit(now, request),
+            SimEvent::Deadline { request, .. } => self.on_deadline(now, request),
+            SimEvent::Retry { request } => self.retry(now, request),
+            SimEvent::WakeUp { router } => self.wake_up(now, router),
+            // Events of an earlier incarnation of a worker are void.
+            SimEvent::StepEnds { worker, incarnation }
+            | SimEvent::Events { worker, incarnation }
+            | SimEvent::Load { worker, incarnation }
+                if self.workers[worker].incarnation != incarnation => {}
+            SimEvent::StepEnds { worker, .. } => self.end_step(now, worker),
+            SimEvent::Events { worker, .. } => self.deliver_events(now, worker),
+            SimEvent::Load { worker, .. } => self.deliver_load(now, worker),
+            SimEvent::Scrape => self.scrape(now),
+            SimEvent::Tick => self.tick(now),
+            SimEvent::Sample => self.sample(now),
+            SimEvent::Action(number) => self.run_action(now, number),
+            SimEvent::Flush { router } => self.flush(now, router),
+            SimEvent::Heartbeat { router } => self.heartbeat(now, router),
+            SimEvent::FrameArrival { router, frame } => self.receive_frame(now, router, frame),
         }
     }
 
     fn is_over(&self) -> bool {
-        self.to_come == 0 && self.open.is_empty()
+        self.not_arrived == 0 && self.pending.is_empty()
     }
 
-    /// Whether nothing is left of any request, here and in the routers.
+    /// Whether no request is left, here and in the routers.
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
             let all = [it.promised.work.prefill, it.promised.work.decode, it.promised.work.context];
@@ -314,10 +320,10 @@ impl Lab<'_> {
         self.is_over() && self.routers.iter().all(keeps)
     }
 
-    /// Whom caches do not concern is not told of them.
+    /// Whether routers receive cache events: only if the strategy uses them.
     fn has_events(&self) -> bool {
-        let asks = self.settings.judge == Judge::Brain && self.settings.brain.needs().cache;
-        asks && self.settings.knowledge == Knowledge::Reported
+        let asks = self.config.decider == Decider::Brain && self.config.brain.needs().cache;
+        asks && self.config.knowledge == Knowledge::Reported
     }
 
     fn join(&mut self, now: Instant, profile: Profile) {
@@ -327,58 +333,57 @@ impl Lab<'_> {
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
         let cards = [Card { name: MODEL, parent: None }];
-        self.tell_all(now, Event::WorkerJoined { url: &url });
-        self.tell_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
-        self.tell_all(now, Event::ModelsReported { worker, cards: &cards });
+        self.dispatch_to_all(now, Event::WorkerJoined { url: &url });
+        self.dispatch_to_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        self.dispatch_to_all(now, Event::ModelsReported { worker, cards: &cards });
         if self.has_events() {
-            self.tell_all(now, Event::TrustChanged { worker, trust: Trust::Fresh });
+            self.dispatch_to_all(now, Event::TrustChanged { worker, trust: Trust::Fresh });
         }
-        // A router asks a new worker about itself at once: until it knows the block, nothing it sends there is
-        // remembered.
+        // A router scrapes a new worker at once: until it knows the block size, it records nothing for this worker.
         if self.workers[number].post_load() {
-            self.tell_load(now, number);
+            self.deliver_load(now, number);
         }
     }
 
-    fn tell(&mut self, router: usize, now: Instant, event: Event<'_>) {
+    fn dispatch(&mut self, router: usize, now: Instant, event: Event<'_>) {
         let mut effects = std::mem::take(&mut self.effects);
         self.routers[router].on(now, event, &mut effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Place(placement) => self.obey(now, &placement),
-                Effect::Refuse { request, refusal } => self.turn_away(now, request.0, refusal),
-                Effect::Recall { request, .. } => self.take_back(request.0),
+                Effect::Place(placement) => self.on_placement(now, &placement),
+                Effect::Refuse { request, refusal } => self.on_refusal(now, request.0, refusal),
+                Effect::Recall { request, .. } => self.cancel(request.0),
                 _ => {}
             }
         }
         self.effects = effects;
-        self.foresee_due(now, router);
-        self.foresee_flush(now, router);
+        self.schedule_wakeup(now, router);
+        self.schedule_flush(now, router);
     }
 
-    fn tell_all(&mut self, now: Instant, event: Event<'_>) {
+    fn dispatch_to_all(&mut self, now: Instant, event: Event<'_>) {
         for router in 0..self.routers.len() {
-            self.tell(router, now, event);
+            self.dispatch(router, now, event);
         }
     }
 
-    fn arrive(&mut self, now: Instant, number: usize, witness: &mut dyn Witness) {
+    fn arrive(&mut self, now: Instant, number: usize, observer: &mut dyn RunObserver) {
         let (request, router) = (number as u64, number % self.routers.len());
-        self.open.insert(request, Open::new(number, router, now));
+        self.pending.insert(request, PendingRequest::new(number, router, now));
         self.count_served(router);
-        let begun = witness.wall();
+        let begun = observer.wall();
         self.ask(now, request);
-        self.deciding += witness.wall() - begun;
+        self.decision_time += observer.wall() - begun;
     }
 
     /// Asks the router for a placement.
     fn ask(&mut self, now: Instant, request: u64) {
-        let Some(&Open { number, router, .. }) = self.open.get(&request) else { return };
-        if self.settings.judge != Judge::Brain {
-            return self.seat_by_foreknowledge(now, request, number);
+        let Some(&PendingRequest { number, router, .. }) = self.pending.get(&request) else { return };
+        if self.config.decider != Decider::Brain {
+            return self.place_with_full_knowledge(now, request, number);
         }
-        let (asked, queue) = (&self.prepared.requests[number], &self.settings.brain.queue);
-        let looks = self.settings.knowledge != Knowledge::None;
+        let (asked, queue) = (&self.prepared.requests[number], &self.config.brain.queue);
+        let looks = self.config.knowledge != Knowledge::None;
         let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
         let prompt = plan.map(|_| PromptChain {
             unit: Unit::Tokens,
@@ -390,7 +395,8 @@ impl Lab<'_> {
             request: RequestId(request),
             model: Some(MODEL),
             size: Size::Tokens(asked.prompt_tokens()),
-            answer_max: (self.settings.limits == Limits::Told).then_some(asked.answer_tokens.max(1).into()),
+            answer_max: (self.config.limits == AnswerLimits::Stated)
+                .then_some(asked.answer_tokens.max(1).into()),
             decodes: Decodes::Yes,
             form: Form::Stream,
             session: asked.session,
@@ -401,56 +407,57 @@ impl Lab<'_> {
             deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
         };
-        self.tell(router, now, Event::Arrived(arrival));
+        self.dispatch(router, now, Event::Arrived(arrival));
     }
 
-    fn obey(&mut self, now: Instant, placement: &Placement) {
+    fn on_placement(&mut self, now: Instant, placement: &Placement) {
         let request = placement.request.0;
         self.placement(now, request, placement.worker, placement.held.map(|it| it.0));
-        if let Some(open) = self.open.get_mut(&request) {
-            let record = self.routers[open.router].decisions().of(placement.request);
-            let foreseen = record.and_then(|it| it.predicted);
-            open.foreseen = foreseen.and_then(|it| Duration::try_from_secs_f64(it).ok());
-            open.seated = now;
+        if let Some(pending) = self.pending.get_mut(&request) {
+            let record = self.routers[pending.router].decisions().of(placement.request);
+            let predicted = record.and_then(|it| it.predicted);
+            pending.predicted = predicted.and_then(|it| Duration::try_from_secs_f64(it).ok());
+            pending.placed_at = now;
         }
-        if let (Some(open), Some(deadline)) = (self.open.get(&request), placement.deadline) {
-            let trip = open.trip;
-            self.foresee(deadline, Happens::Deadline { request, trip });
+        if let (Some(pending), Some(deadline)) = (self.pending.get(&request), placement.deadline) {
+            let attempt = pending.attempt;
+            self.schedule(deadline, SimEvent::Deadline { request, attempt });
         }
     }
 
     fn placement(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
-        if let Some(open) = self.open.get_mut(&request) {
-            (open.worker, open.believed) = (worker, believed);
-            open.trip += 1;
-            let (trip, overhead) = (open.trip, self.workers[worker.index()].profile.overhead);
-            self.foresee(now + overhead, Happens::Submission { request, trip });
+        if let Some(pending) = self.pending.get_mut(&request) {
+            (pending.worker, pending.believed_tokens) = (worker, believed);
+            pending.attempt += 1;
+            let (attempt, overhead) = (pending.attempt, self.workers[worker.index()].profile.overhead);
+            self.schedule(now + overhead, SimEvent::Submission { request, attempt });
         }
     }
 
     fn refuse(&mut self, request: u64) {
-        let Some(open) = self.open.remove(&request) else { return };
-        self.outcome.refuse(&self.prepared.requests[open.number]);
+        let Some(pending) = self.pending.remove(&request) else { return };
+        self.outcome.refuse(&self.prepared.requests[pending.number]);
     }
 
     fn submit(&mut self, now: Instant, request: u64) {
-        let Some(open) = self.open.get_mut(&request) else { return };
-        let (number, router, worker, at) = (open.number, open.router, open.worker.index(), open.at);
+        let Some(pending) = self.pending.get_mut(&request) else { return };
+        let (number, router, worker, at) =
+            (pending.number, pending.router, pending.worker.index(), pending.at);
         let asked = &self.prepared.requests[number];
         if !self.workers[worker].up {
             return self.fail(now, request, Failure::Refused);
         }
-        let mut tokens = std::mem::take(&mut open.tokens);
+        let mut tokens = std::mem::take(&mut pending.tokens);
         if tokens.is_empty() {
             prepared::write_tokens(asked, &mut tokens);
         }
-        let mut known = Known { names: &self.prepared.chains[number], elsewhere_tokens: 0 };
+        let mut known = KnownPrompt { names: &self.prepared.chains[number], elsewhere_tokens: 0 };
         let mut root = prepared::root().start();
-        if let Some(&given) = self.given.get(number) {
-            // The rest of the prompt is this request's own; the cache here has nothing to add.
-            let given = given.min(tokens.len() as u32 - 1);
-            tokens.drain(..given as usize);
-            known = Known { names: &[], elsewhere_tokens: given };
+        if let Some(&ideal) = self.ideal_tokens.get(number) {
+            // The rest of the prompt belongs to this request alone; the cache here adds nothing.
+            let ideal = ideal.min(tokens.len() as u32 - 1);
+            tokens.drain(..ideal as usize);
+            known = KnownPrompt { names: &[], elsewhere_tokens: ideal };
             root = root.with(request);
         }
         let job = Job {
@@ -461,20 +468,20 @@ impl Lab<'_> {
             finish: Finish::Stop,
         };
         if let Some(job) = self.workers[worker].submit(request, at, job, known) {
-            if let Some(open) = self.open.get_mut(&request) {
-                open.job = Some(job);
+            if let Some(pending) = self.pending.get_mut(&request) {
+                pending.job = Some(job);
             }
             self.begin_step(now, worker);
         } else {
             self.refuse(request);
-            self.tell(router, now, Event::Declined { request: RequestId(request) });
+            self.dispatch(router, now, Event::Declined { request: RequestId(request) });
         }
     }
 
     fn begin_step(&mut self, now: Instant, worker: usize) {
         if let Some(span) = self.workers[worker].begin_step() {
-            let life = self.workers[worker].life;
-            self.foresee(now + span, Happens::StepEnds { worker, life });
+            let incarnation = self.workers[worker].incarnation;
+            self.schedule(now + span, SimEvent::StepEnds { worker, incarnation });
         }
     }
 
@@ -483,11 +490,11 @@ impl Lab<'_> {
         outputs.clear();
         self.workers[worker].finish_step(now, &mut outputs);
         if self.has_events() && self.workers[worker].post_events() {
-            match self.settings.event_delay {
-                Duration::ZERO => self.tell_events(now, worker),
+            match self.config.event_delay {
+                Duration::ZERO => self.deliver_events(now, worker),
                 delay => {
-                    let life = self.workers[worker].life;
-                    self.foresee(now + delay, Happens::Events { worker, life });
+                    let incarnation = self.workers[worker].incarnation;
+                    self.schedule(now + delay, SimEvent::Events { worker, incarnation });
                 }
             }
         }
@@ -512,30 +519,32 @@ impl Lab<'_> {
     }
 
     fn stream(&mut self, now: Instant, request: u64, pieces: u32) {
-        let Some(open) = self.open.get(&request) else { return };
-        self.tell(open.router, now, Event::Streamed { request: RequestId(request), pieces });
+        let Some(pending) = self.pending.get(&request) else { return };
+        self.dispatch(pending.router, now, Event::Streamed { request: RequestId(request), pieces });
     }
 
     fn begin_answer(&mut self, now: Instant, request: u64) {
-        let Some(open) = self.open.get_mut(&request) else { return };
-        open.first = Some(now);
-        let (router, worker) = (open.router, open.worker);
-        self.tell(router, now, Event::FirstToken { request: RequestId(request), worker });
+        let Some(pending) = self.pending.get_mut(&request) else { return };
+        pending.first = Some(now);
+        let (router, worker) = (pending.router, pending.worker);
+        self.dispatch(router, now, Event::FirstToken { request: RequestId(request), worker });
     }
 
     fn finish(&mut self, now: Instant, request: u64, cached_tokens: u32) {
-        let Some(open) = self.open.remove(&request) else { return };
-        let asked = &self.prepared.requests[open.number];
+        let Some(pending) = self.pending.remove(&request) else { return };
+        let asked = &self.prepared.requests[pending.number];
         let prompt_tokens = asked.prompt_tokens() as u32;
-        self.workers[open.worker.index()].answered += 1;
-        self.outcome.answers.push(Answer {
-            worker: open.worker,
-            believed_tokens: open.believed,
-            foreseen: open.foreseen.map(|it| (it, open.first.unwrap_or(now).since(open.seated))),
-            seen: Seen {
-                at: open.at,
-                first_token: open.first.unwrap_or(now).since(open.at),
-                total: now.since(open.at),
+        self.workers[pending.worker.index()].answered += 1;
+        self.outcome.answers.push(AnsweredRequest {
+            worker: pending.worker,
+            believed_tokens: pending.believed_tokens,
+            predicted: pending
+                .predicted
+                .map(|it| (it, pending.first.unwrap_or(now).since(pending.placed_at))),
+            metrics: AnswerMetrics {
+                at: pending.at,
+                first_token: pending.first.unwrap_or(now).since(pending.at),
+                total: now.since(pending.at),
                 prompt_tokens,
                 cached_tokens,
                 answer_tokens: asked.answer_tokens,
@@ -548,25 +557,25 @@ impl Lab<'_> {
             answer: Some(u64::from(asked.answer_tokens)),
         };
         let (request, counted) = (RequestId(request), Some(counted));
-        self.tell(open.router, now, Event::Finished { request, counted, pieces: asked.answer_tokens });
+        self.dispatch(pending.router, now, Event::Finished { request, counted, pieces: asked.answer_tokens });
     }
 
-    fn tell_events(&mut self, now: Instant, worker: usize) {
+    fn deliver_events(&mut self, now: Instant, worker: usize) {
         let mut batch = self.workers[worker].next_events();
         for event in batch.events(WorkerId(worker as u32), self.prepared.block_tokens) {
-            self.tell_all(now, event);
+            self.dispatch_to_all(now, event);
         }
         self.workers[worker].keep_scratch(batch);
     }
 
-    /// An attempt failed before its first token: whoever seated the request seats it again, or gives it up.
+    /// An attempt failed before its first token: place the request again, or give it up.
     fn fail(&mut self, now: Instant, request: u64, failure: Failure) {
-        let Some(open) = self.open.get(&request) else { return };
-        let (number, router, worker) = (open.number, open.router, open.worker);
-        if self.settings.judge != Judge::Brain {
-            return self.seat_by_foreknowledge(now, request, number);
+        let Some(pending) = self.pending.get(&request) else { return };
+        let (number, router, worker) = (pending.number, pending.router, pending.worker);
+        if self.config.decider != Decider::Brain {
+            return self.place_with_full_knowledge(now, request, number);
         }
-        self.tell(router, now, Event::Failed { request: RequestId(request), worker, failure });
+        self.dispatch(router, now, Event::Failed { request: RequestId(request), worker, failure });
     }
 }
 

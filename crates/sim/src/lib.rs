@@ -1,10 +1,9 @@
-//! An engine made of arithmetic: vLLM's scheduler and prefix cache, without a GPU.
+//! A simulated engine: vLLM's scheduler and prefix cache as arithmetic, without a GPU.
 //!
-//! `engine` and what it stands on (`kv`, `profile`, `histogram`) are pure: time comes in as a value, so
-//! the same model runs in virtual time and behind sockets. `http` is the wall-clock driver that speaks
-//! vLLM, `events` tells routers what it caches; `workload` is the traffic a demo sends to it. `trace` is
-//! traffic on paper, and `generate` writes some. `lab` is a whole fleet in virtual time, with the router's
-//! own brain in front.
+//! `engine` and its parts (`kv`, `profile`, `histogram`) are pure: time is a parameter, so the same model runs in
+//! virtual time and behind sockets. `http` drives it in wall time and speaks vLLM's API, and `events` publishes its
+//! cache changes. `workload` is a demo's traffic, `trace` a recorded one, and `generate` writes traces. `lab` is a
+//! whole fleet in virtual time behind the router's own brain.
 
 pub mod engine;
 pub mod events;

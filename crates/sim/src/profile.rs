@@ -58,8 +58,8 @@ pub struct Profile {
     /// Prompt and answer together at most (vLLM: `max_model_len`).
     pub context_tokens_max: u32,
     pub step: StepModel,
-    /// What a request pays once, outside the steps: HTTP, template, tokenizer. It delays the request, not
-    /// the engine, so whoever drives the engine waits for it before `submit`.
+    /// Per-request overhead outside the steps: HTTP, template, tokenizer. It delays the request, not the engine, so
+    /// the driver waits for it before `submit`.
     pub overhead: Duration,
 }
 
@@ -194,7 +194,7 @@ impl Profile {
         ALL.into_iter().find(|it| it.name == name)
     }
 
-    /// The same engine, so many times as slow.
+    /// The same engine, slower by this factor.
     #[must_use]
     pub const fn slower(self, times: f64) -> Profile {
         let step = StepModel {
@@ -211,7 +211,7 @@ impl Profile {
         u64::from(self.kv_blocks - 1) * u64::from(self.block_tokens)
     }
 
-    /// The same engine with a cache of so many tokens, in blocks of such a size.
+    /// The same engine with a cache of this many tokens, in blocks of this size.
     #[must_use]
     pub fn with_cache(self, kv_tokens: u64, block_tokens: u32) -> Profile {
         let blocks = (kv_tokens / u64::from(block_tokens.max(1))).max(1) + 1;

@@ -1,7 +1,6 @@
-//! What a run amounts to: rows of numbers, and how they went over time.
+//! The result of a run: rows of metrics, in total and over time.
 //!
-//! `replay` in virtual time and `bench` in real time fill the same rows, so that one can be held against
-//! the other line by line.
+//! `replay` in virtual time and `bench` in real time fill the same rows, so that they can be compared line by line.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,14 +10,14 @@ use std::time::Duration;
 use maitre_base::Instant;
 use serde::Serialize;
 
-/// What rows are told apart by: whose request it was, and what was asked of it.
+/// What distinguishes rows: the request's part, class, tenant and deadline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Label {
-    /// Which part of the trace it belongs to.
+pub struct RequestLabel {
+    /// The part of the trace it belongs to.
     pub part: u32,
     /// None is the standard class.
     pub class: Option<Arc<str>>,
-    /// Zero is nobody.
+    /// Zero is no tenant.
     pub tenant: u64,
     /// From the arrival to the first token.
     pub deadline: Option<Duration>,
@@ -26,33 +25,33 @@ pub struct Label {
 
 /// One answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// When the request came.
+pub struct AnswerMetrics {
+    /// When the request arrived.
     pub at: Instant,
     pub first_token: Duration,
     pub total: Duration,
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub answer_tokens: u32,
-    pub label: Label,
+    pub label: RequestLabel,
 }
 
-/// A request without a whole answer.
+/// A request without a complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    pub label: Label,
-    pub how: How,
+pub struct LostRequest {
+    pub label: RequestLabel,
+    pub how: LossCause,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Turned away by the router or the engine.
+pub enum LossCause {
+    /// Refused by the router or the engine.
     Refused,
-    /// Begun and broken off.
+    /// Started and aborted.
     Failed,
 }
 
-/// What an answer must keep to be of use.
+/// The latency that an answer must meet to count as goodput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targets {
     pub first_token: Duration,
@@ -66,7 +65,7 @@ impl Default for Targets {
     }
 }
 
-impl Seen {
+impl AnswerMetrics {
     /// Seconds between two tokens of the answer; none if it has only one.
     pub fn per_token(&self) -> Option<f64> {
         let steps = self.answer_tokens.checked_sub(1).filter(|&it| it > 0)?;
@@ -78,42 +77,42 @@ impl Seen {
         self.first_token <= targets.first_token && per_token <= targets.per_token.as_secs_f64()
     }
 
-    /// Whether it had a deadline and began after it.
+    /// Whether it had a deadline and missed it.
     pub fn is_late(&self) -> bool {
         self.label.deadline.is_some_and(|it| self.first_token > it)
     }
 
-    /// What an engine did for it: the prompt as far as it was not cached, and the answer.
+    /// Work for the engine: uncached prompt tokens and answer tokens.
     fn tokens(&self) -> u64 {
         u64::from(self.prompt_tokens.saturating_sub(self.cached_tokens)) + u64::from(self.answer_tokens)
     }
 }
 
-/// What those that name no class have.
+/// The class of requests that name none.
 pub const STANDARD: &str = "standard";
-/// Tenants that get a row; the others share one. More than anybody reads, and some traces have thousands.
+/// Maximum tenants with a row of their own; the others share one. Some traces have thousands.
 pub const TENANTS_MAX: usize = 16;
-/// The name of that one.
+/// The name of the shared row.
 pub const OTHERS: &str = "others";
 
-/// A run, or a part of one, in numbers. Times are in seconds.
+/// A run, or a part of it, in numbers. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct ReportRow {
     pub strategy: String,
-    /// How many times as fast as the trace.
+    /// Speed relative to the trace.
     pub speed: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// As `tenant` calls it, or by its name where that is known.
+    /// As `tenant` names it, or its own name if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Answered to the end.
+    /// Complete answers.
     pub requests: u64,
-    /// Turned away by the router or the engine.
+    /// Refused by the router or the engine.
     pub refused: u64,
-    /// Begun and broken off.
+    /// Started and aborted.
     pub failed: u64,
     pub hit_ratio: f64,
     pub ttft_mean_s: f64,
@@ -127,31 +126,31 @@ pub struct Row {
     /// From the first arrival to the last token.
     pub duration_s: f64,
     pub output_tokens_per_s: f64,
-    /// Answers within the targets, a second, and as a part of all that came.
+    /// Answers within the targets, per second and as a share of all requests.
     pub goodput_per_s: f64,
     pub goodput_ratio: f64,
-    /// Of all that had a deadline, those that began within it; what was lost did not.
+    /// The share of requests with a deadline whose first token met it; lost requests did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadlines_met_ratio: Option<f64>,
-    /// Answered, but begun after the deadline. None if no request had one.
+    /// Answered after the deadline. None if no request had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_late: Option<u64>,
-    /// Of classes and tenants: prompt tokens that were not cached, and the answers'.
+    /// For classes and tenants: uncached prompt tokens plus answer tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Of a tenant: the same as a part of everybody's.
+    /// For a tenant: its share of that total.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_share: Option<f64>,
-    /// How long the busiest worker computed, beside the mean; 1 is even.
+    /// Busy time of the busiest worker relative to the mean; 1 is even.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imbalance: Option<f64>,
-    /// Times that clients came again after they had been refused.
+    /// How often clients retried after a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<u64>,
-    /// Bytes that routers told each other, for each request.
+    /// Bytes between routers per request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_bytes: Option<f64>,
-    /// What the router had learned that a worker may have before others wait, at the end, in the mean.
+    /// The limits that the router had learned for a worker at the end, on average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_prefill_tokens: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,17 +161,17 @@ pub struct Row {
     pub preemptions: Option<u64>,
 }
 
-/// Six digits after the point: more say nothing, and fewer lose microseconds.
+/// Six decimal places: fewer lose microseconds.
 fn round(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
 fn mean(values: &[f64]) -> f64 {
-    // The sum of nothing is minus zero, and would be shown as such.
+    // An empty sum is minus zero and would be shown as such.
     round((values.iter().sum::<f64>() + 0.0) / values.len().max(1) as f64)
 }
 
-/// The value that this part of the others stay at or under. Sorts nothing: the caller has.
+/// The value that this share of the values does not exceed. Expects sorted values.
 pub fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (part * sorted.len().saturating_sub(1) as f64).round() as usize;
     sorted.get(place).copied().map_or(0.0, round)
@@ -184,19 +183,19 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// What falls into one row.
+/// The requests of one row.
 #[derive(Default)]
 struct Group<'a> {
-    seen: Vec<&'a Seen>,
-    lost: Vec<&'a Lost>,
+    seen: Vec<&'a AnswerMetrics>,
+    lost: Vec<&'a LostRequest>,
 }
 
 impl<'a> Group<'a> {
-    /// All, by what `key` says of each; in the order of the keys.
+    /// Groups by `key`, in the order of the keys.
     fn by<K: Ord>(
-        seen: &'a [Seen],
-        lost: &'a [Lost],
-        key: impl Fn(&'a Label) -> K,
+        seen: &'a [AnswerMetrics],
+        lost: &'a [LostRequest],
+        key: impl Fn(&'a RequestLabel) -> K,
     ) -> BTreeMap<K, Group<'a>> {
         let mut groups: BTreeMap<K, Group<'a>> = BTreeMap::new();
         for it in seen {
@@ -208,24 +207,25 @@ impl<'a> Group<'a> {
         groups
     }
 
-    fn row(&self, strategy: &str, targets: &Targets) -> Row {
+    fn row(&self, strategy: &str, targets: &Targets) -> ReportRow {
         let seen = &self.seen;
         let first_token = sorted(seen.iter().map(|it| it.first_token.as_secs_f64()));
         let total = sorted(seen.iter().map(|it| it.total.as_secs_f64()));
         let per_token = sorted(seen.iter().filter_map(|it| it.per_token()));
-        let sum = |count: fn(&Seen) -> u32| seen.iter().map(|it| u64::from(count(it))).sum::<u64>() as f64;
+        let sum =
+            |count: fn(&AnswerMetrics) -> u32| seen.iter().map(|it| u64::from(count(it))).sum::<u64>() as f64;
         let begin = seen.iter().map(|it| it.at).min().unwrap_or_default();
         let end = seen.iter().map(|it| it.at + it.total).max().unwrap_or_default();
         let duration = end.since(begin).as_secs_f64().max(1e-9);
         let good = seen.iter().filter(|it| it.keeps(targets)).count() as f64;
-        let lost = |how: How| self.lost.iter().filter(|it| it.how == how).count() as u64;
+        let lost = |how: LossCause| self.lost.iter().filter(|it| it.how == how).count() as u64;
         let late = self.late();
-        Row {
+        ReportRow {
             strategy: strategy.to_owned(),
             speed: 1.0,
             requests: seen.len() as u64,
-            refused: lost(How::Refused),
-            failed: lost(How::Failed),
+            refused: lost(LossCause::Refused),
+            failed: lost(LossCause::Failed),
             hit_ratio: round(sum(|it| it.cached_tokens) / sum(|it| it.prompt_tokens).max(1.0)),
             ttft_mean_s: mean(&first_token),
             ttft_p50_s: quantile(&first_token, 0.5),
@@ -241,11 +241,11 @@ impl<'a> Group<'a> {
             goodput_ratio: round(good / self.requests().max(1) as f64),
             deadlines_met_ratio: late.map(|(_, met_ratio)| round(met_ratio)),
             served_late: late.map(|(late, _)| late),
-            ..Row::default()
+            ..ReportRow::default()
         }
     }
 
-    /// How many were served late, and the part that was served in time; none if nobody had a deadline.
+    /// How many missed their deadline, and the share that met it; none without deadlines.
     fn late(&self) -> Option<(u64, f64)> {
         let labels = self.seen.iter().map(|it| &it.label).chain(self.lost.iter().map(|it| &it.label));
         let asked = labels.filter(|it| it.deadline.is_some()).count();
@@ -254,7 +254,7 @@ impl<'a> Group<'a> {
         (asked > 0).then(|| (late as u64, (served - late) as f64 / asked as f64))
     }
 
-    /// All that came.
+    /// All requests.
     fn requests(&self) -> usize {
         self.seen.len() + self.lost.len()
     }
@@ -264,24 +264,36 @@ impl<'a> Group<'a> {
     }
 }
 
-impl Row {
-    /// Sums up answers. Those that were refused or failed count in the goodput, for nothing.
-    pub fn of(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Row {
+impl ReportRow {
+    /// Summarises answers. Refused and failed requests lower the goodput.
+    pub fn of(strategy: &str, seen: &[AnswerMetrics], lost: &[LostRequest], targets: &Targets) -> ReportRow {
         Group { seen: seen.iter().collect(), lost: lost.iter().collect() }.row(strategy, targets)
     }
 
-    /// One row for each part of the trace, in order, also for one that lost all; empty if it has only one.
-    pub fn by_part(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+    /// One row per part of the trace, in order, including parts without answers; empty if there is only one.
+    pub fn by_part(
+        strategy: &str,
+        seen: &[AnswerMetrics],
+        lost: &[LostRequest],
+        targets: &Targets,
+    ) -> Vec<ReportRow> {
         let groups = Group::by(seen, lost, |it| it.part);
-        let row =
-            |(part, group): (&u32, &Group<'_>)| Row { part: Some(*part), ..group.row(strategy, targets) };
+        let row = |(part, group): (&u32, &Group<'_>)| ReportRow {
+            part: Some(*part),
+            ..group.row(strategy, targets)
+        };
         if groups.len() < 2 { Vec::new() } else { groups.iter().map(row).collect() }
     }
 
-    /// The same for each class, by name.
-    pub fn by_class(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+    /// The same per class, by name.
+    pub fn by_class(
+        strategy: &str,
+        seen: &[AnswerMetrics],
+        lost: &[LostRequest],
+        targets: &Targets,
+    ) -> Vec<ReportRow> {
         let groups = Group::by(seen, lost, |it| it.class.as_deref().unwrap_or(STANDARD));
-        let row = |(class, group): (&&str, &Group<'_>)| Row {
+        let row = |(class, group): (&&str, &Group<'_>)| ReportRow {
             class: Some((*class).to_owned()),
             tokens: Some(group.tokens()),
             ..group.row(strategy, targets)
@@ -289,15 +301,20 @@ impl Row {
         if groups.len() < 2 { Vec::new() } else { groups.iter().map(row).collect() }
     }
 
-    /// The same for each tenant, those with the most requests first; beyond `TENANTS_MAX` in one row.
-    pub fn by_tenant(strategy: &str, seen: &[Seen], lost: &[Lost], targets: &Targets) -> Vec<Row> {
+    /// The same per tenant, those with the most requests first; beyond `TENANTS_MAX` in one row.
+    pub fn by_tenant(
+        strategy: &str,
+        seen: &[AnswerMetrics],
+        lost: &[LostRequest],
+        targets: &Targets,
+    ) -> Vec<ReportRow> {
         let ranks = ranks(seen, lost);
         let groups = Group::by(seen, lost, |it| match ranks[&it.tenant] {
             rank if rank < TENANTS_MAX => (rank, Some(it.tenant)),
             _ => (TENANTS_MAX, None),
         });
         let all = groups.values().map(Group::tokens).sum::<u64>().max(1) as f64;
-        let row = |(&(_, tenant), group): (&(usize, Option<u64>), &Group<'_>)| Row {
+        let row = |(&(_, tenant), group): (&(usize, Option<u64>), &Group<'_>)| ReportRow {
             tenant: Some(tenant.map_or_else(|| OTHERS.to_owned(), self::tenant)),
             tokens: Some(group.tokens()),
             token_share: Some(round(group.tokens() as f64 / all)),
@@ -307,13 +324,13 @@ impl Row {
     }
 }
 
-/// What a row calls a tenant of which only the number is known.
+/// The label of a tenant known only by number.
 pub fn tenant(number: u64) -> String {
     format!("{number:x}")
 }
 
-/// The place of each tenant by how many requests it sent, which is the same under every strategy.
-fn ranks(seen: &[Seen], lost: &[Lost]) -> HashMap<u64, usize> {
+/// The rank of each tenant by its number of requests, which is the same under every strategy.
+fn ranks(seen: &[AnswerMetrics], lost: &[LostRequest]) -> HashMap<u64, usize> {
     let groups = Group::by(seen, lost, |it| it.tenant);
     let mut counts: Vec<(Reverse<usize>, u64)> =
         groups.iter().map(|(&tenant, group)| (Reverse(group.requests()), tenant)).collect();
@@ -325,47 +342,52 @@ fn ranks(seen: &[Seen], lost: &[Lost]) -> HashMap<u64, usize> {
 mod tests {
     use super::*;
 
-    fn seen(first_token_ms: u64, total_ms: u64, answer_tokens: u32) -> Seen {
-        Seen {
+    fn seen(first_token_ms: u64, total_ms: u64, answer_tokens: u32) -> AnswerMetrics {
+        AnswerMetrics {
             at: Instant::from_millis(1_000),
             first_token: Duration::from_millis(first_token_ms),
             total: Duration::from_millis(total_ms),
             prompt_tokens: 100,
             cached_tokens: 25,
             answer_tokens,
-            label: Label::default(),
+            label: RequestLabel::default(),
         }
     }
 
-    fn lost(how: How, part: u32) -> Lost {
-        Lost { label: Label { part, ..Label::default() }, how }
+    fn lost(how: LossCause, part: u32) -> LostRequest {
+        LostRequest { label: RequestLabel { part, ..RequestLabel::default() }, how }
     }
 
     #[test]
     fn a_row_is_what_one_would_count_by_hand() {
         let all = [seen(100, 1_100, 11), seen(300, 300, 1), seen(3_000, 4_000, 5)];
-        let row = Row::of("x", &all, &[lost(How::Refused, 0)], &Targets::default());
+        let row = ReportRow::of("x", &all, &[lost(LossCause::Refused, 0)], &Targets::default());
         assert_eq!((row.requests, row.hit_ratio), (3, 0.25));
         assert_eq!((row.ttft_p50_s, row.ttft_p99_s, row.e2e_mean_s), (0.3, 3.0, 1.8));
         assert_eq!(row.tpot_mean_s, 0.175);
         assert_eq!((row.duration_s, row.output_tokens_per_s), (4.0, 4.25));
-        // The third began too late, and one was lost.
+        // The third missed its deadline, and one was lost.
         assert_eq!((row.goodput_per_s, row.goodput_ratio), (0.5, 0.5));
     }
 
     #[test]
     fn parts_are_summed_up_apart() {
         let mut all = vec![seen(100, 200, 2), seen(500, 600, 2)];
-        assert!(Row::by_part("x", &all, &[], &Targets::default()).is_empty());
+        assert!(ReportRow::by_part("x", &all, &[], &Targets::default()).is_empty());
         all[1].label.part = 4;
-        let parts = Row::by_part("x", &all, &[], &Targets::default());
+        let parts = ReportRow::by_part("x", &all, &[], &Targets::default());
         assert_eq!(
             parts.iter().map(|it| (it.part, it.ttft_mean_s)).collect::<Vec<_>>(),
             [(Some(0), 0.1), (Some(4), 0.5)]
         );
-        let lost = [(How::Refused, 0), (How::Failed, 0), (How::Refused, 7), (How::Refused, 0)]
-            .map(|(how, part)| lost(how, part));
-        let parts = Row::by_part("x", &all, &lost, &Targets::default());
+        let lost = [
+            (LossCause::Refused, 0),
+            (LossCause::Failed, 0),
+            (LossCause::Refused, 7),
+            (LossCause::Refused, 0),
+        ]
+        .map(|(how, part)| lost(how, part));
+        let parts = ReportRow::by_part("x", &all, &lost, &Targets::default());
         assert_eq!(
             parts.iter().map(|it| (it.part, it.refused, it.failed, it.goodput_ratio)).collect::<Vec<_>>(),
             [(Some(0), 2, 1, 0.25), (Some(4), 0, 0, 1.0), (Some(7), 1, 0, 0.0)]
@@ -374,7 +396,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_all_zeros() {
-        let row = Row::of("x", &[], &[], &Targets::default());
+        let row = ReportRow::of("x", &[], &[], &Targets::default());
         assert_eq!((row.requests, row.ttft_mean_s, row.goodput_ratio), (0, 0.0, 0.0));
         assert!([row.ttft_mean_s, row.tpot_mean_s, row.e2e_mean_s].iter().all(|it| it.is_sign_positive()));
     }
@@ -383,12 +405,13 @@ mod tests {
     fn classes_are_summed_up_apart_and_no_name_is_standard() {
         let mut all = vec![seen(100, 200, 2), seen(500, 600, 2), seen(300, 400, 2)];
         all[1].label.class = Some("standard".into());
-        assert!(Row::by_class("x", &all, &[], &Targets::default()).is_empty());
+        assert!(ReportRow::by_class("x", &all, &[], &Targets::default()).is_empty());
         all[2].label.class = Some("batch".into());
-        let mut refused = lost(How::Refused, 0);
+        let mut refused = lost(LossCause::Refused, 0);
         refused.label.class = Some("interactive".into());
-        let rows = Row::by_class("x", &all, &[refused], &Targets::default());
-        let told = |it: &Row| (it.class.clone().unwrap(), it.requests, it.refused, it.ttft_mean_s, it.tokens);
+        let rows = ReportRow::by_class("x", &all, &[refused], &Targets::default());
+        let told =
+            |it: &ReportRow| (it.class.clone().unwrap(), it.requests, it.refused, it.ttft_mean_s, it.tokens);
         assert_eq!(
             rows.iter().map(told).collect::<Vec<_>>(),
             [
@@ -401,17 +424,20 @@ mod tests {
 
     #[test]
     fn tenants_have_shares_and_the_small_ones_one_row() {
-        let of = |tenant: u64| Seen { label: Label { tenant, ..Label::default() }, ..seen(100, 200, 5) };
-        let row = |it: &Row| (it.tenant.clone().unwrap(), it.requests, it.token_share.unwrap());
+        let of = |tenant: u64| AnswerMetrics {
+            label: RequestLabel { tenant, ..RequestLabel::default() },
+            ..seen(100, 200, 5)
+        };
+        let row = |it: &ReportRow| (it.tenant.clone().unwrap(), it.requests, it.token_share.unwrap());
         let two = [of(0), of(0xAB), of(0xAB), of(0xAB)];
-        let rows = Row::by_tenant("x", &two, &[], &Targets::default());
+        let rows = ReportRow::by_tenant("x", &two, &[], &Targets::default());
         let expected = [("ab".to_owned(), 3, 0.75), ("0".to_owned(), 1, 0.25)];
         assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), expected);
-        assert!(Row::by_tenant("x", &two[1..], &[], &Targets::default()).is_empty());
+        assert!(ReportRow::by_tenant("x", &two[1..], &[], &Targets::default()).is_empty());
 
         // Twenty, the last of which has two requests.
-        let many: Vec<Seen> = (1..=20).chain([20]).map(of).collect();
-        let rows = Row::by_tenant("x", &many, &[], &Targets::default());
+        let many: Vec<AnswerMetrics> = (1..=20).chain([20]).map(of).collect();
+        let rows = ReportRow::by_tenant("x", &many, &[], &Targets::default());
         assert_eq!(rows.len(), TENANTS_MAX + 1);
         assert_eq!(row(&rows[0]), ("14".to_owned(), 2, round(2.0 / 21.0)));
         assert_eq!(row(&rows[TENANTS_MAX]), (OTHERS.to_owned(), 4, round(4.0 / 21.0)));
@@ -421,17 +447,20 @@ mod tests {
     fn a_deadline_is_missed_by_what_begins_late_and_by_what_is_lost() {
         let asked = |first_token_ms, deadline_ms| {
             let deadline = Some(Duration::from_millis(deadline_ms));
-            Seen { label: Label { deadline, ..Label::default() }, ..seen(first_token_ms, 9_000, 2) }
+            AnswerMetrics {
+                label: RequestLabel { deadline, ..RequestLabel::default() },
+                ..seen(first_token_ms, 9_000, 2)
+            }
         };
-        let row = |seen: &[Seen], lost: &[Lost]| {
-            let row = Row::of("x", seen, lost, &Targets::default());
+        let row = |seen: &[AnswerMetrics], lost: &[LostRequest]| {
+            let row = ReportRow::of("x", seen, lost, &Targets::default());
             (row.deadlines_met_ratio, row.served_late)
         };
-        assert_eq!(row(&[seen(100, 200, 2)], &[lost(How::Refused, 0)]), (None, None), "nobody had one");
+        assert_eq!(row(&[seen(100, 200, 2)], &[lost(LossCause::Refused, 0)]), (None, None), "nobody had one");
         let all = [asked(100, 100), asked(101, 100), asked(50, 100), seen(5_000, 9_000, 2)];
         assert_eq!(row(&all, &[]), (Some(round(2.0 / 3.0)), Some(1)));
-        let gone = Lost { label: all[0].label.clone(), how: How::Failed };
-        assert_eq!(row(&all, &[gone.clone(), lost(How::Refused, 0)]), (Some(0.5), Some(1)));
+        let gone = LostRequest { label: all[0].label.clone(), how: LossCause::Failed };
+        assert_eq!(row(&all, &[gone.clone(), lost(LossCause::Refused, 0)]), (Some(0.5), Some(1)));
         assert_eq!(row(&[], &[gone]), (Some(0.0), Some(0)));
     }
 }

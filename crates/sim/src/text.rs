@@ -20,7 +20,7 @@ const PADDING: u8 = 0xFF;
 
 /// A piece of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum MessagePart {
     Text(String),
     /// Named by its URL or by its data; the pixels do not matter here, only whether they are the same.
     Image(String),
@@ -45,12 +45,12 @@ impl Prompt {
     }
 
     /// Adds one message of a chat.
-    pub fn message(&mut self, role: &str, parts: &[Part]) {
+    pub fn message(&mut self, role: &str, parts: &[MessagePart]) {
         self.open(role);
         for part in parts {
             match part {
-                Part::Text(text) => self.text(text),
-                Part::Image(name) => self.image(name),
+                MessagePart::Text(text) => self.text(text),
+                MessagePart::Image(name) => self.image(name),
             }
         }
         self.text("<|im_end|>\n");
@@ -126,7 +126,7 @@ mod tests {
     fn chat(turns: &[(&str, &str)]) -> Vec<u32> {
         let mut prompt = Prompt::default();
         for (role, text) in turns {
-            prompt.message(role, &[Part::Text((*text).to_owned())]);
+            prompt.message(role, &[MessagePart::Text((*text).to_owned())]);
         }
         prompt.open_answer();
         prompt.into_tokens()
@@ -154,7 +154,7 @@ mod tests {
     fn equal_images_are_equal_tokens() {
         let picture = |name: &str| {
             let mut prompt = Prompt::default();
-            prompt.message("user", &[Part::Image(name.to_owned())]);
+            prompt.message("user", &[MessagePart::Image(name.to_owned())]);
             prompt.into_tokens()
         };
         assert_eq!(picture("a"), picture("a"));

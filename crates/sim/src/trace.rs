@@ -1,20 +1,20 @@
-//! Traffic on paper: who came when, with a prompt made of which pieces, and how long the answer was.
+//! Traces: the arrival time, prompt and answer length of each request.
 //!
-//! A prompt is a list of pieces, each so many tokens of a text that a number names. Equal numbers are equal
-//! texts, so two prompts share as much as their lists do, and nobody needs the words. The answer has a name
-//! too: a later prompt that contains it is the next turn of the conversation.
+//! A prompt is a list of pieces, each a number of tokens of a text identified by a number. Equal numbers are equal
+//! texts, so two prompts share as much as their lists do, and no text is needed. The answer has a number too: a later
+//! prompt that contains it is the next turn of the conversation.
 //!
-//! A file has one JSON object a line. Two kinds are read, mixed as they come:
+//! A file has one JSON object per line. Two formats are read, in any mix:
 //!
 //! ```text
 //! {"timestamp":27482,"input_length":6955,"output_length":52,"hash_ids":[46,47,2353,…]}
 //! {"timestamp":12.5,"output_length":52,"prompt":[[7,2000],[31,155]],"answer":32}
 //! ```
 //!
-//! The first is Mooncake's: each number names a block of 512 tokens (`block_size` says otherwise) and all
-//! before it. It is also what `maitre serve --record` writes. The second is our own, for texts of any length.
-//! Milliseconds in both. Either may say who asks and how soon: `"class":"batch","tenant":17,"deadline_ms":900`. A
-//! file that was compressed with gzip is read as well.
+//! The first is Mooncake's: each number identifies a block of 512 tokens (unless `block_size` differs) and all before
+//! it. `maitre serve --record` writes it, too. The second is our own, for texts of any length. Timestamps are in
+//! milliseconds. Either may have a class, a tenant and a deadline: `"class":"batch","tenant":17,"deadline_ms":900`.
+//! Gzip files are read as well.
 
 mod reuse;
 mod row;
@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use maitre_base::{Instant, hash};
 
-use crate::report::Label;
+use crate::report::RequestLabel;
 use crate::text;
 
-use row::Classes;
-pub use row::Wrong;
+use row::ClassNames;
+pub use row::LineError;
 pub(crate) use row::{CLASSES_MAX, DEADLINE_MAX, PROMPT_TOKENS_MAX, is_name};
 
 /// Some tokens of a text, from its beginning.
@@ -44,22 +44,27 @@ pub struct Request {
     pub at: Instant,
     pub prompt: Box<[Piece]>,
     pub answer_tokens: u32,
-    /// Names the text of the answer.
+    /// Identifies the text of the answer.
     pub answer: u64,
     pub session: Option<u64>,
-    /// Parts of a trace, such as stages of rising load, are also summed up apart.
+    /// Parts of a trace, such as stages of rising load, are reported separately.
     pub part: u32,
-    /// By its name; none is the standard one. All requests of a class share the text.
+    /// The class name; none is the standard class. Requests of a class share the string.
     pub class: Option<Arc<str>>,
-    /// Who pays; zero is nobody.
+    /// The tenant; zero is none.
     pub tenant: u64,
     /// From the arrival to the first token. Never zero.
     pub deadline: Option<Duration>,
 }
 
 impl Request {
-    pub fn label(&self) -> Label {
-        Label { part: self.part, class: self.class.clone(), tenant: self.tenant, deadline: self.deadline }
+    pub fn label(&self) -> RequestLabel {
+        RequestLabel {
+            part: self.part,
+            class: self.class.clone(),
+            tenant: self.tenant,
+            deadline: self.deadline,
+        }
     }
 
     pub fn prompt_tokens(&self) -> u64 {
@@ -74,41 +79,41 @@ impl Request {
         }
     }
 
-    /// The prompt as text of the simulated tokenizer, which reads it as the same tokens.
+    /// The prompt as text for the simulated tokenizer, which encodes it to the same tokens.
     pub fn prompt_text(&self) -> String {
         self.prompt.iter().map(|it| text::answer_text(it.text, it.tokens)).collect()
     }
 }
 
-/// Requests in the order of their arrival; the first comes at zero or later.
+/// Requests in order of arrival; the first arrives at zero or later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     pub requests: Vec<Request>,
 }
 
-/// A bound on what is read; more is somebody's mistake.
+/// Maximum requests that are read.
 pub const REQUESTS_MAX: usize = 10_000_000;
-/// The longest line that is read: a prompt of two million tokens in blocks of 64.
+/// Maximum line length: a prompt of two million tokens in blocks of 64.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum NotRead {
+pub enum TraceError {
     #[error(transparent)]
     Read(#[from] std::io::Error),
     #[error("line {line}: {wrong}")]
-    Line { line: usize, wrong: Wrong },
+    Line { line: usize, wrong: LineError },
     #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
     LongLine { line: usize },
-    #[error("there is no request in it")]
+    #[error("it contains no requests")]
     Empty,
     #[error("it has more than {REQUESTS_MAX} requests")]
     TooMany,
 }
 
 impl Trace {
-    /// Reads a trace, compressed or not. Requests stamped alike are spread over the time until the next stamp:
-    /// a service that logs every three seconds did not get its requests every three seconds.
-    pub fn read(source: impl Read) -> Result<Trace, NotRead> {
+    /// Reads a trace, compressed or not. Requests with equal timestamps are spread over the time until the next one:
+    /// a service that logs every three seconds did not receive its requests in bursts.
+    pub fn read(source: impl Read) -> Result<Trace, TraceError> {
         let mut source = BufReader::new(source);
         let compressed = source.fill_buf()?.starts_with(&[0x1F, 0x8B]);
         let mut requests = match compressed {
@@ -116,14 +121,14 @@ impl Trace {
             false => read_lines(source)?,
         };
         if requests.is_empty() {
-            return Err(NotRead::Empty);
+            return Err(TraceError::Empty);
         }
         requests.sort_by_key(|it| it.at);
         spread(&mut requests);
         Ok(Trace { requests })
     }
 
-    /// Writes it in our own form.
+    /// Writes it in our own format.
     pub fn write(&self, mut sink: impl Write) -> std::io::Result<()> {
         for request in &self.requests {
             row::write(request, &mut sink)?;
@@ -131,14 +136,14 @@ impl Trace {
         sink.flush()
     }
 
-    /// Writes it in our own form, compressed with gzip.
+    /// Writes it in our own format, compressed with gzip.
     pub fn write_gzip(&self, sink: impl Write) -> std::io::Result<()> {
         let mut packed = flate2::write::GzEncoder::new(sink, flate2::Compression::default());
         self.write(&mut packed)?;
         packed.finish()?.flush()
     }
 
-    /// The same requests, so many times as fast.
+    /// Speeds the arrivals up by this factor.
     pub fn hasten(&mut self, speed: f64) {
         for request in &mut self.requests {
             request.at = Instant::ZERO + request.at.since(Instant::ZERO).div_f64(speed);
@@ -151,27 +156,28 @@ impl Trace {
     }
 }
 
-fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, NotRead> {
+fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, TraceError> {
     let mut requests = Vec::new();
     let mut bytes = Vec::new();
-    let mut classes = Classes::default();
+    let mut classes = ClassNames::default();
     for line in 1.. {
         bytes.clear();
         if source.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes)? == 0 {
             break;
         }
         if bytes.len() as u64 == LINE_BYTES_MAX && bytes.last() != Some(&b'\n') {
-            return Err(NotRead::LongLine { line });
+            return Err(TraceError::LongLine { line });
         }
         if bytes.trim_ascii().is_empty() {
             continue;
         }
         if requests.len() == REQUESTS_MAX {
-            return Err(NotRead::TooMany);
+            return Err(TraceError::TooMany);
         }
-        // What a row does not name is its own, and nobody else's.
+        // What a line leaves unnamed gets a unique number.
         let own = hash::pair(0x6F77_6E20_7465_7874, line as u64);
-        let request = row::read(&bytes, own, &mut classes).map_err(|wrong| NotRead::Line { line, wrong })?;
+        let request =
+            row::read(&bytes, own, &mut classes).map_err(|wrong| TraceError::Line { line, wrong })?;
         requests.push(request);
     }
     Ok(requests)
@@ -179,7 +185,7 @@ fn read_lines(mut source: impl BufRead) -> Result<Vec<Request>, NotRead> {
 
 fn spread(requests: &mut [Request]) {
     let mut begin = 0;
-    // The last batch has nothing after it; it takes as long as the one before.
+    // The last batch has no successor; it gets the duration of the one before.
     let mut gap = Duration::ZERO;
     while begin < requests.len() {
         let at = requests[begin].at;

@@ -1,10 +1,10 @@
-//! Traffic for a demo: who comes when, and what they ask. No sockets, no clock; the caller sends.
+//! Traffic for a demo: arrivals and prompts. No sockets, no clock; the caller sends.
 //!
 //! Three kinds of session, for the three things a cache does. *Chats* grow: each turn repeats all before
 //! it, so the engine that answered the last turn holds almost all of the next. *Questions* share: one of a
 //! pool of documents and a short question, and a few documents are asked about much more than the others
-//! (Zipf). *Giants* do neither: a long prompt nobody sends twice, which pushes others out of the cache and
-//! blocks the line behind it.
+//! (Zipf). *Giants* do neither: a long prompt that is never repeated, which evicts others from the cache and
+//! blocks the queue behind it.
 //!
 //! The default sizes make placement matter within twenty seconds on four `h200-8b` engines of
 //! `DEMO_KV_BLOCKS` each. The documents are 384 thousand tokens: too many for one engine's 128 thousand, but
@@ -23,12 +23,12 @@ use crate::text;
 /// Blocks of each engine's cache in the demo: 128 thousand tokens, a seventh of what the GPU has.
 pub const DEMO_KV_BLOCKS: u32 = 8_001;
 
-/// What kinds of session come, how often, and how big they are. All chosen; the module says why.
+/// The kinds of sessions, their rate and their sizes. All chosen; the module says why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     pub model: String,
     pub sessions_per_second: f64,
-    /// Shares of the sessions; what they leave are chats.
+    /// Shares of the sessions; the rest are chats.
     pub question_share: f64,
     pub giant_share: f64,
     /// Opens every chat.
@@ -66,7 +66,7 @@ impl Default for Mix {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SessionKind {
     Chat,
     Question { document: u32 },
     Giant,
@@ -88,7 +88,7 @@ pub struct Workload {
 #[derive(Clone, Debug)]
 pub struct Session {
     pub id: u64,
-    pub kind: Kind,
+    pub kind: SessionKind,
     /// When the first turn is due.
     pub arrival: Instant,
     mix: Arc<Mix>,
@@ -98,7 +98,7 @@ pub struct Session {
     messages: Vec<Value>,
 }
 
-/// The text a session begins with; not written out before it is sent.
+/// The session's first text; generated when it is sent.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     seed: u64,
@@ -136,7 +136,7 @@ impl Workload {
         }
     }
 
-    /// The session that comes next, a Poisson wait after the one before it.
+    /// The next session, after a Poisson interval.
     pub fn next_session(&mut self) -> Session {
         let wait = self.rng.exponential(1.0 / self.mix.sessions_per_second);
         self.now = self.now + Duration::from_secs_f64(wait);
@@ -146,48 +146,48 @@ impl Workload {
         let mut rng = Rng::new(hash::pair(self.seed, id));
         let opening = self.opening(kind, &mut rng);
         let turns_left = match kind {
-            Kind::Chat => 2 + rng.below(self.mix.turns_max.saturating_sub(1) as usize) as u32,
-            Kind::Question { .. } | Kind::Giant => 1,
+            SessionKind::Chat => 2 + rng.below(self.mix.turns_max.saturating_sub(1) as usize) as u32,
+            SessionKind::Question { .. } | SessionKind::Giant => 1,
         };
         let mix = Arc::clone(&self.mix);
         Session { id, kind, arrival: self.now, mix, rng, opening, turns_left, messages: Vec::new() }
     }
 
     /// Texts that sessions share are named by the workload's seed, others by the session's dice.
-    fn opening(&self, kind: Kind, rng: &mut Rng) -> Opening {
+    fn opening(&self, kind: SessionKind, rng: &mut Rng) -> Opening {
         let (seed, tokens) = match kind {
-            Kind::Chat => (hash::pair(self.seed, 1), self.mix.system_tokens),
-            Kind::Question { document } => {
+            SessionKind::Chat => (hash::pair(self.seed, 1), self.mix.system_tokens),
+            SessionKind::Question { document } => {
                 (hash::pair(self.seed, 2 + u64::from(document)), self.mix.document_tokens)
             }
-            Kind::Giant => (rng.next_u64(), self.mix.giant_tokens),
+            SessionKind::Giant => (rng.next_u64(), self.mix.giant_tokens),
         };
         Opening { seed, tokens }
     }
 
-    fn kind(&mut self) -> Kind {
+    fn kind(&mut self) -> SessionKind {
         let dice = self.rng.unit();
         if dice < self.mix.giant_share {
-            return Kind::Giant;
+            return SessionKind::Giant;
         }
         if dice < self.mix.giant_share + self.mix.question_share {
             let dice = self.rng.unit();
             let document = self.popularity.partition_point(|&it| it <= dice);
-            return Kind::Question { document: document.min(self.popularity.len() - 1) as u32 };
+            return SessionKind::Question { document: document.min(self.popularity.len() - 1) as u32 };
         }
-        Kind::Chat
+        SessionKind::Chat
     }
 }
 
 impl Session {
-    /// The turn that opens the session. It is due at `arrival`, without further thought.
+    /// The session's first turn, due at `arrival`.
     pub fn first(&mut self) -> Turn {
         let system = text::answer_text(self.opening.seed, self.opening.tokens);
         self.messages.push(json!({"role": "system", "content": system}));
         Turn { think: Duration::ZERO, ..self.ask() }
     }
 
-    /// The turn that follows an answer; None if the client has had enough.
+    /// The turn that follows an answer; `None` if the session is over.
     pub fn after(&mut self, answer: &str) -> Option<Turn> {
         if self.turns_left == 0 {
             return None;
@@ -243,18 +243,18 @@ mod tests {
         let sessions = sessions(1, 8_000);
         let seconds = sessions.last().unwrap().arrival.as_secs_f64();
         assert!((380.0..420.0).contains(&seconds), "{seconds}");
-        let share = |wanted: fn(&Kind) -> bool| {
+        let share = |wanted: fn(&SessionKind) -> bool| {
             sessions.iter().filter(|it| wanted(&it.kind)).count() as f64 / sessions.len() as f64
         };
-        assert!((share(|it| matches!(it, Kind::Question { .. })) - 0.60).abs() < 0.02);
-        assert!((share(|it| matches!(it, Kind::Giant)) - 0.02).abs() < 0.01);
+        assert!((share(|it| matches!(it, SessionKind::Question { .. })) - 0.60).abs() < 0.02);
+        assert!((share(|it| matches!(it, SessionKind::Giant)) - 0.02).abs() < 0.01);
     }
 
     #[test]
     fn documents_are_asked_for_by_their_rank() {
         let mut asked = vec![0u32; 32];
         for session in sessions(1, 20_000) {
-            if let Kind::Question { document } = session.kind {
+            if let SessionKind::Question { document } = session.kind {
                 asked[document as usize] += 1;
             }
         }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_turn_repeats_all_before_it() {
-        let mut chat = sessions(1, 20).into_iter().find(|it| it.kind == Kind::Chat).unwrap();
+        let mut chat = sessions(1, 20).into_iter().find(|it| it.kind == SessionKind::Chat).unwrap();
         let mut before = messages(&chat.first());
         let mut turns = 1;
         while let Some(turn) = chat.after("an answer") {
@@ -282,7 +282,7 @@ mod tests {
     fn one_document_is_one_prefix() {
         let mut heads = std::collections::HashMap::new();
         for mut session in sessions(1, 60) {
-            if let Kind::Question { document } = session.kind {
+            if let SessionKind::Question { document } = session.kind {
                 let head = messages(&session.first())[0].clone();
                 assert_eq!(*heads.entry(document).or_insert_with(|| head.clone()), head);
                 assert_eq!(session.after("an answer"), None);

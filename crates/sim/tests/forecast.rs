@@ -1,21 +1,21 @@
-//! How well first tokens are foreseen, on the demo's traffic and on others, in virtual time.
+//! Accuracy of predicted first-token times in virtual time, on the demo's traffic and others.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 
 use maitre_base::{Instant, Rng};
 use maitre_sim::generate::Plan;
-use maitre_sim::lab::{Answer, Knowledge, PreparedTrace, Settings, play};
+use maitre_sim::lab::{AnsweredRequest, Knowledge, LabConfig, PreparedTrace, play};
 use maitre_sim::profile::{A10G_8B, H100X2_32B, H200_8B, Profile};
 use maitre_sim::trace::{Piece, Request, Trace};
 use maitre_sim::workload::{DEMO_KV_BLOCKS, Mix};
 
-/// Requests before which nothing is asked of a forecast: it has to learn first.
+/// Requests before the accuracy counts: the predictor has to learn first.
 const LEARNING: usize = 200;
-/// The median error that people are promised.
+/// The documented median error.
 const ERROR_MAX: f64 = 0.15;
 
-/// The demo's traffic on paper: chats, questions about documents and giants, with answers as long as they may be.
+/// The demo's traffic as a trace: chats, questions about documents and giants, with answers of maximum length.
 fn demo(sessions: usize, rate: f64, seed: u64) -> Trace {
     let mix = Mix::default();
     let mut rng = Rng::new(seed);
@@ -71,22 +71,22 @@ impl Case<'_> {
         Case { name, fleet, trace, knowledge: Knowledge::Reported }
     }
 
-    /// Answers after the first so many, in the order in which they came.
-    fn play(&self) -> Vec<Answer> {
+    /// Answers after the first ones, in order of arrival.
+    fn play(&self) -> Vec<AnsweredRequest> {
         let brain = maitre_dispatch::BrainSettings { seed: 1, ..maitre_dispatch::BrainSettings::default() };
-        let settings = Settings { knowledge: self.knowledge, ..Settings::new(self.fleet.clone(), brain) };
-        let mut answers = play(&settings, &PreparedTrace::new(&self.trace, 16), &mut ()).answers;
+        let config = LabConfig { knowledge: self.knowledge, ..LabConfig::new(self.fleet.clone(), brain) };
+        let mut answers = play(&config, &PreparedTrace::new(&self.trace, 16), &mut ()).answers;
         assert!(answers.len() >= 3 * LEARNING, "{}: {} answers", self.name, answers.len());
-        answers.sort_by_key(|it| it.seen.at);
+        answers.sort_by_key(|it| it.metrics.at);
         answers.split_off(LEARNING)
     }
 }
 
-fn median_error(answers: &[Answer]) -> f64 {
+fn median_error(answers: &[AnsweredRequest]) -> f64 {
     let error = |(foreseen, took): (Duration, Duration)| {
         (foreseen.as_secs_f64() - took.as_secs_f64()).abs() / took.as_secs_f64()
     };
-    let mut errors: Vec<f64> = answers.iter().filter_map(|it| it.foreseen.map(error)).collect();
+    let mut errors: Vec<f64> = answers.iter().filter_map(|it| it.predicted.map(error)).collect();
     assert_eq!(errors.len(), answers.len(), "all were foreseen");
     errors.sort_by(f64::total_cmp);
     errors[errors.len() / 2]
@@ -102,7 +102,7 @@ fn check(case: &Case<'_>) {
 const ENGINE: Profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..H200_8B };
 
 #[test]
-fn first_tokens_of_the_demo_are_foreseen() {
+fn first_token_times_of_the_demo_are_predicted() {
     check(&Case::new("the demo", vec![ENGINE; 4], demo(700, 20.0, 1)));
     check(&Case::new("half of it", vec![ENGINE; 4], demo(400, 10.0, 2)));
     let predicted = Case::new("without events", vec![ENGINE; 4], demo(400, 20.0, 3));
@@ -110,17 +110,17 @@ fn first_tokens_of_the_demo_are_foreseen() {
 }
 
 #[test]
-fn first_tokens_are_foreseen_with_a_slow_worker_among_them() {
+fn first_token_times_are_predicted_with_a_slow_worker() {
     let fleet = vec![ENGINE, ENGINE, ENGINE, ENGINE.slower(3.0)];
     let case = Case::new("one three times as slow", fleet, demo(700, 16.0, 1));
     check(&case);
-    let slow: Vec<Answer> = case.play().into_iter().filter(|it| it.worker.0 == 3).collect();
+    let slow: Vec<AnsweredRequest> = case.play().into_iter().filter(|it| it.worker.0 == 3).collect();
     let error = median_error(&slow);
     assert!(slow.len() > 20 && error < 0.25, "{} answers there, {error:.3}", slow.len());
 }
 
 #[test]
-fn first_tokens_of_other_engines_and_other_traffic_are_foreseen() {
+fn first_token_times_of_other_engines_and_traffic_are_predicted() {
     let plan = |line: &str| line.parse::<Plan>().unwrap().generate(3);
     check(&Case::new("a larger model", vec![H100X2_32B; 4], demo(500, 8.0, 1)));
     check(&Case::new("a small GPU", vec![A10G_8B; 8], plan("noreuse:qps=3,prompt=2000,seconds=300")));

@@ -1,15 +1,15 @@
-//! The default strategy in virtual time, against others on the same traffic: what it is there for.
+//! The default strategy in virtual time, compared with others on the same traffic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use maitre_base::{Instant, Rng};
 use maitre_policy::Name;
 use maitre_sim::generate::Plan;
-use maitre_sim::lab::{Knowledge, Outcome, PreparedTrace, Settings, play};
+use maitre_sim::lab::{Knowledge, LabConfig, PreparedTrace, RunOutcome, play};
 use maitre_sim::profile::{H200_8B, Profile};
-use maitre_sim::report::{Row, Targets};
+use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
 
-/// Prompts that arrive by dice, each of one of the groups that begin alike, popular ones first.
+/// Random arrivals of prompts in groups with a common prefix, popular groups first.
 struct Traffic {
     per_second: f64,
     seconds: f64,
@@ -24,7 +24,7 @@ impl Traffic {
         let (mut requests, mut now) = (Vec::new(), 0.0);
         while now < self.seconds {
             now += rng.exponential(1.0 / self.per_second);
-            // The r-th is half as popular as the one before it, or nearly.
+            // The r-th is about half as popular as the one before it.
             let group = (rng.exponential(self.groups as f64 / 3.0) as usize) % self.groups;
             let number = requests.len() as u64;
             let shared = Piece { text: group as u64, tokens: self.shared_tokens };
@@ -41,8 +41,8 @@ impl Traffic {
     }
 }
 
-fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> Outcome {
-    // About where requests go, not about who waits.
+fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> RunOutcome {
+    // About placement, not about waiting.
     let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
     let brain = maitre_dispatch::BrainSettings {
         strategy,
@@ -50,25 +50,25 @@ fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -
         seed: 1,
         ..maitre_dispatch::BrainSettings::default()
     };
-    let settings = Settings { knowledge, ..Settings::new(fleet.to_vec(), brain) };
-    let outcome = play(&settings, &PreparedTrace::new(trace, 16), &mut ());
+    let config = LabConfig { knowledge, ..LabConfig::new(fleet.to_vec(), brain) };
+    let outcome = play(&config, &PreparedTrace::new(trace, 16), &mut ());
     assert_eq!((outcome.refused, outcome.answers.len()), (0, trace.requests.len()));
     outcome
 }
 
-fn row(outcome: &Outcome) -> Row {
+fn row(outcome: &RunOutcome) -> ReportRow {
     outcome.row("it", &Targets::default())
 }
 
-/// Near the knee of both fleets, where a slow worker must be used and must not be trusted.
+/// Near the knee of both fleets, where a slow worker must be used but not overloaded.
 #[test]
-fn a_worker_three_times_slower_gets_its_part_and_keeps_nobody_waiting() {
+fn a_worker_three_times_slower_gets_its_share_without_delaying_requests() {
     let traffic = Traffic { per_second: 29.0, seconds: 60.0, groups: 1, shared_tokens: 0, own_tokens: 2_000 };
     let trace = traffic.trace();
-    // As fast together: 1 and 1/3, or twice 2/3.
+    // The same total speed: 1 and 1/3, or twice 2/3.
     let (uneven, even) =
         ([H200_8B.slower(1.0), H200_8B.slower(3.0)], [H200_8B.slower(1.5), H200_8B.slower(1.5)]);
-    let p99 = |it: &Outcome| row(it).ttft_p99_s;
+    let p99 = |it: &RunOutcome| row(it).ttft_p99_s;
 
     let reference = run(Name::LeastDelay, &even, Knowledge::Predicted, &trace);
     let ours = run(Name::LeastDelay, &uneven, Knowledge::Predicted, &trace);
@@ -81,14 +81,14 @@ fn a_worker_three_times_slower_gets_its_part_and_keeps_nobody_waiting() {
     assert!(p99(&by_requests) > p99(&ours));
 }
 
-/// Documents that do not all fit into every cache, asked about by popularity.
+/// Documents that do not all fit into every cache, requested by popularity.
 #[test]
 fn the_default_has_the_lowest_first_token_time_with_events_and_without() {
     let traffic =
         Traffic { per_second: 50.0, seconds: 12.0, groups: 64, shared_tokens: 8_000, own_tokens: 200 };
     let trace = traffic.trace();
     let engines = [Profile { kv_blocks: 6_001, ..H200_8B }; 4];
-    let mean = |it: &Outcome| row(it).ttft_mean_s;
+    let mean = |it: &RunOutcome| row(it).ttft_mean_s;
     for knowledge in [Knowledge::Reported, Knowledge::Predicted] {
         let ours = run(Name::LeastDelay, &engines, knowledge, &trace);
         for strategy in [Name::RoundRobin, Name::LeastWork, Name::PrefixHash, Name::CacheAware] {
@@ -96,8 +96,11 @@ fn the_default_has_the_lowest_first_token_time_with_events_and_without() {
             assert!(mean(&ours) < mean(&other), "{strategy}: {:.3} and {:.3} s", mean(&ours), mean(&other));
             assert!(row(&ours).hit_ratio > row(&other).hit_ratio - 0.03, "{strategy}, {knowledge:?}");
         }
-        let exact =
-            ours.answers.iter().filter(|it| it.believed_tokens == Some(it.seen.cached_tokens.into())).count();
+        let exact = ours
+            .answers
+            .iter()
+            .filter(|it| it.believed_tokens == Some(it.metrics.cached_tokens.into()))
+            .count();
         assert!(
             exact as f64 > 0.9 * trace.requests.len() as f64,
             "{exact} of {} beliefs came true",
@@ -107,7 +110,7 @@ fn the_default_has_the_lowest_first_token_time_with_events_and_without() {
 }
 
 #[test]
-fn a_run_is_the_same_twice() {
+fn a_run_is_reproducible() {
     let traffic =
         Traffic { per_second: 20.0, seconds: 5.0, groups: 9, shared_tokens: 1_000, own_tokens: 100 };
     let trace = traffic.trace();
@@ -115,7 +118,7 @@ fn a_run_is_the_same_twice() {
     for strategy in Name::ALL {
         let run = || run(strategy, &engines, Knowledge::Reported, &trace);
         let seats =
-            |it: &Outcome| it.answers.iter().map(|it| (it.worker, it.seen.clone())).collect::<Vec<_>>();
+            |it: &RunOutcome| it.answers.iter().map(|it| (it.worker, it.metrics.clone())).collect::<Vec<_>>();
         assert_eq!(seats(&run()), seats(&run()), "{strategy}");
     }
 }
@@ -130,7 +133,7 @@ fn classes_tenants_and_deadlines_of_a_trace_are_in_the_rows_of_a_run() {
     let classes = outcome.classes("it", &Targets::default());
     let told: Vec<_> = classes.iter().map(|it| (it.class.as_deref(), it.requests)).collect();
     assert_eq!(told, [(Some("batch"), 40), (Some("interactive"), count("interactive"))]);
-    let late = |it: &Row| (it.deadlines_met_ratio.is_some(), it.served_late.is_some());
+    let late = |it: &ReportRow| (it.deadlines_met_ratio.is_some(), it.served_late.is_some());
     assert_eq!(
         [late(&classes[0]), late(&classes[1]), late(&row(&outcome))],
         [(false, false), (true, true), (true, true)]

@@ -13,7 +13,7 @@ use http::header::USER_AGENT;
 use http::{HeaderName, HeaderValue, StatusCode};
 use maitre_base::Instant;
 use maitre_net::client::{HttpRequest, HttpResponse};
-use maitre_sim::report::{Label, Seen};
+use maitre_sim::report::{AnswerMetrics, RequestLabel};
 use maitre_sim::trace::{Request, Trace};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -105,7 +105,7 @@ struct Run {
 /// A request that is ready to leave.
 struct Order {
     due: Instant,
-    label: Label,
+    label: RequestLabel,
     session: Option<u64>,
     /// As the trace has it.
     prompt_tokens: u32,
@@ -235,7 +235,7 @@ impl Run {
         played.refusals.answered(tries);
         played.told_usage += u64::from(usage.is_some());
         played.told_cached += u64::from(cached_tokens.is_some());
-        played.seen.push(Seen {
+        played.seen.push(AnswerMetrics {
             at: order.due,
             first_token: listener.first_token.unwrap_or(done).since(order.due),
             total: done.since(order.due),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_sim::report::{How, Label, Lost, Row, Seen, Targets};
+use maitre_sim::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, RequestLabel, Targets};
 use serde::Serialize;
 
 use super::refusal::Refusals;
@@ -14,7 +14,7 @@ pub const LATE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Answers, in the order in which the requests were due. All times are from when a request was due.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<AnswerMetrics>,
     /// Answered with a status of 400 or above.
     pub refused: u64,
     /// Not answered to the end for any other reason.
@@ -33,7 +33,7 @@ pub struct Played {
     /// Times a prompt named an answer that was not there, and got made-up text instead.
     pub missing_answers: u64,
     /// Refused and failed, each with what it was.
-    pub(super) lost: Vec<Lost>,
+    pub(super) lost: Vec<LostRequest>,
 }
 
 /// Requests that left late, because the generator was busy or too many were open.
@@ -58,16 +58,16 @@ impl Played {
         all.max_s = all.max_s.max(late);
     }
 
-    pub(super) fn lose(&mut self, label: &Label, trouble: &Trouble) {
+    pub(super) fn lose(&mut self, label: &RequestLabel, trouble: &Trouble) {
         let how = match trouble.kind.is_refusal() {
-            true => How::Refused,
-            false => How::Failed,
+            true => LossCause::Refused,
+            false => LossCause::Failed,
         };
         match how {
-            How::Refused => self.refused += 1,
-            How::Failed => self.failed += 1,
+            LossCause::Refused => self.refused += 1,
+            LossCause::Failed => self.failed += 1,
         }
-        self.lost.push(Lost { label: label.clone(), how });
+        self.lost.push(LostRequest { label: label.clone(), how });
         self.troubles.add(trouble);
     }
 
@@ -86,9 +86,9 @@ impl Played {
     }
 
     /// A row for the whole and, if there are several, for each part of the trace, each class and each tenant.
-    pub fn rows(&self, label: &str, targets: &Targets) -> Vec<Row> {
-        let mut rows = vec![Row::of(label, &self.seen, &self.lost, targets)];
-        for by in [Row::by_part, Row::by_class, Row::by_tenant] {
+    pub fn rows(&self, label: &str, targets: &Targets) -> Vec<ReportRow> {
+        let mut rows = vec![ReportRow::of(label, &self.seen, &self.lost, targets)];
+        for by in [ReportRow::by_part, ReportRow::by_class, ReportRow::by_tenant] {
             rows.extend(by(label, &self.seen, &self.lost, targets));
         }
         rows.iter_mut().for_each(|it| it.speed = self.speed);
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    fn seen(part: u32) -> Seen {
-        Seen {
+    fn seen(part: u32) -> AnswerMetrics {
+        AnswerMetrics {
             at: Instant::ZERO,
             first_token: Duration::from_millis(10),
             total: Duration::from_millis(20),
@@ -157,8 +157,8 @@ mod tests {
         }
     }
 
-    fn label(part: u32) -> Label {
-        Label { part, ..Label::default() }
+    fn label(part: u32) -> RequestLabel {
+        RequestLabel { part, ..RequestLabel::default() }
     }
 
     fn lose(played: &mut Played, part: u32, kind: Kind) {

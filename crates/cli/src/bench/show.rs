@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use maitre_replay::table;
-use maitre_sim::report::{Row, Targets};
+use maitre_sim::report::{ReportRow, Targets};
 use serde_json::{Value, json};
 
 use super::played::{Late, Played};
@@ -30,7 +30,7 @@ const HEADS: [&str; 17] = [
 ];
 
 /// The one object of `--json`.
-pub(super) fn json(played: &Played, rows: &[Row]) -> Value {
+pub(super) fn json(played: &Played, rows: &[ReportRow]) -> Value {
     // To the microsecond, as the rows.
     let round = |seconds: f64| (seconds * 1e6).round() / 1e6;
     let late = Late { mean_s: round(played.late.mean_s), max_s: round(played.late.max_s), ..played.late };
@@ -46,7 +46,7 @@ pub(super) fn json(played: &Played, rows: &[Row]) -> Value {
     })
 }
 
-pub(super) fn draw(played: &Played, rows: &[Row], targets: &Targets) -> String {
+pub(super) fn draw(played: &Played, rows: &[ReportRow], targets: &Targets) -> String {
     let mut lines = vec![HEADS.map(str::to_owned)];
     lines.extend(rows.iter().map(|it| cells(it, played)));
     let mut text = align(&lines);
@@ -65,7 +65,7 @@ pub(super) fn draw(played: &Played, rows: &[Row], targets: &Targets) -> String {
     text
 }
 
-fn cells(row: &Row, played: &Played) -> [String; HEADS.len()] {
+fn cells(row: &ReportRow, played: &Played) -> [String; HEADS.len()] {
     let millis = |it: f64| format!("{:.1} ms", it * 1e3);
     let seconds = |it: f64| format!("{it:.2} s");
     [
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn columns_stand_under_their_heads() {
         let played = Played { told_cached: 1, ..Played::default() };
-        let whole = Row { strategy: "127.0.0.1:8080".to_owned(), requests: 12, ..Row::default() };
-        let rows = [Row { part: Some(1), ..whole.clone() }, whole];
+        let whole = ReportRow { strategy: "127.0.0.1:8080".to_owned(), requests: 12, ..ReportRow::default() };
+        let rows = [ReportRow { part: Some(1), ..whole.clone() }, whole];
         let text = draw(&played, &rows, &Targets::default());
         let widths: Vec<usize> = text.lines().take(3).map(|it| it.chars().count()).collect();
         assert_eq!(widths, [widths[0]; 3], "{text}");

@@ -7,7 +7,7 @@ use maitre_base::Instant;
 use maitre_config::environment::BENCH_KEY;
 use maitre_console::dial;
 use maitre_sim::http::fault::{Fault, Injection};
-use maitre_sim::http::{Host, Settings};
+use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{INSTANT, Profile, StepModel};
 use maitre_sim::report::Targets;
 use maitre_sim::trace::{Piece, Request, Trace};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SLOW: Profile = Profile { step: StepModel { floor_ms: 1.0, ..INSTANT.step }, ..INSTANT };
 
 async fn host(profile: Profile) -> Host {
-    Host::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Settings::new(profile)).await.unwrap()
+    Host::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), HostConfig::new(profile)).await.unwrap()
 }
 
 fn plan(host: &Host) -> Plan {

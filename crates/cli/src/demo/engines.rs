@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use maitre_sim::http::{Host, Settings};
+use maitre_sim::http::{Host, HostConfig};
 use tokio::sync::oneshot;
 
 pub(crate) struct Engines {
@@ -14,7 +14,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    pub(crate) async fn start(count: usize, settings: Settings) -> anyhow::Result<Engines> {
+    pub(crate) async fn start(count: usize, settings: HostConfig) -> anyhow::Result<Engines> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (started, addresses) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use maitre_sim::http::{Host, Settings};
+use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{H200_8B, Profile, StepModel};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -91,7 +91,7 @@ impl Stage {
         let mut engines = Vec::new();
         for _ in 0..ENGINES {
             let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            engines.push(Host::bind(anywhere, Settings::new(engine)).await.unwrap());
+            engines.push(Host::bind(anywhere, HostConfig::new(engine)).await.unwrap());
         }
         let redis = match way {
             Way::Redis => Some(Redis::start(&[]).await),

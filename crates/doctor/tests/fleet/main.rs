@@ -15,7 +15,7 @@ use maitre_proxy::{Router, RouterSettings, Secret};
 use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
-use maitre_sim::http::oddity::{Oddities, Oddity};
+use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
 use maitre_sim::http::{self, Host};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_tokens::chat::Chat;
@@ -35,14 +35,14 @@ struct Ward {
     plan: DoctorPlan,
 }
 
-fn engine() -> http::Settings {
-    let events = events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) };
+fn engine() -> http::HostConfig {
+    let events = events::PublisherConfig { replay: Some(ANYWHERE), ..events::PublisherConfig::new(ANYWHERE) };
     // Fast enough that a busy machine is not the slow one.
-    http::Settings { speedup: 4.0, events: Some(events), ..http::Settings::new(H200_8B) }
+    http::HostConfig { speedup: 4.0, events: Some(events), ..http::HostConfig::new(H200_8B) }
 }
 
-fn odd(oddity: Oddity) -> http::Settings {
-    http::Settings { oddities: Oddities(vec![oddity]), ..engine() }
+fn odd(misconfiguration: Misconfiguration) -> http::HostConfig {
+    http::HostConfig { misconfigurations: Misconfigurations(vec![misconfiguration]), ..engine() }
 }
 
 fn url(addr: SocketAddr) -> String {
@@ -55,11 +55,11 @@ fn folder() -> PathBuf {
 
 impl Ward {
     /// Three engines; the second is the patient.
-    async fn with(patient: http::Settings) -> Ward {
+    async fn with(patient: http::HostConfig) -> Ward {
         Ward::of([engine(), patient, engine()]).await
     }
 
-    async fn of(engines: impl IntoIterator<Item = http::Settings>) -> Ward {
+    async fn of(engines: impl IntoIterator<Item = http::HostConfig>) -> Ward {
         let mut hosts = Vec::new();
         for settings in engines {
             hosts.push(Host::bind(ANYWHERE, settings).await.unwrap());
@@ -119,7 +119,7 @@ fn tokenize(body: &[u8]) -> Option<Vec<u32>> {
 
 #[tokio::test]
 async fn a_healthy_fleet_with_events_and_a_tokenizer_has_nothing() {
-    let healthy = || odd(Oddity::Tokenizes(tokenize));
+    let healthy = || odd(Misconfiguration::Tokenizes(tokenize));
     let mut ward = Ward::of([healthy(), healthy(), healthy()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
     let fleet = look(&ward.plan).await.unwrap();
@@ -139,7 +139,7 @@ async fn six_requests_at_most_and_none_if_so_told() {
     ward.check_well().await;
     assert_eq!(prompts(&ward), 0);
     ward.plan.requests = true;
-    let recorded = http::Settings { bodies_max: 100, ..engine() };
+    let recorded = http::HostConfig { bodies_max: 100, ..engine() };
     let ward = Ward::of([recorded]).await;
     ward.check_well().await;
     assert_eq!(ward.hosts[0].handle().bodies().len(), 6);
@@ -179,20 +179,20 @@ async fn a_server_that_is_no_engine() {
 
 #[tokio::test]
 async fn another_model() {
-    let ward = Ward::with(http::Settings { model: "other".to_owned(), ..engine() }).await;
+    let ward = Ward::with(http::HostConfig { model: "other".to_owned(), ..engine() }).await;
     ward.check(Code::ModelsDiffer, "serves other, while 2 of 3 serve maitre-sim", "--served-model-name")
         .await;
 }
 
 #[tokio::test]
 async fn no_model_at_all() {
-    let ward = Ward::with(odd(Oddity::NoModels)).await;
+    let ward = Ward::with(odd(Misconfiguration::NoModels)).await;
     ward.check(Code::NoModels, "lists nothing", "loaded").await;
 }
 
 #[tokio::test]
 async fn a_missing_key() {
-    let mut ward = Ward::with(odd(Oddity::WantsKey("sesame"))).await;
+    let mut ward = Ward::with(odd(Misconfiguration::RequiresKey("sesame"))).await;
     ward.check(Code::KeyWanted, "401", "MAITRE_DOCTOR_KEY").await;
     ward.plan.key = Some("Bearer sesame".parse().unwrap());
     ward.check_well().await;
@@ -214,26 +214,29 @@ async fn another_context() {
 
 #[tokio::test]
 async fn another_version() {
-    let ward = Ward::with(odd(Oddity::Version("0.31.0"))).await;
+    let ward = Ward::with(odd(Misconfiguration::Version("0.31.0"))).await;
     ward.check(Code::VersionsDiffer, "0.31.0", "bring it to maitre-sim-").await;
 }
 
 #[tokio::test]
 async fn no_metrics() {
-    let ward = Ward::with(odd(Oddity::NoMetrics)).await;
+    let ward = Ward::with(odd(Misconfiguration::NoMetrics)).await;
     ward.check(Code::MetricsMissing, "/metrics answers 404", "start it").await;
 }
 
 #[tokio::test]
 async fn no_prefix_caching() {
-    let ward = Ward::with(odd(Oddity::NoPrefixCaching)).await;
+    let ward = Ward::with(odd(Misconfiguration::NoPrefixCaching)).await;
     ward.check(Code::PrefixCachingOff, "says itself", "--enable-prefix-caching").await;
 }
 
 #[tokio::test]
 async fn no_prefix_caching_where_nothing_says_so() {
-    let mut ward = Ward::with(http::Settings {
-        oddities: Oddities(vec![Oddity::NoPrefixCaching, Oddity::NoMetrics]),
+    let mut ward = Ward::with(http::HostConfig {
+        misconfigurations: Misconfigurations(vec![
+            Misconfiguration::NoPrefixCaching,
+            Misconfiguration::NoMetrics,
+        ]),
         ..engine()
     })
     .await;
@@ -244,21 +247,21 @@ async fn no_prefix_caching_where_nothing_says_so() {
 
 #[tokio::test]
 async fn no_cached_tokens_in_usage() {
-    let ward = Ward::with(odd(Oddity::NoCachedTokens)).await;
+    let ward = Ward::with(odd(Misconfiguration::NoCachedTokens)).await;
     ward.check(Code::CachedTokensHidden, "cached_tokens", "--enable-prompt-tokens-details").await;
 }
 
 #[tokio::test]
 async fn salts_that_are_refused_or_ignored() {
-    let ward = Ward::with(odd(Oddity::RefusesSalts)).await;
+    let ward = Ward::with(odd(Misconfiguration::RefusesSalts)).await;
     ward.check(Code::SaltRefused, "answers 400", "cache_salt").await;
-    let ward = Ward::with(odd(Oddity::IgnoresSalts)).await;
+    let ward = Ward::with(odd(Misconfiguration::IgnoresSalts)).await;
     ward.check(Code::SaltIgnored, "cached tokens of a prompt under a new cache_salt", "tenants").await;
 }
 
 #[tokio::test]
 async fn another_tokenizer() {
-    let ours = || odd(Oddity::Tokenizes(tokenize));
+    let ours = || odd(Misconfiguration::Tokenizes(tokenize));
     // The second engine has its own idea of a token.
     let mut ward = Ward::of([ours(), engine(), ours()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
@@ -274,13 +277,13 @@ async fn a_tokenizer_that_is_not_there() {
 
 #[tokio::test]
 async fn no_events() {
-    let ward = Ward::with(http::Settings { events: None, ..engine() }).await;
+    let ward = Ward::with(http::HostConfig { events: None, ..engine() }).await;
     ward.check(Code::EventsOff, "publishes none", "--kv-events-config").await;
 }
 
 #[tokio::test]
 async fn events_that_are_not_wanted() {
-    let mut ward = Ward::with(http::Settings { events: None, ..engine() }).await;
+    let mut ward = Ward::with(http::HostConfig { events: None, ..engine() }).await;
     let quiet = format!("{}?events=off", ward.url(1));
     ward.plan.settings.workers[1] = quiet.parse().unwrap();
     ward.check_well().await;
@@ -297,7 +300,7 @@ async fn events_at_another_port() {
 
 #[tokio::test]
 async fn events_that_the_engine_dials() {
-    let ward = Ward::with(odd(Oddity::EventsToldAt("tcp://127.0.0.1:9"))).await;
+    let ward = Ward::with(odd(Misconfiguration::EventsReportedAt("tcp://127.0.0.1:9"))).await;
     ward.check(Code::EventsUnreachable, "connects instead of listening", "tcp://*:9").await;
 }
 
@@ -355,7 +358,7 @@ async fn a_slow_worker() {
 
 #[tokio::test]
 async fn another_time() {
-    let ward = Ward::with(odd(Oddity::Date("Sun, 06 Nov 1994 08:49:37 GMT"))).await;
+    let ward = Ward::with(odd(Misconfiguration::Date("Sun, 06 Nov 1994 08:49:37 GMT"))).await;
     ward.check(Code::ClockOff, "behind", "NTP").await;
 }
 

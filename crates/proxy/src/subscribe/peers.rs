@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use maitre_sim::events;
-use maitre_sim::http::{Host, Settings};
+use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::INSTANT;
 use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,10 +19,11 @@ pub(super) fn place(addr: SocketAddr) -> ZmqAddress<'static> {
 }
 
 /// An engine that publishes and replays.
-pub(super) async fn publisher(change: impl FnOnce(&mut events::Settings)) -> Host {
-    let mut events = events::Settings { replay: Some(LOOPBACK), ..events::Settings::new(LOOPBACK) };
+pub(super) async fn publisher(change: impl FnOnce(&mut events::PublisherConfig)) -> Host {
+    let mut events =
+        events::PublisherConfig { replay: Some(LOOPBACK), ..events::PublisherConfig::new(LOOPBACK) };
     change(&mut events);
-    Host::bind(LOOPBACK, Settings { events: Some(events), ..Settings::new(INSTANT) }).await.unwrap()
+    Host::bind(LOOPBACK, HostConfig { events: Some(events), ..HostConfig::new(INSTANT) }).await.unwrap()
 }
 
 /// Sends a unique prompt to the engine. That takes one step, and so publishes one batch.

@@ -84,7 +84,7 @@ async fn a_thousand_clients_that_disconnect_at_random_leave_nothing_behind() {
     fixture.until_nothing_is_open().await;
     for engine in &fixture.engines {
         // Running requests are aborted at the engine's next step.
-        let idle = |it: &maitre_sim::http::Stats| {
+        let idle = |it: &maitre_sim::http::HostStats| {
             it.requests_open == 0 && it.engine.running + it.engine.waiting == 0
         };
         within(engine.handle().until(idle)).await;

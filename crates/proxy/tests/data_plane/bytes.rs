@@ -41,7 +41,7 @@ fn odd_request(rng: &mut Rng) -> String {
 
 #[tokio::test]
 async fn a_thousand_odd_bodies_reach_the_worker_unchanged() {
-    let engine = maitre_sim::http::Settings { bodies_max: 1_000, ..engine_settings() };
+    let engine = maitre_sim::http::HostConfig { bodies_max: 1_000, ..engine_settings() };
     let fixture = fixture_with(1, engine, settings()).await;
     let mut client = fixture.client().await;
     let mut rng = Rng::new(2);

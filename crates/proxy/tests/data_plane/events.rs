@@ -28,11 +28,12 @@ use crate::fixture::{
 /// Small enough that a few dozen prompts evict each other.
 const KV_BLOCKS: u32 = 400;
 
-pub(crate) fn publisher(change: impl FnOnce(&mut events::Settings)) -> maitre_sim::http::Settings {
-    let mut events = events::Settings { replay: Some(ANYWHERE), ..events::Settings::new(ANYWHERE) };
+pub(crate) fn publisher(change: impl FnOnce(&mut events::PublisherConfig)) -> maitre_sim::http::HostConfig {
+    let mut events =
+        events::PublisherConfig { replay: Some(ANYWHERE), ..events::PublisherConfig::new(ANYWHERE) };
     change(&mut events);
     let profile = Profile { kv_blocks: KV_BLOCKS, ..INSTANT };
-    maitre_sim::http::Settings { events: Some(events), ..maitre_sim::http::Settings::new(profile) }
+    maitre_sim::http::HostConfig { events: Some(events), ..maitre_sim::http::HostConfig::new(profile) }
 }
 
 pub(crate) fn by_delay() -> RouterSettings {
@@ -86,7 +87,7 @@ impl Fixture {
     }
 }
 
-async fn check_exact(engine: maitre_sim::http::Settings) {
+async fn check_exact(engine: maitre_sim::http::HostConfig) {
     let fixture = fixture_with(3, engine, by_delay()).await;
     fixture.until_all_is_known().await;
     let mut client = fixture.client().await;

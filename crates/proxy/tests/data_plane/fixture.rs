@@ -27,8 +27,8 @@ pub(crate) struct Fixture {
     pub(crate) engines: Vec<Host>,
 }
 
-pub(crate) fn engine_settings() -> maitre_sim::http::Settings {
-    maitre_sim::http::Settings::new(Profile::named("instant").unwrap())
+pub(crate) fn engine_settings() -> maitre_sim::http::HostConfig {
+    maitre_sim::http::HostConfig::new(Profile::named("instant").unwrap())
 }
 
 pub(crate) fn settings() -> RouterSettings {
@@ -45,7 +45,7 @@ pub(crate) async fn fixture(count: usize) -> Fixture {
 
 pub(crate) async fn fixture_with(
     count: usize,
-    engine: maitre_sim::http::Settings,
+    engine: maitre_sim::http::HostConfig,
     mut settings: RouterSettings,
 ) -> Fixture {
     let mut engines = Vec::new();

@@ -42,7 +42,7 @@ fn check(answer: &TestResponse, status: u16, code: &str) {
 }
 
 async fn fixture(settings: RouterSettings) -> Fixture {
-    let engine = maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() };
+    let engine = maitre_sim::http::HostConfig { bodies_max: 100, ..engine_settings() };
     let fixture = fixture_with(1, engine, settings).await;
     // Once its metrics are read, the engine is detected.
     within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;

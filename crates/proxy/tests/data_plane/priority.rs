@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, TestResponse, chat, engine_settings, fixture_with,
 const CHAT: &str = "/v1/chat/completions";
 
 async fn fixture(forward_priority: bool) -> Fixture {
-    let engine = maitre_sim::http::Settings { bodies_max: 10, ..engine_settings() };
+    let engine = maitre_sim::http::HostConfig { bodies_max: 10, ..engine_settings() };
     let mut settings = settings();
     settings.hints.forward_priority = forward_priority;
     let fixture = fixture_with(1, engine, settings).await;

@@ -14,7 +14,7 @@ fn salted(settings: RouterSettings) -> RouterSettings {
 }
 
 async fn fixture(settings: RouterSettings) -> Fixture {
-    let engine = maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() };
+    let engine = maitre_sim::http::HostConfig { bodies_max: 100, ..engine_settings() };
     let fixture = fixture_with(1, engine, settings).await;
     within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
     fixture

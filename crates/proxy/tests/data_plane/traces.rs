@@ -216,8 +216,8 @@ async fn ask(fixture: &Fixture, request: Request<Full<Bytes>>) -> TestResponse {
     fixture.client().await.ask(request).await.unwrap()
 }
 
-fn recording() -> maitre_sim::http::Settings {
-    maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() }
+fn recording() -> maitre_sim::http::HostConfig {
+    maitre_sim::http::HostConfig { bodies_max: 100, ..engine_settings() }
 }
 
 /// The trace header that the engine got last.

@@ -27,8 +27,8 @@ fn hasty() -> RouterSettings {
     settings
 }
 
-fn recorded() -> maitre_sim::http::Settings {
-    maitre_sim::http::Settings { bodies_max: 100, ..engine_settings() }
+fn recorded() -> maitre_sim::http::HostConfig {
+    maitre_sim::http::HostConfig { bodies_max: 100, ..engine_settings() }
 }
 
 fn url(engine: &Host) -> String {

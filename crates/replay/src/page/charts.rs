@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 use serde_json::{Value, json};
 
 use super::view::View;
@@ -96,7 +96,7 @@ impl Charts {
         let requested = series::requested(view.arrivals(), &buckets);
         let mut series = vec![json!({"name": "requested", "look": "area", "values": requested})];
         series.extend(strategies(view, "line", |_, run| {
-            let served = series::served(run.outcome.answers.iter().map(|it| &it.seen), &buckets);
+            let served = series::served(run.outcome.answers.iter().map(|it| &it.metrics), &buckets);
             (json!(served), Some(run.row.output_tokens_per_s))
         }));
         let plot = json!({
@@ -116,9 +116,9 @@ impl Charts {
     fn by_load(&mut self, view: &View<'_>, requested: &[f64]) {
         let at: Vec<f64> = [0.0].into_iter().chain(requested.iter().copied()).collect();
         let by_speed = view.by_speed();
-        let series = |value: fn(&Row) -> f64| {
+        let series = |value: fn(&ReportRow) -> f64| {
             strategies(view, "dots", |_, run| {
-                let has_answers = |it: &&&Row| it.strategy == run.row.strategy && it.requests > 0;
+                let has_answers = |it: &&&ReportRow| it.strategy == run.row.strategy && it.requests > 0;
                 let points = by_speed.iter().map(|it| it.1.iter().find(has_answers).map(|it| value(it)));
                 let values: Vec<Option<f64>> = [None].into_iter().chain(points).collect();
                 (json!(values), values.last().copied().flatten())
@@ -146,7 +146,7 @@ impl Charts {
     fn hits(&mut self, view: &View<'_>) {
         let buckets = Buckets::over(view.span_s(), BUCKETS);
         let series = strategies(view, "line", |_, run| {
-            let hits = series::hits(run.outcome.answers.iter().map(|it| &it.seen), &buckets);
+            let hits = series::hits(run.outcome.answers.iter().map(|it| &it.metrics), &buckets);
             (json!(hits), Some(run.row.hit_ratio))
         });
         let plot = json!({
@@ -204,7 +204,7 @@ fn strategies(view: &View<'_>, look: &str, line: impl Fn(usize, &Run) -> (Value,
 
 fn sorted_first_tokens(run: &Run) -> Vec<f64> {
     let answers = run.outcome.answers.iter();
-    let mut values: Vec<f64> = answers.map(|it| it.seen.first_token.as_secs_f64()).collect();
+    let mut values: Vec<f64> = answers.map(|it| it.metrics.first_token.as_secs_f64()).collect();
     values.sort_unstable_by(f64::total_cmp);
     values
 }

@@ -3,7 +3,7 @@
 //! The bounds never lead, because no router can reach them. A difference below `CLOSE` is not claimed: another seed, or
 //! another hour of the same traffic, moves a mean by as much.
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::words::{clauses, count, counted, listed, percent};
 use crate::table::{lost, seconds};
@@ -34,7 +34,7 @@ pub(super) fn is_bound(strategy: &str) -> bool {
 /// A number by which strategies are compared; lower is better.
 struct Measure {
     name: &'static str,
-    value: fn(&Row) -> f64,
+    value: fn(&ReportRow) -> f64,
     write: fn(f64) -> String,
 }
 
@@ -48,16 +48,16 @@ const OTHERS: &[Measure] = &[
 ];
 
 impl Measure {
-    fn text(&self, row: &Row) -> String {
+    fn text(&self, row: &ReportRow) -> String {
         (self.write)((self.value)(row))
     }
 
-    fn lowest<'a>(&self, rows: &[&'a Row]) -> Option<&'a Row> {
+    fn lowest<'a>(&self, rows: &[&'a ReportRow]) -> Option<&'a ReportRow> {
         rows.iter().copied().min_by(|one, other| (self.value)(one).total_cmp(&(self.value)(other)))
     }
 
     /// How much lower one is, as a part of the other.
-    fn lead(&self, one: &Row, other: &Row) -> f64 {
+    fn lead(&self, one: &ReportRow, other: &ReportRow) -> f64 {
         let (lower, higher) = ((self.value)(one), (self.value)(other));
         if higher > 0.0 { 1.0 - lower / higher } else { 0.0 }
     }
@@ -73,10 +73,10 @@ pub(super) struct Demand {
 }
 
 /// The paragraph. All rows are of one speed.
-pub(super) fn write(rows: &[&Row], demand: Demand) -> String {
+pub(super) fn write(rows: &[&ReportRow], demand: Demand) -> String {
     let able = able(rows);
     let Some(leader) = TTFT.lowest(&able) else { return only_bounds(rows) };
-    let others: Vec<&Row> = able.iter().copied().filter(|it| !std::ptr::eq(*it, leader)).collect();
+    let others: Vec<&ReportRow> = able.iter().copied().filter(|it| !std::ptr::eq(*it, leader)).collect();
     let mut sentences = match others.is_empty() {
         true => vec![alone(leader, rows)],
         false => vec![first_token(leader, &others), end_to_end(leader, &others)],
@@ -92,14 +92,14 @@ pub(super) fn write(rows: &[&Row], demand: Demand) -> String {
 
 /// The strategies that may lead. Means are of answered requests: a strategy that refuses more than others looks fast,
 /// and one that answers nothing has means of zero.
-fn able<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
+fn able<'a>(rows: &[&'a ReportRow]) -> Vec<&'a ReportRow> {
     let served = rows.iter().copied().filter(|it| it.requests > 0 && !is_bound(&it.strategy));
-    let part = |it: &Row| lost(it) as f64 / (lost(it) + it.requests) as f64;
+    let part = |it: &ReportRow| lost(it) as f64 / (lost(it) + it.requests) as f64;
     let least = served.clone().map(part).fold(1.0, f64::min);
     served.filter(|it| part(it) <= least + MORE_LOST).collect()
 }
 
-fn only_bounds(rows: &[&Row]) -> String {
+fn only_bounds(rows: &[&ReportRow]) -> String {
     let bounds = rows.iter().filter(|it| it.requests > 0);
     let said: Vec<String> =
         bounds.map(|it| format!("{} has a mean TTFT of {}", it.strategy, TTFT.text(it))).collect();
@@ -112,7 +112,7 @@ fn only_bounds(rows: &[&Row]) -> String {
     }
 }
 
-fn alone(only: &Row, rows: &[&Row]) -> String {
+fn alone(only: &ReportRow, rows: &[&ReportRow]) -> String {
     let name = &only.strategy;
     let has_rivals = rows.iter().any(|it| it.strategy != *name && !is_bound(&it.strategy));
     let why = match has_rivals {
@@ -122,9 +122,10 @@ fn alone(only: &Row, rows: &[&Row]) -> String {
     format!("{why} Its mean TTFT is {}, its {} {}.", TTFT.text(only), E2E.name, E2E.text(only))
 }
 
-fn first_token(leader: &Row, others: &[&Row]) -> String {
-    let (near, far): (Vec<&Row>, Vec<&Row>) = others.iter().partition(|it| TTFT.lead(leader, it) < CLOSE);
-    let lower = |it: &Row| percent(TTFT.lead(leader, it));
+fn first_token(leader: &ReportRow, others: &[&ReportRow]) -> String {
+    let (near, far): (Vec<&ReportRow>, Vec<&ReportRow>) =
+        others.iter().partition(|it| TTFT.lead(leader, it) < CLOSE);
+    let lower = |it: &ReportRow| percent(TTFT.lead(leader, it));
     let next = if near.is_empty() { TTFT.lowest(&far) } else { None };
     let known = far.iter().filter(|it| PLAIN.contains(&it.strategy.as_str()));
     let known = known.filter(|it| !next.is_some_and(|next| std::ptr::eq(**it, next)));
@@ -149,7 +150,7 @@ fn first_token(leader: &Row, others: &[&Row]) -> String {
     )
 }
 
-fn end_to_end(leader: &Row, others: &[&Row]) -> String {
+fn end_to_end(leader: &ReportRow, others: &[&ReportRow]) -> String {
     let Some(best) = E2E.lowest(others) else { return String::new() };
     let (name, own, its) = (&best.strategy, E2E.text(leader), E2E.text(best));
     let (ahead, behind) = (E2E.lead(leader, best), E2E.lead(best, leader));
@@ -165,7 +166,7 @@ fn end_to_end(leader: &Row, others: &[&Row]) -> String {
     }
 }
 
-fn hits(leader: &Row, others: &[&Row], rows: &[&Row]) -> String {
+fn hits(leader: &ReportRow, others: &[&ReportRow], rows: &[&ReportRow]) -> String {
     let own = leader.hit_ratio;
     let mut sentence = format!("Its hit ratio is {own:.3}");
     let ideal = rows.iter().find(|it| it.strategy == "ideal-cache" && it.requests > 0);
@@ -187,7 +188,7 @@ fn hits(leader: &Row, others: &[&Row], rows: &[&Row]) -> String {
 }
 
 /// Where another strategy is better by more than a little.
-fn losses(leader: &Row, others: &[&Row]) -> String {
+fn losses(leader: &ReportRow, others: &[&ReportRow]) -> String {
     let mut said = Vec::new();
     for measure in OTHERS {
         let best = measure.lowest(others).filter(|it| measure.lead(it, leader) >= CLOSE);
@@ -214,7 +215,7 @@ fn losses(leader: &Row, others: &[&Row]) -> String {
 
 /// Too few requests within the targets are a sign by themselves. A low rate of served tokens is one only beside them:
 /// every short trace ends with a tail of answers.
-fn strain(leader: &Row, demand: Demand) -> String {
+fn strain(leader: &ReportRow, demand: Demand) -> String {
     let (name, good) = (&leader.strategy, goodput(leader));
     let (p50, p99) = (leader.ttft_p50_s, leader.ttft_p99_s);
     let has_tail = p50 > 0.0 && p99 > TAIL_MAX * p50 && p99 > demand.first_token_s;
@@ -238,14 +239,15 @@ fn strain(leader: &Row, demand: Demand) -> String {
 }
 
 /// As the table has it.
-fn goodput(row: &Row) -> String {
+fn goodput(row: &ReportRow) -> String {
     format!("{:.1} %", row.goodput_ratio * 100.0)
 }
 
-fn cautions(leader: &Row, rows: &[&Row]) -> Vec<String> {
+fn cautions(leader: &ReportRow, rows: &[&ReportRow]) -> Vec<String> {
     let mut said = Vec::new();
-    let of =
-        |it: &&Row| format!("{} ({} of {})", it.strategy, count(lost(it)), count(lost(it) + it.requests));
+    let of = |it: &&ReportRow| {
+        format!("{} ({} of {})", it.strategy, count(lost(it)), count(lost(it) + it.requests))
+    };
     let losers: Vec<String> = rows.iter().filter(|it| lost(it) > 0).map(of).collect();
     if !losers.is_empty() {
         said.push(format!("Means leave out requests that were refused or failed: {}.", listed(&losers)));
@@ -258,7 +260,7 @@ fn cautions(leader: &Row, rows: &[&Row]) -> Vec<String> {
 }
 
 /// Which strategy leads at which speed. Each item is a speed and its rows.
-pub(super) fn sweep(speeds: &[(f64, Vec<&Row>)]) -> String {
+pub(super) fn sweep(speeds: &[(f64, Vec<&ReportRow>)]) -> String {
     let mut leaders: Vec<(&str, Vec<String>)> = Vec::new();
     for (speed, rows) in speeds {
         let Some(leader) = TTFT.lowest(&able(rows)) else { continue };

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::finding::is_bound;
 use super::words::escape;
@@ -36,7 +36,7 @@ pub(super) struct Lead {
 }
 
 /// `rows` in the order in which they are shown; those of one speed and one part, class or tenant compete.
-pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
+pub(super) fn draw(caption: &str, rows: &[&ReportRow], lead: Lead) -> String {
     let mut html = format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{caption}\">\n<table>\n\
          <caption>{caption}</caption>\n<thead><tr>"
@@ -58,7 +58,7 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
         if lead.speed {
             let _ = write!(html, "<td data-v=\"{0}\">{0}×</td>", row.speed);
         }
-        let rivals: Vec<&Row> = rows.iter().copied().filter(|it| compete(it, row)).collect();
+        let rivals: Vec<&ReportRow> = rows.iter().copied().filter(|it| compete(it, row)).collect();
         columns.iter().for_each(|it| html.push_str(&cell(it, row, &rivals)));
         html.push_str("</tr>\n");
     }
@@ -67,17 +67,17 @@ pub(super) fn draw(caption: &str, rows: &[&Row], lead: Lead) -> String {
 }
 
 /// The name of the part, class or tenant; empty for a whole run.
-fn part(row: &Row) -> String {
+fn part(row: &ReportRow) -> String {
     let part = row.part.map(|it| it.to_string());
     part.or_else(|| row.class.clone()).or_else(|| row.tenant.clone()).unwrap_or_default()
 }
 
-fn compete(one: &Row, other: &Row) -> bool {
+fn compete(one: &ReportRow, other: &ReportRow) -> bool {
     let same = one.speed == other.speed && part(one) == part(other);
     same && one.requests > 0 && !is_bound(&one.strategy)
 }
 
-fn cell(column: &Column, row: &Row, rivals: &[&Row]) -> String {
+fn cell(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> String {
     let text = escape(&(column.text)(row));
     let value = (column.value)(row).map_or_else(String::new, |it| it.to_string());
     match is_best(column, row, rivals) {
@@ -87,7 +87,7 @@ fn cell(column: &Column, row: &Row, rivals: &[&Row]) -> String {
 }
 
 /// Whether no rival is better, by the digits that the table shows. If all are equal, none is best.
-fn is_best(column: &Column, row: &Row, rivals: &[&Row]) -> bool {
+fn is_best(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> bool {
     let text = column.text;
     let values = || rivals.iter().filter_map(|it| Some(((column.value)(it)?, *it)));
     let best = match column.better {
@@ -114,16 +114,16 @@ mod tests {
     use super::*;
     use crate::table::COLUMNS;
 
-    fn row(strategy: &str, ttft_mean_s: f64, speed: f64) -> Row {
-        Row { strategy: strategy.to_owned(), requests: 10, ttft_mean_s, speed, ..Row::default() }
+    fn row(strategy: &str, ttft_mean_s: f64, speed: f64) -> ReportRow {
+        ReportRow { strategy: strategy.to_owned(), requests: 10, ttft_mean_s, speed, ..ReportRow::default() }
     }
 
     /// The strategies whose mean TTFT is marked.
     #[track_caller]
-    fn check(rows: &[Row], expected: &[usize]) {
-        let rows: Vec<&Row> = rows.iter().collect();
-        let marked = |row: &&Row| {
-            let rivals: Vec<&Row> = rows.iter().copied().filter(|it| compete(it, row)).collect();
+    fn check(rows: &[ReportRow], expected: &[usize]) {
+        let rows: Vec<&ReportRow> = rows.iter().collect();
+        let marked = |row: &&ReportRow| {
+            let rivals: Vec<&ReportRow> = rows.iter().copied().filter(|it| compete(it, row)).collect();
             is_best(&COLUMNS[1], row, &rivals)
         };
         let actual: Vec<usize> = (0..rows.len()).filter(|&it| marked(&rows[it])).collect();
@@ -139,10 +139,10 @@ mod tests {
 
     #[test]
     fn classes_compete_among_themselves_and_shares_do_not() {
-        let of = |class: &str, row: Row| Row { class: Some(class.to_owned()), ..row };
+        let of = |class: &str, row: ReportRow| ReportRow { class: Some(class.to_owned()), ..row };
         check(&[of("x", row("a", 2.0, 1.0)), of("y", row("b", 1.0, 1.0)), of("x", row("c", 1.5, 1.0))], &[2]);
         let share = COLUMNS.iter().find(|it| it.title == "share").unwrap();
-        let rows = [0.4, 0.6].map(|it| Row { token_share: Some(it), ..row("a", 1.0, 1.0) });
+        let rows = [0.4, 0.6].map(|it| ReportRow { token_share: Some(it), ..row("a", 1.0, 1.0) });
         assert!(!rows.iter().any(|it| is_best(share, it, &rows.each_ref())));
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_strategy_without_answers_is_not_the_fastest() {
-        let silent = Row { requests: 0, ..row("a", 0.0, 1.0) };
+        let silent = ReportRow { requests: 0, ..row("a", 0.0, 1.0) };
         check(&[silent, row("b", 1.0, 1.0), row("c", 2.0, 1.0)], &[1]);
     }
 }

@@ -4,7 +4,7 @@
 //! the answers still meet the targets: there strategies differ most, and the differences still matter.
 
 use maitre_base::Instant;
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::finding::is_bound;
 use crate::{Run, Study};
@@ -27,7 +27,7 @@ impl<'a> View<'a> {
         let mut speeds: Vec<f64> = all.iter().map(|it| it.row.speed).collect();
         speeds.sort_unstable_by(f64::total_cmp);
         speeds.dedup();
-        let good = |it: &Row| it.goodput_ratio >= GOOD_MIN && !is_bound(&it.strategy);
+        let good = |it: &ReportRow| it.goodput_ratio >= GOOD_MIN && !is_bound(&it.strategy);
         let does_well = |speed: &f64| all.iter().any(|it| it.row.speed == *speed && good(&it.row));
         let fastest = speeds.iter().rev().copied().find(does_well);
         let speed = fastest.or(speeds.first().copied()).unwrap_or(1.0);
@@ -38,12 +38,12 @@ impl<'a> View<'a> {
         self.speeds.len() > 1
     }
 
-    pub(super) fn rows(&self) -> Vec<&'a Row> {
+    pub(super) fn rows(&self) -> Vec<&'a ReportRow> {
         self.runs.iter().map(|it| &it.row).collect()
     }
 
     /// Speeds with the rows of each.
-    pub(super) fn by_speed(&self) -> Vec<(f64, Vec<&'a Row>)> {
+    pub(super) fn by_speed(&self) -> Vec<(f64, Vec<&'a ReportRow>)> {
         let rows = |speed: f64| at(self.all, speed).into_iter().map(|it| &it.row).collect();
         self.speeds.iter().map(|&it| (it, rows(it))).collect()
     }
@@ -69,7 +69,7 @@ impl<'a> View<'a> {
     /// From the start to the last token of the slowest strategy.
     pub(super) fn end_s(&self) -> f64 {
         let seen = self.runs.iter().flat_map(|it| &it.outcome.answers);
-        seen.map(|it| (it.seen.at + it.seen.total).as_secs_f64()).fold(self.span_s(), f64::max)
+        seen.map(|it| (it.metrics.at + it.metrics.total).as_secs_f64()).fold(self.span_s(), f64::max)
     }
 }
 

@@ -4,7 +4,7 @@
 //! Coarse on purpose: the dials are few, their values too, and what a finer search would add is the noise of
 //! one trace. Nothing is played here: `wants` says what must be known next, `take` learns it.
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::dials::{Dial, Setting};
 use super::target::Goal;
@@ -54,7 +54,7 @@ impl Climb {
     }
 
     /// Turns the dial to its best value if that is a gain, and goes on to the next.
-    pub(super) fn take<'a>(&mut self, row: impl Fn(&[Setting]) -> Option<&'a Row>, goal: &Goal) {
+    pub(super) fn take<'a>(&mut self, row: impl Fn(&[Setting]) -> Option<&'a ReportRow>, goal: &Goal) {
         let here = row(&self.settings);
         let known = self.neighbours().into_iter().filter_map(|it| Some((row(&it)?, it)));
         let gains = known.filter(|it| here.is_some_and(|here| goal.is_gain(here, it.0)));
@@ -97,14 +97,14 @@ mod tests {
     fn climb(name: Name, runs: usize, cost: impl Fn(&[Setting]) -> f64) -> (Vec<Setting>, usize) {
         let goal = Goal { targets: Vec::new(), objective: find("ttft_mean").unwrap() };
         let mut climb = Climb::new(dials::of(name), dials::settings(name, &Config::default()), runs);
-        let mut known: Vec<(Vec<Setting>, Row)> = Vec::new();
+        let mut known: Vec<(Vec<Setting>, ReportRow)> = Vec::new();
         loop {
             let wanted = climb.wants(|it| known.iter().any(|known| known.0 == it));
             if wanted.is_empty() {
                 return (climb.settings, known.len());
             }
             for settings in wanted {
-                let row = Row { requests: 1, ttft_mean_s: cost(&settings), ..Row::default() };
+                let row = ReportRow { requests: 1, ttft_mean_s: cost(&settings), ..ReportRow::default() };
                 if !known.iter().any(|it| it.0 == settings) {
                     known.push((settings, row));
                 }

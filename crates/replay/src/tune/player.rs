@@ -4,7 +4,7 @@ use maitre_config as config;
 use maitre_policy::Name;
 use maitre_sim::lab::PreparedTrace;
 use maitre_sim::profile::Profile;
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::dials::Setting;
 use crate::study::{StrategyChoice, Study};
@@ -25,7 +25,7 @@ pub(super) struct Trial {
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
     pub(super) trial: Trial,
-    pub(super) row: Row,
+    pub(super) row: ReportRow,
 }
 
 /// What is played.
@@ -63,7 +63,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    pub(super) fn row(&self, trial: &Trial) -> Option<&Row> {
+    pub(super) fn row(&self, trial: &Trial) -> Option<&ReportRow> {
         self.tried.iter().find(|it| it.trial == *trial).map(|it| &it.row)
     }
 

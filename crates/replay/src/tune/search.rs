@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use maitre_policy::Name;
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::climb::Climb;
 use super::count::{self, Found, Span, Step};
@@ -206,7 +206,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    fn proof(&self, traffic: usize, before: &Row, after: &Row) -> Proof {
+    fn proof(&self, traffic: usize, before: &ReportRow, after: &ReportRow) -> Proof {
         let [from, to] = [before, after].map(|it| self.goal.objective.of(it));
         Proof { traffic, before: from, after: to, holds: self.goal.is_gain(before, after) }
     }

@@ -2,7 +2,7 @@
 
 mod words;
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 use serde_json::{Map, Value, json};
 
 use super::Asked;
@@ -24,7 +24,7 @@ pub(super) struct Report<'a> {
 struct Best<'a> {
     quest: &'a Quest,
     workers: u32,
-    row: &'a Row,
+    row: &'a ReportRow,
 }
 
 impl<'a> Report<'a> {
@@ -61,12 +61,12 @@ impl<'a> Report<'a> {
     }
 
     /// The run with one worker fewer than the best; none below the least that were allowed.
-    fn fewer(&self, best: Best<'_>) -> Option<&'a Row> {
+    fn fewer(&self, best: Best<'_>) -> Option<&'a ReportRow> {
         self.player.row(&best.quest.trial(best.workers.checked_sub(1)?))
     }
 
     /// The best on other traffic of the same kind.
-    fn fresh(&self, best: Best<'_>) -> Vec<(&'a str, &'a Row)> {
+    fn fresh(&self, best: Best<'_>) -> Vec<(&'a str, &'a ReportRow)> {
         let row = |&it: &usize| {
             let row = self.player.row(&best.quest.trial_on(it, best.workers))?;
             Some((self.split.traffics[it].what.as_str(), row))

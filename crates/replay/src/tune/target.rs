@@ -6,14 +6,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 /// A number of a row that can be asked for.
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
     unit: Unit,
-    value: fn(&Row) -> f64,
+    value: fn(&ReportRow) -> f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ static FIELDS: [Field; 10] = [
     field("refused", Unit::Requests, |it| lost(it) as f64),
 ];
 
-const fn field(name: &'static str, unit: Unit, value: fn(&Row) -> f64) -> Field {
+const fn field(name: &'static str, unit: Unit, value: fn(&ReportRow) -> f64) -> Field {
     Field { name, unit, value }
 }
 
 /// Turned away or broken off, as the column `refused` of a replay counts them.
-fn lost(row: &Row) -> u64 {
+fn lost(row: &ReportRow) -> u64 {
     row.refused + row.failed
 }
 
@@ -53,12 +53,12 @@ impl PartialEq for Field {
 }
 
 impl Field {
-    pub(super) fn of(&self, row: &Row) -> f64 {
+    pub(super) fn of(&self, row: &ReportRow) -> f64 {
         (self.value)(row)
     }
 
     /// The less the better.
-    fn cost(&self, row: &Row) -> f64 {
+    fn cost(&self, row: &ReportRow) -> f64 {
         match self.unit {
             Unit::Ratio => 1.0 - self.of(row),
             Unit::Seconds | Unit::Requests => self.of(row),
@@ -109,7 +109,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn is_met(&self, row: &Row) -> bool {
+    pub(super) fn is_met(&self, row: &ReportRow) -> bool {
         match self.field.unit {
             Unit::Ratio => self.field.of(row) > self.limit,
             Unit::Seconds | Unit::Requests => self.field.of(row) < self.limit,
@@ -117,7 +117,7 @@ impl Target {
     }
 
     /// How many times past its limit a row is; below one if it is within.
-    fn reach(&self, row: &Row) -> f64 {
+    fn reach(&self, row: &ReportRow) -> f64 {
         match self.field.unit {
             Unit::Ratio => self.limit / self.field.of(row),
             Unit::Seconds | Unit::Requests => self.field.of(row) / self.limit,
@@ -211,12 +211,12 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    pub(super) fn is_met(&self, row: &Row) -> bool {
+    pub(super) fn is_met(&self, row: &ReportRow) -> bool {
         row.requests > 0 && self.targets.iter().all(|it| it.is_met(row)) && self.lost(row) <= 1.0
     }
 
     /// How many times past its limit the worst target is; at most one if all are met.
-    pub(super) fn reach(&self, row: &Row) -> f64 {
+    pub(super) fn reach(&self, row: &ReportRow) -> f64 {
         if row.requests == 0 {
             return f64::INFINITY;
         }
@@ -224,7 +224,7 @@ impl Goal {
     }
 
     /// Lost requests, beside those that may be.
-    fn lost(&self, row: &Row) -> f64 {
+    fn lost(&self, row: &ReportRow) -> f64 {
         if self.targets.iter().any(|it| it.field.unit == Unit::Requests) {
             return 0.0;
         }
@@ -232,13 +232,13 @@ impl Goal {
         lost / ((row.requests as f64 + lost) * LOST_MAX).max(1e-9)
     }
 
-    pub(super) fn cost(&self, row: &Row) -> f64 {
+    pub(super) fn cost(&self, row: &ReportRow) -> f64 {
         self.objective.cost(row)
     }
 
     /// Whether `to` is better than `from` by more than noise. Targets go first: no gain pays for a target that
     /// is missed by more than before.
-    pub(super) fn is_gain(&self, from: &Row, to: &Row) -> bool {
+    pub(super) fn is_gain(&self, from: &ReportRow, to: &ReportRow) -> bool {
         let [before, after] = [from, to].map(|it| self.reach(it).max(1.0));
         if after < before * (1.0 - GAIN_MIN) {
             return true;
@@ -247,7 +247,7 @@ impl Goal {
     }
 
     /// The better of two, by targets first.
-    pub(super) fn order(&self, one: &Row, other: &Row) -> std::cmp::Ordering {
+    pub(super) fn order(&self, one: &ReportRow, other: &ReportRow) -> std::cmp::Ordering {
         let [first, second] = [one, other].map(|it| self.reach(it).max(1.0));
         first.total_cmp(&second).then(self.cost(one).total_cmp(&self.cost(other)))
     }
@@ -321,8 +321,8 @@ mod tests {
         Goal { targets, objective: find("ttft_mean").unwrap() }
     }
 
-    fn row(ttft_p99_s: f64, ttft_mean_s: f64, refused: u64) -> Row {
-        Row { requests: 1_000 - refused, refused, ttft_p99_s, ttft_mean_s, ..Row::default() }
+    fn row(ttft_p99_s: f64, ttft_mean_s: f64, refused: u64) -> ReportRow {
+        ReportRow { requests: 1_000 - refused, refused, ttft_p99_s, ttft_mean_s, ..ReportRow::default() }
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
         assert!(!plain.is_met(&row(2.0, 0.2, 0)));
         assert!(!plain.is_met(&row(0.1, 0.1, 11)) && plain.reach(&row(0.1, 0.1, 20)) == 2.0);
         assert!(goal(&["ttft_p99<2s", "refused<100"]).is_met(&row(0.1, 0.1, 99)));
-        assert!(!plain.is_met(&Row::default()));
+        assert!(!plain.is_met(&ReportRow::default()));
     }
 
     #[test]

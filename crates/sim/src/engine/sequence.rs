@@ -2,12 +2,12 @@
 
 use maitre_base::Instant;
 
-use super::{Finish, Job, JobId, Known, Rest};
+use super::{Finish, Job, JobId, KnownPrompt, RemainingWork};
 use crate::kv::{self, BlockId, Root};
 use crate::profile::Work;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SequenceState {
     Waiting,
     Running,
     /// Its client left in the middle of a step; the step still writes to its blocks.
@@ -18,7 +18,7 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: JobId,
-    pub(super) state: State,
+    pub(super) state: SequenceState,
     pub(super) job: JobPlan,
     /// The prompt, then the answer so far.
     pub(super) tokens: Vec<u32>,
@@ -47,12 +47,12 @@ pub(super) struct JobPlan {
 }
 
 /// A step being put together.
-pub(super) struct Step {
+pub(super) struct EngineStep {
     pub(super) budget: usize,
     pub(super) work: Work,
 }
 
-impl Step {
+impl EngineStep {
     pub(super) fn add(&mut self, sequence: &Sequence, count: usize) {
         self.budget -= count;
         let elsewhere = sequence.job.elsewhere_tokens;
@@ -72,7 +72,7 @@ impl Sequence {
         id: JobId,
         arrived: Instant,
         job: Job,
-        known: Known<'_>,
+        known: KnownPrompt<'_>,
         block_tokens: usize,
     ) -> Sequence {
         let mut tokens = job.prompt;
@@ -97,7 +97,7 @@ impl Sequence {
         }
         Sequence {
             id,
-            state: State::Waiting,
+            state: SequenceState::Waiting,
             job: plan,
             tokens,
             hashes,
@@ -120,15 +120,15 @@ impl Sequence {
     }
 
     /// `found` is what the cache holds of it, if it has not been admitted.
-    pub(super) fn rest(&self, found: usize) -> Rest {
+    pub(super) fn rest(&self, found: usize) -> RemainingWork {
         let answered = self.tokens.len() - self.job.prompt_tokens;
         let computed = self.computed.max(found.min(self.tokens.len() - 1));
-        Rest {
+        RemainingWork {
             prefill: if self.is_decoding() { 0 } else { (self.tokens.len() - computed) as u32 },
             answer: self.job.answer_tokens.saturating_sub(answered as u32),
             context: self.tokens.len() as u32,
             elsewhere: self.job.elsewhere_tokens as u32,
-            running: self.state == State::Running,
+            running: self.state == SequenceState::Running,
         }
     }
 

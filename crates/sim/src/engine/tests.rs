@@ -1,4 +1,4 @@
-//! The scheduler as tables: what each step computes, who is admitted, who is thrown out, what is hit.
+//! The scheduler as tables: what each step computes, admits, preempts and hits.
 
 use super::*;
 
@@ -13,13 +13,13 @@ const TINY: Profile = Profile {
     batch_tokens_max: 16,
     running_max: 4,
     context_tokens_max: 1_000,
-    // One millisecond for each prompt token, a thousand for each decode: a step tells what it did.
+    // One millisecond per prompt token, a thousand per decode: a step's duration shows what it did.
     step: StepModel { prefill_token_ms: 1.0, decode_sequence_ms: 1_000.0, ..INSTANT.step },
     ..INSTANT
 };
 
 fn engine(profile: Profile) -> Engine {
-    Engine::new(Settings::new(profile))
+    Engine::new(EngineConfig::new(profile))
 }
 
 fn root(salt: &str) -> Root {
@@ -42,14 +42,14 @@ fn submit(engine: &mut Engine, job: Job) -> JobId {
 }
 
 /// Runs one step and returns (prompt tokens computed, sequences decoded, outputs).
-fn step(engine: &mut Engine) -> Option<(u64, u64, Vec<Output>)> {
+fn step(engine: &mut Engine) -> Option<(u64, u64, Vec<TokenOutput>)> {
     let millis = engine.begin_step()?.as_millis() as u64;
     let mut outputs = Vec::new();
     engine.finish_step(Instant::ZERO, &mut outputs);
     Some((millis % 1_000, millis / 1_000, outputs))
 }
 
-fn run(engine: &mut Engine) -> Vec<Output> {
+fn run(engine: &mut Engine) -> Vec<TokenOutput> {
     let mut all = Vec::new();
     while let Some((_, _, outputs)) = step(engine) {
         all.extend(outputs);
@@ -107,7 +107,7 @@ fn no_more_sequences_run_than_the_profile_allows() {
 }
 
 #[test]
-fn the_head_of_the_line_blocks_smaller_ones_behind_it() {
+fn the_head_of_the_queue_blocks_smaller_ones_behind_it() {
     // Eight usable blocks: the first holds five, so 16 tokens (four blocks) wait, and so does the small one.
     let profile = Profile { kv_blocks: 9, batch_tokens_max: 64, ..TINY };
     check_steps(profile, &[(20, 2), (16, 1), (4, 1)], &[(20, 0, 1), (0, 1, 1), (20, 0, 2)]);
@@ -136,7 +136,7 @@ fn the_youngest_is_preempted_and_starts_over() {
     step(&mut engine);
     assert_eq!(engine.stats().running, 2);
     let (prefill, decodes, outputs) = step(&mut engine).unwrap();
-    assert_eq!((prefill, decodes), (0, 1), "nobody is admitted in a step that preempts");
+    assert_eq!((prefill, decodes), (0, 1), "no sequence is admitted in a step that preempts");
     assert_eq!(outputs[0].job, older);
     assert_eq!((engine.stats().waiting, engine.stats().counters.preemptions), (1, 1));
     let rest = run(&mut engine);
@@ -202,7 +202,7 @@ fn what_can_never_fit_is_rejected_at_once() {
 }
 
 #[test]
-fn an_aborted_job_frees_its_blocks_and_is_not_heard_of_again() {
+fn an_aborted_job_frees_its_blocks_and_produces_no_more_output() {
     let mut engine = engine(TINY);
     let (leaving, waiting) = (submit(&mut engine, job(0, 16, 9)), submit(&mut engine, job(1, 16, 9)));
     engine.begin_step().unwrap();
@@ -214,10 +214,15 @@ fn an_aborted_job_frees_its_blocks_and_is_not_heard_of_again() {
     assert_eq!(outputs, []);
     assert_eq!(
         engine.stats(),
-        Stats {
+        EngineStats {
             capacity_blocks: 32,
-            counters: Counters { steps: 1, aborted: 2, queried_tokens: 16, ..Counters::default() },
-            ..Stats::default()
+            counters: EngineCounters {
+                steps: 1,
+                aborted: 2,
+                queried_tokens: 16,
+                ..EngineCounters::default()
+            },
+            ..EngineStats::default()
         }
     );
     engine.abort(leaving);
@@ -237,9 +242,9 @@ fn an_old_id_does_not_abort_the_next_job_in_its_slot() {
 }
 
 #[test]
-fn changes_tell_what_is_stored_and_removed() {
+fn changes_list_stored_and_removed_blocks() {
     let mut engine =
-        Engine::new(Settings { changes_max: 100, ..Settings::new(Profile { kv_blocks: 4, ..TINY }) });
+        Engine::new(EngineConfig { changes_max: 100, ..EngineConfig::new(Profile { kv_blocks: 4, ..TINY }) });
     submit(&mut engine, job(0, 9, 1));
     run(&mut engine);
     let (changes, _) = engine.take_changes();
@@ -256,7 +261,7 @@ fn changes_tell_what_is_stored_and_removed() {
 
 #[test]
 fn changes_carry_the_adapter_on_every_block_and_the_salt_on_the_first() {
-    let mut engine = Engine::new(Settings { changes_max: 100, ..Settings::new(TINY) });
+    let mut engine = Engine::new(EngineConfig { changes_max: 100, ..EngineConfig::new(TINY) });
     let root = Root::new(Names { model: "tiny", adapter: Some("tiny-sql"), salt: "pepper" });
     submit(&mut engine, Job { root, ..job(0, 9, 1) });
     run(&mut engine);
@@ -269,8 +274,8 @@ fn changes_carry_the_adapter_on_every_block_and_the_salt_on_the_first() {
 }
 
 #[test]
-fn the_cache_is_cleared_only_while_nobody_holds_a_block() {
-    let mut engine = Engine::new(Settings { changes_max: 100, ..Settings::new(TINY) });
+fn the_cache_is_cleared_only_while_no_block_is_in_use() {
+    let mut engine = Engine::new(EngineConfig { changes_max: 100, ..EngineConfig::new(TINY) });
     submit(&mut engine, job(0, 9, 2));
     step(&mut engine);
     assert!(!engine.clear_cache());
@@ -285,13 +290,13 @@ fn the_cache_is_cleared_only_while_nobody_holds_a_block() {
 }
 
 #[test]
-fn a_restart_forgets_all_and_old_names_stay_strangers() {
+fn a_restart_drops_everything_and_old_ids_stay_unknown() {
     let mut engine = engine(TINY);
     let old = submit(&mut engine, job(0, 9, 5));
     engine.begin_step();
     engine.restart();
     assert!(!engine.is_stepping() && engine.resident().is_empty());
-    assert_eq!(engine.stats().counters, Counters::default());
+    assert_eq!(engine.stats().counters, EngineCounters::default());
     let new = submit(&mut engine, job(0, 9, 1));
     assert_eq!(old.slot, new.slot);
     engine.abort(old);
@@ -314,7 +319,7 @@ fn times_to_first_and_next_token_are_kept() {
 #[derive(Clone, Debug)]
 enum Op {
     Submit { family: u32, prompt_tokens: u32, answer_tokens: u32 },
-    Step,
+    EngineStep,
     Abort { index: usize },
 }
 
@@ -325,7 +330,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             prompt_tokens,
             answer_tokens
         }),
-        5 => Just(Op::Step),
+        5 => Just(Op::EngineStep),
         1 => (0..20usize).prop_map(|index| Op::Abort { index }),
     ];
     proptest::collection::vec(op, 0..120)
@@ -345,7 +350,7 @@ proptest! {
                     jobs.push((id, family, answer_tokens));
                     longest[family as usize] = longest[family as usize].max(prompt_tokens);
                 }
-                Op::Step => outputs.extend(step(&mut engine).into_iter().flat_map(|it| it.2)),
+                Op::EngineStep => outputs.extend(step(&mut engine).into_iter().flat_map(|it| it.2)),
                 Op::Abort { index } => {
                     if let Some(&(id, ..)) = jobs.get(index) {
                         engine.abort(id);
@@ -362,7 +367,7 @@ proptest! {
         let ended = stats.counters.reached_length + stats.counters.aborted;
         prop_assert_eq!(ended, jobs.len() as u64);
         for (id, family, answer_tokens) in jobs {
-            let own: Vec<&Output> = outputs.iter().filter(|it| it.job == id).collect();
+            let own: Vec<&TokenOutput> = outputs.iter().filter(|it| it.job == id).collect();
             prop_assert!(own.iter().zip(0..).all(|(it, index)| it.index == index), "each token once, in order");
             prop_assert!(own.iter().all(|it| it.cached_tokens < longest[family as usize]));
             let finished = own.iter().filter(|it| it.finish.is_some()).count();

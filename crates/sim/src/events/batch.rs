@@ -5,23 +5,23 @@
 //! tokens in a row.
 
 use super::msgpack::Writer;
-use super::{Form, Model};
+use super::{Form, PublishedModel};
 use crate::kv::{Change, Stored};
 
-pub(super) struct Batch<'a> {
+pub(super) struct BatchEncoder<'a> {
     pub(super) unix_seconds: f64,
     pub(super) changes: &'a [Change],
     pub(super) form: Form,
-    pub(super) model: &'a Model,
+    pub(super) model: &'a PublishedModel,
 }
 
-enum Event<'a> {
+enum BatchEvent<'a> {
     Stored(Vec<&'a Stored>),
     Removed { hash: u64 },
     Cleared,
 }
 
-impl Batch<'_> {
+impl BatchEncoder<'_> {
     pub(super) fn encode(&self) -> Vec<u8> {
         let events = gather(self.changes);
         let mut out = Writer::default();
@@ -30,9 +30,9 @@ impl Batch<'_> {
         out.array(events.len());
         for event in &events {
             match event {
-                Event::Stored(chain) => self.put_stored(chain, &mut out),
-                Event::Removed { hash } => self.put_removed(*hash, &mut out),
-                Event::Cleared => Fields::begin(self.form, "AllBlocksCleared", 0, &mut out).end(),
+                BatchEvent::Stored(chain) => self.put_stored(chain, &mut out),
+                BatchEvent::Removed { hash } => self.put_removed(*hash, &mut out),
+                BatchEvent::Cleared => EventFields::begin(self.form, "AllBlocksCleared", 0, &mut out).end(),
             }
         }
         out.uint(0);
@@ -44,7 +44,7 @@ impl Batch<'_> {
         let number = adapter.and_then(|name| self.model.adapters.iter().position(|it| it == name));
         // The arrays have a last field that maps leave out when it is nil.
         let count = if self.form == Form::Arrays { 11 } else { 10 };
-        let mut fields = Fields::begin(self.form, "BlockStored", count, out);
+        let mut fields = EventFields::begin(self.form, "BlockStored", count, out);
         let hashes = fields.next("block_hashes");
         hashes.array(chain.len());
         chain.iter().for_each(|it| hashes.uint(it.hash));
@@ -69,7 +69,7 @@ impl Batch<'_> {
     }
 
     fn put_removed(&self, hash: u64, out: &mut Writer) {
-        let mut fields = Fields::begin(self.form, "BlockRemoved", 3, out);
+        let mut fields = EventFields::begin(self.form, "BlockRemoved", 3, out);
         let hashes = fields.next("block_hashes");
         hashes.array(1);
         hashes.uint(hash);
@@ -80,16 +80,16 @@ impl Batch<'_> {
 }
 
 /// Turns changes into events, none dropped, none out of order.
-fn gather(changes: &[Change]) -> Vec<Event<'_>> {
-    let mut events: Vec<Event<'_>> = Vec::new();
+fn gather(changes: &[Change]) -> Vec<BatchEvent<'_>> {
+    let mut events: Vec<BatchEvent<'_>> = Vec::new();
     for change in changes {
         match (change, events.last_mut()) {
-            (Change::Stored(stored), Some(Event::Stored(chain))) if continues(chain, stored) => {
+            (Change::Stored(stored), Some(BatchEvent::Stored(chain))) if continues(chain, stored) => {
                 chain.push(stored);
             }
-            (Change::Stored(stored), _) => events.push(Event::Stored(vec![stored])),
-            (Change::Removed { hash }, _) => events.push(Event::Removed { hash: *hash }),
-            (Change::Cleared, _) => events.push(Event::Cleared),
+            (Change::Stored(stored), _) => events.push(BatchEvent::Stored(vec![stored])),
+            (Change::Removed { hash }, _) => events.push(BatchEvent::Removed { hash: *hash }),
+            (Change::Cleared, _) => events.push(BatchEvent::Cleared),
         }
     }
     events
@@ -100,7 +100,7 @@ fn continues(chain: &[&Stored], stored: &Stored) -> bool {
     last.is_some_and(|it| stored.parent == Some(it.hash) && stored.adapter == it.adapter)
 }
 
-/// What beside its tokens makes a block what it is: the adapter's name, and on the first block the salt.
+/// What identifies a block besides its tokens: the adapter's name and, for the first block, the salt.
 fn put_extra_keys(stored: &Stored, out: &mut Writer) {
     let keys: Vec<&str> =
         [&stored.adapter, &stored.salt].into_iter().filter_map(|it| it.as_deref()).collect();
@@ -119,15 +119,15 @@ fn put_option<T>(out: &mut Writer, value: Option<T>, put: impl FnOnce(&mut Write
 }
 
 /// The fields of one event in either form: named, or in order.
-struct Fields<'a> {
+struct EventFields<'a> {
     out: &'a mut Writer,
     form: Form,
     left: u8,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> EventFields<'a> {
     /// An event of this kind with `count` fields after that.
-    fn begin(form: Form, kind: &str, count: u8, out: &'a mut Writer) -> Fields<'a> {
+    fn begin(form: Form, kind: &str, count: u8, out: &'a mut Writer) -> EventFields<'a> {
         match form {
             Form::Maps => {
                 out.map(count + 1);
@@ -136,7 +136,7 @@ impl<'a> Fields<'a> {
             Form::Arrays => out.array(usize::from(count) + 1),
         }
         out.text(kind);
-        Fields { out, form, left: count }
+        EventFields { out, form, left: count }
     }
 
     /// The caller writes one value.
@@ -167,8 +167,8 @@ mod tests {
     /// Against bytes that vLLM's own encoder produced.
     #[track_caller]
     fn check(form: Form, changes: &[Change], expected: &str) {
-        let model = Model { block_tokens: 4, adapters: vec!["sql-lora".to_owned()] };
-        let bytes = Batch { unix_seconds: 1.5, changes, form, model: &model }.encode();
+        let model = PublishedModel { block_tokens: 4, adapters: vec!["sql-lora".to_owned()] };
+        let bytes = BatchEncoder { unix_seconds: 1.5, changes, form, model: &model }.encode();
         let hex: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
         assert_eq!(hex, expected);
     }
@@ -241,8 +241,8 @@ mod tests {
             block(4, Some(3)),
         ];
         let lengths = gather(&changes).into_iter().map(|it| match it {
-            Event::Stored(chain) => chain.len(),
-            Event::Removed { .. } | Event::Cleared => 0,
+            BatchEvent::Stored(chain) => chain.len(),
+            BatchEvent::Removed { .. } | BatchEvent::Cleared => 0,
         });
         assert_eq!(lengths.collect::<Vec<_>>(), [2, 1, 0, 1]);
     }

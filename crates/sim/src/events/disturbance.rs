@@ -1,9 +1,9 @@
-//! Disturbances of the event stream, on command: what networks, slow readers and crashes do to it.
+//! Disturbances of the event stream, on command: effects of networks, slow readers and crashes.
 //!
 //! Set through the handle or with `POST /sim/events`, for instance `{"kind":"drop","batches":3}`;
-//! `DELETE /sim/events` ends those that last. They strike what is sent, not what is kept: a batch that was
-//! dropped from the stream is whole in a replay. Several may wait at once; a batch can be struck by more than
-//! one, in the order drop, truncate, double, swap.
+//! `DELETE /sim/events` ends lasting ones. They affect what is sent, not what is kept: a batch dropped from the
+//! stream is complete in a replay. Several may be pending; a batch can be affected by more than one, in the order
+//! drop, truncate, double, swap.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -17,16 +17,16 @@ pub enum Disturbance {
     Drop { batches: u32 },
     /// The next batches are sent twice.
     Double { batches: u32 },
-    /// The next batches arrive in pairs, the second before the first. One that waits for its second waits
-    /// until there is one, or the disturbance is cleared.
+    /// The next batches arrive in pairs, the second before the first. A batch waits for its second until there is one
+    /// or the disturbance is cleared.
     Swap { pairs: u32 },
     /// The payload of the next batches ends in the middle.
     Truncate { batches: u32 },
     /// The next replay ends after this many messages: no end mark, only silence.
     CutReplay { messages: u32 },
-    /// Replays are not answered, until cleared.
+    /// Replays are not answered until cleared.
     MuteReplay,
-    /// Every connection is closed, once. New ones are welcome.
+    /// Every connection is closed once. New ones are accepted.
     CloseConnections,
 }
 
@@ -60,7 +60,7 @@ impl Disturbances {
         std::mem::take(self).held
     }
 
-    /// Whoever waited to send the first of a pair is dead.
+    /// The sender of the first of a pair is gone.
     pub(super) fn forget_held(&mut self) {
         self.held.clear();
     }
@@ -88,7 +88,7 @@ impl Disturbances {
         messages
     }
 
-    /// What of an answer is sent; none if it is never sent.
+    /// The part of a reply that is sent; `None` if nothing is.
     pub(super) fn strike_replay(&mut self, mut answer: Vec<Kept>) -> Option<Vec<Kept>> {
         if self.mute_replay {
             return None;

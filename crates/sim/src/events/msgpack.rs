@@ -1,6 +1,7 @@
-//! MessagePack, as much of it as events are made of, each value in its shortest form.
+//! The subset of MessagePack that events need, each value in its shortest form.
+//!
+//! Appends values to a buffer. The caller adds as many elements to an array or map as it announced.
 
-/// Appends values to a buffer. Whoever opens an array or a map puts in as many as it said.
 #[derive(Debug, Default)]
 pub(super) struct Writer(Vec<u8>);
 

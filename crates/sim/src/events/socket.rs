@@ -39,7 +39,7 @@ pub(crate) async fn listen(listener: TcpListener, service: Service, publisher: A
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, service, Arc::clone(&publisher)));
                 }
-                // As with HTTP: not a reason to die, nor to spin.
+                // As with HTTP: neither fatal nor a reason to spin.
                 Err(_) => tokio::task::yield_now().await,
             },
             Some(_) = connections.join_next() => {}
@@ -52,7 +52,7 @@ async fn connection(mut stream: TcpStream, service: Service, publisher: Arc<Publ
     let mut closing = publisher.closing.subscribe();
     let _ = stream.set_nodelay(true);
     let (reader, writer) = stream.split();
-    // A peer that leaves, or talks nonsense, is a connection that ends; there is nobody to tell.
+    // A disconnect or malformed data ends the connection; nothing is reported.
     tokio::select! {
         biased;
         _ = closing.changed() => {}
@@ -71,7 +71,7 @@ async fn serve_stream(
     publisher: &Arc<Publisher>,
 ) -> io::Result<()> {
     // At least our half of the handshake has to fit.
-    let (queue, mut queued) = mpsc::channel(publisher.settings.high_water_messages.max(1));
+    let (queue, mut queued) = mpsc::channel(publisher.config.high_water_messages.max(1));
     let seat = Seat::new(Arc::clone(publisher), queue);
     writer.write_all(&greeting::OPENING).await?;
     let mut ear = Ear::new(reader, Role::Pub);
@@ -191,7 +191,7 @@ impl Drop for Open {
     }
 }
 
-/// A subscriber's place at the publisher, given up when this is dropped.
+/// A subscriber's registration, removed when this is dropped.
 struct Seat {
     publisher: Arc<Publisher>,
     id: u64,
@@ -221,7 +221,7 @@ impl Seat {
         self.publisher.changed.notify_waiters();
     }
 
-    /// Queues an answer to the peer; one that does not read may do without.
+    /// Queues a reply to the peer; dropped if the peer does not read.
     fn reply(&self, reply: Vec<u8>) {
         self.with_subscriber(|subscriber| {
             let _ = subscriber.queue.try_send(reply.into());

@@ -1,18 +1,18 @@
-//! The publisher without sockets: what is kept, what is sent, what is lost.
+//! The publisher without sockets: what is kept, sent and lost.
 
 use super::*;
 
-fn publisher(change: impl FnOnce(&mut Settings)) -> Publisher {
+fn publisher(change: impl FnOnce(&mut PublisherConfig)) -> Publisher {
     let addr = SocketAddr::from(([127, 0, 0, 1], 5557));
-    let mut settings = Settings::new(addr);
-    change(&mut settings);
-    let model = Model { block_tokens: 16, adapters: Vec::new() };
-    Publisher::new(settings, Addrs { stream: addr, replay: None }, model, Arc::default())
+    let mut config = PublisherConfig::new(addr);
+    change(&mut config);
+    let model = PublishedModel { block_tokens: 16, adapters: Vec::new() };
+    Publisher::new(config, Addrs { stream: addr, replay: None }, model, Arc::default())
 }
 
-/// A subscriber to these topics whose messages nobody takes.
+/// A subscriber to these topics whose messages are not read.
 fn subscribe(publisher: &Publisher, topics: &[&str]) -> mpsc::Receiver<Bytes> {
-    let (queue, queued) = mpsc::channel(publisher.settings.high_water_messages);
+    let (queue, queued) = mpsc::channel(publisher.config.high_water_messages);
     let topics = topics.iter().map(|it| it.as_bytes().to_vec()).collect();
     publisher.state.lock().subscribers.push(Subscriber { id: 0, topics, queue });
     queued
@@ -29,7 +29,7 @@ fn replayed(publisher: &Publisher, from: u64) -> Vec<u64> {
 }
 
 #[test]
-fn steps_that_change_nothing_are_not_told() {
+fn steps_without_changes_are_not_published() {
     let publisher = publisher(|_| {});
     publisher.publish(1.5, &[], 0);
     assert_eq!(publisher.stats().batches, 0);
@@ -62,7 +62,7 @@ fn a_slow_subscriber_loses_whole_messages_and_the_others_do_not() {
 }
 
 #[test]
-fn a_topic_stands_for_all_that_begin_with_it() {
+fn a_topic_covers_all_that_begin_with_it() {
     let publisher = publisher(|it| it.topic = "kv@a".to_owned());
     for (topics, expected) in [
         (vec![], 0),
@@ -79,7 +79,7 @@ fn a_topic_stands_for_all_that_begin_with_it() {
 }
 
 #[test]
-fn a_restart_begins_at_zero_with_nothing_to_replay_and_nobody_listening() {
+fn a_restart_starts_at_zero_without_replay_and_subscribers() {
     let publisher = publisher(|_| {});
     let mut queued = subscribe(&publisher, &[""]);
     publish(&publisher, 3);
@@ -92,7 +92,7 @@ fn a_restart_begins_at_zero_with_nothing_to_replay_and_nobody_listening() {
 }
 
 #[test]
-fn what_a_swap_held_back_dies_with_the_engine() {
+fn a_batch_held_back_by_a_swap_is_lost_with_the_engine() {
     let publisher = publisher(|_| {});
     publisher.disturb(Disturbance::Swap { pairs: 1 });
     publish(&publisher, 1);
@@ -104,7 +104,7 @@ fn what_a_swap_held_back_dies_with_the_engine() {
 }
 
 #[test]
-fn changes_that_were_lost_leave_a_hole_in_the_numbers() {
+fn lost_changes_leave_a_gap_in_the_numbers() {
     let publisher = publisher(|_| {});
     publisher.publish(1.5, &[Change::Cleared], 0);
     publisher.publish(1.5, &[Change::Cleared], 7);

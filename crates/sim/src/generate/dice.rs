@@ -1,4 +1,4 @@
-//! What the generators roll: arrivals, lengths, popularity, and names for texts.
+//! Random draws of the generators: arrivals, lengths, popularity, and text numbers.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use maitre_base::{Instant, Rng, hash};
 use super::key::Stage;
 use crate::trace::Piece;
 
-/// The longest a drawn length gets, in means: one draw in three thousand would be longer.
+/// Maximum drawn length, in means: one draw in three thousand would be longer.
 pub(super) const LENGTH_MEANS_MAX: f64 = 8.0;
 
-/// Texts that requests share, by what they are.
+/// Shared texts by purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shared {
     /// What opens the prompts of a kind.
@@ -49,19 +49,18 @@ impl Dice {
         Dice { seed, rng: Rng::new(seed), names: 0 }
     }
 
-    /// The name of a text that others use too: the same for the same seed, kind and number.
+    /// The number of a shared text: the same for the same seed, kind and index.
     pub(super) fn shared(&self, kind: Shared, number: u64) -> u64 {
         hash::pair(hash::pair(self.seed, 1 + kind as u64), number)
     }
 
-    /// A name that nobody else has.
+    /// A unique number.
     pub(super) fn own(&mut self) -> u64 {
         self.names += 1;
         hash::pair(hash::pair(self.seed, 0), self.names)
     }
 
-    /// The seconds at which a Poisson process brings something, from `begin` on. At least one: an empty trace
-    /// is of no use.
+    /// The seconds of a Poisson process's events from `begin` on. At least one: an empty trace is useless.
     pub(super) fn arrivals(&mut self, begin: f64, stage: Stage) -> Vec<f64> {
         let mut all = Vec::new();
         let mut after = self.rng.exponential(1.0 / stage.qps);
@@ -105,7 +104,7 @@ impl Dice {
     }
 }
 
-/// Who is asked for how often: number r, from one on, in proportion to 1 / r to a power.
+/// Zipf popularity: index r, from one on, in proportion to 1 / r to a power.
 #[derive(Clone, Debug)]
 pub(super) struct Popularity {
     /// The weights up to and with each number.

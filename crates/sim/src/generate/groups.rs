@@ -1,41 +1,66 @@
-//! Prompts in groups: those of a group begin alike, as tenants' system prompts do.
+//! Prompts in groups with a common prefix, like tenants' system prompts.
 //!
-//! The shape llm-d measures its router with. Every group has a few prompts in all, and each request is one
-//! of them, so that a whole prompt is cached once it was asked before. With `stages` the load climbs a ladder
-//! and the fleet gets empty between the rungs, which makes each rung a measurement of its own.
+//! llm-d measures its router with this pattern. Every group has a few prompts in total, and each request is one of
+//! them, so a whole prompt is cached once it was used. With `stages` the load rises step by step, and the fleet
+//! drains in between, which makes each stage a measurement of its own.
 
 use maitre_base::Instant;
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
-use super::key::{Key, Kind, Stage, Values};
-use super::{Size, Workload, Wrong};
+use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::{PlanError, Size, Workload};
 use crate::trace::{Piece, Request};
 
 pub(super) const GROUPS: Workload = Workload {
     name: "groups",
     about: "Groups of prompts that begin alike, as tenants' system prompts do.",
     keys: &[
-        Key { name: "groups", default: "150", kind: Kind::COUNT, about: "groups of prompts" },
-        Key { name: "prompts", default: "5", kind: Kind::COUNT, about: "distinct prompts in each group" },
-        Key { name: "shared", default: "6000", kind: Kind::TOKENS_OR_NONE, about: "tokens a group shares" },
-        Key { name: "own", default: "1200", kind: Kind::TOKENS, about: "tokens after them, of one prompt" },
-        Key { name: "out", default: "1000", kind: Kind::ANSWER, about: "tokens of an answer" },
-        Key { name: "qps", default: "20", kind: Kind::RATE, about: "requests a second" },
-        Key { name: "seconds", default: "60", kind: Kind::SECONDS, about: "how long they come" },
-        Key { name: "zipf", default: "0", kind: Kind::EXPONENT, about: "skew of the groups' popularity" },
-        Key {
+        WorkloadKey { name: "groups", default: "150", kind: ValueType::COUNT, about: "groups of prompts" },
+        WorkloadKey {
+            name: "prompts",
+            default: "5",
+            kind: ValueType::COUNT,
+            about: "distinct prompts in each group",
+        },
+        WorkloadKey {
+            name: "shared",
+            default: "6000",
+            kind: ValueType::TOKENS_OR_NONE,
+            about: "tokens a group shares",
+        },
+        WorkloadKey {
+            name: "own",
+            default: "1200",
+            kind: ValueType::TOKENS,
+            about: "tokens after them, of one prompt",
+        },
+        WorkloadKey { name: "out", default: "1000", kind: ValueType::ANSWER, about: "tokens of an answer" },
+        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey { name: "seconds", default: "60", kind: ValueType::SECONDS, about: "how long they come" },
+        WorkloadKey {
+            name: "zipf",
+            default: "0",
+            kind: ValueType::EXPONENT,
+            about: "skew of the groups' popularity",
+        },
+        WorkloadKey {
             name: "stages",
             default: "",
-            kind: Kind::Stages,
+            kind: ValueType::Stages,
             about: "QPS:SECONDS;… instead of qps and seconds; each is a part of the trace",
         },
-        Key { name: "pause", default: "300", kind: Kind::WAIT, about: "silent seconds between stages" },
+        WorkloadKey {
+            name: "pause",
+            default: "300",
+            kind: ValueType::WAIT,
+            about: "silent seconds between stages",
+        },
     ],
     size,
     requests,
 };
 
-/// The rungs of the ladder; without one, a single stage.
+/// The stages; a single one by default.
 fn stages(values: &Values) -> Vec<Stage> {
     match values.stages() {
         [] => vec![Stage { qps: values.real("qps"), seconds: values.real("seconds") }],
@@ -43,7 +68,7 @@ fn stages(values: &Values) -> Vec<Stage> {
     }
 }
 
-fn size(values: &Values) -> Result<Size, Wrong> {
+fn size(values: &Values) -> Result<Size, PlanError> {
     values.check_stages()?;
     let stages = stages(values);
     let requests_mean = stages.iter().map(|it| it.qps * it.seconds).sum();

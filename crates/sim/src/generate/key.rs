@@ -1,29 +1,29 @@
-//! What can be set in a workload's line: names, defaults and bounds, and the values that were given.
+//! The keys of a workload's line: names, defaults, limits and given values.
 
 use std::sync::Arc;
 
-use super::Wrong;
+use super::PlanError;
 use crate::trace::{CLASSES_MAX, DEADLINE_MAX, is_name};
 
-/// Something about a workload that a line may set.
+/// A setting of a workload.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct WorkloadKey {
     pub name: &'static str,
     pub default: &'static str,
-    pub kind: Kind,
+    pub kind: ValueType,
     pub about: &'static str,
 }
 
-impl Key {
+impl WorkloadKey {
     /// A line for a terminal.
     pub(super) fn help(&self) -> String {
         format!("  {:<18} {}\n", format!("{}={}", self.name, self.default), self.about)
     }
 }
 
-/// What values a key takes.
+/// The type of a key's value.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueType {
     Whole {
         least: u32,
         most: u32,
@@ -35,7 +35,7 @@ pub enum Kind {
     Stages,
     /// The name of a class, or nothing.
     Class,
-    /// Names, up to so many, and how much each weighs beside the others.
+    /// Names, at most this many, each with a weight.
     Shares {
         most: usize,
     },
@@ -43,66 +43,68 @@ pub enum Kind {
     Deadlines,
 }
 
-/// Bounds are chosen: far beyond any traffic we know of, and small enough to generate.
-impl Kind {
-    pub(super) const COUNT: Kind = Kind::Whole { least: 1, most: 1_000_000 };
+/// Limits are chosen: far beyond any known traffic, and small enough to generate.
+impl ValueType {
+    pub(super) const COUNT: ValueType = ValueType::Whole { least: 1, most: 1_000_000 };
     /// A prompt after twice as many still fits a line of a file.
-    pub(super) const TURNS: Kind = Kind::Whole { least: 1, most: 1_000 };
-    pub(super) const TOKENS: Kind = Kind::Whole { least: 1, most: 1_000_000 };
+    pub(super) const TURNS: ValueType = ValueType::Whole { least: 1, most: 1_000 };
+    pub(super) const TOKENS: ValueType = ValueType::Whole { least: 1, most: 1_000_000 };
     /// For the beginnings of prompts, which may be left out.
-    pub(super) const TOKENS_OR_NONE: Kind = Kind::Whole { least: 0, most: 1_000_000 };
+    pub(super) const TOKENS_OR_NONE: ValueType = ValueType::Whole { least: 0, most: 1_000_000 };
     /// Drawn lengths reach eight times their mean, and a trace takes answers of a million.
-    pub(super) const ANSWER: Kind = Kind::Whole { least: 1, most: 100_000 };
-    pub(super) const RATE: Kind = Kind::Real { least: 0.001, most: 100_000.0 };
-    pub(super) const SECONDS: Kind = Kind::Real { least: 0.1, most: 1_000_000.0 };
-    pub(super) const WAIT: Kind = Kind::Real { least: 0.0, most: 100_000.0 };
-    pub(super) const EXPONENT: Kind = Kind::Real { least: 0.0, most: 10.0 };
+    pub(super) const ANSWER: ValueType = ValueType::Whole { least: 1, most: 100_000 };
+    pub(super) const RATE: ValueType = ValueType::Real { least: 0.001, most: 100_000.0 };
+    pub(super) const SECONDS: ValueType = ValueType::Real { least: 0.1, most: 1_000_000.0 };
+    pub(super) const WAIT: ValueType = ValueType::Real { least: 0.0, most: 100_000.0 };
+    pub(super) const EXPONENT: ValueType = ValueType::Real { least: 0.0, most: 10.0 };
     /// Other keys name classes too, and a trace has no more than twice as many.
-    pub(super) const CLASSES: Kind = Kind::Shares { most: CLASSES_MAX / 2 };
-    /// As many as a router can be told the terms of.
-    pub(super) const TENANTS: Kind = Kind::Shares { most: 10_000 };
-    const WEIGHT: Kind = Kind::Real { least: 1e-6, most: 1e6 };
-    const PATIENCE: Kind = Kind::Real { least: 0.001, most: DEADLINE_MAX.as_secs() as f64 };
+    pub(super) const CLASSES: ValueType = ValueType::Shares { most: CLASSES_MAX / 2 };
+    /// As many as a router's configuration may list.
+    pub(super) const TENANTS: ValueType = ValueType::Shares { most: 10_000 };
+    const WEIGHT: ValueType = ValueType::Real { least: 1e-6, most: 1e6 };
+    const PATIENCE: ValueType = ValueType::Real { least: 0.001, most: DEADLINE_MAX.as_secs() as f64 };
 
     fn wanted(self) -> String {
         match self {
-            Kind::Whole { least, most } => format!("a whole number from {least} to {most} is wanted"),
-            Kind::Real { least, most } => format!("a number from {least} to {most} is wanted"),
-            Kind::Stages => format!("up to {STAGES_MAX} of QPS:SECONDS are wanted, such as 3:20;10:20"),
-            Kind::Class => "a name of 1 to 64 characters is wanted".to_owned(),
-            Kind::Shares { most } => {
-                format!("up to {most} of NAME:SHARE are wanted, each share above 0, such as a:0.2;b:0.8")
+            ValueType::Whole { least, most } => format!("a whole number from {least} to {most} is expected"),
+            ValueType::Real { least, most } => format!("a number from {least} to {most} is expected"),
+            ValueType::Stages => {
+                format!("up to {STAGES_MAX} of QPS:SECONDS are expected, such as 3:20;10:20")
             }
-            Kind::Deadlines => {
-                "seconds from 0.001 to 86400 are wanted, such as 2, 0.5-3 or interactive:1;batch:30-60"
+            ValueType::Class => "a name of 1 to 64 characters is expected".to_owned(),
+            ValueType::Shares { most } => {
+                format!("up to {most} of NAME:SHARE are expected, each share above 0, such as a:0.2;b:0.8")
+            }
+            ValueType::Deadlines => {
+                "seconds from 0.001 to 86400 are expected, such as 2, 0.5-3 or interactive:1;batch:30-60"
                     .to_owned()
             }
         }
     }
 
-    fn parse(self, text: &str) -> Option<Value> {
+    fn parse(self, text: &str) -> Option<KeyValue> {
         match self {
-            Kind::Whole { least, most } => {
+            ValueType::Whole { least, most } => {
                 let number: u32 = text.parse().ok()?;
-                (least..=most).contains(&number).then_some(Value::Number(f64::from(number)))
+                (least..=most).contains(&number).then_some(KeyValue::Number(f64::from(number)))
             }
-            Kind::Real { least, most } => {
+            ValueType::Real { least, most } => {
                 let number: f64 = text.parse().ok()?;
-                (least..=most).contains(&number).then_some(Value::Number(number))
+                (least..=most).contains(&number).then_some(KeyValue::Number(number))
             }
-            Kind::Stages => list(text, STAGES_MAX, Stage::parse).map(Value::Stages),
-            Kind::Class => {
+            ValueType::Stages => list(text, STAGES_MAX, Stage::parse).map(KeyValue::Stages),
+            ValueType::Class => {
                 let class = Some(text).filter(|it| !it.is_empty());
-                class.is_none_or(is_name).then(|| Value::Class(class.map(Into::into)))
+                class.is_none_or(is_name).then(|| KeyValue::Class(class.map(Into::into)))
             }
-            Kind::Shares { most } => list(text, most, Share::parse).map(Value::Shares),
-            Kind::Deadlines => list(text, CLASSES_MAX, Deadline::parse).map(Value::Deadlines),
+            ValueType::Shares { most } => list(text, most, WeightedName::parse).map(KeyValue::Shares),
+            ValueType::Deadlines => list(text, CLASSES_MAX, Deadline::parse).map(KeyValue::Deadlines),
         }
     }
 
     fn number(self, text: &str) -> Option<f64> {
         match self.parse(text)? {
-            Value::Number(number) => Some(number),
+            KeyValue::Number(number) => Some(number),
             _ => None,
         }
     }
@@ -115,7 +117,7 @@ fn list<T>(text: &str, most: usize, parse: fn(&str) -> Option<T>) -> Option<Vec<
 }
 
 const STAGES_MAX: usize = 1_000;
-/// The keys that stages take the place of.
+/// The keys that stages replace.
 const STAGED: [&str; 2] = ["qps", "seconds"];
 
 /// Traffic at one rate for some time.
@@ -128,29 +130,29 @@ pub(super) struct Stage {
 impl Stage {
     fn parse(text: &str) -> Option<Stage> {
         let (qps, seconds) = text.split_once(':')?;
-        Some(Stage { qps: Kind::RATE.number(qps)?, seconds: Kind::SECONDS.number(seconds)? })
+        Some(Stage { qps: ValueType::RATE.number(qps)?, seconds: ValueType::SECONDS.number(seconds)? })
     }
 }
 
-/// A name, and how much it weighs beside the others.
+/// A name and its weight.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
+pub(super) struct WeightedName {
     pub(super) name: Arc<str>,
     pub(super) weight: f64,
 }
 
-impl Share {
-    fn parse(text: &str) -> Option<Share> {
+impl WeightedName {
+    fn parse(text: &str) -> Option<WeightedName> {
         let (name, weight) = text.split_once(':')?;
-        let weight = Kind::WEIGHT.number(weight)?;
-        is_name(name).then(|| Share { name: name.into(), weight })
+        let weight = ValueType::WEIGHT.number(weight)?;
+        is_name(name).then(|| WeightedName { name: name.into(), weight })
     }
 }
 
-/// Seconds to the first token: as many as `least`, or drawn from there to `most`.
+/// Seconds to the first token: `least`, or drawn between `least` and `most`.
 #[derive(Clone, Debug)]
 pub(super) struct Deadline {
-    /// Whose; none for all that no earlier one is for.
+    /// The class it applies to; `None` applies to all that no earlier one covers.
     pub(super) class: Option<Arc<str>>,
     pub(super) least: f64,
     pub(super) most: f64,
@@ -166,26 +168,26 @@ impl Deadline {
             return None;
         }
         let (least, most) = seconds.split_once('-').unwrap_or((seconds, seconds));
-        let (least, most) = (Kind::PATIENCE.number(least)?, Kind::PATIENCE.number(most)?);
+        let (least, most) = (ValueType::PATIENCE.number(least)?, ValueType::PATIENCE.number(most)?);
         (least <= most).then(|| Deadline { class: class.map(Into::into), least, most })
     }
 }
 
 #[derive(Clone, Debug)]
-enum Value {
+enum KeyValue {
     Number(f64),
     Stages(Vec<Stage>),
     Class(Option<Arc<str>>),
-    Shares(Vec<Share>),
+    Shares(Vec<WeightedName>),
     Deadlines(Vec<Deadline>),
 }
 
 #[derive(Clone, Debug)]
 struct Setting {
-    key: &'static Key,
+    key: &'static WorkloadKey,
     /// As written in the line; None is the default.
     given: Option<String>,
-    value: Value,
+    value: KeyValue,
 }
 
 /// A value for every key of a workload, each within its bounds.
@@ -193,15 +195,15 @@ struct Setting {
 pub(super) struct Values(Vec<Setting>);
 
 impl Values {
-    pub(super) fn defaults(keys: impl Iterator<Item = &'static Key>) -> Result<Values, Wrong> {
+    pub(super) fn defaults(keys: impl Iterator<Item = &'static WorkloadKey>) -> Result<Values, PlanError> {
         let setting = |key| Ok(Setting { key, given: None, value: parse(key, key.default)? });
         keys.map(setting).collect::<Result<_, _>>().map(Values)
     }
 
-    pub(super) fn set(&mut self, name: &str, text: &str) -> Result<(), Wrong> {
+    pub(super) fn set(&mut self, name: &str, text: &str) -> Result<(), PlanError> {
         for setting in self.0.iter_mut().filter(|it| it.key.name == name) {
             if setting.given.is_some() {
-                return Err(Wrong::Twice(setting.key.name));
+                return Err(PlanError::Twice(setting.key.name));
             }
             setting.value = parse(setting.key, text)?;
             setting.given = Some(text.to_owned());
@@ -211,7 +213,7 @@ impl Values {
 
     pub(super) fn real(&self, name: &str) -> f64 {
         match self.value(name) {
-            Some(&Value::Number(number)) => number,
+            Some(&KeyValue::Number(number)) => number,
             _ => 0.0,
         }
     }
@@ -223,7 +225,7 @@ impl Values {
     /// Empty if the workload has no such key.
     pub(super) fn stages(&self) -> &[Stage] {
         let stages = self.0.iter().find_map(|it| match &it.value {
-            Value::Stages(stages) => Some(&stages[..]),
+            KeyValue::Stages(stages) => Some(&stages[..]),
             _ => None,
         });
         stages.unwrap_or_default()
@@ -231,29 +233,29 @@ impl Values {
 
     pub(super) fn class(&self, name: &str) -> Option<Arc<str>> {
         match self.value(name) {
-            Some(Value::Class(class)) => class.clone(),
+            Some(KeyValue::Class(class)) => class.clone(),
             _ => None,
         }
     }
 
-    pub(super) fn shares(&self, name: &str) -> &[Share] {
+    pub(super) fn shares(&self, name: &str) -> &[WeightedName] {
         match self.value(name) {
-            Some(Value::Shares(shares)) => shares,
+            Some(KeyValue::Shares(shares)) => shares,
             _ => &[],
         }
     }
 
     pub(super) fn deadlines(&self) -> &[Deadline] {
         match self.value("deadline") {
-            Some(Value::Deadlines(deadlines)) => deadlines,
+            Some(KeyValue::Deadlines(deadlines)) => deadlines,
             _ => &[],
         }
     }
 
-    /// Nobody is left to wonder which of two rates counts.
-    pub(super) fn check_stages(&self) -> Result<(), Wrong> {
+    /// Two rates would be ambiguous.
+    pub(super) fn check_stages(&self) -> Result<(), PlanError> {
         match self.0.iter().find(|it| it.given.is_some() && self.is_staged(it)) {
-            Some(double) => Err(Wrong::Stages(double.key.name)),
+            Some(double) => Err(PlanError::Stages(double.key.name)),
             None => Ok(()),
         }
     }
@@ -273,7 +275,7 @@ impl Values {
         !self.stages().is_empty() && STAGED.contains(&setting.key.name)
     }
 
-    fn value(&self, name: &str) -> Option<&Value> {
+    fn value(&self, name: &str) -> Option<&KeyValue> {
         let setting = self.0.iter().find(|it| it.key.name == name);
         debug_assert!(setting.is_some(), "the table has no key {name:?}");
         setting.map(|it| &it.value)
@@ -286,7 +288,7 @@ impl Setting {
     }
 }
 
-fn parse(key: &'static Key, text: &str) -> Result<Value, Wrong> {
-    let wrong = || Wrong::Value { key: key.name, value: text.to_owned(), wanted: key.kind.wanted() };
+fn parse(key: &'static WorkloadKey, text: &str) -> Result<KeyValue, PlanError> {
+    let wrong = || PlanError::Value { key: key.name, value: text.to_owned(), wanted: key.kind.wanted() };
     key.kind.parse(text).ok_or_else(wrong)
 }

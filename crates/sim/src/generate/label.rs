@@ -1,34 +1,36 @@
-//! Who asks, and how soon they want to be answered: what every workload can be given, after it is made.
+//! Classes, tenants and deadlines, which apply to every workload after it is generated.
 //!
-//! The dice for it are others than those of the workload, and each key has its own: the same seed makes the same
-//! prompts at the same times whether or not anybody looks at who sends them.
+//! They use their own random numbers, one stream per key: the same seed gives the same prompts at the same times with
+//! or without them.
 
 use std::time::Duration;
 
 use maitre_base::hash;
 
 use super::dice::Dice;
-use super::key::{Deadline, Key, Kind, Share, Values};
+use super::key::{Deadline, ValueType, Values, WeightedName, WorkloadKey};
 use crate::trace::Request;
 
 /// The keys that all workloads have beside their own.
-pub static COMMON: [Key; 3] = [
-    Key {
+pub static COMMON: [WorkloadKey; 3] = [
+    WorkloadKey {
         name: "classes",
         default: "",
-        kind: Kind::CLASSES,
+        kind: ValueType::CLASSES,
         about: "NAME:SHARE;… of requests, for those that have no class by another key",
     },
-    Key { name: "tenants", default: "", kind: Kind::TENANTS, about: "NAME:SHARE;… of requests" },
-    Key {
+    WorkloadKey {
+        name: "tenants", default: "", kind: ValueType::TENANTS, about: "NAME:SHARE;… of requests"
+    },
+    WorkloadKey {
         name: "deadline",
         default: "",
-        kind: Kind::Deadlines,
+        kind: ValueType::Deadlines,
         about: "seconds to the first token: S for all, LEAST-MOST to draw it, CLASS:S;… for some",
     },
 ];
 
-/// A number for each key, so that one does not roll what another did.
+/// A stream number per key, so that keys draw independently.
 #[derive(Clone, Copy)]
 enum Rolled {
     Class = 1,
@@ -36,7 +38,7 @@ enum Rolled {
     Deadline,
 }
 
-/// Gives requests, in their order, what the keys say.
+/// Labels requests, in order, as the keys say.
 pub(super) fn label(requests: &mut [Request], values: &Values, seed: u64) {
     let classes = values.shares("classes");
     each(requests, (seed, Rolled::Class), |request, dice| {
@@ -60,7 +62,7 @@ pub(super) fn tenant(name: &str) -> u64 {
     hash::bytes(0, name.as_bytes())
 }
 
-/// The turns of a conversation come from one person, who has one class, one tenant and one patience.
+/// All turns of a conversation have one class, one tenant and one deadline.
 fn each(requests: &mut [Request], (seed, rolled): (u64, Rolled), set: impl Fn(&mut Request, &mut Dice)) {
     let seed = hash::pair(hash::pair(seed, 0x6C61_6265_6C73), rolled as u64);
     let mut dice = Dice::new(seed);
@@ -72,13 +74,13 @@ fn each(requests: &mut [Request], (seed, rolled): (u64, Rolled), set: impl Fn(&m
     }
 }
 
-fn draw<'a>(shares: &'a [Share], dice: &mut Dice) -> Option<&'a Share> {
+fn draw<'a>(shares: &'a [WeightedName], dice: &mut Dice) -> Option<&'a WeightedName> {
     let mut left = dice.unit() * shares.iter().map(|it| it.weight).sum::<f64>();
     let hit = shares.iter().find(|it| {
         left -= it.weight;
         left < 0.0
     });
-    // What rounding leaves over falls to the last.
+    // The rounding remainder goes to the last.
     hit.or(shares.last())
 }
 

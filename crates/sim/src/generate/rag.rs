@@ -1,46 +1,66 @@
-//! Questions about retrieved documents, some documents far more wanted than others.
+//! Questions about retrieved documents with skewed popularity.
 //!
 //! Prompts that hold the same documents in another order share nothing but the system prompt: an engine
 //! caches beginnings. So what can be found again falls quickly with `per_prompt`.
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
-use super::key::{Key, Kind, Stage, Values};
-use super::{Size, Workload, Wrong};
+use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::{PlanError, Size, Workload};
 use crate::trace::{Piece, Request};
 
-/// Draws for a document that the prompt does not hold yet. With a steep Zipf one could draw for ever.
+/// Draws for a document that the prompt does not contain yet. A steep Zipf could draw for ever.
 const DRAWS_MAX: u32 = 64;
 
 /// A prompt is searched for each document it gets, so not too many.
-const PER_PROMPT: Kind = Kind::Whole { least: 1, most: 100 };
+const PER_PROMPT: ValueType = ValueType::Whole { least: 1, most: 100 };
 
 pub(super) const RAG: Workload = Workload {
     name: "rag",
     about: "Questions about retrieved documents, some far more wanted than others.",
     keys: &[
-        Key { name: "documents", default: "500", kind: Kind::COUNT, about: "documents there are" },
-        Key { name: "document", default: "6000", kind: Kind::TOKENS, about: "tokens of each" },
-        Key { name: "zipf", default: "1", kind: Kind::EXPONENT, about: "skew of their popularity" },
-        Key { name: "per_prompt", default: "2", kind: PER_PROMPT, about: "documents in a prompt" },
-        Key {
+        WorkloadKey {
+            name: "documents",
+            default: "500",
+            kind: ValueType::COUNT,
+            about: "documents there are",
+        },
+        WorkloadKey { name: "document", default: "6000", kind: ValueType::TOKENS, about: "tokens of each" },
+        WorkloadKey {
+            name: "zipf",
+            default: "1",
+            kind: ValueType::EXPONENT,
+            about: "skew of their popularity",
+        },
+        WorkloadKey { name: "per_prompt", default: "2", kind: PER_PROMPT, about: "documents in a prompt" },
+        WorkloadKey {
             name: "system",
             default: "500",
-            kind: Kind::TOKENS_OR_NONE,
+            kind: ValueType::TOKENS_OR_NONE,
             about: "tokens all prompts begin with",
         },
-        Key { name: "question", default: "100", kind: Kind::TOKENS, about: "tokens of the question" },
-        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
-        Key { name: "qps", default: "10", kind: Kind::RATE, about: "requests a second" },
-        Key { name: "seconds", default: "300", kind: Kind::SECONDS, about: "how long they come" },
+        WorkloadKey {
+            name: "question",
+            default: "100",
+            kind: ValueType::TOKENS,
+            about: "tokens of the question",
+        },
+        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
+        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey {
+            name: "seconds",
+            default: "300",
+            kind: ValueType::SECONDS,
+            about: "how long they come",
+        },
     ],
     size,
     requests,
 };
 
-fn size(values: &Values) -> Result<Size, Wrong> {
+fn size(values: &Values) -> Result<Size, PlanError> {
     let (documents, per_prompt) = (values.whole("documents"), values.whole("per_prompt"));
     if per_prompt > documents {
-        return Err(Wrong::Documents { per_prompt, documents });
+        return Err(PlanError::Documents { per_prompt, documents });
     }
     let requests_mean = values.real("qps") * values.real("seconds");
     let found_tokens = values.real("document") * values.real("per_prompt");
@@ -80,8 +100,8 @@ fn retrieve(popularity: &Popularity, count: u32, dice: &mut Dice) -> Vec<u32> {
     let mut found = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let drawn = (0..DRAWS_MAX).map(|_| popularity.draw(dice)).find(|it| !found.contains(it));
-        // The most wanted of the others is what the next lucky draw would most likely be. There are as
-        // many as a prompt holds, so one is left.
+        // The most popular remaining document is the likeliest next draw. There are as many as a prompt holds, so one
+        // is left.
         let next = drawn.or_else(|| (0..count).find(|it| !found.contains(it)));
         found.extend(next);
     }

@@ -1,14 +1,13 @@
-//! Conversations, of people and of agents: each prompt is the last one, its answer, and something new.
+//! Conversations of people and agents: each prompt is the previous one, its answer, and something new.
 //!
-//! Both are the same but for sizes and waits. A chat's next question comes after the answer was read and
-//! thought about, an agent's next step after the answer was written and a tool ran. `pace` is the time a
-//! token of the answer takes, nominal, as nobody knows yet how fast the engine will be.
+//! They differ only in sizes and waits. A chat continues after the answer was read, an agent after the answer was
+//! generated and a tool ran. `pace` is the nominal time per answer token, because the engine's speed is unknown.
 //!
-//! Nothing comes after the last of the `seconds`: conversations that are not over are cut there, or most of
-//! a short trace would be a long tail of thin traffic. Until the first conversations end, load rises.
+//! Conversations end with the trace's `seconds`: otherwise most of a short trace would be a long tail of thin
+//! traffic. Load rises until the first conversations end.
 
 use super::dice::{Dice, Length, Shared, instant, prompt};
-use super::key::{Key, Kind, Stage, Values};
+use super::key::{Stage, ValueType, Values, WorkloadKey};
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -16,19 +15,54 @@ pub(super) const CHAT: Workload = Workload {
     name: "chat",
     about: "People in conversations of several turns, with time to think.",
     keys: &[
-        Key { name: "rate", default: "2", kind: Kind::RATE, about: "conversations begun a second" },
-        Key { name: "turns", default: "8", kind: Kind::TURNS, about: "turns, mean; uniform from 1 on" },
-        Key {
+        WorkloadKey {
+            name: "rate",
+            default: "2",
+            kind: ValueType::RATE,
+            about: "conversations begun a second",
+        },
+        WorkloadKey {
+            name: "turns",
+            default: "8",
+            kind: ValueType::TURNS,
+            about: "turns, mean; uniform from 1 on",
+        },
+        WorkloadKey {
             name: "system",
             default: "1500",
-            kind: Kind::TOKENS_OR_NONE,
+            kind: ValueType::TOKENS_OR_NONE,
             about: "tokens all prompts begin with",
         },
-        Key { name: "question", default: "300", kind: Kind::TOKENS, about: "tokens of a question, mean" },
-        Key { name: "out", default: "250", kind: Kind::ANSWER, about: "tokens of an answer, mean" },
-        Key { name: "think", default: "20", kind: Kind::WAIT, about: "seconds of thought, mean" },
-        Key { name: "pace", default: "0.03", kind: Kind::WAIT, about: "seconds a token takes to be read" },
-        Key { name: "seconds", default: "300", kind: Kind::SECONDS, about: "how long requests come" },
+        WorkloadKey {
+            name: "question",
+            default: "300",
+            kind: ValueType::TOKENS,
+            about: "tokens of a question, mean",
+        },
+        WorkloadKey {
+            name: "out",
+            default: "250",
+            kind: ValueType::ANSWER,
+            about: "tokens of an answer, mean",
+        },
+        WorkloadKey {
+            name: "think",
+            default: "20",
+            kind: ValueType::WAIT,
+            about: "seconds of thought, mean",
+        },
+        WorkloadKey {
+            name: "pace",
+            default: "0.03",
+            kind: ValueType::WAIT,
+            about: "seconds a token takes to be read",
+        },
+        WorkloadKey {
+            name: "seconds",
+            default: "300",
+            kind: ValueType::SECONDS,
+            about: "how long requests come",
+        },
     ],
     size: |values| Ok(Sessions::chat(values).size()),
     requests: |values, dice| Sessions::chat(values).requests(dice),
@@ -38,16 +72,51 @@ pub(super) const AGENTS: Workload = Workload {
     name: "agents",
     about: "Agents in loops: every step adds what a tool returned to a growing context.",
     keys: &[
-        Key { name: "rate", default: "0.5", kind: Kind::RATE, about: "agents started a second" },
-        Key { name: "steps", default: "20", kind: Kind::TURNS, about: "steps, mean; uniform from 1 on" },
-        Key { name: "kinds", default: "4", kind: Kind::COUNT, about: "kinds of agent" },
-        Key { name: "system", default: "4000", kind: Kind::TOKENS_OR_NONE, about: "tokens a kind shares" },
-        Key { name: "task", default: "500", kind: Kind::TOKENS, about: "tokens of the agent's own task" },
-        Key { name: "observation", default: "1500", kind: Kind::TOKENS, about: "tokens a step adds, mean" },
-        Key { name: "out", default: "150", kind: Kind::ANSWER, about: "tokens of an answer" },
-        Key { name: "pause", default: "3", kind: Kind::WAIT, about: "seconds a tool runs, mean" },
-        Key { name: "pace", default: "0.03", kind: Kind::WAIT, about: "seconds a token takes to be written" },
-        Key { name: "seconds", default: "300", kind: Kind::SECONDS, about: "how long requests come" },
+        WorkloadKey { name: "rate", default: "0.5", kind: ValueType::RATE, about: "agents started a second" },
+        WorkloadKey {
+            name: "steps",
+            default: "20",
+            kind: ValueType::TURNS,
+            about: "steps, mean; uniform from 1 on",
+        },
+        WorkloadKey { name: "kinds", default: "4", kind: ValueType::COUNT, about: "kinds of agent" },
+        WorkloadKey {
+            name: "system",
+            default: "4000",
+            kind: ValueType::TOKENS_OR_NONE,
+            about: "tokens a kind shares",
+        },
+        WorkloadKey {
+            name: "task",
+            default: "500",
+            kind: ValueType::TOKENS,
+            about: "tokens of the agent's own task",
+        },
+        WorkloadKey {
+            name: "observation",
+            default: "1500",
+            kind: ValueType::TOKENS,
+            about: "tokens a step adds, mean",
+        },
+        WorkloadKey { name: "out", default: "150", kind: ValueType::ANSWER, about: "tokens of an answer" },
+        WorkloadKey {
+            name: "pause",
+            default: "3",
+            kind: ValueType::WAIT,
+            about: "seconds a tool runs, mean",
+        },
+        WorkloadKey {
+            name: "pace",
+            default: "0.03",
+            kind: ValueType::WAIT,
+            about: "seconds a token takes to be written",
+        },
+        WorkloadKey {
+            name: "seconds",
+            default: "300",
+            kind: ValueType::SECONDS,
+            about: "how long requests come",
+        },
     ],
     size: |values| Ok(Sessions::agents(values).size()),
     requests: |values, dice| Sessions::agents(values).requests(dice),

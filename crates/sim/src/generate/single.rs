@@ -1,7 +1,7 @@
-//! Prompts that come once: behind one hot opening, with nothing shared at all, and in bursts.
+//! Prompts without reuse: after one common prefix, with nothing shared, and in bursts.
 
 use super::dice::{Dice, Length, Shared, instant, prompt};
-use super::key::{Key, Kind, Stage, Values};
+use super::key::{Stage, ValueType, Values, WorkloadKey};
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -9,11 +9,26 @@ pub(super) const HOT: Workload = Workload {
     name: "hot",
     about: "One long opening for everybody: by cache alone all would go to one worker.",
     keys: &[
-        Key { name: "shared", default: "8000", kind: Kind::TOKENS_OR_NONE, about: "tokens all begin with" },
-        Key { name: "own", default: "200", kind: Kind::TOKENS, about: "tokens of a request's own" },
-        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
-        Key { name: "qps", default: "30", kind: Kind::RATE, about: "requests a second" },
-        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long they come" },
+        WorkloadKey {
+            name: "shared",
+            default: "8000",
+            kind: ValueType::TOKENS_OR_NONE,
+            about: "tokens all begin with",
+        },
+        WorkloadKey {
+            name: "own",
+            default: "200",
+            kind: ValueType::TOKENS,
+            about: "tokens of a request's own",
+        },
+        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
+        WorkloadKey { name: "qps", default: "30", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey {
+            name: "seconds",
+            default: "120",
+            kind: ValueType::SECONDS,
+            about: "how long they come",
+        },
     ],
     size: |values| Ok(size(values, values.real("shared") + values.real("own"))),
     requests: |values, dice| {
@@ -31,10 +46,20 @@ pub(super) const NO_REUSE: Workload = Workload {
     name: "noreuse",
     about: "Nothing shared: a cache is of no use, and what is spent on it is lost.",
     keys: &[
-        Key { name: "prompt", default: "4000", kind: Kind::TOKENS, about: "tokens of a prompt, mean" },
-        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer" },
-        Key { name: "qps", default: "20", kind: Kind::RATE, about: "requests a second" },
-        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long they come" },
+        WorkloadKey {
+            name: "prompt",
+            default: "4000",
+            kind: ValueType::TOKENS,
+            about: "tokens of a prompt, mean",
+        },
+        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
+        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey {
+            name: "seconds",
+            default: "120",
+            kind: ValueType::SECONDS,
+            about: "how long they come",
+        },
     ],
     size: |values| Ok(size(values, Length::Mean(values.whole("prompt")).max())),
     requests: |values, dice| {
@@ -52,18 +77,63 @@ pub(super) const BURSTS: Workload = Workload {
     name: "bursts",
     about: "Short prompts, and every now and then a crowd of long ones at once, which is part 1.",
     keys: &[
-        Key { name: "system", default: "500", kind: Kind::TOKENS_OR_NONE, about: "tokens the short share" },
-        Key { name: "prompt", default: "1000", kind: Kind::TOKENS, about: "tokens after them, of their own" },
-        Key { name: "out", default: "200", kind: Kind::ANSWER, about: "tokens of an answer to them" },
-        Key { name: "qps", default: "10", kind: Kind::RATE, about: "short prompts a second" },
-        Key { name: "every", default: "30", kind: Kind::SECONDS, about: "seconds from burst to burst" },
-        Key { name: "burst", default: "100", kind: Kind::COUNT, about: "prompts in a burst" },
-        Key { name: "burst_prompt", default: "8000", kind: Kind::TOKENS, about: "tokens of each" },
-        Key { name: "burst_out", default: "100", kind: Kind::ANSWER, about: "tokens of an answer to it" },
-        Key { name: "within", default: "1", kind: Kind::WAIT, about: "seconds a burst takes" },
-        Key { name: "seconds", default: "120", kind: Kind::SECONDS, about: "how long requests come" },
-        Key { name: "class", default: "", kind: Kind::Class, about: "class of the short prompts" },
-        Key { name: "burst_class", default: "", kind: Kind::Class, about: "class of those in a burst" },
+        WorkloadKey {
+            name: "system",
+            default: "500",
+            kind: ValueType::TOKENS_OR_NONE,
+            about: "tokens the short share",
+        },
+        WorkloadKey {
+            name: "prompt",
+            default: "1000",
+            kind: ValueType::TOKENS,
+            about: "tokens after them, of their own",
+        },
+        WorkloadKey {
+            name: "out",
+            default: "200",
+            kind: ValueType::ANSWER,
+            about: "tokens of an answer to them",
+        },
+        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "short prompts a second" },
+        WorkloadKey {
+            name: "every",
+            default: "30",
+            kind: ValueType::SECONDS,
+            about: "seconds from burst to burst",
+        },
+        WorkloadKey { name: "burst", default: "100", kind: ValueType::COUNT, about: "prompts in a burst" },
+        WorkloadKey {
+            name: "burst_prompt",
+            default: "8000",
+            kind: ValueType::TOKENS,
+            about: "tokens of each",
+        },
+        WorkloadKey {
+            name: "burst_out",
+            default: "100",
+            kind: ValueType::ANSWER,
+            about: "tokens of an answer to it",
+        },
+        WorkloadKey { name: "within", default: "1", kind: ValueType::WAIT, about: "seconds a burst takes" },
+        WorkloadKey {
+            name: "seconds",
+            default: "120",
+            kind: ValueType::SECONDS,
+            about: "how long requests come",
+        },
+        WorkloadKey {
+            name: "class",
+            default: "",
+            kind: ValueType::Class,
+            about: "class of the short prompts",
+        },
+        WorkloadKey {
+            name: "burst_class",
+            default: "",
+            kind: ValueType::Class,
+            about: "class of those in a burst",
+        },
     ],
     size: |values| {
         let base =
@@ -79,7 +149,7 @@ pub(super) const BURSTS: Workload = Workload {
     requests: burst_requests,
 };
 
-/// What is alike in the prompts of a workload.
+/// The common properties of a workload's prompts.
 struct Prompts {
     shared_tokens: u32,
     own: Length,
@@ -110,7 +180,7 @@ fn size(values: &Values, prompt_tokens_max: f64) -> Size {
     Size { requests_mean: qps * seconds, pieces_mean: 2.0 * qps * seconds, prompt_tokens_max, seconds }
 }
 
-/// Bursts are a part of their own: what matters is how those fare who have nothing to do with them.
+/// Bursts are a part of their own: the interesting latency is that of the other requests.
 fn burst_requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
     let short = Prompts {
         shared_tokens: values.whole("system"),

@@ -1,4 +1,4 @@
-//! Lines in, traces out: what is shared, how often it comes, and what a bad line says.
+//! Lines in, traces out: sharing, rates, and messages for bad lines.
 
 use std::collections::{HashMap, HashSet};
 
@@ -70,7 +70,7 @@ fn same_seed_same_bytes() {
     }
 }
 
-/// Results that were published name workloads and seeds: a change here makes them say something untrue.
+/// Published results name workloads and seeds: a change here would falsify them.
 #[test]
 fn seeds_make_what_they_always_made() {
     let hashes: Vec<String> =
@@ -79,7 +79,7 @@ fn seeds_make_what_they_always_made() {
 }
 
 #[test]
-fn who_asks_changes_nothing_of_what_is_asked() {
+fn labels_do_not_change_the_prompts() {
     for line in LINES {
         let plain = trace(line);
         let mut labelled = trace(&format!("{line},classes=a:1;b:2,tenants=x:1;y:1,deadline=1-5"));
@@ -93,7 +93,7 @@ fn who_asks_changes_nothing_of_what_is_asked() {
 }
 
 #[test]
-fn shares_of_requests_are_as_given_and_one_key_does_not_roll_anothers_dice() {
+fn shares_are_as_given_and_keys_draw_independently() {
     let line = "noreuse:seconds=1000,classes=interactive:0.2;standard:0.5;batch:0.3";
     let alone = trace(line);
     let both = trace(&format!("{line},tenants=a:10;b:1"));
@@ -109,7 +109,7 @@ fn shares_of_requests_are_as_given_and_one_key_does_not_roll_anothers_dice() {
 }
 
 #[test]
-fn a_conversation_is_one_persons() {
+fn a_conversation_has_one_label() {
     let trace = trace("chat:seconds=300,classes=a:1;b:1,tenants=x:1;y:1;z:1,deadline=1-5");
     let sessions = sessions(&trace);
     assert!(sessions.values().all(|turns| turns.iter().all(|it| it.label() == turns[0].label())));
@@ -149,7 +149,7 @@ fn a_file_is_read_back_as_the_same_trace() {
 }
 
 #[test]
-fn even_the_thinnest_traffic_brings_a_request() {
+fn the_lowest_rate_still_gives_a_request() {
     for workload in &WORKLOADS {
         let rate = if workload.keys.iter().any(|it| it.name == "qps") { "qps" } else { "rate" };
         let trace = trace(&format!("{}:{rate}=0.001,seconds=0.1", workload.name));
@@ -159,7 +159,7 @@ fn even_the_thinnest_traffic_brings_a_request() {
 }
 
 #[test]
-fn good_lines_come_back_as_they_were() {
+fn valid_lines_round_trip() {
     for (line, shown) in [
         ("groups", "groups"),
         ("groups:", "groups"),
@@ -181,38 +181,38 @@ fn good_lines_come_back_as_they_were() {
 }
 
 #[test]
-fn a_bad_line_says_what_is_wanted() {
+fn an_invalid_line_says_what_is_expected() {
     for (line, expected) in [
         ("", "no workload is called \"\"; there are groups, chat, rag, agents, hot, noreuse, bursts"),
         ("crowd:qps=1", "no workload is called \"crowd\"; there are groups, chat"),
         ("hot:speed=1", "hot has no key \"speed\"; it has shared, own, out, qps, seconds"),
         ("hot:qps", "\"qps\" is not of the form key=value"),
         ("hot:qps=1,qps=1", "`qps` is given twice"),
-        ("hot:qps=fast", "`qps` is \"fast\"; a number from 0.001 to 100000 is wanted"),
+        ("hot:qps=fast", "`qps` is \"fast\"; a number from 0.001 to 100000 is expected"),
         ("hot:qps=0", "`qps` is \"0\"; a number"),
         ("hot:qps=NaN", "`qps` is \"NaN\"; a number"),
-        ("hot:own=0", "`own` is \"0\"; a whole number from 1 to 1000000 is wanted"),
+        ("hot:own=0", "`own` is \"0\"; a whole number from 1 to 1000000 is expected"),
         ("hot:own=1.5", "`own` is \"1.5\"; a whole number"),
-        ("hot:seconds=1e9", "`seconds` is \"1e9\"; a number from 0.1 to 1000000 is wanted"),
-        ("rag:zipf=-1", "`zipf` is \"-1\"; a number from 0 to 10 is wanted"),
+        ("hot:seconds=1e9", "`seconds` is \"1e9\"; a number from 0.1 to 1000000 is expected"),
+        ("rag:zipf=-1", "`zipf` is \"-1\"; a number from 0 to 10 is expected"),
         ("rag:per_prompt=9,documents=8", "`per_prompt` is 9, but there are 8 `documents`"),
-        ("groups:stages=3", "`stages` is \"3\"; up to 1000 of QPS:SECONDS are wanted, such as 3:20;10:20"),
+        ("groups:stages=3", "`stages` is \"3\"; up to 1000 of QPS:SECONDS are expected, such as 3:20;10:20"),
         ("groups:stages=3:20;0:20", "`stages` is \"3:20;0:20\"; up to"),
         ("groups:stages=3:20,qps=5", "`stages` take the place of `qps`"),
-        ("groups:stages=3:20;3:900000,pause=100000", "it takes 1000020 s; at most 1000000 s are wanted"),
-        ("hot:qps=100000,seconds=1000", "it makes about 100000000 requests; at most 5000000 are wanted"),
+        ("groups:stages=3:20;3:900000,pause=100000", "it takes 1000020 s; at most 1000000 s are expected"),
+        ("hot:qps=100000,seconds=1000", "it makes about 100000000 requests; at most 5000000 are expected"),
         ("bursts:every=0.1,burst=1000000", "requests; at most 5000000"),
-        ("agents:steps=1000,rate=100,seconds=30,observation=9,out=9", "at most 50000000 are wanted"),
+        ("agents:steps=1000,rate=100,seconds=30,observation=9,out=9", "at most 50000000 are expected"),
         ("chat:question=1000000", "a prompt may get 120"),
         ("hot:speed=1", "out, qps, seconds, classes, tenants, deadline"),
         ("hot:class=batch", "hot has no key \"class\""),
-        ("hot:classes=batch", "up to 32 of NAME:SHARE are wanted, each share above 0, such as a:0.2;b:0.8"),
+        ("hot:classes=batch", "up to 32 of NAME:SHARE are expected, each share above 0, such as a:0.2;b:0.8"),
         ("hot:classes=a:0", "`classes` is \"a:0\"; up to 32"),
         ("hot:classes=:1", "`classes` is \":1\"; up to 32"),
         ("hot:tenants=a:1;b:NaN", "`tenants` is \"a:1;b:NaN\"; up to 10000 of NAME:SHARE"),
         (
             "hot:deadline=0",
-            "`deadline` is \"0\"; seconds from 0.001 to 86400 are wanted, such as 2, 0.5-3 or",
+            "`deadline` is \"0\"; seconds from 0.001 to 86400 are expected, such as 2, 0.5-3 or",
         ),
         ("hot:deadline=3-2", "`deadline` is \"3-2\""),
         ("hot:deadline=:2", "`deadline` is \":2\""),
@@ -238,7 +238,7 @@ fn requests_come_at_their_rate_and_size() {
         let trace = trace(line);
         about(trace.requests.len() as f64, requests);
         about(mean(trace.requests.iter().map(|it| f64::from(it.answer_tokens))), answer_tokens);
-        // Turns of longer conversations count more, so there the mean is not worth working out.
+        // Turns of longer conversations count more, so the mean is not checked there.
         if !line.starts_with("chat") {
             about(mean(trace.requests.iter().map(|it| it.prompt_tokens() as f64)), prompt_tokens);
         }
@@ -248,7 +248,7 @@ fn requests_come_at_their_rate_and_size() {
 }
 
 #[test]
-fn groups_have_so_many_prompts_and_share_their_beginnings() {
+fn groups_have_their_number_of_prompts_and_share_prefixes() {
     let trace = trace("groups:groups=10,prompts=3,seconds=60");
     let prompts: HashSet<Vec<u64>> =
         trace.requests.iter().map(|it| it.prompt.iter().map(|it| it.text).collect()).collect();
@@ -264,7 +264,7 @@ fn groups_have_so_many_prompts_and_share_their_beginnings() {
 }
 
 #[test]
-fn zipf_makes_the_first_group_the_most_wanted() {
+fn zipf_makes_the_first_group_the_most_popular() {
     let count = |line: &str| {
         let trace = trace(line);
         let first = Dice::new(7).shared(dice::Shared::Opening, 0);
@@ -276,7 +276,7 @@ fn zipf_makes_the_first_group_the_most_wanted() {
 }
 
 #[test]
-fn each_stage_is_a_part_with_silence_before_it() {
+fn each_stage_is_a_part_after_a_pause() {
     let trace = trace("groups:stages=15:50;3:20;10:20,pause=100");
     let part = |part: u32| -> Vec<f64> {
         trace.requests.iter().filter(|it| it.part == part).map(|it| it.at.as_secs_f64()).collect()
@@ -336,7 +336,7 @@ fn agents_of_a_kind_share_their_system_prompt() {
 }
 
 #[test]
-fn documents_are_wanted_by_their_rank_and_none_twice_in_a_prompt() {
+fn documents_are_popular_by_rank_and_unique_in_a_prompt() {
     let trace = trace("rag:per_prompt=1,seconds=3000,document=10");
     let mut asked: HashMap<u64, f64> = HashMap::new();
     for request in &trace.requests {
@@ -382,7 +382,7 @@ fn bursts_come_on_time_and_all_at_once() {
 }
 
 #[test]
-fn one_burst_of_another_class_falls_upon_steady_chats() {
+fn one_burst_of_another_class_hits_steady_chats() {
     let line = "bursts:qps=20,system=0,prompt=500,class=interactive,seconds=60,every=31,\
         burst=200,burst_prompt=10000,within=0,burst_class=batch,deadline=interactive:2";
     let trace = trace(line);
@@ -400,12 +400,12 @@ fn one_burst_of_another_class_falls_upon_steady_chats() {
 }
 
 #[test]
-fn an_opening_of_no_tokens_is_left_out() {
+fn an_empty_prefix_is_left_out() {
     assert!(trace("hot:shared=0,seconds=5").requests.iter().all(|it| it.prompt.len() == 1));
     assert!(trace("chat:system=0,turns=1,seconds=30").requests.iter().all(|it| it.prompt.len() == 1));
 }
 
-/// The section on a workload as `docs/replay.md` is to have it.
+/// The section on a workload as `docs/replay.md` must have it.
 fn section(workload: &Workload) -> String {
     let mut text =
         format!("### `{}`\n\n{}\n\n| key | default | |\n|---|---|---|\n", workload.name, workload.about);
@@ -413,7 +413,7 @@ fn section(workload: &Workload) -> String {
     text
 }
 
-fn rows(keys: &[Key]) -> String {
+fn rows(keys: &[WorkloadKey]) -> String {
     let mut text = String::new();
     for key in keys {
         let default = if key.default.is_empty() { "none".to_owned() } else { format!("`{}`", key.default) };

@@ -1,22 +1,22 @@
-//! An answer before it is given: all but the hit count is known when the request arrives.
+//! An answer in preparation: everything except the hit count is known when the request arrives.
 //!
-//! Streaming one means writing the same JSON around another four bytes, over and over. So each shape
-//! renders what surrounds a token once (`Script`), and the loop per token only copies.
+//! Streaming writes the same JSON around four changing bytes, over and over. Each API therefore renders the
+//! surroundings of a token once (`StreamTemplate`), and the loop per token only copies.
 
 use bytes::{BufMut, BytesMut};
 
-use super::ask::{Ask, Delivery, Shape};
-use super::driver::Seen;
-use super::tool::Call;
+use super::driver::AnswerProgress;
+use super::request::{ApiFormat, Delivery, GenerateRequest};
+use super::tool::ToolCall;
 use super::{chat, completion, messages, responses};
 use crate::engine::{Finish, Reject};
 use crate::text;
 
-/// Lengths of an answer that nothing limits: chosen, a line to a page.
+/// Answer lengths without a limit. Chosen: a line to a page.
 const NATURAL_TOKENS: std::ops::RangeInclusive<u64> = 16..=256;
 
-pub(super) struct Answer {
-    pub(super) shape: Shape,
+pub(super) struct PlannedAnswer {
+    pub(super) api: ApiFormat,
     /// Without its prefix; JSON-escaped, as is the model.
     pub(super) id: String,
     pub(super) model: String,
@@ -24,28 +24,28 @@ pub(super) struct Answer {
     pub(super) prompt_tokens: u32,
     pub(super) tokens: u32,
     pub(super) finish: Finish,
-    pub(super) words: Words,
+    pub(super) words: AnswerText,
     pub(super) delivery: Delivery,
-    /// Whether usage says how much was cached.
-    pub(super) tells_cached: bool,
+    /// Whether usage reports cached tokens.
+    pub(super) reports_cached: bool,
 }
 
-pub(super) enum Words {
-    /// Syllables, from this seed.
+pub(super) enum AnswerText {
+    /// Syllables derived from this seed.
     Seeded(u64),
-    /// A call of a tool. Its pieces are not the tokens the engine generates: a later turn finds the prompt
-    /// in the cache, but not the call.
-    Call(CallWords),
+    /// A tool call. Its pieces are not the tokens that the engine generates: a later turn finds the prompt in the
+    /// cache, but not the call.
+    ToolCall(CallPieces),
 }
 
-pub(super) struct CallWords {
+pub(super) struct CallPieces {
     /// JSON-escaped, as are the pieces.
     pub(super) name: String,
     pieces: Vec<String>,
 }
 
 /// What surrounds the tokens of one stream.
-pub(super) struct Script {
+pub(super) struct StreamTemplate {
     /// Events sent with the first token.
     pub(super) opening: Vec<String>,
     pub(super) before: String,
@@ -55,17 +55,21 @@ pub(super) struct Script {
     pub(super) numbered_from: Option<u32>,
 }
 
-/// How many tokens, and why no more.
+/// The number of tokens, and why it ends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Length {
+pub(super) struct AnswerLength {
     pub(super) tokens: u32,
     pub(super) finish: Finish,
 }
 
-impl Length {
-    /// The length an ask gets: as long as it likes, within what it allows and what the context has room for.
-    /// A limit beyond the context is refused even if the answer would have been shorter, as vLLM does.
-    pub(super) fn of(ask: &Ask, words: &Words, context_tokens_max: u32) -> Result<Length, Reject> {
+impl AnswerLength {
+    /// The answer's natural length within its own limit and the context. A limit beyond the context is rejected even
+    /// if the answer would be shorter, as in vLLM.
+    pub(super) fn of(
+        ask: &GenerateRequest,
+        words: &AnswerText,
+        context_tokens_max: u32,
+    ) -> Result<AnswerLength, Reject> {
         let prompt = ask.prompt.len() as u64;
         let room = u64::from(context_tokens_max).saturating_sub(prompt);
         let limit = ask.max_tokens.map_or(room, u64::from);
@@ -74,12 +78,12 @@ impl Length {
             return Err(Reject::TooLong { max: context_tokens_max, prompt, answer });
         }
         let wanted = match words {
-            Words::Call(call) => call.pieces.len() as u64,
-            Words::Seeded(_) if ask.ignore_eos => u64::MAX,
-            Words::Seeded(seed) => natural_tokens(*seed).max(u64::from(ask.min_tokens)),
+            AnswerText::ToolCall(call) => call.pieces.len() as u64,
+            AnswerText::Seeded(_) if ask.ignore_eos => u64::MAX,
+            AnswerText::Seeded(seed) => natural_tokens(*seed).max(u64::from(ask.min_tokens)),
         };
         let finish = if wanted > limit { Finish::Length } else { Finish::Stop };
-        Ok(Length { tokens: wanted.min(limit) as u32, finish })
+        Ok(AnswerLength { tokens: wanted.min(limit) as u32, finish })
     }
 }
 
@@ -88,76 +92,76 @@ fn natural_tokens(seed: u64) -> u64 {
     NATURAL_TOKENS.start() + seed % span
 }
 
-impl Words {
-    pub(super) fn new(call: Option<&Call>, seed: u64) -> Words {
-        let Some(call) = call else { return Words::Seeded(seed) };
+impl AnswerText {
+    pub(super) fn new(call: Option<&ToolCall>, seed: u64) -> AnswerText {
+        let Some(call) = call else { return AnswerText::Seeded(seed) };
         let characters: Vec<char> = call.arguments.chars().collect();
         let pieces = characters.chunks(text::TOKEN_BYTES).map(|it| escape(&it.iter().collect::<String>()));
-        Words::Call(CallWords { name: escape(&call.name), pieces: pieces.collect() })
+        AnswerText::ToolCall(CallPieces { name: escape(&call.name), pieces: pieces.collect() })
     }
 
     fn put(&self, index: u32, out: &mut BytesMut) {
         match self {
-            Words::Seeded(seed) => out.put_slice(&text::answer_piece(*seed, index)),
-            Words::Call(call) => out.put_slice(call.pieces[index as usize].as_bytes()),
+            AnswerText::Seeded(seed) => out.put_slice(&text::answer_piece(*seed, index)),
+            AnswerText::ToolCall(call) => out.put_slice(call.pieces[index as usize].as_bytes()),
         }
     }
 }
 
-impl Answer {
-    pub(super) fn script(&self, seen: Seen) -> Script {
-        match self.shape {
-            Shape::Chat => chat::script(self),
-            Shape::Completion | Shape::Generate => completion::script(self),
-            Shape::Responses => responses::script(self),
-            Shape::Messages => messages::script(self, seen),
+impl PlannedAnswer {
+    pub(super) fn template(&self, progress: AnswerProgress) -> StreamTemplate {
+        match self.api {
+            ApiFormat::Chat => chat::template(self),
+            ApiFormat::Completion | ApiFormat::Generate => completion::template(self),
+            ApiFormat::Responses => responses::template(self),
+            ApiFormat::Messages => messages::template(self, progress),
         }
     }
 
     /// The events after the last token.
-    pub(super) fn closing(&self, seen: Seen) -> Vec<String> {
-        match self.shape {
-            Shape::Chat => chat::closing(self, seen),
-            Shape::Completion | Shape::Generate => completion::closing(self, seen),
-            Shape::Responses => responses::closing(self, seen),
-            Shape::Messages => messages::closing(self, seen),
+    pub(super) fn closing(&self, progress: AnswerProgress) -> Vec<String> {
+        match self.api {
+            ApiFormat::Chat => chat::closing(self, progress),
+            ApiFormat::Completion | ApiFormat::Generate => completion::closing(self, progress),
+            ApiFormat::Responses => responses::closing(self, progress),
+            ApiFormat::Messages => messages::closing(self, progress),
         }
     }
 
     /// The answer in one piece.
-    pub(super) fn whole(&self, seen: Seen) -> String {
-        match self.shape {
-            Shape::Chat => chat::whole(self, seen),
-            Shape::Completion => completion::whole(self, seen),
-            Shape::Generate => completion::generated(self, seen),
-            Shape::Responses => responses::whole(self, seen),
-            Shape::Messages => messages::whole(self, seen),
+    pub(super) fn whole(&self, progress: AnswerProgress) -> String {
+        match self.api {
+            ApiFormat::Chat => chat::whole(self, progress),
+            ApiFormat::Completion => completion::whole(self, progress),
+            ApiFormat::Generate => completion::generated(self, progress),
+            ApiFormat::Responses => responses::whole(self, progress),
+            ApiFormat::Messages => messages::whole(self, progress),
         }
     }
 
     /// The event of one token.
-    pub(super) fn put_token(&self, script: &Script, index: u32, out: &mut BytesMut) {
+    pub(super) fn put_token(&self, template: &StreamTemplate, index: u32, out: &mut BytesMut) {
         let is_last = index + 1 == self.tokens;
-        out.put_slice(script.before.as_bytes());
+        out.put_slice(template.before.as_bytes());
         self.words.put(index, out);
-        out.put_slice(if is_last { script.after_last.as_bytes() } else { script.after.as_bytes() });
-        if let Some(first) = script.numbered_from {
+        out.put_slice(if is_last { template.after_last.as_bytes() } else { template.after.as_bytes() });
+        if let Some(first) = template.numbered_from {
             put_number(first + index, out);
             out.put_slice(b"}\n\n");
         }
     }
 
-    /// All the words, JSON-escaped.
+    /// The complete text, JSON-escaped.
     pub(super) fn text(&self) -> String {
         match &self.words {
-            Words::Seeded(seed) => text::answer_text(*seed, self.tokens),
-            Words::Call(call) => call.pieces[..self.tokens as usize].concat(),
+            AnswerText::Seeded(seed) => text::answer_text(*seed, self.tokens),
+            AnswerText::ToolCall(call) => call.pieces[..self.tokens as usize].concat(),
         }
     }
 
-    pub(super) fn usage(&self, seen: Seen) -> String {
-        let details = match self.tells_cached {
-            true => format!(r#"{{"cached_tokens":{}}}"#, seen.cached_tokens),
+    pub(super) fn usage(&self, progress: AnswerProgress) -> String {
+        let details = match self.reports_cached {
+            true => format!(r#"{{"cached_tokens":{}}}"#, progress.cached_tokens),
             false => "null".to_owned(),
         };
         format!(
@@ -196,16 +200,18 @@ mod tests {
 
     /// An ask with a prompt of ten tokens in a context of a hundred; the seed wants 16 + 20 tokens.
     #[track_caller]
-    fn check(change: impl FnOnce(&mut Ask), expected: Result<(u32, Finish), Reject>) {
-        let mut ask = Ask::parse(Shape::Chat, br#"{"messages":[{"role":"user","content":""}]}"#).unwrap();
+    fn check(change: impl FnOnce(&mut GenerateRequest), expected: Result<(u32, Finish), Reject>) {
+        let mut ask =
+            GenerateRequest::parse(ApiFormat::Chat, br#"{"messages":[{"role":"user","content":""}]}"#)
+                .unwrap();
         ask.prompt = vec![0; 10];
         change(&mut ask);
-        let actual = Length::of(&ask, &Words::Seeded(20), 100).map(|it| (it.tokens, it.finish));
+        let actual = AnswerLength::of(&ask, &AnswerText::Seeded(20), 100).map(|it| (it.tokens, it.finish));
         assert_eq!(actual, expected);
     }
 
     #[test]
-    fn an_answer_is_as_long_as_it_likes_within_its_limits() {
+    fn an_answer_has_its_natural_length_within_its_limits() {
         check(|_| {}, Ok((36, Finish::Stop)));
         check(|ask| ask.max_tokens = Some(36), Ok((36, Finish::Stop)));
         check(|ask| ask.max_tokens = Some(35), Ok((35, Finish::Length)));

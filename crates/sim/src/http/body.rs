@@ -1,4 +1,4 @@
-//! The bodies we send: a text that is there already, or a stream that follows the engine.
+//! Response bodies: a complete text, or a stream that follows the engine.
 //!
 //! A stream yields one frame for each event, and the server turns each frame into one HTTP chunk. Dropping
 //! a body, which is what happens when its client leaves, drops the ticket in it and so aborts the job.
@@ -10,77 +10,77 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 
-use super::Open;
-use super::answer::{Answer, Script};
-use super::driver::{Seen, Ticket};
+use super::OpenGuard;
+use super::answer::{PlannedAnswer, StreamTemplate};
+use super::driver::{AnswerProgress, Ticket};
 
-/// Room taken at once for the events of a stream: about a dozen of them.
+/// Buffer allocated at once for the events of a stream: about a dozen.
 const SCRATCH_BYTES: usize = 4096;
 
-/// The connection is to be cut here.
+/// The connection must be closed here.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut by an injected fault")]
-pub(super) struct Cut;
+pub(super) struct ConnectionCut;
 
 pub(super) struct Body {
-    content: Content,
-    limit: Option<Limit>,
-    /// The request is open until its body is gone.
-    _open: Open,
+    content: BodyContent,
+    limit: Option<FrameLimit>,
+    /// The request counts as open until its body is dropped.
+    _open: OpenGuard,
 }
 
-enum Content {
+enum BodyContent {
     Whole(Bytes),
-    Stream(Box<Stream>),
+    EventStream(Box<EventStream>),
 }
 
-/// A fault in waiting: what happens after so many frames.
-pub(super) struct Limit {
+/// A pending fault: what happens after this many frames.
+pub(super) struct FrameLimit {
     pub(super) frames: u32,
-    pub(super) then: Then,
+    pub(super) then: AfterLimit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Let what is written leave first.
+pub(super) enum AfterLimit {
+    /// Flush first, then close.
     FlushAndClose,
     Close,
     Stall,
 }
 
-pub(super) struct Stream {
+pub(super) struct EventStream {
     ticket: Ticket,
-    answer: Answer,
-    script: Option<Script>,
+    answer: PlannedAnswer,
+    template: Option<StreamTemplate>,
     /// Events that are due, before the next token's.
     due: VecDeque<Bytes>,
-    seen: Seen,
+    progress: AnswerProgress,
     sent_tokens: u32,
     scratch: BytesMut,
 }
 
 impl Body {
-    pub(super) fn whole(content: impl Into<Bytes>, limit: Option<Limit>, open: Open) -> Body {
-        Body { content: Content::Whole(content.into()), limit, _open: open }
+    pub(super) fn whole(content: impl Into<Bytes>, limit: Option<FrameLimit>, open: OpenGuard) -> Body {
+        Body { content: BodyContent::Whole(content.into()), limit, _open: open }
     }
 
-    pub(super) fn stream(stream: Box<Stream>, limit: Option<Limit>, open: Open) -> Body {
-        Body { content: Content::Stream(stream), limit, _open: open }
+    pub(super) fn stream(stream: Box<EventStream>, limit: Option<FrameLimit>, open: OpenGuard) -> Body {
+        Body { content: BodyContent::EventStream(stream), limit, _open: open }
     }
 }
 
-impl Limit {
-    /// What happens instead of the next frame, once enough are sent.
-    fn poll(&mut self, context: &mut Context<'_>) -> Option<Poll<Cut>> {
+impl FrameLimit {
+    /// What happens instead of the next frame once the limit is reached.
+    fn poll(&mut self, context: &mut Context<'_>) -> Option<Poll<ConnectionCut>> {
         if self.frames > 0 {
             return None;
         }
         Some(match self.then {
-            Then::Stall => Poll::Pending,
-            Then::Close => Poll::Ready(Cut),
-            Then::FlushAndClose => {
-                // The server writes its buffer out only when a body is not ready.
-                self.then = Then::Close;
+            AfterLimit::Stall => Poll::Pending,
+            AfterLimit::Close => Poll::Ready(ConnectionCut),
+            AfterLimit::FlushAndClose => {
+                // The server flushes its buffer only when a body is pending.
+                self.then = AfterLimit::Close;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -88,14 +88,14 @@ impl Limit {
     }
 }
 
-impl Stream {
-    pub(super) fn new(ticket: Ticket, answer: Answer) -> Stream {
-        Stream {
+impl EventStream {
+    pub(super) fn new(ticket: Ticket, answer: PlannedAnswer) -> EventStream {
+        EventStream {
             ticket,
             answer,
-            script: None,
+            template: None,
             due: VecDeque::new(),
-            seen: Seen::default(),
+            progress: AnswerProgress::default(),
             sent_tokens: 0,
             scratch: BytesMut::new(),
         }
@@ -108,11 +108,11 @@ impl Stream {
         if self.sent_tokens == self.answer.tokens {
             return Poll::Ready(None);
         }
-        if self.sent_tokens == self.seen.tokens {
-            self.seen = ready!(self.ticket.poll_beyond(self.sent_tokens, context));
+        if self.sent_tokens == self.progress.tokens {
+            self.progress = ready!(self.ticket.poll_beyond(self.sent_tokens, context));
         }
-        let event = match self.script.take() {
-            Some(script) => self.next_token(script),
+        let event = match self.template.take() {
+            Some(template) => self.next_token(template),
             None => self.open(),
         };
         Poll::Ready(Some(event))
@@ -120,26 +120,26 @@ impl Stream {
 
     /// The first event: of the opening, or of the first token where there is none.
     fn open(&mut self) -> Bytes {
-        let mut script = self.answer.script(self.seen);
-        self.due.extend(script.opening.drain(..).map(Bytes::from));
+        let mut template = self.answer.template(self.progress);
+        self.due.extend(template.opening.drain(..).map(Bytes::from));
         match self.due.pop_front() {
-            None => self.next_token(script),
+            None => self.next_token(template),
             Some(event) => {
-                self.script = Some(script);
+                self.template = Some(template);
                 event
             }
         }
     }
 
-    fn next_token(&mut self, script: Script) -> Bytes {
-        if self.scratch.capacity() < script.before.len() + script.after_last.len() + 64 {
+    fn next_token(&mut self, template: StreamTemplate) -> Bytes {
+        if self.scratch.capacity() < template.before.len() + template.after_last.len() + 64 {
             self.scratch.reserve(SCRATCH_BYTES);
         }
-        self.answer.put_token(&script, self.sent_tokens, &mut self.scratch);
-        self.script = Some(script);
+        self.answer.put_token(&template, self.sent_tokens, &mut self.scratch);
+        self.template = Some(template);
         self.sent_tokens += 1;
         if self.sent_tokens == self.answer.tokens {
-            self.due.extend(self.answer.closing(self.seen).into_iter().map(Bytes::from));
+            self.due.extend(self.answer.closing(self.progress).into_iter().map(Bytes::from));
         }
         self.scratch.split().freeze()
     }
@@ -147,19 +147,19 @@ impl Stream {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = ConnectionCut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionCut>>> {
         if let Some(instead) = self.limit.as_mut().and_then(|it| it.poll(context)) {
             return instead.map(|cut| Some(Err(cut)));
         }
         let event = match &mut self.content {
-            Content::Whole(content) if content.is_empty() => None,
-            Content::Whole(content) => Some(std::mem::take(content)),
-            Content::Stream(stream) => ready!(stream.poll_event(context)),
+            BodyContent::Whole(content) if content.is_empty() => None,
+            BodyContent::Whole(content) => Some(std::mem::take(content)),
+            BodyContent::EventStream(stream) => ready!(stream.poll_event(context)),
         };
         if let Some(limit) = &mut self.limit {
             limit.frames -= 1;
@@ -168,13 +168,13 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&self.content, Content::Whole(content) if content.is_empty())
+        matches!(&self.content, BodyContent::Whole(content) if content.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Whole(content) => SizeHint::with_exact(content.len() as u64),
-            Content::Stream(_) => SizeHint::default(),
+            BodyContent::Whole(content) => SizeHint::with_exact(content.len() as u64),
+            BodyContent::EventStream(_) => SizeHint::default(),
         }
     }
 }

@@ -1,18 +1,18 @@
 //! `/v1/chat/completions` as vLLM words it.
 
-use super::answer::{Answer, Script, Words};
-use super::ask::Delivery;
-use super::driver::Seen;
+use super::answer::{AnswerText, PlannedAnswer, StreamTemplate};
+use super::driver::AnswerProgress;
+use super::request::Delivery;
 use crate::engine::Finish;
 
-pub(super) fn script(answer: &Answer) -> Script {
+pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
     let head = head(answer, "chat.completion.chunk");
     let mut opening = vec![format!(
         r#"data: {head}"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null}}"#
     )];
     let (before, end) = match &answer.words {
-        Words::Seeded(_) => (r#"{"content":""#, r#""}"#),
-        Words::Call(call) => {
+        AnswerText::Seeded(_) => (r#"{"content":""#, r#""}"#),
+        AnswerText::ToolCall(call) => {
             opening.push(format!(
                 r#"data: {head}"choices":[{{"index":0,"delta":{{"tool_calls":[{{"id":"{}","type":"function","index":0,"function":{{"name":"{}","arguments":""}}}}]}},"logprobs":null,"finish_reason":null}}]}}"#,
                 call_id(answer),
@@ -24,7 +24,7 @@ pub(super) fn script(answer: &Answer) -> Script {
     for event in &mut opening {
         event.push_str("\n\n");
     }
-    Script {
+    StreamTemplate {
         opening,
         before: format!(r#"data: {head}"choices":[{{"index":0,"delta":{before}"#),
         after: format!("{end},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}}]}}\n\n"),
@@ -36,20 +36,24 @@ pub(super) fn script(answer: &Answer) -> Script {
     }
 }
 
-pub(super) fn closing(answer: &Answer, seen: Seen) -> Vec<String> {
+pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<String> {
+    usage_and_done(answer, &head(answer, "chat.completion.chunk"), progress)
+}
+
+/// The last events of OpenAI's streams: the usage, if it was requested, and the end mark.
+pub(super) fn usage_and_done(answer: &PlannedAnswer, head: &str, progress: AnswerProgress) -> Vec<String> {
     let mut events = Vec::new();
-    if answer.delivery == (Delivery::Stream { usage: true }) {
-        let head = head(answer, "chat.completion.chunk");
-        events.push(format!("data: {head}\"choices\":[],\"usage\":{}}}\n\n", answer.usage(seen)));
+    if answer.delivery == (Delivery::EventStream { usage: true }) {
+        events.push(format!("data: {head}\"choices\":[],\"usage\":{}}}\n\n", answer.usage(progress)));
     }
     events.push("data: [DONE]\n\n".to_owned());
     events
 }
 
-pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
+pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let (content, tool_calls) = match &answer.words {
-        Words::Seeded(_) => (format!("\"{}\"", answer.text()), String::new()),
-        Words::Call(call) => (
+        AnswerText::Seeded(_) => (format!("\"{}\"", answer.text()), String::new()),
+        AnswerText::ToolCall(call) => (
             "null".to_owned(),
             format!(
                 r#"{{"id":"{}","type":"function","function":{{"name":"{}","arguments":"{}"}}}}"#,
@@ -63,25 +67,25 @@ pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
         r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[{tool_calls}],"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}}"#,
         head(answer, "chat.completion"),
         finish_reason(answer),
-        answer.usage(seen)
+        answer.usage(progress)
     )
 }
 
-fn head(answer: &Answer, object: &str) -> String {
+fn head(answer: &PlannedAnswer, object: &str) -> String {
     format!(
         r#"{{"id":"chatcmpl-{}","object":"{object}","created":{},"model":"{}","#,
         answer.id, answer.created, answer.model
     )
 }
 
-fn call_id(answer: &Answer) -> String {
+fn call_id(answer: &PlannedAnswer) -> String {
     format!("chatcmpl-tool-{}", answer.id)
 }
 
-fn finish_reason(answer: &Answer) -> &'static str {
+pub(super) fn finish_reason(answer: &PlannedAnswer) -> &'static str {
     match (answer.finish, &answer.words) {
         (Finish::Length, _) => "length",
-        (Finish::Stop, Words::Seeded(_)) => "stop",
-        (Finish::Stop, Words::Call(_)) => "tool_calls",
+        (Finish::Stop, AnswerText::Seeded(_)) => "stop",
+        (Finish::Stop, AnswerText::ToolCall(_)) => "tool_calls",
     }
 }

@@ -1,10 +1,10 @@
-//! The driver: where requests hand in jobs and the engine's steps are played in wall time.
+//! The driver: accepts jobs from requests and runs the engine's steps in wall time.
 //!
-//! A token needs no channel. It is a function of the answer's seed and its index, so all a request must
-//! learn is how many there are by now: one small cell per request, bounded by nature, with a waker in it.
-//! A streaming request is woken by every token, any other only by the last.
+//! A token needs no channel. It is a function of the answer's seed and its index, so a request must only learn how
+//! many there are: one small cell per request with a waker. A streaming request is woken by every token, any other
+//! only by the last.
 //!
-//! When nothing is to do the driver sleeps on a notification, not on a timer.
+//! An idle driver sleeps on a notification, not on a timer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -16,21 +16,20 @@ use maitre_base::Instant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Settings;
+use super::HostConfig;
 use super::fault::Faults;
 use crate::clock::{self, Clock};
-use crate::engine::{self, Engine, Job, JobId, Output, Reject};
+use crate::engine::{self, Engine, Job, JobId, Reject, TokenOutput};
 use crate::events::Publisher;
 use crate::histogram::Histogram;
 use crate::kv::{Change, Root};
 
-/// Steps of no duration that are played before connections get a turn. Chosen: enough that the tokens of a
-/// short answer leave in one write, few enough that a long one can be abandoned.
+/// Steps of zero duration that run before connections get a turn. Chosen: enough that a short answer is sent in one
+/// write, few enough that a long one can be aborted.
 const STEPS_PER_TURN: u32 = 32;
 
-/// How far behind its own schedule the engine may catch up. Timers fire up to a millisecond late, and
-/// without catching up every step would be that much too long; a stopped process should not race through
-/// what it missed, though.
+/// How far the engine may catch up with its schedule. Timers fire up to a millisecond late, and without catching up
+/// every step would be that much too long. A suspended process must not race through what it missed, though.
 const LAG_MAX: Duration = Duration::from_millis(100);
 
 /// Changes of the cache between two steps, for the publisher. A step makes at most two for each block it
@@ -42,7 +41,7 @@ pub(super) struct EngineDriver {
     clock: Clock,
     speedup: f64,
     work: Notify,
-    /// Gets the changes of every step, if anybody does.
+    /// Receives the changes of every step, if set.
     publisher: Option<Arc<Publisher>>,
     changed: Arc<Notify>,
 }
@@ -55,7 +54,7 @@ struct Core {
 
 /// How far one answer is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct AnswerProgress {
     pub(super) tokens: u32,
     pub(super) cached_tokens: u32,
     pub(super) done: bool,
@@ -63,18 +62,18 @@ pub(super) struct Seen {
 
 #[derive(Debug, Default)]
 struct Progress {
-    cell: Mutex<Cell>,
+    cell: Mutex<ProgressCell>,
 }
 
 #[derive(Debug, Default)]
-struct Cell {
-    seen: Seen,
+struct ProgressCell {
+    progress: AnswerProgress,
     /// Wakes on any token, or only on the last.
     waits_for_all: bool,
     waker: Option<Waker>,
 }
 
-/// A job handed in. Dropped before the answer is complete, it takes the job back.
+/// A submitted job. Dropping it before the answer is complete aborts the job.
 pub(super) struct Ticket {
     core: Arc<Mutex<Core>>,
     changed: Arc<Notify>,
@@ -84,20 +83,20 @@ pub(super) struct Ticket {
 
 impl EngineDriver {
     pub(super) fn new(
-        settings: &Settings,
+        config: &HostConfig,
         publisher: Option<Arc<Publisher>>,
         changed: Arc<Notify>,
     ) -> EngineDriver {
         let changes_max = match publisher {
-            Some(_) => settings.engine.changes_max.max(STEP_CHANGES_MAX),
-            None => settings.engine.changes_max,
+            Some(_) => config.engine.changes_max.max(STEP_CHANGES_MAX),
+            None => config.engine.changes_max,
         };
-        let engine = Engine::new(engine::Settings { changes_max, ..settings.engine });
+        let engine = Engine::new(engine::EngineConfig { changes_max, ..config.engine });
         let core = Core { engine, progress: Vec::new() };
         EngineDriver {
             core: Arc::new(Mutex::new(core)),
             clock: Clock::start(),
-            speedup: settings.speedup,
+            speedup: config.speedup,
             work: Notify::new(),
             publisher,
             changed,
@@ -108,8 +107,8 @@ impl EngineDriver {
         self.clock.now()
     }
 
-    /// Waits for what a request pays outside the steps.
-    pub(super) async fn pay_overhead(&self, arrived: Instant, overhead: Duration) {
+    /// Waits for the per-request overhead outside the steps.
+    pub(super) async fn wait_overhead(&self, arrived: Instant, overhead: Duration) {
         if !overhead.is_zero() {
             self.clock.sleep_until(arrived + scale(overhead, 1.0 / self.speedup)).await;
         }
@@ -130,7 +129,7 @@ impl EngineDriver {
         Ok(Ticket { core: Arc::clone(&self.core), changed: Arc::clone(&self.changed), job, progress })
     }
 
-    /// Plays steps for ever.
+    /// Runs steps for ever.
     pub(super) async fn run(&self, faults: &Faults) {
         let mut outputs = Vec::new();
         let mut begin = self.clock.now();
@@ -154,7 +153,7 @@ impl EngineDriver {
         }
     }
 
-    pub(super) fn stats(&self) -> engine::Stats {
+    pub(super) fn stats(&self) -> engine::EngineStats {
         self.core.lock().engine.stats()
     }
 
@@ -168,7 +167,7 @@ impl EngineDriver {
         self.core.lock().engine.take_changes()
     }
 
-    /// Forgets the cache, if nobody uses it; whether it did. As in vLLM, subscribers hear of it with the next
+    /// Clears the cache, if it is unused. Returns whether it did. As in vLLM, subscribers are notified with the next
     /// step.
     pub(super) fn clear_cache(&self) -> bool {
         self.core.lock().engine.clear_cache()
@@ -182,13 +181,12 @@ impl EngineDriver {
         self.core.lock().engine.holds(tokens, root)
     }
 
-    /// As after a crash: no jobs, no cache, no subscribers. Those who wait for an answer are for the caller
-    /// to get rid of.
+    /// As after a crash: no jobs, no cache, no subscribers. The caller drops the waiting requests.
     pub(super) fn restart(&self) {
         let mut core = self.core.lock();
         core.engine.restart();
         core.progress.clear();
-        // Under the lock: no batch of the old life may follow the beginning of the new one.
+        // Under the lock: no batch from before the restart may follow the first one after it.
         self.publisher.iter().for_each(|it| it.restart());
         drop(core);
         self.changed.notify_waiters();
@@ -198,10 +196,10 @@ impl EngineDriver {
         self.core.lock().engine.begin_step()
     }
 
-    fn finish_step(&self, now: Instant, outputs: &mut Vec<Output>) {
+    fn finish_step(&self, now: Instant, outputs: &mut Vec<TokenOutput>) {
         let mut core = self.core.lock();
         if !core.engine.is_stepping() {
-            // Restarted in the middle of it.
+            // Restarted during the step.
             return;
         }
         core.engine.finish_step(now, outputs);
@@ -217,17 +215,16 @@ impl EngineDriver {
     }
 }
 
-/// A span times a factor. Factors come from outside: one that makes no sense (negative, not a number,
-/// beyond all time) changes nothing.
+/// A duration times a factor. Factors are input: an invalid one (negative, NaN, too large) changes nothing.
 fn scale(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(span)
 }
 
 impl Core {
-    fn deliver(&mut self, output: &Output) {
+    fn deliver(&mut self, output: &TokenOutput) {
         let place = &mut self.progress[output.job.slot as usize];
         let Some(progress) = place else { return };
-        progress.report(Seen {
+        progress.report(AnswerProgress {
             tokens: output.index + 1,
             cached_tokens: output.cached_tokens,
             done: output.finish.is_some(),
@@ -239,10 +236,10 @@ impl Core {
 }
 
 impl Progress {
-    fn report(&self, seen: Seen) {
+    fn report(&self, progress: AnswerProgress) {
         let mut cell = self.cell.lock();
-        cell.seen = seen;
-        let waker = if seen.done || !cell.waits_for_all { cell.waker.take() } else { None };
+        cell.progress = progress;
+        let waker = if progress.done || !cell.waits_for_all { cell.waker.take() } else { None };
         drop(cell);
         if let Some(waker) = waker {
             waker.wake();
@@ -252,10 +249,10 @@ impl Progress {
 
 impl Ticket {
     /// Ready once the answer has more than `tokens` tokens.
-    pub(super) fn poll_beyond(&self, tokens: u32, context: &mut Context<'_>) -> Poll<Seen> {
+    pub(super) fn poll_beyond(&self, tokens: u32, context: &mut Context<'_>) -> Poll<AnswerProgress> {
         let mut cell = self.progress.cell.lock();
-        if cell.seen.tokens > tokens {
-            return Poll::Ready(cell.seen);
+        if cell.progress.tokens > tokens {
+            return Poll::Ready(cell.progress);
         }
         cell.waits_for_all = false;
         cell.waker = Some(context.waker().clone());
@@ -263,11 +260,11 @@ impl Ticket {
     }
 
     /// Waits for the whole answer.
-    pub(super) async fn finished(&self) -> Seen {
+    pub(super) async fn finished(&self) -> AnswerProgress {
         poll_fn(|context| {
             let mut cell = self.progress.cell.lock();
-            if cell.seen.done {
-                return Poll::Ready(cell.seen);
+            if cell.progress.done {
+                return Poll::Ready(cell.progress);
             }
             cell.waits_for_all = true;
             cell.waker = Some(context.waker().clone());
@@ -279,12 +276,12 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.progress.cell.lock().seen.done {
+        if self.progress.cell.lock().progress.done {
             return;
         }
         let mut core = self.core.lock();
-        // The step may have ended between the two locks, or the engine restarted; then the slot may be
-        // another's by now, or nobody's.
+        // The step may have ended between the two locks, or the engine restarted; then the slot may belong to another
+        // job or to none.
         let place = core.progress.get_mut(self.job.slot as usize);
         if let Some(place) = place
             && place.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.progress))
@@ -302,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_senseless_factor_changes_nothing() {
+    fn an_invalid_factor_changes_nothing() {
         let span = Duration::from_millis(8);
         assert_eq!(scale(span, 0.5), Duration::from_millis(4));
         assert_eq!(scale(span, 0.0), Duration::ZERO);

@@ -1,27 +1,27 @@
-//! Refusals as vLLM words them: one JSON object, one status.
+//! Errors in vLLM's format: one JSON object, one status.
 
 use http::StatusCode;
 use serde_json::json;
 
 use crate::engine::Reject;
 
-/// A request we do not serve, and whose mistake that is.
+/// A request that is not served, with its status and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     pub(super) status: StatusCode,
     message: String,
     kind: &'static str,
     param: Option<&'static str>,
 }
 
-impl Refusal {
-    pub(super) fn bad_request(message: impl Into<String>) -> Refusal {
+impl ApiError {
+    pub(super) fn bad_request(message: impl Into<String>) -> ApiError {
         let status = StatusCode::BAD_REQUEST;
-        Refusal { status, message: message.into(), kind: "BadRequestError", param: None }
+        ApiError { status, message: message.into(), kind: "BadRequestError", param: None }
     }
 
-    pub(super) fn unknown_model(name: &str) -> Refusal {
-        Refusal {
+    pub(super) fn unknown_model(name: &str) -> ApiError {
+        ApiError {
             status: StatusCode::NOT_FOUND,
             message: format!("The model `{name}` does not exist."),
             kind: "NotFoundError",
@@ -29,10 +29,10 @@ impl Refusal {
         }
     }
 
-    /// A status and nothing more to say about it.
-    pub(super) fn plain(status: StatusCode) -> Refusal {
+    /// A status without further details.
+    pub(super) fn plain(status: StatusCode) -> ApiError {
         let kind = status.canonical_reason().unwrap_or("Error");
-        Refusal { status, message: kind.to_owned(), kind, param: None }
+        ApiError { status, message: kind.to_owned(), kind, param: None }
     }
 
     pub(super) fn to_json(&self) -> String {
@@ -46,14 +46,14 @@ impl Refusal {
     }
 }
 
-impl From<Reject> for Refusal {
-    fn from(reject: Reject) -> Refusal {
-        Refusal::bad_request(reject.to_string())
+impl From<Reject> for ApiError {
+    fn from(reject: Reject) -> ApiError {
+        ApiError::bad_request(reject.to_string())
     }
 }
 
-impl From<serde_json::Error> for Refusal {
-    fn from(error: serde_json::Error) -> Refusal {
-        Refusal::bad_request(format!("the body is not the JSON we expect: {error}"))
+impl From<serde_json::Error> for ApiError {
+    fn from(error: serde_json::Error) -> ApiError {
+        ApiError::bad_request(format!("the body is not the JSON we expect: {error}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Faults on demand: what a test or an operator asks an engine to do wrong, and how often.
+//! Fault injection: which fault an engine shows, and how often.
 //!
 //! One fault at a time, set through the handle or with `POST /sim/fault`, for instance
 //! `{"kind":"close_after_chunks","chunks":3,"times":1}`; `DELETE /sim/fault` ends it.
@@ -79,7 +79,7 @@ impl Faults {
         self.take(|it| it.fault == Fault::RefuseConnections).is_some()
     }
 
-    /// What is to happen to this request.
+    /// The fault for this request.
     pub(super) fn take_request(&self, is_work: bool) -> Option<Fault> {
         self.take(|it| {
             let is_of_requests = !matches!(it.fault, Fault::RefuseConnections | Fault::Slow { .. });
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counted_fault_strikes_that_often_and_spares_probes() {
+    fn a_counted_fault_applies_that_often_and_spares_probes() {
         let faults = Faults::default();
         faults.inject(Injection::times(Fault::Stall, 2));
         assert_eq!(faults.take_request(false), None);

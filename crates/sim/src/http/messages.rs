@@ -1,14 +1,16 @@
 //! `/v1/messages`, Anthropic's shape: every event has a name, and there is no `[DONE]`.
 
-use super::answer::{Answer, Script, Words};
-use super::driver::Seen;
+use super::answer::{AnswerText, PlannedAnswer, StreamTemplate};
+use super::driver::AnswerProgress;
 use crate::engine::Finish;
 
-pub(super) fn script(answer: &Answer, seen: Seen) -> Script {
-    let start = message(answer, "", "null", &usage(answer, seen, 0));
+pub(super) fn template(answer: &PlannedAnswer, progress: AnswerProgress) -> StreamTemplate {
+    let start = message(answer, "", "null", &usage(answer, progress, 0));
     let (block, before) = match &answer.words {
-        Words::Seeded(_) => (r#"{"type":"text","text":""}"#.to_owned(), r#"{"type":"text_delta","text":""#),
-        Words::Call(call) => (
+        AnswerText::Seeded(_) => {
+            (r#"{"type":"text","text":""}"#.to_owned(), r#"{"type":"text_delta","text":""#)
+        }
+        AnswerText::ToolCall(call) => (
             format!(
                 r#"{{"type":"tool_use","id":"{}","name":"{}","input":{{}}}}"#,
                 call_id(answer),
@@ -17,7 +19,7 @@ pub(super) fn script(answer: &Answer, seen: Seen) -> Script {
             r#"{"type":"input_json_delta","partial_json":""#,
         ),
     };
-    Script {
+    StreamTemplate {
         opening: vec![
             event("message_start", &format!(r#""message":{start}"#)),
             event("content_block_start", &format!(r#""index":0,"content_block":{block}"#)),
@@ -31,11 +33,11 @@ pub(super) fn script(answer: &Answer, seen: Seen) -> Script {
     }
 }
 
-pub(super) fn closing(answer: &Answer, seen: Seen) -> Vec<String> {
+pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<String> {
     let delta = format!(
         r#""delta":{{"stop_reason":"{}","stop_sequence":null}},"usage":{}"#,
         stop_reason(answer),
-        usage(answer, seen, answer.tokens)
+        usage(answer, progress, answer.tokens)
     );
     vec![
         event("content_block_stop", r#""index":0"#),
@@ -44,10 +46,10 @@ pub(super) fn closing(answer: &Answer, seen: Seen) -> Vec<String> {
     ]
 }
 
-pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
+pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let content = match &answer.words {
-        Words::Seeded(_) => format!(r#"{{"type":"text","text":"{}"}}"#, answer.text()),
-        Words::Call(call) => format!(
+        AnswerText::Seeded(_) => format!(r#"{{"type":"text","text":"{}"}}"#, answer.text()),
+        AnswerText::ToolCall(call) => format!(
             r#"{{"type":"tool_use","id":"{}","name":"{}","input":{}}}"#,
             call_id(answer),
             call.name,
@@ -55,10 +57,10 @@ pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
         ),
     };
     let stop_reason = format!("\"{}\"", stop_reason(answer));
-    message(answer, &content, &stop_reason, &usage(answer, seen, answer.tokens))
+    message(answer, &content, &stop_reason, &usage(answer, progress, answer.tokens))
 }
 
-fn message(answer: &Answer, content: &str, stop_reason: &str, usage: &str) -> String {
+fn message(answer: &PlannedAnswer, content: &str, stop_reason: &str, usage: &str) -> String {
     format!(
         r#"{{"id":"msg_{}","type":"message","role":"assistant","content":[{content}],"model":"{}","stop_reason":{stop_reason},"stop_sequence":null,"usage":{usage}}}"#,
         answer.id, answer.model
@@ -70,29 +72,29 @@ fn event(name: &str, fields: &str) -> String {
 }
 
 /// Anthropic counts cached tokens apart from the others.
-fn usage(answer: &Answer, seen: Seen, output_tokens: u32) -> String {
+fn usage(answer: &PlannedAnswer, progress: AnswerProgress, output_tokens: u32) -> String {
     format!(
         r#"{{"input_tokens":{},"cache_creation_input_tokens":0,"cache_read_input_tokens":{},"output_tokens":{output_tokens}}}"#,
-        answer.prompt_tokens - seen.cached_tokens,
-        seen.cached_tokens
+        answer.prompt_tokens - progress.cached_tokens,
+        progress.cached_tokens
     )
 }
 
 /// The arguments as an object, where a stream sends them as text. Cut short by a limit they are none.
-fn input(answer: &Answer) -> String {
+fn input(answer: &PlannedAnswer) -> String {
     let text: Option<String> = serde_json::from_str(&format!("\"{}\"", answer.text())).ok();
     let object = text.and_then(|it| serde_json::from_str::<serde_json::Value>(&it).ok());
     object.map_or_else(|| "{}".to_owned(), |it| it.to_string())
 }
 
-fn call_id(answer: &Answer) -> String {
+fn call_id(answer: &PlannedAnswer) -> String {
     format!("toolu_{}", answer.id)
 }
 
-fn stop_reason(answer: &Answer) -> &'static str {
+fn stop_reason(answer: &PlannedAnswer) -> &'static str {
     match (answer.finish, &answer.words) {
         (Finish::Length, _) => "max_tokens",
-        (Finish::Stop, Words::Seeded(_)) => "end_turn",
-        (Finish::Stop, Words::Call(_)) => "tool_use",
+        (Finish::Stop, AnswerText::Seeded(_)) => "end_turn",
+        (Finish::Stop, AnswerText::ToolCall(_)) => "tool_use",
     }
 }

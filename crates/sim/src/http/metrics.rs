@@ -2,17 +2,19 @@
 
 use std::fmt::Write;
 
-use super::Shared;
+use super::HostState;
 use super::answer::escape;
 use crate::histogram::Histogram;
 
-pub(super) fn render(shared: &Shared) -> String {
-    let stats = shared.driver.stats();
-    let (first_token, inter_token) = shared.driver.histograms();
+pub(super) fn render(state: &HostState) -> String {
+    let stats = state.driver.stats();
+    let (first_token, inter_token) = state.driver.histograms();
     let counters = stats.counters;
-    let model = escape(&shared.settings.model);
-    let mut page =
-        Page { text: String::with_capacity(8192), labels: format!(r#"engine="0",model_name="{model}""#) };
+    let model = escape(&state.config.model);
+    let mut page = MetricsText {
+        text: String::with_capacity(8192),
+        labels: format!(r#"engine="0",model_name="{model}""#),
+    };
     page.gauge(
         "num_requests_running",
         "Number of requests in model execution batches.",
@@ -61,17 +63,17 @@ pub(super) fn render(shared: &Shared) -> String {
         "Histogram of inter-token latency in seconds.",
         &inter_token,
     );
-    page.cache_config(shared);
+    page.cache_config(state);
     page.text
 }
 
 /// vLLM's metrics are all of one engine and one model.
-struct Page {
+struct MetricsText {
     text: String,
     labels: String,
 }
 
-impl Page {
+impl MetricsText {
     fn gauge(&mut self, name: &str, about: &str, value: f64) {
         self.family("gauge", name, about, &[("", value)]);
     }
@@ -104,14 +106,14 @@ impl Page {
     }
 
     /// The static one, from which routers read the size of the cache. It has no model in vLLM either.
-    fn cache_config(&mut self, shared: &Shared) {
+    fn cache_config(&mut self, state: &HostState) {
         self.describe("gauge", "cache_config_info", "Information of the LLMEngine CacheConfig");
-        let profile = &shared.settings.engine.profile;
+        let profile = &state.config.engine.profile;
         let _ = writeln!(
             self.text,
             r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="{}",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
             profile.block_tokens,
-            if shared.settings.oddities.caches_prefixes() { "True" } else { "False" },
+            if state.config.misconfigurations.caches_prefixes() { "True" } else { "False" },
             profile.kv_blocks
         );
     }

@@ -1,15 +1,15 @@
-//! Embeddings, reranking, scores and classes: numbers made from hashes, after a real prefill.
+//! Embeddings, reranking, scores and classification: numbers derived from hashes, after a real prefill.
 //!
-//! The numbers mean nothing, but equal texts give equal numbers, and each text goes through the engine as
-//! a prompt, so that it costs what it should and is found in the cache the next time.
+//! The numbers mean nothing, but equal texts give equal numbers, and each text goes through the engine as a prompt:
+//! it costs as much as a real one and is cached.
 
 use maitre_base::hash;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::ask;
-use super::error::Refusal;
+use super::HostState;
+use super::error::ApiError;
+use super::request;
 use crate::clock;
 use crate::text;
 
@@ -31,29 +31,29 @@ enum Inputs {
 impl Inputs {
     fn into_prompts(self) -> Vec<Vec<u32>> {
         match self {
-            Inputs::Text(text) => vec![ask::tokens(&text)],
+            Inputs::Text(text) => vec![request::tokens(&text)],
             Inputs::Tokens(tokens) => vec![tokens],
-            Inputs::Texts(texts) => texts.iter().map(|it| ask::tokens(it)).collect(),
+            Inputs::Texts(texts) => texts.iter().map(|it| request::tokens(it)).collect(),
             Inputs::TokenLists(lists) => lists,
         }
     }
 }
 
-pub(super) async fn embed(shared: &Shared, body: &[u8]) -> Result<String, Refusal> {
+pub(super) async fn embed(state: &HostState, body: &[u8]) -> Result<String, ApiError> {
     #[derive(Deserialize)]
-    struct Fields {
+    struct EmbedFields {
         model: Option<String>,
         input: Inputs,
         dimensions: Option<usize>,
         encoding_format: Option<String>,
     }
-    let fields: Fields = serde_json::from_slice(body)?;
+    let fields: EmbedFields = serde_json::from_slice(body)?;
     let dimensions = fields.dimensions.unwrap_or(DIMENSIONS);
     if dimensions == 0 || dimensions > DIMENSIONS_MAX {
-        return Err(Refusal::bad_request(format!("dimensions must be between 1 and {DIMENSIONS_MAX}")));
+        return Err(ApiError::bad_request(format!("dimensions must be between 1 and {DIMENSIONS_MAX}")));
     }
     let as_base64 = fields.encoding_format.as_deref() == Some("base64");
-    let pooled = pool(shared, fields.model.as_deref(), fields.input.into_prompts()).await?;
+    let pooled = pool(state, fields.model.as_deref(), fields.input.into_prompts()).await?;
     let data = pooled.seeds.iter().enumerate().map(|(index, &seed)| {
         let vector = vector(seed, dimensions);
         let embedding = match as_base64 {
@@ -65,17 +65,17 @@ pub(super) async fn embed(shared: &Shared, body: &[u8]) -> Result<String, Refusa
     Ok(pooled.to_json("embd", json!({"object": "list", "data": data.collect::<Vec<_>>()})))
 }
 
-pub(super) async fn rerank(shared: &Shared, body: &[u8]) -> Result<String, Refusal> {
+pub(super) async fn rerank(state: &HostState, body: &[u8]) -> Result<String, ApiError> {
     #[derive(Deserialize)]
-    struct Fields {
+    struct RerankFields {
         model: Option<String>,
         query: String,
         documents: Vec<String>,
         top_n: Option<usize>,
     }
-    let fields: Fields = serde_json::from_slice(body)?;
+    let fields: RerankFields = serde_json::from_slice(body)?;
     let prompts = fields.documents.iter().map(|it| pair_prompt(&fields.query, it)).collect();
-    let pooled = pool(shared, fields.model.as_deref(), prompts).await?;
+    let pooled = pool(state, fields.model.as_deref(), prompts).await?;
     let mut order: Vec<usize> = (0..pooled.seeds.len()).collect();
     order.sort_by(|&a, &b| unit(pooled.seeds[b]).total_cmp(&unit(pooled.seeds[a])));
     order.truncate(fields.top_n.filter(|&it| it > 0).unwrap_or(usize::MAX));
@@ -90,7 +90,7 @@ pub(super) async fn rerank(shared: &Shared, body: &[u8]) -> Result<String, Refus
     Ok(pooled.to_json("rerank", json!({"results": results})))
 }
 
-pub(super) async fn score(shared: &Shared, body: &[u8]) -> Result<String, Refusal> {
+pub(super) async fn score(state: &HostState, body: &[u8]) -> Result<String, ApiError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Texts {
@@ -98,32 +98,32 @@ pub(super) async fn score(shared: &Shared, body: &[u8]) -> Result<String, Refusa
         Many(Vec<String>),
     }
     #[derive(Deserialize)]
-    struct Fields {
+    struct ScoreFields {
         model: Option<String>,
         text_1: String,
         text_2: Texts,
     }
-    let fields: Fields = serde_json::from_slice(body)?;
+    let fields: ScoreFields = serde_json::from_slice(body)?;
     let seconds = match fields.text_2 {
         Texts::One(text) => vec![text],
         Texts::Many(texts) => texts,
     };
     let prompts = seconds.iter().map(|it| pair_prompt(&fields.text_1, it)).collect();
-    let pooled = pool(shared, fields.model.as_deref(), prompts).await?;
+    let pooled = pool(state, fields.model.as_deref(), prompts).await?;
     let data = pooled.seeds.iter().enumerate();
     let data = data.map(|(index, &seed)| json!({"index": index, "object": "score", "score": unit(seed)}));
     let data: Vec<Value> = data.collect();
     Ok(pooled.to_json("score", json!({"object": "list", "data": data})))
 }
 
-pub(super) async fn classify(shared: &Shared, body: &[u8]) -> Result<String, Refusal> {
+pub(super) async fn classify(state: &HostState, body: &[u8]) -> Result<String, ApiError> {
     #[derive(Deserialize)]
-    struct Fields {
+    struct ClassifyFields {
         model: Option<String>,
         input: Inputs,
     }
-    let fields: Fields = serde_json::from_slice(body)?;
-    let pooled = pool(shared, fields.model.as_deref(), fields.input.into_prompts()).await?;
+    let fields: ClassifyFields = serde_json::from_slice(body)?;
+    let pooled = pool(state, fields.model.as_deref(), fields.input.into_prompts()).await?;
     let data = pooled.seeds.iter().enumerate().map(|(index, &seed)| {
         let first = unit(seed);
         let label = if first >= 0.5 { "LABEL_0" } else { "LABEL_1" };
@@ -142,13 +142,13 @@ struct Pooled {
     prompt_tokens: usize,
 }
 
-/// Prefills every prompt: all are handed in before the first is waited for, so they share steps.
-async fn pool(shared: &Shared, model: Option<&str>, prompts: Vec<Vec<u32>>) -> Result<Pooled, Refusal> {
-    let model = shared.model(model)?;
+/// Prefills every prompt. All are submitted before the first is awaited, so they share steps.
+async fn pool(state: &HostState, model: Option<&str>, prompts: Vec<Vec<u32>>) -> Result<Pooled, ApiError> {
+    let model = state.model(model)?;
     let seeds: Vec<u64> = prompts.iter().map(|it| text::seed(model, it)).collect();
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
-    let tickets: Result<Vec<_>, Refusal> =
-        prompts.into_iter().map(|it| shared.submit_prefill(model, it)).collect();
+    let tickets: Result<Vec<_>, ApiError> =
+        prompts.into_iter().map(|it| state.submit_prefill(model, it)).collect();
     for ticket in tickets? {
         ticket.finished().await;
     }
@@ -157,7 +157,7 @@ async fn pool(shared: &Shared, model: Option<&str>, prompts: Vec<Vec<u32>>) -> R
 }
 
 impl Pooled {
-    /// Adds to a body what all of them carry.
+    /// Adds the common fields to a body.
     fn to_json(&self, prefix: &str, mut body: Value) -> String {
         body["id"] = json!(format!("{prefix}-{:016x}", self.id));
         body["created"] = json!(clock::unix_seconds());

@@ -2,20 +2,20 @@
 //!
 //! Nothing is stored: a response cannot be fetched or continued by its id afterwards.
 
-use super::answer::{Answer, Script};
-use super::driver::Seen;
+use super::answer::{PlannedAnswer, StreamTemplate};
+use super::driver::AnswerProgress;
 use crate::engine::Finish;
 
 /// Events before the first token: the response twice, its message, the message's text.
 const OPENING_EVENTS: u32 = 4;
 
-pub(super) fn script(answer: &Answer) -> Script {
+pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
     let empty = response(answer, "in_progress", "", "null");
     let item = item_id(answer);
     let message = message(answer, "in_progress", "");
     let part = format!(r#""item_id":"{item}","output_index":0,"content_index":0"#);
     let after = "\",\"logprobs\":[],\"sequence_number\":".to_owned();
-    Script {
+    StreamTemplate {
         opening: vec![
             event("response.created", 0, &format!(r#""response":{empty}"#)),
             event("response.in_progress", 1, &format!(r#""response":{empty}"#)),
@@ -31,7 +31,7 @@ pub(super) fn script(answer: &Answer) -> Script {
     }
 }
 
-pub(super) fn closing(answer: &Answer, seen: Seen) -> Vec<String> {
+pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<String> {
     let item = item_id(answer);
     let text = answer.text();
     let message = message(answer, "completed", &text_part(&text));
@@ -45,16 +45,16 @@ pub(super) fn closing(answer: &Answer, seen: Seen) -> Vec<String> {
         event("response.output_text.done", number, &format!(r#"{part},"text":"{text}","logprobs":[]"#)),
         event("response.content_part.done", number + 1, &format!(r#"{part},"part":{}"#, text_part(&text))),
         event("response.output_item.done", number + 2, &format!(r#""output_index":0,"item":{message}"#)),
-        event(last, number + 3, &format!(r#""response":{}"#, whole(answer, seen))),
+        event(last, number + 3, &format!(r#""response":{}"#, whole(answer, progress))),
     ]
 }
 
-pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
+pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let message = message(answer, "completed", &text_part(&answer.text()));
     let usage = format!(
         r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{}}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{}}}"#,
         answer.prompt_tokens,
-        seen.cached_tokens,
+        progress.cached_tokens,
         answer.tokens,
         answer.prompt_tokens + answer.tokens
     );
@@ -65,7 +65,7 @@ pub(super) fn whole(answer: &Answer, seen: Seen) -> String {
     response(answer, status, &message, &usage)
 }
 
-fn response(answer: &Answer, status: &str, output: &str, usage: &str) -> String {
+fn response(answer: &PlannedAnswer, status: &str, output: &str, usage: &str) -> String {
     let details = match status {
         "incomplete" => r#"{"reason":"max_output_tokens"}"#,
         _ => "null",
@@ -76,7 +76,7 @@ fn response(answer: &Answer, status: &str, output: &str, usage: &str) -> String 
     )
 }
 
-fn message(answer: &Answer, status: &str, content: &str) -> String {
+fn message(answer: &PlannedAnswer, status: &str, content: &str) -> String {
     format!(
         r#"{{"id":"{}","type":"message","role":"assistant","status":"{status}","content":[{content}]}}"#,
         item_id(answer)
@@ -91,6 +91,6 @@ fn event(name: &str, number: u32, fields: &str) -> String {
     format!("event: {name}\ndata: {{\"type\":\"{name}\",{fields},\"sequence_number\":{number}}}\n\n")
 }
 
-fn item_id(answer: &Answer) -> String {
+fn item_id(answer: &PlannedAnswer) -> String {
     format!("msg_{}", answer.id)
 }

@@ -1,4 +1,4 @@
-//! Requests in, answers out: which path does what.
+//! Routes: which path does what.
 
 use std::sync::Arc;
 
@@ -10,23 +10,22 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Length, Words, escape};
-use super::ask::{self, Ask, Delivery, Shape};
-use super::body::{Body, Cut, Limit, Stream, Then};
+use super::answer::{AnswerLength, AnswerText, PlannedAnswer, escape};
+use super::body::{AfterLimit, Body, ConnectionCut, EventStream, FrameLimit};
 use super::driver::Ticket;
-use super::error::Refusal;
+use super::error::ApiError;
 use super::fault::{Fault, Injection};
-use super::oddity::Oddity;
+use super::misconfiguration::Misconfiguration;
 use super::pooling;
-use super::{Open, Shared, metrics};
+use super::request::{self, ApiFormat, Delivery, GenerateRequest};
+use super::{HostState, OpenGuard, metrics};
 use crate::clock;
 use crate::engine::{self, Job};
 use crate::events::disturbance::Disturbance;
 use crate::kv::{Names, Root};
 use crate::text;
 
-/// The largest body we read. Chosen: the default of the router in front, so that it is never ours that
-/// decides.
+/// Maximum body. Chosen: the default of the router, so that the router's limit applies first.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
 const JSON: &str = "application/json";
@@ -34,86 +33,93 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Prometheus' text format, as vLLM announces it.
 const METRICS: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// What goes back, short of faults.
-enum Reply {
+/// A response before faults are applied.
+enum RouteReply {
     Whole { content_type: &'static str, content: Bytes },
-    Stream(Box<Stream>),
+    EventStream(Box<EventStream>),
     Empty,
 }
 
-impl Reply {
-    fn json(value: &Value) -> Reply {
-        Reply::text(value.to_string())
+impl RouteReply {
+    fn json(value: &Value) -> RouteReply {
+        RouteReply::text(value.to_string())
     }
 
-    fn text(json: String) -> Reply {
-        Reply::Whole { content_type: JSON, content: json.into() }
+    fn text(json: String) -> RouteReply {
+        RouteReply::Whole { content_type: JSON, content: json.into() }
     }
 }
 
-/// Serves one request. An error cuts the connection without an answer.
-pub(super) async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
-    let date = shared.settings.oddities.find(|it| match it {
-        Oddity::Date(date) => Some(HeaderValue::from_static(date)),
+/// Serves one request. An error closes the connection without a response.
+pub(super) async fn serve(
+    state: Arc<HostState>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ConnectionCut> {
+    let date = state.config.misconfigurations.find(|it| match it {
+        Misconfiguration::Date(date) => Some(HeaderValue::from_static(date)),
         _ => None,
     });
-    let mut response = answer(shared, request).await?;
+    let mut response = answer(state, request).await?;
     if let Some(date) = date {
         response.headers_mut().insert(DATE, date);
     }
     Ok(response)
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
-    let open = shared.requests.enter();
+async fn answer(state: Arc<HostState>, request: Request<Incoming>) -> Result<Response<Body>, ConnectionCut> {
+    let open = state.requests.enter();
     let (parts, incoming) = request.into_parts();
     let path = parts.uri.path();
     let collected = Limited::new(incoming, BODY_BYTES_MAX).collect().await;
     let Ok(body) = collected.map(|it| it.to_bytes()) else {
-        let refusal = Refusal::plain(StatusCode::PAYLOAD_TOO_LARGE);
+        let refusal = ApiError::plain(StatusCode::PAYLOAD_TOO_LARGE);
         return Ok(respond(Err(refusal), None, open));
     };
     if let Some(command) = path.strip_prefix("/sim/") {
-        return Ok(respond(command_sim(&shared, command, &parts.method, &body), None, open));
+        return Ok(respond(run_command(&state, command, &parts.method, &body), None, open));
     }
     if !body.is_empty() {
-        shared.record(path, &parts.headers, &body);
+        state.record(path, &parts.headers, &body);
     }
-    let limit = match shared.faults.take_request(parts.method == Method::POST) {
+    let limit = match state.faults.take_request(parts.method == Method::POST) {
         None | Some(Fault::RefuseConnections | Fault::Slow { .. }) => None,
-        Some(Fault::CloseBeforeHeaders) => return Err(Cut),
+        Some(Fault::CloseBeforeHeaders) => return Err(ConnectionCut),
         Some(Fault::Stall) => std::future::pending().await,
         Some(Fault::Status { status }) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            return Ok(respond(Err(Refusal::plain(status)), None, open));
+            return Ok(respond(Err(ApiError::plain(status)), None, open));
         }
-        Some(Fault::CloseAfterHeaders) => Some(Limit { frames: 0, then: Then::FlushAndClose }),
-        Some(Fault::CloseAfterChunks { chunks }) => Some(Limit { frames: chunks, then: Then::FlushAndClose }),
-        Some(Fault::StallAfterChunks { chunks }) => Some(Limit { frames: chunks, then: Then::Stall }),
+        Some(Fault::CloseAfterHeaders) => Some(FrameLimit { frames: 0, then: AfterLimit::FlushAndClose }),
+        Some(Fault::CloseAfterChunks { chunks }) => {
+            Some(FrameLimit { frames: chunks, then: AfterLimit::FlushAndClose })
+        }
+        Some(Fault::StallAfterChunks { chunks }) => {
+            Some(FrameLimit { frames: chunks, then: AfterLimit::Stall })
+        }
     };
     let request_id = parts.headers.get("x-request-id");
     let reply = match parts.method {
-        _ if !may_enter(&shared, path, parts.headers.get(AUTHORIZATION)) => {
-            Err(Refusal::plain(StatusCode::UNAUTHORIZED))
+        _ if !is_authorized(&state, path, parts.headers.get(AUTHORIZATION)) => {
+            Err(ApiError::plain(StatusCode::UNAUTHORIZED))
         }
-        Method::GET => get(&shared, path),
-        Method::POST => post(&shared, Posted { path, request_id, body: &body }).await,
-        _ => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        Method::GET => get(&state, path),
+        Method::POST => post(&state, PostedRequest { path, request_id, body: &body }).await,
+        _ => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
     };
     Ok(respond(reply, limit, open))
 }
 
-/// As vLLM does it: a key guards what lies below `/v1`, and nothing else.
-fn may_enter(shared: &Shared, path: &str, key: Option<&HeaderValue>) -> bool {
-    let wanted = shared.settings.oddities.find(|it| match it {
-        Oddity::WantsKey(key) => Some(*key),
+/// As in vLLM: a key protects paths below `/v1` and nothing else.
+fn is_authorized(state: &HostState, path: &str, key: Option<&HeaderValue>) -> bool {
+    let wanted = state.config.misconfigurations.find(|it| match it {
+        Misconfiguration::RequiresKey(key) => Some(*key),
         _ => None,
     });
     let given = key.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
     !path.starts_with("/v1") || wanted.is_none_or(|wanted| given == Some(wanted))
 }
 
-struct Posted<'a> {
+struct PostedRequest<'a> {
     path: &'a str,
     request_id: Option<&'a HeaderValue>,
     body: &'a [u8],
@@ -121,18 +127,18 @@ struct Posted<'a> {
 
 const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/metrics", "/kv_event_sources"];
 
-fn get(shared: &Shared, path: &str) -> Result<Reply, Refusal> {
+fn get(state: &HostState, path: &str) -> Result<RouteReply, ApiError> {
     match path {
-        "/health" | "/ping" => Ok(Reply::Empty),
-        "/version" => Ok(Reply::json(&json!({"version": version(shared)}))),
-        "/v1/models" => Ok(Reply::json(&models(shared))),
-        "/metrics" if shared.settings.oddities.any(|it| matches!(it, Oddity::NoMetrics)) => {
-            Err(Refusal::plain(StatusCode::NOT_FOUND))
+        "/health" | "/ping" => Ok(RouteReply::Empty),
+        "/version" => Ok(RouteReply::json(&json!({"version": version(state)}))),
+        "/v1/models" => Ok(RouteReply::json(&models(state))),
+        "/metrics" if state.config.misconfigurations.any(|it| matches!(it, Misconfiguration::NoMetrics)) => {
+            Err(ApiError::plain(StatusCode::NOT_FOUND))
         }
-        "/metrics" => Ok(Reply::Whole { content_type: METRICS, content: metrics::render(shared).into() }),
-        "/kv_event_sources" => Ok(Reply::json(&event_sources(shared))),
-        _ if POST_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
-        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+        "/metrics" => Ok(RouteReply::Whole { content_type: METRICS, content: metrics::render(state).into() }),
+        "/kv_event_sources" => Ok(RouteReply::json(&event_sources(state))),
+        _ if POST_PATHS.contains(&path) => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(ApiError::plain(StatusCode::NOT_FOUND)),
     }
 }
 
@@ -154,44 +160,48 @@ const POST_PATHS: &[&str] = &[
     "/reset_prefix_cache",
 ];
 
-async fn post(shared: &Shared, posted: Posted<'_>) -> Result<Reply, Refusal> {
+async fn post(state: &HostState, posted: PostedRequest<'_>) -> Result<RouteReply, ApiError> {
     match posted.path {
-        "/v1/chat/completions" => generate(shared, Shape::Chat, posted).await,
-        "/v1/completions" => generate(shared, Shape::Completion, posted).await,
-        "/v1/responses" => generate(shared, Shape::Responses, posted).await,
-        "/v1/messages" => generate(shared, Shape::Messages, posted).await,
-        "/generate" => generate(shared, Shape::Generate, posted).await,
-        "/v1/embeddings" => pooling::embed(shared, posted.body).await.map(Reply::text),
-        "/rerank" | "/v1/rerank" => pooling::rerank(shared, posted.body).await.map(Reply::text),
-        "/score" | "/v1/score" => pooling::score(shared, posted.body).await.map(Reply::text),
-        "/classify" => pooling::classify(shared, posted.body).await.map(Reply::text),
-        "/tokenize" => tokenize(shared, posted.body),
+        "/v1/chat/completions" => generate(state, ApiFormat::Chat, posted).await,
+        "/v1/completions" => generate(state, ApiFormat::Completion, posted).await,
+        "/v1/responses" => generate(state, ApiFormat::Responses, posted).await,
+        "/v1/messages" => generate(state, ApiFormat::Messages, posted).await,
+        "/generate" => generate(state, ApiFormat::Generate, posted).await,
+        "/v1/embeddings" => pooling::embed(state, posted.body).await.map(RouteReply::text),
+        "/rerank" | "/v1/rerank" => pooling::rerank(state, posted.body).await.map(RouteReply::text),
+        "/score" | "/v1/score" => pooling::score(state, posted.body).await.map(RouteReply::text),
+        "/classify" => pooling::classify(state, posted.body).await.map(RouteReply::text),
+        "/tokenize" => tokenize(state, posted.body),
         "/detokenize" => detokenize(posted.body),
-        "/reset_prefix_cache" => Ok(Reply::json(&json!({"success": shared.driver.clear_cache()}))),
+        "/reset_prefix_cache" => Ok(RouteReply::json(&json!({"success": state.driver.clear_cache()}))),
         "/v1/messages/count_tokens" => {
-            Ok(Reply::json(&json!({"input_tokens": ask::parse_prompt(posted.body)?.len()})))
+            Ok(RouteReply::json(&json!({"input_tokens": request::parse_prompt(posted.body)?.len()})))
         }
-        "/ping" => Ok(Reply::Empty),
-        path if GET_PATHS.contains(&path) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
-        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+        "/ping" => Ok(RouteReply::Empty),
+        path if GET_PATHS.contains(&path) => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(ApiError::plain(StatusCode::NOT_FOUND)),
     }
 }
 
-async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<Reply, Refusal> {
-    let arrived = shared.driver.now();
-    let ask = Ask::parse(shape, posted.body)?;
-    if ask.delivery != Delivery::Whole && shape == Shape::Generate {
-        return Err(Refusal::bad_request("stream: not simulated on this route"));
+async fn generate(
+    state: &HostState,
+    api: ApiFormat,
+    posted: PostedRequest<'_>,
+) -> Result<RouteReply, ApiError> {
+    let arrived = state.driver.now();
+    let ask = GenerateRequest::parse(api, posted.body)?;
+    if ask.delivery != Delivery::Whole && api == ApiFormat::Generate {
+        return Err(ApiError::bad_request("stream: not simulated on this route"));
     }
-    let model = shared.model(ask.model.as_deref())?;
-    let root = shared.root(model, &shared.salt(&ask)?);
+    let model = state.model(ask.model.as_deref())?;
+    let root = state.root(model, &state.salt(&ask)?);
     let seed = text::seed(model, &ask.prompt);
-    let words = Words::new(ask.call.as_ref(), seed);
-    let profile = &shared.settings.engine.profile;
-    let length = Length::of(&ask, &words, profile.context_tokens_max)?;
-    let answer = Answer {
-        shape,
-        id: shared.answer_id(posted.request_id),
+    let words = AnswerText::new(ask.call.as_ref(), seed);
+    let profile = &state.config.engine.profile;
+    let length = AnswerLength::of(&ask, &words, profile.context_tokens_max)?;
+    let answer = PlannedAnswer {
+        api,
+        id: state.answer_id(posted.request_id),
         model: escape(model),
         created: clock::unix_seconds(),
         prompt_tokens: ask.prompt.len() as u32,
@@ -199,50 +209,56 @@ async fn generate(shared: &Shared, shape: Shape, posted: Posted<'_>) -> Result<R
         finish: length.finish,
         words,
         delivery: ask.delivery,
-        tells_cached: shared.settings.oddities.tells_cached_tokens(),
+        reports_cached: state.config.misconfigurations.reports_cached_tokens(),
     };
     let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
-    shared.driver.pay_overhead(arrived, profile.overhead).await;
-    let ticket = shared.driver.submit(arrived, job)?;
+    state.driver.wait_overhead(arrived, profile.overhead).await;
+    let ticket = state.driver.submit(arrived, job)?;
     match ask.delivery {
-        Delivery::Stream { .. } => Ok(Reply::Stream(Box::new(Stream::new(ticket, answer)))),
+        Delivery::EventStream { .. } => {
+            Ok(RouteReply::EventStream(Box::new(EventStream::new(ticket, answer))))
+        }
         Delivery::Whole => {
-            let seen = ticket.finished().await;
-            Ok(Reply::text(answer.whole(seen)))
+            let progress = ticket.finished().await;
+            Ok(RouteReply::text(answer.whole(progress)))
         }
     }
 }
 
-impl Shared {
+impl HostState {
     /// The model or adapter of this name; without a name, the model.
-    pub(super) fn model(&self, name: Option<&str>) -> Result<&str, Refusal> {
-        let Some(name) = name else { return Ok(&self.settings.model) };
-        let names = std::iter::once(&self.settings.model).chain(&self.settings.adapters);
+    pub(super) fn model(&self, name: Option<&str>) -> Result<&str, ApiError> {
+        let Some(name) = name else { return Ok(&self.config.model) };
+        let names = std::iter::once(&self.config.model).chain(&self.config.adapters);
         let known = names.into_iter().find(|it| *it == name);
-        known.map(String::as_str).ok_or_else(|| Refusal::unknown_model(name))
+        known.map(String::as_str).ok_or_else(|| ApiError::unknown_model(name))
     }
 
-    /// The salt a request is cached under. An engine that caches no prefixes never meets the same one twice.
-    fn salt(&self, ask: &Ask) -> Result<String, Refusal> {
-        let odd = |is: fn(&Oddity) -> bool| self.settings.oddities.any(is);
-        if !self.settings.oddities.caches_prefixes() {
+    /// The salt for the cache. Without prefix caching, every request gets another one.
+    fn salt(&self, ask: &GenerateRequest) -> Result<String, ApiError> {
+        let odd = |is: fn(&Misconfiguration) -> bool| self.config.misconfigurations.any(is);
+        if !self.config.misconfigurations.caches_prefixes() {
             let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
             return Ok(number.to_string());
         }
-        if !ask.salt.is_empty() && odd(|it| matches!(it, Oddity::RefusesSalts)) {
-            return Err(Refusal::bad_request("cache_salt: extra fields are not permitted"));
+        if !ask.salt.is_empty() && odd(|it| matches!(it, Misconfiguration::RefusesSalts)) {
+            return Err(ApiError::bad_request("cache_salt: extra fields are not permitted"));
         }
-        Ok(if odd(|it| matches!(it, Oddity::IgnoresSalts)) { String::new() } else { ask.salt.clone() })
+        Ok(if odd(|it| matches!(it, Misconfiguration::IgnoresSalts)) {
+            String::new()
+        } else {
+            ask.salt.clone()
+        })
     }
 
-    /// Where the cache of this model or adapter begins.
+    /// The root of the cache for this model or adapter.
     fn root(&self, name: &str, salt: &str) -> Root {
-        let model = &self.settings.model;
+        let model = &self.config.model;
         Root::new(Names { model, adapter: (name != model).then_some(name), salt })
     }
 
-    /// Hands in a job that is only prefilled. It costs one token of answer, which nobody sees.
-    pub(super) fn submit_prefill(&self, model: &str, prompt: Vec<u32>) -> Result<Ticket, Refusal> {
+    /// Submits a job that only prefills. It costs one answer token, which is discarded.
+    pub(super) fn submit_prefill(&self, model: &str, prompt: Vec<u32>) -> Result<Ticket, ApiError> {
         let job = Job {
             root: self.root(model, ""),
             seed: text::seed(model, &prompt),
@@ -264,18 +280,18 @@ impl Shared {
     }
 }
 
-/// Not a version of vLLM's, unless told so: a router that asks should see whom it talks to.
-fn version(shared: &Shared) -> &'static str {
-    let told = shared.settings.oddities.find(|it| match it {
-        Oddity::Version(version) => Some(*version),
+/// Not one of vLLM's versions, unless configured: a router should see what it talks to.
+fn version(state: &HostState) -> &'static str {
+    let told = state.config.misconfigurations.find(|it| match it {
+        Misconfiguration::Version(version) => Some(*version),
         _ => None,
     });
     told.unwrap_or(concat!("maitre-sim-", env!("CARGO_PKG_VERSION")))
 }
 
-fn models(shared: &Shared) -> Value {
-    let settings = &shared.settings;
-    if settings.oddities.any(|it| matches!(it, Oddity::NoModels)) {
+fn models(state: &HostState) -> Value {
+    let config = &state.config;
+    if config.misconfigurations.any(|it| matches!(it, Misconfiguration::NoModels)) {
         return json!({"object": "list", "data": []});
     }
     let card = |id: &str, parent: Option<&str>| {
@@ -286,46 +302,46 @@ fn models(shared: &Shared) -> Value {
             "owned_by": "vllm",
             "root": id,
             "parent": parent,
-            "max_model_len": settings.engine.profile.context_tokens_max,
+            "max_model_len": config.engine.profile.context_tokens_max,
         })
     };
-    let mut cards = vec![card(&settings.model, None)];
-    cards.extend(settings.adapters.iter().map(|it| card(it, Some(&settings.model))));
+    let mut cards = vec![card(&config.model, None)];
+    cards.extend(config.adapters.iter().map(|it| card(it, Some(&config.model))));
     json!({"object": "list", "data": cards})
 }
 
-fn tokenize(shared: &Shared, body: &[u8]) -> Result<Reply, Refusal> {
-    let odd = shared.settings.oddities.find(|it| match it {
-        Oddity::Tokenizes(tokenize) => Some(tokenize(body)),
+fn tokenize(state: &HostState, body: &[u8]) -> Result<RouteReply, ApiError> {
+    let odd = state.config.misconfigurations.find(|it| match it {
+        Misconfiguration::Tokenizes(tokenize) => Some(tokenize(body)),
         _ => None,
     });
     let tokens = match odd {
-        Some(tokens) => tokens.ok_or_else(|| Refusal::bad_request("messages: cannot be tokenized"))?,
-        None => ask::parse_prompt(body)?,
+        Some(tokens) => tokens.ok_or_else(|| ApiError::bad_request("messages: cannot be tokenized"))?,
+        None => request::parse_prompt(body)?,
     };
-    Ok(Reply::json(&json!({
+    Ok(RouteReply::json(&json!({
         "count": tokens.len(),
-        "max_model_len": shared.settings.engine.profile.context_tokens_max,
+        "max_model_len": state.config.engine.profile.context_tokens_max,
         "tokens": tokens,
         "token_strs": null,
     })))
 }
 
-fn detokenize(body: &[u8]) -> Result<Reply, Refusal> {
+fn detokenize(body: &[u8]) -> Result<RouteReply, ApiError> {
     #[derive(Deserialize)]
-    struct Fields {
+    struct DetokenizeFields {
         tokens: Vec<u32>,
     }
-    let fields: Fields = serde_json::from_slice(body)?;
-    Ok(Reply::json(&json!({"prompt": text::decode(&fields.tokens)})))
+    let fields: DetokenizeFields = serde_json::from_slice(body)?;
+    Ok(RouteReply::json(&json!({"prompt": text::decode(&fields.tokens)})))
 }
 
-/// By data-parallel rank, of which there is one, as vLLM answers. Empty when nothing is published.
-fn event_sources(shared: &Shared) -> Value {
-    let Some(publisher) = &shared.publisher else { return json!({}) };
+/// By data-parallel rank, of which there is one, as in vLLM. Empty when nothing is published.
+fn event_sources(state: &HostState) -> Value {
+    let Some(publisher) = &state.publisher else { return json!({}) };
     let mut source = publisher.source();
-    let told = shared.settings.oddities.find(|it| match it {
-        Oddity::EventsToldAt(endpoint) => Some(*endpoint),
+    let told = state.config.misconfigurations.find(|it| match it {
+        Misconfiguration::EventsReportedAt(endpoint) => Some(*endpoint),
         _ => None,
     });
     if let Some(endpoint) = told {
@@ -334,47 +350,58 @@ fn event_sources(shared: &Shared) -> Value {
     json!({"0": source})
 }
 
-fn command_sim(shared: &Shared, command: &str, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
+fn run_command(
+    state: &HostState,
+    command: &str,
+    method: &Method,
+    body: &[u8],
+) -> Result<RouteReply, ApiError> {
     match command {
-        "fault" => set_fault(shared, method, body),
-        "events" => disturb(shared, method, body),
+        "fault" => set_fault(state, method, body),
+        "events" => disturb(state, method, body),
         "restart" if *method == Method::POST => {
-            shared.restart();
-            Ok(Reply::Empty)
+            state.restart();
+            Ok(RouteReply::Empty)
         }
-        "restart" => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
-        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+        "restart" => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(ApiError::plain(StatusCode::NOT_FOUND)),
     }
 }
 
-fn disturb(shared: &Shared, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
-    let Some(publisher) = &shared.publisher else {
-        return Err(Refusal::bad_request("this engine publishes no events"));
+fn disturb(state: &HostState, method: &Method, body: &[u8]) -> Result<RouteReply, ApiError> {
+    let Some(publisher) = &state.publisher else {
+        return Err(ApiError::bad_request("this engine publishes no events"));
     };
     match *method {
         Method::POST => publisher.disturb(serde_json::from_slice::<Disturbance>(body)?),
         Method::DELETE => publisher.clear_disturbances(),
-        _ => return Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => return Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
     }
-    Ok(Reply::Empty)
+    Ok(RouteReply::Empty)
 }
 
-fn set_fault(shared: &Shared, method: &Method, body: &[u8]) -> Result<Reply, Refusal> {
+fn set_fault(state: &HostState, method: &Method, body: &[u8]) -> Result<RouteReply, ApiError> {
     match *method {
-        Method::POST => shared.faults.inject(serde_json::from_slice::<Injection>(body)?),
-        Method::DELETE => shared.faults.clear(),
-        _ => return Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        Method::POST => state.faults.inject(serde_json::from_slice::<Injection>(body)?),
+        Method::DELETE => state.faults.clear(),
+        _ => return Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
     }
-    Ok(Reply::Empty)
+    Ok(RouteReply::Empty)
 }
 
-fn respond(reply: Result<Reply, Refusal>, limit: Option<Limit>, open: Open) -> Response<Body> {
+fn respond(
+    reply: Result<RouteReply, ApiError>,
+    limit: Option<FrameLimit>,
+    open: OpenGuard,
+) -> Response<Body> {
     let (status, content_type, body) = match reply {
-        Ok(Reply::Whole { content_type, content }) => {
+        Ok(RouteReply::Whole { content_type, content }) => {
             (StatusCode::OK, Some(content_type), Body::whole(content, limit, open))
         }
-        Ok(Reply::Stream(stream)) => (StatusCode::OK, Some(EVENTS), Body::stream(stream, limit, open)),
-        Ok(Reply::Empty) => (StatusCode::OK, None, Body::whole(Bytes::new(), limit, open)),
+        Ok(RouteReply::EventStream(stream)) => {
+            (StatusCode::OK, Some(EVENTS), Body::stream(stream, limit, open))
+        }
+        Ok(RouteReply::Empty) => (StatusCode::OK, None, Body::whole(Bytes::new(), limit, open)),
         Err(refusal) => (refusal.status, Some(JSON), Body::whole(refusal.to_json(), limit, open)),
     };
     let mut response = Response::new(body);

@@ -9,34 +9,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::fault::{Fault, Injection, Scope};
-use super::{Host, Settings};
+use super::{Host, HostConfig};
 use crate::profile::{H200_8B, INSTANT, Profile, StepModel};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// One millisecond a token: slow enough that a test can leave in the middle of an answer.
+/// One millisecond per token: slow enough that a test can disconnect in the middle of an answer.
 const SLOW: Profile = Profile { step: StepModel { floor_ms: 1.0, ..INSTANT.step }, ..INSTANT };
 
 async fn host(profile: Profile) -> Host {
-    let settings = Settings {
+    let config = HostConfig {
         model: "tiny".to_owned(),
         adapters: vec!["tiny-sql".to_owned()],
         bodies_max: 2,
-        ..Settings::new(profile)
+        ..HostConfig::new(profile)
     };
-    Host::bind(LOOPBACK, settings).await.unwrap()
+    Host::bind(LOOPBACK, config).await.unwrap()
 }
 
-struct Reply {
+struct RouteReply {
     status: u16,
     head: String,
-    /// Of a chunked answer, one for each chunk.
+    /// The chunks of a chunked response.
     chunks: Vec<String>,
-    /// Whether the answer came to its proper end.
+    /// Whether the response ended properly.
     complete: bool,
 }
 
-impl Reply {
+impl RouteReply {
     fn text(&self) -> String {
         self.chunks.concat()
     }
@@ -52,14 +52,14 @@ impl Reply {
         lines.filter(|it| *it != "[DONE]").map(|it| serde_json::from_str(it).unwrap()).collect()
     }
 
-    fn parse(raw: &[u8]) -> Reply {
+    fn parse(raw: &[u8]) -> RouteReply {
         let raw = String::from_utf8(raw.to_vec()).unwrap();
         let Some((head, mut rest)) = raw.split_once("\r\n\r\n") else {
-            return Reply { status: 0, head: raw, chunks: vec![], complete: false };
+            return RouteReply { status: 0, head: raw, chunks: vec![], complete: false };
         };
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let head = head.to_ascii_lowercase();
-        let mut reply = Reply { status, head, chunks: vec![], complete: false };
+        let mut reply = RouteReply { status, head, chunks: vec![], complete: false };
         if !reply.head.contains("transfer-encoding: chunked") {
             let length = reply.head.split("content-length: ").nth(1).unwrap();
             reply.complete = length.lines().next().unwrap().parse() == Ok(rest.len());
@@ -89,19 +89,19 @@ async fn open(addr: SocketAddr, method: &str, path: &str, body: &str) -> TcpStre
     stream
 }
 
-async fn call(addr: SocketAddr, method: &str, path: &str, body: &str) -> Reply {
+async fn call(addr: SocketAddr, method: &str, path: &str, body: &str) -> RouteReply {
     let mut stream = open(addr, method, path, body).await;
     let mut raw = Vec::new();
-    // A reset is an end like any other here; what came before it is what counts.
+    // A reset counts as an end here.
     let _ = stream.read_to_end(&mut raw).await;
-    Reply::parse(&raw)
+    RouteReply::parse(&raw)
 }
 
-async fn post(host: &Host, path: &str, body: Value) -> Reply {
+async fn post(host: &Host, path: &str, body: Value) -> RouteReply {
     call(host.addr(), "POST", path, &body.to_string()).await
 }
 
-async fn get(host: &Host, path: &str) -> Reply {
+async fn get(host: &Host, path: &str) -> RouteReply {
     call(host.addr(), "GET", path, "").await
 }
 
@@ -111,7 +111,7 @@ fn chat(text: &str, more: Value) -> Value {
     body
 }
 
-/// An answer without end, for clients that leave.
+/// An endless answer, for clients that disconnect.
 fn endless(stream: bool) -> String {
     chat("hello", json!({"stream": stream, "max_tokens": 100_000, "ignore_eos": true})).to_string()
 }
@@ -153,7 +153,7 @@ async fn a_chat_streams_byte_for_byte_as_vllm_does() {
 }
 
 #[tokio::test]
-async fn a_whole_chat_has_the_words_of_the_streamed_one() {
+async fn a_complete_chat_has_the_text_of_the_streamed_one() {
     let host = host(INSTANT).await;
     let whole = post(&host, "/v1/chat/completions", chat("hello", json!({}))).await;
     assert!(whole.head.contains("content-type: application/json"), "{}", whole.head);
@@ -198,7 +198,7 @@ async fn an_adapter_answers_under_its_own_name_and_shares_no_cache() {
 }
 
 #[tokio::test]
-async fn a_demanded_tool_is_called_whole_and_streamed() {
+async fn a_required_tool_is_called_in_one_piece_and_streamed() {
     let host = host(INSTANT).await;
     let parameters = json!({"type": "object", "properties": {"guests": {"type": "integer"}}});
     let tools = json!([{"type": "function", "function": {"name": "seat", "parameters": parameters}}]);
@@ -241,8 +241,8 @@ async fn completions_stream_text() {
     assert_eq!(generated["meta_info"]["completion_tokens"], 3);
 }
 
-/// The names of the events, with repetitions folded.
-fn names(reply: &Reply) -> Vec<String> {
+/// The names of the events, without repetitions.
+fn names(reply: &RouteReply) -> Vec<String> {
     let mut names: Vec<String> =
         reply.chunks.iter().map(|it| it.lines().next().unwrap().replace("event: ", "")).collect();
     names.dedup();
@@ -378,7 +378,7 @@ async fn metrics_count_in_vllm_names() {
 }
 
 #[tokio::test]
-async fn mistakes_are_answered_as_vllm_does() {
+async fn invalid_requests_are_answered_as_by_vllm() {
     let host = host(INSTANT).await;
     let check = async |method: &str, path: &str, body: &str, status: u16, kind: &str| {
         let reply = call(host.addr(), method, path, body).await;
@@ -422,7 +422,7 @@ async fn stopping_cuts_streams_and_refuses_connections() {
     host.stop().await;
     let mut raw = Vec::new();
     let _ = client.read_to_end(&mut raw).await;
-    assert!(!Reply::parse(&raw).complete);
+    assert!(!RouteReply::parse(&raw).complete);
     assert_eq!(TcpStream::connect(addr).await.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!((handle.stats().connections_open, handle.stats().requests_open), (0, 0));
 }
@@ -443,7 +443,7 @@ async fn connections_are_kept_alive() {
     assert_eq!(host.handle().stats().requests_received, 3);
 }
 
-/// What a streamed chat looks like under a fault: (status, chunks, complete).
+/// A streamed chat under a fault: (status, chunks, complete).
 async fn under(fault: Fault) -> (u16, usize, bool) {
     let host = host(INSTANT).await;
     host.handle().inject(Injection::times(fault, 1));
@@ -455,7 +455,7 @@ async fn under(fault: Fault) -> (u16, usize, bool) {
 }
 
 #[tokio::test]
-async fn faults_strike_where_they_say() {
+async fn faults_apply_where_they_say() {
     assert_eq!(under(Fault::RefuseConnections).await, (0, 0, false));
     assert_eq!(under(Fault::CloseBeforeHeaders).await, (0, 0, false));
     assert_eq!(under(Fault::CloseAfterHeaders).await, (200, 0, false));
@@ -512,7 +512,7 @@ async fn steps_take_what_the_profile_says() {
     let first = 16.5 + 0.015183 * tokens + 4.21e-7 * tokens * tokens;
     let rest = 10.0 * (4.5 + 3.08e-5 * (tokens + 5.5) + 0.0274);
     let millis = clock.elapsed().as_secs_f64() * 1e3;
-    // Tokio's timers are of a millisecond.
+    // Tokio's timers have millisecond resolution.
     assert!((millis - first - rest).abs() < 2.0, "{millis} ms, not {first} + {rest}");
     handle.inject(Injection::always(Fault::Slow { factor: 3.0 }));
     let clock = tokio::time::sleep(begin).deadline();

@@ -1,37 +1,37 @@
-//! Calls of tools: when a request demands one, it gets one, with arguments that fit the tool's schema.
+//! Tool calls: a request that requires one gets one, with arguments that fit the tool's schema.
 //!
-//! The arguments are the plainest value of each type: enough for a client's parser and its validation. A
-//! request that merely offers tools is answered in words.
+//! The arguments are the simplest value of each type: enough for a client's parser and validation. A request that
+//! merely offers tools gets a text.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::ask::Shape;
-use super::error::Refusal;
+use super::error::ApiError;
+use super::request::ApiFormat;
 
 /// Schemas deeper than this get an empty object: they are input, and recursion needs a bound.
 const DEPTH_MAX: u32 = 8;
 
 /// A call that will be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct ToolCall {
     pub(super) name: String,
     /// JSON.
     pub(super) arguments: String,
 }
 
-/// A tool as chat nests it, and as the others do not.
+/// A tool, nested as in chat or flat as in the other APIs.
 #[derive(Deserialize)]
 struct Tool {
-    function: Option<Function>,
+    function: Option<ToolFunction>,
     #[serde(flatten)]
-    flat: Function,
+    flat: ToolFunction,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Function {
+struct ToolFunction {
     name: String,
     parameters: Value,
     input_schema: Value,
@@ -39,34 +39,34 @@ struct Function {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Choice {
+enum ToolChoice {
     Word(String),
     Named {
         #[serde(rename = "type")]
         kind: String,
         name: Option<String>,
-        function: Option<Function>,
+        function: Option<ToolFunction>,
     },
 }
 
-/// The call that `tool_choice` demands; None if it demands none.
+/// The call that `tool_choice` requires, if any.
 pub(super) fn forced(
-    shape: Shape,
+    api: ApiFormat,
     tools: Option<&RawValue>,
     choice: Option<&RawValue>,
-) -> Result<Option<Call>, Refusal> {
+) -> Result<Option<ToolCall>, ApiError> {
     let Some(choice) = choice else { return Ok(None) };
     let wanted = match serde_json::from_str(choice.get())? {
-        Choice::Word(word) if word == "required" => None,
-        Choice::Named { kind, .. } if kind == "any" => None,
-        Choice::Word(_) => return Ok(None),
-        Choice::Named { name, function, .. } => match function.map(|it| it.name).or(name) {
+        ToolChoice::Word(word) if word == "required" => None,
+        ToolChoice::Named { kind, .. } if kind == "any" => None,
+        ToolChoice::Word(_) => return Ok(None),
+        ToolChoice::Named { name, function, .. } => match function.map(|it| it.name).or(name) {
             Some(name) => Some(name),
             None => return Ok(None),
         },
     };
-    if !matches!(shape, Shape::Chat | Shape::Messages) {
-        return Err(Refusal::bad_request(
+    if !matches!(api, ApiFormat::Chat | ApiFormat::Messages) {
+        return Err(ApiError::bad_request(
             "tool_choice: forced calls are simulated for chats and messages only",
         ));
     }
@@ -77,9 +77,9 @@ pub(super) fn forced(
         Some(name) => functions.find(|it| it.name == *name),
     };
     let function =
-        function.ok_or_else(|| Refusal::bad_request("tool_choice: there is no such tool in `tools`"))?;
+        function.ok_or_else(|| ApiError::bad_request("tool_choice: there is no such tool in `tools`"))?;
     let schema = if function.parameters.is_null() { &function.input_schema } else { &function.parameters };
-    Ok(Some(Call { arguments: object(schema, 0).to_string(), name: function.name }))
+    Ok(Some(ToolCall { arguments: object(schema, 0).to_string(), name: function.name }))
 }
 
 fn object(schema: &Value, depth: u32) -> Value {
@@ -119,14 +119,14 @@ mod tests {
     fn check(choice: &str, expected: Option<(&str, &str)>) {
         let (tools, choice) = (TOOLS.to_owned(), choice.to_owned());
         let (tools, choice) = (RawValue::from_string(tools).unwrap(), RawValue::from_string(choice).unwrap());
-        let call = forced(Shape::Chat, Some(&tools), Some(&choice)).unwrap();
-        let expected =
-            expected.map(|(name, arguments)| Call { name: name.to_owned(), arguments: arguments.to_owned() });
+        let call = forced(ApiFormat::Chat, Some(&tools), Some(&choice)).unwrap();
+        let expected = expected
+            .map(|(name, arguments)| ToolCall { name: name.to_owned(), arguments: arguments.to_owned() });
         assert_eq!(call, expected);
     }
 
     #[test]
-    fn a_demanded_call_fits_the_schema() {
+    fn a_required_call_fits_the_schema() {
         let seat = Some(("seat", r#"{"guests":7,"tags":["table"],"where":"inside"}"#));
         check(r#""required""#, seat);
         check(r#"{"type":"any"}"#, seat);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_without_end_is_cut() {
+    fn a_deep_schema_is_cut() {
         let mut schema = json!({"type": "string"});
         for _ in 0..50 {
             schema = json!({"type": "array", "items": schema});

@@ -25,7 +25,7 @@ fn pool_with(kv_blocks: u32, hashes: &[u64]) -> Pool {
 }
 
 #[test]
-fn the_null_block_is_not_for_use() {
+fn the_null_block_is_never_allocated() {
     let mut pool = Pool::new(4, 0);
     let mut held = Vec::new();
     assert!(!pool.grow(&mut held, 4));
@@ -70,7 +70,7 @@ fn a_block_without_a_name_is_reused_first() {
 }
 
 #[test]
-fn sharing_takes_a_block_out_of_danger() {
+fn a_shared_block_is_not_evicted() {
     let mut pool = pool_with(3, &[7, 8]);
     let mut shared = vec![pool.find(8).unwrap()];
     pool.share(shared[0]);
@@ -83,7 +83,7 @@ fn sharing_takes_a_block_out_of_danger() {
 }
 
 #[test]
-fn copies_live_and_die_alone() {
+fn copies_are_evicted_independently() {
     let mut pool = Pool::new(3, 0);
     let (mut older, mut newer) = (Vec::new(), Vec::new());
     assert!(pool.grow(&mut older, 1) && pool.grow(&mut newer, 1));

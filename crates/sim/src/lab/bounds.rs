@@ -1,60 +1,59 @@
-//! Two rules nobody can serve with, for they know what nobody knows: they bound what a strategy can do.
+//! Two placement rules with perfect knowledge, as bounds for real strategies.
 //!
-//! Both seat a request where it adds least to the sum of everybody's first-token and finishing times, found by
-//! playing each worker to its end with the request and without it: true caches, true lengths of answers,
-//! true speeds. `oracle` does that with the caches there are. `ideal-cache` besides pretends that all workers
-//! share one cache without limits.
+//! Both place a request where it adds least to the sum of all first-token and completion times, found by simulating
+//! each worker to its end with and without the request: true caches, true answer lengths, true speeds. `oracle` uses
+//! the actual caches. `ideal-cache` also assumes that all workers share one unlimited cache.
 //!
-//! Neither is the optimum: they look at one request at a time, and not at what the next ones will want.
+//! Neither is the optimum: they consider one request at a time, not the next ones.
 //!
-//! The play is a sketch. Prefills follow each other at full speed, decoding sequences get a token for each
-//! step's worth of prefill, and step times are means over the stretch until the next sequence ends.
+//! The simulation is approximate. Prefills follow each other at full speed, decoding sequences get one token per
+//! step's worth of prefill, and step times are averages until the next sequence ends.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use maitre_base::{Instant, WorkerId};
 
-use super::Lab;
-use crate::engine::Rest;
+use super::Simulation;
+use crate::engine::RemainingWork;
 use crate::profile::Profile;
 
-/// The sum over all of when their first tokens come and when they end, in seconds from now.
-pub(super) fn delay_sum(profile: &Profile, slowness: f64, rests: &[Rest]) -> f64 {
-    let mut play = Play { profile, slowness, ..Play::begin(profile) };
-    for rest in rests.iter().filter(|it| it.prefill == 0) {
-        play.seat(rest);
+/// The sum of all first-token and completion times, in seconds from now.
+pub(super) fn delay_sum(profile: &Profile, slowness: f64, remaining: &[RemainingWork]) -> f64 {
+    let mut play = DelayEstimate { profile, slowness, ..DelayEstimate::begin(profile) };
+    for rest in remaining.iter().filter(|it| it.prefill == 0) {
+        play.start_decoding(rest);
     }
-    for rest in rests.iter().filter(|it| it.prefill > 0) {
+    for rest in remaining.iter().filter(|it| it.prefill > 0) {
         if !rest.running {
             play.make_room(f64::from(rest.context));
         }
         play.prefill(rest);
         play.sum += play.seconds;
-        play.seat(rest);
+        play.start_decoding(rest);
     }
     while play.end_next().is_some() {}
     play.sum
 }
 
-struct Play<'a> {
+struct DelayEstimate<'a> {
     profile: &'a Profile,
     slowness: f64,
     seconds: f64,
-    /// Tokens every decoding sequence has got since the play began.
+    /// Tokens that every decoding sequence has received since the start.
     steps: f64,
-    /// Decoding sequences: at which step each ends, the tokens it holds then, and those it reads besides.
+    /// Decoding sequences: the step at which each ends, the tokens it holds then, and those it reads from elsewhere.
     decoding: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    /// KV tokens they hold, and those they read elsewhere.
+    /// KV tokens they hold, and those they read from elsewhere.
     held: f64,
     elsewhere: f64,
     sum: f64,
 }
 
-impl Play<'_> {
-    fn begin(profile: &Profile) -> Play<'_> {
+impl DelayEstimate<'_> {
+    fn begin(profile: &Profile) -> DelayEstimate<'_> {
         let decoding = BinaryHeap::new();
-        Play {
+        DelayEstimate {
             profile,
             slowness: 1.0,
             seconds: 0.0,
@@ -66,7 +65,7 @@ impl Play<'_> {
         }
     }
 
-    fn seat(&mut self, rest: &Rest) {
+    fn start_decoding(&mut self, rest: &RemainingWork) {
         let end = self.steps as u64 + u64::from(rest.answer.max(1));
         self.decoding.push(Reverse((end, rest.context + rest.answer, rest.elsewhere)));
         self.held += f64::from(rest.context);
@@ -100,14 +99,14 @@ impl Play<'_> {
         Some(())
     }
 
-    /// Decodes until so many tokens fit.
+    /// Decodes until this many tokens fit.
     fn make_room(&mut self, tokens: f64) {
         let capacity = f64::from(self.profile.kv_blocks - 1) * f64::from(self.profile.block_tokens);
         while self.held + tokens > capacity && self.end_next().is_some() {}
     }
 
-    /// Computes a prompt; those who decode get their tokens meanwhile.
-    fn prefill(&mut self, rest: &Rest) {
+    /// Computes a prompt; decoding sequences receive their tokens meanwhile.
+    fn prefill(&mut self, rest: &RemainingWork) {
         let tokens = f64::from(rest.prefill);
         let before = f64::from(rest.context + rest.elsewhere) - tokens;
         let step = &self.profile.step;
@@ -127,39 +126,39 @@ impl Play<'_> {
     }
 }
 
-impl Lab<'_> {
-    pub(super) fn seat_by_foreknowledge(&mut self, now: Instant, request: u64, number: usize) {
-        match self.foreknow(number) {
+impl Simulation<'_> {
+    pub(super) fn place_with_full_knowledge(&mut self, now: Instant, request: u64, number: usize) {
+        match self.best_worker(number) {
             Some(worker) => self.placement(now, request, WorkerId(worker as u32), None),
             None => self.refuse(request),
         }
     }
 
-    /// Where it adds least to everybody's delay, knowing all.
-    fn foreknow(&mut self, number: usize) -> Option<usize> {
+    /// The worker where the request adds least to the total delay.
+    fn best_worker(&mut self, number: usize) -> Option<usize> {
         let request = &self.prepared.requests[number];
         let prompt = request.prompt_tokens() as u32;
         let mut best: Option<(f64, usize)> = None;
         for (worker, sim_worker) in self.workers.iter().enumerate().filter(|it| it.1.takes()) {
-            let given = self.given.get(number).copied();
+            let given = self.ideal_tokens.get(number).copied();
             let elsewhere = given.unwrap_or(0).min(prompt - 1);
             let names = &self.prepared.chains[number];
             let held = match given {
                 Some(_) => 0,
                 None => (sim_worker.engine.holds_named(names) * self.prepared.block_tokens).min(prompt - 1),
             };
-            let new = Rest {
+            let new = RemainingWork {
                 prefill: prompt - elsewhere - held,
                 answer: request.answer_tokens,
                 context: prompt - elsewhere,
                 elsewhere,
                 running: false,
             };
-            self.rests.clear();
-            self.rests.extend(sim_worker.engine.rests());
-            let without = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.rests);
-            self.rests.push(new);
-            let added = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.rests) - without;
+            self.remaining.clear();
+            self.remaining.extend(sim_worker.engine.remaining());
+            let without = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.remaining);
+            self.remaining.push(new);
+            let added = delay_sum(&sim_worker.profile, sim_worker.slowness, &self.remaining) - without;
             if best.is_none_or(|it| added < it.0) {
                 best = Some((added, worker));
             }
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
     use crate::profile::{H200_8B, INSTANT, StepModel};
 
-    /// A millisecond a prompt token, and ten for each step.
+    /// One millisecond per prompt token, ten per step.
     const PLAIN: Profile = Profile {
         step: StepModel { floor_ms: 10.0, prefill_token_ms: 1.0, ..INSTANT.step },
         batch_tokens_max: 1_000_000,
@@ -182,13 +181,13 @@ mod tests {
         ..INSTANT
     };
 
-    fn rest(prefill: u32, answer: u32) -> Rest {
-        Rest { prefill, answer, context: 100, elsewhere: 0, running: prefill == 0 }
+    fn rest(prefill: u32, answer: u32) -> RemainingWork {
+        RemainingWork { prefill, answer, context: 100, elsewhere: 0, running: prefill == 0 }
     }
 
     #[track_caller]
-    fn check(rests: &[Rest], expected_millis: f64) {
-        let millis = delay_sum(&PLAIN, 1.0, rests) * 1e3;
+    fn check(remaining: &[RemainingWork], expected_millis: f64) {
+        let millis = delay_sum(&PLAIN, 1.0, remaining) * 1e3;
         assert!((millis - expected_millis).abs() < 0.5, "{millis} and not {expected_millis}");
     }
 
@@ -203,15 +202,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_waits_for_an_end() {
-        let (large, small) = (Rest { context: 950, ..rest(0, 50) }, rest(100, 1));
+        let (large, small) = (RemainingWork { context: 950, ..rest(0, 50) }, rest(100, 1));
         // 500 ms until the large one ends, then 100 to compute and 10 for the answer.
         check(&[large, small], 500.0 + 600.0 + 610.0);
     }
 
     #[test]
     fn a_slower_engine_takes_longer() {
-        let rests = [rest(100, 30), rest(5_000, 10)];
-        let (one, three) = (delay_sum(&H200_8B, 1.0, &rests), delay_sum(&H200_8B, 3.0, &rests));
+        let remaining = [rest(100, 30), rest(5_000, 10)];
+        let (one, three) = (delay_sum(&H200_8B, 1.0, &remaining), delay_sum(&H200_8B, 3.0, &remaining));
         assert!((three / one - 3.0).abs() < 1e-6);
     }
 }

@@ -1,4 +1,4 @@
-//! What a run left behind.
+//! The result of a run.
 
 use std::time::Duration;
 
@@ -6,68 +6,68 @@ use maitre_base::{Instant, WorkerId};
 
 use maitre_queue::WorkerLimits;
 
-use super::sync::Talk;
-use crate::report::{How, Lost, Row, Seen, Targets};
+use super::sync::SyncTraffic;
+use crate::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, Targets};
 use crate::trace::Request;
 
-/// What became of one request that was answered.
+/// One answered request.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub seen: Seen,
+pub struct AnsweredRequest {
+    pub metrics: AnswerMetrics,
     pub worker: WorkerId,
-    /// What the router believed was cached, if it looked.
+    /// The cached tokens that the router expected, if it looked.
     pub believed_tokens: Option<u64>,
-    /// From its seat to its first token: as the router foresaw it, if it did, and as it was.
-    pub foreseen: Option<(Duration, Duration)>,
+    /// From placement to first token: as the router predicted it, if it did, and as it was.
+    pub predicted: Option<(Duration, Duration)>,
 }
 
-/// What one worker did.
+/// One worker's totals.
 #[derive(Clone, Copy, Debug)]
-pub struct Worked {
+pub struct WorkerTotals {
     pub profile: &'static str,
     pub answered: u64,
     /// How long it computed.
     pub busy: Duration,
     pub evictions: u64,
     pub preemptions: u64,
-    /// What the first router would let it have at the end.
+    /// The limits that the first router had learned for it at the end.
     pub limits: Option<WorkerLimits>,
 }
 
-/// Requests at each worker, running and waiting, at one moment.
+/// Requests at each worker, running and waiting, at one instant.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct LoadSample {
     pub at: Instant,
     pub loads: Box<[u32]>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// In the order in which they ended.
-    pub answers: Vec<Answer>,
+pub struct RunOutcome {
+    /// In order of completion.
+    pub answers: Vec<AnsweredRequest>,
     pub refused: u64,
-    /// Times that clients came again when they had been told to.
+    /// How often clients retried after a refusal.
     pub returns: u64,
-    /// Begun, and broken off by a crash.
+    /// Started, and aborted by a crash.
     pub failed: u64,
-    /// Both, each with what it was.
-    pub lost: Vec<Lost>,
-    pub workers: Vec<Worked>,
-    pub samples: Vec<Sample>,
-    /// What routers told each other.
-    pub talk: Talk,
-    /// How long the router took to decide, if somebody held a watch.
-    pub deciding: Duration,
+    /// Refused and failed requests with their labels.
+    pub lost: Vec<LostRequest>,
+    pub workers: Vec<WorkerTotals>,
+    pub samples: Vec<LoadSample>,
+    /// Traffic between routers.
+    pub traffic: SyncTraffic,
+    /// How long the router took to decide, if it was measured.
+    pub decision_time: Duration,
 }
 
-impl Outcome {
-    pub fn seen(&self) -> Vec<Seen> {
-        self.answers.iter().map(|it| it.seen.clone()).collect()
+impl RunOutcome {
+    pub fn metrics(&self) -> Vec<AnswerMetrics> {
+        self.answers.iter().map(|it| it.metrics.clone()).collect()
     }
 
-    pub fn row(&self, strategy: &str, targets: &Targets) -> Row {
-        let count = |count: fn(&Worked) -> u64| Some(self.workers.iter().map(count).sum());
-        Row {
+    pub fn row(&self, strategy: &str, targets: &Targets) -> ReportRow {
+        let count = |count: fn(&WorkerTotals) -> u64| Some(self.workers.iter().map(count).sum());
+        ReportRow {
             returns: (self.returns > 0).then_some(self.returns),
             told_bytes: self.told_bytes(),
             limit_prefill_tokens: self.mean_limit(|it| it.prefill_tokens as f64),
@@ -75,39 +75,39 @@ impl Outcome {
             imbalance: Some(self.imbalance()),
             evictions: count(|it| it.evictions),
             preemptions: count(|it| it.preemptions),
-            ..Row::of(strategy, &self.seen(), &self.lost, targets)
+            ..ReportRow::of(strategy, &self.metrics(), &self.lost, targets)
         }
     }
 
     /// A row for each part of the trace, if it has several.
-    pub fn parts(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
-        Row::by_part(strategy, &self.seen(), &self.lost, targets)
+    pub fn parts(&self, strategy: &str, targets: &Targets) -> Vec<ReportRow> {
+        ReportRow::by_part(strategy, &self.metrics(), &self.lost, targets)
     }
 
     /// A row for each class, if there are several.
-    pub fn classes(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
-        Row::by_class(strategy, &self.seen(), &self.lost, targets)
+    pub fn classes(&self, strategy: &str, targets: &Targets) -> Vec<ReportRow> {
+        ReportRow::by_class(strategy, &self.metrics(), &self.lost, targets)
     }
 
     /// A row for each tenant, if there are several.
-    pub fn tenants(&self, strategy: &str, targets: &Targets) -> Vec<Row> {
-        Row::by_tenant(strategy, &self.seen(), &self.lost, targets)
+    pub fn tenants(&self, strategy: &str, targets: &Targets) -> Vec<ReportRow> {
+        ReportRow::by_tenant(strategy, &self.metrics(), &self.lost, targets)
     }
 
     pub(super) fn refuse(&mut self, request: &Request) {
         self.refused += 1;
-        self.lost.push(Lost { label: request.label(), how: How::Refused });
+        self.lost.push(LostRequest { label: request.label(), how: LossCause::Refused });
     }
 
     pub(super) fn break_off(&mut self, request: &Request) {
         self.failed += 1;
-        self.lost.push(Lost { label: request.label(), how: How::Failed });
+        self.lost.push(LostRequest { label: request.label(), how: LossCause::Failed });
     }
 
     fn told_bytes(&self) -> Option<f64> {
         let requests = self.answers.len() as u64 + self.refused + self.failed;
-        let each = self.talk.bytes as f64 / requests.max(1) as f64;
-        (self.talk.frames > 0).then_some((each * 10.0).round() / 10.0)
+        let each = self.traffic.bytes as f64 / requests.max(1) as f64;
+        (self.traffic.frames > 0).then_some((each * 10.0).round() / 10.0)
     }
 
     fn mean_limit(&self, of: fn(&WorkerLimits) -> f64) -> Option<f64> {
@@ -115,7 +115,7 @@ impl Outcome {
         (!limits.is_empty()).then(|| (limits.iter().sum::<f64>() / limits.len() as f64).round())
     }
 
-    /// How long the busiest worker computed, beside the mean.
+    /// Busy time of the busiest worker relative to the mean.
     pub fn imbalance(&self) -> f64 {
         let busy: Vec<f64> = self.workers.iter().map(|it| it.busy.as_secs_f64()).collect();
         let most = busy.iter().copied().fold(0.0, f64::max);
@@ -123,11 +123,11 @@ impl Outcome {
         if mean > 0.0 { (most / mean * 1e6).round() / 1e6 } else { 1.0 }
     }
 
-    /// The part of all prompt tokens that each worker had to compute.
+    /// The share of uncached prompt tokens that each worker computed.
     pub fn shares(&self) -> Vec<f64> {
         let mut work = vec![0.0; self.workers.len()];
         for it in &self.answers {
-            work[it.worker.index()] += f64::from(it.seen.prompt_tokens - it.seen.cached_tokens);
+            work[it.worker.index()] += f64::from(it.metrics.prompt_tokens - it.metrics.cached_tokens);
         }
         let all: f64 = work.iter().sum();
         work.iter().map(|it| it / all).collect()

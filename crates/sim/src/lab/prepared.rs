@@ -1,4 +1,4 @@
-//! The requests of a run, with all that every strategy would otherwise work out again.
+//! The requests of a run, with everything precomputed that all strategies share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
 use crate::trace::{Request, Trace};
 
-/// The model everybody asks for.
+/// The model of all requests.
 pub(super) const MODEL: &str = "maitre-sim";
 
-/// Tokens of a prompt that name its head: a kilobyte of text, as in the router.
+/// Tokens that identify a prompt's head: a kilobyte of text, as in the router.
 const HEAD_TOKENS: usize = 256;
 
-/// The largest block a replay takes: coarse enough to be fast, fine enough beside any prompt that matters.
+/// Maximum block of a replay: coarse enough to be fast, fine enough for prompts that matter.
 const BLOCK_TOKENS_MAX: u32 = 128;
 /// vLLM's.
 const BLOCK_TOKENS_MIN: u32 = 16;
@@ -24,7 +24,7 @@ const BLOCK_TOKENS_MIN: u32 = 16;
 pub struct PreparedTrace<'a> {
     pub(super) requests: &'a [Request],
     pub(super) block_tokens: u32,
-    /// The prefix at the end of each full block, one list a request.
+    /// The prefix hash at the end of each full block, one list per request.
     pub(super) chains: Vec<Arc<[PrefixHash]>>,
     pub(super) heads: Vec<u64>,
 }
@@ -55,8 +55,8 @@ impl<'a> PreparedTrace<'a> {
         self.requests
     }
 
-    /// For each request, the leading tokens that one cache without limits would hold of it.
-    pub(super) fn given(&self) -> Vec<u32> {
+    /// For each request, the leading tokens that one unlimited cache would hold.
+    pub(super) fn ideal_tokens(&self) -> Vec<u32> {
         let mut known: HashSet<PrefixHash> = HashSet::new();
         let (mut tokens, mut chain) = (Vec::new(), Vec::new());
         let mut given = Vec::with_capacity(self.requests.len());
@@ -72,20 +72,20 @@ impl<'a> PreparedTrace<'a> {
     }
 }
 
-/// The block in which a trace is best replayed: as coarse as the texts in it allow.
+/// The block size for replaying a trace: as coarse as its texts allow.
 pub fn block_tokens(trace: &Trace) -> u32 {
     let inner = trace.requests.iter().flat_map(|it| it.prompt.split_last().map_or(&[][..], |it| it.1));
     let lengths = inner.fold(BLOCK_TOKENS_MAX, |all, it| all | it.tokens);
     (1 << lengths.trailing_zeros()).clamp(BLOCK_TOKENS_MIN, BLOCK_TOKENS_MAX)
 }
 
-/// Where all chains begin.
+/// The root of all chains.
 pub(super) fn root() -> Root {
     Root::new(Unit::Tokens, MODEL, None, None)
 }
 
-/// Token `index` of a text, prompts and answers alike. Numbers in a row do as well as syllables and are
-/// written ten times as fast; two texts that meet somewhere still differ in all that came before.
+/// Token `index` of a text, for prompts and answers. Consecutive numbers work as well as syllables and are written
+/// ten times as fast; two texts that coincide somewhere still differ in their prefix.
 pub(super) fn token(text: u64, index: u32) -> u32 {
     (hash::mix(text) as u32).wrapping_add(index)
 }
@@ -125,6 +125,6 @@ mod tests {
             "\n",
             r#"{"timestamp":2,"output_length":1,"prompt":[[1,40],[4,64]]}"#,
         ));
-        assert_eq!(PreparedTrace::new(&trace, 16).given(), [0, 96, 32]);
+        assert_eq!(PreparedTrace::new(&trace, 16).ideal_tokens(), [0, 96, 32]);
     }
 }

@@ -1,7 +1,7 @@
-//! What routers tell each other, in virtual time: the router's own rows and frames, with a post between them that takes
-//! its time and loses nothing.
+//! State sharing between routers in virtual time: the production rows and frames over a network with delay and
+//! without loss.
 //!
-//! Left out: what it costs a router to speak and to listen, and everything that can fail.
+//! Left out: the CPU cost of sending and receiving, and all failures.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,49 +13,49 @@ use maitre_cluster::{FLUSH, HEARTBEAT, SILENCE_MAX};
 use maitre_dispatch::Event;
 use maitre_dispatch::peers::{Outbox, exchange};
 
-use super::settings::Via;
-use super::{Happens, Lab, Settings};
+use super::config::Via;
+use super::{LabConfig, SimEvent, Simulation};
 
-/// What routers told each other.
+/// Traffic between routers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Talk {
-    /// As they were told: once each, however many heard them.
+pub struct SyncTraffic {
+    /// Each frame counts once, regardless of the number of receivers.
     pub frames: u64,
     pub bytes: u64,
 }
 
-/// The routers' places among each other, and what is on its way between them.
+/// The routers' cluster nodes and the frames in transit.
 #[derive(Default)]
-pub(super) struct Post {
-    /// By router; empty if they do not talk.
+pub(super) struct PeerNetwork {
+    /// By router; empty if they do not share.
     sim_routers: Vec<SimRouter>,
-    letters: NumberMap<Letter>,
+    in_transit: NumberMap<FrameInTransit>,
     next: u64,
-    pub(super) talk: Talk,
+    pub(super) traffic: SyncTraffic,
     // Scratch.
     outbox: Outbox,
     links: Vec<u64>,
     frames: Vec<Vec<u8>>,
-    news: Vec<PeerUpdate>,
+    updates: Vec<PeerUpdate>,
 }
 
 struct SimRouter {
     node: Node,
-    /// When it last told the others something, and whether it will again.
+    /// When it last published, and whether a flush is scheduled.
     flushed: Option<Instant>,
     is_due: bool,
     served: u64,
 }
 
-struct Letter {
+struct FrameInTransit {
     frame: Rc<[u8]>,
-    /// How many have not read it yet.
-    readers: usize,
+    /// How many routers have not received it yet.
+    receivers: usize,
 }
 
-impl Post {
-    pub(super) fn new(settings: &Settings) -> Post {
-        let talkers = settings.sync.map_or(0, |_| settings.routers.max(1));
+impl PeerNetwork {
+    pub(super) fn new(config: &LabConfig) -> PeerNetwork {
+        let members = config.sync.map_or(0, |_| config.routers.max(1));
         let sim_router = |number: usize| SimRouter {
             node: Node::new(cluster::NodeConfig {
                 name: format!("router-{number}"),
@@ -66,36 +66,36 @@ impl Post {
             is_due: false,
             served: 0,
         };
-        Post { sim_routers: (0..talkers).map(sim_router).collect(), ..Post::default() }
+        PeerNetwork { sim_routers: (0..members).map(sim_router).collect(), ..PeerNetwork::default() }
     }
 }
 
-impl Lab<'_> {
-    pub(super) fn say_hello(&mut self) {
-        for router in 0..self.post.sim_routers.len() {
-            let hello = self.post.sim_routers[router].node.hello(Instant::ZERO);
+impl Simulation<'_> {
+    pub(super) fn start_sync(&mut self) {
+        for router in 0..self.network.sim_routers.len() {
+            let hello = self.network.sim_routers[router].node.hello(Instant::ZERO);
             self.send(Instant::ZERO, router, &hello);
-            self.foresee(Instant::ZERO + HEARTBEAT, Happens::Beat { router });
+            self.schedule(Instant::ZERO + HEARTBEAT, SimEvent::Heartbeat { router });
         }
     }
 
-    /// A router that has something to tell will, when it is time.
-    pub(super) fn foresee_flush(&mut self, now: Instant, router: usize) {
-        let Some(sim_router) = self.post.sim_routers.get_mut(router) else { return };
+    /// Schedules a flush if the router has something to publish.
+    pub(super) fn schedule_flush(&mut self, now: Instant, router: usize) {
+        let Some(sim_router) = self.network.sim_routers.get_mut(router) else { return };
         if sim_router.is_due || !self.routers[router].has_outbox() {
             return;
         }
-        let pause = match self.settings.sync {
+        let pause = match self.config.sync {
             Some(sync) if sync.via == Via::Redis => sync.delay.max(FLUSH),
             _ => FLUSH,
         };
         sim_router.is_due = true;
         let at = sim_router.flushed.map_or(now, |it| (it + pause).max(now));
-        self.foresee(at, Happens::Flush { router });
+        self.schedule(at, SimEvent::Flush { router });
     }
 
     pub(super) fn flush(&mut self, now: Instant, router: usize) {
-        let Post { sim_routers, outbox, links, frames, .. } = &mut self.post;
+        let PeerNetwork { sim_routers, outbox, links, frames, .. } = &mut self.network;
         let sim_router = &mut sim_routers[router];
         (sim_router.flushed, sim_router.is_due) = (Some(now), false);
         self.routers[router].take_outbox(outbox);
@@ -105,66 +105,66 @@ impl Lab<'_> {
         for frame in frames.drain(..) {
             self.send(now, router, &frame);
         }
-        self.post.frames = frames;
+        self.network.frames = frames;
     }
 
-    pub(super) fn beat(&mut self, now: Instant, router: usize) {
-        let mut news = std::mem::take(&mut self.post.news);
-        let sim_router = &mut self.post.sim_routers[router];
-        let open = self.open.values().filter(|it| it.router == router).count();
-        sim_router.node.serve(sim_router.served, open as u32);
-        let beat = sim_router.node.heartbeat(now);
-        sim_router.node.tick(now, &mut news);
-        self.send(now, router, &beat);
-        self.tell_news(now, router, &mut news);
-        self.post.news = news;
-        // What others asked for goes out even when there is nothing else to tell.
+    pub(super) fn heartbeat(&mut self, now: Instant, router: usize) {
+        let mut updates = std::mem::take(&mut self.network.updates);
+        let sim_router = &mut self.network.sim_routers[router];
+        let pending = self.pending.values().filter(|it| it.router == router).count();
+        sim_router.node.serve(sim_router.served, pending as u32);
+        let heartbeat = sim_router.node.heartbeat(now);
+        sim_router.node.tick(now, &mut updates);
+        self.send(now, router, &heartbeat);
+        self.apply_updates(now, router, &mut updates);
+        self.network.updates = updates;
+        // Answers to peers go out even if nothing else changed.
         self.flush(now, router);
-        self.foresee_again(now, HEARTBEAT, Happens::Beat { router });
+        self.schedule_next(now, HEARTBEAT, SimEvent::Heartbeat { router });
     }
 
-    pub(super) fn hear(&mut self, now: Instant, router: usize, letter: u64) {
-        let Some(kept) = self.post.letters.get_mut(&letter) else { return };
-        kept.readers -= 1;
-        let (frame, is_last) = (kept.frame.clone(), kept.readers == 0);
+    pub(super) fn receive_frame(&mut self, now: Instant, router: usize, id: u64) {
+        let Some(kept) = self.network.in_transit.get_mut(&id) else { return };
+        kept.receivers -= 1;
+        let (frame, is_last) = (kept.frame.clone(), kept.receivers == 0);
         if is_last {
-            self.post.letters.remove(&letter);
+            self.network.in_transit.remove(&id);
         }
-        let mut news = std::mem::take(&mut self.post.news);
-        let heard = self.post.sim_routers[router].node.receive(now, &frame, &mut news);
-        debug_assert!(heard.is_ok(), "a router of the same version makes sense: {heard:?}");
-        self.tell_news(now, router, &mut news);
-        self.post.news = news;
+        let mut updates = std::mem::take(&mut self.network.updates);
+        let received = self.network.sim_routers[router].node.receive(now, &frame, &mut updates);
+        debug_assert!(received.is_ok(), "a router of the same version sends valid frames: {received:?}");
+        self.apply_updates(now, router, &mut updates);
+        self.network.updates = updates;
     }
 
     pub(super) fn count_served(&mut self, router: usize) {
-        if let Some(sim_router) = self.post.sim_routers.get_mut(router) {
+        if let Some(sim_router) = self.network.sim_routers.get_mut(router) {
             sim_router.served += 1;
         }
     }
 
-    fn tell_news(&mut self, now: Instant, router: usize, news: &mut Vec<PeerUpdate>) {
-        for news in news.drain(..) {
-            let heard = exchange::ReceivedUpdate::new(&news);
-            self.tell(router, now, Event::Peers(heard.update()));
+    fn apply_updates(&mut self, now: Instant, router: usize, updates: &mut Vec<PeerUpdate>) {
+        for updates in updates.drain(..) {
+            let update = exchange::ReceivedUpdate::new(&updates);
+            self.dispatch(router, now, Event::Peers(update.update()));
         }
     }
 
     fn send(&mut self, now: Instant, from: usize, frame: &[u8]) {
-        let others = self.post.sim_routers.len() - 1;
-        let Some(sync) = self.settings.sync.filter(|_| others > 0) else { return };
-        self.post.talk.frames += 1;
-        self.post.talk.bytes += frame.len() as u64;
-        let letter = self.post.next;
-        self.post.next += 1;
-        self.post.letters.insert(letter, Letter { frame: frame.into(), readers: others });
-        for router in (0..self.post.sim_routers.len()).filter(|&it| it != from) {
-            self.foresee(now + delay(sync.delay), Happens::Letter { router, letter });
+        let others = self.network.sim_routers.len() - 1;
+        let Some(sync) = self.config.sync.filter(|_| others > 0) else { return };
+        self.network.traffic.frames += 1;
+        self.network.traffic.bytes += frame.len() as u64;
+        let id = self.network.next;
+        self.network.next += 1;
+        self.network.in_transit.insert(id, FrameInTransit { frame: frame.into(), receivers: others });
+        for router in (0..self.network.sim_routers.len()).filter(|&it| it != from) {
+            self.schedule(now + delay(sync.delay), SimEvent::FrameArrival { router, frame: id });
         }
     }
 }
 
-/// Nothing is heard in the moment in which it is said.
+/// A frame never arrives at the instant at which it is sent.
 fn delay(delay: Duration) -> Duration {
     delay.max(Duration::from_nanos(1))
 }

@@ -1,4 +1,4 @@
-//! One engine of the laboratory, and what is on its way from it to the routers.
+//! One simulated worker: its engine, and reports on their way to the routers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use maitre_base::{EngineLoad, Instant, KvEvent, StoredBlocks, Tier, WorkerId};
 use maitre_dispatch::Event;
 
-use super::outcome::Worked;
+use super::outcome::WorkerTotals;
 use super::prepared;
-use crate::engine::{self, Engine, Job, JobId, Known, Output};
+use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput};
 use crate::kv::Change;
 use crate::profile::Profile;
 
 /// Cache changes kept between two steps: more than a step can make.
 const CHANGES_MAX: usize = 1 << 20;
 /// No request.
-const NOBODY: u64 = u64::MAX;
+const NO_REQUEST: u64 = u64::MAX;
 
 #[expect(clippy::struct_excessive_bools, reason = "a script turns each of them by itself")]
 pub(super) struct SimWorker {
@@ -26,34 +26,37 @@ pub(super) struct SimWorker {
     pub(super) up: bool,
     pub(super) is_draining: bool,
     pub(super) is_gone: bool,
-    /// Counts crashes: a step of an earlier life never ends.
-    pub(super) life: u32,
+    /// Counts crashes: a step of an earlier incarnation never ends.
+    pub(super) incarnation: u32,
     pub(super) answered: u64,
     stepping: bool,
     busy: Duration,
-    /// What was evicted and thrown out in earlier lives.
+    /// Evictions and preemptions before the last crash.
     evictions: u64,
     preemptions: u64,
     /// The request behind each job, by slot.
     jobs: Vec<u64>,
     events: VecDeque<Vec<Change>>,
     loads: VecDeque<EngineLoad>,
-    scratch: Batch,
+    scratch: CacheEventBatch,
 }
 
 impl SimWorker {
     pub(super) fn new(profile: Profile, has_events: bool) -> SimWorker {
         let changes_max = if has_events { CHANGES_MAX } else { 0 };
-        let settings =
-            engine::Settings { changes_max, words: prepared::token, ..engine::Settings::new(profile) };
+        let config = engine::EngineConfig {
+            changes_max,
+            words: prepared::token,
+            ..engine::EngineConfig::new(profile)
+        };
         SimWorker {
-            engine: Engine::new(settings),
+            engine: Engine::new(config),
             profile,
             slowness: 1.0,
             up: true,
             is_draining: false,
             is_gone: false,
-            life: 0,
+            incarnation: 0,
             answered: 0,
             stepping: false,
             busy: Duration::ZERO,
@@ -62,7 +65,7 @@ impl SimWorker {
             jobs: Vec::new(),
             events: VecDeque::new(),
             loads: VecDeque::new(),
-            scratch: Batch::default(),
+            scratch: CacheEventBatch::default(),
         }
     }
 
@@ -70,18 +73,18 @@ impl SimWorker {
         self.up && !self.is_draining && !self.is_gone
     }
 
-    /// None if the engine does not take it.
+    /// None if the engine rejects it.
     pub(super) fn submit(
         &mut self,
         request: u64,
         arrived: Instant,
         job: Job,
-        known: Known<'_>,
+        known: KnownPrompt<'_>,
     ) -> Option<JobId> {
         let job = self.engine.submit_known(arrived, job, known).ok()?;
         let slot = job.slot as usize;
         if slot >= self.jobs.len() {
-            self.jobs.resize(slot + 1, NOBODY);
+            self.jobs.resize(slot + 1, NO_REQUEST);
         }
         self.jobs[slot] = request;
         Some(job)
@@ -91,7 +94,7 @@ impl SimWorker {
         self.jobs[job.slot as usize]
     }
 
-    /// Begins a step, unless one is under way or there is nothing to do.
+    /// Begins a step, unless one is running or there is nothing to do.
     pub(super) fn begin_step(&mut self) -> Option<Duration> {
         if self.stepping {
             return None;
@@ -103,35 +106,35 @@ impl SimWorker {
         Some(span)
     }
 
-    pub(super) fn finish_step(&mut self, now: Instant, outputs: &mut Vec<Output>) {
+    pub(super) fn finish_step(&mut self, now: Instant, outputs: &mut Vec<TokenOutput>) {
         self.stepping = false;
         self.engine.finish_step(now, outputs);
     }
 
-    /// Forgets everything; returns the requests that were there.
+    /// Drops everything; returns the requests that were there.
     pub(super) fn crash(&mut self) -> Vec<u64> {
         let counters = self.engine.stats().counters;
         self.evictions += counters.evictions;
         self.preemptions += counters.preemptions;
         self.engine.restart();
-        self.life += 1;
+        self.incarnation += 1;
         (self.stepping, self.up) = (false, false);
         self.events.clear();
         self.loads.clear();
         let mut lost = std::mem::take(&mut self.jobs);
-        lost.retain(|&it| it != NOBODY);
+        lost.retain(|&it| it != NO_REQUEST);
         lost
     }
 
-    /// Running and waiting.
+    /// Running and waiting requests.
     pub(super) fn requests(&self) -> u32 {
         let stats = self.engine.stats();
         (stats.running + stats.waiting) as u32
     }
 
-    pub(super) fn worked(&self) -> Worked {
+    pub(super) fn totals(&self) -> WorkerTotals {
         let counters = self.engine.stats().counters;
-        Worked {
+        WorkerTotals {
             profile: self.profile.name,
             answered: self.answered,
             busy: self.busy,
@@ -141,7 +144,7 @@ impl SimWorker {
         }
     }
 
-    /// Posts what changed in the cache; whether there was anything.
+    /// Queues the cache changes of a step. Returns whether there were any.
     pub(super) fn post_events(&mut self) -> bool {
         let (changes, lost) = self.engine.take_changes();
         debug_assert_eq!(lost, 0, "a step makes fewer changes");
@@ -153,17 +156,17 @@ impl SimWorker {
     }
 
     /// The changes that arrive now.
-    pub(super) fn next_events(&mut self) -> Batch {
+    pub(super) fn next_events(&mut self) -> CacheEventBatch {
         let mut batch = std::mem::take(&mut self.scratch);
         batch.changes = self.events.pop_front().unwrap_or_default();
         batch
     }
 
-    pub(super) fn keep_scratch(&mut self, batch: Batch) {
+    pub(super) fn keep_scratch(&mut self, batch: CacheEventBatch) {
         self.scratch = batch;
     }
 
-    /// Posts a scrape; a worker that is down has none.
+    /// Queues a scrape, unless the worker is down.
     pub(super) fn post_load(&mut self) -> bool {
         if !self.up {
             return false;
@@ -185,33 +188,33 @@ impl SimWorker {
     }
 }
 
-/// The changes of one step as events: blocks that follow each other are told together, as vLLM does.
+/// The cache changes of one step as events. Consecutive blocks are merged into one event, as in vLLM.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct CacheEventBatch {
     changes: Vec<Change>,
     names: Vec<u64>,
     tokens: Vec<u32>,
-    runs: Vec<Run>,
+    runs: Vec<EventRun>,
 }
 
-enum Run {
+enum EventRun {
     Stored { parent: Option<u64>, count: usize },
     Removed { count: usize },
     Cleared,
 }
 
-impl Batch {
+impl CacheEventBatch {
     pub(super) fn events(&mut self, worker: WorkerId, block_tokens: u32) -> impl Iterator<Item = Event<'_>> {
         self.join_up();
         let (mut names, mut tokens) = (&self.names[..], &self.tokens[..]);
         self.runs.iter().map(move |run| match *run {
-            Run::Cleared => Event::CacheChanged { worker, event: KvEvent::Cleared },
-            Run::Removed { count } => {
+            EventRun::Cleared => Event::CacheChanged { worker, event: KvEvent::Cleared },
+            EventRun::Removed { count } => {
                 let (these, rest) = names.split_at(count);
                 names = rest;
                 Event::CacheChanged { worker, event: KvEvent::Removed { names: these, tier: Tier::Gpu } }
             }
-            Run::Stored { parent, count } => {
+            EventRun::Stored { parent, count } => {
                 let (these, rest) = names.split_at(count);
                 let (text, later) = tokens.split_at(count * block_tokens as usize);
                 (names, tokens) = (rest, later);
@@ -236,12 +239,12 @@ impl Batch {
         self.runs.clear();
         for change in self.changes.drain(..) {
             match change {
-                Change::Cleared => self.runs.push(Run::Cleared),
+                Change::Cleared => self.runs.push(EventRun::Cleared),
                 Change::Removed { hash } => {
                     self.names.push(hash);
                     match self.runs.last_mut() {
-                        Some(Run::Removed { count }) => *count += 1,
-                        _ => self.runs.push(Run::Removed { count: 1 }),
+                        Some(EventRun::Removed { count }) => *count += 1,
+                        _ => self.runs.push(EventRun::Removed { count: 1 }),
                     }
                 }
                 Change::Stored(stored) => {
@@ -249,8 +252,8 @@ impl Batch {
                     self.names.push(stored.hash);
                     self.tokens.extend_from_slice(&stored.tokens);
                     match self.runs.last_mut() {
-                        Some(Run::Stored { count, .. }) if stored.parent == before => *count += 1,
-                        _ => self.runs.push(Run::Stored { parent: stored.parent, count: 1 }),
+                        Some(EventRun::Stored { count, .. }) if stored.parent == before => *count += 1,
+                        _ => self.runs.push(EventRun::Stored { parent: stored.parent, count: 1 }),
                     }
                 }
             }

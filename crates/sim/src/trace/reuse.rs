@@ -1,14 +1,14 @@
-//! How much of a trace one cache without limits would find: what no strategy on any fleet can beat.
+//! The hit ratio of one unlimited cache: an upper bound for every strategy.
 
 use maitre_base::hash::{self, NumberMap};
 
 use super::{Piece, Request, Trace};
 
 impl Trace {
-    /// The share of prompt tokens that an engine would find in its cache if it served all requests, each
-    /// done before the next, and forgot nothing. Whole tokens, where real caches keep whole blocks.
+    /// The share of prompt tokens that an engine would find in its cache if it served all requests one after another
+    /// and evicted nothing. Counted in tokens, while real caches keep whole blocks.
     pub fn reuse(&self) -> f64 {
-        let mut seen = Seen::default();
+        let mut seen = PrefixTree::default();
         let (mut found, mut all) = (0, 0);
         for request in &self.requests {
             found += seen.visit(request);
@@ -18,15 +18,15 @@ impl Trace {
     }
 }
 
-/// All that was in a prompt or an answer, as the tree of its beginnings.
+/// All prompts and answers so far, as a prefix tree.
 #[derive(Default)]
-struct Seen {
-    /// By what comes before a text and by the text: how many of its tokens were seen there.
+struct PrefixTree {
+    /// By prefix and text: how many tokens of the text occurred there.
     tokens: NumberMap<u32>,
 }
 
-impl Seen {
-    /// Adds a request: how many tokens of its prompt were there already.
+impl PrefixTree {
+    /// Adds a request. Returns how many tokens of its prompt were known.
     fn visit(&mut self, request: &Request) -> u64 {
         let (mut found, mut before) = (0, 0);
         for piece in &request.prompt {
@@ -45,7 +45,7 @@ impl Seen {
     }
 }
 
-/// Names a beginning. Another length of the last text makes it another one: what follows differs in place.
+/// Identifies a prefix. Another length of the last text makes another prefix.
 fn after(before: u64, piece: Piece) -> u64 {
     hash::pair(hash::pair(before, piece.text), u64::from(piece.tokens))
 }

@@ -10,29 +10,29 @@ use serde_json::{Number, Value};
 
 use super::{Piece, Request};
 
-/// Tokens in a block that Mooncake's numbers name.
+/// Tokens per block in Mooncake's format.
 const MOONCAKE_BLOCK: u32 = 512;
-/// A year: a stamp beyond it was meant for something else, such as the time of day.
+/// A year: a larger timestamp is probably a time of day.
 const MILLIS_MAX: f64 = 366.0 * 86_400_000.0;
 /// Longer than any context, and small enough to write out.
 pub(crate) const PROMPT_TOKENS_MAX: u64 = 16 << 20;
 const ANSWER_TOKENS_MAX: u32 = 1 << 20;
-/// Nobody waits longer for a first token.
+/// Longer deadlines are rejected.
 pub(crate) const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
 const NAME_CHARS_MAX: usize = 64;
-/// Classes in a trace: each is a row in every report. A router has no more than eight.
+/// Maximum classes per trace: each is a row in every report. A router has at most eight.
 pub(crate) const CLASSES_MAX: usize = 64;
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub enum Wrong {
-    #[error("not a request: {}", told(.0))]
+pub enum LineError {
+    #[error("not a request: {}", with_column(.0))]
     Json(#[from] serde_json::Error),
-    #[error("`timestamp` is {0}; milliseconds from the beginning of the trace are wanted, up to a year")]
+    #[error("`timestamp` is {0}; milliseconds from the beginning of the trace are expected, up to a year")]
     Timestamp(f64),
-    #[error("a prompt of {0} tokens; 1 to {PROMPT_TOKENS_MAX} are wanted")]
+    #[error("a prompt of {0} tokens; 1 to {PROMPT_TOKENS_MAX} are expected")]
     PromptTokens(u64),
-    #[error("an answer of {0} tokens; at most {ANSWER_TOKENS_MAX} are wanted")]
+    #[error("an answer of {0} tokens; at most {ANSWER_TOKENS_MAX} are expected")]
     AnswerTokens(u32),
     #[error("`block_size` is zero")]
     BlockSize,
@@ -42,23 +42,23 @@ pub enum Wrong {
     Length { told: u64, found: u64 },
     #[error("neither `input_length` nor `prompt`")]
     NoPrompt,
-    #[error("`class` is {0:?}; a name of 1 to {NAME_CHARS_MAX} characters is wanted")]
+    #[error("`class` is {0:?}; a name of 1 to {NAME_CHARS_MAX} characters is expected")]
     Class(String),
-    #[error("`class` is {0:?}, and {CLASSES_MAX} others came before; no more are wanted")]
-    Classes(String),
-    #[error("`tenant` is {0}; a whole number from 0 on or a name is wanted")]
+    #[error("`class` is {0:?}, and {CLASSES_MAX} others came before; no more are allowed")]
+    TooManyClasses(String),
+    #[error("`tenant` is {0}; a whole number from 0 on or a name is expected")]
     Tenant(Value),
-    #[error("`deadline_ms` is {0}; milliseconds above 0 and up to a day are wanted")]
+    #[error("`deadline_ms` is {0}; milliseconds above 0 and up to a day are expected")]
     Deadline(Number),
 }
 
-/// What is wrong, and in which column: the line that serde counts is always the first, and not that of the file.
-fn told(error: &serde_json::Error) -> String {
+/// The error with its column. Serde counts lines within the row, so its line number is dropped.
+fn with_column(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column", ", column")
 }
 
 #[derive(Deserialize, Serialize)]
-struct Row {
+struct TraceLine {
     timestamp: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     input_length: Option<u64>,
@@ -83,20 +83,20 @@ struct Row {
     deadline_ms: Option<Number>,
 }
 
-/// The names of classes that a trace has so far, so that requests share them.
+/// The class names so far, so that requests share them.
 #[derive(Debug, Default)]
-pub(super) struct Classes(Vec<Arc<str>>);
+pub(super) struct ClassNames(Vec<Arc<str>>);
 
-impl Classes {
-    fn name(&mut self, class: String) -> Result<Arc<str>, Wrong> {
+impl ClassNames {
+    fn name(&mut self, class: String) -> Result<Arc<str>, LineError> {
         if let Some(known) = self.0.iter().find(|it| ***it == *class) {
             return Ok(known.clone());
         }
         if !is_name(&class) {
-            return Err(Wrong::Class(class));
+            return Err(LineError::Class(class));
         }
         if self.0.len() == CLASSES_MAX {
-            return Err(Wrong::Classes(class));
+            return Err(LineError::TooManyClasses(class));
         }
         let name: Arc<str> = class.into();
         self.0.push(name.clone());
@@ -104,7 +104,7 @@ impl Classes {
     }
 }
 
-/// Whether a class or a tenant may have this name, which a header must be able to carry.
+/// Whether this is a valid name for a class or a tenant: a header must be able to carry it.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
@@ -114,30 +114,30 @@ fn is_zero(part: &u32) -> bool {
     *part == 0
 }
 
-/// `own` names what the line leaves unnamed.
-pub(super) fn read(line: &[u8], own: u64, classes: &mut Classes) -> Result<Request, Wrong> {
-    let mut row: Row = serde_json::from_slice(line)?;
+/// `own` identifies what the line leaves unnamed.
+pub(super) fn read(line: &[u8], own: u64, classes: &mut ClassNames) -> Result<Request, LineError> {
+    let mut row: TraceLine = serde_json::from_slice(line)?;
     if !(0.0..=MILLIS_MAX).contains(&row.timestamp) {
-        return Err(Wrong::Timestamp(row.timestamp));
+        return Err(LineError::Timestamp(row.timestamp));
     }
     if row.output_length > ANSWER_TOKENS_MAX {
-        return Err(Wrong::AnswerTokens(row.output_length));
+        return Err(LineError::AnswerTokens(row.output_length));
     }
     let prompt = match (&row.prompt, row.input_length) {
         (Some(pieces), told) => {
             let pieces: Vec<Piece> = pieces.iter().map(|&(text, tokens)| Piece { text, tokens }).collect();
             let found = pieces.iter().map(|it| u64::from(it.tokens)).sum();
             match told {
-                Some(told) if told != found => return Err(Wrong::Length { told, found }),
+                Some(told) if told != found => return Err(LineError::Length { told, found }),
                 _ => pieces,
             }
         }
         (None, Some(tokens)) => blocks(&row, tokens, own)?,
-        (None, None) => return Err(Wrong::NoPrompt),
+        (None, None) => return Err(LineError::NoPrompt),
     };
     match prompt.iter().map(|it| u64::from(it.tokens)).sum() {
         1..=PROMPT_TOKENS_MAX => {}
-        other => return Err(Wrong::PromptTokens(other)),
+        other => return Err(LineError::PromptTokens(other)),
     }
     Ok(Request {
         at: Instant::ZERO + Duration::from_secs_f64(row.timestamp / 1e3),
@@ -152,35 +152,35 @@ pub(super) fn read(line: &[u8], own: u64, classes: &mut Classes) -> Result<Reque
     })
 }
 
-fn tenant(value: Value) -> Result<u64, Wrong> {
+fn tenant(value: Value) -> Result<u64, LineError> {
     match &value {
-        Value::Number(number) => number.as_u64().ok_or(Wrong::Tenant(value)),
+        Value::Number(number) => number.as_u64().ok_or(LineError::Tenant(value)),
         Value::String(name) if !name.is_empty() => Ok(hash::bytes(0, name.as_bytes())),
-        _ => Err(Wrong::Tenant(value)),
+        _ => Err(LineError::Tenant(value)),
     }
 }
 
-fn deadline(millis: Number) -> Result<Duration, Wrong> {
+fn deadline(millis: Number) -> Result<Duration, LineError> {
     let number = millis.as_f64().unwrap_or(f64::NAN);
     let deadline = Duration::try_from_secs_f64(number / 1e3).unwrap_or_default();
     match (Duration::from_nanos(1)..=DEADLINE_MAX).contains(&deadline) {
         true => Ok(deadline),
-        false => Err(Wrong::Deadline(millis)),
+        false => Err(LineError::Deadline(millis)),
     }
 }
 
-/// The blocks of a prompt as pieces. What no number names, at the tail, is the request's own.
-fn blocks(row: &Row, tokens: u64, own: u64) -> Result<Vec<Piece>, Wrong> {
+/// The blocks of a prompt as pieces. An unnamed tail belongs to this request alone.
+fn blocks(row: &TraceLine, tokens: u64, own: u64) -> Result<Vec<Piece>, LineError> {
     let ids = row.hash_ids.as_deref().unwrap_or_default();
     let block = row.block_size.unwrap_or(MOONCAKE_BLOCK);
     if block == 0 {
-        return Err(Wrong::BlockSize);
+        return Err(LineError::BlockSize);
     }
     if tokens > PROMPT_TOKENS_MAX {
-        return Err(Wrong::PromptTokens(tokens));
+        return Err(LineError::PromptTokens(tokens));
     }
     if ids.len() as u64 > tokens.div_ceil(u64::from(block)) {
-        return Err(Wrong::Blocks { ids: ids.len(), block, tokens });
+        return Err(LineError::Blocks { ids: ids.len(), block, tokens });
     }
     let mut pieces = Vec::with_capacity(ids.len() + 1);
     let mut left = tokens as u32;
@@ -196,8 +196,8 @@ fn blocks(row: &Row, tokens: u64, own: u64) -> Result<Vec<Piece>, Wrong> {
 }
 
 pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result<()> {
-    let row = Row {
-        // To the microsecond: more digits say nothing.
+    let row = TraceLine {
+        // Rounded to the microsecond.
         timestamp: (request.at.as_secs_f64() * 1e6).round() / 1e3,
         input_length: Some(request.prompt_tokens()),
         output_length: request.answer_tokens,
@@ -215,7 +215,7 @@ pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result
     sink.write_all(b"\n")
 }
 
-/// A whole number where it is one, as most are.
+/// An integer where possible.
 fn millis(deadline: Duration) -> Option<Number> {
     match deadline.subsec_nanos() % 1_000_000 {
         0 => Some(Number::from(deadline.as_millis() as u64)),

@@ -20,7 +20,7 @@ fn mooncake_blocks_become_pieces() {
 }
 
 #[test]
-fn what_is_not_named_is_nobody_elses() {
+fn unnamed_texts_are_unique() {
     let line = r#"{"timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1],"block_size":64}"#;
     let trace = read(&format!("{line}\n{line}\n")).unwrap();
     let [one, other] = &trace.requests[..] else { panic!("two requests") };
@@ -40,7 +40,7 @@ fn requests_stamped_alike_are_spread() {
 }
 
 #[test]
-fn our_own_form_comes_back_as_it_was() {
+fn our_own_format_round_trips() {
     let text = concat!(
         r#"{"timestamp":0.25,"output_length":52,"prompt":[[7,2000],[31,155]],"answer":32,"session":5}"#,
         "\n",
@@ -54,7 +54,7 @@ fn our_own_form_comes_back_as_it_was() {
 }
 
 #[test]
-fn class_tenant_and_deadline_come_back_as_they_were() {
+fn class_tenant_and_deadline_round_trip() {
     let line = |more: &str| format!(r#"{{"timestamp":0,"input_length":9,"output_length":5{more}}}"#);
     for (more, class, tenant, deadline_us) in [
         ("", None, 0, None),
@@ -88,7 +88,7 @@ fn requests_of_a_class_share_its_name_and_there_are_not_too_many() {
     assert!(Arc::ptr_eq(class(0), class(2)) && class(0) != class(1));
     assert!(read(&(0..64).map(line).collect::<String>()).is_ok());
     let error = read(&(0..65).map(line).collect::<String>()).unwrap_err();
-    assert_eq!(error, "line 65: `class` is \"c64\", and 64 others came before; no more are wanted");
+    assert_eq!(error, "line 65: `class` is \"c64\", and 64 others came before; no more are allowed");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_bad_line_is_named() {
         (r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":-5}"#, "`deadline_ms` is -5"),
         (
             r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":86400001}"#,
-            "up to a day are wanted",
+            "up to a day are expected",
         ),
         (r#"{"timestamp":0,"input_length":9,"output_length":2,"deadline_ms":"1s"}"#, "not a request"),
     ] {
@@ -146,8 +146,8 @@ fn a_bad_line_is_named() {
     }
     let long =
         format!(r#"{{"timestamp":0,"input_length":9,"output_length":2,"class":"{}"}}"#, "x".repeat(65));
-    assert!(read(&long).unwrap_err().contains("a name of 1 to 64 characters is wanted"));
-    assert_eq!(read("\n\n").unwrap_err(), "there is no request in it");
+    assert!(read(&long).unwrap_err().contains("a name of 1 to 64 characters is expected"));
+    assert_eq!(read("\n\n").unwrap_err(), "it contains no requests");
     assert!(read(&"x".repeat(LINE_BYTES_MAX as usize + 1)).unwrap_err().contains("line 1 is longer"));
 }
 

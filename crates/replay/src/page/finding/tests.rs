@@ -1,12 +1,12 @@
 //! Made-up rows, and the sentences about them.
 
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::{Demand, sweep, write};
 
 /// A good row of a thousand answers: `name`, mean TTFT and mean E2E in seconds.
-fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> Row {
-    Row {
+fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> ReportRow {
+    ReportRow {
         strategy: name.to_owned(),
         speed: 1.0,
         requests: 1_000,
@@ -19,18 +19,18 @@ fn row(name: &str, ttft_mean_s: f64, e2e_mean_s: f64) -> Row {
         tpot_mean_s: 0.03,
         output_tokens_per_s: 100.0,
         goodput_ratio: 0.95,
-        ..Row::default()
+        ..ReportRow::default()
     }
 }
 
-fn text(rows: &[Row]) -> String {
+fn text(rows: &[ReportRow]) -> String {
     let demand = Demand { tokens_per_s: Some(100.0), first_token_s: 2.0 };
     write(&rows.iter().collect::<Vec<_>>(), demand)
 }
 
 /// The text contains all of `said` and none of `not_said`.
 #[track_caller]
-fn check(rows: &[Row], said: &[&str], not_said: &[&str]) {
+fn check(rows: &[ReportRow], said: &[&str], not_said: &[&str]) {
     let text = text(rows);
     for it in said {
         assert!(text.contains(it), "no {it:?} in: {text}");
@@ -44,9 +44,9 @@ fn check(rows: &[Row], said: &[&str], not_said: &[&str]) {
 fn the_whole_paragraph() {
     let rows = [
         row("round-robin", 4.0, 30.0),
-        Row { hit_ratio: 0.3, ..row("cache-aware", 2.0, 25.0) },
+        ReportRow { hit_ratio: 0.3, ..row("cache-aware", 2.0, 25.0) },
         row("least-delay", 1.0, 20.0),
-        Row { hit_ratio: 0.5, ..row("ideal-cache", 0.5, 10.0) },
+        ReportRow { hit_ratio: 0.5, ..row("ideal-cache", 0.5, 10.0) },
     ];
     assert_eq!(
         text(&rows),
@@ -97,7 +97,7 @@ fn one_strategy_alone_is_not_called_a_leader() {
 
 #[test]
 fn bounds_and_strategies_without_answers_never_lead() {
-    let silent = Row { requests: 0, refused: 1_000, ..row("least-delay", 0.0, 0.0) };
+    let silent = ReportRow { requests: 0, refused: 1_000, ..row("least-delay", 0.0, 0.0) };
     check(
         &[silent.clone(), row("a", 2.0, 9.0), row("b", 3.0, 9.0), row("oracle", 0.1, 1.0)],
         &["Of 2 strategies, a has the lowest", "least-delay (1,000 of 1,000)"],
@@ -116,7 +116,7 @@ fn bounds_and_strategies_without_answers_never_lead() {
 fn measures_where_another_is_better_are_named() {
     let rows = [
         row("a", 1.0, 9.0),
-        Row {
+        ReportRow {
             ttft_p99_s: 1.5,
             tpot_mean_s: 0.0299,
             goodput_ratio: 0.99,
@@ -139,15 +139,15 @@ fn measures_where_another_is_better_are_named() {
 #[test]
 fn hit_ratios_are_compared_with_the_ideal_cache() {
     let nothing = [
-        Row { hit_ratio: 0.0, ..row("a", 1.0, 9.0) },
-        Row { hit_ratio: 0.0, ..row("ideal-cache", 1.0, 9.0) },
+        ReportRow { hit_ratio: 0.0, ..row("a", 1.0, 9.0) },
+        ReportRow { hit_ratio: 0.0, ..row("ideal-cache", 1.0, 9.0) },
     ];
     check(&nothing, &["even ideal-cache reuses nothing"], &["NaN", "inf"]);
 }
 
 #[test]
 fn saturation_strain_and_a_long_tail_differ() {
-    let tail = Row { ttft_p99_s: 20.0, ..row("a", 1.0, 9.0) };
+    let tail = ReportRow { ttft_p99_s: 20.0, ..row("a", 1.0, 9.0) };
     check(
         &[tail],
         &[
@@ -158,40 +158,40 @@ fn saturation_strain_and_a_long_tail_differ() {
     );
     // A long tail within the target comes from cold prompts, not from a queue.
     check(
-        &[Row { ttft_p50_s: 0.01, ttft_p99_s: 1.9, ..row("a", 1.0, 9.0) }],
+        &[ReportRow { ttft_p50_s: 0.01, ttft_p99_s: 1.9, ..row("a", 1.0, 9.0) }],
         &["keeps up under a: 95.0 %"],
         &[],
     );
-    let strained = Row { goodput_ratio: 0.12, ..row("a", 1.0, 9.0) };
+    let strained = ReportRow { goodput_ratio: 0.12, ..row("a", 1.0, 9.0) };
     check(
         std::slice::from_ref(&strained),
         &["The fleet is strained even under a: only 12.0 % of the requests meet"],
         &["serves"],
     );
     check(
-        &[Row { output_tokens_per_s: 60.0, ..strained }],
+        &[ReportRow { output_tokens_per_s: 60.0, ..strained }],
         &[
             "saturated even under a: only 12.0 % of the requests meet the targets, and it serves 60 % of the requested \
              output tokens per second.",
         ],
         &[],
     );
-    let half = Row { goodput_ratio: 0.7, output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) };
+    let half = ReportRow { goodput_ratio: 0.7, output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) };
     check(&[half], &["strained even under a: only 70.0 % of the requests"], &["saturated"]);
     // A short trace ends with a tail that says nothing about saturation.
-    check(&[Row { output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) }], &["keeps up"], &["saturated"]);
+    check(&[ReportRow { output_tokens_per_s: 60.0, ..row("a", 1.0, 9.0) }], &["keeps up"], &["saturated"]);
 }
 
 #[test]
 fn lost_requests_and_few_answers_are_mentioned() {
-    let rows = [Row { refused: 3, failed: 1, ..row("a", 1.0, 9.0) }, row("b", 2.0, 9.0)];
+    let rows = [ReportRow { refused: 3, failed: 1, ..row("a", 1.0, 9.0) }, row("b", 2.0, 9.0)];
     check(&rows, &["Means leave out requests that were refused or failed: a (4 of 1,004)."], &["p99 is the"]);
     check(
-        &[Row { requests: 1, ..row("a", 1.0, 9.0) }],
+        &[ReportRow { requests: 1, ..row("a", 1.0, 9.0) }],
         &["With only 1 answer, p99 is the time of a single request."],
         &[],
     );
-    check(&[Row { requests: 42, ..row("a", 1.0, 9.0) }], &["With only 42 answers,"], &[]);
+    check(&[ReportRow { requests: 42, ..row("a", 1.0, 9.0) }], &["With only 42 answers,"], &[]);
 }
 
 #[test]
@@ -207,13 +207,13 @@ fn a_sweep_names_the_leader_of_each_speed() {
 
 #[test]
 fn a_strategy_that_refuses_more_does_not_lead() {
-    let few = Row { requests: 100, refused: 900, ..row("random", 0.1, 1.0) };
+    let few = ReportRow { requests: 100, refused: 900, ..row("random", 0.1, 1.0) };
     check(
         &[few, row("least-delay", 1.0, 20.0)],
         &["Only least-delay is compared: every other strategy lost over 1 % more", "random (900 of 1,000)"],
         &["random has the lowest mean TTFT", "one strategy was run"],
     );
     // Losing as many as all others does not count against a strategy.
-    let all = |name, ttft| Row { requests: 900, refused: 100, ..row(name, ttft, 20.0) };
+    let all = |name, ttft| ReportRow { requests: 900, refused: 100, ..row(name, ttft, 20.0) };
     check(&[all("random", 0.5), all("least-delay", 1.0)], &["random has the lowest mean TTFT"], &[]);
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use maitre_config::Config;
-use maitre_sim::report::Row;
+use maitre_sim::report::ReportRow;
 
 use super::{Best, Report};
 use crate::knowledge_word;
@@ -227,7 +227,7 @@ fn ranking(report: &Report<'_>) -> String {
     format!("\n{}", align(&lines))
 }
 
-fn numbers(report: &Report<'_>, row: &Row) -> String {
+fn numbers(report: &Report<'_>, row: &ReportRow) -> String {
     let of = |it: &&Field| format!("{} {}", it.name, it.show(it.of(row)));
     let known: Vec<String> = fields(report).iter().map(of).collect();
     format!("{}, hit {:.3}, lost {}", known.join(", "), row.hit_ratio, row.refused + row.failed)

@@ -1,4 +1,4 @@
-//! KV events over loopback sockets: what subscribers hear is what the cache holds.
+//! KV events over loopback sockets: subscribers learn what the cache holds.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,20 @@ use crate::events;
 use crate::events::disturbance::Disturbance;
 use crate::kv::{Names, Root};
 
-/// Room for eleven blocks: a few prompts, and then something has to go.
+/// Room for eleven blocks: a few prompts, then something must be evicted.
 const SMALL: Profile = Profile { kv_blocks: 12, ..INSTANT };
 
-async fn publishing(profile: Profile, change: impl FnOnce(&mut events::Settings)) -> Host {
-    let mut events = events::Settings { replay: Some(LOOPBACK), ..events::Settings::new(LOOPBACK) };
+async fn publishing(profile: Profile, change: impl FnOnce(&mut events::PublisherConfig)) -> Host {
+    let mut events =
+        events::PublisherConfig { replay: Some(LOOPBACK), ..events::PublisherConfig::new(LOOPBACK) };
     change(&mut events);
-    let settings = Settings {
+    let config = HostConfig {
         model: "tiny".to_owned(),
         adapters: vec!["tiny-sql".to_owned()],
         events: Some(events),
-        ..Settings::new(profile)
+        ..HostConfig::new(profile)
     };
-    Host::bind(LOOPBACK, settings).await.unwrap()
+    Host::bind(LOOPBACK, config).await.unwrap()
 }
 
 /// The router's end of a connection.
@@ -45,7 +46,7 @@ impl Client {
         client
     }
 
-    /// Subscribed, and known to be.
+    /// Subscribed, and registered as such.
     async fn subscribe(host: &Host, topic: &[u8]) -> Client {
         let before = host.handle().stats().events.subscribers;
         let mut client = Client::connect(host.events().unwrap().stream, Role::Sub).await;
@@ -60,7 +61,7 @@ impl Client {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// The next message; none when the connection ends.
+    /// The next message; `None` when the connection ends.
     async fn next(&mut self) -> Option<Vec<Vec<u8>>> {
         let mut message = Vec::new();
         loop {
@@ -141,7 +142,7 @@ async fn prompt(host: &Host, text: &str, more: Value) {
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
-/// About nine blocks, like no others but those of the same number.
+/// About nine blocks, shared only by prompts of the same number.
 fn long(number: u32) -> String {
     format!("{number:03} ").repeat(130)
 }
@@ -180,7 +181,7 @@ async fn the_stream_adds_up_to_what_the_cache_holds() {
 }
 
 #[tokio::test]
-async fn the_truth_can_be_asked_by_prompt() {
+async fn the_cached_blocks_of_a_prompt_can_be_queried() {
     let host = publishing(INSTANT, |_| {}).await;
     let tokens: Vec<u32> = (0..100).collect();
     let ask = json!({"model": "tiny", "prompt": tokens, "max_tokens": 1, "cache_salt": "pepper"});
@@ -192,7 +193,7 @@ async fn the_truth_can_be_asked_by_prompt() {
 }
 
 #[tokio::test]
-async fn a_block_stored_says_all_that_makes_it_what_it_is() {
+async fn a_stored_block_event_carries_everything_that_identifies_it() {
     let host = publishing(INSTANT, |_| {}).await;
     let mut client = Client::subscribe(&host, b"").await;
     let tokens: Vec<u32> = (1000..1040).collect();
@@ -217,7 +218,7 @@ async fn a_block_stored_says_all_that_makes_it_what_it_is() {
 }
 
 #[tokio::test]
-async fn removals_stand_before_the_store_they_made_room_for() {
+async fn removals_precede_the_store_that_caused_them() {
     let host = publishing(SMALL, |_| {}).await;
     let mut client = Client::subscribe(&host, b"").await;
     for number in 0..2 {
@@ -231,7 +232,7 @@ async fn removals_stand_before_the_store_they_made_room_for() {
 }
 
 #[tokio::test]
-async fn a_subscriber_hears_its_topic_and_nothing_from_before() {
+async fn a_subscriber_receives_its_topic_and_nothing_earlier() {
     let host = publishing(INSTANT, |it| it.topic = "kv@a".to_owned()).await;
     prompt(&host, &long(0), json!({"max_tokens": 1})).await;
     let mut other = Client::connect(host.events().unwrap().stream, Role::Sub).await;
@@ -240,7 +241,7 @@ async fn a_subscriber_hears_its_topic_and_nothing_from_before() {
     prompt(&host, &long(1), json!({"max_tokens": 1})).await;
     let message = client.next().await.unwrap();
     assert_eq!((&message[0][..], number(&message[1])), (b"kv@a".as_slice(), 1));
-    // Unsubscribed, the connection stays and is silent; both would have heard the second prompt.
+    // After unsubscribing, the connection stays open and silent.
     client.send(&[&Subscription::Remove(b"kv@").to_frame()]).await;
     host.handle().until(|it| it.events.subscribers == 0).await;
     prompt(&host, &long(2), json!({"max_tokens": 1})).await;
@@ -249,7 +250,7 @@ async fn a_subscriber_hears_its_topic_and_nothing_from_before() {
 }
 
 #[tokio::test]
-async fn a_replay_is_asked_by_number_and_anything_else_is_ignored() {
+async fn a_replay_is_requested_by_number_and_anything_else_is_ignored() {
     let host = publishing(INSTANT, |_| {}).await;
     for number in 0..3 {
         prompt(&host, &long(number), json!({"max_tokens": 1})).await;
@@ -269,7 +270,7 @@ async fn a_replay_is_asked_by_number_and_anything_else_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_crash_takes_everything_but_the_port() {
+async fn a_crash_drops_everything_but_the_port() {
     let host = publishing(SLOW, |_| {}).await;
     let handle = host.handle();
     prompt(&host, &long(0), json!({"max_tokens": 1})).await;
@@ -280,10 +281,10 @@ async fn a_crash_takes_everything_but_the_port() {
     while client.next().await.is_some() {}
     let mut raw = Vec::new();
     let _ = answer.read_to_end(&mut raw).await;
-    assert!(!Reply::parse(&raw).complete);
+    assert!(!RouteReply::parse(&raw).complete);
     let stats = handle.until(|it| it.connections_open == 0 && it.events.connections == 0).await;
     assert_eq!((stats.engine.running, stats.requests_open, stats.events.batches), (0, 0, 0));
-    assert_eq!(stats.engine.counters, engine::Counters::default());
+    assert_eq!(stats.engine.counters, engine::EngineCounters::default());
     assert!(handle.resident().is_empty());
     let mut client = Client::subscribe(&host, b"").await;
     prompt(&host, &long(0), json!({"max_tokens": 1})).await;
@@ -291,7 +292,7 @@ async fn a_crash_takes_everything_but_the_port() {
 }
 
 #[tokio::test]
-async fn a_crash_can_be_asked_for_over_http_and_is_answered() {
+async fn a_crash_over_http_is_answered() {
     let host = publishing(INSTANT, |_| {}).await;
     prompt(&host, &long(0), json!({"max_tokens": 1})).await;
     assert_eq!(call(host.addr(), "POST", "/sim/restart", "").await.status, 200);
@@ -301,7 +302,7 @@ async fn a_crash_can_be_asked_for_over_http_and_is_answered() {
 }
 
 #[tokio::test]
-async fn a_reset_of_the_cache_is_told_with_the_next_step() {
+async fn a_cache_reset_is_published_with_the_next_step() {
     let host = publishing(SLOW, |_| {}).await;
     let handle = host.handle();
     let busy = open(host.addr(), "POST", "/v1/chat/completions", &endless(true)).await;
@@ -318,7 +319,7 @@ async fn a_reset_of_the_cache_is_told_with_the_next_step() {
 }
 
 #[tokio::test]
-async fn the_sources_are_told_as_vllm_tells_them() {
+async fn event_sources_are_reported_as_by_vllm() {
     let host = publishing(INSTANT, |it| it.topic = "kv".to_owned()).await;
     let events = host.events().unwrap();
     let expected = json!({"0": {
@@ -365,7 +366,7 @@ async fn the_stream_is_disturbed_over_http() {
 }
 
 #[tokio::test]
-async fn a_stranger_at_the_door_is_shown_out() {
+async fn a_client_of_another_protocol_is_disconnected() {
     let host = publishing(INSTANT, |_| {}).await;
     let events = host.events().unwrap();
     let hostile: [&[u8]; 3] = [b"GET / HTTP/1.1\r\n\r\n", b"\xff\0\0\0\0\0\0\0\0\x7f\x01", b"\x05\0hello"];

@@ -1,0 +1,104 @@
+//! Events of workers: scrapes, ticks, load samples and the actions of a script.
+
+use std::time::Duration;
+
+use maitre_base::{Instant, KvEvent, RequestId, WorkerId};
+use maitre_dispatch::{Event, Failure};
+use maitre_fleet::Evidence;
+
+use super::outcome::LoadSample;
+use super::script::ScriptAction;
+use super::worker::SimWorker;
+use super::{PendingRequest, SimEvent, Simulation, TICK};
+
+impl Simulation<'_> {
+    pub(super) fn scrape(&mut self, now: Instant) {
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].is_gone {
+                continue;
+            }
+            if !self.config.script.is_empty() {
+                let up = self.workers[worker].up;
+                let evidence = if up { Evidence::ProbeAnswered } else { Evidence::Refused };
+                self.dispatch_to_all(now, Event::Probed { worker: WorkerId(worker as u32), evidence });
+            }
+            if self.workers[worker].post_load() {
+                match self.config.scrape_delay {
+                    Duration::ZERO => self.deliver_load(now, worker),
+                    delay => {
+                        let incarnation = self.workers[worker].incarnation;
+                        self.schedule(now + delay, SimEvent::Load { worker, incarnation });
+                    }
+                }
+            }
+        }
+        self.schedule_next(now, self.config.scrape_every, SimEvent::Scrape);
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.dispatch_to_all(now, Event::Tick);
+        self.schedule_next(now, TICK, SimEvent::Tick);
+    }
+
+    pub(super) fn deliver_load(&mut self, now: Instant, worker: usize) {
+        if let Some(load) = self.workers[worker].next_load() {
+            self.dispatch_to_all(now, Event::LoadReported { worker: WorkerId(worker as u32), load });
+        }
+    }
+
+    pub(super) fn sample(&mut self, now: Instant) {
+        let loads = self.workers.iter().map(SimWorker::requests).collect();
+        self.outcome.samples.push(LoadSample { at: now, loads });
+        if !self.is_over() {
+            self.schedule(now + self.sample_every, SimEvent::Sample);
+        }
+    }
+
+    pub(super) fn run_action(&mut self, now: Instant, number: usize) {
+        let action = self.config.script.actions[number].1;
+        match action {
+            ScriptAction::Join { profile, count } => (0..count).for_each(|_| self.join(now, profile)),
+            ScriptAction::Leave(worker) => {
+                self.workers[worker as usize].is_gone = true;
+                self.dispatch_to_all(now, Event::WorkerGone { worker: WorkerId(worker) });
+            }
+            ScriptAction::Drain(worker) | ScriptAction::Resume(worker) => {
+                let draining = matches!(action, ScriptAction::Drain(_));
+                self.workers[worker as usize].is_draining = draining;
+                self.dispatch_to_all(now, Event::WorkerDrained { worker: WorkerId(worker), draining });
+            }
+            ScriptAction::Slow { worker, factor } => self.workers[worker as usize].slowness = factor,
+            ScriptAction::Crash(worker) => self.crash(now, worker as usize),
+            ScriptAction::Start(worker) => self.workers[worker as usize].up = true,
+            ScriptAction::Restart(worker) => {
+                self.crash(now, worker as usize);
+                self.workers[worker as usize].up = true;
+            }
+        }
+    }
+
+    /// The worker's process dies with everything it held.
+    fn crash(&mut self, now: Instant, worker: usize) {
+        if self.has_events() {
+            self.dispatch_to_all(
+                now,
+                Event::CacheChanged { worker: WorkerId(worker as u32), event: KvEvent::Cleared },
+            );
+        }
+        let mut lost = self.workers[worker].crash();
+        lost.sort_unstable();
+        for request in lost {
+            // It may have ended, or been cancelled and placed elsewhere.
+            let is_here = |it: &&PendingRequest| it.worker.index() == worker && it.job.is_some();
+            let Some(pending) = self.pending.get(&request).filter(is_here) else { continue };
+            let (number, router, began) = (pending.number, pending.router, pending.first.is_some());
+            if began {
+                self.pending.remove(&request);
+                self.outcome.break_off(&self.prepared.requests[number]);
+                self.dispatch(router, now, Event::BrokeOff { request: RequestId(request) });
+            } else {
+                self.fail(now, request, Failure::Broke);
+            }
+        }
+    }
+}

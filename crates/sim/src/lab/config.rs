@@ -1,0 +1,94 @@
+//! The settings of a run: fleet, strategy, and what the router knows.
+
+use std::time::Duration;
+
+use super::script::Script;
+use crate::profile::Profile;
+
+#[derive(Clone, Debug)]
+pub struct LabConfig {
+    /// One engine each. All use the block size of the prepared trace.
+    pub fleet: Vec<Profile>,
+    pub brain: maitre_dispatch::BrainSettings,
+    pub decider: Decider,
+    pub knowledge: Knowledge,
+    /// From a cache change to its arrival at the router.
+    pub event_delay: Duration,
+    /// Interval between two scrapes, and from a scrape to its arrival.
+    pub scrape_every: Duration,
+    pub scrape_delay: Duration,
+    /// Requests go to the routers in turn.
+    pub routers: usize,
+    /// How routers share their state; `None`: they do not.
+    pub sync: Option<Sync>,
+    pub limits: AnswerLimits,
+    pub script: Script,
+    /// How often a client retries after `Retry-After`.
+    pub retries_max: u32,
+}
+
+impl LabConfig {
+    pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::BrainSettings) -> LabConfig {
+        LabConfig {
+            fleet,
+            brain,
+            decider: Decider::Brain,
+            knowledge: Knowledge::Reported,
+            event_delay: Duration::ZERO,
+            // As in the router.
+            scrape_every: Duration::from_secs(1),
+            scrape_delay: Duration::ZERO,
+            routers: 1,
+            sync: None,
+            limits: AnswerLimits::Unstated,
+            script: Script::default(),
+            retries_max: 0,
+        }
+    }
+}
+
+/// How routers share their state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sync {
+    pub via: Via,
+    /// From one router to the others.
+    pub delay: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Changes made during a round trip to the server are sent with the next one.
+    Redis,
+    /// Directly to each peer.
+    Mesh,
+}
+
+/// What places requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decider {
+    /// The router's brain with its strategy.
+    Brain,
+    /// A rule with perfect knowledge of the present.
+    Oracle,
+    /// The same, with one unlimited cache shared by all workers.
+    IdealCache,
+}
+
+/// What the router knows about caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Engines report stored and evicted blocks.
+    Reported,
+    /// It predicts them from its placements and the cached tokens in responses.
+    Predicted,
+    /// It does not look at prompts.
+    None,
+}
+
+/// Whether clients state the length of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerLimits {
+    Unstated,
+    /// The exact length, as `maitre bench` does, which has no other way to reproduce the trace's answers.
+    Stated,
+}
