@@ -28,7 +28,8 @@ impl Discovery {
         let (sender, updates) = watch::channel(Update::default());
         let mut task = JoinSet::new();
         if !wanted.from.is_empty() {
-            let mut settings = maitre_discover::Settings { grace: wanted.grace, ..Default::default() };
+            let mut settings =
+                maitre_discover::DiscoverySettings { grace: wanted.grace, ..Default::default() };
             settings.dns.servers.clone_from(&wanted.servers);
             settings.kubernetes.api.clone_from(&wanted.api);
             settings.seed = u64::from_le_bytes(secret::random_bytes()?);
@@ -85,9 +86,11 @@ impl Discovery {
             }
             let (source, state, note) = (&it.source, it.state.name(), it.note.as_deref().unwrap_or(""));
             match it.state {
-                update::State::Fine => info!(source, state, workers = it.workers, note, "source of workers"),
-                update::State::Waiting => {}
-                update::State::Holding | update::State::Failing => {
+                update::SourceState::Fine => {
+                    info!(source, state, workers = it.workers, note, "source of workers")
+                }
+                update::SourceState::Waiting => {}
+                update::SourceState::Holding | update::SourceState::Failing => {
                     warn!(source, state, workers = it.workers, note, "source of workers");
                 }
             }
@@ -104,7 +107,7 @@ fn keep(kept: &mut Vec<WorkerUrl>, update: &Update, found: &[WorkerUrl]) {
     kept.retain(|it| found.iter().all(|new| new.address != it.address));
 }
 
-fn source(it: &update::Status) -> roster::DiscoveryStatus {
+fn source(it: &update::SourceStatus) -> roster::DiscoveryStatus {
     roster::DiscoveryStatus {
         name: it.source.clone(),
         state: it.state.name(),
@@ -117,8 +120,8 @@ fn source(it: &update::Status) -> roster::DiscoveryStatus {
 mod tests {
     use super::*;
 
-    fn update(states: &[update::State], answered: &[bool]) -> Update {
-        let status = |(state, answered): (&update::State, &bool)| update::Status {
+    fn update(states: &[update::SourceState], answered: &[bool]) -> Update {
+        let status = |(state, answered): (&update::SourceState, &bool)| update::SourceStatus {
             source: "dns:a:1".to_owned(),
             state: *state,
             workers: 0,
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_was_found_stays_until_new_sources_have_answered() {
-        use update::State::{Failing, Fine, Waiting};
+        use update::SourceState::{Failing, Fine, Waiting};
         let workers: Vec<WorkerUrl> = ["http://a:1", "http://b:1"].map(|it| it.parse().unwrap()).into();
         for (states, answered, expected) in [
             (&[Waiting][..], &[false][..], 2),

@@ -36,7 +36,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::ArgMatches;
-use maitre_discover::Source;
+use maitre_discover::WorkerSource;
 use maitre_discover::api_address::ApiAddress;
 use maitre_discover::settings::Grace;
 use maitre_proxy::RouterSettings;
@@ -73,7 +73,7 @@ pub struct Config {
 /// Where workers are found, besides those that are listed.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerSources {
-    pub from: Vec<Source>,
+    pub from: Vec<WorkerSource>,
     pub grace: Grace,
     /// Name servers; empty for the system's.
     pub servers: Vec<SocketAddr>,

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue};
-use maitre_discover::Source;
+use maitre_discover::WorkerSource;
 use maitre_discover::api_address::ApiAddress;
 use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
@@ -92,7 +92,7 @@ fn is_log_level(text: &str) -> bool {
 }
 
 pub(crate) const STRATEGY: Custom<Name> = public("STRATEGY", parse, Name::to_string);
-pub(crate) const WORKER_SOURCE: Custom<Source> = public("SOURCE", parse, Source::to_string);
+pub(crate) const WORKER_SOURCE: Custom<WorkerSource> = public("SOURCE", parse, WorkerSource::to_string);
 pub(crate) const KUBERNETES_API: Optional<Custom<ApiAddress>> =
     Optional(public("URL", parse, ApiAddress::to_string));
 pub(crate) const COLLECTOR: Optional<Custom<Collector>> =

@@ -1,7 +1,6 @@
-//! How long to wait after a failure: twice as long each time, up to a limit, and never quite as long as others.
+//! How long to wait after a failure: twice as long each time, up to a limit, with jitter.
 //!
-//! A fleet of routers that lost one API server must not come back to it all at once, so half of each wait is
-//! by dice.
+//! Routers that lost one API server must not all return at once, so half of each wait is random.
 
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ impl Backoff {
         span.mul_f64(0.5 + self.rng.unit() / 2.0)
     }
 
-    /// Something went well: the next failure is a first one.
+    /// After a success: the next failure counts as the first.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

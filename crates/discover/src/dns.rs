@@ -3,9 +3,9 @@
 //! The question is asked again when the shortest-lived record of the answer is over, within bounds. Nothing is
 //! cached in between, and the system's configuration is read each time: it is a small file, and it changes.
 //!
-//! If somebody is missing from an answer, we ask once more before he is given up: `recheck` is shorter than that.
+//! If a worker is missing from an answer, the query is repeated after `recheck`, before the worker counts as gone.
 //!
-//! That a name does not exist, or has no addresses, is an answer, if one that `settle` doubts. That a server
+//! That a name does not exist, or has no addresses, is an empty list, which `stable_list` holds for a while. That a server
 //! fails, refuses, is silent or cuts its answer short over TCP too is a failure. Answers end at 64 KiB by the
 //! protocol.
 
@@ -25,9 +25,9 @@ use maitre_net::worker_url::{WorkerOptions, WorkerUrl};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
-use crate::settings::Dns;
+use crate::report::{ReportedWorkers, Reporter, SourceReport};
+use crate::settings::DnsSettings;
 use crate::source::Family;
-use crate::tell::{Answer, Heard, Tell};
 
 /// At each server.
 const ATTEMPTS: usize = 2;
@@ -35,66 +35,74 @@ const ATTEMPTS: usize = 2;
 const QUESTION_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
-pub(crate) enum Question {
+pub(crate) enum DnsQuery {
     Addresses { host: String, port: u16, family: Family, options: WorkerOptions },
     Services { name: String, options: WorkerOptions },
 }
 
 /// What came of one question: workers, and how long the answer holds.
-struct Reply {
+struct DnsReply {
     workers: Vec<WorkerUrl>,
     ttl: Duration,
     note: Option<String>,
 }
 
 /// Follows until dropped.
-pub(crate) async fn follow(question: Question, settings: Dns, recheck: Duration, rng: Rng, tell: Tell) {
+pub(crate) async fn follow(
+    question: DnsQuery,
+    settings: DnsSettings,
+    recheck: Duration,
+    rng: Rng,
+    reporter: Reporter,
+) {
     let mut backoff = Backoff::new(settings.ttl_min, settings.ttl_max, rng);
-    let mut last = Heard::Failure;
+    let mut last = ReportedWorkers::Failure;
     loop {
-        let (answer, wait) = match question.ask(&settings).await {
-            Ok((answer, ttl)) => {
+        let (report, wait) = match question.ask(&settings).await {
+            Ok((report, ttl)) => {
                 backoff.reset();
                 let ttl = ttl.min(settings.ttl_max);
-                let wait = if is_missed(&last, &answer.heard) { ttl.min(recheck) } else { ttl };
-                last = answer.heard.clone();
-                (answer, wait.max(settings.ttl_min))
+                let wait = if is_missed(&last, &report.workers) { ttl.min(recheck) } else { ttl };
+                last = report.workers.clone();
+                (report, wait.max(settings.ttl_min))
             }
-            Err(why) => (Answer::failure(why), backoff.next()),
+            Err(why) => (SourceReport::failure(why), backoff.next()),
         };
-        tell.tell(answer).await;
+        reporter.send(report).await;
         sleep(wait).await;
     }
 }
 
-/// Whether somebody is not in an answer who was in the last one.
-fn is_missed(last: &Heard, answer: &Heard) -> bool {
-    let workers = |heard: &Heard| match heard {
-        Heard::List(workers) | Heard::Part(workers) => workers.iter().map(|it| it.address.clone()).collect(),
-        Heard::Census { .. } | Heard::Failure => BTreeSet::new(),
+/// Whether a worker of the last answer is missing in this one.
+fn is_missed(last: &ReportedWorkers, now: &ReportedWorkers) -> bool {
+    let workers = |reported: &ReportedWorkers| match reported {
+        ReportedWorkers::List(workers) | ReportedWorkers::Partial(workers) => {
+            workers.iter().map(|it| it.address.clone()).collect()
+        }
+        ReportedWorkers::Census { .. } | ReportedWorkers::Failure => BTreeSet::new(),
     };
-    !workers(last).is_subset(&workers(answer))
+    !workers(last).is_subset(&workers(now))
 }
 
-impl Question {
-    async fn ask(&self, settings: &Dns) -> Result<(Answer, Duration), String> {
+impl DnsQuery {
+    async fn ask(&self, settings: &DnsSettings) -> Result<(SourceReport, Duration), String> {
         let resolver = resolver(settings).map_err(|error| format!("set up the resolver: {error}"))?;
         match self {
-            Question::Services { name, options } => {
+            DnsQuery::Services { name, options } => {
                 let reply = ask(&resolver, name, RecordType::SRV, |data| worker(data, 0, options)).await?;
-                Ok(reply.answer())
+                Ok(reply.report())
             }
-            Question::Addresses { host, port, family, options } => {
+            DnsQuery::Addresses { host, port, family, options } => {
                 let one = |kind| ask(&resolver, host, kind, |data| worker(data, *port, options));
                 match family {
-                    Family::V4 => Ok(one(RecordType::A).await?.answer()),
-                    Family::V6 => Ok(one(RecordType::AAAA).await?.answer()),
+                    Family::V4 => Ok(one(RecordType::A).await?.report()),
+                    Family::V6 => Ok(one(RecordType::AAAA).await?.report()),
                     Family::Either => {
                         let first = one(RecordType::A).await?;
                         if !first.workers.is_empty() {
-                            return Ok(first.answer());
+                            return Ok(first.report());
                         }
-                        Ok(one(RecordType::AAAA).await?.answer())
+                        Ok(one(RecordType::AAAA).await?.report())
                     }
                     Family::Both => both(tokio::join!(one(RecordType::A), one(RecordType::AAAA))),
                 }
@@ -104,22 +112,25 @@ impl Question {
 }
 
 /// If one of the two failed, the other is a part of the answer.
-fn both(replies: (Result<Reply, String>, Result<Reply, String>)) -> Result<(Answer, Duration), String> {
+fn both(
+    replies: (Result<DnsReply, String>, Result<DnsReply, String>),
+) -> Result<(SourceReport, Duration), String> {
     match replies {
         (Ok(mut one), Ok(other)) => {
             one.workers.extend(other.workers);
             one.ttl = one.ttl.min(other.ttl);
             one.note = one.note.and(other.note);
-            Ok(one.answer())
+            Ok(one.report())
         }
-        (Ok(reply), Err(note)) | (Err(note), Ok(reply)) => {
-            Ok((Answer { heard: Heard::Part(reply.workers), note: Some(note) }, reply.ttl))
-        }
+        (Ok(reply), Err(note)) | (Err(note), Ok(reply)) => Ok((
+            SourceReport { workers: ReportedWorkers::Partial(reply.workers), note: Some(note) },
+            reply.ttl,
+        )),
         (Err(note), Err(_)) => Err(note),
     }
 }
 
-fn resolver(settings: &Dns) -> Result<TokioResolver, NetError> {
+fn resolver(settings: &DnsSettings) -> Result<TokioResolver, NetError> {
     let mut builder = if settings.servers.is_empty() {
         TokioResolver::builder_tokio()?
     } else {
@@ -147,7 +158,7 @@ async fn ask(
     name: &str,
     kind: RecordType,
     worker: impl Fn(&RData) -> Option<Result<WorkerUrl, String>>,
-) -> Result<Reply, String> {
+) -> Result<DnsReply, String> {
     let question = format!("ask for {kind} of {name}");
     match timeout(QUESTION_MAX, resolver.lookup(name, kind)).await {
         Err(_) => Err(format!("{question}: no answer within {QUESTION_MAX:?}")),
@@ -156,7 +167,7 @@ async fn ask(
             // A server that says how long this holds is believed; else we ask as soon as we may.
             let ttl = Duration::from_secs(none.negative_ttl.unwrap_or(0).into());
             let note = Some(format!("{question}: {} and no records", none.response_code));
-            Ok(Reply { workers: Vec::new(), ttl, note })
+            Ok(DnsReply { workers: Vec::new(), ttl, note })
         }
         Ok(Err(error)) => Err(format!("{question}: {error}")),
     }
@@ -165,13 +176,13 @@ async fn ask(
 fn reply(
     lookup: &Lookup,
     worker: impl Fn(&RData) -> Option<Result<WorkerUrl, String>>,
-) -> Result<Reply, String> {
+) -> Result<DnsReply, String> {
     let workers: Result<Vec<WorkerUrl>, String> =
         lookup.answers().iter().filter_map(|it| worker(&it.data)).collect();
     let workers = workers?;
     let ttl = lookup.answers().iter().map(|it| it.ttl).min().unwrap_or(0);
-    let note = workers.is_empty().then(|| "the answer names nobody".to_owned());
-    Ok(Reply { workers, ttl: Duration::from_secs(ttl.into()), note })
+    let note = workers.is_empty().then(|| "the answer names no worker".to_owned());
+    Ok(DnsReply { workers, ttl: Duration::from_secs(ttl.into()), note })
 }
 
 /// The worker a record names; none if it is of another kind, or says that there is no service.
@@ -188,8 +199,8 @@ fn worker(data: &RData, port: u16, options: &WorkerOptions) -> Option<Result<Wor
     Some(worker.map_err(|error| error.to_string()))
 }
 
-impl Reply {
-    fn answer(self) -> (Answer, Duration) {
-        (Answer { heard: Heard::List(self.workers), note: self.note }, self.ttl)
+impl DnsReply {
+    fn report(self) -> (SourceReport, Duration) {
+        (SourceReport { workers: ReportedWorkers::List(self.workers), note: self.note }, self.ttl)
     }
 }

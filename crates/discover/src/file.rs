@@ -1,11 +1,11 @@
 //! Workers from a file, one a line, read again whenever it changes.
 //!
 //! The folder is watched, not the file: editors replace it, and Kubernetes swaps a symbolic link beside it when
-//! a ConfigMap changes. Some file systems tell nobody of changes, so it is read again now and then anyway.
+//! a ConfigMap changes. Some file systems send no notifications, so it is read again now and then anyway.
 //!
 //! A file with a wrong line is wrong as a whole, because a torn one looks the same; its last list stands. One
 //! torn between two lines, or within a port, cannot be told from a good one: we wait until it has been quiet
-//! for a moment before we read, and who writes it should write another and rename it.
+//! for a moment before we read. A program that writes it should write another file and rename it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,8 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use crate::report::{ReportedWorkers, Reporter, SourceReport};
 use crate::small_file;
-use crate::tell::{Answer, Heard, Tell};
 
 /// Chosen: 250 bytes for each of as many workers as are taken.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -28,35 +28,35 @@ const QUIET: Duration = Duration::from_millis(50);
 const QUIET_WAITS_MAX: usize = 20;
 
 /// Follows until dropped.
-pub(crate) async fn follow(path: PathBuf, reread: Duration, tell: Tell) {
-    let (ring, mut rung) = mpsc::channel(1);
+pub(crate) async fn follow(path: PathBuf, reread: Duration, reporter: Reporter) {
+    let (notify, mut notified) = mpsc::channel(1);
     loop {
-        // Made anew each time, and before the reading: a watch dies with its folder, and tells nobody.
-        let watcher = watch(&path, ring.clone());
+        // Made anew each time, and before the reading: a watch dies with its folder, without a notification.
+        let watcher = watch(&path, notify.clone());
         let blind = watcher.as_ref().err().map(|it| format!("changes are only seen every {reread:?}: {it}"));
         let mut answer = answer(&path, small_file::read(path.clone(), FILE_BYTES_MAX).await);
         answer.note = answer.note.or(blind);
-        tell.tell(answer).await;
+        reporter.send(answer).await;
         tokio::select! {
-            _ = rung.recv() => quiet(&mut rung).await,
+            _ = notified.recv() => quiet(&mut notified).await,
             () = sleep(reread) => {}
         }
     }
 }
 
-async fn quiet(rung: &mut mpsc::Receiver<()>) {
+async fn quiet(notified: &mut mpsc::Receiver<()>) {
     for _ in 0..QUIET_WAITS_MAX {
-        if timeout(QUIET, rung.recv()).await.is_err() {
+        if timeout(QUIET, notified.recv()).await.is_err() {
             return;
         }
     }
 }
 
-fn watch(path: &Path, ring: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+fn watch(path: &Path, notify: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reading is an event too. A bell that rings already needs no second pull.
+        // Our own reading is an event too. If a notification is pending already, this one is dropped.
         if !event.is_ok_and(|it| it.kind.is_access()) {
-            let _ = ring.try_send(());
+            let _ = notify.try_send(());
         }
     })?;
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -64,29 +64,32 @@ fn watch(path: &Path, ring: mpsc::Sender<()>) -> notify::Result<RecommendedWatch
     Ok(watcher)
 }
 
-fn answer(path: &Path, read: io::Result<Vec<u8>>) -> Answer {
+fn answer(path: &Path, read: io::Result<Vec<u8>>) -> SourceReport {
     let path = path.display();
-    let none = |why| Answer { heard: Heard::List(Vec::new()), note: Some(format!("{path}: {why}")) };
+    let none = |why| SourceReport {
+        workers: ReportedWorkers::List(Vec::new()),
+        note: Some(format!("{path}: {why}")),
+    };
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return none("there is no such file"),
-        Err(error) => return Answer::failure(format!("read {path}: {error}")),
+        Err(error) => return SourceReport::failure(format!("read {path}: {error}")),
     };
     let text = match std::str::from_utf8(&bytes) {
         Ok(text) => text,
         Err(error) => {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|it| **it == b'\n').count();
-            return Answer::failure(format!("{path}:{line}: is not text in UTF-8"));
+            return SourceReport::failure(format!("{path}:{line}: is not text in UTF-8"));
         }
     };
     match workers(text) {
         Ok(workers) if workers.is_empty() => none("there are no workers in it"),
-        Ok(workers) => Answer::of(Heard::List(workers)),
-        Err((line, why)) => Answer::failure(format!("{path}:{line}: {why}")),
+        Ok(workers) => SourceReport::of(ReportedWorkers::List(workers)),
+        Err((line, why)) => SourceReport::failure(format!("{path}:{line}: {why}")),
     }
 }
 
-/// The workers named, or the first line that names none, and why.
+/// The workers, or the first wrong line and why.
 fn workers(text: &str) -> Result<Vec<WorkerUrl>, (usize, String)> {
     let (mut workers, mut lines) = (Vec::new(), BTreeMap::new());
     for (number, line) in (1..).zip(text.lines()) {
@@ -142,15 +145,15 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_a_failure_with_a_line() {
         let answer = answer(Path::new("/w"), Ok(b"http://a:1\n\xff\n".to_vec()));
-        assert_eq!(answer, Answer::failure("/w:2: is not text in UTF-8"));
+        assert_eq!(answer, SourceReport::failure("/w:2: is not text in UTF-8"));
     }
 
     #[test]
-    fn no_file_and_nobody_in_it_are_an_empty_list() {
+    fn no_file_and_an_empty_file_are_an_empty_list() {
         for read in [Err(io::Error::from(io::ErrorKind::NotFound)), Ok(Vec::new())] {
-            assert_eq!(answer(Path::new("/w"), read).heard, Heard::List(Vec::new()));
+            assert_eq!(answer(Path::new("/w"), read).workers, ReportedWorkers::List(Vec::new()));
         }
         let denied = answer(Path::new("/w"), Err(io::Error::from(io::ErrorKind::PermissionDenied)));
-        assert_eq!(denied.heard, Heard::Failure);
+        assert_eq!(denied.workers, ReportedWorkers::Failure);
     }
 }

@@ -6,7 +6,7 @@
 
 mod account;
 mod api;
-mod lines;
+mod line_buffer;
 mod objects;
 mod store;
 mod watch;
@@ -16,32 +16,37 @@ use tokio::time::sleep;
 
 use crate::backoff::Backoff;
 use crate::escape::escape;
+use crate::report::{Reporter, SourceReport};
 use crate::settings::KubernetesSettings;
-use crate::source::{Cluster, Kind};
-use crate::tell::{Answer, Tell};
+use crate::source::{KubernetesSource, KubernetesTarget};
 use account::Account;
 use api::ApiClient;
-use store::{Cause, Store};
-use watch::{Lost, Watch};
+use store::{ChangeKind, Store};
+use watch::{ObjectWatch, WatchEnd};
 
-/// Why the API did not say what we asked.
+/// Why a request to the API failed.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+enum ApiError {
     #[error("{0}")]
     Failed(String),
-    /// It no longer knows the version we go by, or the list we are in the middle of.
+    /// The version we watch from, or the list we page through, has expired.
     #[error("the version asked for is too old")]
     Gone,
 }
 
 /// Follows until dropped.
-pub(crate) async fn follow(cluster: Cluster, settings: KubernetesSettings, rng: Rng, tell: Tell) {
+pub(crate) async fn follow(
+    cluster: KubernetesSource,
+    settings: KubernetesSettings,
+    rng: Rng,
+    reporter: Reporter,
+) {
     let mut backoff = Backoff::new(settings.retry_min, settings.retry_max, rng.clone());
     let account = Account::new(settings.account.clone());
     loop {
-        match round(&cluster, &settings, &account, (&mut backoff, &tell)).await {
-            Problem::Gone => {}
-            Problem::Failed(why) => tell.tell(Answer::failure(why)).await,
+        match round(&cluster, &settings, &account, (&mut backoff, &reporter)).await {
+            ApiError::Gone => {}
+            ApiError::Failed(why) => reporter.send(SourceReport::failure(why)).await,
         }
         sleep(backoff.next()).await;
     }
@@ -49,11 +54,11 @@ pub(crate) async fn follow(cluster: Cluster, settings: KubernetesSettings, rng: 
 
 /// Lists, then watches until that cannot go on.
 async fn round(
-    cluster: &Cluster,
+    cluster: &KubernetesSource,
     settings: &KubernetesSettings,
     account: &Account,
-    (backoff, tell): (&mut Backoff, &Tell),
-) -> Problem {
+    (backoff, reporter): (&mut Backoff, &Reporter),
+) -> ApiError {
     let begun = async {
         let client = ApiClient::new(settings, account.clone())?;
         let path = path(cluster, account).await?;
@@ -65,29 +70,29 @@ async fn round(
         Ok(begun) => begun,
         Err(problem) => return problem,
     };
-    tell.tell(store.answer(Cause::Listed)).await;
-    let mut watch = Watch { client, path, store, version, backoff, tell };
+    reporter.send(store.answer(ChangeKind::Listed)).await;
+    let mut watch = ObjectWatch { client, path, store, version, backoff, reporter };
     match watch.follow(settings.watch).await {
-        Lost::Version => Problem::Gone,
-        Lost::Thread(why) => Problem::Failed(why),
+        WatchEnd::VersionTooOld => ApiError::Gone,
+        WatchEnd::Unreadable(why) => ApiError::Failed(why),
     }
 }
 
 /// The path of what we list and watch, and its selector.
-async fn path(cluster: &Cluster, account: &Account) -> Result<String, Problem> {
+async fn path(cluster: &KubernetesSource, account: &Account) -> Result<String, ApiError> {
     let namespace = match &cluster.namespace {
         Some(namespace) => namespace.clone(),
         None => account.namespace().await?,
     };
     let namespace = escape(&namespace);
     Ok(match &cluster.kind {
-        Kind::Service(service) => {
+        KubernetesTarget::Service(service) => {
             let selector = escape(&format!("kubernetes.io/service-name={service}"));
             format!(
                 "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}"
             )
         }
-        Kind::Pods(selector) => {
+        KubernetesTarget::Pods(selector) => {
             format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", escape(selector))
         }
     })

@@ -1,9 +1,8 @@
 //! Where workers come from: a file, a name server, Kubernetes.
 //!
-//! Each source is followed by a task of its own and says what it has; what it says is settled (`settle`), so
-//! that a hiccup of a source is not a hiccup of the fleet; and the settled lists are merged into one, which is
-//! told whole whenever it changes. Whoever listens compares it with what he has: nothing here knows which
-//! workers are in use, whether they are well, or what they serve.
+//! A task follows each source and reports the workers it has. `stable_list` smooths the reports, so that a hiccup of a
+//! source is not a hiccup of the fleet. The lists are merged into one, which is published whole whenever it changes. The
+//! receiver compares it with its own list: nothing here knows which workers are in use, healthy, or what they serve.
 //!
 //! Left out: what the router can ask a worker itself, and other registries (Consul, etcd).
 
@@ -18,11 +17,11 @@ mod dns;
 mod escape;
 mod file;
 mod kubernetes;
-mod settle;
+mod report;
 mod small_file;
-mod tell;
+mod stable_list;
 
 pub use run::run;
-pub use settings::Settings;
-pub use source::Source;
+pub use settings::DiscoverySettings;
+pub use source::WorkerSource;
 pub use update::Update;

@@ -1,7 +1,7 @@
-//! Follows all sources until dropped, and tells the whole list whenever it changes.
+//! Follows all sources until dropped, and publishes the whole list whenever it changes.
 //!
 //! One task a source, so that none waits for another; all of them end with the future. What they say goes
-//! through one table, whose rules are in `settle`. Logs are written here and nowhere else in the crate: one
+//! through one table, whose rules are in `list`. Logs are written here and nowhere else in the crate: one
 //! line when a source's state moves.
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::settings::{SOURCES_MAX, Settings};
-use crate::source::Source;
-use crate::tell::{Answer, Tell};
-use crate::update::{State, Status, Table, Update};
+use crate::report::{Reporter, SourceReport};
+use crate::settings::{DiscoverySettings, SOURCES_MAX};
+use crate::source::WorkerSource;
+use crate::update::{SourceState, SourceStatus, SourceTable, Update};
 use crate::{dns, file, kubernetes};
 
 /// Answers on their way from sources to the table. A source that finds no room waits.
@@ -24,13 +24,13 @@ const ANSWERS_MAX: usize = SOURCES_MAX;
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// Follows the sources (the first `SOURCES_MAX` of them) until every receiver of `updates` is gone, or this is
-/// dropped. `clock` is the one that `Status::answered` is told by. Needs a tokio runtime with I/O and time.
+/// dropped. `clock` is the one that `SourceStatus::answered` is told by. Needs a tokio runtime with I/O and time.
 ///
-/// Receivers are woken when workers or what sources say of themselves have changed; `Status::answered` is
-/// kept up to date without waking anybody.
+/// Receivers are woken when workers or what sources say of themselves have changed; `SourceStatus::answered` is
+/// kept up to date without waking a receiver.
 pub async fn run(
-    sources: Vec<Source>,
-    settings: Settings,
+    sources: Vec<WorkerSource>,
+    settings: DiscoverySettings,
     clock: impl Fn() -> Instant + Send,
     updates: watch::Sender<Update>,
 ) {
@@ -38,57 +38,62 @@ pub async fn run(
         warn!(given = sources.len(), "only the first {SOURCES_MAX} sources of workers are followed");
     }
     let sources = &sources[..sources.len().min(SOURCES_MAX)];
-    let (to, mut heard) = mpsc::channel(ANSWERS_MAX);
+    let (to, mut reports) = mpsc::channel(ANSWERS_MAX);
     let mut tasks = JoinSet::new();
-    let mut table = Table::new(sources, settings.grace);
+    let mut table = SourceTable::new(sources, settings.grace);
     let mut numbers = Vec::new();
     for (index, source) in sources.iter().enumerate() {
-        numbers.push(start(&mut tasks, source, &settings, Tell { index, to: to.clone() }));
+        numbers.push(start(&mut tasks, source, &settings, Reporter { index, to: to.clone() }));
     }
     publish(&table, &updates);
     loop {
-        let wait = table.due().map_or(LONG, |due| due.since(clock()));
+        let wait = table.next_expiry().map_or(LONG, |due| due.since(clock()));
         tokio::select! {
-            Some((index, answer)) = heard.recv() => table.hear(clock(), index, answer),
+            Some((index, report)) = reports.recv() => table.apply(clock(), index, report),
             Some(ended) = tasks.join_next_with_id() => {
                 // A task only ends by a fault of ours. Its workers stay as they are.
                 let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                 if let Some(index) = numbers.iter().position(|it| *it == id) {
                     let note = "is no longer followed, by a fault of this program; restart it, and report this";
-                    table.hear(clock(), index, Answer::failure(note));
+                    table.apply(clock(), index, SourceReport::failure(note));
                 }
             }
             () = sleep(wait) => {}
             () = updates.closed() => return,
         }
-        table.pass(clock());
+        table.expire(clock());
         publish(&table, &updates);
     }
 }
 
-fn start(tasks: &mut JoinSet<()>, source: &Source, settings: &Settings, tell: Tell) -> tokio::task::Id {
+fn start(
+    tasks: &mut JoinSet<()>,
+    source: &WorkerSource,
+    settings: &DiscoverySettings,
+    reporter: Reporter,
+) -> tokio::task::Id {
     let mut rng = Rng::new(settings.seed);
-    (0..=tell.index).for_each(|_| _ = rng.next_u64());
+    (0..=reporter.index).for_each(|_| _ = rng.next_u64());
     let rng = Rng::new(rng.next_u64());
     let recheck = settings.grace.gone_after / 2;
     let handle = match source.clone() {
-        Source::File { path } => tasks.spawn(file::follow(path, settings.reread, tell)),
-        Source::Dns { host, port, family, options } => {
-            let question = dns::Question::Addresses { host, port, family, options };
-            tasks.spawn(dns::follow(question, settings.dns.clone(), recheck, rng, tell))
+        WorkerSource::File { path } => tasks.spawn(file::follow(path, settings.reread, reporter)),
+        WorkerSource::Dns { host, port, family, options } => {
+            let question = dns::DnsQuery::Addresses { host, port, family, options };
+            tasks.spawn(dns::follow(question, settings.dns.clone(), recheck, rng, reporter))
         }
-        Source::Srv { name, options } => {
-            let question = dns::Question::Services { name, options };
-            tasks.spawn(dns::follow(question, settings.dns.clone(), recheck, rng, tell))
+        WorkerSource::Srv { name, options } => {
+            let question = dns::DnsQuery::Services { name, options };
+            tasks.spawn(dns::follow(question, settings.dns.clone(), recheck, rng, reporter))
         }
-        Source::Kubernetes(cluster) => {
-            tasks.spawn(kubernetes::follow(cluster, settings.kubernetes.clone(), rng, tell))
+        WorkerSource::Kubernetes(cluster) => {
+            tasks.spawn(kubernetes::follow(cluster, settings.kubernetes.clone(), rng, reporter))
         }
     };
     handle.id()
 }
 
-fn publish(table: &Table, updates: &watch::Sender<Update>) {
+fn publish(table: &SourceTable, updates: &watch::Sender<Update>) {
     let update = table.update();
     updates.send_if_modified(|last| {
         let statuses = update.sources.iter().enumerate();
@@ -101,19 +106,19 @@ fn publish(table: &Table, updates: &watch::Sender<Update>) {
     });
 }
 
-fn note(status: &Status, last: Option<&Status>) {
+fn note(status: &SourceStatus, last: Option<&SourceStatus>) {
     let (source, workers) = (&status.source, status.workers);
     let why = status.note.as_deref().unwrap_or_default();
     match (status.state, last.map(|it| it.state)) {
-        (State::Waiting, _) => {}
-        (State::Failing, _) => warn!(source, workers, why, "cannot find workers; its last list stands"),
-        (State::Holding, _) => {
+        (SourceState::Waiting, _) => {}
+        (SourceState::Failing, _) => warn!(source, workers, why, "cannot find workers; its last list stands"),
+        (SourceState::Holding, _) => {
             let held = status.held;
             warn!(source, workers, held, why, "so many workers vanished at once that they are kept for now");
         }
-        (State::Fine, Some(State::Failing | State::Holding)) => {
+        (SourceState::Fine, Some(SourceState::Failing | SourceState::Holding)) => {
             info!(source, workers, why, "finds workers again")
         }
-        (State::Fine, _) => info!(source, workers, why, "workers found"),
+        (SourceState::Fine, _) => info!(source, workers, why, "workers found"),
     }
 }

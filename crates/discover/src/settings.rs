@@ -1,4 +1,4 @@
-//! How sources are followed, and how much their word is worth.
+//! How sources are followed, and how long a missing worker is kept.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ pub const WORKERS_MAX: usize = 4_096;
 pub const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct DiscoverySettings {
     pub grace: Grace,
-    /// How often a file is read again though nothing seems to have changed: some file systems tell nobody.
+    /// How often a file is read again though nothing seems to have changed: some file systems send no notifications.
     pub reread: Duration,
-    pub dns: Dns,
+    pub dns: DnsSettings,
     pub kubernetes: KubernetesSettings,
-    /// Of the dice that keep routers from asking in step.
+    /// Of the random numbers that keep routers from querying in step.
     pub seed: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct Grace {
 }
 
 #[derive(Clone, Debug)]
-pub struct Dns {
+pub struct DnsSettings {
     /// Empty: those of the system, with its search list.
     pub servers: Vec<SocketAddr>,
     /// The least and the most time between two questions, whatever the records say.
@@ -57,12 +57,12 @@ pub struct KubernetesSettings {
     pub retry_max: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for DiscoverySettings {
+    fn default() -> DiscoverySettings {
+        DiscoverySettings {
             grace: Grace::default(),
             reread: Duration::from_secs(30),
-            dns: Dns::default(),
+            dns: DnsSettings::default(),
             kubernetes: KubernetesSettings::default(),
             seed: 0,
         }
@@ -75,9 +75,9 @@ impl Default for Grace {
     }
 }
 
-impl Default for Dns {
-    fn default() -> Dns {
-        Dns {
+impl Default for DnsSettings {
+    fn default() -> DnsSettings {
+        DnsSettings {
             servers: Vec::new(),
             // Kubernetes' own records live for 5 s, others' often for minutes, which is long for a fleet.
             ttl_min: Duration::from_secs(1),

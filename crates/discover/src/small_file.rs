@@ -1,4 +1,4 @@
-//! Reads a small file that somebody else may be writing, within a limit.
+//! Reads a small file that another program may be writing, within a limit.
 
 use std::io::{self, Read};
 use std::path::PathBuf;

@@ -21,7 +21,7 @@ use maitre_net::worker_url::{BadWorkerOption, WorkerOptions, write_query};
 use crate::escape::{escape, unescape};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum WorkerSource {
     /// A worker a line.
     File {
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum Source {
         name: String,
         options: WorkerOptions,
     },
-    Kubernetes(Cluster),
+    Kubernetes(KubernetesSource),
 }
 
 /// Which of a name's addresses are workers. One engine often has one of each kind, so by default those of
@@ -57,17 +57,17 @@ pub enum Family {
 
 /// Workers in a Kubernetes cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Cluster {
+pub struct KubernetesSource {
     /// None: the one we run in.
     pub namespace: Option<String>,
-    pub kind: Kind,
+    pub kind: KubernetesTarget,
     /// None: the one called `http`, or the only one.
     pub port: Option<Port>,
     pub options: WorkerOptions,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum KubernetesTarget {
     /// The endpoints of a Service.
     Service(String),
     /// The Pods with these labels.
@@ -101,10 +101,10 @@ const NAME_BYTES_MAX: usize = 253;
 /// Chosen: a few dozen labels.
 const SELECTOR_BYTES_MAX: usize = 2_048;
 
-impl FromStr for Source {
+impl FromStr for WorkerSource {
     type Err = BadSource;
 
-    fn from_str(text: &str) -> Result<Source, BadSource> {
+    fn from_str(text: &str) -> Result<WorkerSource, BadSource> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let (form, read) = match kind {
             "file" => (FILE, file(rest)),
@@ -117,15 +117,15 @@ impl FromStr for Source {
     }
 }
 
-fn file(path: &str) -> Result<Source, String> {
+fn file(path: &str) -> Result<WorkerSource, String> {
     // A relative path would mean one thing to `maitre check` and another to the service.
     match path.starts_with('/') {
-        true => Ok(Source::File { path: PathBuf::from(path) }),
+        true => Ok(WorkerSource::File { path: PathBuf::from(path) }),
         false => Err("the path does not begin at the root".to_owned()),
     }
 }
 
-fn dns(text: &str) -> Result<Source, String> {
+fn dns(text: &str) -> Result<WorkerSource, String> {
     let (place, query) = text.split_once('?').unwrap_or((text, ""));
     let (host, port) = place.rsplit_once(':').ok_or("there is no port")?;
     let port = port_number(port).ok_or_else(|| format!("{port:?} is no port"))?;
@@ -142,15 +142,15 @@ fn dns(text: &str) -> Result<Source, String> {
         family = known;
         Ok(true)
     })?;
-    Ok(Source::Dns { host: dns_name(host)?, port, family, options })
+    Ok(WorkerSource::Dns { host: dns_name(host)?, port, family, options })
 }
 
-fn srv(text: &str) -> Result<Source, String> {
+fn srv(text: &str) -> Result<WorkerSource, String> {
     let (name, query) = text.split_once('?').unwrap_or((text, ""));
-    Ok(Source::Srv { name: dns_name(name)?, options: options(query, |_, _| Ok(false))? })
+    Ok(WorkerSource::Srv { name: dns_name(name)?, options: options(query, |_, _| Ok(false))? })
 }
 
-fn kubernetes(text: &str) -> Result<Source, String> {
+fn kubernetes(text: &str) -> Result<WorkerSource, String> {
     let (place, query) = text.split_once('?').unwrap_or((text, ""));
     let (namespace, service) = match place.split_once('/') {
         Some((namespace, service)) => (namespace, Some(service)),
@@ -169,13 +169,13 @@ fn kubernetes(text: &str) -> Result<Source, String> {
         _ => Ok(false),
     })?;
     let kind = match (service, pods) {
-        (Some(service), None) => Kind::Service(object_name(service)?),
-        (None, Some(pods)) => Kind::Pods(pods),
+        (Some(service), None) => KubernetesTarget::Service(object_name(service)?),
+        (None, Some(pods)) => KubernetesTarget::Pods(pods),
         (Some(_), Some(_)) => return Err("names a service and pods".to_owned()),
         (None, None) => return Err("names neither a service nor pods".to_owned()),
     };
     let namespace = if namespace.is_empty() { None } else { Some(object_name(namespace)?) };
-    Ok(Source::Kubernetes(Cluster { namespace, kind, port, options }))
+    Ok(WorkerSource::Kubernetes(KubernetesSource { namespace, kind, port, options }))
 }
 
 /// Reads what follows the `?`: the source's own options by `own`, which says whether it knows the key.
@@ -252,12 +252,12 @@ impl fmt::Display for Port {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for WorkerSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pairs: Vec<(&str, String)> = Vec::new();
         let options = match self {
-            Source::File { path } => return write!(f, "file:{}", path.display()),
-            Source::Dns { host, port, family, options } => {
+            WorkerSource::File { path } => return write!(f, "file:{}", path.display()),
+            WorkerSource::Dns { host, port, family, options } => {
                 write!(f, "dns:{host}:{port}")?;
                 let family = match family {
                     Family::Either => None,
@@ -268,15 +268,15 @@ impl fmt::Display for Source {
                 pairs.extend(family.map(|it| ("family", it.to_owned())));
                 options
             }
-            Source::Srv { name, options } => {
+            WorkerSource::Srv { name, options } => {
                 write!(f, "srv:{name}")?;
                 options
             }
-            Source::Kubernetes(cluster) => {
+            WorkerSource::Kubernetes(cluster) => {
                 write!(f, "kubernetes:{}", cluster.namespace.as_deref().unwrap_or_default())?;
                 match &cluster.kind {
-                    Kind::Service(name) => write!(f, "/{name}")?,
-                    Kind::Pods(selector) => pairs.push(("pods", escape(selector))),
+                    KubernetesTarget::Service(name) => write!(f, "/{name}")?,
+                    KubernetesTarget::Pods(selector) => pairs.push(("pods", escape(selector))),
                 }
                 pairs.extend(cluster.port.iter().map(|it| ("port", it.to_string())));
                 &cluster.options
@@ -293,7 +293,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
-        match (text.parse::<Source>(), expected) {
+        match (text.parse::<WorkerSource>(), expected) {
             (Ok(source), Ok(shown)) => {
                 assert_eq!(source.to_string(), shown);
                 assert_eq!(shown.parse(), Ok(source), "what is shown can be read again");

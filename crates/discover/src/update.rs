@@ -1,135 +1,134 @@
-//! What is told: everyone there is, and how each source fares.
+//! What is published: all workers, and the state of each source.
 
 use std::collections::BTreeSet;
 
 use maitre_base::Instant;
 use maitre_net::worker_url::WorkerUrl;
 
+use crate::report::SourceReport;
 use crate::settings::Grace;
-use crate::settle::{LastHeard, Settle};
-use crate::source::Source;
-use crate::tell::Answer;
+use crate::source::WorkerSource;
+use crate::stable_list::{LastReport, StableList};
 
-/// The whole list, settled and merged, and how each source fares.
+/// All workers, smoothed and merged, and the state of each source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Each address once, in order; where two sources name it, as the first of them has it.
     pub workers: Vec<WorkerUrl>,
     /// In the order in which they were given.
-    pub sources: Vec<Status>,
+    pub sources: Vec<SourceStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct SourceStatus {
     /// As an operator writes it.
     pub source: String,
-    pub state: State,
-    /// Workers it is taken to have at present, those included that it no longer names.
+    pub state: SourceState,
+    /// Workers it has, including those that it no longer names and that are not dropped yet.
     pub workers: usize,
-    /// Of those, how many are held though its last answer left them out.
+    /// Of those, how many are held though its last report left them out.
     pub held: usize,
-    /// Why it fails, or what of its answer was left out.
+    /// Why it fails, or what was left out.
     pub note: Option<String>,
-    /// When it last said anything about workers, on the clock that `run` was given.
+    /// When it last reported workers, on the clock that `run` was given.
     pub answered: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// It has not said anything yet.
+pub enum SourceState {
+    /// It has not reported yet.
     Waiting,
     Fine,
-    /// Its last answer left out so many that we do not believe it yet.
+    /// Its last report left out so many workers that they are held for now.
     Holding,
     /// It cannot be read; its last list stands.
     Failing,
 }
 
-impl State {
+impl SourceState {
     pub fn name(self) -> &'static str {
         match self {
-            State::Waiting => "waiting",
-            State::Fine => "fine",
-            State::Holding => "holding",
-            State::Failing => "failing",
+            SourceState::Waiting => "waiting",
+            SourceState::Fine => "fine",
+            SourceState::Holding => "holding",
+            SourceState::Failing => "failing",
         }
     }
 }
 
 impl Update {
-    /// Whether every source has said something, if only that it cannot: there is nothing more to wait for.
-    /// Not so if there are none, which is how things stand before `run` has begun.
+    /// Whether every source has reported, if only a failure. False without sources, as before `run` has begun.
     pub fn is_complete(&self) -> bool {
-        !self.sources.is_empty() && self.sources.iter().all(|it| it.state != State::Waiting)
+        !self.sources.is_empty() && self.sources.iter().all(|it| it.state != SourceState::Waiting)
     }
 }
 
-impl Status {
-    /// Whether it says the same as another, but for when.
-    pub(crate) fn says(&self, other: &Status) -> bool {
-        Status { answered: other.answered, ..self.clone() } == *other
+impl SourceStatus {
+    /// Whether it is the same as another but for the time.
+    pub(crate) fn says(&self, other: &SourceStatus) -> bool {
+        SourceStatus { answered: other.answered, ..self.clone() } == *other
     }
 }
 
-/// All sources and what each is taken to have.
+/// All sources and the workers of each.
 #[derive(Debug)]
-pub(crate) struct Table {
-    rows: Vec<(String, Settle)>,
+pub(crate) struct SourceTable {
+    rows: Vec<(String, StableList)>,
 }
 
-impl Table {
-    pub(crate) fn new(sources: &[Source], grace: Grace) -> Table {
-        Table { rows: sources.iter().map(|it| (it.to_string(), Settle::new(grace))).collect() }
+impl SourceTable {
+    pub(crate) fn new(sources: &[WorkerSource], grace: Grace) -> SourceTable {
+        SourceTable { rows: sources.iter().map(|it| (it.to_string(), StableList::new(grace))).collect() }
     }
 
-    pub(crate) fn hear(&mut self, now: Instant, index: usize, answer: Answer) {
-        if let Some((_, settle)) = self.rows.get_mut(index) {
-            settle.hear(now, answer);
+    pub(crate) fn apply(&mut self, now: Instant, index: usize, report: SourceReport) {
+        if let Some((_, list)) = self.rows.get_mut(index) {
+            list.apply(now, report);
         }
     }
 
-    pub(crate) fn pass(&mut self, now: Instant) {
-        self.rows.iter_mut().for_each(|(_, settle)| settle.pass(now));
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.rows.iter_mut().for_each(|(_, list)| list.expire(now));
     }
 
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.rows.iter().filter_map(|(_, settle)| settle.due()).min()
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.rows.iter().filter_map(|(_, list)| list.next_expiry()).min()
     }
 
     pub(crate) fn update(&self) -> Update {
         let mut seen = BTreeSet::new();
-        let all = self.rows.iter().flat_map(|(_, settle)| settle.workers());
+        let all = self.rows.iter().flat_map(|(_, list)| list.workers());
         let mut workers: Vec<WorkerUrl> = all.filter(|it| seen.insert(&it.address)).cloned().collect();
         workers.sort_by_cached_key(WorkerUrl::to_string);
-        Update { workers, sources: self.rows.iter().map(|(source, settle)| status(source, settle)).collect() }
+        Update { workers, sources: self.rows.iter().map(|(source, list)| status(source, list)).collect() }
     }
 }
 
-fn status(source: &str, settle: &Settle) -> Status {
-    let held = settle.held();
-    let state = match settle.heard() {
-        None => State::Waiting,
-        Some(LastHeard::Failure) => State::Failing,
-        Some(LastHeard::Workers) if held > 0 => State::Holding,
-        Some(LastHeard::Workers) => State::Fine,
+fn status(source: &str, list: &StableList) -> SourceStatus {
+    let held = list.held();
+    let state = match list.last_report() {
+        None => SourceState::Waiting,
+        Some(LastReport::Failure) => SourceState::Failing,
+        Some(LastReport::Workers) if held > 0 => SourceState::Holding,
+        Some(LastReport::Workers) => SourceState::Fine,
     };
-    Status {
+    SourceStatus {
         source: source.to_owned(),
         state,
-        workers: settle.count(),
+        workers: list.count(),
         held,
-        note: settle.note().map(str::to_owned),
-        answered: settle.answered(),
+        note: list.note().map(str::to_owned),
+        answered: list.answered(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tell::Heard;
+    use crate::report::ReportedWorkers;
 
-    fn list(urls: &[&str]) -> Answer {
-        Answer::of(Heard::List(urls.iter().map(|it| it.parse().unwrap()).collect()))
+    fn list(urls: &[&str]) -> SourceReport {
+        SourceReport::of(ReportedWorkers::List(urls.iter().map(|it| it.parse().unwrap()).collect()))
     }
 
     fn urls(update: &Update) -> Vec<String> {
@@ -137,36 +136,36 @@ mod tests {
     }
 
     #[test]
-    fn two_sources_make_one_list_and_the_first_has_its_way() {
+    fn two_sources_make_one_list_and_the_first_wins() {
         let sources = ["file:/a", "file:/b"].map(|it| it.parse().unwrap());
-        let mut table = Table::new(&sources, Grace::default());
+        let mut table = SourceTable::new(&sources, Grace::default());
         assert!(!Update::default().is_complete() && !table.update().is_complete());
-        table.hear(Instant::ZERO, 1, list(&["http://a:1?ranks=2", "http://c:1"]));
+        table.apply(Instant::ZERO, 1, list(&["http://a:1?ranks=2", "http://c:1"]));
         assert_eq!(urls(&table.update()), ["http://a:1?ranks=2", "http://c:1"]);
-        table.hear(Instant::ZERO, 0, list(&["http://b:1", "http://a:1"]));
+        table.apply(Instant::ZERO, 0, list(&["http://b:1", "http://a:1"]));
         assert_eq!(urls(&table.update()), ["http://a:1", "http://b:1", "http://c:1"]);
         assert!(table.update().is_complete());
     }
 
     #[test]
-    fn one_source_failing_harms_no_other() {
+    fn a_failing_source_does_not_affect_others() {
         let sources = ["file:/a", "file:/b"].map(|it| it.parse().unwrap());
-        let mut table = Table::new(&sources, Grace::default());
-        table.hear(Instant::ZERO, 0, Answer::failure("cut"));
-        table.hear(Instant::ZERO, 1, list(&["http://b:1"]));
+        let mut table = SourceTable::new(&sources, Grace::default());
+        table.apply(Instant::ZERO, 0, SourceReport::failure("cut"));
+        table.apply(Instant::ZERO, 1, list(&["http://b:1"]));
         let update = table.update();
         assert_eq!(urls(&update), ["http://b:1"]);
-        assert_eq!(update.sources[0].state, State::Failing);
+        assert_eq!(update.sources[0].state, SourceState::Failing);
         assert_eq!(update.sources[0].note.as_deref(), Some("cut"));
-        assert_eq!((update.sources[1].state, update.sources[1].workers), (State::Fine, 1));
+        assert_eq!((update.sources[1].state, update.sources[1].workers), (SourceState::Fine, 1));
     }
 
     #[test]
-    fn when_it_was_said_does_not_change_what_was_said() {
-        let mut table = Table::new(&["file:/a".parse().unwrap()], Grace::default());
-        table.hear(Instant::ZERO, 0, list(&["http://a:1"]));
+    fn a_later_report_of_the_same_is_no_change() {
+        let mut table = SourceTable::new(&["file:/a".parse().unwrap()], Grace::default());
+        table.apply(Instant::ZERO, 0, list(&["http://a:1"]));
         let before = table.update().sources.remove(0);
-        table.hear(Instant::from_millis(7), 0, list(&["http://a:1"]));
+        table.apply(Instant::from_millis(7), 0, list(&["http://a:1"]));
         let after = table.update().sources.remove(0);
         assert!(before != after && before.says(&after));
     }

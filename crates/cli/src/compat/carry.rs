@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use maitre_config::{self as config, Config};
-use maitre_discover::Source;
-use maitre_discover::source::{Cluster, Kind, Port};
+use maitre_discover::WorkerSource;
+use maitre_discover::source::{KubernetesSource, KubernetesTarget, Port};
 use maitre_dispatch::scheduler::ATTEMPTS_MAX;
 use maitre_net::worker_url::WorkerOptions;
 
@@ -417,10 +417,10 @@ fn plain_url(url: &str) -> String {
 }
 
 /// Pods that carry all these labels, as a source of workers.
-fn pods(namespace: String, labels: &[String], port: Port) -> Source {
-    let kind = Kind::Pods(labels.join(","));
+fn pods(namespace: String, labels: &[String], port: Port) -> WorkerSource {
+    let kind = KubernetesTarget::Pods(labels.join(","));
     let options = WorkerOptions::default();
-    Source::Kubernetes(Cluster { namespace: Some(namespace), kind, port: Some(port), options })
+    WorkerSource::Kubernetes(KubernetesSource { namespace: Some(namespace), kind, port: Some(port), options })
 }
 
 #[cfg(test)]

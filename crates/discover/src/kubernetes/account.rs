@@ -1,4 +1,4 @@
-//! Who we are to the cluster: the files that Kubernetes puts into every Pod.
+//! Our credentials in the cluster: the files that Kubernetes puts into every Pod.
 //!
 //! They are read for every request, not once: tokens live for an hour and are renewed in place, and so are
 //! certificates. No text from here goes into a message.
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use http::HeaderValue;
 
-use super::Problem;
+use super::ApiError;
 use crate::small_file;
 
 /// Tokens have about 1 KiB.
@@ -23,17 +23,17 @@ impl Account {
         Account { folder }
     }
 
-    /// The header that says who we are.
-    pub(super) async fn authorization(&self) -> Result<HeaderValue, Problem> {
+    /// The value of the `authorization` header.
+    pub(super) async fn authorization(&self) -> Result<HeaderValue, ApiError> {
         let token = self.text("token").await?;
         let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-            Problem::Failed(format!("read {}: is not a token", self.folder.join("token").display()))
+            ApiError::Failed(format!("read {}: is not a token", self.folder.join("token").display()))
         })?;
         header.set_sensitive(true);
         Ok(header)
     }
 
-    pub(super) async fn namespace(&self) -> Result<String, Problem> {
+    pub(super) async fn namespace(&self) -> Result<String, ApiError> {
         self.text("namespace").await
     }
 
@@ -42,12 +42,12 @@ impl Account {
         self.folder.join("ca.crt")
     }
 
-    async fn text(&self, name: &str) -> Result<String, Problem> {
+    async fn text(&self, name: &str) -> Result<String, ApiError> {
         let path = self.folder.join(name);
         let read = small_file::read(path.clone(), TOKEN_BYTES_MAX).await;
-        let bytes = read.map_err(|error| Problem::Failed(format!("read {}: {error}", path.display())))?;
+        let bytes = read.map_err(|error| ApiError::Failed(format!("read {}: {error}", path.display())))?;
         let text = String::from_utf8(bytes).ok().map(|it| it.trim().to_owned());
         text.filter(|it| !it.is_empty())
-            .ok_or_else(|| Problem::Failed(format!("read {}: is empty or not text", path.display())))
+            .ok_or_else(|| ApiError::Failed(format!("read {}: is empty or not text", path.display())))
     }
 }

@@ -15,7 +15,7 @@ use maitre_net::tls::TlsClientSettings;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::Problem;
+use super::ApiError;
 use super::account::Account;
 use crate::api_address::ApiAddress;
 use crate::settings::KubernetesSettings;
@@ -35,9 +35,9 @@ pub(super) struct ApiClient {
 pub(super) struct ApiResponse(HttpResponse);
 
 impl ApiClient {
-    pub(super) fn new(settings: &KubernetesSettings, account: Account) -> Result<ApiClient, Problem> {
+    pub(super) fn new(settings: &KubernetesSettings, account: Account) -> Result<ApiClient, ApiError> {
         let api = settings.api.clone().map_or_else(ApiAddress::of_this_cluster, Ok);
-        let api = api.map_err(|error| Problem::Failed(error.to_string()))?;
+        let api = api.map_err(|error| ApiError::Failed(error.to_string()))?;
         Ok(ApiClient { api, account, timeout: settings.timeout })
     }
 
@@ -46,17 +46,17 @@ impl ApiClient {
     }
 
     /// Sends a GET and waits for the head of a good response.
-    pub(super) async fn get(&self, path: &str) -> Result<ApiResponse, Problem> {
+    pub(super) async fn get(&self, path: &str) -> Result<ApiResponse, ApiError> {
         let resource = path.split('?').next().unwrap_or_default();
-        let failed = |why: String| Problem::Failed(format!("get {}{resource}: {why}", self.api));
+        let failed = |why: String| ApiError::Failed(format!("get {}{resource}: {why}", self.api));
         match timeout(self.timeout, self.send(path)).await {
             Err(_) => Err(failed(format!("no answer within {:?}", self.timeout))),
-            Ok(Err(Problem::Failed(why))) => Err(failed(why)),
+            Ok(Err(ApiError::Failed(why))) => Err(failed(why)),
             Ok(response) => response,
         }
     }
 
-    async fn send(&self, path: &str) -> Result<ApiResponse, Problem> {
+    async fn send(&self, path: &str) -> Result<ApiResponse, ApiError> {
         const USER_AGENT: &str = concat!("maitre/", env!("CARGO_PKG_VERSION"));
         let request = HttpRequest::get(path)
             .header(header::ACCEPT, HeaderValue::from_static("application/json"))
@@ -66,13 +66,13 @@ impl ApiClient {
         let response = ApiResponse(response);
         match status {
             StatusCode::OK => Ok(response),
-            StatusCode::GONE => Err(Problem::Gone),
-            status => Err(Problem::Failed(format!("{status}{}", response.message().await))),
+            StatusCode::GONE => Err(ApiError::Gone),
+            status => Err(ApiError::Failed(format!("{status}{}", response.message().await))),
         }
     }
 
     /// With the token and the authorities as they are now. Without TLS no token is sent.
-    async fn connector(&self) -> Result<HttpClient, Problem> {
+    async fn connector(&self) -> Result<HttpClient, ApiError> {
         let address = self.api.address();
         if !address.is_tls() {
             return Ok(HttpClient::new(address.clone(), Arc::default(), None));
@@ -87,19 +87,19 @@ impl ApiClient {
     }
 }
 
-fn failed(error: &dyn fmt::Display) -> Problem {
-    Problem::Failed(error.to_string())
+fn failed(error: &dyn fmt::Display) -> ApiError {
+    ApiError::Failed(error.to_string())
 }
 
 impl ApiResponse {
     /// The next chunk of the body; none at its end.
-    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         let chunk = self.0.chunk().await;
-        chunk.map_err(|error| Problem::Failed(format!("the response broke off: {error}")))
+        chunk.map_err(|error| ApiError::Failed(format!("the response broke off: {error}")))
     }
 
     /// The whole body.
-    pub(super) async fn read_all(mut self, bytes_max: usize) -> Result<Bytes, Problem> {
+    pub(super) async fn read_all(mut self, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.0.read_all(bytes_max).await.map_err(|error| failed(&error))
     }
 

@@ -12,29 +12,29 @@ use maitre_net::address::{Address, Scheme};
 use maitre_net::worker_url::{WorkerOptions, WorkerUrl};
 use serde::Deserialize;
 
-use crate::source::{Cluster, Kind, Port};
+use crate::source::{KubernetesSource, KubernetesTarget, Port};
 
 /// One object: its name, its version, and the workers it stands for.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: String,
     pub(super) version: String,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ObjectWorker>,
     /// Why it stands for fewer than it seems to.
     pub(super) note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ObjectWorker {
     pub(super) worker: WorkerUrl,
-    pub(super) standing: Standing,
+    pub(super) readiness: Readiness,
     /// The Pod behind it. A Service with two address families has it in two slices.
     pub(super) owner: Option<String>,
     pub(super) is_ipv6: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum Readiness {
     Ready,
     Unready,
     /// Deleted with grace, finished, or to be ignored.
@@ -60,17 +60,17 @@ struct Metadata {
 #[derive(Debug, Deserialize)]
 struct Slice {
     metadata: Metadata,
-    endpoints: Option<Vec<Endpoint>>,
+    endpoints: Option<Vec<SliceEndpoint>>,
     ports: Option<Vec<NamedPort>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Endpoint {
+struct SliceEndpoint {
     addresses: Vec<String>,
     #[serde(default)]
     conditions: Conditions,
     #[serde(rename = "targetRef")]
-    target: Option<Target>,
+    target: Option<TargetRef>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -80,7 +80,7 @@ struct Conditions {
 }
 
 #[derive(Debug, Deserialize)]
-struct Target {
+struct TargetRef {
     uid: Option<String>,
 }
 
@@ -96,7 +96,7 @@ struct NamedPort {
 struct Pod {
     metadata: Metadata,
     spec: Option<Spec>,
-    status: Option<Status>,
+    status: Option<PodStatus>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,7 +110,7 @@ struct Container {
 }
 
 #[derive(Debug, Deserialize)]
-struct Status {
+struct PodStatus {
     phase: Option<String>,
     #[serde(rename = "podIP")]
     ip: Option<String>,
@@ -126,59 +126,59 @@ struct Condition {
 
 /// What an object says about its workers, over what the source says about all.
 #[derive(Debug)]
-struct Terms {
+struct Overrides {
     port: Option<Port>,
     options: WorkerOptions,
     is_ignored: bool,
 }
 
 /// Reads an object of the kind the source is about.
-pub(super) fn read(cluster: &Cluster, json: &str) -> Result<Object, serde_json::Error> {
+pub(super) fn read(cluster: &KubernetesSource, json: &str) -> Result<Object, serde_json::Error> {
     Ok(match cluster.kind {
-        Kind::Service(_) => slice(cluster, serde_json::from_str(json)?),
-        Kind::Pods(_) => pod(cluster, serde_json::from_str(json)?),
+        KubernetesTarget::Service(_) => slice(cluster, serde_json::from_str(json)?),
+        KubernetesTarget::Pods(_) => pod(cluster, serde_json::from_str(json)?),
     })
 }
 
-fn slice(cluster: &Cluster, slice: Slice) -> Object {
+fn slice(cluster: &KubernetesSource, slice: Slice) -> Object {
     let metadata = &slice.metadata;
     // The labels of a Service are copied to its slices; its annotations are not, and we may not read Services.
     let said = |key: &str| find(&metadata.annotations, key).or_else(|| find(&metadata.labels, key));
     let ports = slice.ports.unwrap_or_default();
     let endpoints = slice.endpoints.unwrap_or_default();
-    let read = terms(cluster, said).and_then(|terms| {
+    let read = overrides(cluster, said).and_then(|overrides| {
         // Nobody is missed in an empty slice, whatever its ports are.
-        let port = if endpoints.is_empty() { 0 } else { choose(terms.port.as_ref(), &ports)? };
-        let places = endpoints.iter().filter_map(|it| it.place(port, &terms));
-        places.collect::<Result<Vec<Place>, String>>()
+        let port = if endpoints.is_empty() { 0 } else { choose(overrides.port.as_ref(), &ports)? };
+        let places = endpoints.iter().filter_map(|it| it.place(port, &overrides));
+        places.collect::<Result<Vec<ObjectWorker>, String>>()
     });
     object(slice.metadata, read)
 }
 
-fn pod(cluster: &Cluster, pod: Pod) -> Object {
+fn pod(cluster: &KubernetesSource, pod: Pod) -> Object {
     let said = |key: &str| find(&pod.metadata.annotations, key);
     let containers = pod.spec.map(|it| it.containers).unwrap_or_default();
     let ports: Vec<NamedPort> = containers.into_iter().filter_map(|it| it.ports).flatten().collect();
     let status = pod.status.as_ref();
     let address = status.and_then(|it| it.ip.as_deref()).filter(|it| !it.is_empty());
-    let read = terms(cluster, said).and_then(|terms| {
+    let read = overrides(cluster, said).and_then(|overrides| {
         let Some(address) = address else { return Ok(Vec::new()) };
-        let port = choose(terms.port.as_ref(), &ports)?;
+        let port = choose(overrides.port.as_ref(), &ports)?;
         let phase = status.and_then(|it| it.phase.as_deref()).unwrap_or_default();
         let is_ending = pod.metadata.deleted.is_some() || matches!(phase, "Succeeded" | "Failed");
         let conditions = status.and_then(|it| it.conditions.as_ref());
         let is_ready = conditions.into_iter().flatten().any(|it| it.kind == "Ready" && it.status == "True");
-        let standing = match (is_ending || terms.is_ignored, is_ready) {
-            (true, _) => Standing::Ending,
-            (false, true) => Standing::Ready,
-            (false, false) => Standing::Unready,
+        let readiness = match (is_ending || overrides.is_ignored, is_ready) {
+            (true, _) => Readiness::Ending,
+            (false, true) => Readiness::Ready,
+            (false, false) => Readiness::Unready,
         };
-        Ok(vec![place(address, port, &terms, standing)?])
+        Ok(vec![place(address, port, &overrides, readiness)?])
     });
     object(pod.metadata, read)
 }
 
-fn object(metadata: Metadata, read: Result<Vec<Place>, String>) -> Object {
+fn object(metadata: Metadata, read: Result<Vec<ObjectWorker>, String>) -> Object {
     let Metadata { name, version, .. } = metadata;
     let (places, note) = match read {
         Ok(places) => (places, None),
@@ -187,49 +187,58 @@ fn object(metadata: Metadata, read: Result<Vec<Place>, String>) -> Object {
     Object { name, version, places, note }
 }
 
-impl Endpoint {
+impl SliceEndpoint {
     /// None if it has no address yet. There is never a second one: they would have to be the same worker.
-    fn place(&self, port: u16, terms: &Terms) -> Option<Result<Place, String>> {
+    fn place(&self, port: u16, overrides: &Overrides) -> Option<Result<ObjectWorker, String>> {
         let address = self.addresses.first()?;
-        let is_ending = self.conditions.terminating.unwrap_or(false) || terms.is_ignored;
-        let standing = match (is_ending, self.conditions.ready.unwrap_or(true)) {
-            (true, _) => Standing::Ending,
-            (false, true) => Standing::Ready,
-            (false, false) => Standing::Unready,
+        let is_ending = self.conditions.terminating.unwrap_or(false) || overrides.is_ignored;
+        let readiness = match (is_ending, self.conditions.ready.unwrap_or(true)) {
+            (true, _) => Readiness::Ending,
+            (false, true) => Readiness::Ready,
+            (false, false) => Readiness::Unready,
         };
         let owner = self.target.as_ref().and_then(|it| it.uid.clone());
-        Some(place(address, port, terms, standing).map(|it| Place { owner, ..it }))
+        Some(place(address, port, overrides, readiness).map(|it| ObjectWorker { owner, ..it }))
     }
 }
 
-fn place(address: &str, port: u16, terms: &Terms, standing: Standing) -> Result<Place, String> {
+fn place(
+    address: &str,
+    port: u16,
+    overrides: &Overrides,
+    readiness: Readiness,
+) -> Result<ObjectWorker, String> {
     let parsed = Address::new(Scheme::Http, address, port).map_err(|error| error.to_string())?;
-    let worker = WorkerUrl { address: parsed, options: terms.options.clone() };
+    let worker = WorkerUrl { address: parsed, options: overrides.options.clone() };
     let is_ipv6 =
         address.parse::<IpAddr>().is_ok_and(|it| it.is_ipv6()) || address.parse::<Ipv6Addr>().is_ok();
-    Ok(Place { worker, standing, owner: None, is_ipv6 })
+    Ok(ObjectWorker { worker, readiness, owner: None, is_ipv6 })
 }
 
 fn find<'a>(values: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a str> {
     values.as_ref()?.get(&format!("{PREFIX}{key}")).map(String::as_str)
 }
 
-fn terms<'a>(cluster: &Cluster, said: impl Fn(&str) -> Option<&'a str>) -> Result<Terms, String> {
-    let mut terms = Terms { port: cluster.port.clone(), options: cluster.options.clone(), is_ignored: false };
+fn overrides<'a>(
+    cluster: &KubernetesSource,
+    said: impl Fn(&str) -> Option<&'a str>,
+) -> Result<Overrides, String> {
+    let mut overrides =
+        Overrides { port: cluster.port.clone(), options: cluster.options.clone(), is_ignored: false };
     if let Some(port) = said("port") {
-        terms.port = Some(port.parse().map_err(|why| format!("{PREFIX}port: {why}"))?);
+        overrides.port = Some(port.parse().map_err(|why| format!("{PREFIX}port: {why}"))?);
     }
     for (key, option) in [("events-port", "events"), ("replay-port", "replay"), ("ranks", "ranks")] {
         if let Some(value) = said(key) {
-            terms.options.set(option, value).map_err(|why| format!("{PREFIX}{key}: {why}"))?;
+            overrides.options.set(option, value).map_err(|why| format!("{PREFIX}{key}: {why}"))?;
         }
     }
-    terms.is_ignored = match said("ignore") {
+    overrides.is_ignored = match said("ignore") {
         None | Some("false") => false,
         Some("true") => true,
         Some(other) => return Err(format!("{PREFIX}ignore is {other:?}; write \"true\" or \"false\"")),
     };
-    Ok(terms)
+    Ok(overrides)
 }
 
 /// The port of a worker: the one asked for, or else the one called `http`, or else the only one.

@@ -5,88 +5,92 @@ use std::collections::BTreeMap;
 use maitre_net::address::Address;
 use maitre_net::worker_url::WorkerUrl;
 
-use crate::source::Cluster;
-use crate::tell::{Answer, Heard};
+use crate::report::{ReportedWorkers, SourceReport};
+use crate::source::KubernetesSource;
 
-use super::Problem;
+use super::ApiError;
 use super::api::shown;
-use super::objects::{self, Object, Place, Standing};
+use super::objects::{self, Object, ObjectWorker, Readiness};
 
 /// Most objects of one source. Pods that have finished count, so there are more than workers.
 const OBJECTS_MAX: usize = 16_384;
 
 #[derive(Debug)]
 pub(super) struct Store {
-    cluster: Cluster,
+    cluster: KubernetesSource,
     objects: BTreeMap<String, Object>,
 }
 
-/// Why the store is told.
+/// What led to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum ChangeKind {
     Listed,
     Changed,
     Deleted,
 }
 
 impl Store {
-    pub(super) fn new(cluster: Cluster) -> Store {
+    pub(super) fn new(cluster: KubernetesSource) -> Store {
         Store { cluster, objects: BTreeMap::new() }
     }
 
     /// Takes an object as it now is; returns its version.
-    pub(super) fn put(&mut self, json: &str) -> Result<String, Problem> {
+    pub(super) fn put(&mut self, json: &str) -> Result<String, ApiError> {
         let object = self.read(json)?;
         let version = object.version.clone();
         if self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&object.name) {
-            return Err(Problem::Failed(format!("there are more than {OBJECTS_MAX} objects")));
+            return Err(ApiError::Failed(format!("there are more than {OBJECTS_MAX} objects")));
         }
         self.objects.insert(object.name.clone(), object);
         Ok(version)
     }
 
     /// Forgets an object, given as it was when it was deleted; returns the version of that.
-    pub(super) fn remove(&mut self, json: &str) -> Result<String, Problem> {
+    pub(super) fn remove(&mut self, json: &str) -> Result<String, ApiError> {
         let object = self.read(json)?;
         self.objects.remove(&object.name);
         Ok(object.version)
     }
 
-    fn read(&self, json: &str) -> Result<Object, Problem> {
+    fn read(&self, json: &str) -> Result<Object, ApiError> {
         let read = objects::read(&self.cluster, json);
-        read.map_err(|error| Problem::Failed(format!("read an object: {}", shown(&error.to_string()))))
+        read.map_err(|error| ApiError::Failed(format!("read an object: {}", shown(&error.to_string()))))
     }
 
-    /// Who is there. That there is nobody at all, not even one who ends, is doubted unless somebody was
-    /// deleted to make it so: a slip in a selector looks like that.
-    pub(super) fn answer(&self, cause: Cause) -> Answer {
-        let places: Vec<&Place> = self.objects.values().flat_map(|it| &it.places).collect();
+    /// The workers there are. No worker at all, not even a terminating one, is a doubtful list unless a deletion led to
+    /// it: a mistake in a selector looks the same.
+    pub(super) fn answer(&self, cause: ChangeKind) -> SourceReport {
+        let places: Vec<&ObjectWorker> = self.objects.values().flat_map(|it| &it.places).collect();
         let note = self.objects.values().find_map(|it| it.note.clone());
-        if places.is_empty() && cause != Cause::Deleted {
+        if places.is_empty() && cause != ChangeKind::Deleted {
             let none = || Some("there are no workers".to_owned());
-            return Answer { heard: Heard::List(Vec::new()), note: note.or_else(none) };
+            return SourceReport { workers: ReportedWorkers::List(Vec::new()), note: note.or_else(none) };
         }
-        let mut standings: BTreeMap<&Address, (Standing, &WorkerUrl)> = BTreeMap::new();
+        let mut by_address: BTreeMap<&Address, (Readiness, &WorkerUrl)> = BTreeMap::new();
         for place in one_of_each(&places) {
-            let entry = standings.entry(&place.worker.address).or_insert((place.standing, &place.worker));
-            if place.standing < entry.0 {
-                *entry = (place.standing, &place.worker);
+            let entry = by_address.entry(&place.worker.address).or_insert((place.readiness, &place.worker));
+            if place.readiness < entry.0 {
+                *entry = (place.readiness, &place.worker);
             }
         }
-        let of = |standing| {
-            let those = standings.values().filter(move |it| it.0 == standing);
+        let of = |readiness| {
+            let those = by_address.values().filter(move |it| it.0 == readiness);
             those.map(|it| it.1.clone()).collect::<Vec<WorkerUrl>>()
         };
-        Answer { heard: Heard::Census { ready: of(Standing::Ready), unready: of(Standing::Unready) }, note }
+        SourceReport {
+            workers: ReportedWorkers::Census { ready: of(Readiness::Ready), unready: of(Readiness::Unready) },
+            note,
+        }
     }
 }
 
-/// Without the second address of those who have two.
-fn one_of_each<'a>(places: &[&'a Place]) -> impl Iterator<Item = &'a Place> {
+/// Without the IPv6 address of a worker that also has an IPv4 one.
+fn one_of_each<'a>(places: &[&'a ObjectWorker]) -> impl Iterator<Item = &'a ObjectWorker> {
     let with_ipv4: std::collections::BTreeSet<&str> =
         places.iter().filter(|it| !it.is_ipv6).filter_map(|it| it.owner.as_deref()).collect();
-    let is_second =
-        move |it: &Place| it.is_ipv6 && it.owner.as_deref().is_some_and(|owner| with_ipv4.contains(owner));
+    let is_second = move |it: &ObjectWorker| {
+        it.is_ipv6 && it.owner.as_deref().is_some_and(|owner| with_ipv4.contains(owner))
+    };
     places.iter().copied().filter(move |it| !is_second(it)).collect::<Vec<_>>().into_iter()
 }
 
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     fn store(slices: &[serde_json::Value]) -> Store {
-        let crate::Source::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
+        let crate::WorkerSource::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
         let mut store = Store::new(cluster);
         slices.iter().for_each(|it| _ = store.put(&it.to_string()).unwrap());
         store
@@ -111,10 +115,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(store: &Store, cause: Cause, ready: &[&str], unready: &[&str]) {
+    fn check(store: &Store, cause: ChangeKind, ready: &[&str], unready: &[&str]) {
         let found = |urls: &[&str]| urls.iter().map(|it| it.parse().unwrap()).collect();
-        let expected = Heard::Census { ready: found(ready), unready: found(unready) };
-        assert_eq!(store.answer(cause).heard, expected);
+        let expected = ReportedWorkers::Census { ready: found(ready), unready: found(unready) };
+        assert_eq!(store.answer(cause).workers, expected);
     }
 
     #[test]
@@ -123,7 +127,7 @@ mod tests {
         let four = slice("four", &[("10.0.0.7", "p", ready.clone())]);
         let six = slice("six", &[("fd00::7", "p", ready.clone()), ("fd00::8", "q", ready)]);
         let store = store(&[six, four]);
-        check(&store, Cause::Listed, &["http://10.0.0.7:8000", "http://[fd00::8]:8000"], &[]);
+        check(&store, ChangeKind::Listed, &["http://10.0.0.7:8000", "http://[fd00::8]:8000"], &[]);
     }
 
     #[test]
@@ -132,19 +136,19 @@ mod tests {
         for slices in [[&yes, &no], [&no, &yes]] {
             let slices = [("a", slices[0]), ("b", slices[1])];
             let store = store(&slices.map(|(name, it)| slice(name, &[("10.0.0.7", "p", it.clone())])));
-            check(&store, Cause::Changed, &["http://10.0.0.7:8000"], &[]);
+            check(&store, ChangeKind::Changed, &["http://10.0.0.7:8000"], &[]);
         }
     }
 
     #[test]
-    fn nobody_is_doubted_unless_somebody_ends_or_was_deleted() {
-        let nobody = Heard::List(Vec::new());
+    fn an_empty_list_is_doubtful_unless_a_worker_terminates_or_was_deleted() {
+        let nobody = ReportedWorkers::List(Vec::new());
         let empty = store(&[slice("a", &[])]);
-        assert_eq!(empty.answer(Cause::Listed).heard, nobody);
-        assert_eq!(empty.answer(Cause::Changed).heard, nobody);
-        check(&empty, Cause::Deleted, &[], &[]);
+        assert_eq!(empty.answer(ChangeKind::Listed).workers, nobody);
+        assert_eq!(empty.answer(ChangeKind::Changed).workers, nobody);
+        check(&empty, ChangeKind::Deleted, &[], &[]);
         let ending = slice("a", &[("10.0.0.7", "p", serde_json::json!({"terminating": true}))]);
-        check(&store(&[ending]), Cause::Changed, &[], &[]);
+        check(&store(&[ending]), ChangeKind::Changed, &[], &[]);
     }
 
     #[test]
@@ -152,8 +156,8 @@ mod tests {
         let ready = serde_json::json!({"ready": true});
         let mut store = store(&[slice("a", &[("10.0.0.7", "p", ready.clone())])]);
         store.put(&slice("a", &[("10.0.0.8", "q", ready)]).to_string()).unwrap();
-        check(&store, Cause::Changed, &["http://10.0.0.8:8000"], &[]);
+        check(&store, ChangeKind::Changed, &["http://10.0.0.8:8000"], &[]);
         store.remove(&slice("a", &[]).to_string()).unwrap();
-        check(&store, Cause::Deleted, &[], &[]);
+        check(&store, ChangeKind::Deleted, &[], &[]);
     }
 }

@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 
-use super::Problem;
+use super::ApiError;
 use super::api::{ApiClient, shown};
-use super::lines::Lines;
-use super::store::{Cause, Store};
+use super::line_buffer::LineBuffer;
+use super::store::{ChangeKind, Store};
 use crate::backoff::Backoff;
 use crate::escape::escape;
-use crate::tell::{self, Tell};
+use crate::report::{Reporter, SourceReport};
 
 /// Objects in a page, and its bytes. A Pod has some 10 KiB, and cannot have more than 1.5 MiB.
 const PAGE_OBJECTS: usize = 250;
@@ -25,7 +25,7 @@ const LINE_BYTES_MAX: usize = 4 << 20;
 const STEADY: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
-struct Page<'a> {
+struct ListPage<'a> {
     metadata: PageMetadata,
     #[serde(borrow, default)]
     items: Option<Vec<&'a RawValue>>,
@@ -40,7 +40,7 @@ struct PageMetadata {
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct WatchEvent<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     #[serde(borrow)]
@@ -53,7 +53,7 @@ struct Bookmark {
 }
 
 #[derive(Deserialize)]
-struct Status {
+struct ErrorStatus {
     #[serde(default)]
     code: u16,
     #[serde(default)]
@@ -63,50 +63,50 @@ struct Status {
 }
 
 /// Fills an empty store; returns the version to watch from.
-pub(super) async fn list(client: &ApiClient, path: &str, store: &mut Store) -> Result<String, Problem> {
+pub(super) async fn list(client: &ApiClient, path: &str, store: &mut Store) -> Result<String, ApiError> {
     let mut rest = String::new();
     loop {
         let from = if rest.is_empty() { String::new() } else { format!("&continue={}", escape(&rest)) };
         let answer = client.get(&format!("{path}&limit={PAGE_OBJECTS}{from}")).await?;
-        let late = |_| Problem::Failed(format!("list: not done within {:?}", client.timeout()));
+        let late = |_| ApiError::Failed(format!("list: not done within {:?}", client.timeout()));
         let bytes = timeout(client.timeout(), answer.read_all(PAGE_BYTES_MAX)).await.map_err(late)??;
-        let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| bad("list", &error))?;
+        let page: ListPage<'_> = serde_json::from_slice(&bytes).map_err(|error| bad("list", &error))?;
         for item in page.items.unwrap_or_default() {
             store.put(item.get())?;
         }
         match page.metadata.rest.filter(|it| !it.is_empty()) {
             None => return Ok(page.metadata.version),
             // A server that says the same thing for ever would keep us here.
-            Some(next) if next == rest => return Err(Problem::Failed("list: it does not go on".to_owned())),
+            Some(next) if next == rest => return Err(ApiError::Failed("list: it does not go on".to_owned())),
             Some(next) => rest = next,
         }
     }
 }
 
-fn bad(what: &str, error: &serde_json::Error) -> Problem {
-    Problem::Failed(format!("{what}: not the JSON it should be: {}", shown(&error.to_string())))
+fn bad(what: &str, error: &serde_json::Error) -> ApiError {
+    ApiError::Failed(format!("{what}: not the JSON it should be: {}", shown(&error.to_string())))
 }
 
 /// A store, and the thread by which it is kept up to date.
-pub(super) struct Watch<'a> {
+pub(super) struct ObjectWatch<'a> {
     pub(super) client: ApiClient,
     pub(super) path: String,
     pub(super) store: Store,
     pub(super) version: String,
     pub(super) backoff: &'a mut Backoff,
-    pub(super) tell: &'a Tell,
+    pub(super) reporter: &'a Reporter,
 }
 
 /// Why a watch cannot go on, so that everything must be listed again.
-pub(super) enum Lost {
-    Version,
+pub(super) enum WatchEnd {
+    VersionTooOld,
     /// Something came that we do not understand, and what it was about is lost.
-    Thread(String),
+    Unreadable(String),
 }
 
-impl Watch<'_> {
+impl ObjectWatch<'_> {
     /// Watches, again and again, for as long as the version is known.
-    pub(super) async fn follow(&mut self, length: Duration) -> Lost {
+    pub(super) async fn follow(&mut self, length: Duration) -> WatchEnd {
         loop {
             match self.once(length).await {
                 Ok(()) => {}
@@ -116,21 +116,21 @@ impl Watch<'_> {
         }
     }
 
-    async fn once(&mut self, length: Duration) -> Result<(), Lost> {
+    async fn once(&mut self, length: Duration) -> Result<(), WatchEnd> {
         let (path, version, seconds) = (&self.path, escape(&self.version), length.as_secs().max(1));
         let query =
             format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
         let mut answer = match self.client.get(&format!("{path}&{query}")).await {
             Ok(answer) => answer,
-            Err(Problem::Gone) => return Err(Lost::Version),
-            Err(Problem::Failed(why)) => {
-                self.tell.tell(tell::Answer::failure(why)).await;
+            Err(ApiError::Gone) => return Err(WatchEnd::VersionTooOld),
+            Err(ApiError::Failed(why)) => {
+                self.reporter.send(SourceReport::failure(why)).await;
                 return Ok(());
             }
         };
         // What we have stands, and is as new as can be.
-        self.tell.tell(self.store.answer(Cause::Listed)).await;
-        let mut lines = Lines::new(LINE_BYTES_MAX);
+        self.reporter.send(self.store.answer(ChangeKind::Listed)).await;
+        let mut lines = LineBuffer::new(LINE_BYTES_MAX);
         let (mut steady, mut hung) = (pin!(sleep(STEADY)), pin!(sleep(length + self.client.timeout())));
         let mut is_steady = false;
         loop {
@@ -154,50 +154,51 @@ impl Watch<'_> {
     }
 
     /// Takes every whole line in, and tells once what became of it all.
-    async fn read(&mut self, lines: &mut Lines) -> Result<(), Lost> {
+    async fn read(&mut self, lines: &mut LineBuffer) -> Result<(), WatchEnd> {
         let mut told = None;
         loop {
-            let line = lines
-                .next()
-                .map_err(|_| Lost::Thread(format!("watch: an event has more than {LINE_BYTES_MAX} bytes")))?;
+            let line = lines.next().map_err(|_| {
+                WatchEnd::Unreadable(format!("watch: an event has more than {LINE_BYTES_MAX} bytes"))
+            })?;
             let Some(line) = line else { break };
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
             let cause = self.event(&line).map_err(|problem| match problem {
-                Problem::Gone => Lost::Version,
-                Problem::Failed(why) => Lost::Thread(format!("watch: {why}")),
+                ApiError::Gone => WatchEnd::VersionTooOld,
+                ApiError::Failed(why) => WatchEnd::Unreadable(format!("watch: {why}")),
             })?;
             told = match (told, cause) {
-                (Some(Cause::Deleted), _) | (_, Some(Cause::Deleted)) => Some(Cause::Deleted),
+                (Some(ChangeKind::Deleted), _) | (_, Some(ChangeKind::Deleted)) => Some(ChangeKind::Deleted),
                 (told, cause) => cause.or(told),
             };
         }
         if let Some(cause) = told {
-            self.tell.tell(self.store.answer(cause)).await;
+            self.reporter.send(self.store.answer(cause)).await;
         }
         Ok(())
     }
 
     /// Takes one event in; returns what it did to the store.
-    fn event(&mut self, line: &[u8]) -> Result<Option<Cause>, Problem> {
-        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| bad("an event", &error))?;
+    fn event(&mut self, line: &[u8]) -> Result<Option<ChangeKind>, ApiError> {
+        let event: WatchEvent<'_> = serde_json::from_slice(line).map_err(|error| bad("an event", &error))?;
         let json = event.object.get();
         let (version, cause) = match event.kind.as_ref() {
-            "ADDED" | "MODIFIED" => (self.store.put(json)?, Some(Cause::Changed)),
-            "DELETED" => (self.store.remove(json)?, Some(Cause::Deleted)),
+            "ADDED" | "MODIFIED" => (self.store.put(json)?, Some(ChangeKind::Changed)),
+            "DELETED" => (self.store.remove(json)?, Some(ChangeKind::Deleted)),
             "BOOKMARK" => {
                 let bookmark: Bookmark =
                     serde_json::from_str(json).map_err(|error| bad("a bookmark", &error))?;
                 (bookmark.metadata.version, None)
             }
             "ERROR" => {
-                let status: Status = serde_json::from_str(json).map_err(|error| bad("an error", &error))?;
+                let status: ErrorStatus =
+                    serde_json::from_str(json).map_err(|error| bad("an error", &error))?;
                 let is_old = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
                 let why = format!("{} {}", status.code, shown(&status.message));
-                return Err(if is_old { Problem::Gone } else { Problem::Failed(why) });
+                return Err(if is_old { ApiError::Gone } else { ApiError::Failed(why) });
             }
-            kind => return Err(Problem::Failed(format!("no event is called {:?}", shown(kind)))),
+            kind => return Err(ApiError::Failed(format!("no event is called {:?}", shown(kind)))),
         };
         if !version.is_empty() {
             self.version = version;
@@ -224,19 +225,19 @@ mod tests {
             api: Some("http://127.0.0.1:1".parse().unwrap()),
             ..KubernetesSettings::default()
         };
-        let crate::Source::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
-        let mut watch = Watch {
+        let crate::WorkerSource::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
+        let mut watch = ObjectWatch {
             client: ApiClient::new(&settings, Account::new(PathBuf::new())).unwrap(),
             path: String::new(),
             store: Store::new(cluster),
             version: "1".to_owned(),
             backoff: &mut Backoff::new(Duration::ZERO, Duration::ZERO, Rng::new(0)),
-            tell: &Tell { index: 0, to: mpsc::channel(1).0 },
+            reporter: &Reporter { index: 0, to: mpsc::channel(1).0 },
         };
         let actual = match watch.event(line.as_bytes()) {
             Ok(cause) => format!("{cause:?} {}", watch.version),
-            Err(Problem::Gone) => "gone".to_owned(),
-            Err(Problem::Failed(why)) => why,
+            Err(ApiError::Gone) => "gone".to_owned(),
+            Err(ApiError::Failed(why)) => why,
         };
         assert!(actual.contains(expected), "{line}: {actual}, expected {expected}");
     }

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use maitre_discover::Settings;
-use maitre_discover::update::State;
+use maitre_discover::DiscoverySettings;
+use maitre_discover::update::SourceState;
 
 use crate::follower::{Follower, NEVER, SOON, quick};
 use crate::name_server::{Data, NameServer, Reply, addresses};
@@ -12,7 +12,7 @@ use crate::name_server::{Data, NameServer, Reply, addresses};
 const NAME: &str = "workers.test.";
 const SOURCE: &str = "dns:workers.test.:8000";
 
-fn settings(server: &NameServer) -> Settings {
+fn settings(server: &NameServer) -> DiscoverySettings {
     let mut settings = quick();
     settings.dns.servers = vec![server.address];
     settings
@@ -55,7 +55,7 @@ async fn the_second_family_counts_if_there_is_no_first_or_if_asked_for() {
 }
 
 #[tokio::test]
-async fn a_name_that_vanishes_is_doubted_then_believed() {
+async fn a_name_that_vanishes_keeps_its_workers_for_the_grace_period() {
     for vanish in [Reply::Code(3), Reply::Nothing] {
         let server = NameServer::start().await;
         server.a(NAME, addresses(0, [1]));
@@ -63,11 +63,11 @@ async fn a_name_that_vanishes_is_doubted_then_believed() {
         let mut follower = Follower::new(&[SOURCE], settings(&server));
         follower.workers(&["http://10.0.0.1:8000"]).await;
         server.a(NAME, vanish.clone());
-        let status = follower.state(State::Holding).await;
+        let status = follower.state(SourceState::Holding).await;
         assert_eq!((status.workers, status.held), (1, 1));
         assert!(status.note.as_ref().unwrap().contains("no records"), "{status:?}");
         server.a(NAME, addresses(0, [1]));
-        follower.state(State::Fine).await;
+        follower.state(SourceState::Fine).await;
 
         let mut settings = settings(&server);
         settings.grace.empty_after = SOON;
@@ -91,7 +91,7 @@ async fn a_server_that_fails_is_a_failure_and_the_list_stands() {
         let mut follower = Follower::new(&[SOURCE], settings);
         follower.workers(&["http://10.0.0.1:8000"]).await;
         server.a(NAME, failure.clone());
-        let status = follower.state(State::Failing).await;
+        let status = follower.state(SourceState::Failing).await;
         assert_eq!((status.workers, status.held), (1, 0), "{failure:?}: {status:?}");
         assert!(status.note.as_ref().unwrap().contains("ask for A of workers.test."), "{status:?}");
         server.a(NAME, addresses(0, [1, 2]));
@@ -109,7 +109,7 @@ async fn an_answer_cut_short_is_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn half_an_answer_that_costs_most_is_doubted() {
+async fn half_an_answer_that_loses_most_workers_keeps_them() {
     let server = NameServer::start().await;
     server.a(NAME, addresses(0, [1]));
     server.aaaa(NAME, Reply::Records(0, vec![ipv6(1), ipv6(2)]));
@@ -118,7 +118,7 @@ async fn half_an_answer_that_costs_most_is_doubted() {
     let mut follower = Follower::new(&["dns:workers.test:8000?family=both"], settings);
     follower.until("all three", |it| it.workers.len() == 3).await;
     server.aaaa(NAME, Reply::Code(2));
-    let status = follower.state(State::Holding).await;
+    let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.held), (3, 2));
     server.aaaa(NAME, Reply::Records(0, vec![ipv6(1)]));
     follower.workers(&["http://10.0.0.1:8000", "http://[fd00::1]:8000"]).await;
@@ -133,7 +133,7 @@ async fn a_service_has_hosts_and_ports() {
     follower.workers(&["http://a.test:8000?events=off", "http://b.test:8001?events=off"]).await;
     // A service that is not offered has the root for a host.
     server.srv(name, Reply::Records(0, vec![Data::Srv(0, "")]));
-    follower.state(State::Holding).await;
+    follower.state(SourceState::Holding).await;
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn records_are_asked_for_again_when_they_are_over_within_bounds() {
 }
 
 #[tokio::test]
-async fn who_is_missing_is_asked_for_once_more_before_he_is_given_up() {
+async fn a_missing_worker_is_queried_once_more_before_it_is_gone() {
     let mut server = NameServer::start().await;
     server.a(NAME, addresses(0, [1, 2]));
     let mut settings = settings(&server);

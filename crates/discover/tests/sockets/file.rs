@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use maitre_discover::update::State;
-use maitre_discover::{Settings, Update};
+use maitre_discover::update::SourceState;
+use maitre_discover::{DiscoverySettings, Update};
 
 use crate::follower::{Follower, NEVER, SOON, quick};
 use maitre_testkit::folder::Folder;
@@ -14,8 +14,8 @@ fn source(folder: &Folder) -> String {
 }
 
 /// Changes are seen because the system says so, never because we looked.
-fn told() -> Settings {
-    Settings { reread: NEVER, ..quick() }
+fn told() -> DiscoverySettings {
+    DiscoverySettings { reread: NEVER, ..quick() }
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_wrong_line_is_named_and_the_old_list_stands() {
     let mut follower = Follower::new(&[&source(&folder)], settings);
     follower.workers(&["http://a:1", "http://b:1"]).await;
     folder.replace("workers", "http://c:1\nhttp:/\n");
-    let status = follower.state(State::Failing).await;
+    let status = follower.state(SourceState::Failing).await;
     assert!(status.note.as_ref().unwrap().contains("workers:2: \"http:/\""), "{status:?}");
     assert_eq!((status.workers, status.held), (2, 0));
     folder.replace("workers", "http://c:1\n");
@@ -99,11 +99,11 @@ async fn an_empty_or_lost_file_is_doubted_then_believed() {
         let mut follower = Follower::new(&[&source(&folder)], told());
         follower.workers(&["http://a:1", "http://b:1"]).await;
         lose(&folder);
-        let status = follower.state(State::Holding).await;
+        let status = follower.state(SourceState::Holding).await;
         assert_eq!((status.workers, status.held), (2, 2));
         assert!(status.note.unwrap().contains("there "));
         folder.replace("workers", "http://c:1\n");
-        follower.state(State::Fine).await;
+        follower.state(SourceState::Fine).await;
 
         let mut settings = told();
         settings.grace.empty_after = SOON;
@@ -133,6 +133,9 @@ async fn one_source_that_fails_harms_no_other() {
     let others = format!("file:{}", folder.path().join("others").display());
     let mut follower = Follower::new(&[&source(&folder), &others], told());
     let update = follower.until("both", Update::is_complete).await;
-    assert_eq!(update.sources.iter().map(|it| it.state).collect::<Vec<_>>(), [State::Failing, State::Fine]);
+    assert_eq!(
+        update.sources.iter().map(|it| it.state).collect::<Vec<_>>(),
+        [SourceState::Failing, SourceState::Fine]
+    );
     assert_eq!(update.workers.len(), 1);
 }

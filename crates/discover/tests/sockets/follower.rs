@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use maitre_base::Instant;
-use maitre_discover::update::{State, Status};
-use maitre_discover::{Settings, Update};
+use maitre_discover::update::{SourceState, SourceStatus};
+use maitre_discover::{DiscoverySettings, Update};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     #[expect(clippy::disallowed_methods, reason = "this is the clock of the test")]
-    pub(crate) fn new(sources: &[&str], settings: Settings) -> Follower {
+    pub(crate) fn new(sources: &[&str], settings: DiscoverySettings) -> Follower {
         let sources = sources.iter().map(|it| it.parse().unwrap()).collect();
         let (told, updates) = watch::channel(Update::default());
         let start = std::time::Instant::now();
@@ -60,7 +60,7 @@ impl Follower {
 
     /// Waits until the first source is in a state, and returns what it says of itself.
     #[track_caller]
-    pub(crate) fn state(&mut self, state: State) -> impl Future<Output = Status> {
+    pub(crate) fn state(&mut self, state: SourceState) -> impl Future<Output = SourceStatus> {
         let update = self
             .until(format!("{state:?}"), move |it| it.sources.first().is_some_and(|it| it.state == state));
         async { update.await.sources.remove(0) }
@@ -75,9 +75,9 @@ impl Follower {
     }
 }
 
-/// Settings in which everything happens soon, but nobody is let go.
-pub(crate) fn quick() -> Settings {
-    let mut settings = Settings { reread: SOON, ..Settings::default() };
+/// DiscoverySettings in which everything happens soon, but nobody is let go.
+pub(crate) fn quick() -> DiscoverySettings {
+    let mut settings = DiscoverySettings { reread: SOON, ..DiscoverySettings::default() };
     settings.grace.gone_after = NEVER;
     settings.grace.empty_after = NEVER;
     settings.dns.ttl_min = SOON;

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_discover::Settings;
-use maitre_discover::update::State;
+use maitre_discover::DiscoverySettings;
+use maitre_discover::update::SourceState;
 use serde_json::{Value, json};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -18,7 +18,7 @@ use maitre_testkit::folder::Folder;
 
 const SOURCE: &str = "kubernetes:inference/vllm";
 
-fn settings(api: &Api) -> Settings {
+fn settings(api: &Api) -> DiscoverySettings {
     let mut settings = quick();
     settings.kubernetes.api = Some(format!("http://{}", api.address).parse().unwrap());
     settings
@@ -57,7 +57,7 @@ fn workers(follower: &mut Follower, last: &[u8]) -> impl Future<Output = ()> {
 }
 
 /// An API with so many workers, and one who follows it and has seen them.
-async fn started(count: u8, settings: impl FnOnce(&Api) -> Settings) -> (Api, Follower) {
+async fn started(count: u8, settings: impl FnOnce(&Api) -> DiscoverySettings) -> (Api, Follower) {
     let api = Api::start().await;
     (1..=count).for_each(|it| api.put(&format!("s{it}"), ready(it)));
     let mut follower = Follower::new(&[SOURCE], settings(&api));
@@ -88,7 +88,7 @@ async fn lists_come_in_pages_and_changes_one_by_one() {
 }
 
 #[tokio::test]
-async fn who_is_deleted_or_ends_is_gone_at_once_and_who_is_unready_is_not() {
+async fn a_deleted_or_terminating_worker_is_gone_at_once_and_an_unready_one_is_not() {
     // Nobody is let go for an hour, but for these reasons.
     let (api, mut follower) = started(4, settings).await;
     api.put("s1", unready(1));
@@ -105,7 +105,7 @@ async fn who_is_deleted_or_ends_is_gone_at_once_and_who_is_unready_is_not() {
 }
 
 #[tokio::test]
-async fn who_stays_unready_is_gone_after_a_while() {
+async fn a_worker_that_stays_unready_is_gone_after_a_while() {
     let (api, mut follower) = started(2, |api| {
         let mut settings = settings(api);
         settings.grace.gone_after = SOON;
@@ -116,7 +116,7 @@ async fn who_stays_unready_is_gone_after_a_while() {
     workers(&mut follower, &[2]).await;
     // The last one is held.
     api.put("s2", unready(2));
-    let status = follower.state(State::Holding).await;
+    let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.held), (1, 1));
     // To be deleted is another matter.
     api.delete("s2");
@@ -124,19 +124,19 @@ async fn who_stays_unready_is_gone_after_a_while() {
 }
 
 #[tokio::test]
-async fn a_selector_that_suddenly_fits_nobody_is_doubted() {
+async fn a_selector_that_suddenly_matches_nothing_keeps_the_workers() {
     let (api, mut follower) = started(1, settings).await;
     let mut empty = ready(1);
     empty["endpoints"] = json!(null);
     api.put("s1", empty);
-    let status = follower.state(State::Holding).await;
+    let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.note.as_deref()), (1, Some("there are no workers")));
     api.put("s1", ready(1));
-    follower.state(State::Fine).await;
+    follower.state(SourceState::Fine).await;
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_is_taken_up_where_it_stood() {
+async fn a_watch_that_ends_resumes_at_its_version() {
     let (api, mut follower) = started(2, settings).await;
     api.put("s3", ready(3));
     workers(&mut follower, &[1, 2, 3]).await;
@@ -169,7 +169,7 @@ async fn a_bookmark_moves_the_version_and_nothing_else() {
 
 #[tokio::test]
 async fn a_version_that_is_too_old_means_to_list_again_and_the_deleted_are_gone() {
-    let expired = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired",
+    let expired = json!({"type": "ERROR", "object": {"kind": "SourceStatus", "code": 410, "reason": "Expired",
         "message": "too old resource version: 1 (2)"}});
     for gone in [Fault::Status(410), Fault::Body(expired.to_string() + "\n")] {
         let (api, mut follower) = started(3, settings).await;
@@ -180,7 +180,7 @@ async fn a_version_that_is_too_old_means_to_list_again_and_the_deleted_are_gone(
         assert_eq!(api.lists().len(), 3, "two pages, then one");
         api.put("s4", ready(4));
         workers(&mut follower, &[1, 3, 4]).await;
-        follower.state(State::Fine).await;
+        follower.state(SourceState::Fine).await;
     }
 }
 
@@ -202,7 +202,7 @@ async fn nobody_at_all_in_a_new_list_is_doubted() {
     (1..=2).for_each(|it| api.delete_in_silence(&format!("s{it}")));
     api.spoil_watches([Fault::Status(410)]);
     api.cut();
-    let status = follower.state(State::Holding).await;
+    let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.held), (2, 2));
     // One that is there says enough about those that are not.
     api.put("s3", ready(3));
@@ -230,7 +230,7 @@ async fn an_api_that_does_not_answer_is_a_failure() {
     api.put("s1", ready(1));
     api.spoil_lists([Fault::Silence]);
     let mut follower = Follower::new(&[SOURCE], settings(&api));
-    let status = follower.state(State::Failing).await;
+    let status = follower.state(SourceState::Failing).await;
     assert!(status.note.as_ref().unwrap().contains("no answer within 500ms"), "{status:?}");
     workers(&mut follower, &[1]).await;
 }
@@ -265,9 +265,9 @@ async fn errors_of_the_api_are_told_and_waited_out() {
     api.until_watched(1).await;
     api.spoil_watches(vec![Fault::Status(503); 50]);
     api.cut();
-    let status = follower.state(State::Failing).await;
+    let status = follower.state(SourceState::Failing).await;
     assert_eq!(status.workers, 1);
-    follower.state(State::Fine).await;
+    follower.state(SourceState::Fine).await;
     assert_eq!((api.lists().len(), api.watches().len()), (4, 52));
 }
 
@@ -295,7 +295,7 @@ async fn what_we_do_not_understand_is_not_trusted() {
         api.spoil_watches([Fault::Body(line.to_owned())]);
         api.cut();
         follower.note("watch: ").await;
-        follower.state(State::Fine).await;
+        follower.state(SourceState::Fine).await;
         assert_eq!(api.lists().len(), lists + 1, "{line}");
     }
 }
@@ -306,7 +306,7 @@ async fn an_event_without_end_is_cut() {
     api.spoil_watches([Fault::Body(format!("{{\"type\":\"{}", "x".repeat(5 << 20)))]);
     api.cut();
     follower.note("watch: an event has more than 4194304 bytes").await;
-    follower.state(State::Fine).await;
+    follower.state(SourceState::Fine).await;
 }
 
 #[tokio::test]
@@ -374,10 +374,10 @@ async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
     follower.note("ca.crt: holds no certificate").await;
     folder.write("ca.crt", other);
     follower.note("certificate").await;
-    assert_eq!(api.lists().len(), 0, "nobody is asked who is not who he should be");
+    assert_eq!(api.lists().len(), 0, "no request goes to a server that failed verification");
     folder.write("ca.crt", certificate);
     let update = follower.note("401 Unauthorized: Unauthorized").await;
-    assert!(!format!("{update:?}").contains("old"), "a token is not for telling");
+    assert!(!format!("{update:?}").contains("old"), "a token is never shown");
     folder.write("token", "new");
     workers(&mut follower, &[1]).await;
     assert!(api.lists()[0].contains("/namespaces/inference/"));
@@ -388,7 +388,7 @@ async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
     follower.note("401").await;
     fs::remove_file(folder.path().join("token")).unwrap();
     folder.write("token", "newer\n");
-    follower.state(State::Fine).await;
+    follower.state(SourceState::Fine).await;
     workers(&mut follower, &[1]).await;
 }
 

@@ -2,18 +2,18 @@
 
 use super::*;
 
-fn cluster(source: &str) -> Cluster {
+fn cluster(source: &str) -> KubernetesSource {
     match source.parse().unwrap() {
-        crate::Source::Kubernetes(cluster) => cluster,
+        crate::WorkerSource::Kubernetes(cluster) => cluster,
         other => panic!("{other}"),
     }
 }
 
-/// Each place as `url standing`, or the note if there is one.
+/// Each place as `url readiness`, or the note if there is one.
 #[track_caller]
 fn check(source: &str, json: serde_json::Value, expected: &[&str]) {
     let object = read(&cluster(source), &json.to_string()).unwrap();
-    let shown = object.places.iter().map(|it| format!("{} {:?}", it.worker, it.standing));
+    let shown = object.places.iter().map(|it| format!("{} {:?}", it.worker, it.readiness));
     let shown: Vec<String> = shown.chain(object.note).collect();
     let fits =
         shown.len() == expected.len() && shown.iter().zip(expected).all(|(it, part)| it.contains(part));
@@ -46,9 +46,9 @@ fn an_endpoint_is_ready_unless_it_says_otherwise_or_ends() {
         // With `publishNotReadyAddresses` everyone is ready to the last.
         (serde_json::json!({"ready": true, "terminating": true}), "Ending"),
     ];
-    for (conditions, standing) in cases {
+    for (conditions, readiness) in cases {
         let endpoints = serde_json::json!([endpoint("10.0.0.7", conditions)]);
-        check(SERVICE, slice(endpoints, port.clone()), &[&format!("http://10.0.0.7:8000 {standing}")]);
+        check(SERVICE, slice(endpoints, port.clone()), &[&format!("http://10.0.0.7:8000 {readiness}")]);
     }
 }
 

@@ -8,8 +8,8 @@ fn workers(letters: &str) -> Vec<WorkerUrl> {
     letters.chars().map(|it| format!("http://{it}:1").parse().unwrap()).collect()
 }
 
-fn letters(settle: &Settle) -> String {
-    settle.workers().map(|it| it.address.host().to_owned()).collect()
+fn letters(list: &StableList) -> String {
+    list.workers().map(|it| it.address.host().to_owned()).collect()
 }
 
 fn at(seconds: u64) -> Instant {
@@ -32,22 +32,22 @@ use Say::{Census, Fail, List, Part, Silence};
 #[track_caller]
 fn check(rows: &[(u64, Say, &str, usize)]) {
     let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
-    let mut settle = Settle::new(grace);
+    let mut list = StableList::new(grace);
     for (row, (second, say, there, held)) in rows.iter().enumerate() {
         let heard = match *say {
-            List(letters) => Some(Heard::List(workers(letters))),
-            Part(letters) => Some(Heard::Part(workers(letters))),
+            List(letters) => Some(ReportedWorkers::List(workers(letters))),
+            Part(letters) => Some(ReportedWorkers::Partial(workers(letters))),
             Census(ready, unready) => {
-                Some(Heard::Census { ready: workers(ready), unready: workers(unready) })
+                Some(ReportedWorkers::Census { ready: workers(ready), unready: workers(unready) })
             }
-            Fail => Some(Heard::Failure),
+            Fail => Some(ReportedWorkers::Failure),
             Silence => None,
         };
         match heard {
-            Some(heard) => settle.hear(at(*second), Answer::of(heard)),
-            None => settle.pass(at(*second)),
+            Some(heard) => list.apply(at(*second), SourceReport::of(heard)),
+            None => list.expire(at(*second)),
         }
-        assert_eq!((letters(&settle).as_str(), settle.held()), (*there, *held), "row {row}");
+        assert_eq!((letters(&list).as_str(), list.held()), (*there, *held), "row {row}");
     }
 }
 
@@ -173,58 +173,60 @@ fn all_unready_at_once_are_held_but_not_those_deleted() {
 #[test]
 fn zero_holds_for_ever() {
     let grace = Grace { gone_after: Duration::ZERO, empty_after: Duration::ZERO };
-    let mut settle = Settle::new(grace);
-    settle.hear(at(0), Answer::of(Heard::List(workers("ab"))));
-    settle.hear(at(1), Answer::of(Heard::List(workers("a"))));
-    assert_eq!(letters(&settle), "a", "no time to be missing in");
-    settle.hear(at(2), Answer::of(Heard::List(workers(""))));
-    settle.pass(at(1_000_000_000));
-    assert_eq!((letters(&settle).as_str(), settle.due()), ("a", None));
+    let mut list = StableList::new(grace);
+    list.apply(at(0), SourceReport::of(ReportedWorkers::List(workers("ab"))));
+    list.apply(at(1), SourceReport::of(ReportedWorkers::List(workers("a"))));
+    assert_eq!(letters(&list), "a", "no time to be missing in");
+    list.apply(at(2), SourceReport::of(ReportedWorkers::List(workers(""))));
+    list.expire(at(1_000_000_000));
+    assert_eq!((letters(&list).as_str(), list.next_expiry()), ("a", None));
 }
 
 #[test]
 fn options_change_in_place() {
-    let mut settle = Settle::new(Grace::default());
+    let mut list = StableList::new(Grace::default());
     for url in ["http://a:1", "http://a:1?ranks=2"] {
-        settle.hear(at(0), Answer::of(Heard::List(vec![url.parse().unwrap()])));
-        assert_eq!(settle.workers().map(|it| it.to_string()).collect::<Vec<_>>(), [url]);
+        list.apply(at(0), SourceReport::of(ReportedWorkers::List(vec![url.parse().unwrap()])));
+        assert_eq!(list.workers().map(|it| it.to_string()).collect::<Vec<_>>(), [url]);
     }
 }
 
 #[test]
 fn a_list_that_is_too_long_is_a_failure() {
     let many = |count: usize| (0..count).map(|it| format!("http://w{it}:1").parse().unwrap()).collect();
-    let mut settle = Settle::new(Grace::default());
-    settle.hear(at(0), Answer::of(Heard::List(many(WORKERS_MAX))));
-    assert_eq!((settle.count(), settle.heard()), (WORKERS_MAX, Some(LastHeard::Workers)));
-    settle.hear(at(1), Answer::of(Heard::List(many(WORKERS_MAX + 1))));
-    assert_eq!((settle.count(), settle.heard()), (WORKERS_MAX, Some(LastHeard::Failure)));
-    assert_eq!(settle.note(), Some("has 4097 workers; at most 4096 are taken"));
-    assert_eq!(settle.answered(), Some(at(0)));
+    let mut list = StableList::new(Grace::default());
+    list.apply(at(0), SourceReport::of(ReportedWorkers::List(many(WORKERS_MAX))));
+    assert_eq!((list.count(), list.last_report()), (WORKERS_MAX, Some(LastReport::Workers)));
+    list.apply(at(1), SourceReport::of(ReportedWorkers::List(many(WORKERS_MAX + 1))));
+    assert_eq!((list.count(), list.last_report()), (WORKERS_MAX, Some(LastReport::Failure)));
+    assert_eq!(list.note(), Some("has 4097 workers; at most 4096 are taken"));
+    assert_eq!(list.answered(), Some(at(0)));
 }
 
 /// Any answer about six workers.
-fn heard() -> impl Strategy<Value = Heard> {
+fn heard() -> impl Strategy<Value = ReportedWorkers> {
     let some = |bits: u8| -> Vec<WorkerUrl> {
         workers(
             &('a'..='f').enumerate().filter(|it| bits >> it.0 & 1 == 1).map(|it| it.1).collect::<String>(),
         )
     };
     prop_oneof![
-        3 => any::<u8>().prop_map(move |it| Heard::List(some(it))),
-        1 => Just(Heard::List(Vec::new())),
-        2 => any::<u8>().prop_map(move |it| Heard::Part(some(it))),
+        3 => any::<u8>().prop_map(move |it| ReportedWorkers::List(some(it))),
+        1 => Just(ReportedWorkers::List(Vec::new())),
+        2 => any::<u8>().prop_map(move |it| ReportedWorkers::Partial(some(it))),
         2 => any::<(u8, u8)>().prop_map(move |(ready, unready)| {
-            Heard::Census { ready: some(ready), unready: some(unready & !ready) }
+            ReportedWorkers::Census { ready: some(ready), unready: some(unready & !ready) }
         }),
-        2 => Just(Heard::Failure),
+        2 => Just(ReportedWorkers::Failure),
     ]
 }
 
-fn named(heard: &Heard) -> &[WorkerUrl] {
+fn named(heard: &ReportedWorkers) -> &[WorkerUrl] {
     match heard {
-        Heard::List(named) | Heard::Part(named) | Heard::Census { ready: named, .. } => named,
-        Heard::Failure => &[],
+        ReportedWorkers::List(named)
+        | ReportedWorkers::Partial(named)
+        | ReportedWorkers::Census { ready: named, .. } => named,
+        ReportedWorkers::Failure => &[],
     }
 }
 
@@ -234,25 +236,25 @@ proptest! {
     #[test]
     fn laws(script in proptest::collection::vec((1u64..40_000, heard()), 1..60)) {
         let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
-        let (mut settle, mut now) = (Settle::new(grace), Instant::ZERO);
+        let (mut list, mut now) = (StableList::new(grace), Instant::ZERO);
         let mut last_named: BTreeMap<Address, Instant> = BTreeMap::new();
         // When each went missing: the first answer about workers after the last that named it.
         let mut unnamed: BTreeMap<Address, Instant> = BTreeMap::new();
         for (pause, heard) in script {
             now = now + Duration::from_millis(pause);
-            settle.hear(now, Answer::of(heard.clone()));
+            list.apply(now, SourceReport::of(heard.clone()));
             for found in named(&heard) {
                 last_named.insert(found.address.clone(), now);
                 unnamed.remove(&found.address);
             }
             let deleted = |address: &Address| match &heard {
-                Heard::Census { ready, unready } => {
+                ReportedWorkers::Census { ready, unready } => {
                     !ready.iter().chain(unready).any(|it| it.address == *address)
                 }
                 _ => false,
             };
-            let there: Vec<Address> = settle.workers().map(|it| it.address.clone()).collect();
-            if heard != Heard::Failure {
+            let there: Vec<Address> = list.workers().map(|it| it.address.clone()).collect();
+            if heard != ReportedWorkers::Failure {
                 let absent = last_named.keys().filter(|it| last_named[*it] < now || deleted(it));
                 absent.for_each(|it| _ = unnamed.entry(it.clone()).or_insert(now));
             }
@@ -274,23 +276,23 @@ proptest! {
                 }
             }
             prop_assert!(there.iter().all(|it| last_named.contains_key(it)), "somebody nobody named");
-            prop_assert!(settle.due().is_none_or(|it| it > now), "nothing that is due is left");
+            prop_assert!(list.next_expiry().is_none_or(|it| it > now), "nothing that is due is left");
         }
     }
 
     /// Nobody loses a worker to flapping that is shorter than `gone_after`.
     #[test]
     fn flapping_is_not_seen(script in proptest::collection::vec((0u64..4_999, any::<bool>()), 1..60)) {
-        let mut settle = Settle::new(Grace::default());
-        settle.hear(Instant::ZERO, Answer::of(Heard::List(workers("ab"))));
+        let mut list = StableList::new(Grace::default());
+        list.apply(Instant::ZERO, SourceReport::of(ReportedWorkers::List(workers("ab"))));
         let mut now = Instant::ZERO;
         for (pause, fails) in script {
             now = now + Duration::from_millis(pause);
-            let gap = if fails { Heard::Failure } else { Heard::List(workers("a")) };
-            settle.hear(now, Answer::of(gap));
+            let gap = if fails { ReportedWorkers::Failure } else { ReportedWorkers::List(workers("a")) };
+            list.apply(now, SourceReport::of(gap));
             now = now + Duration::from_millis(4_999 - pause);
-            settle.hear(now, Answer::of(Heard::List(workers("ab"))));
-            prop_assert_eq!(letters(&settle), "ab");
+            list.apply(now, SourceReport::of(ReportedWorkers::List(workers("ab"))));
+            prop_assert_eq!(letters(&list), "ab");
         }
     }
 
@@ -300,17 +302,17 @@ proptest! {
         script in proptest::collection::vec((0u64..40_000, heard()), 1..40),
         looks in 1u64..5,
     ) {
-        let (mut one, mut other) = (Settle::new(Grace::default()), Settle::new(Grace::default()));
+        let (mut one, mut other) = (StableList::new(Grace::default()), StableList::new(Grace::default()));
         let mut now = Instant::ZERO;
         for (pause, heard) in script {
             for _ in 0..looks {
                 now = now + Duration::from_millis(pause) / u32::try_from(looks).unwrap();
-                other.pass(now);
+                other.expire(now);
             }
-            one.hear(now, Answer::of(heard.clone()));
-            other.hear(now, Answer::of(heard));
+            one.apply(now, SourceReport::of(heard.clone()));
+            other.apply(now, SourceReport::of(heard));
             prop_assert_eq!(letters(&one), letters(&other));
-            prop_assert_eq!(one.due(), other.due());
+            prop_assert_eq!(one.next_expiry(), other.next_expiry());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Bytes that came and have not been taken as lines yet.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineBuffer {
     bytes: VecDeque<u8>,
     /// Of these, how many are known to hold no end of a line.
     searched: usize,
@@ -15,9 +15,9 @@ pub(super) struct Lines {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-impl Lines {
-    pub(super) fn new(bytes_max: usize) -> Lines {
-        Lines { bytes: VecDeque::new(), searched: 0, bytes_max }
+impl LineBuffer {
+    pub(super) fn new(bytes_max: usize) -> LineBuffer {
+        LineBuffer { bytes: VecDeque::new(), searched: 0, bytes_max }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -47,7 +47,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn all(lines: &mut Lines) -> Result<Vec<String>, TooLong> {
+    fn all(lines: &mut LineBuffer) -> Result<Vec<String>, TooLong> {
         let mut found = Vec::new();
         while let Some(line) = lines.next()? {
             found.push(String::from_utf8(line).unwrap());
@@ -59,7 +59,7 @@ mod tests {
     fn cuts_make_no_difference_and_a_torn_line_is_none() {
         let text = b"one\n\nthree\ntorn";
         for cut in 0..text.len() {
-            let (mut lines, mut found) = (Lines::new(8), Vec::new());
+            let (mut lines, mut found) = (LineBuffer::new(8), Vec::new());
             for piece in [&text[..cut], &text[cut..]] {
                 lines.push(piece);
                 found.extend(all(&mut lines).unwrap());
@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_refused_before_it_ends() {
-        let mut lines = Lines::new(4);
+        let mut lines = LineBuffer::new(4);
         lines.push(b"four\n");
         assert_eq!(all(&mut lines), Ok(vec!["four".to_owned()]));
         lines.push(b"five5");
         assert_eq!(all(&mut lines), Err(TooLong));
-        let mut lines = Lines::new(4);
+        let mut lines = LineBuffer::new(4);
         lines.push(b"five5\n");
         assert_eq!(all(&mut lines), Err(TooLong));
     }
