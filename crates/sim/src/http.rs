@@ -7,6 +7,7 @@
 //! HTTP/1.1 only, as vLLM's own server. No TLS, no API keys.
 
 mod answer;
+mod api_format;
 mod body;
 mod chat;
 mod completion;
@@ -17,6 +18,7 @@ mod messages;
 mod metrics;
 pub mod misconfiguration;
 mod pooling;
+mod render;
 mod request;
 mod responses;
 mod route;

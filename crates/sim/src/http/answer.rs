@@ -5,10 +5,10 @@
 
 use bytes::{BufMut, BytesMut};
 
+use super::api_format::ApiFormat;
 use super::driver::AnswerProgress;
-use super::request::{ApiFormat, Delivery, GenerateRequest};
+use super::request::{Delivery, GenerateRequest};
 use super::tool::ToolCall;
-use super::{chat, completion, messages, responses};
 use crate::engine::{Finish, Reject};
 use crate::text;
 
@@ -109,36 +109,6 @@ impl AnswerText {
 }
 
 impl PlannedAnswer {
-    pub(super) fn template(&self, progress: AnswerProgress) -> StreamTemplate {
-        match self.api {
-            ApiFormat::Chat => chat::template(self),
-            ApiFormat::Completion | ApiFormat::Generate => completion::template(self),
-            ApiFormat::Responses => responses::template(self),
-            ApiFormat::Messages => messages::template(self, progress),
-        }
-    }
-
-    /// The events after the last token.
-    pub(super) fn closing(&self, progress: AnswerProgress) -> Vec<String> {
-        match self.api {
-            ApiFormat::Chat => chat::closing(self, progress),
-            ApiFormat::Completion | ApiFormat::Generate => completion::closing(self, progress),
-            ApiFormat::Responses => responses::closing(self, progress),
-            ApiFormat::Messages => messages::closing(self, progress),
-        }
-    }
-
-    /// The answer in one piece.
-    pub(super) fn whole(&self, progress: AnswerProgress) -> String {
-        match self.api {
-            ApiFormat::Chat => chat::whole(self, progress),
-            ApiFormat::Completion => completion::whole(self, progress),
-            ApiFormat::Generate => completion::generated(self, progress),
-            ApiFormat::Responses => responses::whole(self, progress),
-            ApiFormat::Messages => messages::whole(self, progress),
-        }
-    }
-
     /// The event of one token.
     pub(super) fn put_token(&self, template: &StreamTemplate, index: u32, out: &mut BytesMut) {
         let is_last = index + 1 == self.tokens;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::api_format::ApiFormat;
 use super::error::ApiError;
 use super::tool::{self, ToolCall};
 use crate::text::{MessagePart, Prompt};
@@ -76,16 +77,6 @@ struct RequestMessage<'a> {
     arguments: Option<&'a RawValue>,
     #[serde(borrow, default)]
     output: Option<&'a RawValue>,
-}
-
-/// The API format of a request and of its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ApiFormat {
-    Chat,
-    Completion,
-    Responses,
-    Messages,
-    Generate,
 }
 
 #[derive(Debug)]

@@ -11,13 +11,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{AnswerLength, AnswerText, PlannedAnswer, escape};
+use super::api_format::ApiFormat;
 use super::body::{AfterLimit, Body, ConnectionCut, EventStream, FrameLimit};
 use super::driver::Ticket;
 use super::error::ApiError;
 use super::fault::{Fault, Injection};
 use super::misconfiguration::Misconfiguration;
 use super::pooling;
-use super::request::{self, ApiFormat, Delivery, GenerateRequest};
+use super::request::{self, Delivery, GenerateRequest};
 use super::{HostState, OpenGuard, metrics};
 use crate::clock;
 use crate::engine::{self, Job};

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::api_format::ApiFormat;
 use super::error::ApiError;
-use super::request::ApiFormat;
 
 /// Schemas deeper than this get an empty object: they are input, and recursion needs a bound.
 const DEPTH_MAX: u32 = 8;
