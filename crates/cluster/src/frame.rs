@@ -47,11 +47,11 @@ pub enum FrameError {
     Version { theirs: u8, ours: u8 },
     #[error("malformed frame: {0}")]
     Malformed(&'static str),
-    #[error("another router uses our name, \"{0}\"; give each its own_rows (cluster.name)")]
+    #[error("another router uses our name, \"{0}\"; give each its own (cluster.name)")]
     NameTaken(String),
     #[error(
         "there are more than {ROUTERS_MAX} routers, and this one does not count what those beyond do; run fewer, or give \
-         each part of the fleet routers of its own_rows"
+         each part of the fleet routers of its own"
     )]
     TooManyRouters,
 }

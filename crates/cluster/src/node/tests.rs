@@ -363,7 +363,7 @@ fn frames_with_our_own_name_are_ignored_or_rejected() {
     assert_eq!(receive(started("a", 4)), Ok(Received::Ignored), "our former incarnation");
     assert_eq!(receive(started("a", 6)), Err(FrameError::NameTaken("a".into())));
     let text = receive(started("a", 6)).unwrap_err().to_string();
-    assert_eq!(text, "another router uses our name, \"a\"; give each its own_rows (cluster.name)");
+    assert_eq!(text, "another router uses our name, \"a\"; give each its own (cluster.name)");
 }
 
 #[test]

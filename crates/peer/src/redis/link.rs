@@ -236,7 +236,7 @@ async fn read(
 
 async fn read_on(state: &LinkState, wire: &mut RedisConnection, at: EntryId) -> Result<Value, RedisFailure> {
     let mut commands = redis::pipe();
-    commands.cmd("XREAD").arg("COUNT").arg(READ_MAX).arg("BLOCK_MAX").arg(BLOCK_MAX.as_millis() as u64);
+    commands.cmd("XREAD").arg("COUNT").arg(READ_MAX).arg("BLOCK").arg(BLOCK_MAX.as_millis() as u64);
     commands.arg("STREAMS").arg(&state.keys.stream).arg(at.to_string());
     let limits = ReplyLimits { bytes: READ_BYTES_MAX, wait: BLOCK_MAX + REPLY_MAX };
     let answers: Vec<Value> = state.query(wire, &commands, limits).await?;
