@@ -303,10 +303,7 @@ fn a_directory_snapshot_is_self_contained_and_oldest_first() {
     // Passed on by a directory that only received it: a claim outlives its router.
     let mut c = directory();
     assert_eq!(receive(&mut c, STORED, &snapshot_of(&b, SnapshotScope::All, usize::MAX)), received);
-    assert!(
-        snapshot_of(&b, SnapshotScope::OursSince(0), usize::MAX).is_empty(),
-        "none of it is b's own"
-    );
+    assert!(snapshot_of(&b, SnapshotScope::OursSince(0), usize::MAX).is_empty(), "none of it is b's own");
 }
 
 #[test]
