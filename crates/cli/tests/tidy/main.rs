@@ -3,9 +3,14 @@
 //! Each test walks the tree, collects every offence and prints them all, one a line. Words that would
 //! offend by standing here are written in two halves.
 //!
+//! `modules` looks for cycles, `names` for words with too many meanings.
+//!
 //! Left out: what clippy and rustfmt already see, and the configuration's own documentation, which
 //! `tests/docs.rs` of config checks against the table it is made from.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod modules;
+mod names;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +67,7 @@ const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "ch
 
 const LINES_MAX: usize = 600;
 
-/// Directories that are not ours to keep tidy.
+/// Directories that are not ours to keep tidy, and the file that stands for `.git` in a worktree.
 const SKIPPED: &[&str] = &[".git", ".venv", "target", "node_modules"];
 
 fn root() -> PathBuf {
@@ -82,7 +87,10 @@ fn files() -> Vec<File> {
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
             let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            if kind.is_dir() && !SKIPPED.contains(&entry.file_name().to_str().unwrap()) {
+            if SKIPPED.contains(&entry.file_name().to_str().unwrap()) {
+                continue;
+            }
+            if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_file()
                 && let Ok(text) = fs::read_to_string(&path)
@@ -127,19 +135,23 @@ fn every_file_says_first_what_it_is() {
 
 #[test]
 fn no_file_is_longer_than_one_sits_through() {
-    let is_test = |it: &File| it.path.contains("/tests/") || it.path.ends_with("/tests.rs");
     let offences = rust_files().into_iter().filter(|it| !is_test(it)).filter_map(|file| {
-        let lines = lines_before_tests(&file.text);
+        let lines = without_tests(&file.text).lines().count();
         (lines > LINES_MAX)
             .then(|| format!("{}: {lines} lines before its tests, {LINES_MAX} allowed", file.path))
     });
     check(&offences.collect::<Vec<_>>());
 }
 
-fn lines_before_tests(text: &str) -> usize {
-    let lines: Vec<&str> = text.lines().collect();
-    let tests = lines.windows(2).position(|it| it == ["#[cfg(test)]", "mod tests {"]);
-    tests.unwrap_or(lines.len())
+/// Whether the whole file is test code: by its name, or by its folder's.
+fn is_test(file: &File) -> bool {
+    let named = |it: &str| matches!(it.trim_end_matches(".rs"), "tests" | "laws");
+    file.path.split('/').any(named)
+}
+
+/// A file's text up to the tests at its end.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
 #[test]
