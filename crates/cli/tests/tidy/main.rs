@@ -3,7 +3,7 @@
 //! Each test walks the tree, collects every offence and prints them all, one a line. Words that would
 //! offend by standing here are written in two halves.
 //!
-//! `modules` looks for cycles, `names` for words with too many meanings.
+//! `modules` looks for cycles, `names` for type names with too many meanings, `words` for private language.
 //!
 //! Left out: what clippy and rustfmt already see, and the configuration's own documentation, which
 //! `tests/docs.rs` of config checks against the table it is made from.
@@ -11,6 +11,7 @@
 
 mod modules;
 mod names;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fs;
