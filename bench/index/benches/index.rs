@@ -7,7 +7,7 @@
 use maitre_base::Rng;
 use maitre_bench_index::contestants::{Contestant, NAMES, Prompt, Removal, Store, contestant};
 use maitre_bench_index::heap;
-use maitre_bench_index::work::Work;
+use maitre_bench_index::work::Workload;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ fn main() {
 }
 
 fn compete(scale: &Scale, print: bool) -> Vec<Value> {
-    let work = Work::new(scale.workers, scale.blocks_per_worker, 7);
+    let work = Workload::new(scale.workers, scale.blocks_per_worker, 7);
     let mut rng = Rng::new(11);
     let prompts: Vec<Vec<Prompt>> = LENGTHS
         .iter()
@@ -73,7 +73,7 @@ fn compete(scale: &Scale, print: bool) -> Vec<Value> {
     table.collect()
 }
 
-fn round(name: &str, work: &Work, prompts: &[Vec<Prompt>]) -> Round {
+fn round(name: &str, work: &Workload, prompts: &[Vec<Prompt>]) -> Round {
     let mut contestant = contestant(name, work.workers);
     let (before, mut stores) = (heap::bytes(), Duration::ZERO);
     for changes in work.stores.chunks(BATCH) {

@@ -1,6 +1,6 @@
 //! Each index behind the same few calls: apply a batch of reports and have it all visible, look a prompt up.
 
-use crate::work::{BLOCK_TOKENS, Change, Work, tokens};
+use crate::work::{BLOCK_TOKENS, Change, Workload, tokens};
 use dynamo_kv_router::indexer::{KvIndexerInterface, SyncIndexer, ThreadPoolIndexer};
 use dynamo_kv_router::protocols::{
     BlockHashOptions, ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData,
@@ -23,7 +23,7 @@ pub struct Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    pub fn new(work: &'a Work, change: Change) -> Store<'a> {
+    pub fn new(work: &'a Workload, change: Change) -> Store<'a> {
         let session = &work.sessions[change.session];
         let mut all = Vec::with_capacity((change.to - change.from) * BLOCK_TOKENS);
         for &block in &session.blocks[change.from..change.to] {
@@ -46,7 +46,7 @@ pub struct Removal {
 }
 
 impl Removal {
-    pub fn new(work: &Work, change: Change) -> Removal {
+    pub fn new(work: &Workload, change: Change) -> Removal {
         let session = &work.sessions[change.session];
         let names = session.names[change.from..change.to].iter().rev().copied().collect();
         Removal { worker: session.worker, names }

@@ -32,7 +32,7 @@ pub struct Change {
     pub to: usize,
 }
 
-pub struct Work {
+pub struct Workload {
     pub workers: usize,
     pub sessions: Vec<Session>,
     pub stores: Vec<Change>,
@@ -47,12 +47,12 @@ pub fn tokens(block: u64, out: &mut Vec<u32>) {
     out.extend((0..BLOCK_TOKENS as u64).map(|it| (mix(block ^ it << 40) % 150_000) as u32));
 }
 
-impl Work {
-    pub fn new(workers: usize, blocks_per_worker: usize, seed: u64) -> Work {
+impl Workload {
+    pub fn new(workers: usize, blocks_per_worker: usize, seed: u64) -> Workload {
         let mut rng = Rng::new(seed);
         let systems: Vec<Vec<u64>> =
             (0..SYSTEM_PROMPTS).map(|_| (0..8 + rng.below(60)).map(|_| rng.next_u64()).collect()).collect();
-        let mut work = Work {
+        let mut work = Workload {
             workers,
             sessions: Vec::new(),
             stores: Vec::new(),

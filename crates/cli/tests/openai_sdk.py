@@ -278,7 +278,7 @@ class Retries(Case):
 class Async(Case):
     def test_twenty_streams_at_once(self):
         async def one(client, number):
-            messages = [{"role": "user", "content": f"Guest number {number}"}]
+            messages = [{"role": "user", "content": f"Client number {number}"}]
             options = {"stream": True, "stream_options": {"include_usage": True}}
             body = {"ignore_eos": True}
             stream = await client.chat.completions.create(

@@ -11,6 +11,7 @@
 
 mod fields;
 mod head;
+mod part;
 mod priority;
 mod prompt;
 mod refusal;
@@ -22,8 +23,9 @@ use std::borrow::Cow;
 
 use crate::json::{Cursor, Fault, Shape, place};
 use crate::openai::fields::BodyFields;
+pub use crate::openai::part::Part;
 pub use crate::openai::priority::with_priority;
-pub use crate::openai::prompt::{Part, Prompt};
+pub use crate::openai::prompt::Prompt;
 pub use crate::openai::refusal::BadRequest;
 pub use crate::openai::salt::with_salt;
 use crate::route::Route;

@@ -12,10 +12,8 @@ use super::flag::{Fate, Flag, Old, Takes};
 const PAIRS: &str = "prefill and decode on engines of their own are not supported: run engines that do both";
 const HISTORY: &str = "Maitre keeps no conversations or responses";
 const IDENTITY: &str = "Maitre has no such way to tell who may do what";
-const PROBED: &str =
-    "a failed probe makes a suspect and two eject it; it is back after one that succeeds, slowly at first";
-const AT_ONCE: &str =
-    "a request is tried elsewhere at once, without a pause, within a budget for the whole fleet";
+const PROBED: &str = "one failed probe makes a worker suspect, two eject it; a successful probe brings it back, slowly at first";
+const AT_ONCE: &str = "the router retries on another worker at once, within a budget for the whole fleet";
 pub(super) const MANIFEST: &str = "a manifest in JSON is not read: write the workers into a file, one a line, and name it in discovery.from";
 const WATCHED: &str = "pods with these labels in one namespace; docs/discovery.md has the Role it takes";
 const OVER_HTTP: &str =

@@ -1,6 +1,6 @@
 //! One session of the demo's traffic over HTTP: asks, listens, thinks, asks again.
 //!
-//! Where there are several routers, each request goes to the next one, whoever had the one before: what a load balancer
+//! Where there are several routers, each request goes to the next one in turn: what a load balancer
 //! that knows nothing of sessions would do, and the hardest for routers that do not talk to each other.
 
 use std::net::SocketAddr;

@@ -26,7 +26,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Until it is told where it leads, whoever comes is reset.
+    /// Until its target is set, every connection is reset.
     pub(crate) async fn new() -> Door {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -21,7 +21,7 @@ async fn the_service_manager_is_notified_of_start_and_stop() {
     let mut program = Program::start_with(&args, &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
     let ready = heard(&socket).await;
     assert!(ready.lines().any(|it| it == "READY=1"), "{ready:?}");
-    // Whoever is told so may connect at once.
+    // A client that reads this may connect at once.
     let listen = program.until_says(|it| address(it, "listen=")).await;
     within(tokio::net::TcpStream::connect(listen)).await.unwrap();
     program.signal("TERM");

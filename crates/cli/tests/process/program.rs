@@ -25,7 +25,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
-    // Whoever runs the tests may have settings of their own.
+    // The environment of the tests may contain settings.
     command.args(args).env_clear().stdin(Stdio::null());
     command
 }

@@ -374,6 +374,23 @@ fn no_link_in_any_page_is_dead() {
     check(&offences);
 }
 
+#[test]
+fn every_source_file_that_a_page_names_is_there() {
+    let mut offences = Vec::new();
+    let mut count = 0;
+    for page in pages().iter().filter(|it| !it.path.starts_with("docs/decisions/")) {
+        let named = page.text.split('`').filter(|it| it.starts_with("crates/") && it.ends_with(".rs"));
+        for path in named {
+            count += 1;
+            if !root().join(path).exists() {
+                offences.push(format!("{}: no {path}", page.path));
+            }
+        }
+    }
+    assert!(count > 20, "this test no longer finds source files: only {count}");
+    check(&offences);
+}
+
 /// What a heading is called in a link: as GitHub and mdBook do it.
 fn anchors(text: &str) -> BTreeSet<String> {
     let anchor = |heading: &str| {

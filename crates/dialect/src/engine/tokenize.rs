@@ -13,7 +13,7 @@ const MEDIA: [&str; 6] =
     ["image_url", "input_image", "input_audio", "audio_url", "video_url", "image_embeds"];
 
 impl EngineKind {
-    /// Whether it renders and tokenizes messages for whoever asks. SGLang's and llama.cpp's take text only.
+    /// Whether the engine renders and tokenizes messages on request. SGLang's and llama.cpp's take text only.
     pub const fn tokenizes_chats(self) -> bool {
         matches!(self, EngineKind::Vllm)
     }

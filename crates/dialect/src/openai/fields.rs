@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 
 use crate::json::{Raw, Shape};
-use crate::openai::prompt::{Part, Prompt};
+use crate::openai::part::Part;
+use crate::openai::prompt::Prompt;
 use crate::openai::refusal::BadRequest;
 use crate::openai::{Priority, Request, Template};
 use crate::route::Route;

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use maitre_base::hash;
 
 use crate::json::{Raw, Shape, decode_into};
-use crate::openai::prompt::Part;
+use crate::openai::part::Part;
 
 /// Separators, from ASCII's own. A text may hold them as well; a hash of a head is a hint, not a proof.
 const PART: &[u8] = &[0x1d];

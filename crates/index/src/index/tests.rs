@@ -336,7 +336,7 @@ fn agrees_with_the_model_whatever_happens() {
 }
 
 #[test]
-fn whoever_gets_a_number_that_another_had_begins_from_nothing() {
+fn a_worker_that_reuses_a_number_starts_with_no_holdings() {
     for seed in 0..6 {
         Duel::new(seed, Some(Rng::new(!seed))).run(seed, 250);
     }

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use tracing::field::{Field, Visit};
+use tracing::field::{Field, Visit as FieldVisitor};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -61,7 +61,7 @@ impl Subscriber for Lines {
 
 struct Text(String);
 
-impl Visit for Text {
+impl FieldVisitor for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         write!(self.0, " {}={value:?}", field.name()).unwrap();
     }
