@@ -445,8 +445,8 @@ mod tests {
         }
         for (text, expected) in [
             ("0", "0 workers"),
-            ("4xabacus", "no profile is called \"abacus\""),
-            ("", "no profile is called"),
+            ("4xabacus", "unknown profile \"abacus\""),
+            ("", "unknown profile"),
             ("1000,1000", "at most 1024"),
         ] {
             let error = fleet(text, "h200-8b").unwrap_err().to_string();

@@ -72,7 +72,7 @@ impl RejectedFrames {
         if counted.logged.is_none_or(|it| now.since(it) >= LOG_INTERVAL) {
             counted.logged = Some(now);
             let (cause, count) = (cause.name(), counted.count);
-            warn!(cause, count, "rejected a frame of another router: {error}");
+            warn!(cause, count, "refused a frame of another router: {error}");
         }
     }
 
