@@ -187,7 +187,7 @@ class Chart(unittest.TestCase):
         (container,) = rendered()["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
         # As it is: it ends before it listens.
         lines = list(lines_of([it for it in container["args"] if "--config" not in it], {}))
-        self.assertIn("open to other machines", lines[0])
+        self.assertIn("accepts other machines", lines[0])
 
     def test_selectors_find_the_pods_and_the_admin_port_is_not_public(self):
         objects = rendered(ALL)

@@ -89,7 +89,9 @@ impl Node {
             join.state = JoinState::Syncing;
         }
         let by = join.answers_by();
-        self.view.live_mut().for_each(|it| it.stream.ask_at = it.stream.ask_at.max(by));
+        // Only a peer that the hello does not list as complete answers it with its rows.
+        let lacking = self.view.live_mut().filter(|it| it.stream.has_gaps());
+        lacking.for_each(|it| it.stream.ask_at = it.stream.ask_at.max(by));
         let has = self.view.live().filter(|it| !it.stream.has_gaps());
         let hello = Hello {
             name: &self.name,

@@ -196,6 +196,8 @@ struct Net {
     /// Frames in transit by arrival time: from, to, frame.
     wire: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
+    /// When the last heartbeat was due.
+    heartbeat_at: Instant,
     /// Pairs that cannot reach each other.
     cut: BTreeSet<(usize, usize)>,
     /// How many of a thousand frames are lost.
@@ -212,6 +214,7 @@ impl Net {
             receivers: vec![Receiver::default(); count],
             wire: BTreeMap::new(),
             sent: 0,
+            heartbeat_at: Instant::from_millis(10_000),
             cut: BTreeSet::new(),
             loss: 0,
             rng: Rng::new(seed),
@@ -253,16 +256,20 @@ impl Net {
                 let (at, (_, to, frame)) = (entry.key().0, entry.remove());
                 receive(&mut self.nodes[to], &mut self.receivers[to], at, [frame]);
             }
+            let beats = self.now.since(self.heartbeat_at) >= HEARTBEAT;
             for at in 0..self.nodes.len() {
-                self.step(at);
+                self.step(at, beats);
+            }
+            if beats {
+                self.heartbeat_at = self.heartbeat_at + HEARTBEAT;
             }
         }
     }
 
-    fn step(&mut self, at: usize) {
+    fn step(&mut self, at: usize, beats: bool) {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let mut frames = Vec::new();
-        if now.as_nanos().is_multiple_of(HEARTBEAT.as_nanos() as u64) {
+        if beats {
             frames.push(node.heartbeat(now));
             let mut updates = Vec::new();
             node.tick(now, &mut updates);
@@ -324,6 +331,19 @@ impl Net {
             }
         }
     }
+}
+
+/// A cut right at the start loses both the first delta of `a` and `b`'s chance to notice it before its next hello, which
+/// tells `a` that `b` lacks nothing. So `a` does not answer that hello, and `b` must ask as soon as it learns of the gap.
+#[test]
+fn a_gap_that_appears_after_a_hello_is_repaired_without_waiting_for_the_next_one() {
+    let mut net = Net::new(3, 0);
+    act_noted(&mut net, &mut vec![BTreeSet::new(); 3], 0, &Op::Pin(0, 100));
+    net.cut.extend([(0, 1), (1, 2)]);
+    net.run(Duration::from_millis(20));
+    net.cut.clear();
+    net.run(Duration::from_millis(1_200));
+    net.check();
 }
 
 /// Applies an event and records the links that the router has placed.
