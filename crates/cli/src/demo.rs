@@ -5,8 +5,8 @@
 //! one after the other on fresh engines, with the same arrivals and the same questions. There may be several
 //! routers in front of the same engines; then clients go to each in turn.
 
+pub(crate) mod client;
 mod engines;
-pub(crate) mod guest;
 mod router_thread;
 mod routers;
 mod screen;
@@ -31,8 +31,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::demo::client::Turns;
 use crate::demo::engines::Engines;
-use crate::demo::guest::Turns;
 use crate::demo::routers::Routers;
 use crate::demo::tally::Tally;
 
@@ -214,7 +214,7 @@ async fn traffic(
 ) {
     let mut workload = Workload::new(plan.seed, plan.mix.clone());
     let turns = Arc::new(Turns::new(routers.all().map(Router::listen).collect()));
-    let mut guests = JoinSet::new();
+    let mut clients = JoinSet::new();
     loop {
         let session = workload.next_session();
         let due = session.arrival.since(Instant::ZERO);
@@ -224,7 +224,7 @@ async fn traffic(
         tokio::time::sleep(due.saturating_sub(watch.elapsed())).await;
         tally.lock().sessions += 1;
         let tally = tally.clone();
-        guests.spawn(guest::visit(
+        clients.spawn(client::run_session(
             turns.clone(),
             session,
             move || watch.elapsed() < limit,
@@ -233,9 +233,9 @@ async fn traffic(
                 Err(error) => tally.lock().failed(format!("{error:#}")),
             },
         ));
-        while guests.try_join_next().is_some() {}
+        while clients.try_join_next().is_some() {}
     }
-    let _ = tokio::time::timeout(LAST_ORDERS, guests.join_all()).await;
+    let _ = tokio::time::timeout(LAST_ORDERS, clients.join_all()).await;
 }
 
 /// Draws the first router's table until the traffic ends; without one, waits for ever.

@@ -12,9 +12,9 @@
 #[path = "../process/client.rs"]
 #[expect(dead_code, reason = "the other tests of processes use the rest")]
 mod client;
+mod clients;
 mod delays;
 mod door;
-mod guests;
 mod hostile;
 mod operator;
 mod outage;

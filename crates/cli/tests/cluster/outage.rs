@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::guests::Guests;
+use crate::clients::Clients;
 use crate::stage::{CONVERGED, Stage, Way, prompt};
 use crate::watch;
 
@@ -27,8 +27,8 @@ async fn check(gone: Gone) {
     for router in &stage.routers {
         held.push(router.stream(LONG).await);
     }
-    let guests = Guests::come(&stage.routers);
-    guests.until_served(None, 60, watch::now()).await;
+    let clients = Clients::come(&stage.routers);
+    clients.until_served(None, 60, watch::now()).await;
 
     let redis = stage.redis.as_mut().unwrap();
     match gone {
@@ -45,8 +45,8 @@ async fn check(gone: Gone) {
     // What happens meanwhile is news to the others afterwards.
     held.push(stage.routers[0].stream(LONG).await);
     tokio::time::sleep(AWAY.saturating_sub(stopped.elapsed())).await;
-    guests.until_served(None, 100, stopped).await;
-    guests.pause();
+    clients.until_served(None, 100, stopped).await;
+    clients.pause();
     let redis = stage.redis.as_mut().unwrap();
     match gone {
         Gone::Stopped => redis.start_again().await,
@@ -66,9 +66,9 @@ async fn check(gone: Gone) {
     eprintln!(
         "Redis, {gone:?}: away for {AWAY:?}; connected {connected:.1?} and agreed {agreed:.1?} after it was back"
     );
-    guests.go_on();
-    guests.until_served(None, 20, watch::now()).await;
-    let served = guests.leave().await;
+    clients.go_on();
+    clients.until_served(None, 20, watch::now()).await;
+    let served = clients.leave().await;
     eprintln!("Redis, {gone:?}: {served} requests around the outage, none failed");
     let mut b = stage.routers[1].operator().await;
     stage.follow(0, &mut b, &prompt("what comes after", 2)).await;

@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::clients::Clients;
 use crate::door::{Door, Pass};
-use crate::guests::Guests;
 use crate::stage::{CLUSTER_KEY, CONVERGED, Router, Stage, Way, prompt, until_agreed};
 use crate::watch;
 
@@ -33,8 +33,8 @@ async fn check(cut: Pass, lasts: Duration) {
     let mut held =
         vec![a.stream(LONG).await, a.stream(LONG).await, b.stream(LONG).await, c.stream(LONG).await];
     stage.until_agreed(4, watch::now(), CONVERGED).await;
-    let guests = Guests::come(&stage.routers);
-    guests.until_served(None, 30, watch::now()).await;
+    let clients = Clients::come(&stage.routers);
+    clients.until_served(None, 30, watch::now()).await;
 
     doors.iter().for_each(|it| it.set(cut));
     let since = watch::now();
@@ -48,8 +48,8 @@ async fn check(cut: Pass, lasts: Duration) {
     held.push(b.stream(LONG).await);
     held.remove(0);
     tokio::time::sleep(lasts.saturating_sub(since.elapsed())).await;
-    guests.until_served(None, 50, since).await;
-    guests.pause();
+    clients.until_served(None, 50, since).await;
+    clients.pause();
     // Those who still hear each other agree all the while.
     until_agreed(&[b, c], 3, watch::now(), CONVERGED).await;
 
@@ -67,9 +67,9 @@ async fn check(cut: Pass, lasts: Duration) {
         router.until_metric("maitre_cluster_routers{state=\"live\"}", 3.0, healed, CONVERGED).await;
         router.until_metric("maitre_cluster_limit_share", 1.0, healed, CONVERGED).await;
     }
-    guests.go_on();
-    guests.until_served(None, 20, watch::now()).await;
-    let served = guests.leave().await;
+    clients.go_on();
+    clients.until_served(None, 20, watch::now()).await;
+    let served = clients.leave().await;
     eprintln!(
         "Mesh: {cut:?} for {lasts:?}; agreed {agreed:.1?} after it was healed, {served} requests, none failed"
     );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::guests::{BOOKS, Guests};
+use crate::clients::{BOOKS, Clients};
 use crate::stage::{Stage, Way};
 use crate::watch;
 
@@ -18,25 +18,25 @@ const SAMPLE: usize = 50;
 
 async fn check(way: Way) {
     let mut stage = Stage::open(way).await;
-    let guests = Guests::come(&stage.routers);
+    let clients = Clients::come(&stage.routers);
     let begin = watch::now();
-    guests.until_served(None, 4 * BOOKS as usize, begin).await;
+    clients.until_served(None, 4 * BOOKS as usize, begin).await;
     let warm = watch::now();
-    guests.until_served(Some(0), SAMPLE, warm).await;
-    let before = guests.hit_ratio(Some(0), warm);
+    clients.until_served(Some(0), SAMPLE, warm).await;
+    let before = clients.hit_ratio(Some(0), warm);
 
     // What it has promised goes with it.
     let held = [stage.routers[0].stream(LONG).await, stage.routers[0].stream(LONG).await];
-    guests.give_up(0);
+    clients.give_up(0);
     // It dies with its value.
     let name = stage.routers.remove(0).name;
     let killed = watch::now();
     let again = stage.start(&name).await;
     let ready = watch::now();
-    guests.open(0, again.listen);
+    clients.open(0, again.listen);
     stage.routers.insert(0, again);
-    let took = guests.until_served(Some(0), SAMPLE, ready).await;
-    let (after, others) = (guests.hit_ratio(Some(0), ready), guests.hit_ratio(None, ready));
+    let took = clients.until_served(Some(0), SAMPLE, ready).await;
+    let (after, others) = (clients.hit_ratio(Some(0), ready), clients.hit_ratio(None, ready));
     eprintln!(
         "{way:?}: killed, and ready again after {:.1?}; hit ratio {before:.3} before, {after:.3} within {took:.1?}, \
          {others:.3} of all in that time",
@@ -48,7 +48,7 @@ async fn check(way: Way) {
     assert!(before > 0.5, "there was something to lose");
 
     drop(held);
-    guests.leave().await;
+    clients.leave().await;
     stage.until_together().await;
     stage.until_nothing_is_left().await;
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::guests::Guests;
+use crate::clients::Clients;
 use crate::stage::{CONVERGED, PATIENCE, Stage, Way, until_agreed};
 use crate::watch;
 
@@ -19,22 +19,22 @@ const SHORT: u32 = 900;
 async fn check(way: Way) {
     let stage = Stage::open(way).await;
     let [a, b, c] = [0, 1, 2].map(|it| &stage.routers[it]);
-    let guests = Guests::come(&stage.routers);
-    guests.until_served(Some(0), 10, watch::now()).await;
-    guests.pause();
+    let clients = Clients::come(&stage.routers);
+    clients.until_served(Some(0), 10, watch::now()).await;
+    clients.pause();
     let streams = [a.stream(SHORT).await, a.stream(SHORT).await];
     let held = [b.stream(LONG).await, c.stream(LONG).await];
     stage.until_agreed(4, watch::now(), CONVERGED).await;
 
-    guests.go_on();
-    guests.until_served(Some(0), 2, watch::now()).await;
-    guests.close(0);
+    clients.go_on();
+    clients.until_served(Some(0), 2, watch::now()).await;
+    clients.close(0);
     a.program.signal("STOP");
     let stopped = watch::now();
-    guests.until_served(None, 20, stopped).await;
-    // Some of its guests still wait for it; those of the others are all served.
+    clients.until_served(None, 20, stopped).await;
+    // Some of its clients still wait for it; those of the others are all served.
     let lost = b.until_metric("maitre_cluster_routers{state=\"lost\"}", 1.0, stopped, EXPIRED).await;
-    guests.pause();
+    clients.pause();
     let expired = until_agreed(&[b, c], 2, stopped, EXPIRED + CONVERGED).await;
     for router in [b, c] {
         router.until_metric("maitre_cluster_limit_share", 2.0 / 3.0, stopped, PATIENCE).await;
@@ -51,7 +51,7 @@ async fn check(way: Way) {
         router.until_metric("maitre_cluster_routers{state=\"live\"}", 3.0, goes_on, CONVERGED).await;
         router.until_metric("maitre_cluster_limit_share", 1.0, goes_on, CONVERGED).await;
     }
-    guests.leave().await;
+    clients.leave().await;
     for stream in streams {
         stream.finish().await;
     }

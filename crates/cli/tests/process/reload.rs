@@ -99,16 +99,16 @@ async fn a_thousand_reloads_under_load_harm_no_request() {
     file.write(&valid(&engines, 0));
     let mut serve = serve(&file, &engines).await;
     let (over, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut guests = JoinSet::new();
-    for guest in 0..4 {
+    let mut clients = JoinSet::new();
+    for client_number in 0..4 {
         let (over, served, listen) = (over.clone(), served.clone(), serve.listen);
-        guests.spawn(async move {
+        clients.spawn(async move {
             let mut client = Client::connect(listen).await;
             while !over.load(Ordering::Relaxed) {
-                let body = if guest % 2 == 0 { chat(3) } else { chat_stream(30) };
+                let body = if client_number % 2 == 0 { chat(3) } else { chat_stream(30) };
                 let answer = client.begin(post(CHAT, &body)).await.rest().await;
                 assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
-                assert!(guest % 2 == 0 || answer.text().trim_end().ends_with("[DONE]"), "cut short");
+                assert!(client_number % 2 == 0 || answer.text().trim_end().ends_with("[DONE]"), "cut short");
                 served.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -138,8 +138,8 @@ async fn a_thousand_reloads_under_load_harm_no_request() {
     }
     assert_eq!((refused, taken), (334, 666));
     over.store(true, Ordering::Relaxed);
-    while let Some(guest) = within(guests.join_next()).await {
-        guest.unwrap();
+    while let Some(client_number) = within(clients.join_next()).await {
+        client_number.unwrap();
     }
     assert!(served.load(Ordering::Relaxed) > 100, "there was load");
     let page = serve.metrics().await;

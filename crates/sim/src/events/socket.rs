@@ -48,7 +48,7 @@ pub(crate) async fn listen(listener: TcpListener, service: Service, publisher: A
 }
 
 async fn connection(mut stream: TcpStream, service: Service, publisher: Arc<Publisher>) {
-    let _open = Open::new(Arc::clone(&publisher));
+    let _counted = ConnectionCount::new(Arc::clone(&publisher));
     let mut closing = publisher.closing.subscribe();
     let _ = stream.set_nodelay(true);
     let (reader, writer) = stream.split();
@@ -72,14 +72,14 @@ async fn serve_stream(
 ) -> io::Result<()> {
     // At least our half of the handshake has to fit.
     let (queue, mut queued) = mpsc::channel(publisher.config.high_water_messages.max(1));
-    let seat = Seat::new(Arc::clone(publisher), queue);
+    let registration = Registration::new(Arc::clone(publisher), queue);
     writer.write_all(&greeting::OPENING).await?;
     let mut ear = Ear::new(reader, Role::Pub);
     let hear = async {
         loop {
             match ear.next().await? {
-                Heard::Message(frames) => frames.iter().for_each(|it| seat.hear(it)),
-                Heard::Reply(reply) => seat.reply(reply),
+                Heard::Message(frames) => frames.iter().for_each(|it| registration.hear(it)),
+                Heard::Reply(reply) => registration.reply(reply),
             }
         }
     };
@@ -174,17 +174,17 @@ impl<'a> Ear<'a> {
 }
 
 /// A connection counts as open until this is dropped.
-struct Open(Arc<Publisher>);
+struct ConnectionCount(Arc<Publisher>);
 
-impl Open {
-    fn new(publisher: Arc<Publisher>) -> Open {
+impl ConnectionCount {
+    fn new(publisher: Arc<Publisher>) -> ConnectionCount {
         publisher.state.lock().connections += 1;
         publisher.changed.notify_waiters();
-        Open(publisher)
+        ConnectionCount(publisher)
     }
 }
 
-impl Drop for Open {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.state.lock().connections -= 1;
         self.0.changed.notify_waiters();
@@ -192,19 +192,19 @@ impl Drop for Open {
 }
 
 /// A subscriber's registration, removed when this is dropped.
-struct Seat {
+struct Registration {
     publisher: Arc<Publisher>,
     id: u64,
 }
 
-impl Seat {
-    fn new(publisher: Arc<Publisher>, queue: mpsc::Sender<Bytes>) -> Seat {
+impl Registration {
+    fn new(publisher: Arc<Publisher>, queue: mpsc::Sender<Bytes>) -> Registration {
         let mut state = publisher.state.lock();
         let id = state.next_id;
         state.next_id += 1;
         state.subscribers.push(Subscriber { id, topics: Vec::new(), queue });
         drop(state);
-        Seat { publisher, id }
+        Registration { publisher, id }
     }
 
     fn hear(&self, frame: &[u8]) {
@@ -234,7 +234,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.publisher.state.lock().subscribers.retain(|it| it.id != self.id);
         self.publisher.changed.notify_waiters();

@@ -40,7 +40,7 @@ impl Turns {
 
 /// Sends a session's turns until it has had enough or `open` says that the doors are closed; `tell` hears
 /// of every answer and every failure.
-pub(crate) async fn visit(
+pub(crate) async fn run_session(
     turns: Arc<Turns>,
     mut session: Session,
     open: impl Fn() -> bool,

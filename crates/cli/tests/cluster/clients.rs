@@ -30,7 +30,7 @@ const PACE: Duration = Duration::from_millis(50);
 /// the time in which it must be as good as before.
 pub(crate) const BOOKS: u64 = 48;
 
-pub(crate) struct Guests {
+pub(crate) struct Clients {
     plan: Arc<Plan>,
     tasks: JoinSet<()>,
 }
@@ -63,8 +63,8 @@ pub(crate) struct Served {
     cached: u64,
 }
 
-impl Guests {
-    pub(crate) fn come(routers: &[Router]) -> Guests {
+impl Clients {
+    pub(crate) fn come(routers: &[Router]) -> Clients {
         let door = |it: &Router| Door {
             name: it.name.clone(),
             address: Mutex::new(it.listen),
@@ -85,7 +85,7 @@ impl Guests {
             let plan = plan.clone();
             tasks.spawn(async move { plan.visit().await });
         }
-        Guests { plan, tasks }
+        Clients { plan, tasks }
     }
 
     /// No new requests for this router. Those under way may end.
@@ -107,7 +107,7 @@ impl Guests {
 
     /// Waits until so many requests that were sent since then are answered, of one router or of all.
     pub(crate) async fn until_served(&self, router: Option<usize>, count: usize, since: Instant) -> Duration {
-        let looked = watch::until("guests are served", since, PATIENCE, async || {
+        let looked = watch::until("clients are served", since, PATIENCE, async || {
             assert_eq!(*self.plan.failed.lock().unwrap(), [""; 0]);
             let served = self.since(router, since).len();
             (served >= count).then_some(()).ok_or(format!("{served} of {count}"))
@@ -140,7 +140,7 @@ impl Guests {
     pub(crate) async fn leave(mut self) -> usize {
         self.plan.is_over.store(true, Ordering::SeqCst);
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        tokio::time::timeout(PATIENCE, all).await.expect("guests leave");
+        tokio::time::timeout(PATIENCE, all).await.expect("clients leave");
         assert_eq!(*self.plan.failed.lock().unwrap(), [""; 0]);
         self.plan.served.lock().unwrap().len()
     }
