@@ -24,7 +24,7 @@ const ANSWERS_MAX: usize = SOURCES_MAX;
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// Follows the sources (the first `SOURCES_MAX` of them) until every receiver of `updates` is gone, or this is
-/// dropped. `clock` is the one that `SourceStatus::answered` is told by. Needs a tokio runtime with I/O and time.
+/// dropped. `SourceStatus::answered` is a time of `clock`. Needs a tokio runtime with I/O and time.
 ///
 /// Receivers are woken when workers or what sources say of themselves have changed; `SourceStatus::answered` is
 /// kept up to date without waking a receiver.

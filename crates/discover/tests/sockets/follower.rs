@@ -75,7 +75,7 @@ impl Follower {
     }
 }
 
-/// DiscoverySettings in which everything happens soon, but nobody is let go.
+/// Settings with short intervals that never remove a worker.
 pub(crate) fn quick() -> DiscoverySettings {
     let mut settings = DiscoverySettings { reread: SOON, ..DiscoverySettings::default() };
     settings.grace.gone_after = NEVER;

@@ -115,7 +115,7 @@ fn renew(commands: &mut Pipeline, key: &str) {
     commands.cmd("EXPIRE").arg(key).arg(KEY_EXPIRY.as_secs());
 }
 
-/// Adds our name to the members and removes those whose snapshots have expired.
+/// Adds our name to the members and removes members whose snapshots have expired.
 fn register(commands: &mut Pipeline, state: &LinkState, now: u64) {
     let members = &state.keys.members;
     commands.cmd("ZADD").arg(members).arg(now).arg(&state.name);

@@ -33,7 +33,7 @@ const SNAPSHOT: Duration = Duration::from_secs(30);
 /// The same without changes: Redis expires stored snapshots.
 const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
 
-/// Between two requests for everybody's snapshot: when many peers connect at once, one request is enough.
+/// Between two requests for all peers' snapshots: when many peers connect at once, one request is enough.
 const HELLO_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Frames taken from the transport before other work gets its turn.

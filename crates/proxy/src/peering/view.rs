@@ -15,7 +15,7 @@ use super::rejected::RejectCause;
 use crate::cluster::ClusterSettings;
 use crate::metrics::ClusterSample;
 
-/// Shared by the driver and those who read what it shows.
+/// Shared by the driver and its readers.
 pub(crate) struct ClusterHandle {
     pub(crate) name: String,
     pub(crate) via: &'static str,
