@@ -1,6 +1,7 @@
-//! Three numbers: a look-up of 512 blocks among 64 workers, one among 1,000, and reported blocks a second.
+//! Prints three numbers: a look-up of 512 blocks among 64 workers, one among 1,000, and reported blocks a
+//! second.
 //!
-//! Under `cargo test` it runs small, so that it cannot rot.
+//! `cargo test` runs it with small inputs, so that it keeps working.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
 use maitre_base::{Rng, StoredBlocks, Tier, WorkerId};
@@ -31,7 +32,7 @@ struct BenchFleet {
 }
 
 impl BenchFleet {
-    /// Every worker holds the same system prompt, and so many conversations of its own.
+    /// Every worker holds the same system prompt, and this many conversations of its own.
     fn new(workers: u32, prompts_per_worker: usize) -> BenchFleet {
         let root = Root::new(Unit::Tokens, "m", None, None);
         let mut rng = Rng::new(1);

@@ -8,7 +8,7 @@
 use crate::slab::{NONE, Slab};
 use maitre_base::Instant;
 
-/// Orders requests and their first tokens. Unique; zero is before all.
+/// Orders requests and their first tokens. Unique; zero is before all of them.
 pub(crate) type Stamp = u64;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Belief {
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
     pub(crate) author: Stamp,
-    /// When the first token of a request that has it was out; none while it is not known to exist.
+    /// When a request that uses it produced its first token; none while it is not known to exist.
     pub(crate) settled: Option<Stamp>,
 }
 
@@ -72,7 +72,7 @@ impl Beliefs {
         }
     }
 
-    /// How many blocks are predicted there.
+    /// How many blocks are predicted at this slot.
     pub(crate) fn blocks(&self, slot: u32) -> u32 {
         self.ends[slot as usize].blocks
     }
@@ -98,7 +98,7 @@ impl Beliefs {
         (id != NONE).then(|| &mut self.entries[id])
     }
 
-    /// A new entry, at the newest end.
+    /// Adds an entry at the newest end.
     pub(crate) fn insert(&mut self, slot: u32, run: u32) -> u32 {
         let id = self.entries.insert(Belief { run, slot, ..Belief::default() });
         self.link_newest(id);
@@ -115,7 +115,8 @@ impl Beliefs {
         self.link_newest(id);
     }
 
-    /// The deeper half of an entry whose run was split: same history, and evicted right before it.
+    /// Adds the deeper half of an entry whose run was split: same history, evicted right before the first
+    /// half.
     pub(crate) fn split(&mut self, id: u32, run: u32) -> u32 {
         let whole = self.entries[id];
         let half = self.entries.insert(Belief { run, newer: id, ..whole });

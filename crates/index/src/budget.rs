@@ -1,22 +1,22 @@
-//! Keeps the index within its memory budget: evicts the coldest blocks a little at a time, and drops what
-//! still does not fit.
+//! Keeps the index within its memory budget: evicts the coldest blocks a little at a time, and drops new
+//! blocks that still do not fit.
 //!
-//! A clock hand goes round all workers' names and evicts those whose runs were not looked up or stored for
-//! longest. Before each round a sample of runs gives the age of the coldest quarter. A run is as recent as
+//! A clock hand cycles through all workers' names and evicts those whose runs were looked up or stored least
+//! recently. Before each cycle a sample of runs gives the age of the coldest quarter. A run is as recent as
 //! the deepest look-up that passed it, so heads outlive their tails. One call moves the hand a bounded
-//! distance; if that frees too little, the new block is dropped and counted: the budget is never exceeded.
+//! distance. If that frees too little, the new block is dropped and counted: the budget is never exceeded.
 
 use crate::Index;
 use crate::predicted::PredictionWriter;
 use crate::reported::{Applied, ReportApplier};
 
-/// How far one call may move the hand. Chosen: some 20 µs.
+/// How far one call may move the hand. Chosen: about 20 µs.
 const PLACES_MAX: usize = 2_048;
 
-/// Runs sampled to find what is cold.
+/// Runs sampled to estimate which are cold.
 const SAMPLE: usize = 64;
 
-/// Worst case of one block: it makes the run of another worker a shared one (a box, four masks, a plane), and
+/// Worst case for one block: it turns another worker's run into a shared one (a box, four masks, a plane) and
 /// splits it (a run, a head).
 const BLOCK_BYTES_MAX: usize = 1_024;
 
@@ -32,7 +32,7 @@ pub(crate) struct Hand {
 }
 
 impl Index {
-    /// How many of these blocks may be stored for this worker, after making room for them.
+    /// How many of these blocks this worker may store, after evicting others to make room.
     pub(crate) fn room(&mut self, worker: usize, blocks: usize) -> usize {
         if !self.workers.get(worker).is_some_and(Option::is_some) {
             return 0;
@@ -56,7 +56,7 @@ impl Index {
         self.bytes() + growth + it.bytes_to_insert(blocks) <= self.budget_bytes
     }
 
-    /// Moves the hand by one entry, or to the next worker. Returns the cost of that.
+    /// Moves the hand by one entry, or to the next worker. Returns the cost in places.
     fn sweep(&mut self) -> usize {
         let at = self.hand.worker;
         if at >= self.workers.len() {
@@ -107,7 +107,7 @@ impl Index {
         true
     }
 
-    /// When the coldest quarter was used last.
+    /// The time at which the coldest quarter was last used.
     fn cold(&self) -> u32 {
         let mut used = self.table.runs.sample(SAMPLE, |run| run.len() > 0, |run| run.used);
         used.sort_unstable();

@@ -1,16 +1,18 @@
-//! Follows the KV events of one worker: in order, each once, and none of a process that is gone.
+//! Follows the KV events of one worker: in order, each exactly once, and none from an earlier process.
 //!
-//! An engine numbers its messages from zero, and drops them for a slow reader without notice. Most can be
-//! replayed: on request the engine sends everything it still remembers from a number on. But numbers alone do
-//! not tell a gap from a restart, because a new process may have counted past the old one before we
-//! reconnect. So a replay begins with the last message we applied and must return the same bytes, which
-//! include a time stamp. Anything else means that everything we hold is of a process that is gone.
+//! An engine numbers its messages from zero, and silently drops them for a slow reader. Most can be replayed:
+//! on request the engine sends everything it still remembers from a given number on. But numbers alone cannot
+//! distinguish a gap from a restart, because a new process may have counted past the old one before we
+//! reconnect. So a replay starts at the last message we applied and must return the same bytes, which include
+//! a time stamp. Any other bytes mean that everything we hold comes from a process that is gone.
 //!
-//! What cannot be completed is cleared, never kept: a missing block costs one prefill, a wrong one costs it
-//! again for every request that it attracts. After that the feed continues with partial knowledge.
+//! A cache view that cannot be completed is cleared, never kept. A missing block costs one prefill; a wrong
+//! one costs a prefill for every request that it attracts. After that the feed continues with partial
+//! knowledge.
 //!
-//! This is pure: `on` takes what happened, `next_action` returns what to do, one thing at a time, so that an
-//! unreadable payload can still change what comes next. Its owner has the sockets and decodes payloads.
+//! This is pure: `on` takes what happened, `next_action` returns what to do. It returns one action at a time,
+//! so that an unreadable payload can still change the next action. The owner has the sockets and decodes
+//! payloads.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,36 +22,36 @@ use maitre_base::{Instant, hash};
 #[cfg(test)]
 mod tests;
 
-/// Maximum messages held while a replay runs. Chosen: ten seconds of an engine's steps. One more is dropped,
-/// and found as a gap later.
+/// Maximum messages held while a replay runs. Chosen: ten seconds of an engine's steps. Any further message
+/// is dropped and later shows as a gap.
 pub const HELD_MAX: usize = 1024;
 
-/// The same in bytes, because a payload may be large. Chosen: steps publish some 10 kB.
+/// The same limit in bytes, because a payload may be large. Chosen: engine steps publish about 10 kB each.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// How many messages back a duplicate is recognised. More than are held, because a replay may duplicate all
-/// of them and some were dropped in between; an unrecognised one looks like a restart.
+/// How many messages back a duplicate is recognised. More than `HELD_MAX`, because a replay may duplicate all
+/// held messages and some were dropped in between. An unrecognised duplicate looks like a restart.
 const SEEN_MAX: usize = 4 * HELD_MAX;
 
-/// Maximum replays requested until a live message fits. Chosen: one to find a restart, one to begin again,
+/// Maximum replays requested before a live message fits. Chosen: one to find a restart, one to start again,
 /// and two spare.
 pub const ASKS_MAX: u32 = 4;
 
-/// Timeout of a replay. Chosen: ten thousand messages at vLLM's pace, and some more.
+/// Timeout of a replay. Chosen: ten thousand messages at vLLM's pace, plus some margin.
 pub const REPLAY_WAIT: Duration = Duration::from_secs(5);
 
 /// The pause after a failed replay, multiplied by the number of failures. An engine opens its replay socket
-/// after the other one, and reads it ten times a second.
+/// after the event socket, and polls it ten times a second.
 pub const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// How much is known of the worker's cache.
+/// How much the index knows of the worker's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// Nothing.
     None,
     /// What is known is right, but events from before the subscription are missing.
     Cold,
-    /// What is known was right; it is being checked, or there is no replay to check it with.
+    /// What is known was right. It is being checked, or there is no replay to check it with.
     Suspect,
     /// Everything.
     Fresh,
@@ -62,7 +64,7 @@ pub enum Replay {
     Absent,
 }
 
-/// One message, or one of a replay.
+/// One live or replayed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbered<T> {
     pub seq: u64,
@@ -70,7 +72,7 @@ pub struct Numbered<T> {
     digest: u64,
 }
 
-/// What happened.
+/// What happened to the subscription.
 #[derive(Debug)]
 pub enum Input<T> {
     /// The engine has accepted our subscription, for the first time or again.
@@ -79,12 +81,12 @@ pub enum Input<T> {
     /// The process that we were connected to is gone.
     Gone,
     Batch(Numbered<T>),
-    /// A replay that is complete.
+    /// A complete replay.
     Replayed {
         id: u64,
         batches: Vec<Numbered<T>>,
     },
-    /// A replay that failed.
+    /// A failed replay.
     ReplayFailed {
         id: u64,
     },
@@ -93,13 +95,13 @@ pub enum Input<T> {
     Undecodable {
         seq: u64,
     },
-    /// The time of `deadline` has come.
+    /// The deadline returned by `deadline` has passed.
     Tick,
-    /// No message for a while. A lost message only shows when the next one arrives, so check for one.
+    /// No message for a while. A lost message shows only when the next one arrives, so check for one now.
     Quiet,
 }
 
-/// What to do.
+/// What the owner must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
     Apply(Numbered<T>),
@@ -113,14 +115,14 @@ pub enum Action<T> {
     },
 }
 
-/// What has happened so far.
+/// Totals since the feed was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages handed out to be applied, live or replayed.
+    /// Messages returned for applying, live or replayed.
     pub batches: u64,
     pub duplicates: u64,
     pub gaps: u64,
-    /// Requested.
+    /// Requested replays.
     pub replays: u64,
     pub failed_replays: u64,
     pub restarts: u64,
@@ -130,7 +132,7 @@ pub struct Counts {
     pub clears: u64,
 }
 
-/// One subscription: one worker, or one rank of it.
+/// One subscription: a worker, or one rank of it.
 #[derive(Debug)]
 pub struct Feed<T> {
     replay: Replay,
@@ -138,14 +140,14 @@ pub struct Feed<T> {
     position: Position,
     /// Everything since the process began has been applied.
     complete: bool,
-    /// Commands not yet returned; they go before any message.
+    /// Commands not yet returned; they come before any message.
     commands: VecDeque<Command>,
-    /// Checked, to be applied before the held ones.
+    /// Verified messages of a replay, to be applied before the held ones.
     replayed: VecDeque<Numbered<T>>,
     /// Live messages, in order of arrival.
     held: VecDeque<Numbered<T>>,
     held_bytes: usize,
-    /// The last messages applied, without a gap.
+    /// The last messages applied, without gaps.
     seen: VecDeque<Mark>,
     latest: Option<Latest>,
     poison: Poison,
@@ -168,7 +170,7 @@ enum Link {
         id: u64,
         deadline: Instant,
     },
-    /// Until the next attempt.
+    /// Waiting until the next attempt.
     Waiting {
         until: Instant,
     },
@@ -177,11 +179,11 @@ enum Link {
 /// Which message may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
-    /// Any: nothing is known of this process.
+    /// Any message: nothing is known of this process.
     Nowhere,
-    /// The first of the process.
+    /// The first message of the process.
     Start,
-    /// The one after this, which was the last applied.
+    /// The message after this one, which was applied last.
     After(Mark),
 }
 
@@ -197,7 +199,7 @@ enum Origin {
     Replay,
 }
 
-/// The last message returned, and how to undo it.
+/// The last message returned, and the state to restore if it cannot be decoded.
 #[derive(Clone, Copy, Debug)]
 struct Latest {
     mark: Mark,
@@ -207,11 +209,11 @@ struct Latest {
 }
 
 /// What is known of undecodable messages. A replay returns the same bytes, so it is tried once per
-/// connection: otherwise every message of a newer engine would cost a replay.
+/// connection. Otherwise every message of a newer engine version would cost a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Poison {
     Unknown,
-    /// Could not be decoded when it arrived live.
+    /// This message could not be decoded when it arrived live.
     Suspected(Mark),
     Known,
 }
@@ -219,10 +221,10 @@ enum Poison {
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
     next_id: u64,
-    /// Since a live message last fitted.
+    /// Replays requested since a live message last fitted.
     count: u32,
     is_failing: bool,
-    /// Nothing is known to be missing; the replay only checks.
+    /// The replay is only a check: no message is known to be missing.
     is_check: bool,
 }
 
@@ -285,7 +287,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
             Input::Batch(batch) => self.hold(batch),
             Input::Replayed { id, batches } if self.is_asked(id) => self.take_replay(now, batches),
             Input::ReplayFailed { id } if self.is_asked(id) => self.fail_replay(now),
-            // Of an earlier connection, or too late.
+            // From an earlier connection, or too late.
             Input::Replayed { .. } | Input::ReplayFailed { .. } => {}
             Input::Undecodable { seq } => self.take_back(now, seq),
             Input::Tick => self.tick(now),
@@ -294,7 +296,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// What to do next. Call until it returns none, after every `on`.
+    /// The next action. After every `on`, call this until it returns none.
     pub fn next_action(&mut self, now: Instant) -> Option<Action<T>> {
         loop {
             match self.commands.pop_front() {
@@ -323,7 +325,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
                     self.ask(now);
                 }
                 Verdict::Restart => {
-                    // A replay returns it again.
+                    // A replay returns this message again.
                     if self.replay == Replay::Absent {
                         self.put_back(batch);
                     }
@@ -363,7 +365,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         (self.asks.count, self.asks.is_failing) = (0, false);
         let is_known = matches!(self.position, Position::After(_));
         if is_known && (self.replay == Replay::Absent || !self.complete) {
-            // The process may be another one; or it is worth the chance to hear it from the beginning.
+            // The process may be a new one; or, if our view is incomplete, a full replay may complete it.
             self.clear();
         }
         match self.replay {
@@ -462,7 +464,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// Requests a replay from our position, or continues without.
+    /// Requests a replay from our position, or continues without one.
     fn ask(&mut self, now: Instant) {
         if self.replay == Replay::Absent || self.asks.count >= ASKS_MAX {
             return self.give_up();
@@ -480,7 +482,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.commands.push_back(Command::AskReplay { id, from });
     }
 
-    /// Checks whether anything is missing; does not count as an attempt.
+    /// Requests a replay to check whether anything is missing. Does not count as an attempt.
     fn check(&mut self, now: Instant) {
         let count = std::mem::take(&mut self.asks.count);
         self.ask(now);
@@ -513,7 +515,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
 
     fn judge(&self, mark: Mark, source: Origin) -> Verdict {
         match self.position {
-            // Checked when it arrived.
+            // Its continuity was checked when the replay arrived.
             _ if source == Origin::Replay => Verdict::Next,
             Position::Nowhere => Verdict::Next,
             Position::Start if mark.seq == 0 => Verdict::Next,
@@ -528,7 +530,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
     }
 
     fn has_seen(&self, mark: Mark) -> bool {
-        // Without gaps, so its position is known.
+        // `seen` has no gaps, so the position follows from the number.
         let back = self.seen.back().and_then(|last| last.seq.checked_sub(mark.seq));
         let back = back.and_then(|it| usize::try_from(it).ok());
         back.is_some_and(|it| self.seen.iter().rev().nth(it) == Some(&mark))
@@ -548,7 +550,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         Action::Apply(batch)
     }
 
-    /// A live message fits. While replays fail, the next gap gets one attempt only.
+    /// Records that a live message fitted. While replays fail, the next gap gets only one attempt.
     fn catch_up(&mut self) {
         self.asks.count = if self.asks.is_failing { ASKS_MAX - 1 } else { 0 };
     }
@@ -561,8 +563,8 @@ impl<T: AsRef<[u8]>> Feed<T> {
         self.seen.push_back(mark);
     }
 
-    /// The last message could not be decoded: a gap if it came live for the first time; else nothing can be
-    /// done.
+    /// Takes back the last message, which could not be decoded. This counts as a gap if it arrived live for
+    /// the first time; otherwise the feed skips it.
     fn take_back(&mut self, now: Instant, seq: u64) {
         let Some(latest) = self.latest.take_if(|it| it.mark.seq == seq) else { return };
         self.counts.undecodable += 1;
@@ -578,7 +580,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// Continues after an undecodable message. What it removed is unknown, so everything is cleared.
+    /// Continues after an undecodable message. It may have removed any block, so everything is cleared.
     fn pass_over(&mut self, mark: Mark) {
         self.clear();
         self.poison = Poison::Known;

@@ -1,19 +1,19 @@
-//! From the prefix hash of a run's first block to the run.
+//! Maps the prefix hash of a run's first block to the run.
 //!
-//! Open addressing in words of eight bytes: half a scrambled hash, half a run number. The half hash also
-//! decides the place, so that deletion can close the gap without asking the runs. It is no proof: the
-//! caller compares the run it is led to. A place begins with a line of the cache, so that whether a hash is
-//! here or not, one fetch says it nearly always. (A byte of each word kept apart, an eighth as large, was
-//! quicker to say no and slower to say yes.) Many small shards, because each grows alone and a table that
-//! doubles all at once would pass the budget.
+//! An open-addressing table of eight-byte words: half scrambled hash, half run number. The half hash also
+//! decides the home place, so deletion can close gaps without reading the runs. A match is not proof: the
+//! caller compares the run. The home place is the first of a cache line, so one fetch nearly always decides
+//! whether a hash is present. (A separate array with one byte of each word, an eighth of the size, was faster
+//! for misses and slower for hits.) There are many small shards because each grows alone; one table that
+//! doubles at once would exceed the budget.
 
-/// Words in a line of the cache.
+/// Words per cache line.
 const LINE: usize = 8;
 const LINE_BYTES: usize = LINE * size_of::<u64>();
 
 #[derive(Debug)]
 pub(crate) struct Heads {
-    /// By the top bits of the scrambled hash.
+    /// Indexed by the top bits of the scrambled hash.
     shards: Vec<Shard>,
     shard_bits: u32,
     seed: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Heads {
 /// Zero is an empty place.
 #[derive(Clone, Debug, Default)]
 struct Shard {
-    /// Those before `first` and from `end` on stay empty: they are there to begin with a line.
+    /// Words before `first` and from `end` on stay empty; they only align the table to a cache line.
     words: Vec<u64>,
     first: usize,
     end: usize,
@@ -32,20 +32,20 @@ struct Shard {
 }
 
 impl Heads {
-    /// In so many shards, as a power of two.
+    /// A table of `1 << shard_bits` shards.
     pub(crate) fn new(seed: u64, shard_bits: u32) -> Heads {
         Heads { shards: vec![Shard::default(); 1 << shard_bits], shard_bits, seed, words: 0 }
     }
 
-    /// The first run under this hash that `is_it` recognises.
+    /// The first run under this hash that `is_it` accepts.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let (shard, tag) = self.locate(hash);
         let shard = &self.shards[shard];
         let home = shard.home(tag);
         let line = shard.words.get(home..home + LINE)?;
-        // All eight at once: which of them it is would be guessed wrong most of the time, and what was begun
-        // after the guess, such as the next fetch, begun again.
+        // Compare all eight words without branching: a branch would usually be mispredicted, and the work
+        // started after it, such as the next fetch, repeated.
         let (mut hit, mut is_full) = (0, true);
         for &word in line {
             hit = if (word >> 32) as u32 == tag && word != 0 { word } else { hit };
@@ -58,7 +58,7 @@ impl Heads {
         }
     }
 
-    /// Fetches what `find` will need, without waiting for it.
+    /// Starts the fetch that `find` will need, without waiting for it.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
         let (shard, tag) = self.locate(hash);
@@ -87,7 +87,8 @@ impl Heads {
         self.words * size_of::<u64>() + self.shards.capacity() * size_of::<Shard>()
     }
 
-    /// The most that inserting a few may add: all shards may be about to grow, one after the other.
+    /// Upper bound of the growth from inserting a few hashes: all shards may be about to grow, one after the
+    /// other.
     pub(crate) fn bytes_to_grow(&self) -> usize {
         let (all, one) = (self.words / 2, (self.words * 3) >> self.shard_bits);
         (all + one) * size_of::<u64>() + self.shards.len() * 2 * LINE_BYTES
@@ -102,7 +103,7 @@ impl Heads {
 }
 
 impl Shard {
-    /// Whole lines.
+    /// The capacity in words: always whole cache lines.
     #[inline]
     fn capacity(&self) -> usize {
         self.end - self.first
@@ -119,7 +120,7 @@ impl Shard {
         if at + 1 == self.end { self.first } else { at + 1 }
     }
 
-    /// Word by word: for lines that are full and tags that occur twice.
+    /// Compares word by word: for full lines and for tags that occur twice.
     #[cold]
     fn find_beyond(&self, mut at: usize, tag: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         loop {
@@ -169,7 +170,7 @@ impl Shard {
             if self.words[next] == 0 {
                 break;
             }
-            // What stands behind the gap may fill it unless its own place lies after the gap.
+            // A word after the gap may move into it unless its home place lies after the gap.
             let home = self.home((self.words[next] >> 32) as u32);
             if (next + capacity - home) % capacity >= (next + capacity - gap) % capacity {
                 self.words[gap] = self.words[next];
@@ -187,7 +188,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn finds_what_was_put_and_not_what_was_taken() {
+    fn finds_inserted_hashes_and_not_removed_ones() {
         let (mut heads, mut plain, mut rng) = (Heads::new(5, 2), BTreeMap::new(), Rng::new(1));
         for step in 0..20_000u32 {
             let hash = rng.next_u64() % 700;

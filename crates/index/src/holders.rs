@@ -1,21 +1,21 @@
-//! Who holds which blocks of one run.
+//! Which workers hold which blocks of one run.
 //!
-//! A run has at most 128 blocks, so what a worker holds of it is one word a source. Most runs belong to one
-//! worker alone (a conversation lives where it began) and keep that word in place. A run that several
-//! hold keeps a list sorted by slot and, for the look-up, planes of bits by slot: who is there at all, who
-//! holds every block near (on the GPU, reported or predicted), who holds every block in any tier. The planes
-//! only sum up the list; the look-up asks the list about those the planes do not settle. The first plane is
-//! kept in the run itself, so that in a fleet of up to 64 a look-up fetches nothing but the run.
+//! A run has at most 128 blocks, so one word per source says what a worker holds of it. Most runs belong to
+//! one worker (a conversation stays where it began) and store that word inline. A run with several holders
+//! keeps a list sorted by slot. For the look-up it also keeps bit planes indexed by slot: holds anything,
+//! holds every block near (on the GPU, reported or predicted), holds every block in any tier. The planes only
+//! summarise the list; the look-up consults the list for workers that the planes do not decide. The first
+//! plane is inline, so that with up to 64 workers a look-up fetches only the run.
 
 use crate::slab::NONE;
 
-/// One bit a block of the run, the first block lowest.
+/// One bit per block of the run; the first block is the lowest bit.
 pub(crate) type Mask = u128;
 
-/// So that a mask is one word.
+/// The longest run whose mask is one word.
 pub(crate) const RUN_BLOCKS: usize = 128;
 
-/// The first so many blocks.
+/// The mask of the first `blocks` blocks.
 #[inline]
 pub(crate) const fn low(blocks: usize) -> Mask {
     if blocks >= RUN_BLOCKS { Mask::MAX } else { (1 << blocks) - 1 }
@@ -26,7 +26,7 @@ pub(crate) const fn low(blocks: usize) -> Mask {
 #[repr(C)]
 pub(crate) struct WorkerMasks {
     pub(crate) slot: u32,
-    /// Where the prediction stands among those of its worker; none without predicted blocks.
+    /// The entry of the prediction in the worker's eviction order; `NONE` without predicted blocks.
     pub(crate) belief: u32,
     pub(crate) gpu: Mask,
     pub(crate) predicted: Mask,
@@ -71,14 +71,14 @@ struct Rest {
     planes: Vec<Plane>,
 }
 
-/// Sixty-four slots.
+/// Three bits for each of 64 slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plane {
-    /// Holds something of the run.
+    /// Holds any block of the run.
     pub(crate) present: u64,
-    /// Holds all of it near.
+    /// Holds all blocks near.
     pub(crate) near: u64,
-    /// Holds all of it in some tier.
+    /// Holds all blocks in some tier.
     pub(crate) any: u64,
 }
 
@@ -100,8 +100,8 @@ impl Holders {
         }
     }
 
-    /// Changes the share of a slot, which is made if missing and dropped if nothing is left in it. `full`
-    /// is the mask of the whole run.
+    /// Changes the share of a slot. A missing share is created, and a share with no blocks left is dropped.
+    /// `full` is the mask of the whole run.
     #[inline]
     pub(crate) fn update<R>(
         &mut self,
@@ -145,7 +145,7 @@ impl Holders {
         result
     }
 
-    /// Splits into those of the first `blocks` blocks, who stay, and those of the rest, who are returned.
+    /// Keeps the holders of the first `blocks` blocks and returns those of the rest.
     pub(crate) fn split(&mut self, blocks: usize, rest_blocks: usize) -> Holders {
         let (mut first, mut rest) = (Holders::Nobody, Holders::Nobody);
         for share in self.shares() {
@@ -156,7 +156,7 @@ impl Holders {
                 predicted: cut(share.predicted),
                 ..*share
             };
-            // A run is never split at its end, so the shift is below the width.
+            // A run is never split at its end, so the shift is smaller than the width.
             let right = WorkerMasks {
                 gpu: share.gpu >> blocks,
                 lower: share.lower >> blocks,
@@ -179,12 +179,12 @@ impl Holders {
 }
 
 impl Crowd {
-    /// How many there are.
+    /// The number of planes.
     pub(crate) fn planes(&self) -> usize {
         1 + self.rest.planes.len()
     }
 
-    /// Nobody beyond the last.
+    /// Empty beyond the last plane.
     #[inline]
     pub(crate) fn plane(&self, word: usize) -> Plane {
         match word.checked_sub(1) {

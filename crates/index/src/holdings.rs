@@ -1,16 +1,16 @@
 //! The result of a look-up: how much of one prompt each worker holds.
 //!
-//! One value is made once and filled by every look-up, so that none of them allocates. It is filled by slot
-//! and read by worker: the map between the two is copied when it has changed.
+//! One value is reused by every look-up, so that none of them allocates. It is filled by slot and read by
+//! worker; the map between the two is copied when it has changed.
 
 use maitre_base::WorkerId;
 
-/// Blocks of the prompt, from its first on.
+/// Leading blocks of the prompt that one worker holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// On the GPU, reported or predicted.
     pub blocks: u32,
-    /// Those that follow, without a gap, in any tier: to be loaded, not computed.
+    /// The blocks that follow without a gap in any tier: these are loaded, not computed.
     pub lower: u32,
 }
 
@@ -22,11 +22,11 @@ pub struct Holdings {
     workers: Vec<WorkerId>,
     /// The version of the index's slot map that was copied.
     version: u64,
-    /// Workers that held everything so far, by slot. Used by the look-up only.
+    /// Workers that hold everything so far, by slot. Used only during the look-up.
     pub(crate) alive: Vec<Alive>,
 }
 
-/// Sixty-four slots.
+/// One bit for each of 64 slots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alive {
     pub(crate) near: u64,
@@ -38,7 +38,7 @@ impl Holdings {
         Holdings::default()
     }
 
-    /// Nothing for an unknown worker.
+    /// Zero for an unknown worker.
     #[inline]
     pub fn of(&self, worker: WorkerId) -> Holding {
         let slot = self.slots.get(worker.index());
@@ -51,7 +51,7 @@ impl Holdings {
         all.filter(|it| *it.1 != Holding::default()).map(|(&worker, &holding)| (worker, holding))
     }
 
-    /// Clears the last result. `slots` has the slot of each worker; `u32::MAX` for those that left.
+    /// Clears the last result. `slots` has the slot of each worker, or `u32::MAX` for a worker that left.
     pub(crate) fn reset(&mut self, version: u64, workers: &[WorkerId], slots: impl Iterator<Item = u32>) {
         self.alive.clear();
         if self.version == version && self.by_slot.len() == workers.len() {
@@ -66,19 +66,19 @@ impl Holdings {
         self.by_slot.resize(workers.len(), Holding::default());
     }
 
-    /// This slot's GPU holds so many blocks and not the next.
+    /// This slot's GPU holds this many leading blocks and not the next one.
     #[inline]
     pub(crate) fn end_near(&mut self, slot: usize, blocks: usize) {
         self.by_slot[slot].blocks = blocks as u32;
     }
 
-    /// This slot holds so many blocks on its GPU and none of the next anywhere.
+    /// This slot holds this many leading blocks on its GPU, and the next one in no tier.
     #[inline]
     pub(crate) fn end_both(&mut self, slot: usize, blocks: usize) {
         self.by_slot[slot] = Holding { blocks: blocks as u32, lower: 0 };
     }
 
-    /// No tier of this slot holds more than so many. Said once, after `end_near`.
+    /// No tier of this slot holds more than this many leading blocks. Called once, after `end_near`.
     #[inline]
     pub(crate) fn end_any(&mut self, slot: usize, blocks: usize) {
         let holding = &mut self.by_slot[slot];

@@ -15,7 +15,7 @@ use maitre_base::{StoredBlocks, Tier};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSettings {
-    /// All that the index allocates; at least `BUDGET_MIN`.
+    /// Everything that the index allocates; at least `BUDGET_MIN`.
     pub budget_bytes: usize,
     /// Randomises positions in tables; never changes a result.
     pub seed: u64,
@@ -23,7 +23,7 @@ pub struct IndexSettings {
 
 impl Default for IndexSettings {
     fn default() -> IndexSettings {
-        // Some twenty-five million blocks, and a small part of a router's memory.
+        // About twenty-five million blocks, and a small part of a router's memory.
         IndexSettings { budget_bytes: 1 << 30, seed: 0 }
     }
 }
@@ -31,8 +31,8 @@ impl Default for IndexSettings {
 /// Maximum predictions that one tick drops.
 const FADES_MAX: usize = 4_096;
 
-/// How many uses advance the clock that finds cold blocks by one step, as a power of two: at a million a
-/// second it runs for twelve days.
+/// How many uses advance the clock that finds cold blocks by one step, as a power of two. At a million uses a
+/// second the clock lasts for twelve days.
 const CLOCK_SHIFT: u32 = 8;
 
 /// Which worker holds which prefix. Unknown workers are ignored.
@@ -41,14 +41,14 @@ pub struct Index {
     pub(crate) table: PrefixTable,
     /// By number.
     pub(crate) workers: Vec<Option<Box<WorkerBlocks>>>,
-    /// The worker of each slot. Slots are reused at once, so there are as many as workers; numbers rest
-    /// first.
+    /// The worker of each slot. Slots are reused at once, so there are as many slots as workers. Worker
+    /// numbers are not reused at once.
     pub(crate) slots: Vec<WorkerId>,
     free_slots: Vec<u32>,
     /// Version of the slot map. Includes the seed, so that the maps of two indices are not confused.
     version: u64,
     pub(crate) budget_bytes: usize,
-    /// Of all workers together.
+    /// Bytes of all workers together.
     workers_bytes: usize,
     seed: u64,
     stamp: Stamp,
@@ -110,13 +110,13 @@ impl Index {
         }
     }
 
-    /// How much of this chain each worker holds.
+    /// Finds how much of this chain each worker holds.
     pub fn look_up(&mut self, chain: Chain<'_>, out: &mut Holdings) {
         let clock = self.clock();
         self.find(Some(clock), chain, out);
     }
 
-    /// The same for a reader that does not use the prefix: does not refresh what it finds.
+    /// The same without counting as a use: does not refresh what it finds.
     pub fn peek(&mut self, chain: Chain<'_>, out: &mut Holdings) {
         self.find(None, chain, out);
     }
@@ -127,8 +127,8 @@ impl Index {
         look_up::look_up(&mut self.table, clock, chain, out);
     }
 
-    /// A request with this prompt was sent to the worker: refreshes the blocks it holds and predicts the
-    /// others.
+    /// Records that a request with this prompt was sent to the worker: refreshes the blocks it holds and
+    /// predicts the others.
     pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> PredictedBlocks {
         let room = self.room(id.index(), chain.prefixes.len());
         let (moment, clock) = (self.moment(now), self.clock());
@@ -138,15 +138,15 @@ impl Index {
         predicted_blocks
     }
 
-    /// That request failed before its first token: drops what it predicted and no other request has used
-    /// since.
+    /// Records that the request failed before its first token: drops what it predicted, unless another
+    /// request has used it since.
     pub fn forget(&mut self, id: WorkerId, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.erase(chain, predicted_blocks);
         }
     }
 
-    /// The first token of a request with this prompt is out: the blocks it uses exist.
+    /// Records the first token of a request with this prompt: the blocks it uses exist.
     pub fn prefilled(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) {
         let moment = self.moment(now);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
@@ -154,8 +154,8 @@ impl Index {
         }
     }
 
-    /// The engine reported how many blocks of that request it found in its cache. Ignored where fresh KV
-    /// events know better.
+    /// Records how many blocks of the request the engine found in its cache. Ignored while fresh KV events
+    /// give better information.
     pub fn correct(
         &mut self,
         id: WorkerId,
@@ -171,7 +171,7 @@ impl Index {
         }
     }
 
-    /// How many blocks the engine says its cache has room for.
+    /// Sets the capacity of the worker's cache, as its engine reports it.
     pub fn set_capacity(&mut self, id: WorkerId, blocks: u32) {
         if let Some(mut writer) = self.prediction_writer(id, 0)
             && writer.worker.capacity_reported != blocks
@@ -203,14 +203,14 @@ impl Index {
         }
     }
 
-    /// The worker's engine, which serves `model`, has stored these blocks.
+    /// Records that the worker's engine, which serves `model`, has stored these blocks.
     pub fn store(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>) -> Applied {
         let mut applied = Applied::default();
         self.store_with_children(id, model, stored, &mut applied);
         self.finish(id, applied)
     }
 
-    /// The worker's engine has removed one copy of each of these blocks from the tier.
+    /// Records that the worker's engine has removed one copy of each of these blocks from the tier.
     pub fn remove(&mut self, id: WorkerId, names: &[u64], tier: Tier) -> Applied {
         let mut applied = Applied::default();
         if let Some(mut applier) = self.report_applier(id, &mut applied) {
@@ -229,7 +229,7 @@ impl Index {
         applied
     }
 
-    /// Forgets what the worker reported: a gap could not be filled. Predictions stay.
+    /// Forgets what the worker reported, after a gap that could not be filled. Predictions stay.
     pub fn clear_reported(&mut self, id: WorkerId) {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
@@ -238,7 +238,7 @@ impl Index {
         self.account(id.index());
     }
 
-    /// Forgets everything the worker holds: its engine was restarted.
+    /// Forgets everything the worker holds, after its engine restarted.
     pub fn clear(&mut self, id: WorkerId) {
         self.clear_reported(id);
         self.clear_predicted(id);
@@ -251,12 +251,12 @@ impl Index {
         }
     }
 
-    /// The worker's block size, learned from its reports: the size in which to cut its chains.
+    /// The worker's block size, learned from its reports: the size for cutting prompts into chains.
     pub fn block_tokens(&self, id: WorkerId) -> Option<u32> {
         self.workers.get(id.index())?.as_ref()?.block_tokens()
     }
 
-    /// All that is allocated. Never more than the budget.
+    /// Everything allocated. Never more than the budget.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
             + self.workers_bytes
@@ -334,7 +334,7 @@ impl Index {
         }
     }
 
-    /// Learns the engine's block size. False if these blocks have another size than those on its GPU.
+    /// Learns the engine's block size. False if these blocks differ in size from those on its GPU.
     fn learn(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) -> bool {
         let Some(Some(worker)) = self.workers.get_mut(id.index()) else { return false };
         if worker.page_tokens == Some(stored.block_tokens) {

@@ -1,5 +1,5 @@
-//! Which worker holds which prefix of a prompt, in which tier: what was routed there and what its engine
-//! reports, in one look-up.
+//! Finds which worker holds which prefix of a prompt, and in which tier. One look-up combines what was routed
+//! to a worker and what its engine reports.
 
 mod believed;
 mod budget;

@@ -1,22 +1,22 @@
-//! Walks a prompt's chain through the runs and notes where each worker's prefix ends.
+//! Walks a prompt's chain through the runs and records where each worker's prefix ends.
 //!
-//! At each run the set of workers that held everything so far is intersected with the set that holds the
-//! whole run: a few words of bits. Only workers that drop out are looked at one by one, to see how far into
-//! the run they got. So the cost grows with the runs along the way and the workers that hold some of it, not
-//! with the blocks.
+//! At each run, the set of workers that held everything so far is intersected with the set that holds the
+//! whole run: a few words of bits. Only workers that drop out are examined individually, to find how far into
+//! the run they got. So the cost grows with the runs along the chain and the workers that hold part of it,
+//! not with the blocks.
 
 use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
 use crate::table::{BlockRun, Chain, PrefixTable};
 use std::hint::black_box;
 
-/// Cache lines of the chain that are prefetched at once: the chain may have been hashed long ago. Prefixes
-/// that many prompts share are mostly shorter.
+/// How many cache lines of the chain are prefetched at once: the chain may have been hashed long ago.
+/// Prefixes that many prompts share are usually shorter.
 const LINES_TOUCHED: usize = 9;
-/// Prefixes in a line of the cache.
+/// Prefixes per cache line.
 const LINE: usize = 8;
 
-/// Fills `out`, which must be empty. `clock` is recorded as the time of use, if this is one.
+/// Fills `out`, which must be empty. If the look-up counts as a use, `clock` is recorded as its time.
 pub(crate) fn look_up(table: &mut PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
@@ -51,7 +51,7 @@ struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// Notes which workers drop out here. False if none is left.
+    /// Records which workers drop out here. False if none is left.
     #[inline]
     fn meet(&self, out: &mut Holdings) -> bool {
         let mut left = 0;
@@ -63,7 +63,7 @@ impl Stretch<'_> {
             let plane = plane(self.run, word);
             let mut kept = Alive { near: alive.near & plane.near, any: alive.any & plane.any };
             out_of(word, alive, !plane.present, self.start, out);
-            // Workers that hold a part of the run.
+            // Workers that hold part of the run.
             for slot in slots(word, alive.near & plane.present & !plane.near) {
                 match self.held(slot, WorkerMasks::near) {
                     blocks if blocks == self.blocks => kept.near |= 1 << (slot % 64),
@@ -125,7 +125,8 @@ fn end(depth: usize, out: &mut Holdings) {
     }
 }
 
-/// The workers of `alive` that are in `leaving` hold this many blocks. Most leave both sets at once.
+/// Records that the workers in both `alive` and `leaving` hold this many blocks. Most leave both sets at
+/// once.
 #[inline]
 fn out_of(word: usize, alive: Alive, leaving: u64, blocks: usize, out: &mut Holdings) {
     for slot in slots(word, alive.near & leaving) {
@@ -136,7 +137,7 @@ fn out_of(word: usize, alive: Alive, leaving: u64, blocks: usize, out: &mut Hold
     }
 }
 
-/// The slots of the bits that are set in this word.
+/// The slots whose bits are set in this word.
 #[inline]
 fn slots(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

@@ -1,31 +1,34 @@
-//! One worker's own names for its blocks: where each is in our table, and how many copies there are.
+//! Maps the names that one worker's engine gives its blocks to their position in our table, and counts
+//! copies.
 //!
-//! Sixteen bytes an entry, open addressing. A place is the name scaled to the capacity, so entries keep
-//! their order when the table grows and growing is one pass over both. It begins with a line of the cache: of
-//! names looked for in a table this cold, most then cost one fetch instead of two. That makes a load of four
-//! fifths bearable, and with it doubling, which takes 20 to 40 bytes a name. Growth by half at a load of two
-//! thirds takes 24 to 36, but moving the names twice and the kernel's fresh pages were a third of a store.
+//! An open-addressing table with 16 bytes per entry. A name's home place is the name scaled to the capacity,
+//! so entries keep their order when the table grows, and growing is one pass over both tables. The home place
+//! is always the first of a cache line: the table is usually cold, and most look-ups then cost one fetch
+//! instead of two. That makes a load factor of 4/5 affordable, and with it growth by doubling, which takes 20
+//! to 40 bytes per name. Growing by half at a load factor of 2/3 takes 24 to 36 bytes, but moving the names
+//! twice and faulting in fresh pages made up a third of the cost of a store.
 
 use maitre_base::Tier;
 use std::hint::black_box;
 
-/// Just before it grows, four in ten new names look at a second line.
+/// Just before the table grows, four in ten new names need a second cache line.
 const LOAD: (usize, usize) = (4, 5);
 const CAPACITY_MIN: usize = 16;
 const ENTRY_BYTES: usize = size_of::<[u64; 2]>();
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4_096;
-/// Entries in a line.
+/// Entries per cache line.
 const LINE: usize = LINE_BYTES / ENTRY_BYTES;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) name: u64,
-    /// The run it was stored in. The run may have been split since: `PrefixTable::resolve` follows.
+    /// The run in which the block was stored. The run may have been split since; `PrefixTable::resolve`
+    /// follows the split.
     pub(crate) run: u32,
     pub(crate) offset: u8,
-    /// By tier, up to 255: beyond that a block may be forgotten too early, never too late. None in any
-    /// tier is an empty place.
+    /// Copies per tier, saturating at 255. With more copies than that, a block may be forgotten too early,
+    /// never too late. Zero in every tier marks an empty place.
     pub(crate) copies: [u8; 3],
 }
 
@@ -47,7 +50,7 @@ impl Name {
         self.copies == [0; 3]
     }
 
-    /// In any tier but the GPU.
+    /// Whether there is a copy in any tier other than the GPU.
     pub(crate) fn is_lower(&self) -> bool {
         self.copies[Tier::Cpu as usize] > 0 || self.copies[Tier::Disk as usize] > 0
     }
@@ -55,8 +58,8 @@ impl Name {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
-    /// Packed: zero in the second word is an empty place, and zeroed memory comes for free. Those before
-    /// `first` and from `end` on stay empty: they are there to begin with a line.
+    /// Packed entries. A zero second word marks an empty place, and zeroed memory is free to allocate. Places
+    /// before `first` and from `end` on stay empty; they only align the table to a cache line.
     entries: Vec<[u64; 2]>,
     first: usize,
     end: usize,
@@ -69,7 +72,7 @@ impl Names {
         Names { entries: Vec::new(), first: 0, end: 0, len: 0, seed }
     }
 
-    /// How many places there are, full or empty.
+    /// The number of places, full or empty.
     pub(crate) fn places(&self) -> usize {
         self.entries.len()
     }
@@ -79,12 +82,13 @@ impl Names {
         if self.entries.is_empty() { None } else { self.find_place(name).ok() }
     }
 
-    /// Where the name is, or else the empty place that `fill` may put it in. There must be one: `reserve`.
+    /// The place of the name, or the empty place where `fill` may put it. The table must have an empty place:
+    /// call `reserve` first.
     #[inline]
     pub(crate) fn find_place(&self, name: u64) -> Result<usize, usize> {
         let home = self.home(name);
         if let Some(line) = self.entries.get(home..home + LINE) {
-            // All four at once: which of them it is would be guessed wrong every other time.
+            // Compare all four entries without branching: a branch would be mispredicted every other time.
             let full = line.iter().filter(|it| !is_empty(it)).count();
             let is_known = line.iter().fold(false, |known, it| known | (it[0] == name && !is_empty(it)));
             if !is_known && full < LINE {
@@ -107,7 +111,7 @@ impl Names {
         }
     }
 
-    /// Fetches what `find` will need, without waiting for it: see `ReportApplier::hash`.
+    /// Starts the fetch that `find` will need, without waiting for it. See `ReportApplier::hash`.
     #[inline]
     pub(crate) fn touch(&self, name: u64) -> u64 {
         self.entries.get(self.home(name)).map_or(0, |it| it[0])
@@ -119,8 +123,8 @@ impl Names {
         self.entries.get(place).filter(|it| !is_empty(it)).map(|&it| Name::unpack(it))
     }
 
-    /// Changes the entry at a place that `find` gave. If no copies are left that frees the place: the next
-    /// entry may then stand there.
+    /// Changes the entry at a place that `find` returned. An entry without copies frees the place, and the
+    /// next entry may move there.
     pub(crate) fn set(&mut self, place: usize, entry: Name) {
         if entry.is_gone() {
             self.close(place);
@@ -129,7 +133,7 @@ impl Names {
         }
     }
 
-    /// Makes places for so many more.
+    /// Makes room for this many more names.
     #[inline]
     pub(crate) fn reserve(&mut self, count: usize) {
         let capacity = self.capacity_for(self.len + count);
@@ -138,8 +142,8 @@ impl Names {
         }
     }
 
-    /// Puts an entry in the place that `find_place` gave for its name, and that nothing has changed since.
-    /// It must have a copy.
+    /// Puts an entry in the place that `find_place` returned for its name. The table must not have changed
+    /// since, and the entry must have a copy.
     #[inline]
     pub(crate) fn fill(&mut self, place: usize, entry: Name) {
         debug_assert!(!entry.is_gone(), "an entry without copies is an empty place");
@@ -147,7 +151,7 @@ impl Names {
         self.len += 1;
     }
 
-    /// Gives back what a shrunken population no longer needs.
+    /// Releases memory after the number of names has shrunk.
     pub(crate) fn shrink(&mut self) {
         if self.len * 4 < self.capacity() && self.capacity() > CAPACITY_MIN {
             self.resize(CAPACITY_MIN.max(self.len * 2).next_multiple_of(LINE));
@@ -158,13 +162,13 @@ impl Names {
         self.entries.capacity() * ENTRY_BYTES
     }
 
-    /// What inserting so many takes at its peak, while old and new stand side by side.
+    /// Peak memory for inserting this many names, while the old and the new table both exist.
     pub(crate) fn bytes_to_insert(&self, count: usize) -> usize {
         let capacity = self.capacity_for(self.len + count);
         if capacity == self.capacity() { 0 } else { (capacity + LINE) * ENTRY_BYTES }
     }
 
-    /// Whole lines.
+    /// The capacity in entries: always whole cache lines.
     #[inline]
     fn capacity(&self) -> usize {
         self.end - self.first
@@ -184,7 +188,8 @@ impl Names {
         let old = std::mem::replace(&mut self.entries, vec![[0; 2]; capacity + LINE - 1]);
         self.first = self.entries.as_ptr().align_offset(LINE_BYTES).min(LINE - 1);
         self.end = self.first + capacity;
-        // The kernel hands out a page twice, once to read and once to write, if it is read first.
+        // Write each page before reading it: a page that is read first faults twice, once for the read and
+        // once for the write.
         self.entries.iter_mut().step_by(PAGE_BYTES / ENTRY_BYTES).for_each(|it| *it = black_box([0; 2]));
         old.into_iter().filter(|it| !is_empty(it)).for_each(|it| self.put(it));
     }
@@ -216,7 +221,7 @@ impl Names {
             if is_empty(&self.entries[next]) {
                 break;
             }
-            // What stands behind the gap may fill it unless its own place lies after the gap.
+            // An entry after the gap may move into it unless its home place lies after the gap.
             let home = self.home(self.entries[next][0]);
             if distance(home, next, capacity) >= distance(gap, next, capacity) {
                 self.entries[gap] = self.entries[next];
@@ -234,7 +239,7 @@ impl Names {
     }
 }
 
-/// Without copies in any tier.
+/// An empty place has no copies in any tier.
 #[inline]
 fn is_empty(entry: &[u64; 2]) -> bool {
     entry[1] >> 40 == 0
@@ -251,7 +256,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn agrees_with_a_plain_map() {
+    fn matches_a_plain_map() {
         let (mut names, mut plain, mut rng) = (Names::new(9), BTreeMap::new(), Rng::new(2));
         for step in 0..40_000u32 {
             let name = rng.next_u64() % 900;

@@ -1,17 +1,18 @@
 //! Stored blocks whose parent is unknown, kept until it arrives.
 //!
 //! Events may arrive out of order, and a subscriber may join late. A block without its position is useless,
-//! and at a wrong position harmful, so it is parked here, bounded: the oldest are dropped first.
+//! and at a wrong position harmful. So it is parked here, within limits: the oldest are dropped first.
 //!
-//! When an engine removes a parked block, the block and those after it are dropped.
+//! When an engine removes a parked block, that block and those after it are dropped.
 
 use maitre_base::{StoredBlocks, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chosen: a scheduler step stores for some tens of requests, and events are out of order for a step or two.
+/// Maximum parked stores. Chosen: a scheduler step stores for some tens of requests, and events are out of
+/// order by a step or two.
 pub(crate) const STORES_MAX: usize = 256;
 
-/// Chosen: a page of SGLang's default size costs 44 of these bytes.
+/// Maximum parked bytes. Chosen: a page of SGLang's default size takes 44 of them.
 pub(crate) const BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ impl Waiting {
         }
     }
 
-    /// With the two indices, at about what a tree spends on an entry of two words.
+    /// Includes the two indices, at about what a tree spends on an entry of two words.
     fn bytes(&self) -> usize {
         256 + self.names.capacity() * 40 + self.tokens.capacity() * 4 + self.extras.capacity() * 8
     }
@@ -65,7 +66,7 @@ impl Parked {
         self.bytes
     }
 
-    /// Parks a store. Returns how many blocks were dropped for it.
+    /// Parks a store. Returns how many blocks were dropped to make room.
     pub(crate) fn park(&mut self, waiting: Waiting) -> usize {
         if waiting.bytes() > BYTES_MAX {
             return waiting.names.len();
@@ -91,7 +92,7 @@ impl Parked {
         self.take(number)
     }
 
-    /// Drops one copy of a parked block, with those after it. False if there is none.
+    /// Drops one copy of a parked block and the blocks after it. False if there is none.
     pub(crate) fn remove(&mut self, name: u64) -> bool {
         let Some(&(_, number)) = self.by_name.range((name, 0)..=(name, u64::MAX)).next() else {
             return false;
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_way() {
+    fn the_oldest_stores_are_dropped_first() {
         let mut parked = Parked::default();
         let dropped: usize =
             (0..STORES_MAX as u64 + 3).map(|it| parked.park(waiting(it, &[1_000 + it]))).sum();
@@ -146,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_kept() {
+    fn a_store_over_the_byte_limit_is_dropped() {
         let mut parked = Parked::default();
         assert_eq!(parked.park(waiting(1, &vec![7; BYTES_MAX / 8])), BYTES_MAX / 8);
         assert!(parked.is_empty() && parked.bytes() == 0);
     }
 
     #[test]
-    fn a_removed_block_takes_along_what_follows_it() {
+    fn removing_a_block_drops_the_blocks_after_it() {
         let mut parked = Parked::default();
         parked.park(waiting(1, &[2, 3, 4]));
         assert!(parked.remove(3));

@@ -1,12 +1,12 @@
 //! Predictions: a prompt that was sent to a worker will be in its cache.
 //!
-//! The engine evicts the least recently used blocks, of one prompt the last block first. The prediction does
-//! the same, at the believed size of the cache. From the first block that was not held, the engine computes
-//! everything anew; so the rest of the prompt is *predicted* by that request.
+//! The engine evicts the least recently used blocks, and of one prompt the last block first. The prediction
+//! does the same, at the believed size of the cache. From the first missing block on, the engine computes the
+//! whole rest of the prompt, so that request *predicts* all of it.
 //!
-//! A prediction is *settled* when the first token of a request that uses it is out: only then does a miss
-//! mean anything. If a settled block is missing, the engine evicted it and everything used no later: its
-//! cache is smaller than believed.
+//! A prediction is *settled* when a request that uses it produces its first token. Only a miss on a settled
+//! block is evidence: the engine evicted that block and everything used no later, so its cache is smaller
+//! than believed.
 
 use crate::believed::Stamp;
 use crate::table::{Chain, Placing, PrefixTable, Segment};
@@ -14,26 +14,26 @@ use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
 use maitre_base::Instant;
 use std::time::Duration;
 
-/// How long a prediction stays that fresh reports do not confirm. Chosen: longer than most queues and
+/// How long a prediction stays if fresh reports do not confirm it. Chosen: longer than most queues and
 /// prefills, shorter than the silence after which reports are stale.
 pub const FADE: Duration = Duration::from_secs(3);
 
-/// A cache is never believed smaller than this part of its reported size. Chosen: misses have other reasons
-/// too, such as a cache reset.
+/// The believed size of a cache is at least the reported size divided by this. Chosen: misses have other
+/// causes too, such as a cache reset.
 const CAPACITY_FLOOR: u32 = 8;
 
 /// What one request predicted at its worker. Pass it to `forget`, `prefilled` and `correct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictedBlocks {
     stamp: Stamp,
-    /// Leading blocks that were held before: the position of the first predicted one.
+    /// Leading blocks that the worker held before: the position of the first predicted block.
     pub from: u32,
-    /// When the last of those was used before.
+    /// When the last of those blocks was used before.
     before: Stamp,
 }
 
 impl PredictedBlocks {
-    /// For an unknown worker: changes nothing.
+    /// For an unknown worker; changes nothing.
     pub const NOTHING: PredictedBlocks = PredictedBlocks { stamp: 0, from: 0, before: 0 };
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Moment {
 }
 
 impl PredictionWriter<'_> {
-    /// Predicts what is not held of the first `blocks_max` blocks, and refreshes the rest.
+    /// Predicts the missing ones of the first `blocks_max` blocks, and refreshes the others.
     pub(crate) fn write(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> PredictedBlocks {
         let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
         let (from, before) = self.believed(chain);
@@ -67,7 +67,7 @@ impl PredictionWriter<'_> {
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
 
-    /// Drops what this request predicted and no other request has used since.
+    /// Drops what this request predicted, unless another request has used it since.
     pub(crate) fn erase(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
@@ -83,7 +83,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// All blocks of the chain that are believed held exist.
+    /// Records that all blocks of the chain that are believed held do exist.
     pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>) {
         self.table.trace(chain, self.path);
         self.part();
@@ -97,9 +97,10 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// The engine found this many blocks of a request in its cache.
+    /// Learns from the number of blocks that the engine found in its cache.
     pub(crate) fn correct(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks, found: u32) {
-        // A hit is rounded down to a block and leaves one token to compute: one block less says nothing.
+        // The engine rounds a hit down to whole blocks and leaves one token to compute: one block less proves
+        // nothing.
         if found > predicted_blocks.from {
             let more = self.worker.capacity / 8 + (found - predicted_blocks.from);
             let most = self.worker.capacity_reported.max(self.worker.capacity);
@@ -126,7 +127,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Drops the oldest prediction if it has not been used since. False if none is that old.
+    /// Drops the oldest prediction if no request has used it since this time. False if none is that old.
     pub(crate) fn fade(&mut self, since: Instant) -> bool {
         let slot = self.worker.slot;
         match self.table.beliefs.oldest(slot).copied().filter(|it| it.used_at <= since) {
@@ -145,8 +146,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// How many leading blocks this worker is believed to hold, and when the last was used. Leaves the path
-    /// in `path`.
+    /// How many leading blocks this worker is believed to hold, and when the last of them was used. Leaves
+    /// the runs in `path`.
     fn believed(&mut self, chain: Chain<'_>) -> (usize, Stamp) {
         self.table.trace(chain, self.path);
         let (mut believed, mut before) = (0, 0);
@@ -167,7 +168,7 @@ impl PredictionWriter<'_> {
         (believed, before)
     }
 
-    /// Splits a run where the chain ends or branches off: the two parts have different histories from now on.
+    /// Splits a run where the chain ends or diverges: the two parts have different histories from now on.
     fn part(&mut self) {
         for &segment in self.path.iter() {
             self.table.fence(segment, segment.start + segment.blocks, self.worker.slot);
@@ -184,7 +185,7 @@ impl PredictionWriter<'_> {
             left: chain.prefixes.len() - from,
             clock: self.clock,
         };
-        // Sets the bits of one run together: one by one each would cost as much as finding the run.
+        // Set the bits of one run together: one at a time, each would cost as much as finding the run.
         let (mut pending, mut bits) = (None, 0);
         for prefix in &chain.prefixes[from..] {
             let (run, offset) = self.table.extend(at, prefix.0, placing);
@@ -199,7 +200,7 @@ impl PredictionWriter<'_> {
         self.believe(pending, bits, moment);
     }
 
-    /// Predicts these blocks of a run, unless they are reported already.
+    /// Predicts these blocks of a run, unless they are already reported.
     fn believe(&mut self, run: Option<u32>, bits: crate::holders::Mask, moment: Moment) {
         let Some(run) = run else { return };
         let mut belief = crate::slab::NONE;
@@ -215,7 +216,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Makes the whole path the most recently used, its head last.
+    /// Marks the whole path as most recently used, the head last.
     fn touch(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
         self.table.trace(chain, self.path);
         for &Segment { run, start, blocks } in self.path.iter().rev() {
@@ -263,11 +264,11 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Shrinks the believed capacity to what was used since, a quarter at a time: one miss may have other
-    /// reasons.
+    /// Shrinks the believed capacity towards what was used since, by at most a quarter at a time: one miss
+    /// may have other causes.
     fn shrink(&mut self) {
-        // A reported size is believed: blocks that were gone early were evicted while the request was queued.
-        // Shrinking for that cost a fleet past saturation a tenth of its hits.
+        // Trust a reported size: blocks that were missing early were evicted while the request was queued.
+        // Shrinking for that cost a saturated fleet a tenth of its hits.
         if self.worker.capacity_reported != CAPACITY_DEFAULT {
             return;
         }

@@ -1,18 +1,18 @@
 //! Prefix hashes: one number that identifies a run of tokens and everything before it.
 //!
-//! The hash takes two tokens a step, so the hash of a prefix does not depend on how it is cut into blocks of
-//! even length: an engine with blocks of 128 and one with pages of 1 give the same prefix the same hash, and
-//! a prompt is hashed once for all of them. Two, because each step waits for the one before, and one token a
-//! step was a third of the cost of a stored block. A block of odd length ends with a step for one token
-//! alone, so its hashes differ. The chain starts at a root, which separates caches with equal tokens: model,
-//! adapter, salt, and whether the units are tokens at all.
+//! The hash takes two tokens per step, so the hash of a prefix does not depend on how it is cut into blocks
+//! of even length. An engine with blocks of 128 and one with pages of 1 give the same prefix the same hash,
+//! and a prompt is hashed once for all of them. Two tokens, because each step waits for the previous one, and
+//! with one token per step hashing was a third of the cost of a stored block. A block of odd length ends with
+//! a step for a single token, so its hashes differ. The chain starts at a root, which separates caches with
+//! equal tokens: model, adapter, salt, and whether the units are tokens at all.
 //!
 //! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know. Those
-//! are opaque here: stored blocks are hashed again from their tokens.
+//! names are opaque here: the index hashes stored blocks again from their tokens.
 
 use maitre_base::hash;
 
-/// Identifies a prefix. The same in every router.
+/// Identifies a prefix. Every router computes the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixHash(pub u64);
 
@@ -25,7 +25,7 @@ pub struct Root(u64);
 pub enum Unit {
     /// Token ids, as the engine sees them.
     Tokens,
-    /// Four-byte words of the prompt's text, where the tokens are not known.
+    /// Four-byte words of the prompt's text, where the tokens are unknown.
     Words,
 }
 
@@ -35,7 +35,7 @@ impl Root {
             Unit::Tokens => 1,
             Unit::Words => 2,
         });
-        // An absent adapter differs from an empty name, and lengths keep names from running into each other.
+        // A missing adapter differs from an empty name, and the lengths keep adjacent names apart.
         for name in [Some(model), adapter, salt] {
             hasher.write(&name.map_or(u64::MAX, |it| it.len() as u64).to_le_bytes());
             hasher.write(name.unwrap_or_default().as_bytes());
@@ -53,13 +53,13 @@ impl PrefixHash {
     /// The prefix two tokens longer.
     #[inline]
     fn then_pair(self, first: u32, second: u32) -> PrefixHash {
-        // A folded multiply; the tokens enter twice, so that no state, zero included, cancels them.
+        // A folded multiply. The tokens enter twice, so that no state, zero included, cancels them.
         let word = u64::from(first) | u64::from(second) << 32;
         let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
         PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)
     }
 
-    /// The prefix one token longer: not that of any pair.
+    /// The prefix one token longer; differs from the prefix with any pair.
     #[inline]
     fn then_lone(self, token: u32) -> PrefixHash {
         self.with(u64::from(token) | 1 << 32)
@@ -73,7 +73,7 @@ impl PrefixHash {
         lone.iter().fold(prefix, |prefix, &token| prefix.then_lone(token))
     }
 
-    /// The same prefix with something in it that its tokens do not show, such as an image.
+    /// The same prefix with content that its tokens do not show, such as an image.
     pub fn with(self, extra: u64) -> PrefixHash {
         PrefixHash(hash::pair(self.0, extra))
     }
@@ -103,7 +103,7 @@ impl Running {
         }
     }
 
-    /// The prefix when the last tokens of a block have been pushed as well.
+    /// The prefix after the last tokens of a block.
     #[inline]
     pub(crate) fn end(mut self, mut tokens: &[u32]) -> PrefixHash {
         if let (Some(_), [second, rest @ ..]) = (self.pending, tokens) {
@@ -116,8 +116,8 @@ impl Running {
         }
     }
 
-    /// What `then_all` gives for all that was pushed since this began. To go on from an odd number of tokens
-    /// as from the end of a block, begin again with this.
+    /// Equals `then_all` of everything pushed since this value began. To continue after an odd number of
+    /// tokens as from the end of a block, start again with this prefix.
     #[inline]
     pub fn prefix(self) -> PrefixHash {
         match self.pending {
@@ -127,7 +127,8 @@ impl Running {
     }
 }
 
-/// Fills `chain` with the prefix at the end of each full block; what is left at the tail is in none.
+/// Fills `chain` with the prefix at the end of each full block; tokens after the last full block are left
+/// out.
 pub fn chain(root: Root, tokens: &[u32], block_tokens: usize, chain: &mut Vec<PrefixHash>) {
     chain.clear();
     let mut prefix = root.start();
@@ -163,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn the_function_never_changes() {
+    fn the_hash_function_never_changes() {
         // Routers of different versions must agree: this value is a contract.
         assert_eq!(root().start().then_all(&[1, 2, 3]), PrefixHash(14_423_388_840_887_481_033));
     }
 
     #[test]
-    fn tails_are_in_no_block() {
+    fn tokens_after_the_last_full_block_are_left_out() {
         let mut blocks = Vec::new();
         for length in 0..40 {
             chain(root(), &vec![7; length], 16, &mut blocks);
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn large_blocks_are_every_so_manyth_of_small_ones(tokens in prop::collection::vec(0u32..200_000, 0..300)) {
+        fn small_blocks_contain_the_hashes_of_large_ones(tokens in prop::collection::vec(0u32..200_000, 0..300)) {
             let (mut small, mut large) = (Vec::new(), Vec::new());
             chain(root(), &tokens, 4, &mut small);
             chain(root(), &tokens, 12, &mut large);
@@ -188,7 +189,7 @@ mod tests {
         }
 
         #[test]
-        fn token_by_token_is_all_at_once(tokens in prop::collection::vec(0u32..200_000, 0..40)) {
+        fn pushing_tokens_one_by_one_gives_the_same_hash(tokens in prop::collection::vec(0u32..200_000, 0..40)) {
             let mut running = Running::from(root().start());
             for (at, &token) in tokens.iter().enumerate() {
                 running.push(token);

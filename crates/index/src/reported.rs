@@ -2,11 +2,11 @@
 //! parents.
 //!
 //! Engines do not de-duplicate: two requests with one prefix store it twice, and evicting one copy reports
-//! "removed" while the other stays. So copies are counted per name and tier.
+//! "removed" while the other stays. So the index counts copies per name and tier.
 //!
-//! Pages smaller than our grain are grouped. A group counts as held while its last page is: engines with such
-//! pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes before the
-//! others.
+//! The index groups pages smaller than `GRAIN`. A group counts as held while its last page is held: engines
+//! with such pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes
+//! first.
 
 use crate::holders::Mask;
 use crate::names::{Name, Names};
@@ -17,10 +17,10 @@ use crate::worker::{Alias, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
 
-/// Names applied at once, between two checks of the budget.
+/// Names applied between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
 
-/// The result of an event, in blocks (or pages, where they are smaller).
+/// The result of an event, in blocks (or in pages, where they are smaller).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub stored: u32,
@@ -31,7 +31,7 @@ pub struct Applied {
     pub parked: u32,
     /// Too short, of another size, or placeholders of unknown blocks.
     pub ignored: u32,
-    /// No room: in the budget, or among the parked.
+    /// Dropped because the budget or the parking area was full.
     pub dropped: u32,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct ReportApplier<'a> {
 #[derive(Clone, Copy)]
 struct Start {
     prefix: Running,
-    /// Of the group that is not full yet.
+    /// Tokens in the group that is not full yet.
     filled_tokens: u32,
     /// The last full block, and its name.
     at: Option<Position>,
@@ -66,9 +66,9 @@ struct ReportedBlock {
 
 enum Parent {
     Known(Start),
-    /// It may still arrive.
+    /// The parent may still arrive.
     Unknown(u64),
-    /// The parent is known, but no longer its own prefix.
+    /// The parent is known, but its own prefix is not any more.
     Lost,
 }
 
@@ -91,7 +91,7 @@ impl ReportApplier<'_> {
             return;
         };
         self.worker.names.reserve(stored.names.len());
-        // First, so that the memory fetches overlap with what follows.
+        // First, so that these memory fetches overlap with the work that follows.
         self.touch(stored.names);
         let start = match self.parent(model, stored) {
             Parent::Known(start) => start,
@@ -115,7 +115,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Prefetches the entries of these names. One by one each look-up would wait for memory; in a loop this
+    /// Prefetches the entries of these names. Look-ups one by one would each wait for memory; in a loop this
     /// short the fetches overlap.
     fn touch(&self, names: &[u64]) {
         black_box(names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
@@ -181,7 +181,7 @@ impl ReportApplier<'_> {
         place
     }
 
-    /// Releases the parked stores that waited for one of these.
+    /// Releases the parked stores that waited for any of these names.
     fn wake(&mut self, names: &[u64]) {
         for &name in names {
             while let Some(waiting) = self.worker.parked.take_child(name) {
@@ -190,7 +190,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Blocks without content: known names are now also in this tier.
+    /// Applies blocks without content: known names now have a copy in this tier too.
     pub(crate) fn store_known(&mut self, names: &[u64], tier: Tier) {
         for &name in names {
             match (self.worker.names.find(name), self.worker.pages.get_mut(&name)) {
@@ -233,7 +233,7 @@ impl ReportApplier<'_> {
         self.unbind(entry);
     }
 
-    /// Forgets all that this worker reported.
+    /// Forgets everything that this worker reported.
     pub(crate) fn clear(&mut self, seed: u64) {
         let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
         for place in 0..names.places() {
@@ -283,7 +283,7 @@ impl ReportApplier<'_> {
         self.applied.dropped += self.worker.parked.park(Waiting::new(parent, stored)) as u32;
     }
 
-    /// Binds this name to the block at this place, and counts one more copy.
+    /// Binds this name to the block at this position, and counts one more copy.
     fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
         let place = match self.worker.names.find_place(name) {
             Ok(place) => place,
@@ -305,7 +305,7 @@ impl ReportApplier<'_> {
         self.copy(place, tier);
     }
 
-    /// The engine reuses a name for another block: the block it meant before is gone.
+    /// Rebinds a name that the engine reuses for another block: the block it named before is gone.
     fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
         // The new block first: releasing the old one might free the run.
         self.hold_new((run, offset), tier.into());
@@ -317,7 +317,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// One more copy of a known name.
+    /// Counts one more copy of a known name.
     fn copy(&mut self, place: usize, tier: Tier) {
         let Some(entry) = self.worker.names.at(place) else { return };
         let class = Class::from(tier);
@@ -332,13 +332,13 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// One copy less. False if there was none in this tier.
+    /// Counts one copy less. False if there was none in this tier.
     fn uncopy(&mut self, place: usize, tier: Tier) -> bool {
         let Some(entry) = self.worker.names.at(place) else { return false };
         let mut after = entry;
         let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
             if tier == Tier::Gpu {
-                // No known copy; but the removal overrules a prediction.
+                // There is no known copy, but the removal overrules a prediction.
                 let (run, offset) = self.table.resolve((entry.run, entry.offset));
                 self.table.change(run, self.worker.slot, |share| share.predicted &= !(1 << offset));
             }
@@ -356,7 +356,7 @@ impl ReportApplier<'_> {
         true
     }
 
-    /// Releases everything that a name stands for.
+    /// Releases everything that a name refers to.
     fn unbind(&mut self, entry: Name) {
         let position = self.table.resolve((entry.run, entry.offset));
         let (near, lower) = (entry.copies[0] > 0, entry.is_lower());
@@ -368,7 +368,8 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// A new name refers to this block. If another name does too, both are counted from now on.
+    /// Adds a holder for a new name of this block. If another name refers to it too, both are counted from
+    /// now on.
     fn hold_new(&mut self, position: Position, class: Class) {
         let (run, offset) = position;
         let bit: Mask = 1 << offset;
@@ -399,7 +400,7 @@ impl ReportApplier<'_> {
             Class::Near => {
                 gained = u32::from(share.gpu & bit == 0);
                 share.gpu |= bit;
-                // From here on the report holds it.
+                // From now on the block is held by report, not by prediction.
                 share.predicted &= !bit;
             }
         });
@@ -428,7 +429,7 @@ impl ReportApplier<'_> {
         });
     }
 
-    /// Changes the count of names for this block, if there is more than one. Zero if there was only one.
+    /// Changes the count of names for this block, if it has more than one. Returns zero if it has only one.
     fn count_alias(&mut self, position: Position, class: Class, change: impl FnOnce(&mut u32)) -> u32 {
         if self.worker.aliases.is_empty() {
             return 0;

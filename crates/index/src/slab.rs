@@ -1,7 +1,7 @@
-//! Values with numbers, whose places are used again.
+//! Values addressed by number; the numbers of removed values are reused.
 //!
-//! The places come in pages, so that growing never copies what is there and never holds two of it: with a
-//! byte budget, a vector that doubles is a spike as large as itself.
+//! Values live in fixed-size pages, so growing never copies them and never holds two copies. Under a byte
+//! budget, a vector that doubles is a spike as large as itself.
 
 use std::ops::{Index, IndexMut};
 
@@ -38,7 +38,7 @@ impl<T: Default> Slab<T> {
         std::mem::take(&mut self[id])
     }
 
-    /// Something of about so many values, spread evenly, of those that are live.
+    /// Maps about `count` live values, spread evenly over the slab.
     pub(crate) fn sample<R>(
         &self,
         count: usize,
@@ -56,7 +56,7 @@ impl<T: Default> Slab<T> {
             + self.free.capacity() * size_of::<u32>()
     }
 
-    /// How much one more page may take, with the vectors that lead to it and back.
+    /// The bytes that one more page may take, including growth of the page list and the free list.
     pub(crate) fn bytes_to_grow(&self) -> usize {
         PAGE * size_of::<T>() + self.pages.capacity() * size_of::<Vec<T>>() + self.free.capacity() * 4 + 128
     }

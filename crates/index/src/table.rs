@@ -1,17 +1,17 @@
-//! All blocks anybody holds, as runs: stretches of blocks that follow each other.
+//! All blocks held by any worker, stored as runs: sequences of consecutive blocks.
 //!
-//! A prefix hash names all that comes before it, so one comparison, of a run's last hash, proves the whole
-//! run, and a run is found by the hash of its first block alone. No run knows its parent or its children:
-//! a walk takes the next hash of its own chain and asks for the run that begins with it. A block is in one
-//! run only; everybody who holds it meets there.
+//! A prefix hash covers everything before it. So comparing a run's last hash proves the whole run, and the
+//! hash of its first block is enough to find it. Runs have no links to parents or children: a walk takes the
+//! next hash of its chain and looks up the run that begins with it. Each block is in exactly one run, which
+//! records all its holders.
 //!
-//! Runs end at every 128th block of their chain: so it is known beforehand where most runs along a chain
-//! begin, and a look-up can fetch many at once instead of each after the one before.
+//! Runs end at every 128th block of their chain. So the first blocks of most runs along a chain are known in
+//! advance, and a look-up can fetch many runs at once instead of one after the other.
 //!
-//! They are also split where chains part, so that those who share a prefix hold whole runs of it. Names point
-//! at runs (`names.rs`) and are not rewritten then: a split run keeps its first part and leads on to the
-//! second, by `next`. Offsets add up along these links, hence the rule that a run with a `next` neither
-//! grows nor goes away, even if nobody holds it.
+//! Runs are also split where chains diverge, so that workers that share a prefix hold whole runs of it. Names
+//! point at runs (`names.rs`) and are not rewritten by a split: the run keeps its first part and links to the
+//! second by `next`. Offsets add up along these links. Therefore a run with a `next` neither grows nor is
+//! removed, even if no worker holds it.
 
 use crate::believed::{Beliefs, Stamp};
 use crate::heads::Heads;
@@ -20,48 +20,50 @@ use crate::prefix::PrefixHash;
 use crate::slab::{NONE, Slab};
 use std::hint::black_box;
 
-/// A prompt, cut into blocks: the prefix at the end of each full one.
+/// A prompt cut into blocks: the prefix hash at the end of each full block.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain<'a> {
-    /// How the prompt was cut. Blocks of other lengths are other blocks, though the prefix be the same.
+    /// The block length the prompt was cut with. Blocks of different lengths are different blocks, even for
+    /// the same prefix.
     pub block_tokens: u32,
     pub prefixes: &'a [PrefixHash],
 }
 
-/// How many runs a look-up fetches ahead. About what a core can wait for at once.
+/// How many runs a look-up prefetches. About as many outstanding misses as a core supports.
 pub(crate) const TOUCHED: usize = 8;
 
-/// Few shards, so that few heads are in few lines.
+/// Few shards, because there are few such heads and they should share few cache lines.
 const FIRST_SHARD_BITS: u32 = 3;
 const SHARD_BITS: u32 = 6;
 
-/// How many blocks share a mark. So many hashes fill a line of the cache.
+/// How many blocks share a mark: as many as have their hashes in one cache line.
 const MARK_BLOCKS: usize = 8;
 
-/// A block: its run, and where in it.
+/// The position of a block: its run, and the offset in it.
 pub(crate) type Position = (u32, u8);
 
-/// Aligned and in this order so that a look-up that passes through it fetches two lines that follow each other.
+/// Aligned, with the fields in this order, so that a look-up that passes through the run fetches two adjacent
+/// cache lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct BlockRun {
-    /// The hash of the last block, here as well to spare the look-up a step.
+    /// The hash of the last block, copied here to save the look-up an indirection.
     last: u64,
-    /// When it was last looked up or stored, on the index's own clock.
+    /// When the run was last looked up or stored, on the index's own clock.
     pub(crate) used: u32,
     block_tokens: u32,
-    /// How many there are.
+    /// The number of blocks.
     blocks: u8,
-    /// Where in its chain it begins, modulo `RUN_BLOCKS`.
+    /// The position of the first block in its chain, modulo `RUN_BLOCKS`.
     depth: u8,
-    /// It begins a prompt.
+    /// Whether the run begins a prompt.
     is_first: bool,
     next: u32,
     pub(crate) holders: Holders,
     previous: u32,
     hashes: Vec<u64>,
-    /// Of the hash of every so manyth block a few bits, here as well to spare the look-up some fetches where
-    /// chains part.
+    /// A few bits of the hash of every `MARK_BLOCKS`th block, copied here to save the look-up fetches where
+    /// chains diverge.
     marks: [u16; RUN_BLOCKS / MARK_BLOCKS],
 }
 
@@ -89,13 +91,13 @@ impl BlockRun {
         usize::from(self.blocks)
     }
 
-    /// How many blocks more it may get.
+    /// How many more blocks the run can take.
     #[inline]
     fn room(&self) -> usize {
         RUN_BLOCKS - usize::from(self.depth) - self.len()
     }
 
-    /// How many of the prefixes are this run's, from its first on.
+    /// How many leading prefixes match this run, from its first block on.
     #[inline]
     fn matched(&self, prefixes: &[PrefixHash]) -> usize {
         let blocks = self.len();
@@ -111,8 +113,8 @@ impl BlockRun {
         if is_same(end - 1) {
             return end;
         }
-        // What follows a difference differs, so the last block that is the same can be halved in on. First
-        // by the marks: of the hashes, far away, one line is then left to look at.
+        // After the first difference everything differs, so binary search finds the last equal block. Search
+        // the marks first: after that only one cache line of hashes remains to be read.
         let (mut same, mut differ) = (0, end.div_ceil(MARK_BLOCKS));
         while same < differ {
             let middle = usize::midpoint(same, differ);
@@ -128,7 +130,7 @@ impl BlockRun {
         (0..end).take_while(|&at| is_same(at)).count()
     }
 
-    /// Brings what sums the hashes up in line with them.
+    /// Updates the summary fields from the hashes.
     fn sum_up(&mut self) {
         self.blocks = self.hashes.len() as u8;
         self.last = self.hashes.last().copied().unwrap_or(0);
@@ -142,20 +144,20 @@ impl BlockRun {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) run: u32,
-    /// The first block of the run, counted along the chain.
+    /// The position in the chain of the run's first block.
     pub(crate) start: usize,
-    /// How many blocks chain and run have in common.
+    /// How many blocks the chain and the run have in common.
     pub(crate) blocks: usize,
 }
 
-/// For whom blocks are placed.
+/// What `extend` and `append` need to know about the block they place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placing {
     pub(crate) slot: u32,
     pub(crate) block_tokens: u32,
-    /// The request, if this is a prediction.
+    /// The request that predicts the block, if this is a prediction.
     pub(crate) author: Option<Stamp>,
-    /// How many blocks are to come, this one included.
+    /// How many blocks are still to come, including this one.
     pub(crate) left: usize,
     pub(crate) clock: u32,
 }
@@ -163,12 +165,12 @@ pub(crate) struct Placing {
 #[derive(Debug)]
 pub(crate) struct PrefixTable {
     pub(crate) runs: Slab<BlockRun>,
-    /// Of the runs that begin prompts: few, so that their part of a look-up is rarely out of the cache.
+    /// Heads of runs that begin prompts. There are few, so they usually stay in the CPU cache.
     first_heads: Heads,
-    /// Of all others.
+    /// Heads of all other runs.
     heads: Heads,
     pub(crate) beliefs: Beliefs,
-    /// Bytes of what the runs point at.
+    /// Heap bytes that the runs point to.
     heap: usize,
     blocks: usize,
 }
@@ -194,7 +196,8 @@ impl PrefixTable {
         self.runs.bytes() + self.first_heads.bytes() + self.heads.bytes() + self.beliefs.bytes() + self.heap
     }
 
-    /// What a few blocks may add at once, however few: pages, shards, the longest list of holders, the rest of a run.
+    /// Upper bound of the growth caused by any small number of blocks: pages, shards, the longest holder
+    /// list, the rest of a run.
     pub(crate) fn bytes_to_grow(&self, slots: usize) -> usize {
         self.runs.bytes_to_grow()
             + self.first_heads.bytes_to_grow()
@@ -204,7 +207,7 @@ impl PrefixTable {
             + RUN_BLOCKS * size_of::<u64>()
     }
 
-    /// The run that the chain is in from `depth` on, and how far.
+    /// The run that contains the chain's block at `depth`, and how far it matches.
     #[inline]
     pub(crate) fn step(&self, chain: Chain<'_>, depth: usize) -> Option<(u32, usize)> {
         let prefixes = &chain.prefixes[depth..];
@@ -213,7 +216,7 @@ impl PrefixTable {
         let run = self.heads(depth == 0).find(first.0, |run| {
             let run = &self.runs[run];
             run.block_tokens == chain.block_tokens && {
-                // Zero if the tag deceived.
+                // Zero if the tag matched by accident.
                 blocks = run.matched(prefixes);
                 blocks > 0
             }
@@ -230,14 +233,14 @@ impl PrefixTable {
         if is_first { &mut self.first_heads } else { &mut self.heads }
     }
 
-    /// Fetches what `extend` will need to know of a block.
+    /// Starts the fetch that `extend` will need for this block.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
         self.heads.touch(hash)
     }
 
-    /// Fetches the runs that a chain will likely meet from `depth` on, all at once, and says how far that
-    /// reaches. One after the other, a long look-up would wait for memory three times a run.
+    /// Prefetches the runs that a chain probably meets from `depth` on, all at once. Returns how far that
+    /// reaches. Fetched one after the other, each run of a long look-up would wait for memory three times.
     #[inline]
     pub(crate) fn touch_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> usize {
         let mut guesses = [NONE; TOUCHED];
@@ -254,8 +257,8 @@ impl PrefixTable {
         next + (TOUCHED - 1) * RUN_BLOCKS
     }
 
-    /// All runs along the chain, also those beyond blocks that nobody holds: what follows such a block can
-    /// only be the first of its run.
+    /// All runs along the chain, including those after blocks that no worker holds: the block after such a
+    /// gap can only be the first of its run.
     pub(crate) fn trace(&self, chain: Chain<'_>, path: &mut Vec<Segment>) {
         path.clear();
         let mut start = 0;
@@ -270,7 +273,7 @@ impl PrefixTable {
         }
     }
 
-    /// Where a block is now that was once at this position.
+    /// The current position of a block that was once at this position.
     #[inline]
     pub(crate) fn resolve(&self, (mut run, offset): Position) -> Position {
         let mut offset = usize::from(offset);
@@ -286,7 +289,7 @@ impl PrefixTable {
 
     pub(crate) fn hash(&self, (run, offset): Position) -> u64 {
         let run = &self.runs[run];
-        // Most ask for the last.
+        // Most callers ask for the last block.
         if offset + 1 == run.blocks { run.last } else { run.hashes[usize::from(offset)] }
     }
 
@@ -295,8 +298,8 @@ impl PrefixTable {
         self.runs[run].holders.get(slot)
     }
 
-    /// The place of the block that follows `at` (or begins a prompt), found or made. Nobody holds a new one:
-    /// the caller must see to that at once.
+    /// The position of the block that follows `at` (or begins a prompt); creates it if missing. A new block
+    /// has no holder: the caller must add one at once.
     pub(crate) fn extend(&mut self, at: Option<Position>, hash: u64, placing: Placing) -> Position {
         if let Some((run, offset)) = at {
             let after = usize::from(offset) + 1;
@@ -317,8 +320,8 @@ impl PrefixTable {
         }
     }
 
-    /// Adds a block that nobody has yet to those that a slot holds on its GPU, if it goes at the end of a run
-    /// that is the slot's alone: by far the most frequent change, in a tenth of the steps of the others.
+    /// Appends a new block that this slot holds on its GPU, if the run ends there and no other slot holds any
+    /// of it. This is by far the most frequent change, and takes a tenth of the steps of the general path.
     #[inline]
     pub(crate) fn append(&mut self, (id, offset): Position, hash: u64, placing: Placing) -> Option<Position> {
         let run = &self.runs[id];
@@ -339,7 +342,7 @@ impl PrefixTable {
         let is_own = match &run.holders {
             Holders::Nobody => true,
             Holders::Crowd(_) => false,
-            // One history an entry: what another request predicted_blocks is not prolonged.
+            // Each entry has one history: do not extend a run that another request predicted.
             Holders::One(share) => {
                 share.slot == placing.slot
                     && match (placing.author, self.beliefs.get(share.belief)) {
@@ -357,7 +360,7 @@ impl PrefixTable {
         if run.hashes.len() == run.hashes.capacity() {
             let room = run.room();
             self.heap -= run.hashes.capacity() * 8;
-            // What grew once will grow again.
+            // A run that grew once will probably grow again.
             let more = if run.blocks == 0 { placing.left.max(4).min(room) } else { room };
             run.hashes.reserve_exact(more);
             self.heap += run.hashes.capacity() * 8;
@@ -382,8 +385,8 @@ impl PrefixTable {
         self.push(id, hash, placing)
     }
 
-    /// Cuts a run so that it ends after `blocks` blocks. What follows becomes a run of its own, or goes if
-    /// nobody holds it.
+    /// Splits a run after `blocks` blocks. The rest becomes a run of its own, or is removed if no worker
+    /// holds it.
     pub(crate) fn split(&mut self, id: u32, blocks: usize) {
         let run = &mut self.runs[id];
         self.heap -= run.hashes.capacity() * 8 + run.holders.heap_bytes();
@@ -449,8 +452,9 @@ impl PrefixTable {
         run.holders.update(slot, full, |it| it.belief = belief);
     }
 
-    /// Adds a block to those that a slot holds on its GPU, if the run is its alone and nothing else is
-    /// to be seen to: by far the most frequent change, in a tenth of the steps of `change`.
+    /// Adds a block to those that a slot holds on its GPU, if no other slot holds any of the run and there is
+    /// nothing else to update. This is by far the most frequent change, and takes a tenth of the steps of
+    /// `change`.
     #[inline]
     pub(crate) fn hold_alone(&mut self, id: u32, slot: u32, bit: Mask) -> bool {
         match &mut self.runs[id].holders {
@@ -462,7 +466,7 @@ impl PrefixTable {
         }
     }
 
-    /// Changes what a slot holds of a run. A run that nobody holds any more goes.
+    /// Changes what a slot holds of a run. Removes the run if no worker holds it any more.
     #[inline]
     pub(crate) fn change(&mut self, id: u32, slot: u32, change: impl FnOnce(&mut WorkerMasks)) {
         let run = &mut self.runs[id];
@@ -499,7 +503,7 @@ impl PrefixTable {
         }
     }
 
-    /// Lets a run go that nobody holds and nothing leads through, and those before it that it kept.
+    /// Removes a run that no worker holds and no link leads through, and any earlier runs that only it kept.
     fn release(&mut self, mut id: u32) {
         loop {
             let run = &self.runs[id];
@@ -519,8 +523,8 @@ impl PrefixTable {
         }
     }
 
-    /// Sees to it that what this slot is predicted to hold up to the cut, a block of the chain, and what
-    /// it is or will be predicted to hold from there on, are not in one entry: each has one history.
+    /// Splits the run at `cut`, a position in the chain, if this slot has predictions in it. The blocks
+    /// before and after the cut then have separate entries, because each entry has one history.
     pub(crate) fn fence(&mut self, segment: Segment, cut: usize, slot: u32) {
         let Some(blocks) = cut.checked_sub(segment.start) else { return };
         if blocks == 0 || blocks >= self.runs[segment.run].len() {
@@ -531,7 +535,7 @@ impl PrefixTable {
         }
     }
 
-    /// How many of the first `blocks` blocks a mask has, from the first on.
+    /// How many of the first `blocks` blocks are set in the mask, counted from the first.
     #[inline]
     pub(crate) fn leading(mask: Mask, blocks: usize) -> usize {
         (mask.trailing_ones() as usize).min(blocks)

@@ -6,8 +6,8 @@ use crate::prefix::Running;
 use maitre_base::hash::NumberMap;
 use std::collections::BTreeMap;
 
-/// Minimum tokens of our blocks. Smaller pages (SGLang's default is one token) are grouped: a sixteenth of
-/// the table, and chains that other engines share.
+/// Minimum tokens per block of the index. Smaller pages (SGLang's default is one token) are grouped: the
+/// table is a sixteenth of the size, and engines with different page sizes share chains.
 pub const GRAIN: u32 = 16;
 
 /// Where the knowledge of a worker's cache comes from.
@@ -23,14 +23,14 @@ pub enum CacheSource {
 /// Counts of one worker, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Blocks on its GPU, by its reports.
+    /// Blocks on its GPU, according to its reports.
     pub reported_blocks: u32,
     pub predicted_blocks: u32,
     /// Blocks with unknown parents.
     pub parked_blocks: u32,
     /// Believed capacity of its cache in blocks.
     pub capacity_blocks: u32,
-    /// All below: since it joined. Removals of unknown names.
+    /// Removals of unknown names. This and all counts below run since the worker joined.
     pub unknown: u64,
     /// Reported blocks that could not be used: too short, of another size, or placeholders of unknown blocks.
     pub ignored: u64,
@@ -40,24 +40,24 @@ pub struct Numbers {
     pub evicted: u64,
 }
 
-/// Before the engine reports its cache size: some 128k tokens, that of a small GPU.
+/// Assumed until the engine reports its cache size: about 128k tokens, a small GPU.
 pub(crate) const CAPACITY_DEFAULT: u32 = 8_192;
 
-/// A page in the middle of a group: what a store needs to continue from it.
+/// A page inside a group: what a store needs to continue from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartialPage {
     pub(crate) prefix: Running,
-    /// The last page of the group before, by name; none in the first group.
+    /// The name of the last page of the previous group; none in the first group.
     pub(crate) previous: Option<u64>,
     pub(crate) filled_tokens: u8,
     pub(crate) copies: [u8; 3],
 }
 
-/// How many names of one worker refer to the same block. Kept where there is more than one.
+/// How many names of one worker refer to the same block. Kept only where there is more than one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alias {
     pub(crate) names: u32,
-    /// How many of them are in the GPU tier, and in lower ones.
+    /// How many of the names are in the GPU tier, and in lower tiers.
     pub(crate) near: u32,
     pub(crate) lower: u32,
 }
@@ -99,13 +99,14 @@ impl WorkerBlocks {
         }
     }
 
-    /// The length of our blocks for this worker.
+    /// The length of the index's blocks for this worker.
     pub(crate) fn block_tokens(&self) -> Option<u32> {
         self.page_tokens.map(|page| if page < GRAIN && GRAIN.is_multiple_of(page) { GRAIN } else { page })
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        // What std's map and tree spend on an entry at their own load factor; they only tell their capacity.
+        // Bytes that std's map and tree spend per entry at their own load factor; they expose only their
+        // capacity.
         let page_bytes = (size_of::<(u64, PartialPage)>() + 1) * 8 / 7;
         size_of::<WorkerBlocks>()
             + self.names.bytes()

@@ -1,4 +1,4 @@
-//! Scripts of what may happen to a subscription, then publishers that do it all at random.
+//! Scripted histories of a subscription, then random ones.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Runs a script against a feed and returns what it did.
+/// Runs a script against a feed and returns its actions.
 ///
-/// In: `up`, `down`, `gone`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` one nobody can
-/// read; `quiet`; `replay:5,6` the answer to the last question, `stale:5` the one before; `fail`.
-/// Out: `ask5`, `clear`, `+5` for applied.
+/// Inputs: `up`, `down`, `gone`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` an
+/// undecodable one; `quiet`; `replay:5,6` the answer to the latest replay request, `stale:5` to the one
+/// before; `fail`. Outputs: `ask5`, `clear`, `+5` for applied.
 struct Script {
     feed: Feed<String>,
     now: Instant,
@@ -83,7 +83,7 @@ fn check_with(replay: Replay, script: &str, expected: &str, trust: Trust) -> Cou
 }
 
 #[test]
-fn the_first_connection_hears_all_from_the_beginning() {
+fn the_first_connection_replays_from_the_first_message() {
     check("", "", Trust::None);
     check("up", "ask0", Trust::None);
     check("up replay: 0 1", "ask0 +0 +1", Trust::Fresh);
@@ -92,12 +92,12 @@ fn the_first_connection_hears_all_from_the_beginning() {
 }
 
 #[test]
-fn in_quiet_it_asks_whether_anything_was_lost() {
+fn a_quiet_feed_requests_a_replay_to_check_for_losses() {
     check("up replay:0,1 quiet", "ask0 +0 +1 ask1", Trust::Fresh);
     check("up replay:0,1 quiet replay:1 2", "ask0 +0 +1 ask1 +2", Trust::Fresh);
     check("up replay:0,1 quiet replay:1,2,3 3 4", "ask0 +0 +1 ask1 +2 +3 +4", Trust::Fresh);
     check("up replay:0,1 quiet 3 replay:1,2,3", "ask0 +0 +1 ask1 +2 +3", Trust::Fresh);
-    // Nothing is lost by a question nobody answers, however often.
+    // Unanswered requests lose nothing, however many there are.
     check(
         "up replay:0 quiet fail quiet fail quiet fail quiet fail quiet tick 1",
         "ask0 +0 ask0 ask0 ask0 ask0 ask0 +1",
@@ -111,12 +111,12 @@ fn in_quiet_it_asks_whether_anything_was_lost() {
 }
 
 #[test]
-fn an_engine_that_forgot_its_beginning_is_known_in_part() {
+fn a_replay_without_the_first_messages_leaves_trust_cold() {
     check("up replay:7,8 9", "ask0 +7 +8 +9", Trust::Cold);
 }
 
 #[test]
-fn without_a_replay_what_comes_is_taken() {
+fn without_replay_live_messages_are_applied_as_they_come() {
     check_with(Replay::Absent, "up", "", Trust::Cold);
     check_with(Replay::Absent, "up 0 1", "+0 +1", Trust::Fresh);
     check_with(Replay::Absent, "up 7 8", "+7 +8", Trust::Cold);
@@ -130,7 +130,7 @@ fn without_a_replay_what_comes_is_taken() {
 }
 
 #[test]
-fn the_same_process_goes_on_where_it_was() {
+fn reconnecting_to_the_same_process_continues_where_it_stopped() {
     check("up replay: 0 1 down", "ask0 +0 +1", Trust::Suspect);
     check("up replay: 0 1 down up", "ask0 +0 +1 ask1", Trust::Suspect);
     check("up replay: 0 1 down up replay:1 2", "ask0 +0 +1 ask1 +2", Trust::Fresh);
@@ -138,7 +138,7 @@ fn the_same_process_goes_on_where_it_was() {
 }
 
 #[test]
-fn another_process_is_told_by_its_bytes_though_its_numbers_fit() {
+fn a_new_process_is_recognised_by_its_bytes_even_if_the_numbers_fit() {
     let counts = check(
         "up replay: 0 1 down up 3b replay:1b,2b,3b replay:0b,1b,2b,3b 4b",
         "ask0 +0 +1 ask1 clear ask0 +0b +1b +2b +3b +4b",
@@ -149,13 +149,13 @@ fn another_process_is_told_by_its_bytes_though_its_numbers_fit() {
 }
 
 #[test]
-fn what_was_overwritten_meanwhile_cannot_be_made_good() {
+fn a_replay_that_starts_after_our_position_clears_everything() {
     check("up replay: 0 1 down up replay:5,6 7", "ask0 +0 +1 ask1 clear +5 +6 +7", Trust::Cold);
     check("up replay: 0 1 4 replay:3,4 5", "ask0 +0 +1 ask1 clear +3 +4 +5", Trust::Cold);
 }
 
 #[test]
-fn a_cold_feed_begins_anew_when_it_reconnects() {
+fn a_cold_feed_starts_over_when_it_reconnects() {
     check("up replay:7,8 down up replay:0,1", "ask0 +7 +8 clear ask0 +0 +1", Trust::Fresh);
 }
 
@@ -168,21 +168,22 @@ fn a_gap_is_filled_and_nothing_is_applied_twice() {
 }
 
 #[test]
-fn doubles_and_stragglers_are_passed_over() {
+fn duplicates_and_late_messages_are_skipped() {
     let counts = check("up replay: 0 1 1 0 2", "ask0 +0 +1 +2", Trust::Fresh);
     assert_eq!(counts.duplicates, 2);
     check("up replay: 0 2 1 replay:0,1,2 3", "ask0 +0 ask0 +1 +2 +3", Trust::Fresh);
 }
 
 #[test]
-fn numbers_that_go_back_are_another_process() {
+fn a_lower_number_means_a_new_process() {
     check("up replay: 0 1 0b replay:0b,1b 2b", "ask0 +0 +1 clear ask0 +0b +1b +2b", Trust::Fresh);
-    // Held since before the answer: gone with its process, and found out only once it is looked at.
+    // Held since before the answer: it belongs to the dead process, which shows only when the message is
+    // examined.
     check("up 0 replay:0b,1b replay:0b,1b 2b", "ask0 +0b +1b clear ask0 +0b +1b +2b", Trust::Fresh);
 }
 
 #[test]
-fn failed_replays_are_tried_again_and_then_done_without() {
+fn failed_replays_are_retried_then_the_feed_continues_without() {
     check("up fail tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
     check("up tick tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
     check("up replay:0,2 tick replay:0,1", "ask0 ask0 +0 +1", Trust::Fresh);
@@ -193,7 +194,7 @@ fn failed_replays_are_tried_again_and_then_done_without() {
         Trust::Cold,
     );
     assert_eq!((counts.replays, counts.failed_replays, counts.clears), (5, 4, 1));
-    // From then on a gap gets one try, until a replay works again.
+    // From here on a gap gets one attempt, until a replay works again.
     check(
         "up fail tick fail tick fail tick fail 4 6 fail 7 9 replay:7,8,9 11 fail",
         "ask0 ask0 ask0 ask0 clear +4 ask4 clear +6 +7 ask7 +8 +9 ask9",
@@ -202,12 +203,12 @@ fn failed_replays_are_tried_again_and_then_done_without() {
 }
 
 #[test]
-fn a_replay_that_never_reaches_us_ends() {
+fn repeated_replays_that_never_fill_the_gap_end() {
     check("up replay: 5 replay: replay: replay: 6", "ask0 ask0 ask0 ask0 clear +5 +6", Trust::Cold);
 }
 
 #[test]
-fn answers_to_old_questions_do_not_count() {
+fn replays_of_earlier_requests_are_ignored() {
     check("up down up stale:0,1 replay:", "ask0 ask0", Trust::Fresh);
     check("up down replay:0,1", "ask0", Trust::None);
     check("up replay: replay:0,1 fail", "ask0", Trust::Fresh);
@@ -215,11 +216,11 @@ fn answers_to_old_questions_do_not_count() {
 }
 
 #[test]
-fn poison_is_asked_for_once_and_never_again() {
+fn an_undecodable_message_is_replayed_once_only() {
     let counts =
         check("up replay: 0 1! 2 replay:0,1!,2 3 4! 5", "ask0 +0 ask0 clear +2 +3 clear +5", Trust::Cold);
     assert_eq!((counts.undecodable, counts.replays), (2, 2));
-    // Damaged on the way, it seems: the replay has other bytes.
+    // The live message was corrupted on the way: the replay has other bytes.
     check("up replay: 0 1! replay:0,1 2", "ask0 +0 ask0 +1 +2", Trust::Fresh);
     check("up replay: 0 1! replay:0,1 2 0 3", "ask0 +0 ask0 +1 +2 +3", Trust::Fresh);
     check("up replay:0,1!,2 3", "ask0 +0 clear +2 +3", Trust::Cold);
@@ -234,7 +235,7 @@ fn poison_is_asked_for_once_and_never_again() {
 }
 
 #[test]
-fn what_is_held_is_bounded() {
+fn held_messages_are_bounded() {
     let mut feed = Feed::new(Replay::Offered);
     feed.on(Instant::ZERO, Input::Connected);
     let past = HELD_MAX as u64 + 10;
@@ -249,7 +250,7 @@ fn what_is_held_is_bounded() {
 }
 
 #[test]
-fn numbers_at_the_end_of_their_range_are_no_trouble() {
+fn numbers_at_the_end_of_their_range_are_handled() {
     let last = u64::MAX;
     let script = format!("up {last} {last} 0 1 {last} 0");
     check_with(Replay::Absent, &script, &format!("+{last} clear +0 +1 clear +{last} clear +0"), Trust::Fresh);
@@ -260,7 +261,7 @@ fn numbers_at_the_end_of_their_range_are_no_trouble() {
     );
 }
 
-/// An engine and the wire to us, which does what wires do.
+/// An engine and an unreliable connection to it.
 struct Publisher {
     rng: Rng,
     lifetime: u8,
@@ -272,7 +273,7 @@ struct Publisher {
     has_poison: bool,
 }
 
-/// Copies of each block, named by the lifetime that stored it and a number.
+/// Copies of each block, keyed by the process that stored it and a number.
 type Cache = BTreeMap<(u8, u8), u32>;
 
 const READABLE: u8 = 0;
@@ -337,7 +338,7 @@ impl Publisher {
         Numbered::new(self.log.len() as u64 - 1, payload)
     }
 
-    /// Publishes over a wire that drops, doubles and swaps.
+    /// Publishes over a connection that drops, duplicates and reorders messages.
     fn publish_badly(&mut self) {
         let batch = self.publish(true);
         match self.rng.below(10) {
@@ -387,7 +388,7 @@ impl Subscriber {
         self.on(Input::Tick);
     }
 
-    /// Lets the publisher answer, or something that looks like an answer.
+    /// Lets the publisher answer, sometimes wrongly.
     fn answer_badly(&mut self, publisher: &mut Publisher) {
         let Some((id, from)) = self.question.take() else { return };
         let mut batches = publisher.replay(from);
@@ -415,7 +416,7 @@ impl Subscriber {
     }
 }
 
-/// A random history; then quiet, one message that arrives, and honest answers.
+/// A random history; then no more faults, one message that arrives, and correct answers.
 fn live_through(seed: u64, replay: Replay) -> (Subscriber, Publisher) {
     let mut publisher = Publisher::new(Rng::new(seed));
     let mut subscriber =
@@ -424,7 +425,7 @@ fn live_through(seed: u64, replay: Replay) -> (Subscriber, Publisher) {
     for _ in 0..publisher.rng.below(120) {
         match publisher.rng.below(24) {
             0 | 1 => {
-                // A restart at any phase, seen now or only after it has published again.
+                // A restart at any phase, noticed at once or only after the new process has published.
                 publisher.restart();
                 subscriber.on(Input::Disconnected);
                 (0..publisher.rng.below(30)).for_each(|_| publisher.publish_badly());
@@ -461,13 +462,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn after_quiet_what_is_held_is_true(seed: u64) {
+    fn once_faults_stop_the_view_is_correct(seed: u64) {
         let (mut subscriber, mut publisher) = live_through(seed, Replay::Offered);
         prop_assert!(is_part(&subscriber.cache, &publisher.truth), "{:?}", subscriber.feed);
         if subscriber.feed.trust() == Trust::Fresh {
             prop_assert_eq!(&subscriber.cache, &publisher.truth);
         }
-        // One more replay that works, and all is known, unless the engine forgot or nobody can read it.
+        // One more successful replay completes the view, unless the engine has forgotten messages or some
+        // cannot be decoded.
         subscriber.on(Input::Disconnected);
         subscriber.on(Input::Connected);
         subscriber.settle(&mut publisher);
@@ -479,7 +481,7 @@ proptest! {
     }
 
     #[test]
-    fn without_replays_nothing_false_is_held(seed: u64) {
+    fn without_replay_the_view_has_no_wrong_block(seed: u64) {
         let (subscriber, publisher) = live_through(seed, Replay::Absent);
         prop_assert!(is_part(&subscriber.cache, &publisher.truth));
         prop_assert_eq!(subscriber.feed.counts().replays, 0);
@@ -490,7 +492,7 @@ proptest! {
 }
 
 #[test]
-fn a_process_that_is_gone_leaves_nothing_and_the_next_is_heard_from_its_beginning() {
+fn a_gone_process_is_cleared_and_the_next_is_replayed_from_its_start() {
     check("up replay:0,1 down gone", "ask0 +0 +1 clear", Trust::None);
     check("up replay:0,1 down gone gone up replay:0,1,2", "ask0 +0 +1 clear ask0 +0 +1 +2", Trust::Fresh);
     check("gone up replay:0", "ask0 +0", Trust::Fresh);

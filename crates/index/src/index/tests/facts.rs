@@ -1,4 +1,4 @@
-//! The index's facts, one by one.
+//! Single facts about the index.
 
 use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens};
 use crate::prefix::PrefixHash;
@@ -10,7 +10,7 @@ use maitre_base::{StoredBlocks, Tier};
 
 const W: WorkerId = WorkerId(0);
 
-/// One worker, and prompts as rows of letters, one a block.
+/// One worker, and prompts as strings of letters, one per block.
 struct Fixture {
     index: Index,
     now: Instant,
@@ -77,7 +77,7 @@ fn look_up(index: &mut Index, worker: WorkerId, prompt: &[u8]) -> Holding {
 }
 
 #[test]
-fn a_peek_finds_the_same_and_leaves_nothing_behind() {
+fn a_peek_gives_the_same_answer_and_changes_nothing() {
     let mut stage = Fixture::new();
     stage.store("abcdef", 0);
     let before = format!("{:?}", stage.index);
@@ -89,7 +89,7 @@ fn a_peek_finds_the_same_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_hole_ends_the_prefix_until_it_is_filled() {
+fn a_missing_block_ends_the_prefix_until_it_is_stored() {
     let mut stage = Fixture::new();
     stage.store("abcdef", 0);
     stage.remove("abcd");
@@ -113,7 +113,7 @@ fn two_copies_need_two_removals() {
 }
 
 #[test]
-fn more_copies_than_we_count_do_no_harm() {
+fn copies_beyond_the_counter_do_no_harm() {
     let mut stage = Fixture::new();
     for _ in 0..300 {
         stage.store("a", 0);
@@ -127,7 +127,7 @@ fn more_copies_than_we_count_do_no_harm() {
 }
 
 #[test]
-fn an_unknown_parent_is_waited_for() {
+fn blocks_with_an_unknown_parent_wait_for_it() {
     let mut stage = Fixture::new();
     stage.store("x", 0);
     assert_eq!(stage.store("abcd", 2), Applied { parked: 2, ..Applied::default() });
@@ -138,7 +138,7 @@ fn an_unknown_parent_is_waited_for() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn parked_blocks_are_bounded() {
     let mut stage = Fixture::new();
     for number in 0..2_000u32 {
         let prompt: Vec<u8> = [number.to_le_bytes().as_slice(), b"x"].concat();
@@ -166,7 +166,7 @@ fn tiers_are_kept_apart() {
 }
 
 #[test]
-fn placeholders_say_where_known_blocks_are() {
+fn placeholders_add_a_tier_to_known_blocks() {
     let mut stage = Fixture::new();
     stage.store("ab", 0);
     let names = [name_of(b"ab", 0), name_of(b"zz", 0)];
@@ -232,7 +232,7 @@ fn extras_are_in_the_hash_from_their_block_on() {
 }
 
 #[test]
-fn another_block_size_is_another_cache() {
+fn a_new_block_size_clears_the_cache() {
     let mut stage = Fixture::new();
     stage.store("abcd", 0);
     assert_eq!(stage.index.block_tokens(W), Some(16));
@@ -276,13 +276,13 @@ fn chains_of_two_block_sizes_do_not_mix() {
         tier: Tier::Gpu,
     };
     index.store(large, "m", &stored);
-    // A fork after "ab" makes a run that begins where one of the large blocks does.
+    // A fork after "ab" creates a run that begins where one of the large blocks does.
     store(&mut index, small, b"abxy", 2, Tier::Gpu);
     assert_eq!(look_up(&mut index, small, b"abcd").blocks, 4);
     assert_eq!(look_up(&mut index, large, b"abcd").blocks, 0);
 }
 
-/// Pages of so many tokens of the prompt, which is a row of tokens here.
+/// Pages of this many tokens of the prompt, which here is a list of tokens.
 fn store_pages(index: &mut Index, tokens: &[u32], from: usize, page: usize) -> Applied {
     let name = |end: usize| root().start().then_all(&tokens[..end]).0 ^ 1;
     let names: Vec<u64> = (from / page + 1..=tokens.len() / page).map(|it| name(it * page)).collect();
@@ -308,7 +308,7 @@ fn held_tokens(index: &mut Index, tokens: &[u32]) -> u32 {
 }
 
 #[test]
-fn small_pages_are_grouped_however_they_come() {
+fn small_pages_are_grouped_whatever_the_event_boundaries() {
     for page in [1, 2, 4, 8] {
         let mut rng = Rng::new(page as u64);
         let mut index = index();
@@ -331,7 +331,7 @@ fn small_pages_are_grouped_however_they_come() {
         branch.extend(1_000..1_040);
         store_pages(&mut index, &branch, 88, page);
         assert_eq!(held_tokens(&mut index, &branch), 128);
-        // Leaves first: a group is gone when its last page is.
+        // Leaves go first: a group is gone when its last page is.
         for end in (1..=trunk.len() / page).rev().map(|it| it * page) {
             let names = [root().start().then_all(&trunk[..end]).0 ^ 1];
             let applied = index.remove(W, &names, Tier::Gpu);
@@ -342,7 +342,7 @@ fn small_pages_are_grouped_however_they_come() {
 }
 
 #[test]
-fn a_report_carries_a_prediction_on_and_overrules_it() {
+fn a_report_replaces_a_prediction_and_overrules_it() {
     let mut stage = Fixture::new();
     stage.predict("abcd");
     stage.store("abcd", 0);
@@ -352,7 +352,7 @@ fn a_report_carries_a_prediction_on_and_overrules_it() {
 }
 
 #[test]
-fn fresh_reports_let_the_unconfirmed_fade() {
+fn unconfirmed_predictions_fade_while_reports_are_fresh() {
     let mut stage = Fixture::new();
     stage.predict("abcd");
     let later = Instant::from_millis(3_001);
@@ -366,7 +366,7 @@ fn fresh_reports_let_the_unconfirmed_fade() {
 }
 
 #[test]
-fn predictions_go_oldest_first_and_tails_before_heads() {
+fn predictions_are_evicted_oldest_first_and_tails_before_heads() {
     let mut stage = Fixture::new();
     stage.index.set_capacity(W, 6);
     stage.predict("abcd");
@@ -379,7 +379,7 @@ fn predictions_go_oldest_first_and_tails_before_heads() {
 }
 
 #[test]
-fn a_failed_request_takes_back_what_nobody_else_used() {
+fn a_failed_request_drops_its_predictions_unless_another_used_them() {
     let mut stage = Fixture::new();
     stage.predict("ab");
     let failed = stage.predict("abcdef");
@@ -390,10 +390,10 @@ fn a_failed_request_takes_back_what_nobody_else_used() {
 }
 
 #[test]
-fn a_miss_tells_what_else_was_evicted_and_of_whom_we_know_no_size_that_it_is_small() {
-    let missed = |told: Option<u32>| {
+fn a_miss_evicts_older_predictions_and_shrinks_an_unreported_capacity() {
+    let missed = |reported: Option<u32>| {
         let mut stage = Fixture::new();
-        if let Some(blocks) = told {
+        if let Some(blocks) = reported {
             stage.index.set_capacity(W, blocks);
         }
         let before = stage.index.numbers(W).unwrap().capacity_blocks;
@@ -411,7 +411,7 @@ fn miss(stage: &mut Fixture) {
     stage.predict("new");
     stage.prefilled("abcdef");
     let predicted_blocks = stage.predict("abcdefg");
-    // One block less than believed is what flooring does; nothing follows.
+    // One block less than believed is explained by rounding down; nothing changes.
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 5);
     stage.check("old", 3, 0);
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 2);
@@ -421,7 +421,7 @@ fn miss(stage: &mut Fixture) {
 }
 
 #[test]
-fn a_miss_on_what_was_not_computed_yet_proves_nothing() {
+fn a_miss_on_blocks_not_computed_yet_proves_nothing() {
     let mut stage = Fixture::new();
     stage.predict("old");
     stage.predict("abcdef");
@@ -432,7 +432,7 @@ fn a_miss_on_what_was_not_computed_yet_proves_nothing() {
 }
 
 #[test]
-fn slots_are_used_again_and_numbers_are_not() {
+fn slots_are_reused_and_worker_numbers_are_not() {
     let mut index = index();
     for worker in 0..500 {
         index.join(WorkerId(worker));
@@ -447,7 +447,7 @@ fn slots_are_used_again_and_numbers_are_not() {
 }
 
 #[test]
-fn the_unknown_are_ignored() {
+fn unknown_workers_are_ignored() {
     let mut index = index();
     assert_eq!(store(&mut index, W, b"abc", 0, Tier::Gpu), Applied::default());
     assert_eq!(index.predict(Instant::ZERO, W, chain(&chain_of(b"abc"))), PredictedBlocks::NOTHING);
@@ -457,7 +457,7 @@ fn the_unknown_are_ignored() {
 }
 
 #[test]
-fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
+fn a_name_reused_for_another_block_releases_the_first() {
     let mut stage = Fixture::new();
     let mut store = |tokens: &[u32], parent: Option<u64>| {
         let names = [7];
@@ -476,7 +476,7 @@ fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
     };
     store(&tokens(b"a"), None);
     store(&tokens(b"b"), None);
-    // Even if it becomes its own parent.
+    // Even if the block becomes its own parent.
     store(&tokens(b"c"), Some(7));
     stage.check("a", 0, 0);
     stage.check("b", 0, 0);
@@ -485,9 +485,9 @@ fn a_name_that_comes_back_for_another_block_lets_go_of_the_first() {
     assert_eq!(stage.index.blocks(), 0);
 }
 
-/// Work without end in little room.
+/// Stores far more than the budget holds.
 #[test]
-fn the_budget_is_never_passed_and_the_recent_stays() {
+fn the_budget_is_never_exceeded_and_recent_blocks_stay() {
     for budget_bytes in [BUDGET_MIN, 1 << 20, 3 << 20] {
         let mut index = Index::new(IndexSettings { budget_bytes, seed: 1 });
         let mut rng = Rng::new(budget_bytes as u64);
@@ -517,6 +517,6 @@ fn the_budget_is_never_passed_and_the_recent_stays() {
 }
 
 #[test]
-fn hashes_of_the_tests_are_those_of_the_chain() {
+fn test_hashes_match_those_of_the_chain() {
     assert_eq!(chain_of(b"abc")[2].0, hash_of(b"abc"));
 }

@@ -1,4 +1,5 @@
-//! The index, said plainly: one entry a block, maps all the way, no runs, no bits. The oracle of the tests.
+//! The index in its plainest form, as the tests' oracle: one entry per block, maps throughout, no runs, no
+//! bit masks.
 
 use super::{BLOCK_TOKENS, hash_of, tokens_of};
 use crate::Holding;
@@ -284,7 +285,7 @@ impl ModelWorker {
     }
 }
 
-/// The tokens of some blocks, one after the other.
+/// The tokens of some blocks, concatenated.
 pub(super) fn tokens(blocks: &[u8]) -> Vec<u32> {
     blocks.iter().flat_map(|&block| tokens_of(block, BLOCK_TOKENS)).collect()
 }
