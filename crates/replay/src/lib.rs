@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use progress::Progress;
 use report_file::ReportFile;
-use study::{StrategyChoice, Study};
+use study::{QueueUse, StrategyChoice, Study};
 
 use maitre_console::out;
 
@@ -62,6 +62,15 @@ pub fn command() -> Command {
             .value_delimiter(',')
             .value_parser(value_parser!(f64))
             .help("Plays the trace so many times as fast; several make a sweep"),
+        Arg::new("queue")
+            .long("queue")
+            .value_name("auto|on|off")
+            .default_value("auto")
+            .value_parser(["auto", "on", "off"])
+            .help(
+                "Which strategies have the router's queue: all, none, or only least-delay, because the routers of \
+                 published rules have none",
+            ),
         Arg::new("html")
             .long("html")
             .value_name("FILE")
@@ -77,7 +86,8 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let workers: &String = matches.get_one("workers").context("workers")?;
-    let study = Study::read(matches, workers)?;
+    let mut study = Study::read(matches, workers)?;
+    choose_queue(matches, &mut study)?;
     let choices = choices(matches)?;
     let speeds: Vec<f64> = matches.get_many("speed").unwrap_or_default().copied().collect();
     for speed in &speeds {
@@ -96,6 +106,34 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         false => table::draw(&study, &runs),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Settings of the queue that are not in its section.
+const QUEUE_KEYS: &[&str] = &["classes", "tenants"];
+
+/// Settings of the queue ask for it as much as `--queue` does: without it they would change nothing.
+fn choose_queue(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<()> {
+    let asked = matches.get_one::<String>("queue").map(String::as_str);
+    let settings = study::set_pairs(matches)?;
+    let enabled = &mut study.config.settings.brain.queue.enabled;
+    let is_set = settings.iter().any(|it| it.0 == "queue.enabled");
+    let is_on = match asked {
+        Some("on") => true,
+        Some("off") => false,
+        _ => {
+            let is_asked =
+                settings.iter().any(|(key, _)| key.starts_with("queue.") || QUEUE_KEYS.contains(key));
+            study.queue = if is_asked { QueueUse::Configured } else { QueueUse::ByStrategy };
+            return Ok(());
+        }
+    };
+    anyhow::ensure!(
+        !is_set || *enabled == is_on,
+        "--queue {} contradicts --set queue.enabled={enabled}: leave one of them out",
+        if is_on { "on" } else { "off" }
+    );
+    *enabled = is_on;
+    Ok(())
 }
 
 fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<StrategyChoice>> {
@@ -177,12 +215,15 @@ fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Prog
         }
     };
     let outcome = study.play(choice, prepared, &mut step);
-    let row = ReportRow { speed, ..outcome.row(choice.as_str(), &study.targets) };
+    let mut row = outcome.row(choice.as_str(), &study.targets);
     let [mut parts, mut classes, mut tenants] = [RunOutcome::parts, RunOutcome::classes, RunOutcome::tenants]
         .map(|rows: fn(&RunOutcome, &str, &Targets) -> Vec<ReportRow>| {
             rows(&outcome, choice.as_str(), &study.targets)
         });
-    [&mut parts, &mut classes, &mut tenants].into_iter().flatten().for_each(|it| it.speed = speed);
+    for it in [&mut parts, &mut classes, &mut tenants].into_iter().flatten().chain([&mut row]) {
+        it.speed = speed;
+        (it.queue, it.knowledge) = (Some(study.has_queue(choice)), Some(study.cache_knowledge(choice)));
+    }
     Run { row, parts, classes, tenants, outcome }
 }
 
@@ -191,6 +232,15 @@ pub(crate) fn knowledge_word(knowledge: Knowledge) -> &'static str {
         Knowledge::Reported => "reported",
         Knowledge::Predicted => "predicted",
         Knowledge::None => "none",
+    }
+}
+
+/// As `--queue` writes it.
+pub(crate) fn queue_word(study: &Study) -> &'static str {
+    match (study.queue, study.config.settings.brain.queue.enabled) {
+        (QueueUse::ByStrategy, _) => "auto",
+        (QueueUse::Configured, true) => "on",
+        (QueueUse::Configured, false) => "off",
     }
 }
 
@@ -219,6 +269,7 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "kv_tokens": study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min(),
         "block_tokens": study.block_tokens,
         "knowledge": knowledge_word(study.knowledge),
+        "queue": queue_word(study),
         "routers": study.routers,
         "sync": study.sync.map(|it| json!({
             "via": if it.via == Via::Redis { "redis" } else { "mesh" },
@@ -234,4 +285,83 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "classes": rows(|it| &it.classes),
         "tenants": rows(|it| &it.tenants),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The router queues some of it, and it is over in a moment.
+    const TRAFFIC: &str = "rag:documents=30,document=1000,qps=12,seconds=10,out=40";
+
+    fn study(args: &[&str]) -> anyhow::Result<(Study, Vec<StrategyChoice>)> {
+        let words = ["replay", "--trace", TRAFFIC, "--profile", "a10g-8b"];
+        let matches = command().try_get_matches_from(words.iter().chain(args)).unwrap();
+        let mut study = Study::read(&matches, "2")?;
+        choose_queue(&matches, &mut study)?;
+        Ok((study, choices(&matches)?))
+    }
+
+    /// The JSON report.
+    fn played(args: &[&str]) -> Value {
+        let (study, choices) = study(args).unwrap();
+        report(&study, &play_all(&study, &choices, &[1.0], Some(1)))
+    }
+
+    /// What `--queue` came to, and which of three strategies waited in the queue.
+    #[track_caller]
+    fn check_queue(args: &[&str], word: &str, expected: [bool; 3]) {
+        let strategies = ["least-delay", "cache-aware", "oracle"];
+        let (study, _) = study(args).unwrap();
+        let waits = strategies.map(|it| study.has_queue(it.parse().unwrap()));
+        assert_eq!((queue_word(&study), waits), (word, expected), "{args:?}");
+    }
+
+    #[test]
+    fn published_rules_do_without_the_queue_unless_asked() {
+        check_queue(&[], "auto", [true, false, false]);
+        check_queue(&["--queue", "auto", "--set", "preble.balance=3"], "auto", [true, false, false]);
+        check_queue(&["--queue", "on"], "on", [true, true, false]);
+        check_queue(&["--queue", "off"], "off", [false, false, false]);
+        check_queue(&["--set", "queue.enabled=false"], "off", [false, false, false]);
+        check_queue(&["--set", "queue.enabled=true"], "on", [true, true, false]);
+        check_queue(&["--set", "queue.sequences_max=50"], "on", [true, true, false]);
+        check_queue(&["--queue", "on", "--set", "queue.enabled=true"], "on", [true, true, false]);
+        let error = study(&["--queue", "on", "--set", "queue.enabled=false"]).unwrap_err().to_string();
+        assert!(error.contains("--queue on contradicts --set queue.enabled=false"), "{error}");
+    }
+
+    #[test]
+    fn rows_say_under_which_conditions_they_were_played() {
+        let strategies = ["--strategy", "least-delay,preble,round-robin,oracle", "--knowledge", "predicted"];
+        let with = |queue: &str| played(&[&strategies[..], &["--queue", queue]].concat());
+        let (auto, on, off) = (with("auto"), with("on"), with("off"));
+        let conditions = |it: &Value| {
+            let rows = it["rows"].as_array().unwrap().iter();
+            rows.map(|it| json!([it["queue"], it["knowledge"]])).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            conditions(&auto),
+            [
+                json!([true, "predicted"]),
+                json!([false, "predicted"]),
+                json!([false, "unused"]),
+                json!([false, "exact"])
+            ]
+        );
+        assert_eq!((&auto["rows"][0], &auto["rows"][1]), (&on["rows"][0], &off["rows"][1]));
+        assert_ne!(on["rows"][1]["ttft_mean_s"], off["rows"][1]["ttft_mean_s"], "nothing waited");
+    }
+
+    #[test]
+    fn the_table_says_why_conditions_differ() {
+        let drawn = |args: &[&str]| {
+            let (study, choices) = study(args).unwrap();
+            table::draw(&study, &play_all(&study, &choices, &[1.0], Some(1)))
+        };
+        let text = drawn(&["--strategy", "least-delay,random"]);
+        assert!(text.contains("as published, without the queue") && text.contains("--queue off"), "{text}");
+        let text = drawn(&["--strategy", "least-delay,random", "--queue", "off"]);
+        assert!(!text.contains("as published"), "{text}");
+    }
 }

@@ -13,7 +13,7 @@ use maitre_sim::lab::{
     self, Decider, Knowledge, LabConfig, PreparedTrace, RunObserver, RunOutcome, Script, Sync, Via, script,
 };
 use maitre_sim::profile::Profile;
-use maitre_sim::report::Targets;
+use maitre_sim::report::{CacheKnowledge, Targets};
 use maitre_sim::trace::Trace;
 
 use maitre_config::{self as config, Config};
@@ -64,6 +64,15 @@ impl FromStr for StrategyChoice {
     }
 }
 
+/// Which strategies wait in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueUse {
+    /// Published rules do without it, as they were published; our own is played as it is served.
+    ByStrategy,
+    /// All of them as `queue.enabled` says.
+    Configured,
+}
+
 /// All but the strategies and the speeds.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -83,6 +92,7 @@ pub struct Study {
     pub retry: bool,
     pub targets: Targets,
     pub config: Config,
+    pub queue: QueueUse,
     pub seed: u64,
 }
 
@@ -275,6 +285,7 @@ impl Study {
             retry: matches.get_flag("retry"),
             targets: Targets { first_token: time("ttft-target")?, per_token: time("tpot-target")? },
             config: read_config(matches)?,
+            queue: QueueUse::Configured,
             seed,
         })
     }
@@ -286,6 +297,28 @@ impl Study {
         trace
     }
 
+    /// Whether requests wait in the queue under this strategy.
+    pub fn has_queue(&self, choice: StrategyChoice) -> bool {
+        let configured = self.config.settings.brain.queue.enabled;
+        match (choice, self.queue) {
+            // They place every request when it arrives.
+            (StrategyChoice::Oracle | StrategyChoice::IdealCache, _) => false,
+            (StrategyChoice::Strategy(_), QueueUse::Configured) => configured,
+            (StrategyChoice::Strategy(name), QueueUse::ByStrategy) => configured && name == Name::LeastDelay,
+        }
+    }
+
+    /// What this strategy knows of caches.
+    pub fn cache_knowledge(&self, choice: StrategyChoice) -> CacheKnowledge {
+        match (choice, self.knowledge) {
+            (StrategyChoice::Oracle | StrategyChoice::IdealCache, _) => CacheKnowledge::Exact,
+            (StrategyChoice::Strategy(name), _) if !name.needs().cache => CacheKnowledge::Unused,
+            (_, Knowledge::Reported) => CacheKnowledge::Reported,
+            (_, Knowledge::Predicted) => CacheKnowledge::Predicted,
+            (_, Knowledge::None) => CacheKnowledge::None,
+        }
+    }
+
     pub fn play(
         &self,
         choice: StrategyChoice,
@@ -295,16 +328,16 @@ impl Study {
         let mut brain = unwatched(&self.config);
         brain.strategies.clear();
         brain.seed = self.seed;
-        let decider = match choice {
-            StrategyChoice::Strategy(name) => {
-                brain.strategy = name;
-                Decider::Brain
-            }
-            StrategyChoice::Oracle => Decider::Oracle,
-            StrategyChoice::IdealCache => Decider::IdealCache,
-        };
+        brain.queue.enabled = self.has_queue(choice);
+        if let StrategyChoice::Strategy(name) = choice {
+            brain.strategy = name;
+        }
         let settings = LabConfig {
-            decider,
+            decider: match choice {
+                StrategyChoice::Strategy(_) => Decider::Brain,
+                StrategyChoice::Oracle => Decider::Oracle,
+                StrategyChoice::IdealCache => Decider::IdealCache,
+            },
             knowledge: self.knowledge,
             event_delay: self.event_delay,
             scrape_every: self.scrape_every,
@@ -378,12 +411,16 @@ fn read_config(matches: &ArgMatches) -> anyhow::Result<Config> {
         Some(path) => config::check_file(path)?,
         None => Config::default(),
     };
-    let mut pairs = Vec::new();
-    for pair in matches.get_many::<String>("set").unwrap_or_default() {
+    set_and_check(&base, &set_pairs(matches)?).map_err(|it| anyhow::anyhow!("--set {it}"))
+}
+
+/// Key and value of each `--set`.
+pub fn set_pairs<'a>(matches: &'a ArgMatches) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
+    let pair = |pair: &'a String| {
         let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write KEY=VALUE"))?;
-        pairs.push((key.trim(), value.trim()));
-    }
-    set_and_check(&base, &pairs).map_err(|it| anyhow::anyhow!("--set {it}"))
+        Ok((key.trim(), value.trim()))
+    };
+    matches.get_many::<String>("set").unwrap_or_default().map(pair).collect()
 }
 
 /// Sets them all, if each makes a difference.

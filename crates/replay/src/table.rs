@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use maitre_sim::lab::{Sync, Via};
-use maitre_sim::report::ReportRow;
+use maitre_sim::report::{CacheKnowledge, ReportRow};
 
 use super::{Run, Study, knowledge_word};
 
@@ -33,6 +33,13 @@ const fn column(
 }
 
 pub(super) const COLUMNS: &[Column] = &[
+    column("queue", Better::Neither, |it| it.queue.map(f64::from), |it| on_or_off(it.queue)),
+    column(
+        "caches",
+        Better::Neither,
+        |it| it.knowledge.map(|it| f64::from(it as u8)),
+        |it| it.knowledge.map_or_else(String::new, |it| it.as_str().to_owned()),
+    ),
     column("hit", Better::Higher, |it| Some(it.hit_ratio), |it| format!("{:.3}", it.hit_ratio)),
     column("TTFT mean", Better::Lower, |it| Some(it.ttft_mean_s), |it| seconds(it.ttft_mean_s)),
     column("p50", Better::Lower, |it| Some(it.ttft_p50_s), |it| seconds(it.ttft_p50_s)),
@@ -74,6 +81,10 @@ pub(super) fn columns(rows: &[&ReportRow]) -> Vec<&'static Column> {
 
 fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |it| format!("{:.1} %", it * 100.0))
+}
+
+fn on_or_off(queue: Option<bool>) -> String {
+    queue.map_or("", |it| if it { "on" } else { "off" }).to_owned()
 }
 
 fn whole(count: Option<u64>) -> String {
@@ -123,7 +134,21 @@ pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
+    if differ(runs.iter().map(|it| &it.row)) {
+        let _ = write!(text, "\n{CONDITIONS} Use --queue on or --queue off to play all alike.\n");
+    }
     text
+}
+
+/// Why rows were played under different conditions.
+pub(super) const CONDITIONS: &str =
+    "Published rules were played as published, without the queue; least-delay with it, as it is served.";
+
+/// Whether some strategies waited in the queue and others did not. The bounds never do.
+pub(super) fn differ<'a>(rows: impl Iterator<Item = &'a ReportRow>) -> bool {
+    let strategies = rows.filter(|it| it.knowledge != Some(CacheKnowledge::Exact));
+    let (on, off): (Vec<_>, Vec<_>) = strategies.partition(|it| it.queue == Some(true));
+    !on.is_empty() && !off.is_empty()
 }
 
 fn bytes(count: Option<f64>) -> String {
@@ -213,10 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn rows_under_different_conditions_are_told_apart() {
+        let row = |queue, knowledge| ReportRow {
+            queue: Some(queue),
+            knowledge: Some(knowledge),
+            ..ReportRow::default()
+        };
+        let (ours, published) = (row(true, CacheKnowledge::Reported), row(false, CacheKnowledge::Unused));
+        let bound = row(false, CacheKnowledge::Exact);
+        assert!(differ([&ours, &published].into_iter()));
+        assert!(!differ([&ours, &bound].into_iter()), "a bound has no queue to do without");
+        assert!(!differ([&published, &published].into_iter()));
+        let cells = |it: &ReportRow| COLUMNS[..2].iter().map(|column| (column.text)(it)).collect::<Vec<_>>();
+        assert_eq!(
+            [&ours, &published, &bound].map(cells),
+            [["on", "reported"], ["off", "unused"], ["off", "exact"]]
+        );
+    }
+
+    #[test]
     fn a_column_that_no_row_fills_is_left_out() {
         let titles = |row: &ReportRow| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
         let bare = titles(&ReportRow::default());
-        assert!(!["in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)), "{bare:?}");
+        assert!(
+            !["queue", "caches", "in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)),
+            "{bare:?}"
+        );
         let timed =
             ReportRow { deadlines_met_ratio: Some(0.5), served_late: Some(3), ..ReportRow::default() };
         assert_eq!(titles(&timed).len(), bare.len() + 2);

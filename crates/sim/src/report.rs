@@ -88,6 +88,32 @@ impl AnswerMetrics {
     }
 }
 
+/// What a strategy knew of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheKnowledge {
+    /// The simulator's own state, which no router has.
+    Exact,
+    Reported,
+    Predicted,
+    /// The router did not look at prompts.
+    None,
+    /// The strategy does not use caches.
+    Unused,
+}
+
+impl CacheKnowledge {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CacheKnowledge::Exact => "exact",
+            CacheKnowledge::Reported => "reported",
+            CacheKnowledge::Predicted => "predicted",
+            CacheKnowledge::None => "none",
+            CacheKnowledge::Unused => "unused",
+        }
+    }
+}
+
 /// The class of requests that name none.
 pub const STANDARD: &str = "standard";
 /// Maximum tenants with a row of their own; the others share one. Some traces have thousands.
@@ -101,6 +127,12 @@ pub struct ReportRow {
     pub strategy: String,
     /// Speed relative to the trace.
     pub speed: f64,
+    /// Whether requests waited in the router's queue. None if unknown, as in a run over sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<bool>,
+    /// What the strategy knew of caches. None if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knowledge: Option<CacheKnowledge>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@
 use maitre_sim::report::ReportRow;
 
 use super::words::{clauses, count, counted, listed, percent};
-use crate::table::{lost, seconds};
+use crate::table::{CONDITIONS, differ, lost, seconds};
 
 /// Differences below this part are not worth a claim. The sentences say "2 %".
 const CLOSE: f64 = 0.02;
@@ -251,6 +251,9 @@ fn cautions(leader: &ReportRow, rows: &[&ReportRow]) -> Vec<String> {
     let losers: Vec<String> = rows.iter().filter(|it| lost(it) > 0).map(of).collect();
     if !losers.is_empty() {
         said.push(format!("Means leave out requests that were refused or failed: {}.", listed(&losers)));
+    }
+    if differ(rows.iter().copied()) {
+        said.push(CONDITIONS.to_owned());
     }
     if leader.requests < REQUESTS_FEW {
         let answers = counted(leader.requests, "answer");

@@ -12,6 +12,12 @@ use crate::table::{Better, Column, columns};
 
 /// What the columns mean, in their order.
 const MEANINGS: &[(&str, &str)] = &[
+    ("queue", "whether requests waited in the router's queue, or went to a worker on arrival"),
+    (
+        "caches",
+        "what the strategy knew of caches: reported by KV events, predicted from routed requests, none, unused by this \
+         strategy, or exact, which no router has",
+    ),
     ("hit", "share of all prompt tokens that the workers' caches already held"),
     ("TTFT", "time to first token, from arrival at the router: mean, p50, p90 and p99"),
     ("TPOT", "mean time between two tokens of an answer"),
@@ -122,9 +128,10 @@ mod tests {
     #[track_caller]
     fn check(rows: &[ReportRow], expected: &[usize]) {
         let rows: Vec<&ReportRow> = rows.iter().collect();
+        let ttft = COLUMNS.iter().find(|it| it.title == "TTFT mean").unwrap();
         let marked = |row: &&ReportRow| {
             let rivals: Vec<&ReportRow> = rows.iter().copied().filter(|it| compete(it, row)).collect();
-            is_best(&COLUMNS[1], row, &rivals)
+            is_best(ttft, row, &rivals)
         };
         let actual: Vec<usize> = (0..rows.len()).filter(|&it| marked(&rows[it])).collect();
         assert_eq!(actual, expected, "{rows:?}");

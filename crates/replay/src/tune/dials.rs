@@ -72,9 +72,12 @@ pub(super) fn differing<'a>(settings: &'a [Setting], others: &[Setting]) -> Vec<
     settings.iter().filter(|it| !others.contains(it)).collect()
 }
 
-/// The strategy and what differs from the defaults, as lines of a config file.
-pub(super) fn toml(name: Name, settings: &[Setting]) -> String {
+/// The strategy, how the queue was set, and what differs from the defaults, as lines of a config file.
+pub(super) fn toml(name: Name, settings: &[Setting], config: &Config) -> String {
     let mut text = format!("strategy = \"{name}\"\n");
+    if !config.settings.brain.queue.enabled {
+        text.push_str("queue.enabled = false\n");
+    }
     for setting in differing(settings, &self::settings(name, &Config::default())) {
         text.push_str(&format!("{} = {}\n", setting.key, setting.value));
     }

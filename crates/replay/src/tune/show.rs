@@ -10,7 +10,7 @@ use super::dials::{self, Setting};
 use super::player::{Player, Trial, Tried};
 use super::search::{Proof, Quest};
 use super::traffic::{Split, WHOLE};
-use crate::knowledge_word;
+use crate::{knowledge_word, queue_word};
 
 pub(super) struct Report<'a> {
     asked: &'a Asked,
@@ -84,8 +84,8 @@ impl<'a> Report<'a> {
     }
 
     /// Lines for a config file.
-    fn config(best: Best<'_>) -> String {
-        dials::toml(best.quest.name, best.quest.answer().0)
+    fn config(&self, best: Best<'_>) -> String {
+        dials::toml(best.quest.name, best.quest.answer().0, &self.asked.study.config)
     }
 
     /// All runs, strategy by strategy.
@@ -109,6 +109,7 @@ impl<'a> Report<'a> {
             "kv_tokens": self.player.profile.kv_tokens(),
             "block_tokens": study.block_tokens,
             "knowledge": knowledge_word(study.knowledge),
+            "queue": queue_word(study),
             "routers": study.routers,
             "workers": {"min": asked.span.min, "max": asked.span.max},
             "targets": asked.goal.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -171,7 +172,7 @@ impl<'a> Report<'a> {
             "elsewhere": self.fresh(best).iter().map(|&(what, row)| {
                 json!({"traffic": what, "met": self.asked.goal.is_met(row), "row": row})
             }).collect::<Vec<_>>(),
-            "config": Self::config(best),
+            "config": self.config(best),
         })
     }
 }

@@ -120,6 +120,21 @@ fn a_record_is_tuned_on_one_half_and_proven_on_the_other() {
 }
 
 #[test]
+fn a_fleet_is_sized_as_the_config_serves_it() {
+    let args = ["--trace", TRAFFIC, "--strategy", "cache-aware", "--workers", "8", "--runs", "0"];
+    let (served, _) = answer(&args);
+    assert_eq!(
+        (&served["queue"], &served["tried"][0]["row"]["queue"]),
+        (&Value::from("on"), &Value::from(true))
+    );
+    let goal = ["--target", "ttft_mean<60s", "--set", "queue.enabled=false"];
+    let (answer, found) = answer(&[&args[..], &goal].concat());
+    assert!(found && answer["tried"][0]["row"]["queue"] == false, "{answer}");
+    let toml = answer["best"]["config"].as_str().unwrap();
+    assert_eq!(toml, "strategy = \"cache-aware\"\nqueue.enabled = false\n");
+}
+
+#[test]
 fn spans_are_read() {
     let read = |text: &str| super::span(text).map(|it| (it.min, it.max));
     assert_eq!(read("1..64"), Ok((1, 64)));

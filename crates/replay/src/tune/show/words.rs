@@ -6,13 +6,13 @@ use maitre_config::Config;
 use maitre_sim::report::ReportRow;
 
 use super::{Best, Report};
-use crate::knowledge_word;
 use crate::tune::count::Found;
 use crate::tune::dials::{self, Setting};
 use crate::tune::player::{Trial, Tried};
 use crate::tune::search::{Quest, Turned};
 use crate::tune::target::Field;
 use crate::tune::traffic::WHOLE;
+use crate::{knowledge_word, queue_word};
 
 pub(super) fn draw(report: &Report<'_>) -> String {
     let mut text = title(report);
@@ -44,7 +44,7 @@ fn title(report: &Report<'_>) -> String {
         speed => format!(" ({speed} times as fast as the trace)"),
     };
     format!(
-        "{}: {} requests in {:.0} s{faster}; {} to {} workers ({}, {} KV tokens); {} caches\n\
+        "{}: {} requests in {:.0} s{faster}; {} to {} workers ({}, {} KV tokens); {} caches; queue {}\n\
          Target: {}. Objective of knobs: {}.\n\n",
         study.source,
         trace.requests.len(),
@@ -54,6 +54,7 @@ fn title(report: &Report<'_>) -> String {
         report.player.profile.name,
         report.player.profile.kv_tokens(),
         knowledge_word(study.knowledge),
+        queue_word(study),
         targets(report),
         asked.goal.objective.name,
     )
@@ -246,7 +247,7 @@ fn answer(report: &Report<'_>, best: Best<'_>) -> String {
         let met = if report.asked.goal.is_met(row) { "met" } else { "missed: leave some room" };
         let _ = writeln!(text, "  with {workers} on {what}: {}: {met}", numbers(report, row));
     }
-    text + "\nConfig:\n\n" + &Report::config(best)
+    text + "\nConfig:\n\n" + &report.config(best)
 }
 
 fn regret(report: &Report<'_>) -> String {
