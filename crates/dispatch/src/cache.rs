@@ -265,6 +265,22 @@ impl Cache {
         }
     }
 
+    /// Whether what this worker's engine stored before we followed its events no longer matters.
+    pub fn is_complete(&self, worker: WorkerId) -> bool {
+        self.index.is_complete(worker)
+    }
+
+    /// The worker has computed the prompt: places blocks that its engine reported without a known position.
+    pub(crate) fn adopt(&mut self, worker: WorkerId, prompt: &PromptChain) {
+        let size = self.block(worker);
+        if prompt.unit == Unit::Tokens
+            && let Some(chain) = chain(prompt, size, &mut self.links)
+        {
+            self.index.adopt(worker, chain);
+            self.count(worker);
+        }
+    }
+
     /// The prompt was sent there.
     pub(crate) fn placed(
         &mut self,
@@ -284,6 +300,7 @@ impl Cache {
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain);
         }
+        self.adopt(worker, prompt);
     }
 
     /// The attempt ended before its prefill was done.

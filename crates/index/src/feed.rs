@@ -53,7 +53,7 @@ pub enum Trust {
     Cold,
     /// What is known was right. It is being checked, or there is no replay to check it with.
     Suspect,
-    /// Everything.
+    /// Everything, or everything that still matters.
     Fresh,
 }
 
@@ -97,6 +97,8 @@ pub enum Input<T> {
     },
     /// The deadline returned by `deadline` has passed.
     Tick,
+    /// What the engine stored before the first message we applied no longer matters, or it holds nothing of it.
+    Complete,
     /// No message for a while. A lost message shows only when the next one arrives, so check for one now.
     Quiet,
 }
@@ -138,7 +140,8 @@ pub struct Feed<T> {
     replay: Replay,
     link: Link,
     position: Position,
-    /// Everything since the process began has been applied.
+    /// Everything that matters has been applied: everything since the process began, unless `Input::Complete` says
+    /// that less is enough.
     complete: bool,
     /// Commands not yet returned; they come before any message.
     commands: VecDeque<Command>,
@@ -291,6 +294,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
             Input::Replayed { .. } | Input::ReplayFailed { .. } => {}
             Input::Undecodable { seq } => self.take_back(now, seq),
             Input::Tick => self.tick(now),
+            Input::Complete => self.complete |= matches!(self.position, Position::After(_)),
             Input::Quiet if self.link == Link::Live && self.replay == Replay::Offered => self.check(now),
             Input::Quiet => {}
         }

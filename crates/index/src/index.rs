@@ -207,6 +207,17 @@ impl Index {
     pub fn store(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>) -> Applied {
         let mut applied = Applied::default();
         self.store_with_children(id, model, stored, &mut applied);
+        if let Some(Some(worker)) = self.workers.get_mut(id.index())
+            && stored.tier == Tier::Gpu
+        {
+            let capacity_tokens = worker.capacity_tokens();
+            let tokens = |blocks: u32| u64::from(blocks) * u64::from(stored.block_tokens);
+            worker.coverage.stored(
+                tokens(stored.names.len() as u32),
+                tokens(applied.parked),
+                capacity_tokens,
+            );
+        }
         self.finish(id, applied)
     }
 
@@ -219,7 +230,7 @@ impl Index {
         self.finish(id, applied)
     }
 
-    fn finish(&mut self, id: WorkerId, applied: Applied) -> Applied {
+    pub(crate) fn finish(&mut self, id: WorkerId, applied: Applied) -> Applied {
         self.account(id.index());
         if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
             worker.numbers.unknown += u64::from(applied.unknown);
@@ -256,6 +267,11 @@ impl Index {
         self.workers.get(id.index())?.as_ref()?.block_tokens()
     }
 
+    /// Whether what the worker's engine stored before its events were followed no longer matters.
+    pub fn is_complete(&self, id: WorkerId) -> bool {
+        self.workers.get(id.index()).and_then(Option::as_ref).is_some_and(|it| it.coverage.is_complete())
+    }
+
     /// Everything allocated. Never more than the budget.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
@@ -276,6 +292,7 @@ impl Index {
             predicted_blocks: self.table.beliefs.blocks(worker.slot),
             parked_blocks: worker.parked.blocks() as u32,
             capacity_blocks: worker.capacity,
+            unplaced_permille: worker.coverage.unplaced_permille(),
             ..worker.numbers
         })
     }
@@ -296,7 +313,15 @@ impl Index {
             return;
         }
         self.store_pieces(id, model, stored, applied);
+        self.store_ready(id, applied);
+    }
+
+    /// Stores the parked blocks whose parent is known now, and those that waited for them.
+    pub(crate) fn store_ready(&mut self, id: WorkerId, applied: &mut Applied) {
         while let Some(waiting) = self.ready.pop() {
+            if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
+                worker.coverage.found(waiting.tokens.len() as u64);
+            }
             let stored = StoredBlocks {
                 names: &waiting.names,
                 parent: Some(waiting.parent),
@@ -308,7 +333,8 @@ impl Index {
                 extras: &waiting.extras,
                 tier: waiting.tier,
             };
-            self.store_pieces(id, model, &stored, applied);
+            // The model is part of it as well.
+            self.store_pieces(id, "", &stored, applied);
         }
     }
 
@@ -349,7 +375,11 @@ impl Index {
         true
     }
 
-    fn report_applier<'a>(&'a mut self, id: WorkerId, applied: &'a mut Applied) -> Option<ReportApplier<'a>> {
+    pub(crate) fn report_applier<'a>(
+        &'a mut self,
+        id: WorkerId,
+        applied: &'a mut Applied,
+    ) -> Option<ReportApplier<'a>> {
         let clock = self.clock();
         let worker = self.workers.get_mut(id.index())?.as_deref_mut()?;
         Some(ReportApplier { table: &mut self.table, worker, clock, applied, ready: &mut self.ready })

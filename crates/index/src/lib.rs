@@ -1,8 +1,10 @@
 //! Finds which worker holds which prefix of a prompt, and in which tier. One look-up combines what was routed
 //! to a worker and what its engine reports.
 
+mod adopt;
 mod believed;
 mod budget;
+mod coverage;
 pub mod feed;
 mod heads;
 mod holders;

@@ -92,6 +92,26 @@ impl Parked {
         self.take(number)
     }
 
+    /// The stores whose parent is not parked, newest first, and how many parked blocks follow that parent.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = (&Waiting, usize)> {
+        let is_parked = |name: u64| self.by_name.range((name, 0)..=(name, u64::MAX)).next().is_some();
+        let roots = self.stores.values().rev().filter(move |it| !is_parked(it.parent));
+        roots.map(|it| (it, self.blocks_from(it)))
+    }
+
+    /// The blocks of this store and of those that follow it. Of several that follow one block, the oldest counts.
+    fn blocks_from(&self, first: &Waiting) -> usize {
+        let (mut blocks, mut last) = (first.names.len(), first.names.last());
+        for _ in 0..self.stores.len() {
+            let Some(&parent) = last else { break };
+            let child = self.by_parent.range((parent, 0)..=(parent, u64::MAX)).next();
+            let Some(child) = child.and_then(|it| self.stores.get(&it.1)) else { break };
+            blocks += child.names.len();
+            last = child.names.last();
+        }
+        blocks
+    }
+
     /// Drops one copy of a parked block and the blocks after it. False if there is none.
     pub(crate) fn remove(&mut self, name: u64) -> bool {
         let Some(&(_, number)) = self.by_name.range((name, 0)..=(name, u64::MAX)).next() else {

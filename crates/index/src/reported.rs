@@ -8,11 +8,12 @@
 //! with such pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes
 //! first.
 
+use crate::adopt;
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
 use crate::prefix::{PrefixHash, Root, Running, Unit};
-use crate::table::{Placing, Position, PrefixTable};
+use crate::table::{Chain, Placing, Position, PrefixTable};
 use crate::worker::{Alias, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
@@ -219,6 +220,7 @@ impl ReportApplier<'_> {
                 None => self.remove_page(name, tier) || self.worker.parked.remove(name),
             };
             if is_known {
+                self.disown_if_gone(name);
                 self.applied.removed += 1;
             } else {
                 self.applied.unknown += 1;
@@ -231,6 +233,50 @@ impl ReportApplier<'_> {
         let Some(entry) = self.worker.names.at(place) else { return };
         self.worker.names.set(place, Name::default());
         self.unbind(entry);
+        self.disown(entry.name);
+    }
+
+    /// The engine holds this chain, and `parent` is its name for the last block. There must be room.
+    pub(crate) fn adopt(&mut self, parent: u64, chain: Chain<'_>) {
+        self.worker.names.reserve(chain.prefixes.len());
+        let mut at = None;
+        let Some((last, ancestors)) = chain.prefixes.split_last() else { return };
+        let ancestors: Box<[u64]> = ancestors.iter().map(|it| it.0).collect();
+        let names = ancestors.iter().map(|&it| (adopt::name_of(it), it)).chain([(parent, last.0)]);
+        for (number, (name, hash)) in names.enumerate() {
+            let placing = Placing {
+                slot: self.worker.slot,
+                block_tokens: chain.block_tokens,
+                author: None,
+                left: chain.prefixes.len() - number,
+                clock: self.clock,
+            };
+            let place = self.table.extend(at, hash, placing);
+            self.bind(name, place, Tier::Gpu);
+            at = Some(place);
+        }
+        self.worker.adopted.insert(parent, ancestors);
+        self.wake(&[parent]);
+    }
+
+    /// An adopted parent that has left the GPU takes its ancestors along, as far as we know.
+    fn disown_if_gone(&mut self, name: u64) {
+        if self.worker.adopted.is_empty() {
+            return;
+        }
+        let entry = self.worker.names.find(name).and_then(|it| self.worker.names.at(it));
+        if entry.is_none_or(|it| it.copies[0] == 0) {
+            self.disown(name);
+        }
+    }
+
+    fn disown(&mut self, name: u64) {
+        let Some(ancestors) = self.worker.adopted.remove(name) else { return };
+        for &hash in ancestors.iter().rev() {
+            if let Some(place) = self.worker.names.find(adopt::name_of(hash)) {
+                self.uncopy(place, Tier::Gpu);
+            }
+        }
     }
 
     /// Forgets everything that this worker reported.
@@ -243,6 +289,8 @@ impl ReportApplier<'_> {
         }
         self.worker.pages = Default::default();
         self.worker.parked = Default::default();
+        self.worker.adopted = Default::default();
+        self.worker.coverage = Default::default();
         debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
     }
 
@@ -315,6 +363,7 @@ impl ReportApplier<'_> {
             copies[tier as usize] = 1;
             self.worker.names.set(place, Name { run, offset, copies, ..old });
         }
+        self.disown(old.name);
     }
 
     /// Counts one more copy of a known name.

@@ -1,5 +1,7 @@
 //! What the index keeps for one worker: its names, its parked blocks, and its block size.
 
+use crate::adopt::Adopted;
+use crate::coverage::Coverage;
 use crate::names::Names;
 use crate::parked::Parked;
 use crate::prefix::Running;
@@ -30,6 +32,8 @@ pub struct Numbers {
     pub parked_blocks: u32,
     /// Believed capacity of its cache in blocks.
     pub capacity_blocks: u32,
+    /// How much of what its engine stored lately has no known position, in thousandths.
+    pub unplaced_permille: u32,
     /// Removals of unknown names. This and all counts below run since the worker joined.
     pub unknown: u64,
     /// Reported blocks that could not be used: too short, of another size, or placeholders of unknown blocks.
@@ -68,6 +72,8 @@ pub(crate) struct WorkerBlocks {
     pub(crate) names: Names,
     pub(crate) pages: NumberMap<PartialPage>,
     pub(crate) parked: Parked,
+    pub(crate) adopted: Adopted,
+    pub(crate) coverage: Coverage,
     /// By prefix hash.
     pub(crate) aliases: BTreeMap<u64, Alias>,
     /// The engine's block size; none before its first report.
@@ -89,6 +95,8 @@ impl WorkerBlocks {
             names: Names::new(seed),
             pages: NumberMap::default(),
             parked: Parked::default(),
+            adopted: Adopted::default(),
+            coverage: Coverage::default(),
             aliases: BTreeMap::new(),
             page_tokens: None,
             source: CacheSource::Predicted,
@@ -104,6 +112,11 @@ impl WorkerBlocks {
         self.page_tokens.map(|page| if page < GRAIN && GRAIN.is_multiple_of(page) { GRAIN } else { page })
     }
 
+    /// Tokens its cache has room for, by its report.
+    pub(crate) fn capacity_tokens(&self) -> u64 {
+        u64::from(self.capacity_reported) * u64::from(self.block_tokens().unwrap_or(GRAIN))
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         // Bytes that std's map and tree spend per entry at their own load factor; they expose only their
         // capacity.
@@ -113,6 +126,7 @@ impl WorkerBlocks {
             + self.pages.capacity() * page_bytes
             + self.aliases.len() * 64
             + self.parked.bytes()
+            + self.adopted.bytes()
     }
 
     /// Maximum bytes that this many more names take while tables grow, or while they are parked.

@@ -14,6 +14,7 @@ use maitre_dialect::route::Route;
 use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
 use maitre_fleet::{HealthState, Worker};
+use maitre_index::feed::Trust;
 use maitre_policy::Why;
 use maitre_queue::{Class, WorkerLimits};
 use parking_lot::Mutex;
@@ -125,7 +126,7 @@ impl TraceCounts {
 
 /// Name, help text and source of a gauge for each worker.
 type WorkerMetric = (&'static str, &'static str, fn(&WorkerSample<'_>) -> Option<f64>);
-const WORKER_METRICS: [WorkerMetric; 18] = [
+const WORKER_METRICS: [WorkerMetric; 19] = [
     ("worker_requests", "Requests placed on the worker and not finished", |it| {
         Some(f64::from(it.worker.promised.work.requests))
     }),
@@ -158,6 +159,15 @@ const WORKER_METRICS: [WorkerMetric; 18] = [
         let numbers = it.cache.numbers(it.worker.id)?;
         Some(f64::from(numbers.reported_blocks.max(numbers.predicted_blocks)))
     }),
+    (
+        "worker_unplaced_ratio",
+        "Part of the lately stored blocks that follow blocks the router does not know",
+        |it| {
+            let is_reporting = it.cache.trust(it.worker.id) != Trust::None;
+            let numbers = it.cache.numbers(it.worker.id).filter(|_| is_reporting)?;
+            Some(f64::from(numbers.unplaced_permille) / 1_000.0)
+        },
+    ),
     (
         "worker_limit_prefill_tokens",
         "Learned: prompt tokens the worker may have pending before requests are queued",

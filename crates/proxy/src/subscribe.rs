@@ -203,6 +203,15 @@ impl Follower {
         let sent = self.batch.unix_seconds();
         let lag = (self.brain.clock.unix().as_secs_f64() - sent).max(0.0);
         self.metrics.caches.feeds.lag.get_or_create(&[("worker", self.link.url.clone())]).set(lag);
+        if self.feed.trust() == Trust::Cold && self.is_complete() {
+            self.feed.on(self.brain.now(), Input::Complete);
+        }
+    }
+
+    /// Whether what the engine stored before the first batch no longer matters, now that the last batch is applied.
+    fn is_complete(&self) -> bool {
+        self.batch.events().any(|it| matches!(it, KvEvent::Cleared))
+            || self.brain.read(|it| it.cache().is_complete(self.link.worker))
     }
 
     /// The port belongs to another rank of the engine, so its cache is not this worker's. The feed counts the batch as

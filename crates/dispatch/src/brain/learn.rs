@@ -66,6 +66,10 @@ impl Parts {
             self.scheduler.settle_charge(context, ended, tokens);
             self.fleet.learn_length(attempt.prefill, tokens);
         }
+        // Its blocks may have been reported after its first token.
+        if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {
+            self.cache.adopt(attempt.worker, prompt);
+        }
         self.learn_cached(request, attempt, counted);
     }
 

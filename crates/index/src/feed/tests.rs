@@ -36,6 +36,7 @@ impl Script {
                 "gone" => Input::Gone,
                 "fail" => Input::ReplayFailed { id: self.id },
                 "quiet" => Input::Quiet,
+                "complete" => Input::Complete,
                 "tick" => {
                     self.now = self.feed.deadline().expect("something is waited for");
                     Input::Tick
@@ -157,6 +158,31 @@ fn a_replay_that_starts_after_our_position_clears_everything() {
 #[test]
 fn a_cold_feed_starts_over_when_it_reconnects() {
     check("up replay:7,8 down up replay:0,1", "ask0 +7 +8 clear ask0 +0 +1", Trust::Fresh);
+}
+
+#[test]
+fn a_cold_feed_is_fresh_once_what_it_missed_no_longer_matters() {
+    check("up replay:7,8 complete", "ask0 +7 +8", Trust::Fresh);
+    check_with(Replay::Absent, "up 7 complete 8", "+7 +8", Trust::Fresh);
+    // From then on it is as good as one that heard everything: what it knows outlives a broken connection.
+    check("up replay:7,8 complete down", "ask0 +7 +8", Trust::Suspect);
+    check("up replay:7,8 complete down up replay:8,9 10", "ask0 +7 +8 ask8 +9 +10", Trust::Fresh);
+    check("up replay:7,8 complete 10 replay:8,9,10", "ask0 +7 +8 ask8 +9 +10", Trust::Fresh);
+    check("up replay:7,8 complete quiet fail", "ask0 +7 +8 ask8", Trust::Fresh);
+    // What is missed later, or of another process, matters again.
+    check("up replay:7,8 complete 11 replay:10,11", "ask0 +7 +8 ask8 clear +10 +11", Trust::Cold);
+    check("up replay:7,8 complete 11 replay:10,11 complete", "ask0 +7 +8 ask8 clear +10 +11", Trust::Fresh);
+    check(
+        "up replay:7,8 complete down up replay:8b replay:4b,5b",
+        "ask0 +7 +8 ask8 clear ask0 +4b +5b",
+        Trust::Cold,
+    );
+    check_with(Replay::Absent, "up 7 complete 9", "+7 clear +9", Trust::Cold);
+    check_with(Replay::Absent, "up 7 complete 8!", "+7 clear", Trust::Cold);
+    check("up replay:7 complete 8! replay:7,8 9", "ask0 +7 ask7 +8 +9", Trust::Fresh);
+    // Before the first message it says nothing.
+    check("complete up complete replay:7", "ask0 +7", Trust::Cold);
+    check("up replay:7 gone complete up replay:7", "ask0 +7 clear ask0 +7", Trust::Cold);
 }
 
 #[test]

@@ -129,7 +129,6 @@ impl Duel {
         let from = [0, 0, self.rng.below(prompt.len())][self.rng.below(3)];
         let variant = self.rng.below(12) as u64 / 11;
         let names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], variant)).collect();
-        let blocks: Vec<Vec<u8>> = (from..prompt.len()).map(|it| prompt[..=it].to_vec()).collect();
         let parent = (from > 0).then(|| name_of(&prompt[..from], variant));
         self.trail.push(format!("store w{worker} {from}..{} {tier:?} v{variant}", prompt.len()));
         let stored = StoredBlocks {
@@ -147,7 +146,7 @@ impl Duel {
         if let Some(worker) = self.model.workers.get_mut(&worker)
             && is_cut_known
         {
-            worker.store(&names, parent, &blocks, tier);
+            worker.store(&names, parent, &prompt[from..], tier);
         }
     }
 
@@ -213,6 +212,10 @@ impl Duel {
                 self.trail.push(format!("prefilled w{worker} {}", prompt.len()));
                 self.index.prefilled(self.now, id, chain(&hashes));
                 self.model.prefilled(worker, &prompt);
+                self.index.adopt(id, chain(&hashes));
+                if let Some(worker) = self.model.workers.get_mut(&worker) {
+                    worker.adopt(&prompt);
+                }
             }
             _ => {
                 let found = self.rng.below(prompt.len() + 1);

@@ -22,7 +22,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::fixture::{
-    ANYWHERE, Client, Fixture, TEST_TIMEOUT, TestResponse, fixture_with, metric, settings, within,
+    ANYWHERE, Client, Fixture, TEST_TIMEOUT, TestResponse, fixture_with, metric, settings, until_counted,
+    within,
 };
 
 /// Small enough that a few dozen prompts evict each other.
@@ -141,6 +142,66 @@ async fn a_router_that_starts_late_learns_the_caches_by_replay() {
     let mut client = second.client().await;
     let (believed, found) = believed_and_found(&client.post("/v1/chat/completions", prompt(1, 1)).await);
     assert!(believed > 0 && believed == found, "{believed} believed, {found} found");
+}
+
+/// Puts a router in front of an engine that has long been in use and replays only its last four batches.
+async fn late_router() -> Fixture {
+    let engine = Host::bind(ANYWHERE, publisher(|it| it.buffer_steps = 4)).await.unwrap();
+    let mut client = Client::connect(engine.addr()).await;
+    for number in 0..40 {
+        client.post("/v1/chat/completions", prompt(number % 3, number)).await;
+    }
+    let mut settings = by_delay();
+    settings.workers = vec![worker(&engine)];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    within(router.until(|brain| brain.cache().trust(WorkerId(0)) == Trust::Cold)).await;
+    Fixture { router, engines: vec![engine] }
+}
+
+impl Fixture {
+    /// Waits until the router has applied every batch that the engine has published. `skipped` were not replayed.
+    async fn until_heard(&self, skipped: f64) {
+        let engine = &self.engines[0];
+        let line = format!("maitre_events_batches_total{{worker=\"http://{}\"}}", engine.addr());
+        let published = engine.handle().stats().events.batches as f64;
+        within(until_counted(&self.router, &line, published - skipped)).await;
+    }
+}
+
+/// Three groups' shared prefixes are older than the router, and in use all the time: they are never evicted, and so never
+/// stored again.
+#[tokio::test]
+async fn a_late_router_becomes_fresh_though_no_replay_reaches_back() {
+    let fixture = late_router().await;
+    let skipped = (fixture.engines[0].handle().stats().events.batches - 4) as f64;
+    let mut client = fixture.client().await;
+    let trust = || fixture.router.look(|it| it.cache().trust(WorkerId(0)));
+    let mut requests = 0;
+    while trust() == Trust::Cold {
+        client.post("/v1/chat/completions", prompt(requests % 3, 100 + requests)).await;
+        fixture.until_heard(skipped).await;
+        requests += 1;
+        assert!(requests < 200, "{}", fixture.router.metrics());
+    }
+    assert_eq!(trust(), Trust::Fresh);
+    assert!(requests > 10, "fresh after {requests} requests, less than its cache holds");
+    for number in 0..60 {
+        let answer = client.post("/v1/chat/completions", prompt(number % 4, 300 + number)).await;
+        let (believed, found) = believed_and_found(&answer);
+        assert_eq!(believed, found, "request {number} after {requests}");
+        fixture.until_heard(skipped).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cleared_cache_holds_nothing_unknown() {
+    let fixture = late_router().await;
+    let mut engine = Client::connect(fixture.engines[0].addr()).await;
+    assert!(engine.post("/reset_prefix_cache", String::new()).await.status.is_success());
+    // The engine publishes with its next step.
+    engine.post("/v1/chat/completions", prompt(0, 0)).await;
+    fixture.until_all_is_known().await;
 }
 
 fn worker(engine: &Host) -> WorkerUrl {

@@ -340,6 +340,45 @@ fn predictions_that_no_report_could_confirm_stay() {
     });
 }
 
+/// The engine holds the first 1,600 tokens since before its events were followed, and reports only what comes after.
+#[test]
+fn a_prefix_older_than_the_events_is_learned_from_the_next_request() {
+    for reported_late in [false, true] {
+        check(|harness| {
+            (0..4).for_each(|worker| {
+                harness.on(Event::TrustChanged { worker: WorkerId(worker), trust: Trust::Fresh });
+            });
+            let tokens = text(1, 1_920);
+            let home = harness.ask(1, &tokens).worker;
+            let all = names(&tokens, 16);
+            let blocks = StoredBlocks {
+                names: &all[100..],
+                parent: Some(all[99]),
+                tokens: &tokens[1_600..],
+                block_tokens: 16,
+                adapter: None,
+                salt: None,
+                extras: &[],
+                tier: Tier::Gpu,
+            };
+            let stored = || Event::CacheChanged { worker: home, event: KvEvent::Stored(blocks) };
+            if !reported_late {
+                harness.on(stored());
+            }
+            harness.begin(1);
+            if reported_late {
+                harness.on(stored());
+            }
+            harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 2 });
+            harness.now = harness.now + maitre_index::FADE * 100;
+            harness.on(Event::Tick);
+            assert_eq!(harness.predicted(), 0);
+            let again = harness.ask(2, &text(1, 2_000));
+            assert_eq!((again.worker, again.held), (home, Some(Tokens(1_920))), "late: {reported_late}");
+        });
+    }
+}
+
 // Counts of responses.
 
 /// Two prompts are served, the second twice. Then its response counts nothing as cached: the engine evicted it, and all

@@ -48,6 +48,10 @@ impl Fixture {
         self.index.prefilled(self.now, W, chain(&chain_of(prompt.as_bytes())));
     }
 
+    fn adopt(&mut self, prompt: &str) -> Applied {
+        self.index.adopt(W, chain(&chain_of(prompt.as_bytes())))
+    }
+
     #[track_caller]
     fn check(&mut self, prompt: &str, blocks: u32, lower: u32) {
         let actual = look_up(&mut self.index, W, prompt.as_bytes());
@@ -519,4 +523,115 @@ fn the_budget_is_never_exceeded_and_recent_blocks_stay() {
 #[test]
 fn test_hashes_match_those_of_the_chain() {
     assert_eq!(chain_of(b"abc")[2].0, hash_of(b"abc"));
+}
+
+/// The system prompt `abc` is older than the events, and every request hits it.
+#[test]
+fn blocks_older_than_the_events_are_learned_from_a_request_that_hits_them() {
+    let mut stage = Fixture::new();
+    stage.predict("abcdef");
+    assert_eq!(stage.store("abcdef", 3).parked, 3);
+    stage.prefilled("abcdef");
+    assert_eq!(stage.adopt("abcdef").stored, 3);
+    let numbers = stage.index.numbers(W).unwrap();
+    assert_eq!((numbers.reported_blocks, numbers.predicted_blocks, numbers.parked_blocks), (6, 0, 0));
+    // Stores with that parent are placed at once from now on, by whichever request.
+    assert_eq!(stage.store("abcxy", 3).stored, 2);
+    stage.check("abcxyz", 5, 0);
+    // The engine evicts ends first: without `c`, nothing shows when `a` and `b` go.
+    stage.remove("abc");
+    stage.check("abcdef", 0, 0);
+    stage.store("abc", 0);
+    stage.check("abcdef", 6, 0);
+}
+
+#[test]
+fn blocks_of_a_response_do_not_hide_where_the_prompt_begins() {
+    let mut stage = Fixture::new();
+    stage.store("abcdefgh", 3);
+    stage.store("abcdefghi", 8);
+    assert_eq!(stage.adopt("abcdef").stored, 6);
+    stage.check("abcdefghi", 9, 0);
+}
+
+#[test]
+fn what_a_prompt_does_not_end_with_stays_parked() {
+    for (prompt, why) in [
+        ("abcxyz", "other tokens"),
+        ("abcdez", "other tokens in the end"),
+        ("abc", "nothing after the parent"),
+        ("def", "nothing before the parked blocks"),
+        ("abcdefghijk", "the prompt goes on, so its blocks were not all stored"),
+        ("", "no block"),
+    ] {
+        let mut stage = Fixture::new();
+        stage.store("abcdef", 3);
+        assert_eq!(stage.adopt(prompt), Applied::default(), "{why}");
+        assert_eq!(stage.index.numbers(W).unwrap().parked_blocks, 3, "{why}");
+    }
+    let mut stage = Fixture::new();
+    stage.store("a", 0);
+    stage.store_in("abcdef", 3, Tier::Cpu);
+    assert_eq!(stage.adopt("abcdef"), Applied::default(), "not on the GPU");
+    stage.index.adopt(WorkerId(7), chain(&chain_of(b"abcdef")));
+}
+
+#[test]
+fn an_ancestor_stays_while_any_adopted_parent_does() {
+    let mut stage = Fixture::new();
+    stage.store("abcde", 4);
+    stage.adopt("abcde");
+    stage.store("abcxy", 4);
+    stage.adopt("abcxy");
+    stage.remove("abcd");
+    stage.check("abcxy", 5, 0);
+    stage.check("abcde", 3, 0);
+    stage.remove("abcx");
+    stage.check("abcxy", 0, 0);
+}
+
+/// Two prompts end alike, and the wrong one was taken for the parked blocks'.
+#[test]
+fn a_name_that_turns_out_to_be_another_block_is_forgotten() {
+    let mut stage = Fixture::new();
+    stage.store("abcz", 3);
+    stage.adopt("xyqz");
+    stage.check("xyqz", 4, 0);
+    stage.store("abc", 0);
+    stage.check("xyqz", 0, 0);
+    stage.check("abc", 3, 0);
+}
+
+#[test]
+fn adopted_blocks_are_forgotten_with_the_rest() {
+    let mut stage = Fixture::new();
+    stage.store("abcdef", 3);
+    stage.adopt("abcdef");
+    stage.index.clear_reported(W);
+    stage.check("abcdef", 0, 0);
+    assert_eq!(stage.index.blocks(), 0);
+}
+
+/// A hundred blocks fit. What was stored before is unknown until nothing builds on it any more.
+#[test]
+fn reports_are_complete_once_a_cache_full_of_blocks_follows_known_ones() {
+    let mut stage = Fixture::new();
+    stage.index.set_capacity(W, 100);
+    let prompt = |number: u8| [b'a', b'b', number];
+    for number in 0..100 {
+        store(&mut stage.index, W, &prompt(number), 2, Tier::Gpu);
+    }
+    assert!(!stage.index.is_complete(W), "all follow a block that is unknown");
+    assert_eq!(stage.index.numbers(W).unwrap().unplaced_permille, 1_000);
+    stage.adopt("abc");
+    for number in 0..99 {
+        assert!(!stage.index.is_complete(W), "{number} blocks");
+        store(&mut stage.index, W, &prompt(number), 2, Tier::Gpu);
+    }
+    store(&mut stage.index, W, &prompt(99), 2, Tier::Gpu);
+    assert!(stage.index.is_complete(W));
+    assert_eq!(stage.index.numbers(W).unwrap().unplaced_permille, 0);
+    stage.index.clear_reported(W);
+    assert!(!stage.index.is_complete(W), "a gap");
+    assert!(!stage.index.is_complete(WorkerId(7)));
 }

@@ -20,10 +20,10 @@ pub(super) struct Belief {
 
 #[derive(Clone, Debug)]
 struct Waiting {
-    parent: u64,
+    parent: Option<u64>,
     names: Vec<u64>,
-    /// The prompt up to the end of each named block.
-    blocks: Vec<Vec<u8>>,
+    /// One for each name.
+    blocks: Vec<u8>,
     tier: Tier,
 }
 
@@ -33,6 +33,10 @@ pub(super) struct ModelWorker {
     names: BTreeMap<u64, (u64, [u32; 3])>,
     predicted: BTreeMap<u64, Belief>,
     parked: Vec<Waiting>,
+    /// The prompt up to the end of a block, by hash.
+    prompts: BTreeMap<u64, Vec<u8>>,
+    /// Adopted parents, and our names for their ancestors.
+    adopted: BTreeMap<u64, Vec<u64>>,
     pub(super) source: CacheSource,
     capacity: u32,
     capacity_reported: u32,
@@ -57,6 +61,8 @@ impl PlainIndex {
             names: BTreeMap::new(),
             predicted: BTreeMap::new(),
             parked: Vec::new(),
+            prompts: BTreeMap::new(),
+            adopted: BTreeMap::new(),
             source: CacheSource::Predicted,
             capacity: CAPACITY_DEFAULT,
             capacity_reported: CAPACITY_DEFAULT,
@@ -160,30 +166,29 @@ impl PlainIndex {
     pub(super) fn clear(&mut self, worker: u32) {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.predicted.clear();
-            worker.names.clear();
-            worker.parked.clear();
+            worker.clear_reported();
         }
     }
 
     pub(super) fn clear_reported(&mut self, worker: u32) {
         if let Some(worker) = self.workers.get_mut(&worker) {
-            worker.names.clear();
-            worker.parked.clear();
+            worker.clear_reported();
         }
     }
 }
 
 impl ModelWorker {
-    pub(super) fn store(&mut self, names: &[u64], parent: Option<u64>, blocks: &[Vec<u8>], tier: Tier) {
+    fn clear_reported(&mut self) {
+        self.names.clear();
+        self.parked.clear();
+        self.adopted.clear();
+    }
+
+    pub(super) fn store(&mut self, names: &[u64], parent: Option<u64>, blocks: &[u8], tier: Tier) {
         let mut parent = parent;
         let mut waiting = Vec::new();
         for (names, blocks) in names.chunks(64).zip(blocks.chunks(64)) {
-            waiting.push(Waiting {
-                parent: parent.unwrap_or(0),
-                names: names.to_vec(),
-                blocks: blocks.to_vec(),
-                tier,
-            });
+            waiting.push(Waiting { parent, names: names.to_vec(), blocks: blocks.to_vec(), tier });
             if parent.is_none_or(|it| self.names.contains_key(&it)) {
                 self.apply(waiting.pop().unwrap());
             }
@@ -193,20 +198,81 @@ impl ModelWorker {
     }
 
     fn apply(&mut self, waiting: Waiting) {
-        for (&name, block) in waiting.names.iter().zip(&waiting.blocks) {
-            let hash = hash_of(block);
-            let entry = self.names.entry(name).or_insert((hash, [0; 3]));
-            if entry.0 != hash {
-                *entry = (hash, [0; 3]);
-            }
-            entry.1[waiting.tier as usize] += 1;
-            if waiting.tier == Tier::Gpu {
-                self.predicted.remove(&hash);
-            }
+        let parent = waiting.parent.map(|it| self.prompts[&self.names[&it].0].clone());
+        let mut prompt = parent.unwrap_or_default();
+        for (&name, &block) in waiting.names.iter().zip(&waiting.blocks) {
+            prompt.push(block);
+            self.bind(name, &prompt, waiting.tier);
         }
-        while let Some(at) = self.parked.iter().position(|it| self.names.contains_key(&it.parent)) {
+        self.apply_parked();
+    }
+
+    fn apply_parked(&mut self) {
+        let is_known =
+            |it: &Waiting, names: &BTreeMap<u64, _>| it.parent.is_some_and(|it| names.contains_key(&it));
+        while let Some(at) = self.parked.iter().position(|it| is_known(it, &self.names)) {
             let next = self.parked.remove(at);
             self.apply(next);
+        }
+    }
+
+    fn bind(&mut self, name: u64, prompt: &[u8], tier: Tier) {
+        let hash = hash_of(prompt);
+        self.prompts.insert(hash, prompt.to_vec());
+        let entry = self.names.entry(name).or_insert((hash, [0; 3]));
+        let is_another = entry.0 != hash;
+        let old = entry.0;
+        if is_another {
+            *entry = (hash, [0; 3]);
+        }
+        entry.1[tier as usize] += 1;
+        if tier == Tier::Gpu {
+            self.predicted.remove(&hash);
+        }
+        if is_another {
+            if !self.is_on_gpu(old) {
+                self.predicted.remove(&old);
+            }
+            self.disown(name);
+        }
+    }
+
+    /// The prompt was computed: finds the parked blocks with its last tokens.
+    pub(super) fn adopt(&mut self, prompt: &[u8]) {
+        for at in (0..self.parked.len()).rev() {
+            let root = &self.parked[at];
+            let (Some(parent), Tier::Gpu) = (root.parent, root.tier) else { continue };
+            if self.parked.iter().any(|it| it.names.contains(&parent)) {
+                continue;
+            }
+            let (mut blocks, mut last) = (root.names.len(), root.names.last());
+            for _ in 0..self.parked.len() {
+                let Some(child) = self.parked.iter().find(|it| it.parent == last.copied()) else { break };
+                blocks += child.names.len();
+                last = child.names.last();
+            }
+            let depths = prompt.len().saturating_sub(blocks).max(1)..prompt.len();
+            let fits = |&depth: &usize| prompt[depth..].iter().zip(&root.blocks).all(|(a, b)| a == b);
+            if let Some(depth) = { depths }.find(fits) {
+                return self.adopt_at(parent, &prompt[..depth]);
+            }
+        }
+    }
+
+    fn adopt_at(&mut self, parent: u64, prompt: &[u8]) {
+        let own: Vec<u64> =
+            (1..prompt.len()).map(|end| crate::adopt::name_of(hash_of(&prompt[..end]))).collect();
+        for (end, &name) in (1..).zip(&own) {
+            self.bind(name, &prompt[..end], Tier::Gpu);
+        }
+        self.bind(parent, prompt, Tier::Gpu);
+        self.adopted.insert(parent, own);
+        self.apply_parked();
+    }
+
+    fn disown(&mut self, parent: u64) {
+        for name in self.adopted.remove(&parent).unwrap_or_default() {
+            self.remove(name, Tier::Gpu);
         }
     }
 
@@ -225,9 +291,14 @@ impl ModelWorker {
         match self.names.get_mut(&name) {
             Some((hash, copies)) => {
                 let hash = *hash;
+                let is_known = copies[tier as usize] > 0;
                 copies[tier as usize] = copies[tier as usize].saturating_sub(1);
+                let is_gone = copies[Tier::Gpu as usize] == 0;
                 if *copies == [0; 3] {
                     self.names.remove(&name);
+                }
+                if is_known && is_gone {
+                    self.disown(name);
                 }
                 if tier == Tier::Gpu && !self.is_on_gpu(hash) {
                     self.predicted.remove(&hash);
