@@ -1,7 +1,8 @@
-//! How many blocks of 16 tokens a second are decoded on one core, for three ways engines send them; each
-//! number that of the quietest of many rounds, for neighbours on the machine only ever add.
+//! How many blocks of 16 tokens a second one core decodes, for three ways in which engines send them. Each
+//! number is the fastest of many rounds, because other load on the machine can only slow a round down.
 //!
-//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once, small, so that it cannot rot.
+//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once with a small input, so that it keeps
+//! working.
 #![allow(clippy::print_stdout, reason = "a bench prints its numbers")]
 
 use std::hint::black_box;
@@ -108,7 +109,7 @@ fn add_stored(out: &mut Vec<u8>, rng: &mut Rng, blocks: usize) {
 fn add_tokens(out: &mut Vec<u8>, rng: &mut Rng, count: usize) {
     add_count(out, count);
     for _ in 0..count {
-        // A vocabulary of 128 k, small numbers more often than large ones, as in text.
+        // A vocabulary of 128 k, with small ids more frequent than large ones, as in text.
         let token = rng.below(rng.clone().below(128_000) + 1) as u32;
         match token {
             0..=0x7f => out.push(token as u8),

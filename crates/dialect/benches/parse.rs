@@ -1,7 +1,8 @@
-//! How long reading a request body takes: three numbers, each that of the quietest of
-//! many rounds, for neighbours on the machine only ever add.
+//! How long reading a request body takes: three numbers, each the fastest of many rounds, because other load
+//! on the machine can only slow a round down.
 //!
-//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once, small, so that it cannot rot.
+//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once with a small input, so that it keeps
+//! working.
 #![allow(clippy::print_stdout, reason = "a bench prints its numbers")]
 
 use std::hint::black_box;

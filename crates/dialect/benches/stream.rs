@@ -1,6 +1,7 @@
-//! What watching a stream costs per chunk: three numbers, each that of the quietest of many rounds.
+//! What watching a stream costs per chunk: three numbers, each the fastest of many rounds.
 //!
-//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once, small, so that it cannot rot.
+//! `cargo bench -p maitre-dialect` measures; `cargo test` runs it once with a small input, so that it keeps
+//! working.
 #![allow(clippy::print_stdout, reason = "a bench prints its numbers")]
 
 use std::hint::black_box;

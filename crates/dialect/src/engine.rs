@@ -1,7 +1,7 @@
-//! The brands of engine: how to tell which one a worker is, and how each reports its load.
+//! The engine brands: how to recognise which one a worker runs, and how each reports its load.
 //!
-//! One file a brand, each turning its own words into a `EngineLoad`. What a brand does not report is `None`, and
-//! the router falls back on its own counts; nothing here is needed for routing to work.
+//! One file per brand converts its format into an `EngineLoad`. A value that a brand does not report is
+//! `None`, and the router falls back to its own counts. Routing works without any of this.
 
 mod about;
 mod advice;
@@ -33,14 +33,14 @@ pub enum EngineKind {
     Sglang,
     TensorRt,
     LlamaCpp,
-    /// Speaks the API, and nothing else we know of.
+    /// Serves the API, and nothing else we know.
     Generic,
 }
 
-/// The adapters an engine has work for.
+/// The adapters that an engine has work for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adapters {
-    /// How many may run side by side.
+    /// Maximum adapters that run at the same time.
     pub max: u32,
     pub running: Vec<String>,
     pub waiting: Vec<String>,
@@ -64,7 +64,7 @@ pub struct ProbeReply<'a> {
     pub server: Option<&'a str>,
 }
 
-/// What to ask a worker to learn its brand. Any of them may fail; all are cheap.
+/// Paths to request from a worker to learn its brand. Any of them may fail; all are cheap.
 pub const PROBES: [&str; 5] = [MODELS, METRICS, VERSION, SERVER_INFO, PROPS];
 
 const MODELS: &str = "/v1/models";
@@ -93,13 +93,13 @@ impl EngineKind {
         }
     }
 
-    /// Where this brand reports its load, the best place first: take the first that answers.
+    /// Where this brand reports its load, best first: use the first that answers.
     pub const fn metrics_paths(self) -> &'static [&'static str] {
         match self {
             EngineKind::Vllm | EngineKind::LlamaCpp | EngineKind::Generic => &[METRICS],
-            // The first needs a flag, but it alone tells the size of the cache.
+            // The first needs a flag, but it is the only one with the size of the cache.
             EngineKind::Sglang => &[METRICS, "/v1/loads"],
-            // The first needs a setting. The second is emptied by every read.
+            // The first needs a setting. Every read empties the second.
             EngineKind::TensorRt => &["/prometheus/metrics", METRICS],
         }
     }
@@ -115,10 +115,10 @@ impl EngineKind {
     }
 }
 
-/// Tells the brand from the answers to `PROBES`, in any order and number.
+/// Recognises the brand from the answers to `PROBES`, in any order and number.
 ///
-/// The strongest evidence first: the signature on the model cards, for every brand signs and proxies pass
-/// it on; then the names of its metrics; then an address or header only one brand has. A bare `/version`
+/// The strongest evidence comes first: the signature on the model cards, which every brand writes and proxies
+/// pass on; then the names of its metrics; then a path or header that only one brand has. A bare `/version`
 /// comes last: vLLM has it, but so may others.
 pub fn detect(answers: &[ProbeReply<'_>]) -> EngineKind {
     let body = |path: &str| {
@@ -147,7 +147,7 @@ pub fn detect(answers: &[ProbeReply<'_>]) -> EngineKind {
     signature().or_else(metrics).or_else(own).unwrap_or(EngineKind::Generic)
 }
 
-/// Reads a load from the body of one of `metrics_paths`: of the whole engine, or of one of its ranks.
+/// Reads the load from the body of one of `metrics_paths`, for the whole engine or for one of its ranks.
 pub fn parse_metrics(kind: EngineKind, only: Option<u32>, body: &[u8]) -> Result<EngineLoad, Unreadable> {
     match kind {
         EngineKind::Vllm => vllm::load(only, body),
@@ -156,7 +156,7 @@ pub fn parse_metrics(kind: EngineKind, only: Option<u32>, body: &[u8]) -> Result
         EngineKind::TensorRt if is_json(body) => tensorrt::load_of_json(body),
         EngineKind::TensorRt => tensorrt::load(only, body),
         EngineKind::LlamaCpp => llamacpp::load(only, body),
-        // An engine may begin to answer, or be replaced, after we failed to name it.
+        // An engine may start to answer, or be replaced, after recognition failed.
         EngineKind::Generic => match kind_of_metrics(body) {
             Some(kind) => parse_metrics(kind, only, body),
             None => {
@@ -166,7 +166,7 @@ pub fn parse_metrics(kind: EngineKind, only: Option<u32>, body: &[u8]) -> Result
     }
 }
 
-/// Reads from the same body which adapters have work, if the engine tells.
+/// Reads from the same body which adapters have work, if the engine reports it.
 pub fn adapters(kind: EngineKind, body: &[u8]) -> Option<Adapters> {
     match kind {
         EngineKind::Vllm => vllm::adapters(body),
@@ -176,7 +176,7 @@ pub fn adapters(kind: EngineKind, body: &[u8]) -> Option<Adapters> {
 
 fn kind_of_metrics(body: &[u8]) -> Option<EngineKind> {
     EngineKind::ALL.into_iter().find(|kind| {
-        // At the start of a line, so that a label or a help text does not count.
+        // Match only at the start of a line, so that labels and help texts do not count.
         let prefix = kind.metric_prefix().map(str::as_bytes);
         prefix.is_some_and(|prefix| body.split(|&byte| byte == b'\n').any(|line| line.starts_with(prefix)))
     })

@@ -1,9 +1,9 @@
-//! Reads the Prometheus text format, as far as a router needs it: names, labels, values.
+//! Reads the parts of the Prometheus text format that a router needs: names, labels, values.
 //!
-//! A scrape is text from a server we do not control, mostly histograms we do not want. So nothing is
-//! collected: samples are handed out one by one, borrowed from the text, and a line that makes no sense is
-//! passed over, since one broken metric must not blind us to the load of a worker. Types, help, timestamps
-//! and exemplars are ignored.
+//! A scrape is text from a server we do not control, and most of it is histograms we do not need. So nothing
+//! is collected: samples are returned one by one, borrowed from the text. A malformed line is skipped,
+//! because one broken metric must not hide the load of a worker. Types, help, timestamps and exemplars are
+//! ignored.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use memchr::memchr;
 pub struct Sample<'a> {
     pub name: &'a str,
     pub value: f64,
-    /// What stands between the braces, checked.
+    /// The text between the braces, validated.
     labels: &'a str,
 }
 
@@ -24,7 +24,7 @@ pub fn samples(scrape: &[u8]) -> impl Iterator<Item = Sample<'_>> {
 }
 
 impl<'a> Sample<'a> {
-    /// The value of a label; borrowed unless it holds escapes.
+    /// The value of a label; borrowed unless it contains escapes.
     pub fn label(&self, name: &str) -> Option<Cow<'a, str>> {
         let mut rest = self.labels;
         while let Some((label, after)) = next_label(rest) {
@@ -44,7 +44,7 @@ impl<'a> Sample<'a> {
 
 struct Label<'a> {
     name: &'a str,
-    /// Between the quotes, still escaped.
+    /// The text between the quotes, still escaped.
     quoted: &'a str,
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shapes_of_a_sample_are_read() {
+    fn all_forms_of_a_sample_are_read() {
         check("up 1", Some(("up", 1.0, None)));
         check("up{} 1", Some(("up", 1.0, None)));
         check("  up\t1.5e+09  ", Some(("up", 1.5e9, None)));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_make_no_sense_are_passed_over() {
+    fn malformed_lines_are_skipped() {
         for line in [
             "",
             "# HELP up help",
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn soup_of_labels_never_panics(scrape in r#"([a-z]\{)?[a-z=",\\{}0-9 \n]{0,60}"#) {
+        fn random_label_syntax_never_panics(scrape in r#"([a-z]\{)?[a-z=",\\{}0-9 \n]{0,60}"#) {
             samples(scrape.as_bytes()).for_each(|it| drop(it.label("a")));
         }
 

@@ -1,13 +1,14 @@
-//! How a failure is told to a client, in the shape its API has for errors.
+//! Formats an error for the client, in the shape of its API.
 //!
-//! Whole bodies before a stream has begun, events after. The HTTP status is the caller's.
+//! Before a stream has begun the error is a whole body; after that it is an event. The caller sets the HTTP
+//! status.
 
 use std::borrow::Cow;
 
 use crate::openai::BadRequest;
 use crate::route::Route;
 
-/// What went wrong, as the client's code will see it. The message is for people, the code for programs.
+/// What went wrong, as the client's code sees it. The message is for people, the code for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure<'a> {
     pub kind: FailureKind,
@@ -17,7 +18,7 @@ pub struct Failure<'a> {
     pub param: Option<&'a str>,
 }
 
-/// Whose turn it is to do something, in the words of the two families of API.
+/// Who must act, with the names that the two API families use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// The client must change the request.
@@ -26,14 +27,14 @@ pub enum FailureKind {
     NotFound,
     /// The client must slow down.
     RateLimited,
-    /// The fleet is full; later may do.
+    /// The fleet is full; a later retry may succeed.
     Overloaded,
-    /// A worker, or we, failed.
+    /// A worker or the router failed.
     Server,
 }
 
 impl<'a> Failure<'a> {
-    /// A failure of a worker or of ours.
+    /// A failure of a worker or of the router.
     pub fn server(code: &'a str, message: impl Into<Cow<'a, str>>) -> Failure<'a> {
         Failure { kind: FailureKind::Server, code, message: message.into(), param: None }
     }
@@ -65,7 +66,7 @@ impl FailureKind {
     const fn anthropic(self) -> &'static str {
         match self {
             FailureKind::Server => "api_error",
-            // The rest have the same names in both.
+            // The other kinds have the same names in both.
             _ => self.openai(),
         }
     }
@@ -94,7 +95,8 @@ pub fn event(route: Route, failure: &Failure<'_>) -> String {
         Route::Messages => format!("event: error\ndata: {}\n\n", body(route, failure)),
         Route::Responses => {
             let (code, message) = (quote(failure.code), quote(&failure.message));
-            // The number is not ours to know; clients order by it only what they can still use.
+            // The real sequence number is unknown here. Clients use it only to order events that they can
+            // still use.
             format!(
                 "event: error\ndata: {{\"type\":\"error\",\"code\":{code},\"message\":{message},\"param\":null,\"sequence_number\":0}}\n\n"
             )
@@ -103,7 +105,7 @@ pub fn event(route: Route, failure: &Failure<'_>) -> String {
     }
 }
 
-/// A JSON string. It holds no line feed, so that it stays within one line of an event.
+/// A JSON string. It contains no line feed, so that it stays within one line of an event.
 fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

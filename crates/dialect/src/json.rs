@@ -1,17 +1,17 @@
 //! A validating cursor over JSON text: finds where each value begins and ends without building it.
 //!
-//! Routing reads a dozen fields of a body that is mostly one long string. Building a tree, or even
-//! boxing raw slices, costs more than the rest of the decision; so one pass checks the grammar and hands
-//! out slices of the text.
+//! Routing reads a dozen fields of a body that is mostly one long string. Building a tree, or even boxing raw
+//! slices, would cost more than the rest of the decision. So one pass checks the grammar and returns slices
+//! of the text.
 //!
-//! Strings are crossed with memchr2, from escape to escape, and then searched once for the control bytes
-//! they must not hold, in a loop without exits that the compiler vectorises. Tried in place of memchr2: words
-//! of eight bytes and a vector loop over 32, for all three tests at once. Level with an escape every 40 bytes,
-//! three to six times slower without any.
+//! memchr2 skips through strings from escape to escape. A second loop then searches each string for forbidden
+//! control bytes; it has no early exit, so the compiler vectorises it. Two alternatives to memchr2 were
+//! tried, each for all three tests at once: words of eight bytes, and a vector loop over 32. They were equal
+//! with an escape every 40 bytes and three to six times slower without escapes.
 //!
-//! It accepts what serde_json accepts, and these, which Python's `json` (hence most engines) accepts and
-//! serde_json's `Value` does not: `NaN`, `Infinity`, `-Infinity`, numbers beyond an f64, and halves of
-//! surrogate pairs (read as U+FFFD). Nesting is bounded by `MAX_DEPTH`, without recursion.
+//! It accepts what serde_json accepts. It also accepts what Python's `json` (and so most engines) accepts and
+//! serde_json's `Value` does not: `NaN`, `Infinity`, `-Infinity`, numbers beyond an f64, and lone surrogates
+//! (read as U+FFFD). Nesting is bounded by `MAX_DEPTH`, without recursion.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use memchr::{memchr, memchr2};
 /// about serde_json's own limit, and far below the thousand or so at which Python gives up.
 pub(crate) const MAX_DEPTH: u32 = u128::BITS;
 
-/// A string value this long may be an encoded image or sound; a shorter one is not worth asking.
+/// A string value this long may be an encoded image or sound; shorter ones are not examined.
 const MEDIA_BYTES_MIN: usize = 256;
 
 /// Why the text is not JSON, and where.
@@ -46,7 +46,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// As an error message names it.
+    /// The name of the type in error messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Shape::Null => "null",
@@ -63,7 +63,7 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw<'a> {
     pub(crate) text: &'a str,
-    /// How many of these bytes are encoded images or sounds: bytes, but not prompt text.
+    /// How many of these bytes are encoded images or sounds, and so not prompt text.
     pub(crate) media_bytes: usize,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// What stands between the quotes, still escaped. `None` unless this is a string.
+    /// The text between the quotes, still escaped. `None` unless this is a string.
     pub(crate) fn quoted(self) -> Option<&'a str> {
         self.text.strip_prefix('"')?.strip_suffix('"')
     }
@@ -96,7 +96,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// Visits the elements of an array until told to stop; visits nothing if this is not one.
+    /// Visits the elements of an array until the visitor stops; visits nothing if this is not an array.
     pub(crate) fn elements(self, visit: impl FnMut(Raw<'a>) -> ControlFlow<()>) -> ControlFlow<()> {
         if self.shape() != Shape::Array {
             return ControlFlow::Continue(());
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
         Cursor { text, offset: 0, media_bytes: 0 }
     }
 
-    /// The first byte of the next token, which the cursor now stands on.
+    /// The first byte of the next token, at which the cursor now stands.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while let Some(&byte) = bytes.get(self.offset) {
@@ -130,7 +130,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Cuts out the next value.
+    /// Reads the next value as a slice.
     pub(crate) fn value(&mut self) -> Result<Raw<'a>, Fault> {
         self.peek();
         let start = self.offset;
@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Moves past one value, however deep, checking all of it.
+    /// Skips one value of any depth, and checks all of it.
     fn skip(&mut self) -> Result<(), Fault> {
         let mut open = Stack::default();
         loop {
@@ -214,7 +214,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// After a value: closes what ends here and moves to the next value. True once nothing is open.
+    /// After a value: closes the containers that end here and moves to the next value. True once none is
+    /// open.
     fn close(&mut self, open: &mut Stack) -> Result<bool, Fault> {
         while let Some(shape) = open.top() {
             match (self.peek(), shape) {
@@ -257,7 +258,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Stands on an opening quote; moves past the closing one.
+    /// Starts at an opening quote; moves past the closing one.
     fn string(&mut self) -> Result<&'a str, Fault> {
         let bytes = self.text.as_bytes();
         let start = self.offset + 1;
@@ -299,7 +300,7 @@ impl<'a> Cursor<'a> {
             self.offset += "Infinity".len();
             return Ok(());
         }
-        // A leading zero stands alone: `01` is a number and then garbage.
+        // No digit may follow a leading zero: `01` is a number and then garbage.
         if !self.take_byte(b'0') {
             self.digits()?;
         }
@@ -353,7 +354,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Which of the open containers are objects, one bit each: no allocation, and the bound is the word.
+/// Which of the open containers are objects, one bit each. This allocates nothing, and the word size bounds
+/// the depth.
 #[derive(Default)]
 struct Stack {
     objects: u128,
@@ -384,7 +386,7 @@ impl Stack {
     }
 }
 
-/// The text of a checked string; borrowed unless it holds escapes.
+/// The text of a checked string; borrowed unless it contains escapes.
 pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     if memchr(b'\\', quoted.as_bytes()).is_none() {
         return Cow::Borrowed(quoted);
@@ -397,7 +399,7 @@ pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Feeds the text of a checked string to `sink`, piece by piece, until it breaks.
+/// Passes the text of a checked string to `sink`, piece by piece, until `sink` breaks.
 pub(crate) fn decode_into(quoted: &str, mut sink: impl FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut rest = quoted;
     while let Some(at) = memchr(b'\\', rest.as_bytes()) {
@@ -410,7 +412,7 @@ pub(crate) fn decode_into(quoted: &str, mut sink: impl FnMut(&str) -> ControlFlo
     sink(rest)
 }
 
-/// The character an escape stands for, and the length of the escape.
+/// The character that an escape represents, and the length of the escape.
 fn escaped_character(text: &str) -> (char, usize) {
     let character = match text.as_bytes().get(1) {
         Some(b'b') => '\u{8}',
@@ -428,7 +430,7 @@ fn escaped_character(text: &str) -> (char, usize) {
 fn escaped_unit(text: &str) -> (char, usize) {
     let high = unit_at(text, 0);
     let low = unit_at(text, 6);
-    // Only a first half followed by a second half is a pair; a half alone is U+FFFD.
+    // Only a high surrogate followed by a low one is a pair; a lone surrogate is U+FFFD.
     let pair = [high, low].map(Option::unwrap_or_default);
     match char::decode_utf16(pair).next() {
         Some(Ok(character)) => (character, 6 * character.len_utf16()),
@@ -449,8 +451,8 @@ pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
     (line, 1 + String::from_utf8_lossy(&before[line_start..]).chars().count())
 }
 
-/// Whether a long string is an encoded image or sound: a `data:` address, or the value of a member named
-/// `data`, as both the OpenAI and the Anthropic shapes have it.
+/// Whether a long string is an encoded image or sound: a `data:` URL, or the value of a member named `data`,
+/// as in the OpenAI and Anthropic formats.
 fn is_media(before: &str, text: &str) -> bool {
     let named_data = || {
         let name = before.trim_end().strip_suffix(':').map(str::trim_end);
@@ -459,7 +461,7 @@ fn is_media(before: &str, text: &str) -> bool {
     text.starts_with("data:") || named_data()
 }
 
-/// Whether any byte is one: the smallest is found without an early exit, 16 bytes a step.
+/// Whether any byte is a control byte. Computes the minimum without an early exit, 16 bytes per step.
 fn has_control(text: &str) -> bool {
     is_control(text.bytes().fold(u8::MAX, u8::min))
 }

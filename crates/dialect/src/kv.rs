@@ -2,15 +2,15 @@
 //!
 //! vLLM and SGLang publish the same three events, encoded in a dozen ways over the years: as arrays that grew
 //! at the end, as maps with a `type`, with names that are signed, unsigned or bytes. All are decoded into one
-//! form, event by event, so no caller needs an engine's version.
+//! form, event by event, so callers do not need the engine's version.
 //!
-//! A batch is flat: all names in one vector, all tokens in another, and each event a set of ranges in them.
-//! It is reused, so in a steady state nothing is allocated. It never grows past a few tens of bytes for each
+//! A batch is flat: all names in one vector, all tokens in another, and each event is a set of ranges in
+//! them. It is reused, so in a steady state nothing is allocated. It never exceeds a few tens of bytes per
 //! byte of payload, whatever lengths the payload claims.
 //!
-//! Skipped and counted: events of an unknown type; blocks in a store that all workers share, which favours
-//! none of them; and blocks of layers with a window or a state, whose prefix the engine can no longer
-//! continue. Tokens are a customer's words: never print a batch.
+//! Some events are skipped and counted: events of an unknown type; blocks in a store that all workers share,
+//! which favours none of them; and blocks of layers with a window or a state, whose prefix the engine can no
+//! longer continue. Tokens are customer data: never print a batch.
 
 mod draft;
 mod msgpack;
@@ -22,10 +22,10 @@ use maitre_base::{KvEvent, StoredBlocks, Tier};
 use crate::kv::draft::Draft;
 use crate::kv::msgpack::{Head, Reader};
 
-/// The longest payload that is read. Chosen: a step of a million tokens takes 5 MB.
+/// Maximum payload size. Chosen: a step of a million tokens takes 5 MB.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 
-/// How many names, tokens or events a batch keeps room for between payloads. Chosen: those of a large step,
+/// How many names, tokens or events a batch keeps allocated between payloads. Chosen: those of a large step,
 /// 4 MB of tokens.
 const KEPT_MAX: usize = 1 << 20;
 
@@ -42,25 +42,25 @@ pub struct EventBatch {
     texts: String,
 }
 
-/// How many events of a batch were left out, and why.
+/// How many events of a batch were skipped, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// Of a kind we do not know.
+    /// Events of an unknown type.
     pub unknown: u32,
-    /// Of layers whose blocks do not make a prefix.
+    /// Blocks of layers that do not form a prefix.
     pub groups: u32,
-    /// Of a store that does not belong to the worker.
+    /// Blocks in a store that does not belong to the worker.
     pub remote: u32,
 }
 
 /// Which groups of layers an engine has declared to be full attention.
 ///
-/// Models that mix kinds of attention report each block once per group of layers. When a block is stored
-/// they say of which kind the group is, when it is removed only the group's number: so this is remembered,
-/// one for each publisher, and begun anew when the publisher restarts.
+/// Models that mix kinds of attention report each block once per group of layers. A stored event names the
+/// group's kind, but a removed event only its number. So the kinds are remembered, separately for each
+/// publisher, and reset when the publisher restarts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Groups {
-    /// A bit for each group whose kind is known.
+    /// One bit for each group whose kind is known.
     known: u64,
     full: u64,
 }
@@ -72,7 +72,7 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// Reads the payload of one message. On an error the batch is empty: half a message is of no use.
+/// Decodes the payload of one message. On an error the batch is empty: half a message is useless.
 pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Result<(), Malformed> {
     batch.clear();
     read_batch(payload, groups, batch).inspect_err(|_| batch.clear())
@@ -96,12 +96,12 @@ impl EventBatch {
         })
     }
 
-    /// When the engine made the batch, by its own wall clock.
+    /// When the engine created the batch, by its own wall clock.
     pub fn unix_seconds(&self) -> f64 {
         self.unix_seconds
     }
 
-    /// Which data-parallel rank it is of, if the engine says.
+    /// The data-parallel rank, if the engine sends it.
     pub fn rank(&self) -> Option<u32> {
         self.rank
     }
@@ -126,11 +126,11 @@ fn empty<T>(list: &mut Vec<T>) {
     list.shrink_to(KEPT_MAX);
 }
 
-/// The largest group number that is kept apart. Chosen: models have at most a handful.
+/// The largest group number that is tracked. Chosen: models have at most a handful.
 const GROUPS_MAX: u64 = 64;
 
 impl Groups {
-    /// Takes note of what an engine says of a group.
+    /// Records the kind that an engine declares for a group.
     fn declare(&mut self, group: u64, kind: &[u8]) {
         let is_full = match kind {
             b"full_attention" | b"mla_attention" | b"sink_full_attention" => true,
@@ -143,7 +143,8 @@ impl Groups {
         }
     }
 
-    /// Whether blocks of this group make a prefix. Engines that tell no kinds have one group, the first.
+    /// Whether blocks of this group form a prefix. Engines that do not declare kinds have one group, the
+    /// first.
     fn is_full(&self, group: u64) -> bool {
         if group < GROUPS_MAX && self.known >> group & 1 == 1 {
             self.full >> group & 1 == 1
@@ -172,7 +173,7 @@ struct StoredRecord {
     tier: Tier,
 }
 
-/// A run of one of the flat vectors. None is longer than a few payloads, hence 32 bits.
+/// A range of one of the flat vectors. None is longer than a few payloads, so 32 bits are enough.
 #[derive(Clone, Copy)]
 struct Span {
     start: u32,
@@ -198,7 +199,7 @@ fn read_batch(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Re
     if payload.len() > PAYLOAD_BYTES_MAX {
         return Err(reader.malformed("a payload past its bound"));
     }
-    // The rank came with vLLM 0.9.1; more may follow.
+    // The rank was added in vLLM 0.9.1; more fields may follow.
     let fields = reader.count()?;
     if fields < 2 {
         return Err(reader.malformed("fewer than two fields in a batch"));
@@ -221,12 +222,12 @@ fn read_batch(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Re
     Ok(())
 }
 
-/// How the fields of an event are laid out, and how many are left to read.
+/// The layout of an event's fields, and how many are left to read.
 #[derive(Clone, Copy)]
 enum Layout {
     /// In the order of their declaration.
     Array(usize),
-    /// Each after its name.
+    /// Each field after its name.
     Map(usize),
 }
 
@@ -253,7 +254,8 @@ fn read_event(reader: &mut Reader<'_>, groups: &mut Groups, batch: &mut EventBat
     }
 }
 
-/// The `type` of the event whose `count` pairs follow. In practice it comes first, but no document says so.
+/// The `type` of the event whose `count` pairs follow. In practice it comes first, but this is not
+/// documented.
 fn find_type(mut reader: Reader<'_>, count: usize) -> Result<&[u8], Malformed> {
     for _ in 0..count {
         match reader.text()? {

@@ -1,7 +1,7 @@
 //! The models a worker serves, as its `/v1/models` lists them, and one list made of many.
 //!
-//! Clients read cards for more than we know of (permissions, context lengths, capabilities), so a merged
-//! list carries each card as the worker wrote it.
+//! Clients read fields from model cards that we do not interpret (permissions, context lengths,
+//! capabilities). So a merged list carries each card as the worker wrote it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How many cards of one list are read. Chosen: well above the adapters one engine can load.
+/// Maximum cards read from one list. Chosen: well above the adapters one engine can load.
 pub const CARDS_MAX: usize = 4096;
 
-/// The longest id that is taken for one: a model's name ends up in labels and in keys.
+/// Maximum length of an id, because a model's name is used in labels and keys.
 pub const ID_BYTES_MAX: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub struct Model {
 #[error("read the list of models: {0}")]
 pub struct Unreadable(#[from] serde_json::Error);
 
-/// Reads a `/v1/models` body. Cards without a usable id are left out; a list past its bound is cut.
+/// Reads a `/v1/models` body. Cards without a usable id are skipped; a list over the limit is cut.
 pub fn parse(body: &[u8]) -> Result<Vec<Model>, Unreadable> {
     Ok(cards(body)?.map(|(card, _)| card.model()).collect())
 }
 
-/// Merges several `/v1/models` bodies into one, of those models that are to be shown. Of cards with the same id the
-/// first stays; a body that cannot be read adds nothing.
+/// Merges several `/v1/models` bodies into one that has only the models to be shown. The first card of each
+/// id stays; an unreadable body adds nothing.
 pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
     let mut seen = HashSet::new();
     let mut data = String::new();
@@ -48,7 +48,7 @@ pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
     format!(r#"{{"object":"list","data":[{data}]}}"#)
 }
 
-/// Who made the first card: engines sign with their own name.
+/// The `owned_by` of the first card: engines sign with their own name.
 pub(crate) fn owner(body: &[u8]) -> Option<String> {
     let (card, _) = cards(body).ok()?.next()?;
     card.owned_by.map(Cow::into_owned)
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_name_the_model_its_base_and_its_room() {
+    fn cards_give_model_base_and_context_length() {
         check(VLLM, &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None)]);
         check(r#"{"data":[]}"#, &[]);
         check(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_an_end_is_cut() {
+    fn a_list_over_the_limit_is_cut() {
         let cards: Vec<_> = (0..CARDS_MAX + 10).map(|id| format!(r#"{{"id":"{id}"}}"#)).collect();
         let body = format!(r#"{{"data":[{}]}}"#, cards.join(","));
         assert_eq!(parse(body.as_bytes()).unwrap().len(), CARDS_MAX);
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_list_has_only_what_is_to_be_shown() {
+    fn a_merged_list_has_only_the_models_to_be_shown() {
         let merged = merge(&[VLLM.as_bytes()], |it| it == "sql-lora");
         check(&merged, &[("sql-lora", Some("llama"), None)]);
     }
 
     #[test]
-    fn what_is_no_list_says_why() {
+    fn a_body_that_is_not_a_list_is_an_error() {
         let error = parse(b"<html>").unwrap_err().to_string();
         assert_eq!(error, "read the list of models: expected value at line 1 column 1");
     }

@@ -1,13 +1,14 @@
 //! What routing must know of a request body, read in one pass and borrowed from it.
 //!
-//! The name is the family's: chat, completions and responses, and their cousins from Anthropic and
-//! SGLang, which differ in field names more than in kind. The body itself goes to the worker untouched
-//! (but for two fields, where an operator asks for it: `priority.rs`, `salt.rs`); this only looks. So it is strict about what we act on (`model`, `stream`, `max_tokens`, the prompt),
-//! deaf to hints of an unknown type (a batch of `lora_path`s, a numeric `user`), and blind to the rest:
-//! a field an engine may accept is never the reason for a refusal here.
+//! `openai` names the API family: chat, completions and responses, and the similar APIs of Anthropic and
+//! SGLang, which differ mostly in field names. The body goes to the worker unchanged, except for two fields
+//! that an operator may request (`priority.rs`, `salt.rs`). This module is strict about the fields we act on
+//! (`model`, `stream`, `max_tokens`, the prompt). It ignores hints of an unexpected type (a batch of
+//! `lora_path`s, a numeric `user`) and everything else: a field that an engine may accept never causes a
+//! refusal here.
 //!
-//! UTF-8 is checked once for the whole body, and from then on every slice we hand out is a `&str` for
-//! free. By simdutf8: the standard library takes 70 µs for 64 KB of Chinese, as long as all the rest.
+//! UTF-8 is checked once for the whole body, so every returned slice is a `&str` at no cost. simdutf8 does
+//! it, because the standard library takes 70 µs for 64 KB of Chinese, as long as all the rest.
 
 mod fields;
 mod head;
@@ -30,48 +31,48 @@ pub use crate::openai::refusal::BadRequest;
 pub use crate::openai::salt::with_salt;
 use crate::route::Route;
 
-/// A request as the router sees it. Absent, `null` and unreadable hints are all `None`.
+/// A request as the router sees it. Hints that are absent, `null` or unreadable are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     pub model: Option<Cow<'a, str>>,
     pub stream: bool,
     /// `stream_options.include_usage`: the worker will report usage at the end of the stream.
     pub include_usage: bool,
-    /// The most tokens the answer may have, under any of the names it goes by. A negative number, which
-    /// llama.cpp reads as "no limit", is `None`.
+    /// Maximum tokens of the answer, under any of its field names. A negative number, which llama.cpp reads
+    /// as "no limit", is `None`.
     pub max_tokens: Option<u64>,
     /// `user`, else Anthropic's `metadata.user_id`.
     pub user: Option<Cow<'a, str>>,
-    /// What ties turns together: `session_id`, else `prompt_cache_key`, else `conversation`.
+    /// What connects the turns of a conversation: `session_id`, else `prompt_cache_key`, else `conversation`.
     pub session: Option<Cow<'a, str>>,
-    /// The answer this one continues. Only the worker that gave it knows it.
+    /// The answer that this request continues. Only the worker that gave it knows it.
     pub previous_response_id: Option<Cow<'a, str>>,
     /// `lora_path`, else `lora_name`. vLLM's adapters are named by `model` instead.
     pub lora: Option<Cow<'a, str>>,
-    /// The same as JSON where it is no text: a list, with one for each prompt of a batch.
+    /// The adapter as JSON where it is not a string: a list with one for each prompt of a batch.
     pub loras: Option<&'a str>,
     /// `cache_salt`, SGLang's `extra_key`, or both joined: prompts with different salts share no cache.
     pub cache_salt: Option<Cow<'a, str>>,
     pub priority: Option<Priority<'a>>,
-    /// OpenAI's word for how urgent it is.
+    /// OpenAI's field for priority.
     pub service_tier: Option<Cow<'a, str>>,
     pub template: Template<'a>,
     pub prompt: Prompt<'a>,
 }
 
-/// How urgent a request is, as sent.
+/// The priority of a request, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Priority<'a> {
     /// vLLM serves lower first and SGLang higher first.
     Number(i64),
-    /// No engine takes one; routers do.
+    /// No engine accepts a word; routers do.
     Word(Cow<'a, str>),
 }
 
-/// What a client may say about how its messages are rendered, in vLLM's words.
+/// How the client wants its messages rendered, in vLLM's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Template<'a> {
-    /// It brought a template of its own.
+    /// The client sent a template of its own.
     pub is_own: bool,
     /// `chat_template_kwargs`, as JSON.
     pub kwargs: Option<&'a str>,
@@ -82,7 +83,7 @@ pub struct Template<'a> {
     pub reasoning_effort: Option<&'a str>,
 }
 
-/// Reads the body of a request. Where a key is repeated the last one counts, as in Python.
+/// Reads the body of a request. The last of repeated keys counts, as in Python.
 pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
     let text = simdutf8::compat::from_utf8(body)
         .map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
@@ -93,7 +94,7 @@ pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
     }
 }
 
-/// The raw fields of the body, or what the body is instead of an object.
+/// The raw fields of the body, or the type of a body that is not an object.
 fn scan(text: &str) -> Result<Result<BodyFields<'_>, Shape>, Fault> {
     let mut cursor = Cursor::new(text);
     if cursor.peek() != Some(b'{') {

@@ -1,6 +1,6 @@
-//! The API a request speaks, told from its path alone.
+//! The API of a request, recognised from its path alone.
 //!
-//! A closed list: what is not here is passed through or refused by the caller, never guessed at.
+//! A closed list: the caller passes other paths through or refuses them, and never guesses.
 
 /// One request API. It decides which body fields hold the prompt, how a stream ends, and the shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub enum Route {
     Generate,
 }
 
-/// How a stream of this route says that it is complete. A stream that ends any other way was cut.
+/// How a stream of this route marks its end. A stream that ends any other way was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The line `data: [DONE]`.
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_has_a_name_and_knows_how_it_ends() {
+    fn each_path_has_a_name_and_a_stream_end() {
         check("/v1/chat/completions", Some(("chat", true, true)));
         check("/v1/completions", Some(("completions", true, true)));
         check("/v1/responses", Some(("responses", true, false)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_are_no_route() {
+    fn similar_paths_are_not_a_route() {
         check("/v1/chat/completions/", None);
         check("/v1/messages/count_tokens", None);
         check("/V1/chat/completions", None);

@@ -1,8 +1,8 @@
-//! Watches a stream of server-sent events pass: whether it has begun, and whether it ended properly.
+//! Watches a stream of server-sent events: whether it has begun, and whether it ended properly.
 //!
-//! Only the first bytes of each line are looked at; from one line to the next it is one memchr. A stream that
-//! stops without its proper end was cut, and the client must learn so in the stream itself, because its
-//! status line was sent long ago. Payloads are never parsed.
+//! Only the first bytes of each line are examined; one memchr finds the next line. A stream that stops
+//! without its proper end was cut. The client must learn that in the stream itself, because its status line
+//! was sent long ago. Payloads are never parsed.
 //!
 //! Lines end with LF or CRLF. The standard also allows a lone CR, which no engine sends.
 
@@ -14,16 +14,16 @@ use memchr::memchr;
 use crate::failure::{self, Failure};
 use crate::route::{End, Route};
 
-/// How much of a line is kept when a chunk ends inside it: more than the longest beginning we match.
+/// How much of a line is kept when a chunk ends inside it: more than the longest prefix we match.
 const LINE_HEAD_BYTES: usize = 48;
 
-/// Fed each chunk of one stream, in order.
+/// Takes each chunk of one stream, in order.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     route: Route,
     progress: Progress,
     failed: bool,
-    /// Whether an event has begun whose blank line is still to come.
+    /// Whether an event has begun and its blank line has not come yet.
     inside_event: bool,
     line: Head,
 }
@@ -32,12 +32,12 @@ pub struct Tracker {
 enum Progress {
     Silent,
     Begun,
-    /// The last event has been named; its data is still to come.
+    /// The last event's name has been seen; its data is still to come.
     Closing,
     Ended,
 }
 
-/// The beginning of a line that the chunks so far have not ended.
+/// The beginning of a line that no chunk has ended yet.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     bytes: [u8; LINE_HEAD_BYTES],
@@ -50,7 +50,7 @@ impl Tracker {
         Tracker { route, progress: Progress::Silent, failed: false, inside_event: false, line }
     }
 
-    /// Whether this chunk carried any of an event, and not only comments and blank lines.
+    /// Whether this chunk contained part of an event, not only comments and blank lines.
     pub fn feed(&mut self, chunk: &[u8]) -> bool {
         let mut carried = false;
         let mut rest = chunk;
@@ -74,7 +74,7 @@ impl Tracker {
         self.progress != Progress::Silent
     }
 
-    /// Whether the stream ended as its route must. A last line that lacks only its line feed counts.
+    /// Whether the stream ended as its route requires. A last line that lacks only its line feed counts.
     pub fn ended(&self) -> bool {
         self.progress == Progress::Ended || (self.awaits_done() && is_done(self.line.bytes()))
     }
@@ -84,19 +84,19 @@ impl Tracker {
         self.failed
     }
 
-    /// Whether something may be added to the stream without breaking an event in two.
+    /// Whether text may be appended here without splitting an event.
     pub fn between_events(&self) -> bool {
         !self.inside_event && self.line.length == 0
     }
 
-    /// What to append to a stream whose worker died here. An event cut in two is ended first: its data is
+    /// What to append to a stream whose worker died here. An incomplete event is ended first: its data is
     /// lost, but ours must not become part of it.
     pub fn failure_event(&self, failure: &Failure<'_>) -> String {
         let event = failure::event(self.route, failure);
         if self.between_events() { event } else { format!("\n\n{event}") }
     }
 
-    /// Takes in the rest of a line; returns whether the line is of an event.
+    /// Takes the rest of a line; returns whether the line belongs to an event.
     fn end_line(&mut self, rest: &[u8]) -> bool {
         if self.line.length == 0 {
             return self.read_line(rest);
@@ -136,7 +136,7 @@ impl Tracker {
         self.failed |= data.starts_with(b"{\"error\"") || data.starts_with(b"{\"object\":\"error\"");
         let closes = match self.route.end() {
             End::Done => data == b"[DONE]",
-            // Some servers write no event lines; then the type comes first in the data.
+            // Some servers write no event lines; then the data starts with the type.
             End::Event(_) => self.progress == Progress::Closing || self.is_last_event(type_of(data)),
         };
         if closes {
@@ -161,8 +161,8 @@ impl Head {
         &self.bytes[..self.length]
     }
 
-    /// Keeps as much as fits. A line never shrinks back to one that could be matched: what is matched
-    /// whole is shorter than the room, so a line that overflows is no such line.
+    /// Keeps as much as fits. A line that overflows cannot match later, because every complete match is
+    /// shorter than the buffer.
     fn extend(&mut self, more: &[u8]) {
         let taken = more.len().min(LINE_HEAD_BYTES - self.length);
         self.bytes[self.length..self.length + taken].copy_from_slice(&more[..taken]);
@@ -180,7 +180,7 @@ fn is_done(line: &[u8]) -> bool {
     field(line, b"data:") == Some(b"[DONE]")
 }
 
-/// The type a payload names, if it names it first.
+/// The type that a payload names, if it is the first field.
 fn type_of(data: &[u8]) -> &[u8] {
     let named = data.strip_prefix(b"{\"type\":").map(<[u8]>::trim_ascii_start);
     let quoted = named.and_then(|it| it.strip_prefix(b"\"")).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Finds what a response says it cost, in passing, without parsing or copying the response.
+//! Finds the token counts in a response as it passes, without parsing or copying the response.
 //!
 //! Engines write the counts as one small object under one name: `"usage":{…}`, or `"meta_info":{…}` in
-//! SGLang's own API. So each chunk is searched for the name (a few nanoseconds), and only what follows it
-//! is looked at. A chunk may end anywhere, also inside the name; only then are bytes kept, and never more
-//! than `OBJECT_BYTES_MAX`.
+//! SGLang's own API. So each chunk is searched for the name (a few nanoseconds), and only what follows it is
+//! examined. A chunk may end anywhere, even inside the name; only then are bytes kept, and never more than
+//! `OBJECT_BYTES_MAX`.
 //!
-//! Generated text cannot pose as usage: inside a JSON string its quotes are escaped, so `"usage"` is not
-//! there, and `\"usage"` is told by the byte before it. (A tool call that Anthropic's shape carries as
+//! Generated text cannot pass for usage: inside a JSON string its quotes are escaped, so `"usage"` does not
+//! occur, and `\"usage"` is recognised by the byte before it. (A tool call that Anthropic's format carries as
 //! plain JSON can; the real usage comes after it and wins.)
 
 #[cfg(test)]
@@ -17,11 +17,11 @@ use memchr::{memmem, memrchr};
 use crate::json::{Cursor, Raw};
 use crate::route::Route;
 
-/// The largest object that is read. Chosen: several times what any API's counts take. SGLang's `meta_info`
-/// passes it when log-probabilities are asked for, and then we do without.
+/// Maximum size of the object. Chosen: several times what any API's counts take. SGLang's `meta_info` exceeds
+/// it when log-probabilities are requested, and then its counts are ignored.
 pub const OBJECT_BYTES_MAX: usize = 2048;
 
-/// What a response says of itself. A count that was never reported is `None`.
+/// The counts in a response. A count that was never reported is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// All tokens of the prompt, cached ones included.
@@ -31,14 +31,14 @@ pub struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
-/// Fed each chunk of one response, in order.
+/// Takes each chunk of one response, in order.
 #[derive(Clone, Debug)]
 pub struct Finder {
     name: memmem::Finder<'static>,
     state: ScanState,
-    /// The last byte fed, to tell an escaped quote at the start of the next chunk.
+    /// The last byte seen, to recognise an escaped quote at the start of the next chunk.
     last: u8,
-    /// The beginning of an object whose end is still to come.
+    /// The beginning of an object whose end has not arrived.
     kept: Vec<u8>,
     found: Option<Usage>,
 }
@@ -56,7 +56,7 @@ enum ScanState {
     Object(Nesting),
 }
 
-/// Where in an object we are: enough to find its end.
+/// The parser state inside an object: enough to find its end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Nesting {
     depth: u32,
@@ -100,12 +100,12 @@ impl Finder {
         self.last = chunk.last().copied().unwrap_or(self.last);
     }
 
-    /// What was found, all reports merged: of each count the last that was given.
+    /// All reports merged: the last value of each count.
     pub fn finish(self) -> Option<Usage> {
         self.found
     }
 
-    /// Each step takes the chunk and where to start, moves to the next state, and returns where it stopped.
+    /// Each step takes the chunk and a start, moves to the next state, and returns where it stopped.
     fn search(&mut self, chunk: &[u8], at: usize) -> usize {
         let name = self.name.needle();
         if let Some(found) = self.name.find(&chunk[at..]) {
@@ -116,7 +116,7 @@ impl Finder {
             }
             return start + 1;
         }
-        // A name cut by the end of the chunk has exactly one quote, its first byte.
+        // A name cut by the end of the chunk contains exactly one quote, its first byte.
         let tail_start = at.max(chunk.len().saturating_sub(name.len() - 1));
         if let Some(quote) = memrchr(b'"', &chunk[tail_start..]) {
             let start = tail_start + quote;
@@ -141,13 +141,13 @@ impl Finder {
         self.state = match same {
             _ if same == wanted.len() => ScanState::Colon,
             _ if at + same == chunk.len() => ScanState::Name(matched + same),
-            // No byte of the name but its first and last is a quote, so no other match began in between.
+            // Only the first and last bytes of the name are quotes, so no other match began in between.
             _ => ScanState::Searching,
         };
         at + same
     }
 
-    /// Crosses whitespace up to the byte that must come next; anything else means this was no object.
+    /// Skips whitespace up to the byte that must come next; any other byte means that this is not the object.
     fn match_byte(&mut self, chunk: &[u8], at: usize, wanted: u8) -> usize {
         let blank = chunk[at..].iter().take_while(|it| it.is_ascii_whitespace()).count();
         let at = at + blank;
@@ -158,7 +158,7 @@ impl Finder {
                 self.state = ScanState::Brace;
                 return at + 1;
             }
-            // The object is read from its brace on.
+            // The object starts at its brace.
             Some(_) => self.state = ScanState::Object(Nesting::default()),
         }
         at
@@ -197,7 +197,7 @@ impl Finder {
 }
 
 impl Nesting {
-    /// Moves over one byte. True if it closes the object.
+    /// Advances by one byte. True if it closes the object.
     fn closes(&mut self, byte: u8) -> bool {
         self.within = match (self.within, byte) {
             (Within::Structure, b'"') => Within::String,
@@ -214,7 +214,7 @@ impl Nesting {
     }
 }
 
-/// The counts in one object, under any of the names they go by. `None` if it is no JSON or has none.
+/// The counts in one object, under any of their names. `None` if it is not JSON or has none.
 fn read(object: &[u8]) -> Option<Usage> {
     let text = std::str::from_utf8(object).ok()?;
     let mut usage = Usage::default();
@@ -235,7 +235,8 @@ fn read(object: &[u8]) -> Option<Usage> {
         "cache_creation_input_tokens" => beside_cached = add(beside_cached, count(value)),
         _ => {}
     });
-    // Anthropic counts what was read from and written to the cache beside `input_tokens`, not within.
+    // Anthropic counts tokens read from and written to the cache in addition to `input_tokens`, not as part
+    // of them.
     usage.prompt_tokens = usage.prompt_tokens.map(|it| it.saturating_add(beside_cached.unwrap_or(0)));
     (walked.is_ok() && usage != Usage::default()).then_some(usage)
 }

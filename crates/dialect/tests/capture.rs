@@ -1,4 +1,4 @@
-//! What a real engine published is read, and makes sense: a naive cache told of it is never surprised.
+//! Decodes what a real engine published and applies it to a naive cache, which must never contradict it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixtures/capture.rs"]
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use maitre_base::{KvEvent, StoredBlocks, Tier};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 
-/// The blocks of one replica in one lifetime, and how many copies it has of each.
+/// The blocks of one replica during one lifetime, with the number of copies of each.
 #[derive(Default)]
 struct Cache {
     copies: BTreeMap<u64, u32>,
     next_seq: u64,
 }
 
-/// What there was in the whole capture.
+/// Totals of the whole capture.
 #[derive(Debug, Default, PartialEq)]
 struct Sums {
     lifetimes: usize,
@@ -64,7 +64,7 @@ impl Cache {
     }
 }
 
-/// Applies messages in their order.
+/// Applies messages in order.
 fn run(records: impl Iterator<Item = (char, u64, Vec<u8>)>) -> (Sums, BTreeMap<char, Cache>) {
     let (mut sums, mut caches) = (Sums::default(), BTreeMap::<char, Cache>::new());
     let (mut batch, mut groups) = (EventBatch::default(), Groups::default());
@@ -87,7 +87,7 @@ fn run(records: impl Iterator<Item = (char, u64, Vec<u8>)>) -> (Sums, BTreeMap<c
 #[test]
 fn every_message_of_a_real_engine_is_read() {
     let records = fixture::records().map(|it| (it.replica, it.seq, it.payload.to_vec()));
-    // The numbers were counted from the same bytes by another reader, in another language.
+    // A reader in another language counted these numbers from the same bytes.
     let (sums, caches) = run(records);
     let expected =
         Sums { lifetimes: 5, stored_blocks: 876, removed_blocks: 189, salted_prompts: 4, clears: 1 };
@@ -97,9 +97,9 @@ fn every_message_of_a_real_engine_is_read() {
 }
 
 #[test]
-fn every_beginning_of_a_real_message_is_malformed() {
+fn every_truncated_real_message_is_malformed() {
     let (mut batch, mut groups) = (EventBatch::default(), Groups::default());
-    // All of them would be a hundred million bytes to read; the shortest hold every kind of event.
+    // All messages would be a hundred million bytes to read; the shortest contain every kind of event.
     for record in fixture::records().filter(|it| it.payload.len() < 1_000) {
         for length in 0..record.payload.len() {
             assert!(

@@ -1,4 +1,5 @@
-//! Where the Kubernetes API is: `https://host:port`, or `http://` on this machine alone, for tests and `kubectl proxy`.
+//! The address of the Kubernetes API: `https://host:port`, or `http://` on this machine only, for tests and
+//! `kubectl proxy`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ impl ApiAddress {
         &self.0
     }
 
-    /// Of the cluster we run in.
+    /// The API of the cluster we run in.
     #[expect(
         clippy::disallowed_methods,
         reason = "the cluster says there where its API is, and nowhere else"
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_says_where_its_api_is() {
+    fn the_cluster_environment_gives_the_api_address() {
         let found = |host: Option<&str>, port: Option<&str>| {
             let variable = |name: &str| match name {
                 "KUBERNETES_SERVICE_HOST" => host.map(str::to_owned),

@@ -19,14 +19,14 @@ impl Backoff {
         Backoff { least, most, failures: 0, rng }
     }
 
-    /// The wait after one more failure.
+    /// The delay after one more failure.
     pub(crate) fn next(&mut self) -> Duration {
         let span = self.least.saturating_mul(1 << self.failures.min(20)).min(self.most);
         self.failures = self.failures.saturating_add(1);
         span.mul_f64(0.5 + self.rng.unit() / 2.0)
     }
 
-    /// After a success: the next failure counts as the first.
+    /// Resets after a success: the next failure counts as the first.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_limit_and_begin_anew() {
+    fn delays_double_up_to_the_limit_and_reset() {
         let second = Duration::from_secs(1);
         let mut backoff = Backoff::new(second, 10 * second, Rng::new(1));
         for span in [1, 2, 4, 8, 10, 10, 10] {

@@ -1,13 +1,13 @@
-//! Workers from a name server: the addresses of a name, or the hosts and ports of a service.
+//! Workers from DNS: the addresses of a name, or the hosts and ports of a service.
 //!
-//! The question is asked again when the shortest-lived record of the answer is over, within bounds. Nothing is
-//! cached in between, and the system's configuration is read each time: it is a small file, and it changes.
+//! The query is repeated when the shortest-lived record of the answer expires, within bounds. Nothing is
+//! cached in between. The system's configuration is read each time: it is a small file, and it changes.
 //!
 //! If a worker is missing from an answer, the query is repeated after `recheck`, before the worker counts as gone.
 //!
-//! That a name does not exist, or has no addresses, is an empty list, which `stable_list` holds for a while. That a server
-//! fails, refuses, is silent or cuts its answer short over TCP too is a failure. Answers end at 64 KiB by the
-//! protocol.
+//! A name that does not exist or has no addresses gives an empty list, which `stable_list` holds for a while.
+//! A server that fails, refuses, does not answer or truncates its answer even over TCP is a failure. The
+//! protocol limits answers to 64 KiB.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -29,9 +29,9 @@ use crate::report::{ReportedWorkers, Reporter, SourceReport};
 use crate::settings::DnsSettings;
 use crate::source::Family;
 
-/// At each server.
+/// Attempts at each server.
 const ATTEMPTS: usize = 2;
-/// For one question, whatever the servers and the search list are.
+/// For one query, whatever the servers and the search list are.
 const QUESTION_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -40,14 +40,14 @@ pub(crate) enum DnsQuery {
     Services { name: String, options: WorkerOptions },
 }
 
-/// What came of one question: workers, and how long the answer holds.
+/// The result of one query: workers, and how long the answer is valid.
 struct DnsReply {
     workers: Vec<WorkerUrl>,
     ttl: Duration,
     note: Option<String>,
 }
 
-/// Follows until dropped.
+/// Runs until dropped.
 pub(crate) async fn follow(
     question: DnsQuery,
     settings: DnsSettings,
@@ -73,7 +73,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Whether a worker of the last answer is missing in this one.
+/// Whether a worker of the last answer is missing from this one.
 fn is_missed(last: &ReportedWorkers, now: &ReportedWorkers) -> bool {
     let workers = |reported: &ReportedWorkers| match reported {
         ReportedWorkers::List(workers) | ReportedWorkers::Partial(workers) => {
@@ -111,7 +111,7 @@ impl DnsQuery {
     }
 }
 
-/// If one of the two failed, the other is a part of the answer.
+/// If one of the two queries failed, the other gives a partial answer.
 fn both(
     replies: (Result<DnsReply, String>, Result<DnsReply, String>),
 ) -> Result<(SourceReport, Duration), String> {
@@ -164,7 +164,7 @@ async fn ask(
         Err(_) => Err(format!("{question}: no answer within {QUESTION_MAX:?}")),
         Ok(Ok(lookup)) => reply(&lookup, worker).map_err(|error| format!("{question}: {error}")),
         Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none)))) => {
-            // A server that says how long this holds is believed; else we ask as soon as we may.
+            // Use the server's validity if it sends one; otherwise query again at the minimum interval.
             let ttl = Duration::from_secs(none.negative_ttl.unwrap_or(0).into());
             let note = Some(format!("{question}: {} and no records", none.response_code));
             Ok(DnsReply { workers: Vec::new(), ttl, note })
@@ -185,7 +185,8 @@ fn reply(
     Ok(DnsReply { workers, ttl: Duration::from_secs(ttl.into()), note })
 }
 
-/// The worker a record names; none if it is of another kind, or says that there is no service.
+/// The worker that a record names; none if the record is of another type, or declares that there is no
+/// service.
 fn worker(data: &RData, port: u16, options: &WorkerOptions) -> Option<Result<WorkerUrl, String>> {
     let (host, port) = match data {
         RData::A(address) => (address.0.to_string(), port),

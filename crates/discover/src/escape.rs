@@ -1,6 +1,6 @@
-//! Percent signs in and out of texts that stand in a URL.
+//! Percent-encoding and decoding of text in URLs.
 
-/// The text with every byte escaped that is not plain; what is plain means the same in every part of a URL.
+/// Escapes every byte that is not unreserved; unreserved bytes mean the same in every part of a URL.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -14,7 +14,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// The text meant; nothing if a percent sign is not followed by two digits, or the bytes are not UTF-8.
+/// The decoded text; none if a percent sign is not followed by two digits, or the bytes are not UTF-8.
 pub(crate) fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut pieces = text.split('%');
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_escaped_comes_back() {
+    fn escaped_text_is_decoded_again() {
         for text in ["", "app=vllm,tier in (gpu, big)", "100%", "ä\u{1F600}", "a%3Db"] {
             let escaped = escape(text);
             assert!(escaped.bytes().all(|it| it.is_ascii_alphanumeric() || b"%-._~".contains(&it)));
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_percent_sign_means_nothing() {
+    fn a_lone_percent_sign_is_rejected() {
         for text in ["%", "%4", "a%zz", "%+1", "%ff", "%é1"] {
             assert_eq!(unescape(text), None, "{text}");
         }

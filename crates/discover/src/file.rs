@@ -1,11 +1,12 @@
-//! Workers from a file, one a line, read again whenever it changes.
+//! Workers from a file, one per line, read again whenever it changes.
 //!
-//! The folder is watched, not the file: editors replace it, and Kubernetes swaps a symbolic link beside it when
-//! a ConfigMap changes. Some file systems send no notifications, so it is read again now and then anyway.
+//! The folder is watched, not the file: editors replace the file, and Kubernetes swaps a symbolic link beside
+//! it when a ConfigMap changes. Some file systems send no notifications, so the file is also read
+//! periodically.
 //!
-//! A file with a wrong line is wrong as a whole, because a torn one looks the same; its last list stands. One
-//! torn between two lines, or within a port, cannot be told from a good one: we wait until it has been quiet
-//! for a moment before we read. A program that writes it should write another file and rename it.
+//! A file with one bad line is rejected as a whole, because a half-written file looks the same; its last list
+//! stays. A file cut between two lines, or within a port, looks valid. So we wait until it has been quiet for
+//! a moment before reading. A program that writes it should write another file and rename it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,18 +21,18 @@ use tokio::time::{sleep, timeout};
 use crate::report::{ReportedWorkers, Reporter, SourceReport};
 use crate::small_file;
 
-/// Chosen: 250 bytes for each of as many workers as are taken.
+/// Maximum file size. Chosen: 250 bytes for each of the maximum number of workers.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// How long nothing must have happened before we read: more than between two writes of one program.
+/// How long the folder must be quiet before we read: longer than the gap between two writes of one program.
 const QUIET: Duration = Duration::from_millis(50);
-/// How often we wait for that: a log in the same folder must not keep us waiting for ever.
+/// Maximum rounds of waiting: a log in the same folder must not delay the read for ever.
 const QUIET_WAITS_MAX: usize = 20;
 
-/// Follows until dropped.
+/// Runs until dropped.
 pub(crate) async fn follow(path: PathBuf, reread: Duration, reporter: Reporter) {
     let (notify, mut notified) = mpsc::channel(1);
     loop {
-        // Made anew each time, and before the reading: a watch dies with its folder, without a notification.
+        // A new watch each time, and before the read: a watch dies with its folder, without a notification.
         let watcher = watch(&path, notify.clone());
         let blind = watcher.as_ref().err().map(|it| format!("changes are only seen every {reread:?}: {it}"));
         let mut answer = answer(&path, small_file::read(path.clone(), FILE_BYTES_MAX).await);
@@ -54,7 +55,7 @@ async fn quiet(notified: &mut mpsc::Receiver<()>) {
 
 fn watch(path: &Path, notify: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reading is an event too. If a notification is pending already, this one is dropped.
+        // Our own read is an event too. If a notification is already pending, this one is dropped.
         if !event.is_ok_and(|it| it.kind.is_access()) {
             let _ = notify.try_send(());
         }
@@ -89,7 +90,7 @@ fn answer(path: &Path, read: io::Result<Vec<u8>>) -> SourceReport {
     }
 }
 
-/// The workers, or the first wrong line and why.
+/// The workers, or the first bad line and the reason.
 fn workers(text: &str) -> Result<Vec<WorkerUrl>, (usize, String)> {
     let (mut workers, mut lines) = (Vec::new(), BTreeMap::new());
     for (number, line) in (1..).zip(text.lines()) {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_a_line_and_comments() {
+    fn one_worker_per_line_and_comments() {
         check("", Ok(&[]));
         check("\n  \n# http://no:1\n", Ok(&[]));
         check("http://a:1\r\n  http://b:2?ranks=2 # two cards\n", Ok(&["http://a:1", "http://b:2?ranks=2"]));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named() {
+    fn a_bad_line_is_named() {
         check("# mine\nhttp://a:1\nhtt", Err("3: \"htt\": it has no scheme"));
         check("http://a:1\n\nhttp://b:1#x\n", Err("3: "));
         check("http://a:1\n\nhttp://A:1/?ranks=2\n", Err("3: http://a:1 is in line 1 already"));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_a_failure_with_a_line() {
+    fn bytes_that_are_not_text_are_a_failure_with_a_line() {
         let answer = answer(Path::new("/w"), Ok(b"http://a:1\n\xff\n".to_vec()));
         assert_eq!(answer, SourceReport::failure("/w:2: is not text in UTF-8"));
     }

@@ -1,8 +1,8 @@
 //! Workers from Kubernetes: the endpoints of a Service, or Pods by their labels.
 //!
-//! List everything, then watch what changes, from the version the list had; when that version is no longer
-//! known, list again, and what the new list does not have is gone. A watch ends after a minute and is taken up
-//! where it stood, so one that hangs is noticed. See docs/decisions/014 for why this is not the usual library.
+//! List everything, then watch for changes from the version of the list. When the server no longer knows that
+//! version, list again; objects missing from the new list are gone. A watch ends after a minute and resumes
+//! at its version, so a hung watch is noticed. See docs/decisions/021 for why this is not the usual library.
 
 mod account;
 mod api;
@@ -34,7 +34,7 @@ enum ApiError {
     Gone,
 }
 
-/// Follows until dropped.
+/// Runs until dropped.
 pub(crate) async fn follow(
     cluster: KubernetesSource,
     settings: KubernetesSettings,
@@ -52,7 +52,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Lists, then watches until that cannot go on.
+/// Lists, then watches until the watch cannot continue.
 async fn round(
     cluster: &KubernetesSource,
     settings: &KubernetesSettings,
@@ -78,7 +78,7 @@ async fn round(
     }
 }
 
-/// The path of what we list and watch, and its selector.
+/// The path to list and watch, with its selector.
 async fn path(cluster: &KubernetesSource, account: &Account) -> Result<String, ApiError> {
     let namespace = match &cluster.namespace {
         Some(namespace) => namespace.clone(),

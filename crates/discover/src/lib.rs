@@ -1,10 +1,11 @@
 //! Where workers come from: a file, a name server, Kubernetes.
 //!
-//! A task follows each source and reports the workers it has. `stable_list` smooths the reports, so that a hiccup of a
-//! source is not a hiccup of the fleet. The lists are merged into one, which is published whole whenever it changes. The
-//! receiver compares it with its own list: nothing here knows which workers are in use, healthy, or what they serve.
+//! One task follows each source and reports its workers. `stable_list` smooths the reports, so that a short
+//! fault of a source does not become a fault of the fleet. The lists are merged into one, which is published
+//! whole whenever it changes. The receiver compares it with its own list: nothing here knows which workers
+//! are in use, healthy, or what they serve.
 //!
-//! Left out: what the router can ask a worker itself, and other registries (Consul, etcd).
+//! Not included: facts that the router can ask a worker for, and other registries (Consul, etcd).
 
 pub mod api_address;
 pub mod run;

@@ -13,13 +13,13 @@ pub(crate) struct SourceReport {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReportedWorkers {
-    /// The workers there are. A missing one may be back in the next report.
+    /// The current workers. A missing one may return in the next report.
     List(Vec<WorkerUrl>),
-    /// The same, with a part of the list missing.
+    /// The same, but part of the list is missing.
     Partial(Vec<WorkerUrl>),
-    /// All workers there are. One that is neither ready nor unready was deleted or is terminating.
+    /// All workers. One that is neither ready nor unready was deleted or is terminating.
     Census { ready: Vec<WorkerUrl>, unready: Vec<WorkerUrl> },
-    /// Nothing about workers.
+    /// No information about workers.
     Failure,
 }
 

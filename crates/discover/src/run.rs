@@ -1,8 +1,8 @@
 //! Follows all sources until dropped, and publishes the whole list whenever it changes.
 //!
-//! One task a source, so that none waits for another; all of them end with the future. What they say goes
-//! through one table, whose rules are in `list`. Logs are written here and nowhere else in the crate: one
-//! line when a source's state moves.
+//! One task per source, so that none waits for another; all of them end with the future. Their reports go
+//! through one table, whose rules are in `stable_list`. Logs are written only here: one line when the state
+//! of a source changes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::source::WorkerSource;
 use crate::update::{SourceState, SourceStatus, SourceTable, Update};
 use crate::{dns, file, kubernetes};
 
-/// Answers on their way from sources to the table. A source that finds no room waits.
+/// Reports in transit from sources to the table. A source waits while the channel is full.
 const ANSWERS_MAX: usize = SOURCES_MAX;
 /// How long to sleep if nothing is due.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -26,8 +26,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// Follows the sources (the first `SOURCES_MAX` of them) until every receiver of `updates` is gone, or this is
 /// dropped. `SourceStatus::answered` is a time of `clock`. Needs a tokio runtime with I/O and time.
 ///
-/// Receivers are woken when workers or what sources say of themselves have changed; `SourceStatus::answered` is
-/// kept up to date without waking a receiver.
+/// Receivers are woken when workers or the state of a source change; `SourceStatus::answered` is updated
+/// without waking a receiver.
 pub async fn run(
     sources: Vec<WorkerSource>,
     settings: DiscoverySettings,
@@ -51,7 +51,7 @@ pub async fn run(
         tokio::select! {
             Some((index, report)) = reports.recv() => table.apply(clock(), index, report),
             Some(ended) = tasks.join_next_with_id() => {
-                // A task only ends by a fault of ours. Its workers stay as they are.
+                // A task ends only by a fault of ours. Its workers stay as they are.
                 let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                 if let Some(index) = numbers.iter().position(|it| *it == id) {
                     let note = "is no longer followed, by a fault of this program; restart it, and report this";

@@ -6,53 +6,53 @@ use std::time::Duration;
 
 use crate::api_address::ApiAddress;
 
-/// Most workers of one source; a longer list is an error. Chosen: more than the brain is measured with.
+/// Maximum workers of one source; a longer list is an error. Chosen: more than the brain is measured with.
 pub const WORKERS_MAX: usize = 4_096;
-/// Most sources at once.
+/// Maximum sources.
 pub const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
 pub struct DiscoverySettings {
     pub grace: Grace,
-    /// How often a file is read again though nothing seems to have changed: some file systems send no notifications.
+    /// How often a file is read even without a notification: some file systems send none.
     pub reread: Duration,
     pub dns: DnsSettings,
     pub kubernetes: KubernetesSettings,
-    /// Of the random numbers that keep routers from querying in step.
+    /// The seed of the jitter that keeps routers from querying in step.
     pub seed: u64,
 }
 
-/// How long a worker is kept that its source no longer names.
+/// How long a worker is kept after its source stops naming it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grace {
-    /// If the source has others.
+    /// If the source still names others.
     pub gone_after: Duration,
-    /// If the source suddenly has none, or lost most of them with a part of its answer. Zero: for ever.
+    /// If the source suddenly names none, or a partial answer lost most of them. Zero: for ever.
     pub empty_after: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub struct DnsSettings {
-    /// Empty: those of the system, with its search list.
+    /// Empty: the system's servers, with its search list.
     pub servers: Vec<SocketAddr>,
-    /// The least and the most time between two questions, whatever the records say.
+    /// Minimum and maximum time between two queries, whatever the records say.
     pub ttl_min: Duration,
     pub ttl_max: Duration,
-    /// For one attempt at one server; there are two.
+    /// For one attempt at one server; there are two attempts.
     pub timeout: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub struct KubernetesSettings {
-    /// None: the cluster we run in, as its environment says.
+    /// None: the cluster we run in, according to its environment.
     pub api: Option<ApiAddress>,
     /// The folder with `token`, `ca.crt` and `namespace`.
     pub account: PathBuf,
-    /// To connect, and for each answer that is not a watch.
+    /// To connect, and for each response that is not a watch.
     pub timeout: Duration,
-    /// How long one watch lasts. One that does not end by then, and `timeout` more, has hung.
+    /// Duration of one watch. A watch that has not ended by then plus `timeout` has hung.
     pub watch: Duration,
-    /// The first and the longest wait after failures.
+    /// The first and the longest delay after failures.
     pub retry_min: Duration,
     pub retry_max: Duration,
 }
@@ -79,7 +79,7 @@ impl Default for DnsSettings {
     fn default() -> DnsSettings {
         DnsSettings {
             servers: Vec::new(),
-            // Kubernetes' own records live for 5 s, others' often for minutes, which is long for a fleet.
+            // Kubernetes' own records live for 5 s, others often for minutes, which is long for a fleet.
             ttl_min: Duration::from_secs(1),
             ttl_max: Duration::from_secs(30),
             timeout: Duration::from_secs(2),
@@ -93,8 +93,8 @@ impl Default for KubernetesSettings {
             api: None,
             account: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
             timeout: Duration::from_secs(10),
-            // Others watch for five minutes; with one a watch that died in silence is noticed sooner, for one
-            // small request a minute.
+            // Other clients watch for five minutes; with one minute a silently dead watch is noticed sooner,
+            // for one small request a minute.
             watch: Duration::from_secs(60),
             retry_min: Duration::from_millis(200),
             retry_max: Duration::from_secs(30),

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// The whole file; an error if it has more than `bytes_max` bytes. Off the runtime's thread: the file may be
+/// The whole file; an error if it exceeds `bytes_max` bytes. Runs off the runtime's thread: the file may be
 /// on a network.
 pub(crate) async fn read(path: PathBuf, bytes_max: usize) -> io::Result<Vec<u8>> {
     let read = tokio::task::spawn_blocking(move || {

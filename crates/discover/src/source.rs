@@ -1,4 +1,4 @@
-//! A place that names workers, as an operator writes it.
+//! A source of workers, as an operator writes it.
 //!
 //! ```text
 //! file:/etc/maitre/workers
@@ -8,9 +8,9 @@
 //! kubernetes:namespace?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000
 //! ```
 //!
-//! What follows the `?` and is not the source's own is given to every worker it names. Settings that hold
-//! several sources in one text part them by commas, so a comma within one is shown as `%2C`; a plain one is
-//! read where a source stands alone.
+//! Options after the `?` that the source itself does not use apply to every worker it names. Settings with
+//! several sources in one text separate them by commas, so a comma within a source is written as `%2C`; where
+//! a source stands alone a plain comma is accepted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::escape::{escape, unescape};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WorkerSource {
-    /// A worker a line.
+    /// One worker per line.
     File {
         path: PathBuf,
     },
@@ -33,8 +33,8 @@ pub enum WorkerSource {
         family: Family,
         options: WorkerOptions,
     },
-    /// The hosts and ports of a service. Priorities and weights are not looked at: the router has reasons of
-    /// its own to prefer a worker.
+    /// The hosts and ports of a service. Priorities and weights are ignored: the router has its own reasons
+    /// to prefer a worker.
     Srv {
         name: String,
         options: WorkerOptions,
@@ -42,26 +42,26 @@ pub enum WorkerSource {
     Kubernetes(KubernetesSource),
 }
 
-/// Which of a name's addresses are workers. One engine often has one of each kind, so by default those of
-/// the second kind count only if there are none of the first.
+/// Which addresses of a name are workers. An engine often has one IPv4 and one IPv6 address, so by default
+/// the second kind counts only if there are none of the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Those of IPv4, or those of IPv6 if there are none.
+    /// IPv4 addresses, or IPv6 addresses if there are none.
     #[default]
     Either,
     V4,
     V6,
-    /// All: no engine has two.
+    /// All addresses: no engine has two.
     Both,
 }
 
 /// Workers in a Kubernetes cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KubernetesSource {
-    /// None: the one we run in.
+    /// None: the namespace we run in.
     pub namespace: Option<String>,
     pub kind: KubernetesTarget,
-    /// None: the one called `http`, or the only one.
+    /// None: the port called `http`, or the only one.
     pub port: Option<Port>,
     pub options: WorkerOptions,
 }
@@ -96,7 +96,7 @@ const SRV: &str = "srv:_http._tcp.host, with options such as ?events=5557";
 const KUBERNETES: &str = "kubernetes:namespace/service or kubernetes:namespace?pods=app%3Dvllm, and ?port= or &port= \
      with a number or a name";
 
-/// Longer names than these DNS and Kubernetes do not know.
+/// The longest names that DNS and Kubernetes allow.
 const NAME_BYTES_MAX: usize = 253;
 /// Chosen: a few dozen labels.
 const SELECTOR_BYTES_MAX: usize = 2_048;
@@ -118,7 +118,7 @@ impl FromStr for WorkerSource {
 }
 
 fn file(path: &str) -> Result<WorkerSource, String> {
-    // A relative path would mean one thing to `maitre check` and another to the service.
+    // A relative path could mean different files to `maitre check` and to the service.
     match path.starts_with('/') {
         true => Ok(WorkerSource::File { path: PathBuf::from(path) }),
         false => Err("the path does not begin at the root".to_owned()),
@@ -178,7 +178,7 @@ fn kubernetes(text: &str) -> Result<WorkerSource, String> {
     Ok(WorkerSource::Kubernetes(KubernetesSource { namespace, kind, port, options }))
 }
 
-/// Reads what follows the `?`: the source's own options by `own`, which says whether it knows the key.
+/// Parses the text after the `?`. `own` takes the source's own options and returns whether it knows the key.
 fn options(
     query: &str,
     mut own: impl FnMut(&str, &str) -> Result<bool, String>,
@@ -204,7 +204,7 @@ fn dns_name(text: &str) -> Result<String, String> {
     if fits { Ok(text.to_ascii_lowercase()) } else { Err(format!("{text:?} is no name in DNS")) }
 }
 
-/// A name as Kubernetes allows it: it goes into the path of a URL.
+/// A name that Kubernetes allows: it goes into the path of a URL.
 fn object_name(text: &str) -> Result<String, String> {
     let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"-.".contains(&it);
     let fits = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain);
@@ -212,7 +212,7 @@ fn object_name(text: &str) -> Result<String, String> {
     if fits && begins { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name in Kubernetes")) }
 }
 
-/// Whether it says anything the API server has to judge; here only that there is one and it is not absurd.
+/// Checks only that the selector exists and is not absurd; the API server judges the rest.
 fn selector(text: &str) -> Result<String, String> {
     let selector = unescape(text).ok_or_else(|| format!("pods is {text:?}, with a stray %"))?;
     let is_sane = !selector.trim().is_empty() && !selector.chars().any(char::is_control);
@@ -303,14 +303,14 @@ mod tests {
         }
     }
 
-    /// One that is shown as it is written.
+    /// A source that is displayed as it was written.
     #[track_caller]
     fn same(text: &str) {
         check(text, Ok(text));
     }
 
     #[test]
-    fn sources_are_shown_as_they_are_written() {
+    fn sources_are_displayed_as_written() {
         same("file:/etc/maitre/workers");
         same("dns:workers.example.svc:8000");
         same("dns:workers.example.:8000?family=both&events=5557&replay=5558&ranks=2");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_says_what_is_right() {
+    fn errors_name_the_accepted_form() {
         check("workers", Err("write file:PATH, dns:HOST:PORT"));
         check("consul:vllm", Err("no source of workers we know"));
         check("tier%3Dgpu", Err("no source of workers we know"));

@@ -1,8 +1,8 @@
-//! The workers of one source, smoothed: a hiccup of a source is not a hiccup of the fleet.
+//! The workers of one source, smoothed: a short fault of a source must not become a fault of the fleet.
 //!
-//! Keeping a worker that is gone costs a failed probe or two, because the router checks the health of each itself.
-//! Dropping one that is there costs its cache; dropping all costs the service. So a new worker is accepted at once and
-//! a missing one is dropped after a delay:
+//! Keeping a worker that is gone costs a failed probe or two, because the router checks the health of each
+//! itself. Dropping one that is there costs its cache; dropping all costs the service. So a new worker is
+//! accepted at once and a missing one is dropped after a delay:
 //!
 //! - A worker missing from a report that names others is gone after `gone_after`.
 //! - If a report is empty, or is partial and would lose more than half, the workers it leaves out are held for
@@ -59,7 +59,7 @@ impl StableList {
         StableList { grace, known: BTreeMap::new(), last_report: None, answered: None, note: None }
     }
 
-    /// Applies a report. A list that is too long is a failure: half a list would be wrong.
+    /// Applies a report. A list over the limit is a failure: half a list would be wrong.
     pub(crate) fn apply(&mut self, now: Instant, report: SourceReport) {
         self.expire(now);
         let SourceReport { workers: reported, note } = report;
@@ -104,7 +104,7 @@ impl StableList {
         self.expire(now);
     }
 
-    /// Whether the list lacks more than half of the workers that are not missing already.
+    /// Whether the list lacks more than half of the workers that are not yet missing.
     fn lost(&self, list: &ByAddress) -> bool {
         let there = self.known.iter().filter(|it| !matches!(it.1.presence, Presence::Missing { .. }));
         let (all, present) = there.fold((0, 0), |(all, present), (address, _)| {
@@ -129,7 +129,7 @@ impl StableList {
         self.known.extend(here);
     }
 
-    /// Drops the workers whose time is up.
+    /// Drops the workers whose delay has passed.
     pub(crate) fn expire(&mut self, now: Instant) {
         let grace = self.grace;
         self.known.retain(|_, known| known.presence.until(grace).is_none_or(|until| now < until));
@@ -140,7 +140,7 @@ impl StableList {
         self.known.values().filter_map(|it| it.presence.until(self.grace)).min()
     }
 
-    /// In order of their addresses.
+    /// Sorted by address.
     pub(crate) fn workers(&self) -> impl Iterator<Item = &WorkerUrl> {
         self.known.values().map(|it| &it.url)
     }
@@ -149,7 +149,7 @@ impl StableList {
         self.known.len()
     }
 
-    /// How many are held though the last report left them out.
+    /// How many workers are held although the last report left them out.
     pub(crate) fn held(&self) -> usize {
         self.known.values().filter(|it| matches!(it.presence, Presence::Held { .. })).count()
     }

@@ -13,24 +13,24 @@ use crate::stable_list::{LastReport, StableList};
 /// All workers, smoothed and merged, and the state of each source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    /// Each address once, in order; where two sources name it, as the first of them has it.
+    /// Each address once, sorted; where two sources name it, with the options of the first.
     pub workers: Vec<WorkerUrl>,
-    /// In the order in which they were given.
+    /// In the order in which the sources were given.
     pub sources: Vec<SourceStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// As an operator writes it.
+    /// The source as an operator writes it.
     pub source: String,
     pub state: SourceState,
-    /// Workers it has, including those that it no longer names and that are not dropped yet.
+    /// Its workers, including those that it no longer names and that are not dropped yet.
     pub workers: usize,
-    /// Of those, how many are held though its last report left them out.
+    /// How many of those are held although its last report left them out.
     pub held: usize,
     /// Why it fails, or what was left out.
     pub note: Option<String>,
-    /// When it last reported workers, on the clock that `run` was given.
+    /// When it last reported workers, by the clock given to `run`.
     pub answered: Option<Instant>,
 }
 
@@ -57,14 +57,15 @@ impl SourceState {
 }
 
 impl Update {
-    /// Whether every source has reported, if only a failure. False without sources, as before `run` has begun.
+    /// Whether every source has reported, even if only a failure. False without sources, as before `run` has
+    /// begun.
     pub fn is_complete(&self) -> bool {
         !self.sources.is_empty() && self.sources.iter().all(|it| it.state != SourceState::Waiting)
     }
 }
 
 impl SourceStatus {
-    /// Whether it is the same as another but for the time.
+    /// Whether it equals another, ignoring the time.
     pub(crate) fn says(&self, other: &SourceStatus) -> bool {
         SourceStatus { answered: other.answered, ..self.clone() } == *other
     }
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_report_of_the_same_is_no_change() {
+    fn an_equal_report_later_is_no_change() {
         let mut table = SourceTable::new(&["file:/a".parse().unwrap()], Grace::default());
         table.apply(Instant::ZERO, 0, list(&["http://a:1"]));
         let before = table.update().sources.remove(0);

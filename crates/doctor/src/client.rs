@@ -1,7 +1,8 @@
-//! Questions over HTTP/1.1, each on a connection of its own.
+//! HTTP/1.1 requests, each on a connection of its own.
 //!
-//! The doctor asks a few dozen questions and needs to know exactly how each one failed; reused connections would save
-//! little and hide that. A plain request to a TLS port gets no sensible answer, so that case is detected.
+//! The doctor sends a few dozen requests and must know exactly how each one failed; reused connections would
+//! save little and hide that. A plain request to a TLS port gets no sensible answer, so that case is
+//! detected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use super::facts::Unanswered;
 /// Largest page that is read: metrics of a large model are tens of kilobytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// As much of an error's text as is repeated.
+/// Maximum characters of an error text that are repeated.
 const WHY_BYTES_MAX: usize = 200;
 
 #[derive(Clone, Debug)]
@@ -40,17 +41,17 @@ pub(super) struct HttpPage {
     pub(super) server: Option<String>,
     pub(super) date: Option<String>,
     pub(super) body: Bytes,
-    /// When the question left and when the answer's head was here, since 1970.
+    /// When the request was sent and when the response head arrived, since 1970.
     pub(super) between: (Duration, Duration),
 }
 
-/// A question.
+/// One request.
 #[derive(Clone, Debug)]
 pub(super) struct Question<'a> {
     path: &'a str,
     /// None: a GET.
     body: Option<String>,
-    /// Of which data-parallel rank it is asked.
+    /// The data-parallel rank it is for.
     rank: Option<u32>,
 }
 
@@ -83,11 +84,12 @@ impl Unanswered {
 }
 
 impl DoctorClient {
-    /// Asks and reads the whole answer.
+    /// Sends the request and reads the whole response.
     pub(super) async fn ask(&self, question: Question<'_>) -> Result<HttpPage, Unanswered> {
         let is_plain_page = !self.address.is_tls() && question.body.is_none();
         let asked = self.ask_once(question).await;
-        // What servers of TLS make of plain HTTP: an answer of this status, bytes that are none, or silence.
+        // How TLS servers react to plain HTTP: a response with this status, bytes that are not HTTP, or
+        // silence.
         let is_odd =
             asked.as_ref().map_or_else(|it| matches!(it, Unanswered::Broke(_)), |it| it.status == 400);
         match is_plain_page && is_odd && self.finds_tls().await {
@@ -111,8 +113,8 @@ impl DoctorClient {
         .await
     }
 
-    /// How long it takes from the question, on an open connection, to the first piece of a good answer; none if the
-    /// answer is not good. The rest is left unread.
+    /// The time from the request, on an open connection, to the first chunk of a good response; none if the
+    /// response is not good. The rest is left unread.
     pub(super) async fn time_first_piece(
         &self,
         question: Question<'_>,
@@ -177,7 +179,7 @@ impl From<UpstreamError> for Unanswered {
     }
 }
 
-/// As much of a text as fits a line, without what would disturb a terminal.
+/// The text cut to one line, without control characters that would disturb a terminal.
 pub(super) fn short(text: &str) -> String {
     let mut end = text.len().min(WHY_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! The doctor's clock: how long an answer took, and what day it is.
+//! The doctor's clock: how long an answer took, and the date.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -30,8 +30,8 @@ pub(super) fn of_header(text: &str) -> Option<i64> {
     Some(days(year, month, day) * 86_400 + seconds)
 }
 
-/// Days since 1 January 1970 of a day of the Gregorian calendar. Years begin in March, so that the day a leap year
-/// adds is their last.
+/// Days since 1 January 1970 of a Gregorian date. Years begin in March here, so that the leap day is their
+/// last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let month_from_march = (month + 9) % 12;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_a_moment() {
+    fn a_date_header_is_read() {
         check("Thu, 01 Jan 1970 00:00:00 GMT", Some(0));
         check("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777));
         check("Thu, 29 Feb 2024 23:59:59 GMT", Some(1_709_251_199));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_none() {
+    fn other_date_formats_are_none() {
         for text in [
             "",
             "now",

@@ -1,14 +1,14 @@
-//! The names of what can be wrong. They are stable: scripts go by them, and docs/doctor.md explains each.
+//! The codes of findings. They are stable: scripts match on them, and docs/doctor.md explains each.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Requests fail, or caches are blind.
+    /// Requests fail, or the router does not know the caches.
     Fault,
-    /// It works, and less well than it could.
+    /// It works, but less well than it could.
     Warning,
 }
 
@@ -21,7 +21,7 @@ impl Severity {
     }
 }
 
-/// Worst first: findings are told in this order.
+/// Worst first: the report lists findings in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
     Unreachable,
@@ -158,7 +158,7 @@ impl Code {
         }
     }
 
-    /// Faults come before the first warning in the list.
+    /// All faults come before the first warning in the list.
     pub fn severity(self) -> Severity {
         if self < Code::KeyWanted { Severity::Fault } else { Severity::Warning }
     }
@@ -195,7 +195,7 @@ mod tests {
         assert!("slwo".parse::<Code>().unwrap_err().contains("known: unreachable, "));
     }
 
-    /// The rows of the table of findings: code, severity, cause, fix. The other table is of flags.
+    /// The rows of the table of findings: code, severity, cause, fix. The page's other table lists flags.
     fn rows() -> Vec<Vec<&'static str>> {
         let rows = DOCUMENT.lines().filter(|it| it.starts_with("| `") && !it.starts_with("| `--"));
         rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect()).collect()

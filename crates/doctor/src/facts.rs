@@ -1,6 +1,7 @@
-//! What the doctor saw of a fleet: plain values, gathered once, judged afterwards.
+//! What the doctor observed about a fleet: plain values, gathered once, judged afterwards.
 //!
-//! Facts that were not or could not be gathered are states of their own, so that no check takes them for health.
+//! Facts that were not or could not be gathered are states of their own, so that no check treats them as
+//! healthy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use maitre_net::tls::TlsFailure;
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     pub workers: Vec<Worker>,
-    /// None if the command names none.
+    /// None if the command names no router.
     pub router: Option<Router>,
     pub here: Here,
 }
@@ -23,28 +24,28 @@ pub struct Fleet {
 /// Facts about this machine and the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
-    /// The most files this process may open; none if it cannot be told.
+    /// Maximum files this process may open; none if unknown.
     pub descriptors: Option<u64>,
     pub connections: u64,
     pub idle_per_worker: u64,
     pub threads: u64,
     /// The admin listener, if the settings let other machines reach it without TLS.
     pub open_admin: Option<OpenAdmin>,
-    /// Tokenizers that cannot be loaded: model and why.
+    /// Tokenizers that cannot be loaded: the model and the reason.
     pub unusable: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenAdmin {
     pub at: SocketAddr,
-    /// Whether it asks for a key, which then crosses the network.
+    /// Whether it requires a key, which then crosses the network.
     pub with_key: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub url: String,
-    /// As configured; one unless the operator says otherwise.
+    /// As configured; one unless the operator sets another number.
     pub ranks: u32,
     pub reach: Reach,
     pub kind: EngineKind,
@@ -54,15 +55,15 @@ pub struct Worker {
     pub events: Events,
     pub asked: Asked,
     pub compared: Vec<Compared>,
-    /// To the first piece of a tiny streamed answer, the least of a few.
+    /// Time to the first chunk of a tiny streamed answer, the minimum of a few.
     pub first_token: Option<Duration>,
-    /// How far its clock is ahead of ours, in seconds, by its `date` header; none if it sends none.
+    /// How far its clock is ahead of ours, in seconds, by its `date` header; none without that header.
     pub clock_ahead: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The status its probe path answers with.
+    /// The status of its probe path.
     Answers {
         path: String,
         status: u16,
@@ -70,7 +71,7 @@ pub enum Reach {
     Not(Unanswered),
 }
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unanswered {
     Unresolved(String),
@@ -101,24 +102,24 @@ pub enum Listed {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metered {
     Read(EngineLoad),
-    /// No page, by this status.
+    /// No metrics page; this was the status.
     Missing {
         path: &'static str,
         status: u16,
     },
-    /// A page without anything of the brand's own.
+    /// A page without any metric of the brand.
     Foreign(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Events {
-    /// The settings say not to follow them.
+    /// Disabled in the settings.
     Off,
-    /// The brand has none.
+    /// The brand has no KV events.
     Unheard,
-    /// The engine says that it publishes none.
+    /// The engine reports that it publishes none.
     None,
-    /// Neither the engine nor the settings say where.
+    /// Neither the engine nor the settings name an address.
     UnknownPlace {
         path: &'static str,
         status: u16,
@@ -130,13 +131,13 @@ pub enum Events {
 pub struct Published {
     /// `host:port`.
     pub place: String,
-    /// Whether the settings name the place; else the engine does.
+    /// Whether the settings name the address; otherwise the engine does.
     pub is_configured: bool,
     /// The address to which the engine connects instead of listening.
     pub dialled: Option<String>,
-    /// Ranks the engine says it has.
+    /// Ranks that the engine reports.
     pub ranks: usize,
-    /// Topics that begin so are wanted.
+    /// The topic prefix to subscribe to.
     pub topic: String,
     pub stream: Stream,
     pub replay: Replay,
@@ -153,7 +154,7 @@ pub enum Stream {
     },
     /// The handshake succeeds; no request was sent that would cause events.
     Open,
-    /// A prompt of so many tokens was sent, and no event arrived.
+    /// A prompt of this many tokens was sent, and no event arrived.
     Silent {
         prompt_tokens: u64,
     },
@@ -174,7 +175,7 @@ pub enum Replay {
         place: String,
         why: String,
     },
-    /// The stream is not there either.
+    /// The event stream is not reachable either.
     Unasked,
 }
 
@@ -194,7 +195,7 @@ pub enum Asked {
 pub struct Answered {
     /// A new prompt.
     pub first: Usage,
-    /// The same once more.
+    /// The same prompt again.
     pub second: Usage,
     pub salted: Salted,
 }
@@ -210,7 +211,7 @@ pub enum Salted {
     },
 }
 
-/// One fixed chat as tokens: ours beside the engine's.
+/// One fixed chat as tokens: ours and the engine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compared {
     pub model: String,
@@ -229,7 +230,7 @@ pub enum Comparison {
         theirs: usize,
         at: usize,
     },
-    /// We cannot render it.
+    /// We cannot render the chat.
     Unrendered(String),
     /// The engine did not answer.
     Unanswered(String),
@@ -246,14 +247,14 @@ pub struct Router {
 pub struct Admin {
     pub url: String,
     pub is_ready: bool,
-    /// What `/readyz` says.
+    /// The answer of `/readyz`.
     pub said: String,
-    /// `/metrics`.
+    /// The body of `/metrics`.
     pub page: Bytes,
 }
 
 impl Worker {
-    /// Only how it was reached is known.
+    /// Only whether it can be reached is known.
     pub fn unknown(url: String, reach: Reach) -> Worker {
         Worker {
             url,
@@ -271,19 +272,19 @@ impl Worker {
         }
     }
 
-    /// Whether it answers as an engine does, so that the rest can be judged.
+    /// Whether it answers like an engine, so that the other facts can be judged.
     pub fn is_present(&self) -> bool {
         matches!(self.reach, Reach::Answers { status, .. } if status < 500) && !self.is_stranger()
     }
 
-    /// An HTTP server that has neither of the two pages every engine has.
+    /// An HTTP server without either of the two pages that every engine has.
     pub fn is_stranger(&self) -> bool {
         let is_lost = |status: u16| !(200..300).contains(&status);
         let no_health = matches!(self.reach, Reach::Answers { status, .. } if is_lost(status));
         no_health && matches!(self.listed, Listed::Unreadable { .. }) && self.kind == EngineKind::Generic
     }
 
-    /// The models it serves, adapters left out.
+    /// The models it serves, without adapters.
     pub fn models(&self) -> Vec<&Model> {
         match &self.listed {
             Listed::Models(models) => models.iter().filter(|it| it.parent.is_none()).collect(),
@@ -291,7 +292,7 @@ impl Worker {
         }
     }
 
-    /// Tokens in a block, by its events or by its own account.
+    /// Tokens per block, from its events or its own report.
     pub fn block_tokens(&self) -> Option<u64> {
         let heard = match &self.events {
             Events::At(Published { stream: Stream::Heard { block_tokens, .. }, .. }) => {

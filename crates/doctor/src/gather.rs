@@ -1,7 +1,7 @@
-//! Looks at a fleet: all the sockets, and no judgement.
+//! Gathers facts about a fleet: opens all the sockets and judges nothing.
 //!
-//! Workers are looked at side by side, a bounded number at once. What one of them does not answer is a fact like any
-//! other; nothing here fails.
+//! Workers are examined concurrently, a bounded number at once. A missing answer is a fact like any other;
+//! nothing here fails.
 
 mod events;
 mod requests;
@@ -25,17 +25,18 @@ use super::clock;
 use super::facts::{Asked, Events, Fleet, Here, Listed, Metered, OpenAdmin, Reach, Unanswered, Worker};
 use tokens::Tokenizers;
 
-/// Workers that are looked at side by side.
+/// Workers examined concurrently.
 const AT_ONCE: usize = 8;
 
-/// What looking at a worker takes.
+/// What examining a worker needs.
 struct Tools {
     plan: DoctorPlan,
     dialer: Arc<Dialer>,
     tokenizers: Tokenizers,
 }
 
-/// Looks at all that the plan names; fails only if the settings' TLS cannot be used, as the router would.
+/// Examines everything the plan names. Fails only if the settings' TLS files cannot be used, as the router
+/// would.
 pub async fn look(plan: &DoctorPlan) -> Result<Fleet, TlsConfigError> {
     let dialer = Arc::new(Dialer::load("worker_tls", &plan.settings.worker_tls)?);
     let router = router::look(plan).await;
@@ -46,7 +47,7 @@ pub async fn look(plan: &DoctorPlan) -> Result<Fleet, TlsConfigError> {
     let (tokenizers, unusable) = Tokenizers::load(&plan.settings.tokenizers);
     let tools = Arc::new(Tools { plan: plan.clone(), dialer, tokenizers });
     let mut looked = side_by_side(workers.iter().cloned(), |worker| look_at(tools.clone(), worker)).await;
-    // Last, when the workers have answered all other questions.
+    // Last, after the workers have answered all other requests.
     if plan.requests {
         let targets = looked.iter().zip(&workers).map(|(facts, worker)| {
             let asked = matches!(facts.asked, Asked::Answered(_));
@@ -60,7 +61,7 @@ pub async fn look(plan: &DoctorPlan) -> Result<Fleet, TlsConfigError> {
     Ok(Fleet { workers: looked, router, here: here(plan, unusable) })
 }
 
-/// Does the same for each, a few at once; answers in their order.
+/// Runs the same for each item, a few at once; returns results in the order of the items.
 async fn side_by_side<T, U, F>(items: impl Iterator<Item = T>, work: impl Fn(T) -> F) -> Vec<U>
 where
     U: Send + 'static,
@@ -129,7 +130,8 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     facts
 }
 
-/// The pages that tell an engine's brand. A page that is not there is an answer; a worker that stops answering is not.
+/// The pages that identify an engine's brand. A missing page is an answer; a worker that stops answering is
+/// not.
 async fn probe(client: &DoctorClient) -> Result<Vec<(&'static str, HttpPage)>, Unanswered> {
     let mut pages = Vec::new();
     for path in engine::PROBES {
@@ -171,7 +173,7 @@ async fn metered(client: &DoctorClient, kind: EngineKind) -> Metered {
     first.unwrap_or(Metered::Read(maitre_base::EngineLoad::default()))
 }
 
-/// How far the worker's clock is ahead, at least: its second may have begun up to a second before.
+/// The minimum by which the worker's clock is ahead: its second may have begun up to a second before.
 fn ahead(page: &HttpPage) -> Option<f64> {
     let theirs = clock::of_header(page.date.as_deref()?)? as f64;
     let (sent, received) = (page.between.0.as_secs_f64(), page.between.1.as_secs_f64());
@@ -196,7 +198,7 @@ fn here(plan: &DoctorPlan, unusable: Vec<(String, String)>) -> Here {
     }
 }
 
-/// The soft limit in Linux's table of them.
+/// The soft limit in Linux's `/proc` limits table.
 fn open_files(limits: &str) -> Option<u64> {
     let row = limits.lines().find_map(|it| it.strip_prefix("Max open files"))?;
     match row.split_ascii_whitespace().next()? {
@@ -205,7 +207,7 @@ fn open_files(limits: &str) -> Option<u64> {
     }
 }
 
-/// What was asked of an engine and what it publishes, when neither was to be had.
+/// The outcome of requests and events when neither could be gathered.
 fn unasked(events: Events, why: &'static str) -> (Events, Asked) {
     (events, Asked::No(why))
 }

@@ -63,15 +63,15 @@ fn groups(fleet: &Fleet) -> Vec<Vec<&Worker>> {
     groups
 }
 
-/// Those whose value is not the one that most have.
+/// The workers whose value is not the most frequent one.
 struct Odd<'a, T> {
     usual: T,
-    /// How many have it.
+    /// How many workers have the usual value.
     count: usize,
     others: Vec<(&'a Worker, T)>,
 }
 
-/// Of values that are equally frequent the one that came first is the usual one.
+/// Among equally frequent values the first is the usual one.
 fn odd_ones<'a, T: PartialEq + Clone>(values: &[(&'a Worker, T)]) -> Option<Odd<'a, T>> {
     let count = |value: &T| values.iter().filter(|it| it.1 == *value).count();
     let mut usual = values.first()?;

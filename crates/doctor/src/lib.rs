@@ -1,8 +1,9 @@
-//! `maitre doctor`: checks a fleet from outside and says what is wrong with it, where, and how to fix it.
+//! `maitre doctor`: checks a fleet from outside and reports what is wrong, where, and how to fix it.
 //!
-//! The worst faults are silent: an engine without prefix caching, a topic without events, a tokenizer that is not the
-//! engine's. No request fails, and no prefix hits. So the doctor asks everything once (`gather`), keeps the answers as
-//! plain facts (`facts`), and judges them in functions that open no socket (`judge`).
+//! The worst faults are silent: an engine without prefix caching, a topic without events, a tokenizer that
+//! differs from the engine's. No request fails, but no prefix hits. So the doctor asks everything once
+//! (`gather`), keeps the answers as plain facts (`facts`), and judges them in functions that open no socket
+//! (`judge`).
 //!
 //! It changes nothing. It sends at most six requests of one token to each worker; `--no-requests` sends none.
 
@@ -42,7 +43,7 @@ pub use judge::judge;
 
 /// Nothing is wrong.
 const HEALTHY: u8 = 0;
-/// Something is.
+/// There are findings.
 const UNHEALTHY: u8 = 1;
 /// The fleet could not be checked.
 const UNCHECKED: u8 = 2;
@@ -63,19 +64,19 @@ Exit code: 0 healthy, 1 something is wrong, 2 could not check.";
 /// What to check, and how.
 #[derive(Clone, Debug)]
 pub struct DoctorPlan {
-    /// Those of `serve`. Without workers, the doctor checks those of the router.
+    /// The settings of `serve`. Without workers, the doctor checks those of the router.
     pub settings: RouterSettings,
     /// Where clients reach a running router.
     pub router: Option<Address>,
-    /// Where operators do.
+    /// Where operators reach it.
     pub admin: Option<Address>,
     /// For both; workers use the TLS settings.
     pub dialer: Arc<Dialer>,
     /// The value of the `authorization` header.
     pub key: Option<HeaderValue>,
-    /// For each question; responses of engines may take six times as long.
+    /// For each request; responses of engines may take six times as long.
     pub timeout: Duration,
-    /// Whether engines are sent requests.
+    /// Whether to send requests to engines.
     pub requests: bool,
 }
 

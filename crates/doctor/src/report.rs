@@ -2,17 +2,17 @@
 
 use super::code::Code;
 
-/// One thing that is wrong, where, by which evidence, and what to do about it.
+/// One finding: what is wrong, where, the evidence, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub code: Code,
-    /// The worker's URL; none if it is the router's, or this machine's.
+    /// The worker's URL; none if the finding is about the router or this machine.
     pub worker: Option<String>,
     pub what: String,
     pub fix: String,
 }
 
-/// One check that was made, and what it saw; or why it could not be made.
+/// One check and its result, or why it could not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub name: &'static str,
@@ -48,7 +48,7 @@ impl Finding {
         Finding { code, worker: Some(worker.to_owned()), what: what.into(), fix: fix.into() }
     }
 
-    /// One that is no worker's.
+    /// A finding that is not about a worker.
     pub(super) fn general(code: Code, what: impl Into<String>, fix: impl Into<String>) -> Finding {
         Finding { code, worker: None, what: what.into(), fix: fix.into() }
     }

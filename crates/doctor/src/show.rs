@@ -1,4 +1,4 @@
-//! The report for people, and for programs.
+//! The report as text for people and as JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::code::Severity;
 use super::report::{Finding, Report};
 
-/// Escape sequences of a terminal; none of them elsewhere.
+/// Escape sequences for a terminal; empty elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Paint {
     Plain,
@@ -30,7 +30,7 @@ impl Paint {
     }
 }
 
-/// Findings worst first, those of one code together; then a line for each check.
+/// Findings worst first, grouped by code; then one line for each check.
 pub(super) fn text(report: &Report, paint: Paint) -> String {
     let mut text = String::new();
     for group in report.findings.chunk_by(|one, other| one.code == other.code) {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_what_where_and_the_fix() {
+    fn the_text_has_finding_place_and_fix() {
         let expected = "warning slow  http://a:1\n  takes 900 ms\n  fix: look there\n\n\
                         warning admin-open\n  is open\n  fix: close it\n\n\
                         reach               1 of 1 worker\n\n0 faults, 2 warnings\n";
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_the_same() {
+    fn the_json_has_the_same() {
         let value = json(&report());
         assert_eq!(value["healthy"], false);
         assert_eq!(value["findings"][0]["code"], "slow");

@@ -1,7 +1,7 @@
 //! `maitre replay`: every strategy on the same traffic, in virtual time.
 //!
 //! The router's brain is the one that serves; engines, sockets and time are simulated. The same command gives
-//! the same bytes, whatever the machine and however many strategies run side by side.
+//! the same bytes on any machine, however many strategies run concurrently.
 
 pub mod study;
 pub mod trace;
@@ -35,7 +35,7 @@ use maitre_console::out;
 #[derive(Debug)]
 pub struct Run {
     pub row: ReportRow,
-    /// By part, class and tenant, each empty where there is only one.
+    /// Rows by part, class and tenant; each list is empty if there is only one.
     pub parts: Vec<ReportRow>,
     pub classes: Vec<ReportRow>,
     pub tenants: Vec<ReportRow>,
@@ -144,12 +144,12 @@ fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<StrategyChoice>> {
     Ok(if all.is_empty() { named } else { StrategyChoice::all() })
 }
 
-/// A run to come.
+/// One run that is still to be made.
 pub(crate) struct Task<'a> {
     pub(crate) study: &'a Study,
     pub(crate) choice: StrategyChoice,
     pub(crate) prepared: &'a PreparedTrace<'a>,
-    /// Of the prepared, for the row.
+    /// The speed of the prepared trace, shown in its row.
     pub(crate) speed: f64,
 }
 
@@ -167,7 +167,7 @@ fn play_all(study: &Study, choices: &[StrategyChoice], speeds: &[f64], jobs: Opt
     play_tasks(&tasks, jobs)
 }
 
-/// Several at a time; the runs come back in the order in which they were asked for.
+/// Runs several tasks concurrently; returns the runs in the order of the tasks.
 pub(crate) fn play_tasks(tasks: &[Task<'_>], jobs: Option<usize>) -> Vec<Run> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let progress = Progress::begin(tasks.iter().map(|it| it.prepared.requests().len()).sum());

@@ -27,11 +27,11 @@ use words::{count, counted, escape, span};
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The browser may load nothing, whatever text finds its way onto the page.
+/// The browser may load nothing, whatever text the page contains.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// The whole page. `command` is what was typed, as `typed` gives it.
+/// The whole page. `command` is the command line, as `typed` returns it.
 pub(super) fn draw(study: &Study, runs: &[Run], command: &str) -> String {
     let view = View::new(study, runs);
     let charts = Charts::new(&view);
@@ -81,7 +81,7 @@ fn scripts(charts: &Charts) -> String {
     )
 }
 
-/// The command line as it could be typed again, without the place of the report and what changes no number.
+/// The command line to type again, without the report's path and without options that change no number.
 pub(super) fn typed(args: impl Iterator<Item = String>) -> String {
     let mut line = vec!["maitre".to_owned()];
     let mut skip = false;
@@ -206,7 +206,7 @@ fn apart(
     (heading, part): (&str, &'static str),
     rows: fn(&Run) -> &Vec<ReportRow>,
 ) -> String {
-    // Rows that compete stand together, in the order in which a run has them.
+    // Rows that are compared stand together, in the order of the runs.
     let mut placed: Vec<(usize, &ReportRow)> =
         view.all.iter().flat_map(|it| rows(it).iter().enumerate()).collect();
     placed.sort_by(|one, other| one.1.speed.total_cmp(&other.1.speed).then(one.0.cmp(&other.0)));
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_says_what_was_typed_and_not_where_it_went() {
+    fn the_command_omits_the_report_path() {
         for (args, expected) in [
             (&["/opt/x/maitre", "replay", "--trace", "a b.jsonl"][..], "maitre replay --trace 'a b.jsonl'"),
             (&["maitre", "replay", "--html", "/x/y.html", "--json", "--seed", "7"], "maitre replay --seed 7"),

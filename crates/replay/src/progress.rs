@@ -39,7 +39,7 @@ impl Progress {
         }
     }
 
-    /// Wipes the bar.
+    /// Erases the bar.
     pub(super) fn end(&self) {
         if self.drawn.as_ref().is_some_and(|it| *it.lock() > SHOWN_AFTER) {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 pub(super) struct ReportFile {
     /// The path as given.
     asked: PathBuf,
-    /// With links followed, so that a link stays one.
+    /// With links resolved, so that a link stays a link.
     path: PathBuf,
 }
 
@@ -27,7 +27,7 @@ impl ReportFile {
         Ok(ReportFile { asked: asked.to_owned(), path })
     }
 
-    /// Writes beside it first, then renames.
+    /// Writes a temporary file beside it, then renames it.
     pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let beside = folder(&self.path).join(format!(".{name}.{}", std::process::id()));

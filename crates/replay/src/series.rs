@@ -14,7 +14,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// Divides a run of this length into so many.
+    /// Divides a run of this length into `count` buckets.
     pub(super) fn over(run_s: f64, count: usize) -> Buckets {
         let count = count.max(1);
         Buckets { count, seconds: run_s.max(1e-3) / count as f64 }
@@ -24,17 +24,17 @@ impl Buckets {
         (0..self.count).map(|it| (it as f64 + 0.5) * self.seconds).collect()
     }
 
-    /// The last bucket also takes what lies past the end.
+    /// The last bucket also takes values past the end.
     fn index(&self, at_s: f64) -> usize {
         ((at_s / self.seconds) as usize).min(self.count - 1)
     }
 
-    /// Adds an amount that came at one moment.
+    /// Adds an amount at one moment.
     fn add(&self, sums: &mut [f64], at: Instant, amount: f64) {
         sums[self.index(at.as_secs_f64())] += amount;
     }
 
-    /// Adds an amount that came evenly between two moments.
+    /// Adds an amount that is spread evenly between two moments.
     fn spread(&self, sums: &mut [f64], (begin_s, end_s): (f64, f64), amount: f64) {
         let (first, last) = (self.index(begin_s), self.index(end_s));
         let length = end_s - begin_s;
@@ -90,7 +90,7 @@ pub(super) fn share_under(sorted: &[f64], all: usize, value: f64) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct WorkerLoads {
     pub(super) at_s: Vec<f64>,
-    /// One list a worker; none before it joined.
+    /// One list per worker; none before it joined.
     pub(super) workers: Vec<Vec<Option<f64>>>,
 }
 
@@ -110,7 +110,7 @@ impl WorkerLoads {
     }
 }
 
-/// None of nothing.
+/// None for an empty slice.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), it| (sum + it, count + 1));
     (count > 0).then(|| sum / f64::from(count))
@@ -141,7 +141,7 @@ mod tests {
             (seen(0, 0, 2_000, 10), [5.0, 5.0, 0.0, 0.0]),
             (seen(500, 0, 2_000, 8), [2.0, 4.0, 2.0, 0.0]),
             (seen(1_000, 500, 500, 1), [0.0, 1.0, 0.0, 0.0]),
-            // The last bucket takes what lies past the end.
+            // The last bucket takes values past the end.
             (seen(3_000, 0, 4_000, 8), [0.0, 0.0, 0.0, 8.0]),
         ] {
             assert_eq!(served(std::iter::once(&one), &buckets), expected, "{one:?}");

@@ -1,4 +1,4 @@
-//! What is to be replayed: traffic, a fleet, what the router knows and when. Shared by `replay` and `tune`.
+//! What to replay: traffic, a fleet, and what the router knows when. Shared by `replay` and `tune`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,11 @@ use maitre_sim::trace::Trace;
 use maitre_config::{self as config, Config};
 use maitre_console::clock::Stopwatch;
 
-/// A 70B on eight A100: it holds every prompt of the conversation trace, and eight of them are kept busy by it.
+/// A 70B model on eight A100. It holds every prompt of the conversation trace, and that trace keeps eight
+/// such workers busy.
 const PROFILE: &str = "a100x8-70b";
 
-/// How often a client comes again, as in `maitre bench --retry`.
+/// How often a client retries, as in `maitre bench --retry`.
 const RETURNS_MAX: u32 = 5;
 
 /// A strategy, or one of the two bounds.
@@ -73,7 +74,7 @@ pub enum QueueUse {
     Configured,
 }
 
-/// All but the strategies and the speeds.
+/// Everything except the strategies and the speeds.
 #[derive(Clone, Debug)]
 pub struct Study {
     pub trace: Trace,
@@ -85,10 +86,10 @@ pub struct Study {
     pub scrape_every: Duration,
     pub scrape_delay: Duration,
     pub routers: u32,
-    /// How they tell each other what they do.
+    /// How the routers share state.
     pub sync: Option<Sync>,
     pub script: Script,
-    /// Clients that are told when to come again do.
+    /// Whether clients retry when a response asks them to.
     pub retry: bool,
     pub targets: Targets,
     pub config: Config,
@@ -115,7 +116,7 @@ pub fn args() -> Vec<Arg> {
     args
 }
 
-/// How runs are made and told.
+/// How many runs at once, and the output format.
 pub fn run_args() -> [Arg; 2] {
     [
         Arg::new("jobs")
@@ -290,7 +291,7 @@ impl Study {
         })
     }
 
-    /// The requests in time, so many times as fast.
+    /// The requests over time, at this multiple of the speed.
     pub fn hastened(&self, speed: f64) -> Trace {
         let mut trace = self.trace.clone();
         trace.hasten(speed);
@@ -368,7 +369,7 @@ impl RunObserver for Watch<'_> {
     }
 }
 
-/// `8`, `4xh100x2-32b`, or several of either with commas between.
+/// `8`, `4xh100x2-32b`, or several of these separated by commas.
 fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
     let mut fleet = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -388,7 +389,7 @@ fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
     Ok(fleet)
 }
 
-/// Blocks in all caches together: about 13 GB for each run.
+/// Maximum blocks in all caches together: about 13 GB for each run.
 const BLOCKS_MAX: u64 = 1 << 28;
 
 fn check_blocks(fleet: &[Profile]) -> anyhow::Result<()> {
@@ -423,17 +424,17 @@ pub fn set_pairs<'a>(matches: &'a ArgMatches) -> anyhow::Result<Vec<(&'a str, &'
     matches.get_many::<String>("set").unwrap_or_default().map(pair).collect()
 }
 
-/// Sets them all, if each makes a difference.
+/// Applies the settings, if each of them affects a replay.
 fn set_and_check(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
     let config = set_all(base, pairs)?;
     for (place, (key, value)) in pairs.iter().enumerate() {
         let mut others = pairs.to_vec();
         others.remove(place);
-        // Those that others need cannot be left out, and so they matter.
+        // Required keys cannot be left out, so they count as having an effect.
         let Ok(without) = set_all(base, &others) else { continue };
         let differs = config::value(&without, key) != config::value(&config, key);
         if differs && seen(&without) == seen(&config) {
-            return Err(format!("{key}={value}: a replay does not go by {key}"));
+            return Err(format!("{key}={value}: a replay does not use {key}"));
         }
     }
     Ok(config)
@@ -458,10 +459,11 @@ fn unwatched(config: &Config) -> maitre_dispatch::BrainSettings {
     brain
 }
 
-/// What a replay goes by: a knob that changes nothing of it would be taken for one that does not matter.
+/// The settings that affect a replay. Any other knob is refused, because its result would wrongly suggest
+/// that it does not matter.
 fn seen(config: &Config) -> String {
     let mut brain = unwatched(config);
-    // Those are given by `--strategy`.
+    // `--strategy` sets these.
     (brain.strategy, brain.strategies) = (Name::LeastDelay, BTreeMap::new());
     format!("{brain:?}")
 }

@@ -1,4 +1,4 @@
-//! The table for people.
+//! The result as a text table.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use maitre_sim::report::{CacheKnowledge, ReportRow};
 
 use super::{Run, Study, knowledge_word};
 
-/// Title and the number under it.
+/// The column title and its value.
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) text: fn(&ReportRow) -> String,
@@ -19,7 +19,7 @@ pub(super) struct Column {
 pub(super) enum Better {
     Lower,
     Higher,
-    /// It tells, and does not judge.
+    /// An informative column: no value in it is better than another.
     Neither,
 }
 
@@ -73,7 +73,7 @@ pub(super) const COLUMNS: &[Column] = &[
     column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
 ];
 
-/// Those that any row fills.
+/// The columns that any row fills.
 pub(super) fn columns(rows: &[&ReportRow]) -> Vec<&'static Column> {
     let filled = |it: &&Column| rows.iter().any(|row| (it.value)(row).is_some());
     COLUMNS.iter().filter(filled).collect()
@@ -91,12 +91,12 @@ fn whole(count: Option<u64>) -> String {
     count.map_or_else(String::new, |it| it.to_string())
 }
 
-/// Turned away or broken off.
+/// Refused or broken off.
 pub(super) fn lost(row: &ReportRow) -> u64 {
     row.refused + row.failed
 }
 
-/// Three digits that matter.
+/// Three significant digits.
 pub(super) fn seconds(value: f64) -> String {
     match value {
         _ if value >= 99.95 => format!("{value:.0} s"),
@@ -116,7 +116,7 @@ pub(super) fn draw(study: &Study, runs: &[Run]) -> String {
         let mut decisions = decisions(run);
         for row in all_rows(run) {
             let mut line = cells(row, &columns, sweeps);
-            // Only the whole run has them.
+            // Only rows of a whole run have these.
             line.push(std::mem::take(&mut decisions));
             lines.push(line);
         }
@@ -174,7 +174,7 @@ fn title(study: &Study) -> String {
     )
 }
 
-/// How routers tell each other what they do.
+/// How routers share state.
 pub(crate) fn talk(study: &Study) -> String {
     match study.sync {
         None => " that tell each other nothing".to_owned(),
@@ -204,7 +204,7 @@ fn cells(row: &ReportRow, columns: &[&Column], sweeps: bool) -> Vec<String> {
     [name(row)].into_iter().chain(speed).chain(numbers).collect()
 }
 
-/// Of a whole run its strategy, and below it what a row is a part of.
+/// The strategy for a whole run; below it, the part, class or tenant of each row.
 pub fn name(row: &ReportRow) -> String {
     match (row.part, &row.class, &row.tenant) {
         (Some(part), ..) => format!("  part {part}"),
@@ -214,7 +214,7 @@ pub fn name(row: &ReportRow) -> String {
     }
 }
 
-/// Of our own code, on this machine: the one number that is not the same twice.
+/// CPU time of our own code on this machine: the only number that differs between two runs.
 fn decisions(run: &Run) -> String {
     let seconds = run.outcome.decision_time.as_secs_f64();
     let count = run.outcome.answers.len() as f64 + run.outcome.refused as f64;

@@ -1,4 +1,4 @@
-//! Where traffic comes from: a file, or a workload that is made up.
+//! Where traffic comes from: a file, or a generated workload.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use maitre_sim::generate::{Plan, WORKLOADS};
 use maitre_sim::report::{self, ReportRow};
 use maitre_sim::trace::Trace;
 
-/// Reads a trace from a file, or makes the one that `spec` describes. A file goes first: it is there.
+/// Reads a trace from a file, or generates the one that `spec` describes. An existing file takes precedence.
 pub fn load(spec: &str, seed: u64) -> anyhow::Result<Trace> {
     if is_workload(spec) {
         let plan: Plan = spec.parse().with_context(|| format!("--trace {spec}"))?;
@@ -19,7 +19,7 @@ pub fn load(spec: &str, seed: u64) -> anyhow::Result<Trace> {
     Trace::read(file).with_context(|| format!("--trace {spec}"))
 }
 
-/// Calls tenants by the names that `spec` gave them, where it is a workload: a trace has only numbers.
+/// Names tenants as `spec` does, if it is a workload: a trace has only numbers.
 pub fn name_tenants<'a>(spec: &str, rows: impl Iterator<Item = &'a mut ReportRow>) {
     let Some(plan) = is_workload(spec).then(|| spec.parse::<Plan>().ok()).flatten() else { return };
     let names: HashMap<String, &str> =
@@ -31,7 +31,7 @@ pub fn name_tenants<'a>(spec: &str, rows: impl Iterator<Item = &'a mut ReportRow
     }
 }
 
-/// Whether `spec` is to be made up, so that another seed makes another trace of it.
+/// Whether `spec` is generated, so that another seed gives another trace.
 pub fn is_workload(spec: &str) -> bool {
     let name = spec.split(':').next().unwrap_or_default();
     !Path::new(spec).exists() && WORKLOADS.iter().any(|it| it.name == name)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenants_of_a_workload_go_by_their_names() {
+    fn tenants_of_a_workload_keep_their_names() {
         let spec = "hot:tenants=acme:10;b:1";
         let plan: Plan = spec.parse().unwrap();
         let numbers: Vec<u64> = plan.tenants().into_keys().chain([7]).collect();

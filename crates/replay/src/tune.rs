@@ -1,7 +1,7 @@
-//! `maitre tune`: how many workers are enough for a target, and with which knobs.
+//! `maitre tune`: finds how many workers meet a target, and with which knobs.
 //!
-//! It plays the trace in virtual time, as `maitre replay` does, with one fleet after the other, and ends with the
-//! lines of a config file. The same command gives the same bytes, whatever the machine.
+//! It replays the trace in virtual time, as `maitre replay` does, with one fleet after the other, and prints
+//! lines for a config file. The same command gives the same bytes on any machine.
 
 mod climb;
 mod count;
@@ -90,7 +90,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// What the flags say.
+/// The values of the flags.
 #[derive(Debug)]
 struct Asked {
     study: Study,
@@ -117,12 +117,12 @@ impl Asked {
             speed,
             runs: *matches.get_one::<u32>("runs").context("runs")? as usize,
             jobs: matches.get_one::<u32>("jobs").map(|&it| it as usize),
-            // A script that the smallest fleet can follow, every larger one can.
+            // A script that fits the smallest fleet fits every larger one.
             study: Study::read(matches, &span.min.to_string())?,
         })
     }
 
-    /// What to print, and whether any fleet is large enough.
+    /// The text to print, and whether any fleet is large enough.
     fn answer(self, as_json: bool) -> anyhow::Result<(String, ExitCode)> {
         let has_dials = self.runs > 0 && self.names.iter().any(|&it| !dials::of(it).is_empty());
         let split = traffic::split(&self.study, self.speed, has_dials)?;
@@ -164,7 +164,7 @@ fn names(matches: &ArgMatches) -> anyhow::Result<Vec<Name>> {
     Ok(if all.is_empty() { names } else { Name::ALL.to_vec() })
 }
 
-/// `1..64`, both ends included; one number alone is both.
+/// `1..64`, both ends included; a single number is both ends.
 fn span(text: &str) -> Result<Span, String> {
     let (min, max) = text.split_once("..").unwrap_or((text, text));
     let number = |it: &str| it.trim().parse::<u32>().ok().filter(|it| (1..=WORKERS_MAX).contains(it));

@@ -1,29 +1,29 @@
-//! How an engine was started, by its own report: its version, its types, whether it caches prefixes.
+//! How an engine was started, as it reports itself: its version, its data types, whether it caches prefixes.
 //!
-//! Routing needs none of it. It serves `doctor`, which compares engines that should be alike. What a brand
-//! does not report is `None`, never guessed.
+//! Routing does not need this. `doctor` uses it to compare engines that should be alike. A value that a brand
+//! does not report is `None`, never a guess.
 
 use serde::Deserialize;
 
 use crate::engine::{EngineKind, METRICS, PROPS, ProbeReply, SERVER_INFO, VERSION};
 use crate::exposition;
 
-/// The longest word that is taken for one: it ends up on somebody's screen.
+/// Maximum length of a reported value, because values are printed on a terminal.
 const WORD_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     pub version: Option<String>,
-    /// Of weights and activations.
+    /// Data type of weights and activations.
     pub dtype: Option<String>,
-    /// Of the KV cache.
+    /// Data type of the KV cache.
     pub kv_dtype: Option<String>,
     pub prefix_caching: Option<bool>,
     /// Tokens in a block.
     pub block_tokens: Option<u64>,
 }
 
-/// Reads it from the answers to `PROBES`, in any order and number.
+/// Reads the values from the answers to `PROBES`, in any order and number.
 pub fn about(kind: EngineKind, answers: &[ProbeReply<'_>]) -> About {
     let body = |path: &str| {
         let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
@@ -39,7 +39,8 @@ pub fn about(kind: EngineKind, answers: &[ProbeReply<'_>]) -> About {
     }
 }
 
-/// Whether one version number is below another: `0.5.4.post1` is below `0.5.6`. None if either is not one.
+/// Whether one version number is below another: `0.5.4.post1` is below `0.5.6`. None if either is not a
+/// version number.
 pub fn is_below(version: &str, least: &str) -> Option<bool> {
     let numbers = |text: &str| -> Option<Vec<u64>> {
         let plain = text.trim_start_matches('v').split(['+', '-', 'r']).next()?;
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn each_brand_tells_it_in_its_own_place() {
+    fn each_brand_is_read_from_its_own_answers() {
         let config = "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"fp8\",enable_prefix_caching=\"False\"} 1.0";
         let expected = About {
             version: some("0.32.0"),
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_known() {
+    fn unreported_values_are_none() {
         for kind in EngineKind::ALL {
             check(kind, &[], About::default());
             check(kind, &[(VERSION, "<html>"), (METRICS, "up 1"), (SERVER_INFO, "[]")], About::default());

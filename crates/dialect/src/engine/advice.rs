@@ -8,21 +8,21 @@ use crate::engine::EngineKind;
 /// What the operator wants from an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// KV events, and where to have missed ones again.
+    /// KV events, and a replay of missed ones.
     Events,
-    /// A replay of events, where events are there.
+    /// A replay of missed events, where events are already published.
     Replay,
     /// Cached tokens in usage.
     CachedTokens,
     PrefixCaching,
     Metrics,
-    /// As many tokens in a block as others.
+    /// The same block size as the other engines.
     BlockTokens,
-    /// As long a context as others.
+    /// The same context length as the other engines.
     Context,
     Dtype,
     KvDtype,
-    /// No key asked for.
+    /// No API key required.
     NoKey,
 }
 
@@ -42,7 +42,7 @@ impl Need {
 }
 
 impl EngineKind {
-    /// How the brand is told, as the end of a sentence that begins with "start it".
+    /// What to change, as the end of a sentence that begins with "start it".
     pub const fn advice(self, need: Need) -> &'static str {
         match self {
             EngineKind::Vllm => vllm(need),
@@ -53,22 +53,22 @@ impl EngineKind {
         }
     }
 
-    /// Whether it can publish what its cache holds.
+    /// Whether the brand can publish its KV events.
     pub const fn publishes(self) -> bool {
         matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 
-    /// Whether requests may carry a `cache_salt` that keeps their blocks apart.
+    /// Whether requests may carry a `cache_salt` that separates their blocks from others.
     pub const fn salts(self) -> bool {
         matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 
-    /// Whether its events say which adapter a block is of.
+    /// Whether its events name the adapter of a block.
     pub const fn names_adapters(self) -> bool {
         matches!(self, EngineKind::Vllm)
     }
 
-    /// The first version whose events can be distinguished by position; None if all can.
+    /// The first version whose events can be distinguished by position; `None` if all can.
     pub const fn events_since(self) -> Option<&'static str> {
         match self {
             EngineKind::Sglang => Some("0.5.6"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_advised_as_they_are_read() {
+    fn the_advised_event_settings_can_be_read_back() {
         for kind in [EngineKind::Vllm, EngineKind::Sglang] {
             let config = kind.advice(Need::Events).split('\'').nth(1).unwrap();
             let page = match kind {

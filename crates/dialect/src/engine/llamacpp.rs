@@ -1,4 +1,5 @@
-//! llama.cpp: Prometheus at `/metrics` where it was switched on. Slots, not blocks, so no sizes.
+//! llama.cpp: Prometheus at `/metrics` where it is enabled. It has slots instead of blocks, so no block
+//! sizes.
 
 use maitre_base::EngineLoad;
 
@@ -10,7 +11,7 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
         let ranks = match sample.name {
             "llamacpp:requests_processing" => &mut gauges.running,
             "llamacpp:requests_deferred" => &mut gauges.waiting,
-            // Gone from newer builds.
+            // Removed in newer builds.
             "llamacpp:kv_cache_usage_ratio" => &mut gauges.kv_usage,
             _ => return false,
         };

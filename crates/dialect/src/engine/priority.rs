@@ -1,18 +1,19 @@
-//! How urgent a request is, as a number that an engine understands.
+//! The priority of a request, as the number that an engine expects.
 //!
-//! The brands that know such a number do not agree which way it counts, and where it may stand. They heed it only
-//! if they were started for it: vLLM with `--scheduling-policy priority`, SGLang with `--enable-priority-scheduling`,
-//! without which it refuses requests that name one. Which of the two an engine was, it does not tell.
+//! The brands that support a priority differ in its direction and in the routes that accept it. They use it
+//! only if they were started for it: vLLM with `--scheduling-policy priority`, SGLang with
+//! `--enable-priority-scheduling`. Without that flag SGLang refuses requests that carry a priority. An engine
+//! does not report whether the flag is set.
 
 use super::EngineKind;
 use crate::route::Route;
 
 impl EngineKind {
-    /// The body's `priority` for a request that has `place` better classes before it, out of `classes` in all; none
-    /// where the engine has no such field.
+    /// The body's `priority` for a request with `place` better classes before it, out of `classes` in total.
+    /// None if the engine has no such field.
     pub fn priority(self, route: Route, place: usize, classes: usize) -> Option<i64> {
         let number = match (self, route) {
-            // Lower goes first; zero is what a request without one has.
+            // Lower goes first; a request without a priority has zero.
             (EngineKind::Vllm, Route::Chat | Route::Completions | Route::Responses) => place,
             // Higher goes first.
             (EngineKind::Sglang, Route::Chat | Route::Completions | Route::Generate) => {
@@ -34,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn a_better_class_is_a_lower_number_for_one_brand_and_a_higher_one_for_another() {
+    fn a_better_class_is_lower_for_vllm_and_higher_for_sglang() {
         check(EngineKind::Vllm, Route::Chat, [0, 1, 2].map(Some));
         check(EngineKind::Vllm, Route::Responses, [0, 1, 2].map(Some));
         check(EngineKind::Sglang, Route::Chat, [2, 1, 0].map(Some));
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_field_is_unknown_there_is_no_number() {
+    fn routes_and_brands_without_the_field_get_no_number() {
         check(EngineKind::Vllm, Route::Embeddings, [None; 3]);
         check(EngineKind::Vllm, Route::Messages, [None; 3]);
         check(EngineKind::Sglang, Route::Responses, [None; 3]);

@@ -1,8 +1,8 @@
 //! One metric over the ranks of a data-parallel engine.
 //!
-//! An engine of several ranks reports each gauge once a rank, told apart by a label; some report it again
-//! for each process of a rank. Requests and blocks add up over ranks, shares are averaged, and copies
-//! within a rank count once.
+//! An engine with several ranks reports each gauge once per rank, distinguished by a label. Some report it
+//! again for each process of a rank. Requests and blocks are summed over ranks, ratios are averaged, and
+//! duplicates within a rank count once.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use maitre_base::EngineLoad;
 use crate::engine::Unreadable;
 use crate::exposition::{self, Sample};
 
-/// How many ranks are kept apart. Chosen: more than one engine has GPUs.
+/// Maximum ranks distinguished. Chosen: more than one engine has GPUs.
 const RANKS_MAX: usize = 1024;
 
 /// The values of one gauge, by rank.
@@ -21,7 +21,7 @@ pub(crate) struct Ranks<'a> {
 }
 
 impl<'a> Ranks<'a> {
-    /// Takes in one value. Of several for one rank the largest counts.
+    /// Adds one value. Of several values for one rank the largest counts.
     pub(crate) fn add(&mut self, rank: Cow<'a, str>, value: f64) {
         if !(value.is_finite() && value >= 0.0) {
             return;
@@ -41,12 +41,12 @@ impl<'a> Ranks<'a> {
         (!self.values.is_empty()).then(|| (self.total() / self.values.len() as f64).min(1.0))
     }
 
-    /// For what is the same on all ranks.
+    /// For values that are equal on all ranks.
     pub(crate) fn any(&self) -> Option<u64> {
         self.values.first().map(|it| it.1 as u64)
     }
 
-    /// Leaves this rank's value; all of them, if it is not told apart here.
+    /// Keeps only this rank's value; keeps all if the gauge has no rank label.
     fn keep(&mut self, rank: u32) {
         let rank = rank.to_string();
         if self.values.iter().any(|it| it.0 == rank) {
@@ -73,7 +73,7 @@ pub(crate) struct Gauges<'a> {
 }
 
 impl<'a> Gauges<'a> {
-    /// Reads a scrape. `take` puts a sample where it belongs and says whether the brand knows it.
+    /// Reads a scrape. `take` stores a sample and returns whether the brand knows it.
     pub(crate) fn read(
         kind: &'static str,
         only: Option<u32>,
@@ -89,7 +89,7 @@ impl<'a> Gauges<'a> {
         if known { Ok(gauges.load(only)) } else { Err(Unreadable::NoMetrics { kind, samples }) }
     }
 
-    /// What was read of all ranks together, or of one.
+    /// The values of all ranks together, or of one rank.
     pub(crate) fn load(mut self, only: Option<u32>) -> EngineLoad {
         if let Some(rank) = only {
             let all = [

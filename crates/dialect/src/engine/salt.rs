@@ -1,14 +1,14 @@
-//! Where an engine takes a salt: the field of a request's body that keeps its cache apart from others'.
+//! Where an engine accepts a cache salt: the body field that separates a request's cache from others.
 //!
-//! vLLM has `cache_salt` on the three OpenAI APIs that it generates for, and ignores it on Anthropic's.
-//! SGLang has it on two, and `extra_key` on its own API. Other engines have none: their clients share one
-//! cache.
+//! vLLM accepts `cache_salt` on the three OpenAI APIs that generate, and ignores it on Anthropic's. SGLang
+//! accepts it on two, and `extra_key` on its own API. Other engines have no such field: their clients share
+//! one cache.
 
 use super::EngineKind;
 use crate::route::Route;
 
-/// The name of the field; none where the engine has none. An engine of unknown brand gets it too: it may be
-/// one that has it, and others ignore it.
+/// The name of the field; none where the engine has none. An engine of unknown brand gets it too: it may
+/// support the field, and otherwise ignores it.
 pub fn salt_field(kind: Option<EngineKind>, route: Route) -> Option<&'static str> {
     match (kind.unwrap_or(EngineKind::Vllm), route) {
         (EngineKind::Vllm, Route::Chat | Route::Completions | Route::Responses)
@@ -19,7 +19,7 @@ pub fn salt_field(kind: Option<EngineKind>, route: Route) -> Option<&'static str
 }
 
 impl EngineKind {
-    /// Whether it can keep caches apart at all.
+    /// Whether the engine can separate caches at all.
     pub fn takes_salts(self) -> bool {
         salt_field(Some(self), Route::Chat).is_some()
     }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_brand_takes_it_where_it_does() {
+    fn the_field_depends_on_brand_and_route() {
         use Route::{Chat, Completions, Embeddings, Generate, Messages, Responses};
         let routes = [Chat, Completions, Responses, Generate, Messages, Embeddings];
         let salted = |kind: EngineKind| routes.map(|route| salt_field(Some(kind), route).unwrap_or("-"));

@@ -1,7 +1,7 @@
-//! SGLang: JSON at `/v1/loads` since 0.5.8, and Prometheus at `/metrics` where it was switched on.
+//! SGLang: JSON at `/v1/loads` since 0.5.8, and Prometheus at `/metrics` where it is enabled.
 //!
-//! Every scheduler process reports, so a rank may appear once for each of its tensor-parallel processes,
-//! and with priorities on, once for each class beside the total: within a `dp_rank` the largest counts.
+//! Every scheduler process reports. A rank may therefore appear once per tensor-parallel process, and with
+//! priorities enabled once per class beside the total. Within a `dp_rank` the largest value counts.
 
 use serde::Deserialize;
 
@@ -27,7 +27,7 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
     .map(with_blocks)
 }
 
-/// Older releases report pages only by their size.
+/// Older releases report only the page size.
 fn with_blocks(load: EngineLoad) -> EngineLoad {
     let derived = || load.kv_tokens?.checked_div(load.block_size?);
     EngineLoad { blocks: load.blocks.or_else(derived), ..load }

@@ -1,7 +1,7 @@
-//! Where an engine publishes its KV events, read from what it says of itself over HTTP.
+//! Where an engine publishes its KV events, read from its own HTTP answers.
 //!
-//! One publisher for each data-parallel rank, each on a port of its own. An engine knows the ports, but
-//! seldom a name it can be reached by: it binds to all interfaces, and then the worker's own host is meant.
+//! Each data-parallel rank has one publisher, on a port of its own. An engine knows the ports, but seldom a
+//! host name under which others reach it: it binds to all interfaces, and the worker's own host applies.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use crate::engine::{EngineKind, Unreadable};
 /// Maximum ranks followed per engine. Chosen: more than any deployment has behind one port.
 pub const SOURCES_MAX: usize = 256;
 
-/// The longest topic or host that is taken for one.
+/// Maximum length of a topic or host.
 pub const TEXT_BYTES_MAX: usize = 512;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// By rank. Empty if the engine publishes nothing, or not over TCP.
+    /// Sorted by rank. Empty if the engine publishes nothing, or not over TCP.
     pub sources: Vec<EventSource>,
-    /// Tokens in a block, if told here.
+    /// Tokens per block, if reported here.
     pub block_tokens: Option<u32>,
 }
 
@@ -30,19 +30,19 @@ pub struct EventSource {
     pub rank: u32,
     pub events: Address,
     pub replay: Option<Address>,
-    /// What to subscribe to; empty for all.
+    /// The topic to subscribe to; empty for all.
     pub topic: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// None for any, which is the worker's own.
+    /// None for a wildcard: use the worker's own host.
     pub host: Option<String>,
     pub port: u16,
 }
 
 impl EngineKind {
-    /// Where this brand says what it publishes, if it does.
+    /// Where this brand reports its publishers, if it does.
     pub const fn sources_path(self) -> Option<&'static str> {
         match self {
             EngineKind::Vllm => Some("/kv_event_sources"),
@@ -62,10 +62,10 @@ pub fn parse(kind: EngineKind, body: &[u8]) -> Result<Sources, Unreadable> {
     parsed.map_err(|source| Unreadable::Json { kind: kind.name(), source })
 }
 
-/// The endpoint that the engine was given and dials, instead of listening there, so that nobody can subscribe.
+/// The endpoint, if the engine dials it instead of listening there. Nothing can subscribe to such an engine.
 ///
-/// Both brands listen only where the endpoint holds a wildcard. An address of their own, which looks as good, is one to
-/// connect to; for vLLM 0.0.0.0 is such an address too.
+/// Both brands listen only if the endpoint contains a wildcard. With a concrete address they connect to it
+/// instead; for vLLM 0.0.0.0 counts as a concrete address too.
 pub fn dialled(kind: EngineKind, body: &[u8]) -> Option<String> {
     let endpoint: Option<Cow<'_, str>> = match kind {
         EngineKind::Vllm => {
@@ -90,7 +90,7 @@ pub fn dialled(kind: EngineKind, body: &[u8]) -> Option<String> {
     (!listens && endpoint.len() <= TEXT_BYTES_MAX).then(|| endpoint.into_owned())
 }
 
-/// What both engines are configured with.
+/// The event configuration of both engines.
 #[derive(Deserialize)]
 struct Config<'a> {
     #[serde(borrow)]
@@ -113,18 +113,18 @@ impl Config<'_> {
     }
 }
 
-/// A map from the rank to its configuration, the ports already its own.
+/// A map from the rank to its configuration, with the rank's own ports.
 fn of_vllm(body: &[u8]) -> Result<Sources, serde_json::Error> {
     let ranks: BTreeMap<Cow<'_, str>, Config<'_>> = serde_json::from_slice(body)?;
     let sources = ranks.iter().filter_map(|(rank, config)| config.source(rank.parse().ok()?));
     let mut sources: Vec<EventSource> = sources.take(SOURCES_MAX).collect();
-    // The keys are text: "10" comes before "2".
+    // Sort by number: as text, "10" comes before "2".
     sources.sort_by_key(|it| it.rank);
     Ok(Sources { sources, block_tokens: None })
 }
 
-/// All that SGLang was started with. Since 0.5.13 also a summary of what it publishes, which lacks the
-/// replay; before, the configuration is all there is.
+/// Everything SGLang was started with. Since 0.5.13 there is also a summary of what it publishes, without the
+/// replay; earlier versions have only the configuration.
 #[derive(Deserialize)]
 struct ServerInfo<'a> {
     #[serde(borrow)]
@@ -174,7 +174,7 @@ impl Summary<'_> {
 }
 
 impl EventSource {
-    /// That of another rank: SGLang counts ports up from the first.
+    /// The port of another rank: SGLang counts ports up from the first.
     fn of_rank(&self, rank: u32) -> Option<EventSource> {
         let offset = u16::try_from(rank).ok()?;
         let moved = |address: &Address| {
@@ -187,7 +187,7 @@ impl EventSource {
 }
 
 impl Address {
-    /// Of `tcp://host:port`; nothing else can be reached from here.
+    /// Host and port of `tcp://host:port`; other transports cannot be reached from here.
     fn of_endpoint(endpoint: &str) -> Option<Address> {
         let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
         Address::new(host, port.parse().ok()?)
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_published_or_out_of_reach_is_no_source() {
+    fn unpublished_or_unreachable_endpoints_are_left_out() {
         check(EngineKind::Vllm, "{}", &[]);
         for config in [
             r#"{"publisher":"null","endpoint":"tcp://*:5557"}"#,
@@ -295,7 +295,7 @@ mod tests {
             &format!(r#"{{{summary},"kv_events_config":{config}}}"#),
             &[(0, None, 5557, Some(5657)), (1, None, 5558, Some(5658))],
         );
-        // Before 0.5.13, from the settings alone.
+        // Before 0.5.13, from the configuration alone.
         let sources = check(
             EngineKind::Sglang,
             &format!(r#"{{"kv_events_config":{config},"page_size":16,"dp_size":1}}"#),

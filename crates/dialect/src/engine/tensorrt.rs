@@ -1,7 +1,8 @@
-//! TensorRT-LLM: Prometheus at `/prometheus/metrics` where performance metrics were switched on, else a
-//! list of JSON iteration statistics at `/metrics`, of which the last is the present.
+//! TensorRT-LLM: Prometheus at `/prometheus/metrics` where performance metrics are enabled; otherwise a JSON
+//! list of iteration statistics at `/metrics`, of which the last entry is current.
 //!
-//! Reading the list empties it, so an empty one is an engine that has not stepped since, not an error.
+//! Reading the list empties it. An empty list therefore means that the engine has not stepped since, and is
+//! no error.
 
 use serde::Deserialize;
 
@@ -20,7 +21,7 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
             "trtllm_kv_cache_max_blocks" => &mut gauges.blocks,
             _ => return sample.name.starts_with("trtllm_"),
         };
-        // One engine, whatever its parallelism.
+        // Reports as one engine, whatever its parallelism.
         ranks.add("".into(), sample.value);
         true
     })

@@ -122,7 +122,7 @@ fn llamacpp_counts_its_slots() {
 }
 
 #[test]
-fn values_no_gauge_can_have_are_not_believed() {
+fn impossible_gauge_values_are_ignored() {
     check(
         EngineKind::LlamaCpp,
         "llamacpp:requests_processing NaN\nllamacpp:requests_deferred -1\nllamacpp:kv_cache_usage_ratio 37",
@@ -131,12 +131,12 @@ fn values_no_gauge_can_have_are_not_believed() {
 }
 
 #[test]
-fn an_unnamed_engine_is_read_by_the_names_of_its_metrics() {
+fn an_unknown_engine_is_read_by_its_metric_names() {
     check(EngineKind::Generic, "llamacpp:requests_processing 2", (Some(2), None, None, None, None, None));
 }
 
 #[test]
-fn the_newest_word_on_adapters_counts() {
+fn the_newest_adapter_sample_counts() {
     let of = |running: &[&str], waiting: &[&str]| {
         let owned = |names: &[&str]| names.iter().map(|&it| it.to_owned()).collect();
         Some(Adapters { max: 4, running: owned(running), waiting: owned(waiting) })
@@ -157,7 +157,7 @@ fn the_newest_word_on_adapters_counts() {
 }
 
 #[test]
-fn a_scrape_without_the_brand_says_so() {
+fn a_scrape_of_another_brand_is_an_error() {
     let message = |kind, body: &str| parse_metrics(kind, None, body.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         message(EngineKind::Vllm, "up 1\nsglang:token_usage 1"),
@@ -174,7 +174,7 @@ fn a_scrape_without_the_brand_says_so() {
 }
 
 #[test]
-fn the_signature_on_the_cards_comes_first() {
+fn the_model_card_signature_decides_first() {
     for (owner, kind) in [
         ("vllm", EngineKind::Vllm),
         ("sglang", EngineKind::Sglang),
@@ -187,7 +187,7 @@ fn the_signature_on_the_cards_comes_first() {
 }
 
 #[test]
-fn metrics_tell_where_the_cards_are_silent() {
+fn metric_names_decide_without_a_signature() {
     let models = ("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"acme"}]}"#);
     check_kind(&[models, ("/metrics", 200, "# HELP x vllm: y\nsglang:token_usage 1")], EngineKind::Sglang);
     check_kind(
@@ -198,7 +198,7 @@ fn metrics_tell_where_the_cards_are_silent() {
 }
 
 #[test]
-fn an_address_only_one_brand_has_tells_it() {
+fn a_path_that_only_one_brand_has_decides() {
     check_kind(&[("/props", 200, r#"{"total_slots":4}"#)], EngineKind::LlamaCpp);
     check_kind(&[("/server_info", 200, r#"{"mem_fraction_static":0.8}"#)], EngineKind::Sglang);
     check_kind(&[("/version", 200, r#"{"version":"0.9"}"#)], EngineKind::Vllm);

@@ -1,25 +1,26 @@
-//! Asking an engine which tokens it would make of a prompt, in vLLM's words.
+//! Asks an engine for the tokens of a prompt, in vLLM's format.
 
 use serde::Deserialize;
 
 use crate::engine::EngineKind;
 use crate::openai::{Part, Request};
 
-/// Where it is asked.
+/// The path to request.
 pub const TOKENIZE: &str = "/tokenize";
 
-/// What makes a message more than text. Such a prompt's tokens depend on pixels we will not send twice.
+/// Fields that make a message more than text. The tokens of such a prompt depend on pixels, which we do not
+/// send twice.
 const MEDIA: [&str; 6] =
     ["image_url", "input_image", "input_audio", "audio_url", "video_url", "image_embeds"];
 
 impl EngineKind {
-    /// Whether the engine renders and tokenizes messages on request. SGLang's and llama.cpp's take text only.
+    /// Whether the engine renders and tokenizes messages on request. SGLang and llama.cpp accept only text.
     pub const fn tokenizes_chats(self) -> bool {
         matches!(self, EngineKind::Vllm)
     }
 }
 
-/// The question for this request's prompt; none if the answer could not be the prompt's tokens.
+/// The request body for this prompt; none if the answer could not be the prompt's tokens.
 pub fn question(request: &Request<'_>) -> Option<String> {
     let template = &request.template;
     if template.is_own {
@@ -54,7 +55,7 @@ pub fn question(request: &Request<'_>) -> Option<String> {
             add("chat_template_kwargs", kwargs);
         }
     } else {
-        // A list of prompts is several, and ids need no question.
+        // A list of prompts is a batch, and token ids need no tokenizing.
         let prompt = request.prompt.raw(Part::Prompt).filter(|it| it.starts_with('"'))?;
         add("prompt", prompt);
     }
@@ -62,7 +63,7 @@ pub fn question(request: &Request<'_>) -> Option<String> {
     Some(question)
 }
 
-/// The tokens an engine answered with.
+/// The tokens in an engine's answer.
 pub fn answer(body: &[u8]) -> Option<Vec<u32>> {
     #[derive(Deserialize)]
     struct TokenizeReply {
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_the_prompt_is_asked_about_and_nothing_else() {
+    fn the_tokenize_request_has_only_fields_that_shape_the_prompt() {
         check(
             Route::Chat,
             r#"{"model":"m","messages":[ {"role":"user","content":"hi"} ],"tools":[],"stream":true,
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn some_prompts_cannot_be_asked_about() {
+    fn batches_images_and_own_templates_are_not_tokenized_remotely() {
         check(Route::Completions, r#"{"model":"m","prompt":["a","b"]}"#, None);
         let image = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
         check(Route::Chat, image, None);

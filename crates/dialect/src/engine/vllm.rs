@@ -1,7 +1,7 @@
 //! vLLM: Prometheus at `/metrics`, one series per data-parallel `engine`.
 //!
-//! Capacity is not a value but labels of `cache_config_info`. The usage gauge was called
-//! `gpu_cache_usage_perc` up to 0.11, and was, then as now, a share and not a percentage.
+//! Capacity is not a value but a set of labels of `cache_config_info`. Up to 0.11 the usage gauge was called
+//! `gpu_cache_usage_perc`; it is and was a ratio, not a percentage.
 
 use maitre_base::EngineLoad;
 
@@ -29,10 +29,11 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
     })
 }
 
-/// Adapters are labels too, with the time as the value. Every combination there ever was keeps its series,
-/// so the newest is the one. With several data-parallel ranks it is that of whichever wrote last.
+/// Adapters are labels too, with the time as the value. Every combination that ever occurred keeps its
+/// series, so only the newest counts. With several data-parallel ranks, the newest is from the rank that
+/// wrote last.
 pub(crate) fn adapters(scrape: &[u8]) -> Option<Adapters> {
-    // Most engines have none, and a page is read each second.
+    // Most engines have no adapters, and this page is read every second.
     memchr::memmem::find(scrape, b"vllm:lora_requests_info{")?;
     let told = exposition::samples(scrape).filter(|it| it.name == "vllm:lora_requests_info");
     let newest = told.filter(|it| it.value.is_finite()).max_by(|a, b| a.value.total_cmp(&b.value))?;
@@ -48,7 +49,7 @@ pub(crate) fn adapters(scrape: &[u8]) -> Option<Adapters> {
 }
 
 fn add_config<'a>(gauges: &mut Gauges<'a>, sample: &Sample<'a>) {
-    // A label reads `None` until the engine has measured its memory.
+    // A label is `None` until the engine has measured its memory.
     let number = |name| sample.label(name).and_then(|it| it.parse().ok());
     if let Some(size) = number("block_size") {
         gauges.block_size.add(rank(sample), size);

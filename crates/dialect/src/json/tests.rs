@@ -1,4 +1,4 @@
-//! The cursor against serde_json, the plain version it must agree with.
+//! Compares the cursor with serde_json, the reference it must match.
 
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
@@ -11,14 +11,14 @@ fn verdict(text: &str) -> Result<(), Fault> {
     cursor.end()
 }
 
-/// serde_json without building values: what it says of grammar, apart from the sizes it can hold.
+/// serde_json without building values: its verdict on grammar, regardless of number sizes.
 fn oracle(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 #[track_caller]
 fn check_agrees(text: &str) {
-    // Written out because serde_json knows neither the three words nor our depth.
+    // Written out because serde_json supports neither the three words nor our depth limit.
     let differs_by_design = text.contains("NaN") || text.contains("Infinity") || {
         matches!(verdict(text), Err(Fault::TooDeep { .. }))
     };
@@ -40,14 +40,14 @@ fn check_fault(text: &str, what: &str, offset: usize) {
     }
 }
 
-/// Separated by `|`, which JSON has no use for; more cases, with control bytes, stand in the test itself.
+/// Separated by `|`, which JSON does not use. More cases, with control bytes, are in the test itself.
 const CORNERS: &str = r#"| |{}|[]|[ ]|{ }| { } |[1]|[1,]|[,1]|[1 2]|[1|]|}|{]|[}|{"a":1}|{"a" : 1 , "b":2}|{"a":1,}|{,}|{a:1}|{"a"}|{"a":}|
 |{1:2}|0|-0|-|01|1.|.5|1.5|1e5|1E+5|1e-5|1e|1e+|+1|0x1|1_0|--1|123456789012345678901234567890|1e999|-1e999|null|nul|nulll|true|True|
 |false|falsey|[truefalse]|[true,false,null]|""|"a|a"|"\n"|"\x"|"\"|"\u00e9"|"\u00g9"|"\u12"|"\u+123"|"\ud83d\ude00"|"\ud83d"|
 |"\ude00"|"\ud83d\n"|{"a":{"b":[{},[],[[]],{"c":"d"}]}}|{}{}|[] x|'a'|/* */1|"é"|{"a":[}|[{"a":1]"#;
 
 #[test]
-fn agrees_with_serde_json_on_the_corners_of_the_grammar() {
+fn matches_serde_json_on_grammar_edge_cases() {
     for case in CORNERS.split('|').map(|it| it.trim_matches('\n')) {
         check_agrees(case);
     }
@@ -66,7 +66,7 @@ fn agrees_with_serde_json_on_the_corners_of_the_grammar() {
 }
 
 #[test]
-fn words_only_python_reads_are_accepted() {
+fn words_that_only_python_accepts_are_accepted() {
     for text in ["NaN", "[NaN,Infinity,-Infinity]", "{\"a\":-Infinity}"] {
         assert_eq!(verdict(text), Ok(()), "{text}");
     }
@@ -84,7 +84,7 @@ fn depth_is_bounded_and_the_bound_is_exact() {
 }
 
 #[test]
-fn faults_say_what_was_expected_and_where() {
+fn errors_name_what_was_expected_and_where() {
     check_fault("", "a value", 0);
     check_fault("{\"a\" 1}", "`:`", 5);
     check_fault("{\"a\":1 \"b\":2}", "`,` or `}`", 7);
@@ -98,7 +98,7 @@ fn faults_say_what_was_expected_and_where() {
 }
 
 #[test]
-fn places_are_counted_from_one_and_in_characters() {
+fn positions_count_characters_from_one() {
     assert_eq!(place("abc", 0), (1, 1));
     assert_eq!(place("a\nbc", 3), (2, 2));
     assert_eq!(place("a\né€x", 7), (2, 3));
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn one_changed_byte_gets_the_verdict_of_serde_json(value in any_json(), at: prop::sample::Index, byte in 0u8..128) {
+    fn matches_serde_json_after_one_byte_is_changed(value in any_json(), at: prop::sample::Index, byte in 0u8..128) {
         let mut bytes = value.to_string().into_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_text_gets_the_verdict_of_serde_json(value in any_json(), at: prop::sample::Index) {
+    fn matches_serde_json_on_truncated_text(value in any_json(), at: prop::sample::Index) {
         let text = value.to_string();
         let at = at.index(text.len());
         if let Some(cut) = text.get(..at) {
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn soup_of_json_gets_the_verdict_of_serde_json(text in r#"[\[\]{}:,"\\0-9eE.+\-a-fnrtu \n]{0,40}"#) {
+    fn matches_serde_json_on_random_json_tokens(text in r#"[\[\]{}:,"\\0-9eE.+\-a-fnrtu \n]{0,40}"#) {
         check_agrees(&text);
     }
 

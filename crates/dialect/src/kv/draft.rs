@@ -1,7 +1,7 @@
-//! One event while it is decoded: fields come in the engine's order, and only once all are read is it known
+//! One event while it is decoded. Fields come in the engine's order; only after the last one is it known
 //! whether the event counts and what its extra keys mean.
 //!
-//! Names and tokens go straight into the batch, and are taken out again if the event is left out.
+//! Names and tokens go straight into the batch, and are removed again if the event is skipped.
 
 use std::fmt::{self, Write as _};
 
@@ -21,21 +21,21 @@ pub(super) struct Draft<'a> {
     lora_id: Option<u64>,
     lora_name: Option<&'a str>,
     salt: Option<&'a str>,
-    /// Where they begin; read last, for they cannot be understood without the adapter and the parent.
+    /// Where the extra keys begin. They are read last, because they depend on the adapter and the parent.
     extra_keys: Option<Reader<'a>>,
     group: Option<u64>,
     kind: Option<&'a [u8]>,
     location: BlockLocation,
 }
 
-/// Which of the fields without a default have been seen.
+/// Which of the mandatory fields have been seen.
 #[derive(Clone, Copy, Default)]
 struct Has {
     names: bool,
     tokens: bool,
 }
 
-/// A medium, or one that is left out.
+/// Where blocks are; those in a shared store are skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BlockLocation {
     Own(Tier),
@@ -59,7 +59,7 @@ enum Field {
     Other,
 }
 
-/// As vLLM 0.23 declares them; those before had fewer. SGLang has a map of its own for the seventh.
+/// The field order of vLLM 0.23; earlier versions had fewer fields. In SGLang the seventh is a map.
 const STORED: [Field; 10] = [
     Field::Names,
     Field::Parent,
@@ -151,7 +151,7 @@ impl<'a> Draft<'a> {
     ) -> Result<(), Malformed> {
         match field {
             Field::Names => {
-                // A field that comes twice counts once, or one event could hold more than its bytes.
+                // A repeated field counts once; otherwise one event could hold more than its bytes.
                 batch.names.truncate(self.names_start);
                 self.has.names = true;
                 return read_names(reader, &mut batch.names);
@@ -180,7 +180,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Where vLLM writes the adapter's name, SGLang writes a map, and in it the salt.
+    /// Where vLLM writes the adapter's name, SGLang writes a map that contains the salt.
     fn read_name_or_metadata(&mut self, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         let start = *reader;
         let Head::Map(count) = reader.head()? else {
@@ -210,13 +210,14 @@ impl<'a> Draft<'a> {
         if let Some(extra_keys) = self.extra_keys {
             self.read_extras(extra_keys, batch)?;
         }
-        // Before 0.14 vLLM numbered adapters; such a name matches nothing, which beats passing for no adapter.
+        // Before 0.14 vLLM numbered adapters. Such a name matches nothing, which is better than matching the
+        // base model.
         let adapter = match (self.lora_name, self.lora_id) {
             (Some(name), _) => Some(add_text(batch, format_args!("{name}"))),
             (None, Some(id)) => Some(add_text(batch, format_args!("lora_id:{id}"))),
             (None, None) => None,
         };
-        // vLLM takes an empty salt for none.
+        // vLLM treats an empty salt as none.
         let salt = self.salt.filter(|it| !it.is_empty()).map(|it| add_text(batch, format_args!("{it}")));
         batch.records.push(EventRecord::Stored(StoredRecord {
             names: Span::new(self.names_start, batch.names.len()),
@@ -238,12 +239,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The tier, unless the event is left out: then what it put into the batch is taken out.
+    /// The tier. None if the event is skipped: then its names and tokens are removed from the batch.
     fn counted(&self, groups: &Groups, batch: &mut EventBatch) -> Option<Tier> {
         let is_full = match (self.group, self.kind) {
             (Some(group), _) => groups.is_full(group),
             (None, Some(kind)) => {
-                // A kind without a number says nothing of later events.
+                // A kind without a group number tells nothing about later events.
                 let mut alone = Groups::default();
                 alone.declare(0, kind);
                 alone.is_full(0)
@@ -260,8 +261,8 @@ impl<'a> Draft<'a> {
         None
     }
 
-    /// One list a block: the adapter's name, pairs of an image and its offset, the salt if the block begins
-    /// the prompt, digests of embeddings. The first and the third are separate fields too; the rest is
+    /// One list per block: the adapter's name, pairs of an image and its offset, the salt if the block begins
+    /// the prompt, digests of embeddings. The adapter and the salt are separate fields too; the rest is
     /// hashed.
     fn read_extras(&mut self, mut reader: Reader<'a>, batch: &mut EventBatch) -> Result<(), Malformed> {
         let blocks = reader.count()?;
@@ -298,7 +299,8 @@ impl<'a> Draft<'a> {
         Ok(extra)
     }
 
-    /// The salt is the last plain string of a prompt's first block, after the adapter's name. Takes it.
+    /// Removes and returns the salt: the last plain string of a prompt's first block, after the adapter's
+    /// name.
     fn find_salt(&mut self, mut reader: Reader<'a>, keys: usize) -> Result<Option<usize>, Malformed> {
         let mut found = None;
         for key in 0..keys {
@@ -342,7 +344,7 @@ impl Field {
 }
 
 impl BlockLocation {
-    /// Connectors invent names, so the name's parts decide. An unknown name counts as the slowest tier, so
+    /// Connectors invent names, so parts of the name decide. An unknown name counts as the slowest tier, so
     /// that it is never preferred to a tier known to be near.
     fn of_medium(name: &[u8]) -> BlockLocation {
         match name {
@@ -369,7 +371,7 @@ impl BlockLocation {
         }
     }
 
-    /// Shared if either says so; else the farther, for a locality names no medium.
+    /// Shared if either is shared; otherwise the farther tier, because a locality names no medium.
     fn and(self, other: BlockLocation) -> BlockLocation {
         match (self, other) {
             (BlockLocation::Own(one), BlockLocation::Own(other)) => BlockLocation::Own(one.max(other)),
@@ -387,8 +389,8 @@ fn read_names(reader: &mut Reader<'_>, names: &mut Vec<u64>) -> Result<(), Malfo
     Ok(())
 }
 
-/// A name as its 64 bits: a negative number keeps its pattern, of a digest the last eight bytes count, as
-/// vLLM itself does where it writes numbers.
+/// A name as 64 bits. A negative number keeps its bit pattern; of a digest the last eight bytes count, as in
+/// vLLM where it writes numbers.
 fn read_name(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
     match reader.head()? {
         Head::Unsigned(name) => Ok(name),
@@ -410,10 +412,10 @@ fn read_tokens(reader: &mut Reader<'_>, tokens: &mut Vec<u32>) -> Result<(), Mal
     reader.u32s(count, tokens)
 }
 
-/// SGLang with EAGLE caches a token together with the one after it. The first of each pair is taken: those
-/// are the prompt's own tokens, block by block as in any other engine. The last pair's second begins the
-/// next block. The engine wants it to match too, so of a prefix that ends just there we expect a block
-/// too many; to keep it would shift every block by one.
+/// SGLang with EAGLE caches each token together with the one after it. Only the first of each pair is kept:
+/// these are the prompt's own tokens, in the same blocks as in any other engine. The second token of the last
+/// pair begins the next block. The engine requires it to match too, so for a prefix that ends exactly there
+/// we expect one block too many. Keeping it would shift every block by one.
 fn read_pairs(reader: &mut Reader<'_>, count: usize, tokens: &mut Vec<u32>) -> Result<(), Malformed> {
     for _ in 0..count {
         if reader.count()? != 2 {
@@ -432,7 +434,7 @@ fn read_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
 
 fn add_text(batch: &mut EventBatch, text: fmt::Arguments<'_>) -> Span {
     let start = batch.texts.len();
-    // A string takes all that is written to it.
+    // Writing to a string cannot fail.
     let _ = batch.texts.write_fmt(text);
     Span::new(start, batch.texts.len())
 }

@@ -1,20 +1,20 @@
 //! Reads MessagePack from a slice, value by value, as far as KV events need it.
 //!
-//! Written by hand because the bytes come over an unauthenticated socket, and the two ways to hurt a
-//! reader are then visible here: a length that promises more than there is fails before anybody reserves
-//! for it, since every element takes at least a byte; and nesting costs nothing, since skipping counts
-//! what is left instead of recursing. Borrows; allocates nothing.
+//! Written by hand because the bytes come over an unauthenticated socket, and here both attacks on a reader
+//! are visible. A length that promises more than the payload holds fails before any memory is reserved,
+//! because every element takes at least a byte. Nesting costs nothing, because skipping counts the values
+//! left instead of recursing. It borrows, and allocates nothing.
 
 use crate::kv::Malformed;
 
-/// A place in the bytes. A copy is a bookmark.
+/// A position in the bytes. A copy is a bookmark.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// A value, or the beginning of one that holds others.
+/// A value, or the start of a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Head<'a> {
     Nil,
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Passes over `values` whole values, with all they hold.
+    /// Skips `values` whole values and everything inside them.
     pub(super) fn skip(&mut self, values: usize) -> Result<(), Malformed> {
         // Cannot overflow: no head promises more values than there are bytes.
         let mut left = values;
@@ -111,27 +111,27 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The bytes of the next value, with all it holds.
+    /// The bytes of the next value, with everything inside it.
     pub(super) fn raw(&mut self) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         self.skip(1)?;
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Passes over a nil, if there is one.
+    /// Skips a nil, if there is one.
     pub(super) fn nil(&mut self) -> bool {
         let is_nil = self.bytes.get(self.at) == Some(&NIL);
         self.at += usize::from(is_nil);
         is_nil
     }
 
-    /// True if the next `values` values are nil, each.
+    /// True if the next `values` values are all nil.
     pub(super) fn are_nil(&self, values: usize) -> bool {
         let values = self.bytes[self.at..].get(..values);
         values.is_some_and(|it| it.iter().all(|&byte| byte == NIL))
     }
 
-    /// How many values the array has that begins here.
+    /// The number of values in the array that begins here.
     pub(super) fn count(&mut self) -> Result<usize, Malformed> {
         match self.head()? {
             Head::Array(count) => Ok(count),
@@ -155,10 +155,10 @@ impl<'a> Reader<'a> {
         .ok_or_else(|| self.malformed("not a number of 32 bits"))
     }
 
-    /// Reads `count` numbers, the token ids of a prompt: nearly all there is in a payload.
+    /// Reads `count` numbers, the token ids of a prompt: nearly the whole payload.
     ///
-    /// Ids of one, two and four bytes follow each other at random, and to branch on that costs a wrong guess
-    /// for every other token: 6.8 M blocks of 16 a second (`benches/kv.rs`), 9.0 M without.
+    /// Ids of one, two and four bytes alternate at random, and a branch on the size would be mispredicted for
+    /// every other token: 6.8 M blocks of 16 a second with it (`benches/kv.rs`), 9.0 M without.
     #[inline]
     pub(super) fn u32s(&mut self, count: usize, numbers: &mut Vec<u32>) -> Result<(), Malformed> {
         numbers.reserve(count);
@@ -223,7 +223,7 @@ const fn signed(number: i64) -> Head<'static> {
     if number < 0 { Head::Negative(number) } else { Head::Unsigned(number as u64) }
 }
 
-/// The number at the top of a word and how many bytes it takes, if it is one of up to 32 bits.
+/// The number at the top of a word and its length in bytes, if it is a number of up to 32 bits.
 #[inline]
 fn short(word: u64) -> Option<(u32, usize)> {
     let marker = (word >> 56) as u8;
@@ -232,7 +232,7 @@ fn short(word: u64) -> Option<(u32, usize)> {
     if !is_small && log > U32 - U8 {
         return None;
     }
-    // Both ways are computed, so that the choice is a move and not a branch.
+    // Compute both results, so that the choice is a move and not a branch.
     let bytes = 1usize << (log & 3);
     let long = ((word << 8) >> (64 - 8 * bytes)) as u32;
     let number = if is_small { u32::from(marker) } else { long };

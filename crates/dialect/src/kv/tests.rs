@@ -1,4 +1,4 @@
-//! Payloads in, events out: those of every version as its own encoder wrote them, then those that no
+//! Payloads in, events out: payloads of every version as its own encoder wrote them, then payloads that no
 //! encoder writes.
 
 use maitre_base::Rng;
@@ -132,7 +132,7 @@ const NAME: u64 = 0x1819_1a1b_1c1d_1e1f;
 const PARENT: u64 = 0x3839_3a3b_3c3d_3e3f;
 const MINUS_FIVE: u64 = u64::MAX - 4;
 
-/// What most examples hold.
+/// The event that most examples contain.
 const ONE: StoredBlocks<'_> = StoredBlocks {
     names: &[NAME],
     parent: None,
@@ -186,7 +186,7 @@ fn maps_of_newer_vllm_are_read() {
     let three = "93cb3ff8000000000000938ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf18191a1b1c1d1e1fb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739464656667aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf18191a1b1c1d1e1fa66d656469756da3475055a967726f75705f6964780081a474797065b0416c6c426c6f636b73436c656172656400";
     check(&hex(three), &[KvEvent::Stored(ONE), GONE, KvEvent::Cleared]);
     let adapted = "93cb3ff8000000000000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fb1706172656e745f626c6f636b5f68617368c420202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3fa9746f6b656e5f6964739464656667aa626c6f636b5f73697a6504a76c6f72615f696401a66d656469756da3475055a96c6f72615f6e616d65a873716c2d6c6f7261aa65787472615f6b6579739192a873716c2d6c6f7261a473616c74a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00";
-    // With a parent this is no first block, so its last string is not a salt, whatever it is.
+    // With a parent this is not a first block, so its last string is not a salt.
     let extra = maitre_base::hash::pair(0, maitre_base::hash::bytes(0, b"\xa4salt"));
     check(
         &hex(adapted),
@@ -225,7 +225,7 @@ fn arrays_of_sglang_are_read() {
 }
 
 #[test]
-fn time_and_rank_are_told_if_the_engine_tells_them() {
+fn time_and_rank_are_read_if_present() {
     for (bytes, seconds, rank) in [
         ("93cb3ff800000000000090c0", 1.5, None),
         ("93cb3ff80000000000009007", 1.5, Some(7)),
@@ -238,7 +238,7 @@ fn time_and_rank_are_told_if_the_engine_tells_them() {
     }
 }
 
-/// The fields of a store in a map, with others in place of the ones they name.
+/// The fields of a store as a map, with some replaced by `others`.
 fn stored(others: &[(&'static str, Value)]) -> Value {
     let mut pairs = vec![
         ("type", text("BlockStored")),
@@ -248,7 +248,7 @@ fn stored(others: &[(&'static str, Value)]) -> Value {
         ("block_size", Int(2)),
     ];
     pairs.retain(|pair| !others.iter().any(|it| it.0 == pair.0));
-    // What comes last in a declaration comes first here: the order must not matter.
+    // The last field of the declaration comes first here: the order must not matter.
     pairs.extend(others.iter().cloned());
     pairs.reverse();
     Map(pairs)
@@ -263,7 +263,7 @@ fn check_stored(others: &[(&'static str, Value)], expected: StoredBlocks<'_>) {
 }
 
 #[test]
-fn order_of_keys_and_keys_of_the_future_do_not_matter() {
+fn key_order_and_unknown_keys_do_not_matter() {
     check_stored(&[], TWO);
     let nested = Map(vec![("block_hashes", ints(&[9])), ("x", Array(vec![Map(vec![])]))]);
     check_stored(&[("session_id", text("s")), ("ownership", Nil), ("news", nested)], TWO);
@@ -273,7 +273,7 @@ fn order_of_keys_and_keys_of_the_future_do_not_matter() {
 }
 
 #[test]
-fn events_nobody_knows_are_counted_and_passed_over() {
+fn unknown_events_are_counted_and_skipped() {
     let odd = Map(vec![("block_hashes", text("of another shape")), ("type", text("BlockMoved"))]);
     let odd_array = Array(vec![text("BlockPinned"), Map(vec![("x", ints(&[1]))])]);
     let clear = Array(vec![text("AllBlocksCleared"), Nil]);
@@ -283,7 +283,7 @@ fn events_nobody_knows_are_counted_and_passed_over() {
 }
 
 #[test]
-fn media_have_a_class_whatever_they_are_called() {
+fn media_of_any_name_map_to_a_tier() {
     for (name, medium) in [
         ("GPU", Tier::Gpu),
         ("CPU", Tier::Cpu),
@@ -303,7 +303,7 @@ fn media_have_a_class_whatever_they_are_called() {
 }
 
 #[test]
-fn a_store_that_all_workers_share_is_left_out() {
+fn a_store_shared_by_all_workers_is_skipped() {
     let remote = |events: u32| Skipped { remote: events, ..Skipped::default() };
     for (key, value) in [("medium", "EXTERNAL"), ("medium", "RemoteBackend"), ("locality", "REMOTE")] {
         let pairs = [(key, text(value))];
@@ -320,7 +320,7 @@ fn removed(group: Value) -> Value {
 }
 
 #[test]
-fn only_blocks_that_make_a_prefix_count() {
+fn only_blocks_that_form_a_prefix_count() {
     let of = |kind: &str| vec![stored(&[("kv_cache_spec_kind", text(kind)), ("group_idx", Int(1))])];
     for kind in ["full_attention", "mla_attention", "sink_full_attention"] {
         check(&payload(of(kind)), &[KvEvent::Stored(TWO)]);
@@ -338,8 +338,8 @@ fn only_blocks_that_make_a_prefix_count() {
 }
 
 #[test]
-fn removals_follow_the_group_whose_stores_counted() {
-    // A model whose first group has a window, and whose second is the one to index.
+fn removals_count_only_for_groups_whose_stores_counted() {
+    // A model whose first group has a window, and whose second group is the one to index.
     let of = |group, kind| stored(&[("group_idx", Int(group)), ("kv_cache_spec_kind", text(kind))]);
     let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
     let first = payload(vec![of(0, "sliding_window"), of(1, "full_attention")]);
@@ -362,7 +362,7 @@ fn counts_of_names_and_tokens_need_not_agree() {
 }
 
 #[test]
-fn of_a_pair_of_tokens_the_first_is_the_prompts() {
+fn the_first_token_of_a_pair_is_kept() {
     let pairs = Array([(10, 20), (20, 30), (30, 40), (40, 50)].map(|(a, b)| ints(&[a, b])).to_vec());
     check_stored(&[("token_ids", pairs)], TWO);
     for odd in [vec![ints(&[1, 2]), Int(3)], vec![ints(&[1, 2]), ints(&[2, 3, 4])]] {
@@ -391,7 +391,7 @@ fn extra(keys: &[Value]) -> u64 {
 }
 
 #[test]
-fn extra_keys_are_told_apart() {
+fn adapters_salts_and_other_extra_keys_are_distinguished() {
     let image = Array(vec![text("image"), Int(3)]);
     let embedding = Bytes(vec![7; 32]);
     let keys = |blocks: &[Value]| ("extra_keys", Array(blocks.to_vec()));
@@ -402,7 +402,7 @@ fn extra_keys_are_told_apart() {
     let adapted = StoredBlocks { adapter: Some("a"), ..TWO };
     let of_adapter = [("lora_name", text("a")), keys(&[Array(vec![text("a")]), Array(vec![text("a")])])];
     check_stored(&of_adapter, adapted);
-    // An adapter and a salt of the same name: the first is the one, the last the other.
+    // An adapter and a salt of the same name: the first string is the adapter, the last the salt.
     check_stored(
         &[("lora_name", text("a")), keys(&[Array(vec![text("a"), text("a")])])],
         StoredBlocks { salt: Some("a"), ..adapted },
@@ -416,7 +416,8 @@ fn extra_keys_are_told_apart() {
             ..salted
         },
     );
-    // In the middle of a prompt no string is a salt; and lists need not be as many as the blocks.
+    // In the middle of a prompt no string is a salt. The number of lists may differ from the number of
+    // blocks.
     check_stored(
         &[("parent_block_hash", Int(9)), keys(&[Array(vec![text("b")])])],
         StoredBlocks { parent: Some(9), extras: &[extra(&[text("b")]), 0], ..TWO },
@@ -428,7 +429,7 @@ fn extra_keys_are_told_apart() {
 }
 
 #[test]
-fn a_field_that_comes_twice_counts_once() {
+fn a_repeated_field_counts_once() {
     let Map(mut pairs) = stored(&[]) else { unreachable!() };
     pairs.extend([("block_hashes", ints(&[1, 2])), ("token_ids", ints(&[10, 20, 30, 40]))]);
     check(&payload(vec![Map(pairs)]), &[KvEvent::Stored(TWO)]);
@@ -482,7 +483,7 @@ fn a_length_of_four_billion_reserves_nothing() {
 }
 
 #[test]
-fn nesting_without_end_is_passed_over_without_a_stack() {
+fn deep_nesting_is_skipped_without_recursion() {
     let mut bytes = b"\x92\x00\x91\x92\xa1x".to_vec();
     bytes.extend(std::iter::repeat_n(0x91, 5_000_000));
     check_malformed(&bytes, "cut short");
@@ -511,7 +512,7 @@ fn a_batch_filled_again_allocates_nothing() {
     assert!(batch.tokens.capacity() <= KEPT_MAX, "what a large payload took is given back");
 }
 
-/// Events of all kinds and shapes.
+/// Events of all kinds and encodings.
 fn event() -> impl Strategy<Value = Value> {
     let number = prop_oneof![0i128..40, 0..=i128::from(u64::MAX), i128::from(i64::MIN)..0];
     let name = prop_oneof![number.prop_map(Int), prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes)];
@@ -549,7 +550,7 @@ fn event() -> impl Strategy<Value = Value> {
     )
 }
 
-/// What every batch keeps, however it came about.
+/// Invariants of every batch.
 fn exercise(bytes: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> bool {
     let is_read = decode(bytes, groups, batch).is_ok();
     for event in batch.events() {
@@ -567,7 +568,7 @@ fn exercise(bytes: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> bool {
 
 proptest! {
     #[test]
-    fn whatever_is_encoded_is_read(events in prop::collection::vec(event(), 0..6)) {
+    fn every_encoded_event_is_decoded(events in prop::collection::vec(event(), 0..6)) {
         let batch = decoded(&payload(events.clone()));
         let names: usize = events.iter().map(written_names).sum();
         let tokens: usize = events.iter().map(written_tokens).sum();
@@ -576,7 +577,7 @@ proptest! {
     }
 
     #[test]
-    fn every_beginning_is_malformed(events in prop::collection::vec(event(), 0..4)) {
+    fn every_truncated_payload_is_malformed(events in prop::collection::vec(event(), 0..4)) {
         let bytes = payload(events);
         let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
         for length in 0..bytes.len() {
@@ -607,7 +608,7 @@ proptest! {
     }
 }
 
-/// The names and tokens an event should add to a batch.
+/// The names and tokens that an event should add to a batch.
 fn counted(event: &Value, key: &str, position: usize) -> usize {
     let (tag, field, shared) = match event {
         Map(pairs) => {

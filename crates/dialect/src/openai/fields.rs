@@ -1,7 +1,7 @@
-//! The fields of a body as they stand in the text, and their reading once the last of them is known.
+//! The raw fields of a body, and their interpretation once all of them are known.
 //!
-//! Two steps, because a key may be repeated and only its last value counts: an early value of a wrong
-//! type must not refuse a request the engine would take.
+//! Two steps, because a key may be repeated and only its last value counts. An earlier value of a wrong type
+//! must not refuse a request that the engine would accept.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ pub(crate) struct BodyFields<'a> {
 
 impl<'a> BodyFields<'a> {
     pub(crate) fn take(&mut self, key: &str, value: Raw<'a>) {
-        // `null` is how clients write "not given", and it also takes back an earlier value.
+        // Clients write `null` for "not given"; it also overrides an earlier value.
         let value = (value.shape() != Shape::Null).then_some(value);
         let slot = match key {
             "model" => &mut self.model,
@@ -112,7 +112,7 @@ impl<'a> BodyFields<'a> {
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {
         let candidates = [
-            // vLLM, too, takes the newer name first.
+            // vLLM also prefers the newer name.
             ("max_completion_tokens", self.max_completion_tokens),
             ("max_tokens", self.max_tokens),
             ("max_output_tokens", self.max_output_tokens),
@@ -127,7 +127,7 @@ impl<'a> BodyFields<'a> {
     }
 }
 
-/// A boolean that is a hint to us: what is none is absent.
+/// A boolean hint; any other type counts as absent.
 fn switch(raw: Option<Raw<'_>>) -> Option<bool> {
     match raw?.text {
         "true" => Some(true),
@@ -136,7 +136,7 @@ fn switch(raw: Option<Raw<'_>>) -> Option<bool> {
     }
 }
 
-/// Checks that what the route prefills is there and has a shape an engine could take.
+/// Checks that the field this route prefills is present, in a form that an engine could accept.
 fn check_prompt(route: Route, prompt: &Prompt<'_>) -> Result<(), BadRequest> {
     let needed: &[Part] = match route {
         Route::Chat | Route::Messages => &[Part::Messages],
@@ -144,7 +144,7 @@ fn check_prompt(route: Route, prompt: &Prompt<'_>) -> Result<(), BadRequest> {
         Route::Responses => &[Part::Input, Part::Prompt],
         Route::Embeddings => &[Part::Input, Part::Messages],
         Route::Generate => &[Part::Text, Part::TokenIds, Part::Embeds],
-        // These have several shapes an engine; it knows better what is missing.
+        // These have several forms per engine; the engine gives a better error.
         Route::Rerank | Route::Score | Route::Classify | Route::Tokenize | Route::Detokenize => &[],
     };
     if let Some(first) = needed.first()
@@ -198,7 +198,7 @@ fn count(field: &'static str, raw: Raw<'_>) -> Result<Option<u64>, BadRequest> {
     }
 }
 
-/// A number as an integer: `16.0` is 16, and what does not fit is the nearest that does.
+/// A number as an integer: `16.0` is 16, and a value out of range is clamped.
 fn integer(raw: Raw<'_>) -> Option<i64> {
     if let Ok(integer) = raw.text.parse() {
         return Some(integer);
@@ -214,12 +214,12 @@ fn priority(raw: Raw<'_>) -> Option<Priority<'_>> {
     }
 }
 
-/// A string we can use but do not need: anything else in its place is not ours to judge.
+/// An optional string; any other type is ignored.
 fn hint(raw: Option<Raw<'_>>) -> Option<Cow<'_, str>> {
     raw?.string()
 }
 
-/// Where a request has both, SGLang joins them.
+/// If a request has both, SGLang joins them.
 fn salt<'a>(salt: Option<Cow<'a, str>>, extra: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
     match (salt, extra) {
         (Some(salt), Some(extra)) => Some(Cow::Owned(format!("{salt}{extra}"))),
@@ -227,7 +227,7 @@ fn salt<'a>(salt: Option<Cow<'a, str>>, extra: Option<Cow<'a, str>>) -> Option<C
     }
 }
 
-/// What is there, but is no text.
+/// The value, if it is present but not a string.
 fn odd(raw: Option<Raw<'_>>) -> Option<&str> {
     raw.filter(|it| it.shape() != Shape::String).map(|it| it.text)
 }

@@ -1,9 +1,9 @@
-//! A prompt, or its head, as bytes to hash: the same for the same prompt, however its JSON was written.
+//! A prompt, or its head, as bytes to hash: equal for equal prompts, however their JSON was written.
 //!
-//! It is not what the engine's template renders, and need not be: two prompts that share a head here
-//! share a prefix there, near enough to seat them together. So roles and texts go in with one separator
-//! byte before each, and what has no text (tools, calls, images) goes in as JSON without its whitespace,
-//! keys in the order sent, for templates print them in that order too.
+//! This is not what the engine's template renders, and need not be: two prompts that share a head here share
+//! a prefix there, closely enough to place them together. Each role and text is preceded by one separator
+//! byte. Values without text (tools, calls, images) are added as JSON without whitespace, with keys in the
+//! order sent, because templates print them in that order too.
 
 use std::ops::ControlFlow;
 
@@ -12,15 +12,16 @@ use maitre_base::hash;
 use crate::json::{Raw, Shape, decode_into};
 use crate::openai::part::Part;
 
-/// Separators, from ASCII's own. A text may hold them as well; a hash of a head is a hint, not a proof.
+/// Separators from the ASCII control characters. A text may contain them as well; the hash of a head is a
+/// hint, not a proof.
 const PART: &[u8] = &[0x1d];
 const TURN: &[u8] = &[0x1e];
 const FIELD: &[u8] = &[0x1f];
 
-/// How much of a prompt is wanted.
+/// How much of the prompt to include.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Up to the first answer, and so many bytes.
+    /// Up to the first answer, and at most this many bytes.
     Head(usize),
     Whole,
 }
@@ -42,7 +43,7 @@ pub(crate) fn feed<'a>(
     }
 }
 
-/// The sink, and how much it still takes. Breaks once it is full.
+/// The sink, and how many bytes it still accepts. Breaks once it is full.
 struct Tap<F> {
     left: usize,
     extent: Extent,
@@ -83,7 +84,7 @@ impl<F: FnMut(&[u8])> Tap<F> {
     }
 }
 
-/// Where the string that `text` starts inside of ends. The text was checked, so it does end.
+/// Where the string that contains the start of `text` ends. The text was checked, so it does end.
 fn quoted_end(text: &str) -> usize {
     let mut from = 0;
     while let Some(at) = memchr::memchr2(b'"', b'\\', &text.as_bytes()[from..]) {
@@ -112,12 +113,12 @@ fn give_turns<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()
     }
 }
 
-/// What a template may print of one message.
+/// The parts of a message that a template may print.
 #[derive(Default)]
 struct Turn<'a> {
     role: Option<Raw<'a>>,
     content: Option<Raw<'a>>,
-    /// In the order given here, whatever the client's: reasoning, calls, the call answered, the name.
+    /// In this order, whatever the client's: reasoning, calls, the call answered, the name.
     extras: [Option<Raw<'a>>; 4],
 }
 
@@ -135,8 +136,8 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
         };
         *slot = Some(value);
     });
-    // The head ends where the first answer begins: a conversation that is shorter than the limit would
-    // otherwise have another head, and another home, with every turn.
+    // The head ends where the first answer begins. Otherwise a conversation shorter than the limit would get
+    // another head, and another worker, with every turn.
     let ends_at_answers = tap.extent != Extent::Whole;
     if ends_at_answers && turn.role.is_some_and(|it| it.text == "\"assistant\"") {
         return ControlFlow::Break(());
@@ -157,7 +158,7 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
     ControlFlow::Continue(())
 }
 
-/// A message's content: a text, or a list of blocks, of which a lone text is the same as that text.
+/// A message's content: a string, or a list of blocks. A list with one text equals that text.
 fn give_content<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     let mut first = true;
     match raw.shape() {
@@ -171,7 +172,7 @@ fn give_content<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<
     }
 }
 
-/// One block of content: its text if it has one, else all of it.
+/// One block of content: its text if it has one, otherwise the whole block.
 fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     let mut text = None;
     raw.members(|key, value| {
@@ -181,7 +182,7 @@ fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()
     });
     match text {
         Some(text) => tap.give_text(text),
-        // An image is as many tokens however large its encoding: what matters is whether it is the same.
+        // An image takes the same number of tokens however large its encoding; only its identity matters.
         None if raw.text.len() > BLOCK_BYTES_MAX => {
             tap.give(&hash::bytes(0, raw.text.as_bytes()).to_le_bytes())
         }
@@ -189,7 +190,7 @@ fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()
     }
 }
 
-/// The longest block without a text that goes in as it is.
+/// The longest block without text that is included verbatim.
 const BLOCK_BYTES_MAX: usize = 1_024;
 
 fn give_value<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {

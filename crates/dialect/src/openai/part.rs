@@ -1,4 +1,4 @@
-//! The fields of a request body that make up its prompt, whatever its API calls them.
+//! The fields of a request body that make up its prompt, under the names of each API.
 
 /// One field that is part of the prompt. Declared in the order templates render them, tools first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Part {
     Prompt,
     Input,
     Text,
-    /// Already tokens, under any of the names engines give them.
+    /// Already tokens, under any of the engines' field names.
     TokenIds,
     /// Already vectors: prefilled, but neither text nor tokens.
     Embeds,
@@ -41,7 +41,7 @@ impl Part {
             "messages" => Part::Messages,
             "prompt" => Part::Prompt,
             "input" => Part::Input,
-            // llama.cpp's `/tokenize` says `content`.
+            // llama.cpp's `/tokenize` uses `content`.
             "text" | "content" => Part::Text,
             "input_ids" | "prompt_token_ids" | "tokens" => Part::TokenIds,
             "prompt_embeds" | "input_embeds" => Part::Embeds,
@@ -51,7 +51,7 @@ impl Part {
         })
     }
 
-    /// The field's usual name, for messages to people.
+    /// The field's usual name, for error messages.
     pub const fn name(self) -> &'static str {
         match self {
             Part::Tools => "tools",

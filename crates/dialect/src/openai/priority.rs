@@ -1,15 +1,16 @@
-//! One of two functions that change a body (the other is in `salt.rs`): it says to the engine how urgent the request is.
+//! Writes the priority of a request into its body. Together with `salt.rs` this is the only code that changes
+//! a body.
 //!
-//! Everything else of the body stays as the client wrote it, to the byte. So the text is not read into a tree
-//! and written anew; a number is put into it.
+//! Everything else in the body stays as the client wrote it, byte for byte. So the text is not parsed and
+//! rewritten; a number is inserted into it.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::json::{Cursor, Fault};
 
-/// The body with `"priority": number` at its top. A value the client wrote there is replaced; of several the last
-/// one is, which is the one that counts. A body that is no object comes back as it was.
+/// The body with a top-level `"priority": number`. A value from the client is replaced; if there are several,
+/// the last one, which is the one that counts. A body that is not an object is returned unchanged.
 pub fn with_priority(body: &[u8], number: i64) -> Cow<'_, [u8]> {
     let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
     let Ok(gap) = gap(text) else { return Cow::Borrowed(body) };
@@ -48,7 +49,7 @@ fn gap(text: &str) -> Result<Gap, Fault> {
     // Just after the brace, which only whitespace can precede.
     let start = 1 + text.len() - text.trim_ascii_start().len();
     Ok(match value {
-        // A value is a part of the text, so its distance from the beginning is its place.
+        // A value is a slice of the text, so its offset from the beginning is its position.
         Some(value) => {
             let at = value.as_ptr().addr() - text.as_ptr().addr();
             Gap::Value(at..at + value.len())
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_is_put_in_and_nothing_else_is_touched() {
+    fn the_number_is_inserted_and_nothing_else_changes() {
         check("{}", r#"{"priority":-2}"#);
         check(" {\n } ", " {\"priority\":-2\n } ");
         check(r#" { "a" : 1.0e0 } "#, r#" {"priority":-2, "a" : 1.0e0 } "#);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_said_is_replaced_where_it_counts() {
+    fn the_clients_last_value_is_replaced() {
         check(r#"{"priority" : 7 , "a":1}"#, r#"{"priority" : -2 , "a":1}"#);
         check(r#"{"priority":"batch"}"#, r#"{"priority":-2}"#);
         check(r#"{"priority":{"a":[1]},"b":2}"#, r#"{"priority":-2,"b":2}"#);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_comes_back_as_it_was() {
+    fn a_body_that_is_not_an_object_is_unchanged() {
         for body in ["", " ", "[1]", "7", "\"priority\"", "{", "{\"a\":}", "{} {}", "{\"a\":1}x"] {
             check(body, body);
         }
@@ -118,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_that_field_differs(body in json(), number: i64, is_pretty: bool) {
+        fn only_the_priority_field_differs(body in json(), number: i64, is_pretty: bool) {
             let text = if is_pretty { format!("{body:#}") } else { body.to_string() };
             let changed: Value = serde_json::from_slice(&with_priority(text.as_bytes(), number)).unwrap();
             let mut expected = body;

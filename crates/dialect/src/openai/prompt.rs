@@ -1,7 +1,7 @@
-//! What the engine will prefill, as the slices of the body that hold it.
+//! What the engine will prefill, as slices of the body.
 //!
-//! Nothing is joined or rendered: that is the tokenizer's work, when there is one. Without one, the size
-//! in bytes stands for tokens and the head of the text stands for the prefix.
+//! Nothing is joined or rendered: that is the tokenizer's work, when there is one. Without a tokenizer, the
+//! size in bytes stands for tokens and the head of the text for the prefix.
 
 use memchr::memchr_iter;
 
@@ -20,28 +20,28 @@ impl<'a> Prompt<'a> {
         self.part(part).map(|it| it.text)
     }
 
-    /// About how many bytes of text the prompt has: JSON and all, without encoded images and sounds
-    /// (an image costs the engine hundreds of tokens, not one per four bytes of its encoding).
+    /// Approximate bytes of prompt text, including JSON syntax but not encoded images and sounds (an image
+    /// costs the engine hundreds of tokens, not one per four bytes of its encoding).
     pub fn bytes(&self) -> usize {
         self.parts.iter().flatten().map(|it| it.text.len() - it.media_bytes).sum()
     }
 
-    /// How many tokens, where the client sent token ids instead of text; a batch counts as its sum.
+    /// The number of tokens, where the client sent token ids instead of text; the sum for a batch.
     pub fn token_ids(&self) -> Option<usize> {
         [Part::TokenIds, Part::Prompt, Part::Input].into_iter().find_map(|it| count_ids(self.part(it)?))
     }
 
-    /// Feeds `sink` up to `limit` bytes of the head of the prompt, and reads no further than that needs.
+    /// Passes up to `limit` bytes of the head of the prompt to `sink`, and reads no further than necessary.
     ///
-    /// The bytes are the same however the client spaced its JSON, ordered the keys of a message or
-    /// escaped its characters, and whether a message's content is a string or a list of one text. They
-    /// follow the prompt: a conversation that grows by a turn keeps the head it had.
+    /// The bytes do not depend on whitespace, the key order of a message, character escapes, or whether a
+    /// message's content is a string or a list of one text. They follow the prompt: a conversation that grows
+    /// by a turn keeps its head.
     pub fn head(&self, limit: usize, sink: impl FnMut(&[u8])) {
         head::feed(self.parts(), Extent::Head(limit), sink);
     }
 
-    /// Feeds `sink` the whole prompt in the same way, answers included: a conversation that grows by a
-    /// turn begins with all that it fed before.
+    /// Passes the whole prompt to `sink` in the same way, including answers: a conversation that grows by a
+    /// turn starts with everything it passed before.
     pub fn text(&self, sink: impl FnMut(&[u8])) {
         head::feed(self.parts(), Extent::Whole, sink);
     }
@@ -74,7 +74,7 @@ fn count_ids(raw: Raw<'_>) -> Option<usize> {
     if !inside.next()?.is_ascii_digit() {
         return None;
     }
-    // An array of ids, or of arrays of ids, has one comma fewer than ids. One that mixes ids with text
-    // is counted wrong, and refused by the engine.
+    // An array of ids, or of arrays of ids, has one comma fewer than ids. An array that mixes ids and text is
+    // counted wrong, and the engine refuses it.
     Some(memchr_iter(b',', raw.text.as_bytes()).count() + 1)
 }

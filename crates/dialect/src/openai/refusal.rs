@@ -1,7 +1,7 @@
 //! Why a body is refused before any worker sees it.
 //!
-//! Each message says what is wrong, where, and what would be right, for the client's developer reads it
-//! with nothing else at hand. No message repeats the client's own text: bodies hold prompts.
+//! Each message says what is wrong, where, and what would be right, because the client's developer has
+//! nothing else to read. No message repeats the client's own text: bodies contain prompts.
 
 use crate::json::MAX_DEPTH;
 
@@ -39,7 +39,7 @@ impl BadRequest {
         }
     }
 
-    /// The field at fault, if it is one.
+    /// The field at fault, if there is one.
     pub const fn param(&self) -> Option<&'static str> {
         match self {
             BadRequest::Missing { field }

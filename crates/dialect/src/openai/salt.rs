@@ -1,21 +1,22 @@
-//! The other function that changes a body: it replaces the client's cache salt by ours.
+//! Replaces the client's cache salt with ours. Together with `priority.rs` this is the only code that changes
+//! a body.
 //!
-//! A salt keeps caches apart, so a client that chooses its own salt can share a cache: with another tenant
-//! whose salt it knows or guesses, and then learn from response times what that tenant has asked before.
-//! Where the operator wants tenants kept apart the router therefore sets the salt. As in `priority.rs`,
-//! everything else stays as the client wrote it, to the byte.
+//! A salt separates caches. A client that chooses its own salt can share the cache of another tenant whose
+//! salt it knows or guesses, and then learn from response times what that tenant has asked before. Where the
+//! operator wants tenants separated, the router therefore sets the salt. As in `priority.rs`, everything else
+//! stays as the client wrote it, byte for byte.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::json::{Cursor, Fault};
 
-/// The names that engines have for it. SGLang joins what it finds under both.
+/// The engines' names for the field. SGLang joins the values of both.
 const NAMES: [&str; 2] = ["cache_salt", "extra_key"];
 
-/// The body with `salt` under the name `field` at its top, which is one of the two that engines know. What the client
-/// wrote there is replaced, as often as it did; under the other name it becomes `null`. A body that is no object
-/// comes back as it was.
+/// The body with a top-level `salt` under the name `field`, which is one of the two that engines know. Every
+/// value of the client under that name is replaced; under the other name it becomes `null`. A body that is
+/// not an object is returned unchanged.
 pub fn with_salt<'a>(body: &'a [u8], field: &str, salt: &str) -> Cow<'a, [u8]> {
     debug_assert!(NAMES.contains(&field), "no engine has a salt called {field}");
     let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
@@ -44,10 +45,10 @@ struct Found {
     places: Vec<SaltPosition>,
 }
 
-/// A salt of the client's.
+/// A salt that the client wrote.
 struct SaltPosition {
     range: Range<usize>,
-    /// Under the name that ours goes by.
+    /// Under the name that we use for ours.
     is_ours: bool,
 }
 
@@ -57,7 +58,7 @@ fn find(text: &str, field: &str) -> Result<Found, Fault> {
     cursor.members(|key, raw| {
         found.is_empty = false;
         if NAMES.contains(&&*key) {
-            // A value is a part of the text, so its distance from the beginning is its place.
+            // A value is a slice of the text, so its offset from the beginning is its position.
             let at = raw.text.as_ptr().addr() - text.as_ptr().addr();
             found.places.push(SaltPosition { range: at..at + raw.text.len(), is_ours: key == field });
         }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_salt_is_put_in_and_nothing_else_is_touched() {
+    fn the_salt_is_inserted_and_nothing_else_changes() {
         check("{}", r#"{"cache_salt":"s"}"#);
         check(" {\n } ", " {\"cache_salt\":\"s\"\n } ");
         check(r#" { "a" : 1.0e0 } "#, r#" {"cache_salt":"s", "a" : 1.0e0 } "#);
@@ -88,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn no_salt_of_the_clients_is_left() {
+    fn no_salt_from_the_client_remains() {
         check(r#"{"cache_salt" : "x" , "a":1}"#, r#"{"cache_salt" : "s" , "a":1}"#);
         check(r#"{"cache_salt":null}"#, r#"{"cache_salt":"s"}"#);
-        // Engines do not agree which of several counts.
+        // Engines differ in which of several values counts.
         check(r#"{"cache_salt":"x","a":2,"cache_salt":[3]}"#, r#"{"cache_salt":"s","a":2,"cache_salt":"s"}"#);
         check(r#"{"extra_key":"x","a":2}"#, r#"{"cache_salt":"s","extra_key":null,"a":2}"#);
         check(r#"{"cache_salt":"x","extra_key":"y"}"#, r#"{"cache_salt":"s","extra_key":null}"#);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_comes_back_as_it_was() {
+    fn a_body_that_is_not_an_object_is_unchanged() {
         for body in ["", " ", "[1]", "7", "\"cache_salt\"", "{", "{\"a\":}", "{} {}", "{\"a\":1}x"] {
             check(body, body);
         }

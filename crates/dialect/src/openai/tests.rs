@@ -74,7 +74,7 @@ fn the_fields_routing_needs_are_read() {
 }
 
 #[test]
-fn how_urgent_it_is_may_be_a_number_a_word_or_a_tier() {
+fn the_priority_may_be_a_number_a_word_or_a_tier() {
     let urgent = |it: &Request<'_>| format!("{:?} {:?}", it.priority, it.service_tier);
     check(r#","priority":2.0,"service_tier":"flex""#, urgent, r#"Some(Number(2)) Some("flex")"#);
     check(r#","priority":"batch","service_tier":1"#, urgent, r#"Some(Word("batch")) None"#);
@@ -108,7 +108,7 @@ fn the_last_of_repeated_keys_counts() {
 }
 
 #[test]
-fn fields_we_do_not_read_may_hold_anything_an_engine_takes() {
+fn fields_we_do_not_read_may_have_any_value() {
     for extra in
         [r#","seed":NaN"#, r#","x":-Infinity"#, r#","x":1e999"#, r#","x":"\ud800""#, r#","":{"a":[[]]}"#]
     {
@@ -117,7 +117,7 @@ fn fields_we_do_not_read_may_hold_anything_an_engine_takes() {
 }
 
 #[test]
-fn bodies_that_are_no_json_object_are_refused_with_the_place() {
+fn bodies_that_are_not_a_json_object_are_refused_with_the_position() {
     let invalid = |message: &'static str| ("invalid_json", None, message);
     check_refused(
         Route::Chat,
@@ -268,7 +268,7 @@ fn the_head_does_not_depend_on_how_the_json_was_written() {
 }
 
 #[test]
-fn the_head_tells_prompts_apart() {
+fn different_prompts_have_different_heads() {
     let bodies = [
         r#"{"messages":[{"role":"user","content":"ab"}]}"#,
         r#"{"messages":[{"role":"system","content":"ab"}]}"#,

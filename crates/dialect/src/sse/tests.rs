@@ -1,10 +1,10 @@
-//! Streams in, in one piece and in many, and what was seen of them.
+//! Streams in, whole and in pieces; the observed state out.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What is known after a stream: begun, ended, failed, between events.
+/// The state after a stream: begun, ended, failed, between events.
 type Progression = (bool, bool, bool, bool);
 
 fn watch<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Progression {
@@ -15,7 +15,7 @@ fn watch<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Progre
     (tracker.begun(), tracker.ended(), tracker.failed(), tracker.between_events())
 }
 
-/// Checks the stream whole, byte by byte, and cut in two at every place.
+/// Checks the stream whole, byte by byte, and cut in two at every position.
 #[track_caller]
 fn check(route: Route, stream: &str, expected: Progression) {
     let bytes = stream.as_bytes();
@@ -103,23 +103,23 @@ fn comments_are_not_tokens() {
 }
 
 #[test]
-fn a_failure_never_joins_an_unfinished_event() {
+fn an_appended_failure_never_becomes_part_of_an_unfinished_event() {
     let failure = Failure::server("worker_failed", "gone");
-    let told = |stream: &str| {
+    let event = |stream: &str| {
         let mut tracker = Tracker::new(Route::Chat);
         tracker.feed(stream.as_bytes());
         tracker.failure_event(&failure)
     };
-    assert!(told("").starts_with("data: {\"error\""));
-    assert!(told("data: 1\n\n").starts_with("data: {\"error\""));
-    assert!(told(": ping\n\n").starts_with("data: {\"error\""));
+    assert!(event("").starts_with("data: {\"error\""));
+    assert!(event("data: 1\n\n").starts_with("data: {\"error\""));
+    assert!(event(": ping\n\n").starts_with("data: {\"error\""));
     for cut in ["data: 1\n", "data: {\"a", ": pi", "event: x\n"] {
-        assert!(told(cut).starts_with("\n\ndata: {\"error\""), "{cut:?}");
+        assert!(event(cut).starts_with("\n\ndata: {\"error\""), "{cut:?}");
     }
 }
 
 #[test]
-fn what_we_append_is_itself_a_failed_stream() {
+fn the_appended_event_is_recognised_as_a_failure() {
     for route in [Route::Chat, Route::Completions, Route::Generate, Route::Messages, Route::Responses] {
         let mut tracker = Tracker::new(route);
         tracker.feed(b"data: {\"a");
@@ -150,7 +150,7 @@ fn any_stream() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn cuts_make_no_difference(stream in any_stream(), size in 1usize..9) {
+    fn chunk_boundaries_make_no_difference(stream in any_stream(), size in 1usize..9) {
         for route in [Route::Chat, Route::Messages, Route::Responses] {
             prop_assert_eq!(watch(route, stream.chunks(size)), watch(route, [&stream[..]]));
         }

@@ -1,4 +1,4 @@
-//! Responses in, in one piece and in many, and the counts found in them.
+//! Responses in, whole and in pieces; the counts found in them out.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn find<'a>(route: Route, chunks: impl IntoIterator<Item = &'a [u8]>) -> Option<
     finder.finish().map(|it| (it.prompt_tokens, it.completion_tokens, it.cached_tokens))
 }
 
-/// Checks the response whole, byte by byte, and cut in two at every place.
+/// Checks the response whole, byte by byte, and cut in two at every position.
 #[track_caller]
 fn check(route: Route, response: &str, expected: Option<Counts>) {
     let bytes = response.as_bytes();
@@ -69,7 +69,7 @@ fn counts_spread_over_events_are_merged_and_the_last_wins() {
 }
 
 #[test]
-fn generated_text_does_not_pose_as_usage() {
+fn generated_text_is_not_taken_for_usage() {
     for text in [
         r#"{"content":"\"usage\":{\"prompt_tokens\":1}"}"#,
         r#"{"content":"\"usage":{"prompt_tokens":1}}"#,
@@ -87,7 +87,7 @@ fn generated_text_does_not_pose_as_usage() {
 }
 
 #[test]
-fn near_misses_do_not_hide_the_real_one() {
+fn similar_names_do_not_hide_the_real_one() {
     for before in
         ["\"", "\"usage\"", "\"usage\":", "\"usage\" \"usage\"", "\"us\"", "\\\"usage\"", "\"usage\":{]}"]
     {
@@ -105,7 +105,7 @@ fn braces_and_quotes_within_strings_do_not_end_the_object() {
 }
 
 #[test]
-fn an_object_past_the_limit_is_let_go_and_the_next_is_read() {
+fn an_object_over_the_limit_is_skipped_and_the_next_is_read() {
     let padding = "x".repeat(OBJECT_BYTES_MAX);
     let response =
         format!(r#"{{"usage":{{"prompt_tokens":1,"x":"{padding}"}}}}{{"usage":{{"prompt_tokens":2}}}}"#);
@@ -163,7 +163,7 @@ fn any_response() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn cuts_make_no_difference(response in any_response(), sizes in prop::collection::vec(1usize..20, 1..8)) {
+    fn chunk_boundaries_make_no_difference(response in any_response(), sizes in prop::collection::vec(1usize..20, 1..8)) {
         let mut chunks = Vec::new();
         let mut rest = &response[..];
         for &size in sizes.iter().cycle() {

@@ -1,7 +1,7 @@
 //! Our credentials in the cluster: the files that Kubernetes puts into every Pod.
 //!
-//! They are read for every request, not once: tokens live for an hour and are renewed in place, and so are
-//! certificates. No text from here goes into a message.
+//! The files are read for every request, not once: tokens live for an hour and are renewed in place, and so
+//! are certificates. No text from here goes into a message.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use http::HeaderValue;
 use super::ApiError;
 use crate::small_file;
 
-/// Tokens have about 1 KiB.
+/// Tokens take about 1 KiB.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug)]

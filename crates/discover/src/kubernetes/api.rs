@@ -1,7 +1,7 @@
-//! The API server: one connection for each request.
+//! A client for the API server: one connection for each request.
 //!
-//! A list and a watch a minute need no pool, and a new connection uses a renewed token, a new certificate and another
-//! address of the server without any code for it.
+//! One list and one watch a minute need no pool, and a new connection picks up a renewed token, a new
+//! certificate and another address of the server without extra code.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::settings::KubernetesSettings;
 
 /// Largest error body that is read for its message.
 const ERROR_BYTES_MAX: usize = 64 << 10;
-/// Most characters of a message that are shown.
+/// Maximum characters of a message that are shown.
 const MESSAGE_CHARS_MAX: usize = 300;
 
 pub(super) struct ApiClient {
@@ -71,7 +71,7 @@ impl ApiClient {
         }
     }
 
-    /// With the token and the authorities as they are now. Without TLS no token is sent.
+    /// Uses the current token and authorities. Without TLS no token is sent.
     async fn connector(&self) -> Result<HttpClient, ApiError> {
         let address = self.api.address();
         if !address.is_tls() {
@@ -103,7 +103,7 @@ impl ApiResponse {
         self.0.read_all(bytes_max).await.map_err(|error| failed(&error))
     }
 
-    /// The message of an error response, if it has the form that the API gives it.
+    /// The message of an error response, if it has the API's format.
     async fn message(self) -> String {
         #[derive(Deserialize)]
         struct StatusMessage {
@@ -117,7 +117,7 @@ impl ApiResponse {
     }
 }
 
-/// A text of another program, cut and on one line.
+/// Text from another program, cut and on one line.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_texts_of_others_are_cut_to_one_line() {
+    fn messages_from_the_server_are_cut_to_one_line() {
         assert_eq!(shown("a\nb"), "a b");
         assert_eq!(shown(&"x".repeat(1_000)).len(), MESSAGE_CHARS_MAX);
     }

@@ -1,17 +1,17 @@
-//! Cuts a stream of bytes into lines, within a limit.
+//! Splits a stream of bytes into lines, within a limit.
 
 use std::collections::VecDeque;
 
-/// Bytes that came and have not been taken as lines yet.
+/// Bytes received and not yet returned as lines.
 #[derive(Debug)]
 pub(super) struct LineBuffer {
     bytes: VecDeque<u8>,
-    /// Of these, how many are known to hold no end of a line.
+    /// How many of these bytes are known to contain no line end.
     searched: usize,
     bytes_max: usize,
 }
 
-/// A line is longer than it may be.
+/// A line exceeds the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
@@ -24,7 +24,7 @@ impl LineBuffer {
         self.bytes.extend(bytes);
     }
 
-    /// The next whole line, without its end. What follows the last end is never a line.
+    /// The next complete line, without its end. Bytes after the last line end are never a line.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let end = self.bytes.iter().skip(self.searched).position(|it| *it == b'\n');
         match end.map(|it| it + self.searched) {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_make_no_difference_and_a_torn_line_is_none() {
+    fn chunk_boundaries_make_no_difference_and_an_incomplete_line_is_none() {
         let text = b"one\n\nthree\ntorn";
         for cut in 0..text.len() {
             let (mut lines, mut found) = (LineBuffer::new(8), Vec::new());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_refused_before_it_ends() {
+    fn a_line_over_the_limit_is_refused_before_it_ends() {
         let mut lines = LineBuffer::new(4);
         lines.push(b"four\n");
         assert_eq!(all(&mut lines), Ok(vec!["four".to_owned()]));

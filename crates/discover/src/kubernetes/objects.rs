@@ -1,9 +1,9 @@
-//! EndpointSlices and Pods, as much of them as says where workers are.
+//! Parses EndpointSlices and Pods, as far as they say where workers are.
 //!
-//! A worker is ready if Kubernetes says it is ready and it is not ending. `serving`, which stays true for an
-//! endpoint that ends gracefully, is not looked at: requests it has it may finish, new ones it should not get.
-//! What its author did not think of (an annotation that makes no sense, two ports and no name) costs that
-//! object alone, and is said.
+//! A worker is ready if Kubernetes reports it ready and it is not terminating. `serving`, which stays true
+//! for an endpoint that terminates gracefully, is ignored: such an endpoint may finish its requests but
+//! should get no new ones. A fault in one object (an invalid annotation, two ports and no name) affects only
+//! that object, and is reported.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 use crate::source::{KubernetesSource, KubernetesTarget, Port};
 
-/// One object: its name, its version, and the workers it stands for.
+/// One object: its name, its version, and the workers it describes.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) places: Vec<ObjectWorker>,
-    /// Why it stands for fewer than it seems to.
+    /// Why it gives fewer workers than expected.
     pub(super) note: Option<String>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Object {
 pub(super) struct ObjectWorker {
     pub(super) worker: WorkerUrl,
     pub(super) readiness: Readiness,
-    /// The Pod behind it. A Service with two address families has it in two slices.
+    /// The Pod behind the address. For a Service with two address families the Pod is in two slices.
     pub(super) owner: Option<String>,
     pub(super) is_ipv6: bool,
 }
@@ -37,13 +37,13 @@ pub(super) struct ObjectWorker {
 pub(super) enum Readiness {
     Ready,
     Unready,
-    /// Deleted with grace, finished, or to be ignored.
+    /// Terminating, finished, or to be ignored.
     Ending,
 }
 
-/// Before the names of our own annotations and labels.
+/// The prefix of our own annotations and labels.
 const PREFIX: &str = "maitre.dev/";
-/// The port taken if there are several and nobody says which.
+/// The port used if there are several and the source names none.
 const PORT_NAME: &str = "http";
 
 #[derive(Debug, Deserialize)]
@@ -124,7 +124,7 @@ struct Condition {
     status: String,
 }
 
-/// What an object says about its workers, over what the source says about all.
+/// The options of an object's workers, which override those of the source.
 #[derive(Debug)]
 struct Overrides {
     port: Option<Port>,
@@ -132,7 +132,7 @@ struct Overrides {
     is_ignored: bool,
 }
 
-/// Reads an object of the kind the source is about.
+/// Parses an object of the kind that the source lists.
 pub(super) fn read(cluster: &KubernetesSource, json: &str) -> Result<Object, serde_json::Error> {
     Ok(match cluster.kind {
         KubernetesTarget::Service(_) => slice(cluster, serde_json::from_str(json)?),
@@ -142,12 +142,13 @@ pub(super) fn read(cluster: &KubernetesSource, json: &str) -> Result<Object, ser
 
 fn slice(cluster: &KubernetesSource, slice: Slice) -> Object {
     let metadata = &slice.metadata;
-    // The labels of a Service are copied to its slices; its annotations are not, and we may not read Services.
+    // Kubernetes copies the labels of a Service to its slices, but not its annotations, and we may not read
+    // Services.
     let said = |key: &str| find(&metadata.annotations, key).or_else(|| find(&metadata.labels, key));
     let ports = slice.ports.unwrap_or_default();
     let endpoints = slice.endpoints.unwrap_or_default();
     let read = overrides(cluster, said).and_then(|overrides| {
-        // Nobody is missed in an empty slice, whatever its ports are.
+        // An empty slice lacks no worker, whatever its ports.
         let port = if endpoints.is_empty() { 0 } else { choose(overrides.port.as_ref(), &ports)? };
         let places = endpoints.iter().filter_map(|it| it.place(port, &overrides));
         places.collect::<Result<Vec<ObjectWorker>, String>>()
@@ -188,7 +189,7 @@ fn object(metadata: Metadata, read: Result<Vec<ObjectWorker>, String>) -> Object
 }
 
 impl SliceEndpoint {
-    /// None if it has no address yet. There is never a second one: they would have to be the same worker.
+    /// None if it has no address yet. At most one worker per Pod: a second address would be the same worker.
     fn place(&self, port: u16, overrides: &Overrides) -> Option<Result<ObjectWorker, String>> {
         let address = self.addresses.first()?;
         let is_ending = self.conditions.terminating.unwrap_or(false) || overrides.is_ignored;
@@ -241,7 +242,7 @@ fn overrides<'a>(
     Ok(overrides)
 }
 
-/// The port of a worker: the one asked for, or else the one called `http`, or else the only one.
+/// The port of a worker: the one requested, else the one called `http`, else the only one.
 fn choose(wanted: Option<&Port>, ports: &[NamedPort]) -> Result<u16, String> {
     let is_tcp = |it: &&NamedPort| it.protocol.as_deref().is_none_or(|it| it == "TCP");
     let offered = || ports.iter().filter(is_tcp).filter_map(|it| Some((it.name.as_deref(), it.port?)));

@@ -1,4 +1,4 @@
-//! All objects of a source as they last were, and what follows from them.
+//! All objects of a source in their latest version, and the workers they describe.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::ApiError;
 use super::api::shown;
 use super::objects::{self, Object, ObjectWorker, Readiness};
 
-/// Most objects of one source. Pods that have finished count, so there are more than workers.
+/// Maximum objects of one source. Finished Pods count, so there are more objects than workers.
 const OBJECTS_MAX: usize = 16_384;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Store {
     objects: BTreeMap<String, Object>,
 }
 
-/// What led to a report.
+/// The cause of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeKind {
     Listed,
@@ -34,7 +34,7 @@ impl Store {
         Store { cluster, objects: BTreeMap::new() }
     }
 
-    /// Takes an object as it now is; returns its version.
+    /// Inserts or replaces an object; returns its version.
     pub(super) fn put(&mut self, json: &str) -> Result<String, ApiError> {
         let object = self.read(json)?;
         let version = object.version.clone();
@@ -45,7 +45,7 @@ impl Store {
         Ok(version)
     }
 
-    /// Forgets an object, given as it was when it was deleted; returns the version of that.
+    /// Removes an object, given in the version that was deleted; returns that version.
     pub(super) fn remove(&mut self, json: &str) -> Result<String, ApiError> {
         let object = self.read(json)?;
         self.objects.remove(&object.name);
@@ -57,8 +57,8 @@ impl Store {
         read.map_err(|error| ApiError::Failed(format!("read an object: {}", shown(&error.to_string()))))
     }
 
-    /// The workers there are. No worker at all, not even a terminating one, is a doubtful list unless a deletion led to
-    /// it: a mistake in a selector looks the same.
+    /// The current workers. If there are none at all, not even a terminating one, the list is doubtful unless
+    /// a deletion caused it: a mistake in a selector looks the same.
     pub(super) fn answer(&self, cause: ChangeKind) -> SourceReport {
         let places: Vec<&ObjectWorker> = self.objects.values().flat_map(|it| &it.places).collect();
         let note = self.objects.values().find_map(|it| it.note.clone());
@@ -84,7 +84,7 @@ impl Store {
     }
 }
 
-/// Without the IPv6 address of a worker that also has an IPv4 one.
+/// Leaves out the IPv6 address of a worker that also has an IPv4 address.
 fn one_of_each<'a>(places: &[&'a ObjectWorker]) -> impl Iterator<Item = &'a ObjectWorker> {
     let with_ipv4: std::collections::BTreeSet<&str> =
         places.iter().filter(|it| !it.is_ipv6).filter_map(|it| it.owner.as_deref()).collect();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_moves_between_slices_is_ready_if_either_says_so() {
+    fn a_worker_in_two_slices_is_ready_if_either_reports_it() {
         let (yes, no) = (serde_json::json!({"ready": true}), serde_json::json!({"ready": false}));
         for slices in [[&yes, &no], [&no, &yes]] {
             let slices = [("a", slices[0]), ("b", slices[1])];
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_replaced_by_its_name_and_removed_by_it() {
+    fn objects_are_replaced_and_removed_by_name() {
         let ready = serde_json::json!({"ready": true});
         let mut store = store(&[slice("a", &[("10.0.0.7", "p", ready.clone())])]);
         store.put(&slice("a", &[("10.0.0.8", "q", ready)]).to_string()).unwrap();

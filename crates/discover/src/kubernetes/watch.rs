@@ -1,4 +1,4 @@
-//! Lists in pages and watches by lines, as the API has it.
+//! Reads lists in pages and watches line by line, as the API sends them.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -16,12 +16,12 @@ use crate::backoff::Backoff;
 use crate::escape::escape;
 use crate::report::{Reporter, SourceReport};
 
-/// Objects in a page, and its bytes. A Pod has some 10 KiB, and cannot have more than 1.5 MiB.
+/// Objects per page, and bytes per page. A Pod takes about 10 KiB, and at most 1.5 MiB.
 const PAGE_OBJECTS: usize = 250;
 const PAGE_BYTES_MAX: usize = 32 << 20;
-/// Of one event of a watch.
+/// Maximum bytes of one watch event.
 const LINE_BYTES_MAX: usize = 4 << 20;
-/// A watch that lasted this long was a good one.
+/// A watch that lasted this long counts as successful.
 const STEADY: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ pub(super) async fn list(client: &ApiClient, path: &str, store: &mut Store) -> R
         }
         match page.metadata.rest.filter(|it| !it.is_empty()) {
             None => return Ok(page.metadata.version),
-            // A server that says the same thing for ever would keep us here.
+            // A server that repeats the same page would keep us here for ever.
             Some(next) if next == rest => return Err(ApiError::Failed("list: it does not go on".to_owned())),
             Some(next) => rest = next,
         }
@@ -87,7 +87,7 @@ fn bad(what: &str, error: &serde_json::Error) -> ApiError {
     ApiError::Failed(format!("{what}: not the JSON it should be: {}", shown(&error.to_string())))
 }
 
-/// A store, and the thread by which it is kept up to date.
+/// A store and the watch that keeps it up to date.
 pub(super) struct ObjectWatch<'a> {
     pub(super) client: ApiClient,
     pub(super) path: String,
@@ -97,15 +97,15 @@ pub(super) struct ObjectWatch<'a> {
     pub(super) reporter: &'a Reporter,
 }
 
-/// Why a watch cannot go on, so that everything must be listed again.
+/// Why a watch cannot continue, so that everything must be listed again.
 pub(super) enum WatchEnd {
     VersionTooOld,
-    /// Something came that we do not understand, and what it was about is lost.
+    /// An event could not be parsed, and the object it was about is unknown.
     Unreadable(String),
 }
 
 impl ObjectWatch<'_> {
-    /// Watches, again and again, for as long as the version is known.
+    /// Watches, again and again, for as long as the server knows the version.
     pub(super) async fn follow(&mut self, length: Duration) -> WatchEnd {
         loop {
             match self.once(length).await {
@@ -128,7 +128,7 @@ impl ObjectWatch<'_> {
                 return Ok(());
             }
         };
-        // What we have stands, and is as new as can be.
+        // The watch began, so what we have is up to date.
         self.reporter.send(self.store.answer(ChangeKind::Listed)).await;
         let mut lines = LineBuffer::new(LINE_BYTES_MAX);
         let (mut steady, mut hung) = (pin!(sleep(STEADY)), pin!(sleep(length + self.client.timeout())));
@@ -141,21 +141,21 @@ impl ObjectWatch<'_> {
                     self.backoff.reset();
                     continue;
                 }
-                // It should have ended by itself.
+                // The watch should have ended by itself.
                 () = &mut hung => return Ok(()),
             };
             match piece {
                 Ok(Some(piece)) => lines.push(&piece),
-                // It ended, or broke off, perhaps within a line: from the last whole one we go on.
+                // The watch ended or broke off, perhaps within a line: resume after the last complete one.
                 Ok(None) | Err(_) => return Ok(()),
             }
             self.read(&mut lines).await?;
         }
     }
 
-    /// Takes every whole line in, and tells once what became of it all.
+    /// Applies every complete line, then sends one report for all of them.
     async fn read(&mut self, lines: &mut LineBuffer) -> Result<(), WatchEnd> {
-        let mut told = None;
+        let mut cause_so_far = None;
         loop {
             let line = lines.next().map_err(|_| {
                 WatchEnd::Unreadable(format!("watch: an event has more than {LINE_BYTES_MAX} bytes"))
@@ -168,18 +168,18 @@ impl ObjectWatch<'_> {
                 ApiError::Gone => WatchEnd::VersionTooOld,
                 ApiError::Failed(why) => WatchEnd::Unreadable(format!("watch: {why}")),
             })?;
-            told = match (told, cause) {
+            cause_so_far = match (cause_so_far, cause) {
                 (Some(ChangeKind::Deleted), _) | (_, Some(ChangeKind::Deleted)) => Some(ChangeKind::Deleted),
-                (told, cause) => cause.or(told),
+                (cause_so_far, cause) => cause.or(cause_so_far),
             };
         }
-        if let Some(cause) = told {
+        if let Some(cause) = cause_so_far {
             self.reporter.send(self.store.answer(cause)).await;
         }
         Ok(())
     }
 
-    /// Takes one event in; returns what it did to the store.
+    /// Applies one event; returns its effect on the store.
     fn event(&mut self, line: &[u8]) -> Result<Option<ChangeKind>, ApiError> {
         let event: WatchEvent<'_> = serde_json::from_slice(line).map_err(|error| bad("an event", &error))?;
         let json = event.object.get();
@@ -218,7 +218,7 @@ mod tests {
     use crate::kubernetes::account::Account;
     use crate::settings::KubernetesSettings;
 
-    /// What one event does, as `cause version`, or how it fails.
+    /// The effect of one event, as `cause version`, or its error.
     #[track_caller]
     fn check(line: &str, expected: &str) {
         let settings = KubernetesSettings {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_event_is_known() {
+    fn every_kind_of_event_is_applied() {
         let object = r#"{"metadata":{"name":"s","resourceVersion":"7"}}"#;
         check(&format!(r#"{{"type":"ADDED","object":{object}}}"#), "Some(Changed) 7");
         check(&format!(r#"{{"type":"MODIFIED","object":{object}}}"#), "Some(Changed) 7");

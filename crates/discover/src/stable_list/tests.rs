@@ -1,4 +1,4 @@
-//! Scripts of what a source says when, and laws that hold whatever it says.
+//! Scripts of reports over time, and the_laws_hold_for_any_reports that hold for any reports.
 
 use super::*;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -27,8 +27,8 @@ enum Say {
 }
 use Say::{Census, Fail, List, Part, Silence};
 
-/// Rows of `(second, what is said, who is there then, of whom are held)`; five seconds until one who is missing
-/// is gone, a hundred until those are who are held.
+/// Rows of `(second, report, workers then, of which held)`. A missing worker is gone after five seconds, a
+/// held one after a hundred.
 #[track_caller]
 fn check(rows: &[(u64, Say, &str, usize)]) {
     let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
@@ -52,17 +52,17 @@ fn check(rows: &[(u64, Say, &str, usize)]) {
 }
 
 #[test]
-fn newcomers_are_believed_at_once() {
+fn new_workers_are_accepted_at_once() {
     check(&[(0, List("ab"), "ab", 0), (1, List("abc"), "abc", 0)]);
 }
 
 #[test]
-fn who_is_missing_is_gone_after_a_while() {
+fn a_missing_worker_is_gone_after_the_delay() {
     check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (5, Silence, "ab", 0), (6, Silence, "a", 0)]);
 }
 
 #[test]
-fn who_flaps_keeps_its_place() {
+fn a_flapping_worker_stays() {
     check(&[
         (0, List("ab"), "ab", 0),
         (1, List("a"), "ab", 0),
@@ -74,7 +74,7 @@ fn who_flaps_keeps_its_place() {
 }
 
 #[test]
-fn to_be_missing_twice_does_not_begin_anew() {
+fn a_second_missing_report_does_not_restart_the_delay() {
     check(&[
         (0, List("ab"), "ab", 0),
         (1, List("a"), "ab", 0),
@@ -84,7 +84,7 @@ fn to_be_missing_twice_does_not_begin_anew() {
 }
 
 #[test]
-fn an_empty_answer_is_held_until_it_is_believed() {
+fn an_empty_report_takes_effect_after_the_hold() {
     check(&[
         (0, List("ab"), "ab", 0),
         (1, List(""), "ab", 2),
@@ -96,7 +96,7 @@ fn an_empty_answer_is_held_until_it_is_believed() {
 }
 
 #[test]
-fn a_good_answer_ends_the_hold() {
+fn a_good_report_ends_the_hold() {
     check(&[
         (0, List("abc"), "abc", 0),
         (1, List(""), "abc", 3),
@@ -107,7 +107,7 @@ fn a_good_answer_ends_the_hold() {
 }
 
 #[test]
-fn who_was_on_the_way_out_is_not_held() {
+fn an_already_missing_worker_is_not_held() {
     check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (2, List(""), "ab", 1), (6, Silence, "a", 1)]);
 }
 
@@ -122,12 +122,12 @@ fn a_failure_changes_nothing_for_ever() {
 }
 
 #[test]
-fn a_failure_keeps_nobody_who_was_leaving() {
+fn a_failure_does_not_keep_a_missing_worker() {
     check(&[(0, List("ab"), "ab", 0), (1, List("a"), "ab", 0), (2, Fail, "ab", 0), (6, Fail, "a", 0)]);
 }
 
 #[test]
-fn a_part_that_would_cost_most_is_doubted_and_a_larger_one_is_not() {
+fn a_partial_report_that_loses_most_workers_holds_them() {
     check(&[(0, List("abcd"), "abcd", 0), (1, Part("a"), "abcd", 3), (101, Silence, "a", 0)]);
     check(&[(0, List("abcd"), "abcd", 0), (1, Part("ab"), "abcd", 0), (6, Silence, "ab", 0)]);
     check(&[(0, List("ab"), "ab", 0), (1, Part("cde"), "abcde", 2)]);
@@ -135,17 +135,17 @@ fn a_part_that_would_cost_most_is_doubted_and_a_larger_one_is_not() {
 }
 
 #[test]
-fn a_whole_answer_that_costs_most_is_not_doubted() {
+fn a_whole_report_that_loses_most_workers_is_accepted() {
     check(&[(0, List("abcd"), "abcd", 0), (1, List("a"), "abcd", 0), (6, Silence, "a", 0)]);
 }
 
 #[test]
-fn who_is_deleted_or_ends_is_gone_at_once() {
+fn a_deleted_or_terminating_worker_is_gone_at_once() {
     check(&[(0, Census("ab", ""), "ab", 0), (1, Census("a", ""), "a", 0), (2, Census("", ""), "", 0)]);
 }
 
 #[test]
-fn who_is_unready_has_its_time_and_may_come_back() {
+fn an_unready_worker_is_gone_after_the_delay_and_may_return() {
     check(&[
         (0, Census("ab", ""), "ab", 0),
         (1, Census("a", "b"), "ab", 0),
@@ -156,12 +156,12 @@ fn who_is_unready_has_its_time_and_may_come_back() {
 }
 
 #[test]
-fn who_was_never_ready_is_not_there() {
+fn a_worker_that_was_never_ready_is_absent() {
     check(&[(0, Census("", "ab"), "", 0), (1, Census("a", "b"), "a", 0)]);
 }
 
 #[test]
-fn all_unready_at_once_are_held_but_not_those_deleted() {
+fn if_all_are_unready_they_are_held_except_the_deleted() {
     check(&[
         (0, Census("abc", ""), "abc", 0),
         (1, Census("", "ab"), "ab", 2),
@@ -203,7 +203,7 @@ fn a_list_that_is_too_long_is_a_failure() {
     assert_eq!(list.answered(), Some(at(0)));
 }
 
-/// Any answer about six workers.
+/// Any report about six workers.
 fn heard() -> impl Strategy<Value = ReportedWorkers> {
     let some = |bits: u8| -> Vec<WorkerUrl> {
         workers(
@@ -231,14 +231,15 @@ fn named(heard: &ReportedWorkers) -> &[WorkerUrl] {
 }
 
 proptest! {
-    /// Whatever is said, in any order and at any pace: who was just named is there; who is there was named
-    /// once, and not too long ago unless sources fail; nobody is gone before his time unless deleted.
+    /// For any reports in any order and at any pace: a worker just named is present; a present worker was
+    /// named before, and not too long ago unless the source fails; no worker is gone before its delay unless
+    /// deleted.
     #[test]
-    fn laws(script in proptest::collection::vec((1u64..40_000, heard()), 1..60)) {
+    fn the_laws_hold_for_any_reports(script in proptest::collection::vec((1u64..40_000, heard()), 1..60)) {
         let grace = Grace { gone_after: Duration::from_secs(5), empty_after: Duration::from_secs(100) };
         let (mut list, mut now) = (StableList::new(grace), Instant::ZERO);
         let mut last_named: BTreeMap<Address, Instant> = BTreeMap::new();
-        // When each went missing: the first answer about workers after the last that named it.
+        // When each worker went missing: the first report about workers after the last that named it.
         let mut unnamed: BTreeMap<Address, Instant> = BTreeMap::new();
         for (pause, heard) in script {
             now = now + Duration::from_millis(pause);
@@ -265,7 +266,7 @@ proptest! {
                     Some(_) if deleted(&address) => prop_assert!(!is_there, "{address} was deleted"),
                     Some(since) => {
                         let missing = now.since(*since);
-                        // Held, then missing, is the longest there is.
+                        // Held, then missing, takes longest.
                         prop_assert!(!is_there || missing < grace.empty_after + grace.gone_after);
                         prop_assert!(is_there || missing >= grace.gone_after, "{address} had time left");
                     }
@@ -280,9 +281,9 @@ proptest! {
         }
     }
 
-    /// Nobody loses a worker to flapping that is shorter than `gone_after`.
+    /// Flapping shorter than `gone_after` loses no worker.
     #[test]
-    fn flapping_is_not_seen(script in proptest::collection::vec((0u64..4_999, any::<bool>()), 1..60)) {
+    fn short_flapping_loses_no_worker(script in proptest::collection::vec((0u64..4_999, any::<bool>()), 1..60)) {
         let mut list = StableList::new(Grace::default());
         list.apply(Instant::ZERO, SourceReport::of(ReportedWorkers::List(workers("ab"))));
         let mut now = Instant::ZERO;
@@ -296,9 +297,9 @@ proptest! {
         }
     }
 
-    /// To look more often changes nothing: only what is said and when.
+    /// Calling `expire` more often changes nothing; only the reports and their times matter.
     #[test]
-    fn looking_changes_nothing(
+    fn expiring_more_often_changes_nothing(
         script in proptest::collection::vec((0u64..40_000, heard()), 1..40),
         looks in 1u64..5,
     ) {

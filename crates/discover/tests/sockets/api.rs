@@ -1,7 +1,7 @@
-//! A Kubernetes API of our own: lists in pages, watches from a version, and faults on demand.
+//! A fake Kubernetes API: lists in pages, watches from a version, and faults on demand.
 //!
-//! HTTP is written by hand, so that an answer can break off anywhere. What it keeps is whatever objects a test
-//! puts there, whatever path is asked for; a watch gets every event after the version it names.
+//! HTTP is written by hand, so that a response can break off anywhere. The server keeps the objects that a
+//! test puts there and returns them for any path; a watch gets every event after its version.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::follower::LIMIT;
 
-/// What befalls one request instead of a good answer.
+/// A fault that replaces one good response.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     Status(u16),
@@ -25,16 +25,16 @@ pub(crate) enum Fault {
     Body(String),
     /// Nothing at all.
     Silence,
-    /// A good beginning, and then nothing: for watches.
+    /// A good start, then silence: for watches.
     Hang,
-    /// A good beginning, half of the next event, and the end of the connection: for watches.
+    /// A good start, half of the next event, and the end of the connection: for watches.
     CutMidLine,
 }
 
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Value>,
-    /// Each with the version it made.
+    /// Each with the version it created.
     events: Vec<(u64, String)>,
     version: u64,
     /// How often all watches have been cut.
@@ -53,7 +53,7 @@ pub(crate) struct Api {
     _tasks: Arc<JoinSet<()>>,
 }
 
-/// Objects in a page: few, so that there are several.
+/// Objects per page: few, so that there are several pages.
 const PAGE: usize = 2;
 
 impl Api {
@@ -95,7 +95,7 @@ impl Api {
         self.state.lock().unwrap()
     }
 
-    /// Creates or changes an object, and tells who watches.
+    /// Creates or changes an object, and sends the event to all watches.
     pub(crate) fn put(&self, name: &str, object: Value) {
         let kind = if self.state().objects.contains_key(name) { "MODIFIED" } else { "ADDED" };
         self.happen(kind, name, object);
@@ -106,7 +106,7 @@ impl Api {
         self.happen("DELETED", name, object);
     }
 
-    /// Something changes while nobody is told: its event is already too old to be had.
+    /// Changes an object without sending an event: its version has already expired.
     pub(crate) fn delete_in_silence(&self, name: &str) {
         let mut state = self.state();
         state.version += 1;
@@ -137,7 +137,7 @@ impl Api {
         self.changed.send_replace(());
     }
 
-    /// What befalls the next lists, each one.
+    /// Faults for the next lists, one each.
     pub(crate) fn spoil_lists(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().lists.extend(faults);
     }
@@ -152,7 +152,7 @@ impl Api {
         self.changed.send_replace(());
     }
 
-    /// Only who has it is let in.
+    /// Requires this token.
     pub(crate) fn want(&self, token: &str) {
         self.state().token = Some(token.to_owned());
     }
@@ -161,7 +161,7 @@ impl Api {
         self.state().version
     }
 
-    /// What has been asked for: paths with their queries.
+    /// The requests so far: paths with their queries.
     pub(crate) fn lists(&self) -> Vec<String> {
         self.state().requests.iter().filter(|it| !it.contains("watch=1")).cloned().collect()
     }
@@ -170,7 +170,7 @@ impl Api {
         self.state().requests.iter().filter(|it| it.contains("watch=1")).cloned().collect()
     }
 
-    /// Waits until there have been so many watches.
+    /// Waits until there have been this many watches.
     pub(crate) async fn until_watched(&self, times: usize) {
         let mut changed = self.changed.subscribe();
         let enough = changed.wait_for(|()| self.watches().len() >= times);
@@ -247,7 +247,7 @@ impl Visitor {
                 if matches!(fault, Some(Fault::CutMidLine)) {
                     return write_chunk(stream, &line[..line.len() / 2]).await;
                 }
-                // In two pieces: where a stream is cut into pieces means nothing.
+                // Sent in two pieces: chunk boundaries of a stream mean nothing.
                 let (one, other) = line.split_at(line.len() / 3);
                 write_chunk(stream, one).await?;
                 write_chunk(stream, other).await?;

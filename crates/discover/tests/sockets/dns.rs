@@ -1,4 +1,4 @@
-//! Name servers that answer, change their minds, fail, cut answers short and fall silent.
+//! Name servers that answer, change their answers, fail, truncate and fall silent.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn ipv6(last: u16) -> Data {
 }
 
 #[tokio::test]
-async fn addresses_become_workers_and_are_asked_for_again() {
+async fn addresses_become_workers_and_are_queried_again() {
     let server = NameServer::start().await;
     server.a(NAME, addresses(0, [1, 2]));
     let mut settings = settings(&server);
@@ -79,7 +79,7 @@ async fn a_name_that_vanishes_keeps_its_workers_for_the_grace_period() {
 }
 
 #[tokio::test]
-async fn a_server_that_fails_is_a_failure_and_the_list_stands() {
+async fn a_failing_server_is_a_failure_and_the_list_stays() {
     let server = NameServer::start().await;
     let part = Reply::TruncatedTwice(vec![Data::A(Ipv4Addr::new(10, 0, 0, 9))]);
     let silent = [Reply::Silence, Reply::Garbage, Reply::TruncatedForGood, part];
@@ -100,7 +100,7 @@ async fn a_server_that_fails_is_a_failure_and_the_list_stands() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_short_is_asked_for_over_tcp() {
+async fn a_truncated_answer_is_queried_over_tcp() {
     let server = NameServer::start().await;
     let many = (0..200).map(|it| Data::A(Ipv4Addr::new(10, 1, 0, it))).collect();
     server.a(NAME, Reply::Truncated(many));
@@ -109,7 +109,7 @@ async fn an_answer_cut_short_is_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn half_an_answer_that_loses_most_workers_keeps_them() {
+async fn a_partial_answer_that_loses_most_workers_keeps_them() {
     let server = NameServer::start().await;
     server.a(NAME, addresses(0, [1]));
     server.aaaa(NAME, Reply::Records(0, vec![ipv6(1), ipv6(2)]));
@@ -131,13 +131,13 @@ async fn a_service_has_hosts_and_ports() {
     server.srv(name, Reply::Records(0, vec![Data::Srv(8001, "b.test"), Data::Srv(8000, "A.test")]));
     let mut follower = Follower::new(&["srv:_http._tcp.workers.test?events=off"], settings(&server));
     follower.workers(&["http://a.test:8000?events=off", "http://b.test:8001?events=off"]).await;
-    // A service that is not offered has the root for a host.
+    // The host of a service that is not offered is the root.
     server.srv(name, Reply::Records(0, vec![Data::Srv(0, "")]));
     follower.state(SourceState::Holding).await;
 }
 
 #[tokio::test]
-async fn records_are_asked_for_again_when_they_are_over_within_bounds() {
+async fn records_are_queried_again_when_they_expire_within_bounds() {
     let mut server = NameServer::start().await;
     server.a("short.test.", addresses(0, [1]));
     server.a("long.test.", addresses(1_000, [2]));
@@ -164,7 +164,7 @@ async fn a_missing_worker_is_queried_once_more_before_it_is_gone() {
     settings.grace.gone_after = Duration::from_millis(200);
     let mut follower = Follower::new(&[SOURCE], settings);
     follower.workers(&["http://10.0.0.1:8000", "http://10.0.0.2:8000"]).await;
-    // These records live for a thousand seconds; the question comes again all the same.
+    // These records live for a thousand seconds; the query is repeated anyway.
     let asked = server.a(NAME, addresses(1_000, [1]));
     server.until_asked(NAME, asked + 2).await;
 }

@@ -1,4 +1,4 @@
-//! Files that are edited, replaced, torn, swapped and lost.
+//! Files that are edited, replaced, half-written, swapped and lost.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,8 +13,8 @@ fn source(folder: &Folder) -> String {
     format!("file:{}", folder.path().join("workers").display())
 }
 
-/// Changes are seen because the system says so, never because we looked.
-fn told() -> DiscoverySettings {
+/// Changes are seen through notifications only, never through periodic reads.
+fn notified_only() -> DiscoverySettings {
     DiscoverySettings { reread: NEVER, ..quick() }
 }
 
@@ -22,7 +22,7 @@ fn told() -> DiscoverySettings {
 async fn a_file_is_read_and_read_again_when_it_changes() {
     let folder = Folder::new();
     folder.write("workers", "http://a:1\n# none\nhttp://b:1?ranks=2\n");
-    let mut settings = told();
+    let mut settings = notified_only();
     settings.grace.gone_after = SOON;
     let mut follower = Follower::new(&[&source(&folder)], settings);
     follower.workers(&["http://a:1", "http://b:1?ranks=2"]).await;
@@ -35,14 +35,14 @@ async fn a_file_is_read_and_read_again_when_it_changes() {
 #[tokio::test]
 async fn a_file_that_appears_later_is_seen() {
     let folder = Folder::new();
-    let mut follower = Follower::new(&[&source(&folder)], told());
+    let mut follower = Follower::new(&[&source(&folder)], notified_only());
     follower.note("there is no such file").await;
     folder.replace("workers", "http://a:1\n");
     follower.workers(&["http://a:1"]).await;
 }
 
 #[tokio::test]
-async fn a_config_map_swaps_a_link_beside_the_file() {
+async fn a_config_map_that_swaps_a_link_beside_the_file_is_seen() {
     let folder = Folder::new();
     let version = |name: &str, text: &str| {
         fs::create_dir(folder.path().join(name)).unwrap();
@@ -52,17 +52,17 @@ async fn a_config_map_swaps_a_link_beside_the_file() {
     };
     version("..one", "http://a:1\n");
     symlink("..data/workers", folder.path().join("workers")).unwrap();
-    let mut follower = Follower::new(&[&source(&folder)], told());
+    let mut follower = Follower::new(&[&source(&folder)], notified_only());
     follower.workers(&["http://a:1"]).await;
     version("..two", "http://a:1\nhttp://b:1\n");
     follower.workers(&["http://a:1", "http://b:1"]).await;
 }
 
 #[tokio::test]
-async fn a_wrong_line_is_named_and_the_old_list_stands() {
+async fn a_bad_line_is_named_and_the_old_list_stays() {
     let folder = Folder::new();
     folder.write("workers", "http://a:1\nhttp://b:1\n");
-    let mut settings = told();
+    let mut settings = notified_only();
     settings.grace.gone_after = SOON;
     settings.grace.empty_after = SOON;
     let mut follower = Follower::new(&[&source(&folder)], settings);
@@ -79,7 +79,7 @@ async fn a_wrong_line_is_named_and_the_old_list_stands() {
 async fn a_file_that_is_too_large_is_a_failure() {
     let folder = Folder::new();
     folder.write("workers", "http://a:1\n");
-    let mut follower = Follower::new(&[&source(&folder)], told());
+    let mut follower = Follower::new(&[&source(&folder)], notified_only());
     follower.workers(&["http://a:1"]).await;
     folder.replace("workers", "#\n".repeat((1 << 19) + 1));
     let update = follower.note("has more than 1048576 bytes").await;
@@ -87,7 +87,7 @@ async fn a_file_that_is_too_large_is_a_failure() {
 }
 
 #[tokio::test]
-async fn an_empty_or_lost_file_is_doubted_then_believed() {
+async fn an_empty_or_lost_file_takes_effect_after_the_hold() {
     for lose in [
         |folder: &Folder| drop(folder.replace("workers", "# later\n")),
         |folder: &Folder| {
@@ -96,7 +96,7 @@ async fn an_empty_or_lost_file_is_doubted_then_believed() {
     ] {
         let folder = Folder::new();
         folder.write("workers", "http://a:1\nhttp://b:1\n");
-        let mut follower = Follower::new(&[&source(&folder)], told());
+        let mut follower = Follower::new(&[&source(&folder)], notified_only());
         follower.workers(&["http://a:1", "http://b:1"]).await;
         lose(&folder);
         let status = follower.state(SourceState::Holding).await;
@@ -105,7 +105,7 @@ async fn an_empty_or_lost_file_is_doubted_then_believed() {
         folder.replace("workers", "http://c:1\n");
         follower.state(SourceState::Fine).await;
 
-        let mut settings = told();
+        let mut settings = notified_only();
         settings.grace.empty_after = SOON;
         let mut follower = Follower::new(&[&source(&folder)], settings);
         follower.workers(&["http://c:1"]).await;
@@ -115,7 +115,7 @@ async fn an_empty_or_lost_file_is_doubted_then_believed() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_yet_is_looked_for() {
+async fn a_folder_that_appears_later_is_found() {
     let folder = Folder::new();
     let path = folder.path().join("later/workers");
     let mut follower = Follower::new(&[&format!("file:{}", path.display())], quick());
@@ -126,12 +126,12 @@ async fn a_folder_that_is_not_there_yet_is_looked_for() {
 }
 
 #[tokio::test]
-async fn one_source_that_fails_harms_no_other() {
+async fn a_failing_source_does_not_affect_others() {
     let folder = Folder::new();
     folder.write("workers", "what\n");
     folder.write("others", "http://a:1\n");
     let others = format!("file:{}", folder.path().join("others").display());
-    let mut follower = Follower::new(&[&source(&folder), &others], told());
+    let mut follower = Follower::new(&[&source(&folder), &others], notified_only());
     let update = follower.until("both", Update::is_complete).await;
     assert_eq!(
         update.sources.iter().map(|it| it.state).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! One who follows sources and waits for what he is told.
+//! Follows sources and waits for updates.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// For anything: far longer than a busy machine takes.
+/// Timeout of any wait: far longer than a busy machine takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-/// Longer than any test: what happens only after this does not happen.
+/// Longer than any test: an event scheduled for then does not happen.
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 /// Hardly any time.
 pub(crate) const SOON: Duration = Duration::from_millis(20);
@@ -25,15 +25,15 @@ impl Follower {
     #[expect(clippy::disallowed_methods, reason = "this is the clock of the test")]
     pub(crate) fn new(sources: &[&str], settings: DiscoverySettings) -> Follower {
         let sources = sources.iter().map(|it| it.parse().unwrap()).collect();
-        let (told, updates) = watch::channel(Update::default());
+        let (sender, updates) = watch::channel(Update::default());
         let start = std::time::Instant::now();
         let clock = move || Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
         let mut task = JoinSet::new();
-        task.spawn(maitre_discover::run(sources, settings, clock, told));
+        task.spawn(maitre_discover::run(sources, settings, clock, sender));
         Follower { updates, _task: task }
     }
 
-    /// Waits until what is told is so.
+    /// Waits until an update satisfies `is_so`.
     #[track_caller]
     pub(crate) fn until(
         &mut self,
@@ -51,14 +51,14 @@ impl Follower {
         }
     }
 
-    /// Waits until exactly these are there.
+    /// Waits until exactly these workers are present.
     #[track_caller]
     pub(crate) fn workers(&mut self, urls: &[&str]) -> impl Future<Output = Update> {
         let is_so = move |it: &Update| it.workers.iter().map(|it| it.to_string()).eq(urls.iter().copied());
         self.until(format!("{urls:?}"), is_so)
     }
 
-    /// Waits until the first source is in a state, and returns what it says of itself.
+    /// Waits until the first source is in this state, and returns its status.
     #[track_caller]
     pub(crate) fn state(&mut self, state: SourceState) -> impl Future<Output = SourceStatus> {
         let update = self
@@ -66,7 +66,7 @@ impl Follower {
         async { update.await.sources.remove(0) }
     }
 
-    /// Waits until the first source says something with these words in it.
+    /// Waits until the first source's note contains these words.
     #[track_caller]
     pub(crate) fn note(&mut self, part: &str) -> impl Future<Output = Update> {
         self.until(format!("a note with {part:?}"), move |it| {

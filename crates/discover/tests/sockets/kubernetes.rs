@@ -1,4 +1,4 @@
-//! The API as it should be, and as it is on bad days.
+//! The API as it should be, and with faults.
 
 use std::fs;
 use std::sync::Arc;
@@ -46,17 +46,17 @@ fn url(last: u8) -> String {
     format!("http://10.0.0.{last}:8000")
 }
 
-/// Waits until exactly these are there.
+/// Waits until exactly these workers are present.
 #[track_caller]
 fn workers(follower: &mut Follower, last: &[u8]) -> impl Future<Output = ()> {
     let urls: Vec<String> = last.iter().map(|it| url(*it)).collect();
-    let told = follower.until(format!("{urls:?}"), move |it| {
+    let seen = follower.until(format!("{urls:?}"), move |it| {
         it.workers.iter().map(|it| it.to_string()).eq(urls.iter().cloned())
     });
-    async { _ = told.await }
+    async { _ = seen.await }
 }
 
-/// An API with so many workers, and one who follows it and has seen them.
+/// An API with this many workers, and a follower that has seen them.
 async fn started(count: u8, settings: impl FnOnce(&Api) -> DiscoverySettings) -> (Api, Follower) {
     let api = Api::start().await;
     (1..=count).for_each(|it| api.put(&format!("s{it}"), ready(it)));
@@ -89,14 +89,14 @@ async fn lists_come_in_pages_and_changes_one_by_one() {
 
 #[tokio::test]
 async fn a_deleted_or_terminating_worker_is_gone_at_once_and_an_unready_one_is_not() {
-    // Nobody is let go for an hour, but for these reasons.
+    // With a delay of an hour, workers go only for these reasons.
     let (api, mut follower) = started(4, settings).await;
     api.put("s1", unready(1));
     api.delete("s2");
     workers(&mut follower, &[1, 3, 4]).await;
     api.put("s3", slice(3, json!({"ready": false, "serving": true, "terminating": true})));
     workers(&mut follower, &[1, 4]).await;
-    // To flap is nothing, and to be new and unready is not to be there.
+    // Flapping changes nothing, and a new unready worker is absent.
     api.put("s1", ready(1));
     api.put("s1", unready(1));
     api.put("s5", unready(5));
@@ -105,7 +105,7 @@ async fn a_deleted_or_terminating_worker_is_gone_at_once_and_an_unready_one_is_n
 }
 
 #[tokio::test]
-async fn a_worker_that_stays_unready_is_gone_after_a_while() {
+async fn a_worker_that_stays_unready_is_gone_after_the_delay() {
     let (api, mut follower) = started(2, |api| {
         let mut settings = settings(api);
         settings.grace.gone_after = SOON;
@@ -114,11 +114,11 @@ async fn a_worker_that_stays_unready_is_gone_after_a_while() {
     .await;
     api.put("s1", unready(1));
     workers(&mut follower, &[2]).await;
-    // The last one is held.
+    // The last worker is held.
     api.put("s2", unready(2));
     let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.held), (1, 1));
-    // To be deleted is another matter.
+    // A deleted worker is not held.
     api.delete("s2");
     workers(&mut follower, &[]).await;
 }
@@ -153,7 +153,7 @@ async fn a_watch_that_ends_resumes_at_its_version() {
 async fn a_bookmark_moves_the_version_and_nothing_else() {
     let (api, mut follower) = started(1, settings).await;
     let version = api.bookmark();
-    // What comes after it shows that it was read.
+    // A later event shows that the bookmark was read.
     api.put("s2", ready(2));
     workers(&mut follower, &[1, 2]).await;
     let marked = api.bookmark();
@@ -168,7 +168,7 @@ async fn a_bookmark_moves_the_version_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_too_old_means_to_list_again_and_the_deleted_are_gone() {
+async fn an_expired_version_causes_a_new_list_and_deleted_workers_are_gone() {
     let expired = json!({"type": "ERROR", "object": {"kind": "SourceStatus", "code": 410, "reason": "Expired",
         "message": "too old resource version: 1 (2)"}});
     for gone in [Fault::Status(410), Fault::Body(expired.to_string() + "\n")] {
@@ -185,10 +185,10 @@ async fn a_version_that_is_too_old_means_to_list_again_and_the_deleted_are_gone(
 }
 
 #[tokio::test]
-async fn a_list_that_expires_between_its_pages_begins_anew() {
+async fn a_list_that_expires_between_pages_starts_over() {
     let api = Api::start().await;
     (1..=3).for_each(|it| api.put(&format!("s{it}"), ready(it)));
-    // The first page is good, the second is gone.
+    // The first page succeeds, the second has expired.
     let first = json!({"metadata": {"resourceVersion": "9", "continue": "2"}, "items": []}).to_string();
     api.spoil_lists([Fault::Body(first), Fault::Status(410)]);
     let mut follower = Follower::new(&[SOURCE], settings(&api));
@@ -197,14 +197,14 @@ async fn a_list_that_expires_between_its_pages_begins_anew() {
 }
 
 #[tokio::test]
-async fn nobody_at_all_in_a_new_list_is_doubted() {
+async fn an_empty_new_list_holds_the_workers() {
     let (api, mut follower) = started(2, settings).await;
     (1..=2).for_each(|it| api.delete_in_silence(&format!("s{it}")));
     api.spoil_watches([Fault::Status(410)]);
     api.cut();
     let status = follower.state(SourceState::Holding).await;
     assert_eq!((status.workers, status.held), (2, 2));
-    // One that is there says enough about those that are not.
+    // One present worker is enough to accept that the others are gone.
     api.put("s3", ready(3));
     workers(&mut follower, &[3]).await;
 }
@@ -236,7 +236,7 @@ async fn an_api_that_does_not_answer_is_a_failure() {
 }
 
 #[tokio::test]
-async fn half_an_event_is_none_and_comes_again_whole() {
+async fn an_incomplete_event_is_ignored_and_sent_again() {
     let api = Api::start().await;
     api.put("s1", ready(1));
     api.spoil_watches([Fault::CutMidLine]);
@@ -251,7 +251,7 @@ async fn half_an_event_is_none_and_comes_again_whole() {
 }
 
 #[tokio::test]
-async fn errors_of_the_api_are_told_and_waited_out() {
+async fn api_errors_are_reported_and_retried() {
     let api = Api::start().await;
     api.put("s1", ready(1));
     api.spoil_lists(vec![Fault::Status(500); 3]);
@@ -261,7 +261,7 @@ async fn errors_of_the_api_are_told_and_waited_out() {
     assert!(note.ends_with("Internal Server Error: made to fail"), "{note}");
     workers(&mut follower, &[1]).await;
     assert_eq!(api.lists().len(), 4);
-    // A watch that cannot begin is tried again from where it stood.
+    // A watch that cannot begin is retried from its version.
     api.until_watched(1).await;
     api.spoil_watches(vec![Fault::Status(503); 50]);
     api.cut();
@@ -272,7 +272,7 @@ async fn errors_of_the_api_are_told_and_waited_out() {
 }
 
 #[tokio::test]
-async fn what_we_do_not_understand_is_not_trusted() {
+async fn unreadable_events_cause_a_new_list() {
     let api = Api::start().await;
     api.put("s1", ready(1));
     api.spoil_lists(
@@ -289,7 +289,7 @@ async fn what_we_do_not_understand_is_not_trusted() {
         "{\"type\":\"ERROR\",\"object\":{\"code\":500,\"message\":\"etcd\"}}\n",
     ];
     for line in lines {
-        // Whatever it was about, the new list has it.
+        // Whatever the event was about, the new list contains it.
         let lists = api.lists().len();
         api.until_watched(1).await;
         api.spoil_watches([Fault::Body(line.to_owned())]);
@@ -301,7 +301,7 @@ async fn what_we_do_not_understand_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn an_event_without_end_is_cut() {
+async fn an_event_over_the_limit_is_cut() {
     let (api, mut follower) = started(1, settings).await;
     api.spoil_watches([Fault::Body(format!("{{\"type\":\"{}", "x".repeat(5 << 20)))]);
     api.cut();
@@ -310,7 +310,7 @@ async fn an_event_without_end_is_cut() {
 }
 
 #[tokio::test]
-async fn pods_are_found_by_their_labels_and_say_more_in_annotations() {
+async fn pods_are_found_by_labels_and_annotations_set_options() {
     let pod = |last: u8, annotations: Value| {
         json!({
             "metadata": {"annotations": annotations},
@@ -332,7 +332,7 @@ async fn pods_are_found_by_their_labels_and_say_more_in_annotations() {
     assert_eq!(update.sources[0].note.as_deref(), Some(note));
     let path = "/api/v1/namespaces/inference/pods?labelSelector=app%3Dvllm%2Ctier%3Dgpu&limit=250";
     assert_eq!(api.lists()[0], path);
-    // Another annotation is another word about the same worker; a deletion that has begun is the end.
+    // A changed annotation changes the worker's options; a started deletion removes the worker.
     api.put("p1", pod(1, json!({"maitre.dev/ranks": "4"})));
     follower.workers(&["http://10.0.0.1:8000?ranks=4", two]).await;
     let mut ending = pod(1, json!({}));
@@ -355,7 +355,7 @@ fn acceptor() -> (TlsAcceptor, String) {
 }
 
 #[tokio::test]
-async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
+async fn in_a_cluster_the_account_files_are_used_and_read_again() {
     let ((acceptor, certificate), (_, other)) = (acceptor(), acceptor());
     let (api, folder) = (Api::over_tls(acceptor).await, Folder::new());
     api.put("s1", ready(1));
@@ -381,7 +381,7 @@ async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
     folder.write("token", "new");
     workers(&mut follower, &[1]).await;
     assert!(api.lists()[0].contains("/namespaces/inference/"));
-    // A token that runs out while we watch is noticed by the next watch, and nobody is lost.
+    // The next watch notices a token that expired during a watch, and no worker is lost.
     api.until_watched(1).await;
     api.want("newer");
     api.cut();
@@ -393,7 +393,7 @@ async fn in_a_cluster_the_files_of_the_account_are_used_and_read_again() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_not_there_is_a_failure_until_it_is() {
+async fn an_unreachable_api_is_a_failure_until_it_answers() {
     let api = Api::start().await;
     let mut settings = settings(&api);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

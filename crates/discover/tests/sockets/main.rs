@@ -1,8 +1,8 @@
-//! Sources over real sockets and real files: a name server and an API server of our own, on this machine, that
-//! misbehave in every way we have thought of.
+//! Sources over real sockets and real files: a fake name server and API server on this machine, with every
+//! fault we know of.
 //!
-//! Nothing here sleeps and hopes: each test waits for a state, with a limit. That something does not happen is
-//! shown by something later that does.
+//! No test sleeps for a fixed time: each waits for a state, with a limit. That an event does not happen is
+//! shown by a later one that does.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod api;

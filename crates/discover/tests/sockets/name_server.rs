@@ -1,4 +1,4 @@
-//! A name server of our own, UDP and TCP on one port, written by hand so that it can answer wrongly.
+//! A fake name server, UDP and TCP on one port, written by hand so that it can answer wrongly.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::follower::LIMIT;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// Each with a time to live in seconds.
+    /// Records, each with a time to live in seconds.
     Records(u32, Vec<Data>),
     /// `NOERROR`, and no records.
     Nothing,
@@ -22,11 +22,11 @@ pub(crate) enum Reply {
     Code(u8),
     Silence,
     Garbage,
-    /// Cut short over UDP; over TCP the rest.
+    /// Truncated over UDP, complete over TCP.
     Truncated(Vec<Data>),
-    /// Cut short over UDP and over TCP too.
+    /// Truncated over UDP and over TCP too.
     TruncatedTwice(Vec<Data>),
-    /// Cut short over UDP, and nobody there over TCP.
+    /// Truncated over UDP, and no server on TCP.
     TruncatedForGood,
 }
 
@@ -44,7 +44,7 @@ const SRV: u16 = 33;
 
 #[derive(Default)]
 struct Zone {
-    /// By name, with a dot at its end, and kind.
+    /// By name (with a final dot) and type.
     replies: HashMap<(String, u16), Reply>,
     asked: HashMap<String, usize>,
 }
@@ -60,7 +60,7 @@ impl NameServer {
     pub(crate) async fn start() -> NameServer {
         let (udp, tcp) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-            // The same number is nearly always free.
+            // The same port number is nearly always free.
             if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
                 break (udp, tcp);
             }
@@ -73,7 +73,8 @@ impl NameServer {
         NameServer { address, zone, asked, _tasks: tasks }
     }
 
-    /// What is answered from now on; what is not set does not exist. Returns how often it was asked for before.
+    /// Sets the answer from now on; names that are not set do not exist. Returns how often it was queried
+    /// before.
     pub(crate) fn a(&self, name: &str, reply: Reply) -> usize {
         let mut zone = self.zone.lock().unwrap();
         zone.replies.insert((name.to_owned(), A), reply);
@@ -88,12 +89,12 @@ impl NameServer {
         self.zone.lock().unwrap().replies.insert((name.to_owned(), SRV), reply);
     }
 
-    /// How often a name has been asked for, over UDP.
+    /// How often a name has been queried over UDP.
     pub(crate) fn asked(&self, name: &str) -> usize {
         self.zone.lock().unwrap().asked.get(name).copied().unwrap_or(0)
     }
 
-    /// Waits until it has been asked for so often.
+    /// Waits until the name has been queried this often.
     pub(crate) async fn until_asked(&mut self, name: &str, times: usize) {
         let (zone, mut asked) = (self.zone.clone(), self.asked.clone());
         let enough = asked.wait_for(|()| zone.lock().unwrap().asked.get(name).is_some_and(|it| *it >= times));
@@ -158,7 +159,7 @@ struct Question {
     id: [u8; 2],
     name: String,
     kind: u16,
-    /// As it came: answers repeat it.
+    /// As received: answers repeat it.
     bytes: Vec<u8>,
 }
 
@@ -187,7 +188,7 @@ impl Question {
                 Data::Aaaa(address) => (AAAA, address.octets().to_vec()),
                 Data::Srv(port, target) => (SRV, service(*port, target)),
             };
-            // The name is where the question has it.
+            // A pointer to the name in the question.
             bytes.extend([0xc0, 12]);
             bytes.extend(kind.to_be_bytes());
             bytes.extend([0, 1]);
@@ -199,7 +200,7 @@ impl Question {
     }
 }
 
-/// Priority 1, weight 2: nobody should care.
+/// Priority 1, weight 2: both should be ignored.
 fn service(port: u16, target: &str) -> Vec<u8> {
     let mut data = vec![0, 1, 0, 2];
     data.extend(port.to_be_bytes());

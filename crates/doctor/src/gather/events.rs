@@ -1,4 +1,5 @@
-//! Finds where a worker publishes KV events, as the router does, and listens there while a new prompt is prefilled.
+//! Finds where a worker publishes KV events, as the router does, and listens there during the prefill of a
+//! new prompt.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,20 +19,20 @@ use crate::DoctorPlan;
 use crate::client::{DoctorClient, Question};
 use crate::facts::{Asked, Events, Published, Replay, Stream, Worker};
 
-/// From the subscription to the prompt: a publisher confirms nothing, and what it publishes before it has read the
-/// subscription is lost.
+/// Pause between the subscription and the prompt: a publisher confirms nothing, and events that it publishes
+/// before it has read the subscription are lost.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// How long events may take after the answer. Engines publish at the end of each step.
 const HEAR: Duration = Duration::from_secs(2);
 
-/// A number no publisher has reached: a replay from there is its end mark alone.
+/// A number no publisher has reached: a replay from there contains only its end mark.
 const BEYOND: u64 = u64::MAX - 1;
 
-/// Ranks that are tried at most. Chosen: more than any engine has.
+/// Maximum ranks tried. Chosen: more than any engine has.
 const RANKS_MAX: u32 = 64;
 
-/// Where to look.
+/// Where to connect.
 pub(super) struct Sought {
     events: (String, u16),
     replay: Option<(String, u16)>,
@@ -43,7 +44,7 @@ pub(super) struct Sought {
     others: Vec<(u32, (String, u16))>,
 }
 
-/// Where the worker publishes: as configured for it, as configured for all, as it says itself.
+/// Where the worker publishes: as configured for it, as configured for all, or as it reports itself.
 pub(super) async fn seek(
     client: &DoctorClient,
     settings: &RouterSettings,
@@ -92,7 +93,7 @@ async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: EngineKind) -> Re
     }
     let sources = sources::parse(kind, &page.body).map_err(|_| unknown_place(page.status))?.sources;
     let place = |it: &sources::Address| {
-        // The engine's own loopback is its machine's, not ours.
+        // The engine's loopback address refers to its own machine, not ours.
         let host = it.host.as_deref().filter(|it| !is_loopback(it));
         (host.unwrap_or(worker.address.host()).to_owned(), it.port)
     };
@@ -113,7 +114,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-/// Subscribes, has a new prompt prefilled, and reads the events about it; then sends the other requests.
+/// Subscribes, sends a new prompt, and reads the events about it; then sends the other requests.
 pub(super) async fn follow(
     sought: Result<Sought, Events>,
     client: &DoctorClient,
@@ -180,7 +181,7 @@ fn shown((host, port): &(String, u16)) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// To all topics: under which of them it publishes is what we want to know.
+/// Subscribes to all topics, to learn under which one it publishes.
 async fn subscribe((host, port): &(String, u16), timeout: Duration) -> Result<Subscriber, Stream> {
     let connect = |host| Subscriber::connect(ZmqAddress { host, port: *port }, b"", timeout);
     let local = Ipv4Addr::LOCALHOST.to_string();
@@ -201,7 +202,7 @@ async fn hear(mut subscriber: Subscriber, asker: &mut Asker, worker: &Worker) ->
     };
     let heard = timeout(HEAR, next_stored(&mut subscriber)).await;
     let asked = asker.rest(first, worker).await;
-    // A prompt that fills no block is no news.
+    // A prompt that fills no block causes no event.
     let block = worker.block_tokens();
     let is_news = first.prompt_tokens.zip(block).filter(|(prompt, block)| prompt > block);
     let stream = match (heard, is_news) {
@@ -212,7 +213,7 @@ async fn hear(mut subscriber: Subscriber, asker: &mut Asker, worker: &Worker) ->
     (stream, asked)
 }
 
-/// Waits for a message that tells of stored blocks.
+/// Waits for a message with stored blocks.
 async fn next_stored(subscriber: &mut Subscriber) -> Stream {
     let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
     loop {

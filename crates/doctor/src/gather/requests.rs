@@ -1,7 +1,7 @@
-//! A few tiny requests: the same prompt twice, once more under a salt, and three streams of one token.
+//! Sends a few tiny requests: the same prompt twice, once more under a salt, and three streams of one token.
 //!
-//! The prompt is new each time, made of number words and a nonce, so that the first request is a miss and no client's
-//! words are sent anywhere.
+//! The prompt is new each time, made of number words and a nonce. So the first request is a miss, and no
+//! client's text is sent anywhere.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,30 +18,30 @@ use crate::facts::{Answered, Asked, Salted, Unanswered, Worker};
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// How many times longer an answer may take than a page.
+/// How many times longer a response may take than a page.
 const ANSWER_TIMES: u32 = 6;
 
-/// Words of a prompt, each at least a token: three blocks of the engine's, but no more than this.
+/// Words of a prompt, each at least one token: three of the engine's blocks, but at most this.
 const WORDS_MIN: u64 = 48;
 const WORDS_MAX: u64 = 4_096;
-/// Where an engine does not tell its blocks: three of the largest that are usual.
+/// Used if an engine does not report its block size: three of the largest common blocks.
 const WORDS_USUAL: u64 = 384;
 
-/// Streams that are timed. The fastest counts: a busy moment is no fault.
+/// Streams that are timed. The fastest counts, because a busy moment is not a fault.
 const STREAMS: usize = 3;
 
 const NUMBERS: [&str; 10] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 
-/// The model to ask for.
+/// The model to request.
 pub(super) fn model(worker: &Worker) -> Option<String> {
     worker.models().first().map(|it| it.id.clone())
 }
 
-/// A conversation with one worker.
+/// The requests to one worker.
 pub(super) struct Asker {
     client: DoctorClient,
     model: String,
-    /// Which rank all of it is for: two of them share no cache.
+    /// The rank that all of them use: two ranks share no cache.
     rank: Option<u32>,
     prompt: String,
     path: &'static str,
@@ -57,7 +57,7 @@ impl Asker {
         Asker { client, model, rank, prompt: prompt(&worker.url, words), path: CHAT }
     }
 
-    /// Sends the prompt for the first time; what it cost, or why it failed.
+    /// Sends the prompt for the first time. Returns its usage, or why it failed.
     pub(super) async fn first(&mut self) -> Result<Usage, String> {
         let mut page = self.send(None).await;
         let is_declined =
@@ -70,7 +70,7 @@ impl Asker {
         usage(page)
     }
 
-    /// Sends it again, and then under a salt if the engine knows such a thing.
+    /// Sends the prompt again, and then under a salt if the engine supports salts.
     pub(super) async fn rest(&mut self, first: Usage, worker: &Worker) -> Asked {
         let page = self.send(None).await;
         let second = match usage(page) {
@@ -114,7 +114,7 @@ fn usage(page: Result<HttpPage, Unanswered>) -> Result<Usage, String> {
     }
 }
 
-/// To the first piece of a streamed answer, the least of a few; none if it cannot be told.
+/// Time to the first chunk of a streamed answer, the minimum of a few; none if unknown.
 pub(super) async fn time(client: &DoctorClient, model: &str) -> Option<Duration> {
     let client = DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() };
     let mut least: Option<Duration> = None;
@@ -143,7 +143,7 @@ fn read(page: &HttpPage) -> Usage {
     finder.finish().unwrap_or_default()
 }
 
-/// The message in an error's body. It may repeat what we sent, and nothing else.
+/// The message in an error body. It may repeat what we sent, and nothing else.
 fn message(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = value["error"]["message"].as_str().or(value["message"].as_str());
@@ -156,12 +156,12 @@ fn nonce(seed: &str) -> u64 {
     hash::pair(hash::bytes(0, seed.as_bytes()), nanoseconds)
 }
 
-/// A new prompt, different from its first words on.
+/// A new prompt that differs from its first words on.
 fn prompt(url: &str, words: u64) -> String {
     let nonce = nonce(url);
     let mut prompt = format!("{nonce:016x} begins this list of numbers:");
     for index in 0..words {
-        // The dice of the nonce, so that no block is like another.
+        // Words drawn from the nonce, so that no two blocks are equal.
         let number = hash::pair(nonce, index) as usize % NUMBERS.len();
         let _ = write!(prompt, " {}", NUMBERS[number]);
     }
@@ -173,14 +173,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_has_its_words_and_is_never_the_same() {
+    fn a_prompt_has_the_requested_words_and_is_always_new() {
         let [one, other] = [prompt("http://a", 50), prompt("http://b", 50)];
         assert_ne!(one.split(' ').next(), other.split(' ').next());
         assert_eq!(one.split(' ').count(), 50 + 6);
     }
 
     #[test]
-    fn an_error_is_told_in_the_engines_words_and_in_one_line() {
+    fn an_error_repeats_the_engines_message_on_one_line() {
         assert_eq!(message(br#"{"error":{"message":"no\nsuch model"}}"#), ": no such model");
         assert_eq!(message(br#"{"object":"error","message":"too long"}"#), ": too long");
         assert_eq!(message(b"<html>"), "");

@@ -1,4 +1,4 @@
-//! A running router: is it ready, what does it count, what does it offer.
+//! Examines a running router: whether it is ready, its metrics, the models it offers.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::DoctorPlan;
 use crate::client::{DoctorClient, Question, short};
 use crate::facts::{Admin, Router};
 
-/// As much of what `/readyz` says as is repeated.
+/// Maximum characters of the `/readyz` answer that are repeated.
 const SAID_BYTES_MAX: usize = 200;
 
-/// None if the plan names none.
+/// None if the plan names no router.
 pub(super) async fn look(plan: &DoctorPlan) -> Option<Router> {
     if plan.router.is_none() && plan.admin.is_none() {
         return None;
@@ -34,7 +34,7 @@ fn client(plan: &DoctorPlan, address: &Address, key: Option<HeaderValue>) -> Doc
 }
 
 async fn admin(plan: &DoctorPlan, address: &Address) -> Result<Admin, String> {
-    // The key is the workers': this listener asks for none.
+    // The key is for the workers: this listener requires none.
     let client = client(plan, address, None);
     let ready = client.ask(Question::get("/readyz")).await.map_err(|it| it.why())?;
     let metrics = client.ask(Question::get("/metrics")).await.map_err(|it| it.why())?;
@@ -61,7 +61,7 @@ async fn front(plan: &DoctorPlan, address: &Address) -> Result<Vec<String>, Stri
     Ok(models.into_iter().map(|it| it.id).collect())
 }
 
-/// The workers that a router counts for, once each whatever their ranks.
+/// The workers in a router's metrics, each once whatever its ranks.
 pub(super) fn workers(router: &Router) -> Vec<WorkerUrl> {
     let Some(Ok(admin)) = &router.admin else { return Vec::new() };
     let mut ranks: Vec<(String, u32)> = Vec::new();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_router_names_its_workers_and_their_ranks() {
+    fn workers_and_ranks_are_read_from_a_routers_metrics() {
         let page = "maitre_worker_state{worker=\"http://a:1\",state=\"ready\"} 1\n\
                     maitre_worker_state{worker=\"http://a:1\",state=\"ejected\"} 0\n\
                     maitre_worker_state{worker=\"http://b:1#0\",state=\"ready\"} 1\n\

@@ -1,4 +1,4 @@
-//! A few fixed chats, as tokens by our own reckoning and by the engine's.
+//! Tokenizes a few fixed chats with our tokenizer and with the engine's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::client::{DoctorClient, Question};
 use crate::clock;
 use crate::facts::{Compared, Comparison, Worker};
 
-/// Neutral, and unlike in what templates do with them: a question, a system prompt, a turn that was answered.
+/// Neutral chats that exercise different parts of a template: a question, a system prompt, an answered turn.
 const CHATS: [&str; 3] = [
     r#"[{"role":"user","content":"What is the time?"}]"#,
     r#"[{"role":"system","content":"Answer briefly."},{"role":"user","content":"Name a colour, a city and a number: é, 東京, 42."}]"#,
@@ -25,7 +25,7 @@ const CHATS: [&str; 3] = [
 pub(super) struct Tokenizers(BTreeMap<String, Model>);
 
 impl Tokenizers {
-    /// And those that could not: which, and why.
+    /// Those that could not be loaded, and why.
     pub(super) fn load(folders: &BTreeMap<String, PathBuf>) -> (Tokenizers, Vec<(String, String)>) {
         let (mut models, mut unusable) = (BTreeMap::new(), Vec::new());
         for (name, folder) in folders {
@@ -38,8 +38,8 @@ impl Tokenizers {
     }
 }
 
-/// Compares what we make of the chats with what the worker makes of them, for each of its models that has a
-/// tokenizer here. Only for engines that have an endpoint for it.
+/// Compares our tokens of the chats with the worker's, for each of its models that has a tokenizer here. Only
+/// for engines with a tokenize endpoint.
 pub(super) async fn compare(
     client: &DoctorClient,
     worker: &Worker,
@@ -52,7 +52,7 @@ pub(super) async fn compare(
     for served in worker.models() {
         let Some(model) = tokenizers.0.get(&served.id) else { continue };
         for messages in CHATS {
-            // A template that takes no system prompt refuses it here as there.
+            // A template that rejects a system prompt rejects it here and there.
             let outcome = match (ours(model, messages), theirs(client, &served.id, messages).await) {
                 (Err(_), Err(why)) => Comparison::Unanswered(why),
                 (Err(why), Ok(_)) => Comparison::Unrendered(why),
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_part_at_the_first_that_is_not_the_same() {
+    fn the_first_differing_position_is_found() {
         assert_eq!(difference(&[1, 2], &[1, 2]), Comparison::Same { tokens: 2 });
         assert_eq!(difference(&[1, 2, 3], &[1, 3, 3]), Comparison::Differ { ours: 3, theirs: 3, at: 1 });
         assert_eq!(difference(&[1], &[1, 2]), Comparison::Differ { ours: 1, theirs: 2, at: 1 });

@@ -1,4 +1,4 @@
-//! Workers of one model should be alike: blocks, versions, contexts, types.
+//! Checks that workers of one model are alike: blocks, versions, contexts, types.
 
 use maitre_dialect::engine::Need;
 
@@ -103,7 +103,7 @@ pub(super) fn shapes(fleet: &Fleet) -> Outcome {
     outcome
 }
 
-/// Each once, in one line.
+/// Each value once, on one line.
 fn listing(mut said: Vec<String>, nothing: &str) -> String {
     said.sort_unstable();
     said.dedup();

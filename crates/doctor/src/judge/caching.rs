@@ -1,4 +1,5 @@
-//! What a few small requests show: do engines answer, cache prefixes, tell of it, and keep salts apart.
+//! Judges what a few small requests show: whether engines answer, cache prefixes, report cached tokens, and
+//! separate salts.
 
 use maitre_dialect::engine::Need;
 use maitre_dialect::usage::Usage;
@@ -8,9 +9,9 @@ use crate::code::Code;
 use crate::facts::{Answered, Asked, Fleet, Salted, Worker};
 use crate::report::{Finding, Outcome};
 
-/// Blocks that a prompt must fill for its second coming to be a hit beyond doubt.
+/// Blocks that a prompt must fill so that sending it again is certainly a hit.
 const BLOCKS_MIN: u64 = 2;
-/// Tokens in a block where the engine does not tell: the largest that is usual.
+/// Tokens per block where the engine does not report it: the largest common size.
 const BLOCK_TOKENS: u64 = 128;
 
 pub(super) fn requests(fleet: &Fleet) -> Outcome {
@@ -46,7 +47,7 @@ fn answers(worker: &Worker) -> Option<&Answered> {
     }
 }
 
-/// Whether the prompt that was sent twice is long enough to be found again, as far as one can tell.
+/// Whether the prompt that was sent twice is long enough to be a hit, as far as is known.
 fn is_long_enough(worker: &Worker, usage: &Usage) -> bool {
     let block = worker.block_tokens().unwrap_or(BLOCK_TOKENS);
     usage.prompt_tokens.is_some_and(|it| it >= BLOCKS_MIN * block)
@@ -57,7 +58,7 @@ pub(super) fn is_off(worker: &Worker) -> Option<&'static str> {
     if worker.about.prefix_caching == Some(false) {
         return Some("says itself that its prefix cache is off");
     }
-    // Of several ranks behind one address the second request may have met another.
+    // With several ranks behind one address, the second request may have reached another rank.
     let answered = answers(worker).filter(|_| worker.hidden_ranks().is_none())?;
     let is_missed = answered.second.cached_tokens == Some(0) && is_long_enough(worker, &answered.second);
     is_missed.then_some("was sent the same prompt twice and found nothing of it in its cache")
@@ -135,7 +136,7 @@ pub(super) fn salts(fleet: &Fleet) -> Outcome {
                 "bring the engine to a version that keeps salts apart; until then tenants can tell by its speed what \
                  others asked, and the router takes salted prompts for cold that are not",
             )),
-            // What is not told of a plain hit says nothing of a salted one.
+            // If a plain hit is not reported, a salted one proves nothing.
             Salted::Answered(_) => {
                 kept += usize::from(answered.second.cached_tokens.is_some_and(|it| it > 0));
             }

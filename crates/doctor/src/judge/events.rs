@@ -1,4 +1,4 @@
-//! KV events: are they published, where they are looked for, under the topic that is listened to.
+//! KV events: are they published, at the expected address, under the expected topic?
 
 use maitre_dialect::engine::{self, Need};
 
@@ -11,7 +11,7 @@ use crate::report::{Finding, Outcome};
 pub(super) fn events(fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut heard, mut able) = (0, 0);
-    // An engine that caches nothing has nothing to tell.
+    // An engine that caches nothing has no events.
     for worker in fleet.present().filter(|it| caching::is_off(it).is_none()) {
         able += usize::from(!matches!(worker.events, Events::Off | Events::Unheard));
         match &worker.events {
@@ -87,7 +87,7 @@ fn stream(worker: &Worker, published: &Published, outcome: &mut Outcome) {
             let (what, fix) = unreachable(published, why, *on_loopback);
             find(Code::EventsUnreachable, what, fix);
         }
-        // It may have been another rank that took the prompt.
+        // Another rank may have taken the prompt.
         Stream::Silent { .. } if worker.hidden_ranks().is_some() => {}
         Stream::Silent { prompt_tokens } => find(
             Code::EventsSilent,

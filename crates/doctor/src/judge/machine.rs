@@ -11,13 +11,13 @@ use crate::report::{Finding, Outcome};
 
 /// A worker is slow if it takes this many times as long as its peers,
 const SLOW_TIMES: f64 = 3.0;
-/// and this much longer: below it is the network's and the scheduler's noise.
+/// and at least this much longer: smaller differences are network and scheduler noise.
 const SLOW_BY: Duration = Duration::from_millis(50);
 
-/// How far clocks may be apart. A `date` header counts whole seconds.
+/// Maximum clock difference. A `date` header counts whole seconds.
 const CLOCK_SECONDS_MAX: f64 = 2.0;
 
-/// Descriptors beside those of requests: for each worker probes and events, and a few of our own.
+/// File descriptors beside those of requests: probes and events for each worker, and a few of our own.
 const PER_WORKER: u64 = 4;
 const OWN: u64 = 64;
 
@@ -124,7 +124,7 @@ fn open_admin(OpenAdmin { at, with_key }: OpenAdmin) -> Finding {
     Finding::general(Code::AdminOpen, what, fix)
 }
 
-/// Whose limit it is: the router's own if it tells it; this process's if there is no router yet.
+/// Whose limit applies: the router's own if it reports one; this process's if there is no router yet.
 fn descriptors(fleet: &Fleet, outcome: &mut Outcome) -> String {
     let told = fleet.admin().and_then(|it| router::value(&it.page, "process_max_fds", &[]));
     let (limit, whose) = match (told, &fleet.router, fleet.here.descriptors) {
@@ -133,7 +133,7 @@ fn descriptors(fleet: &Fleet, outcome: &mut Outcome) -> String {
         _ => return "its file descriptors are not known".to_owned(),
     };
     let (here, count) = (&fleet.here, fleet.workers.len() as u64);
-    // A connection to a worker belongs to a client's request, or idles after one.
+    // Each connection to a worker belongs to a client's request, or idles after one.
     let lines = here.connections.min(here.idle_per_worker.saturating_mul(here.threads).saturating_mul(count));
     let wanted = here.connections + lines + PER_WORKER * count + OWN;
     if limit < wanted {

@@ -64,7 +64,7 @@ fn absence(worker: &Worker) -> Option<Finding> {
     }
 }
 
-/// The setting that lets TLS be.
+/// The setting that disables TLS.
 fn mend(why: &TlsFailure) -> &'static str {
     match why {
         TlsFailure::UntrustedIssuer => "name the authority that signed it in worker_tls.ca, as a PEM file",

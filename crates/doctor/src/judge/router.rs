@@ -1,4 +1,4 @@
-//! What a running router says of itself: is it ready, whom does it believe, what does it find cached.
+//! Judges what a running router reports: is it ready, which workers does it trust, what is its hit ratio?
 
 use maitre_dialect::exposition;
 
@@ -9,11 +9,11 @@ use crate::report::{Finding, Outcome};
 
 /// Fewer tokens than this give no meaningful ratio.
 const TOKENS_MIN: f64 = 100_000.0;
-/// A hit ratio below this is none.
+/// A hit ratio below this counts as no hits.
 const HITS_MIN: f64 = 0.01;
-/// Beliefs that come true less often than this are wrong.
+/// Predictions that hold less often than this are wrong.
 const TRUE_MIN: f64 = 0.1;
-/// Prompts below which it does not matter how they were read.
+/// With fewer prompts than this, how they were tokenized does not matter.
 const PROMPTS_MIN: f64 = 100.0;
 
 pub(super) fn router(fleet: &Fleet) -> Outcome {
@@ -62,7 +62,7 @@ fn sum(page: &[u8], name: &str, labels: &[(&str, &str)]) -> f64 {
     exposition::samples(page).filter(|it| it.name == name && fits(it)).map(|it| it.value).sum()
 }
 
-/// Workers by the value of one of their gauges' labels, where it holds.
+/// Each worker with the value of `label` on its gauge that is 1.
 fn holding(page: &[u8], name: &str, label: &str) -> Vec<(String, String)> {
     let samples = exposition::samples(page).filter(|it| it.name == name && it.value == 1.0);
     samples.filter_map(|it| Some((it.label("worker")?.into_owned(), it.label(label)?.into_owned()))).collect()
@@ -120,7 +120,7 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
 fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
     let trust = holding(page, "maitre_worker_trust", "trust");
     let own = trust.iter().find(|it| address(&it.0) == worker.url).map(|it| it.1.as_str());
-    // Where events are not well as seen from here, that is the finding.
+    // If events fail as seen from here, that is the finding.
     let is_well =
         matches!(&worker.events, Events::At(Published { stream: Stream::Open | Stream::Heard { .. }, .. }));
     if let (true, Some(trust @ ("none" | "suspect"))) = (is_well, own) {

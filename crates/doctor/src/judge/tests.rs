@@ -1,4 +1,4 @@
-//! Each row is a fleet with one thing changed, and the findings it must give: no more, no fewer.
+//! Each row is a fleet with one change and the exact findings it must give.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn published() -> Published {
     }
 }
 
-/// An engine with which nothing is wrong.
+/// A healthy engine.
 fn worker(number: usize) -> Worker {
     let reach = Reach::Answers { path: "/health".to_owned(), status: 200 };
     Worker {
@@ -94,7 +94,7 @@ fn check(change: impl FnOnce(&mut Fleet), expected: &[(Code, Option<usize>)]) ->
     findings
 }
 
-/// Exactly this, of the second worker of three, and the words it is told in.
+/// Exactly this finding for the second of three workers, and words of its text.
 #[track_caller]
 fn check_second(change: impl FnOnce(&mut Worker), code: Code, what: &str, fix: &str) {
     let findings = check(|fleet| change(&mut fleet.workers[1]), &[(code, Some(1))]);
@@ -108,7 +108,7 @@ fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
     let report = judge(&fleet());
     assert_eq!(report.checks.len(), 15);
     assert!(report.checks.iter().all(|it| !it.said.is_empty()), "{:#?}", report.checks);
-    // Not looked at is not healthy, but no fault either.
+    // An unexamined worker is not healthy, but has no fault either.
     check(
         |fleet| {
             for worker in &mut fleet.workers {
@@ -123,7 +123,7 @@ fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
 }
 
 #[test]
-fn of_a_worker_that_is_not_there_nothing_else_is_said() {
+fn an_unreachable_worker_has_no_other_finding() {
     let gone = |reach: Reach| move |it: &mut Worker| *it = Worker::unknown(it.url.clone(), reach);
     let refused = Reach::Not(Unanswered::Refused("connect: Connection refused".to_owned()));
     check_second(gone(refused), Code::Unreachable, "Connection refused", "start the engine");
@@ -150,7 +150,7 @@ fn of_a_worker_that_is_not_there_nothing_else_is_said() {
 }
 
 #[test]
-fn what_tls_finds_wrong_is_told_with_the_setting_that_mends_it() {
+fn tls_findings_name_the_setting_that_fixes_them() {
     let word = || "Word".to_owned();
     for (why, what, fix) in [
         (TlsFailure::UntrustedIssuer, "not signed by anyone we trust", "worker_tls.ca"),
@@ -195,7 +195,7 @@ fn models_are_listed_and_the_same() {
     let unread =
         |it: &mut Worker| it.listed = Listed::Unreadable { status: 200, why: "expected value".to_owned() };
     check_second(unread, Code::NoModels, "expected value", "OpenAI");
-    // An adapter more or less is nobody's fault.
+    // An additional or missing adapter is no fault.
     let adapter = Model { parent: Some("llama".to_owned()), ..model("sql") };
     check(|fleet| fleet.workers[1].listed = Listed::Models(vec![model("llama"), adapter]), &[]);
 }
@@ -223,7 +223,7 @@ fn workers_of_one_model_are_alike() {
     );
     let fp8 = |it: &mut Worker| it.about.kv_dtype = Some("fp8".to_owned());
     check_second(fp8, Code::TypesDiffer, "fp8", "--kv-cache-dtype");
-    // Of different models nothing need be alike; the model itself is another matter.
+    // Workers of different models need not be alike; the difference in the model is another matter.
     check(
         |fleet| {
             let second = &mut fleet.workers[1];
@@ -246,7 +246,7 @@ fn the_usual_value_is_the_most_frequent_and_then_the_first() {
 }
 
 #[test]
-fn requests_show_what_caches_do() {
+fn requests_reveal_caching_faults() {
     let asked = |first, second| {
         move |it: &mut Worker| {
             it.asked = Asked::Answered(Answered { first, second, salted: Salted::Unasked });
@@ -259,7 +259,7 @@ fn requests_show_what_caches_do() {
         "cached_tokens",
         "--enable-prompt-tokens-details",
     );
-    // vLLM says nothing of a miss.
+    // vLLM reports nothing on a miss.
     check(|fleet| asked(hidden, usage(96))(&mut fleet.workers[1]), &[]);
     check_second(
         asked(usage(0), usage(0)),
@@ -272,7 +272,7 @@ fn requests_show_what_caches_do() {
         (it.events, it.asked) = (Events::None, Asked::No("--no-requests"));
     };
     check_second(off, Code::PrefixCachingOff, "says itself", "--enable-prefix-caching");
-    // A prompt of one block says nothing.
+    // A prompt of one block proves nothing.
     let short = Usage { prompt_tokens: Some(20), ..usage(0) };
     check(|fleet| asked(short, short)(&mut fleet.workers[1]), &[]);
     let failed =
@@ -292,7 +292,7 @@ fn salts_keep_prompts_apart() {
     check(|fleet| salted(Salted::Unasked)(&mut fleet.workers[1]), &[]);
 }
 
-/// Exactly this, of a second worker that publishes so.
+/// Exactly this finding for a second worker that publishes like this.
 #[track_caller]
 fn check_events(change: impl FnOnce(&mut Published), code: Code, what: &str, fix: &str) {
     check_second(|it| with_events(it, change), code, what, fix);
@@ -330,7 +330,7 @@ fn events_can_be_reached() {
 }
 
 #[test]
-fn events_are_heard_and_understood() {
+fn events_must_arrive_and_be_readable() {
     let silent = Stream::Silent { prompt_tokens: 99 };
     check_events(|it| it.stream = silent.clone(), Code::EventsSilent, "99 tokens", "this engine's");
     let unreadable = Stream::Unreadable { why: "at byte 3".to_owned() };
@@ -344,7 +344,7 @@ fn events_are_heard_and_understood() {
     check_events(|it| it.replay = Replay::Absent, Code::EventsReplay, "offers no replay", "replay_endpoint");
     let fails = Replay::Fails { place: "a:1".to_owned(), why: "late".to_owned() };
     check_events(|it| it.replay = fails, Code::EventsReplay, "a:1 does not answer: late", "open");
-    // Which of four ranks heard the prompt nobody knows.
+    // It is unknown which of four ranks received the prompt.
     let hidden = |it: &mut Published| (it.ranks, it.stream) = (4, silent);
     check_events(hidden, Code::RanksHidden, "4 data-parallel ranks", "?ranks=4");
     let told = |it: &mut Worker| {
@@ -355,7 +355,7 @@ fn events_are_heard_and_understood() {
 }
 
 #[test]
-fn brands_differ_in_what_their_events_tell() {
+fn findings_on_events_depend_on_the_brand() {
     let sglang = |version: &'static str, models: Vec<Model>| {
         move |fleet: &mut Fleet| {
             for worker in &mut fleet.workers {
@@ -373,10 +373,10 @@ fn brands_differ_in_what_their_events_tell() {
 }
 
 #[test]
-fn tokens_are_those_of_the_engine() {
+fn tokens_must_match_the_engines() {
     let compared = |outcome| {
         move |it: &mut Worker| {
-            // Three chats, one finding.
+            // Three chats give one finding.
             it.compared = vec![Compared { model: "llama".to_owned(), outcome }; 3];
         }
     };
@@ -408,7 +408,7 @@ fn metrics_speed_clocks_and_descriptors() {
     let slow =
         |milliseconds| move |it: &mut Worker| it.first_token = Some(Duration::from_millis(milliseconds));
     check_second(slow(90), Code::Slow, "90 ms to the first token of a tiny prompt, its peers 20 ms", "GPU");
-    // Three times as long, and still nothing that anybody would notice; and longer, but not by much.
+    // Three times as long, but too little to notice; and longer, but not by much.
     check(|fleet| slow(65)(&mut fleet.workers[1]), &[]);
     check(
         |fleet| {
@@ -431,7 +431,7 @@ fn metrics_speed_clocks_and_descriptors() {
     }
 }
 
-/// A router's page: its three workers ready and trusted, and what is added.
+/// A router's metrics page: three workers ready and trusted, plus the given lines.
 fn page(added: &str) -> Router {
     let mut page = added.to_owned();
     for number in 0..3 {
@@ -456,7 +456,7 @@ fn check_router(added: &str, expected: &[(Code, Option<usize>)]) {
 }
 
 #[test]
-fn a_router_tells_on_itself() {
+fn a_routers_metrics_reveal_faults() {
     check_router("", &[]);
     check_router("maitre_worker_report_stale{worker=\"http://w2:1\"} 1", &[(Code::MetricsStale, Some(2))]);
     check_router(
@@ -488,7 +488,7 @@ fn a_router_tells_on_itself() {
 }
 
 #[test]
-fn a_router_may_see_workers_otherwise_than_we_do() {
+fn a_router_may_see_workers_differently() {
     let with = |change: fn(String) -> String| {
         let mut router = page("");
         if let Some(Ok(admin)) = &mut router.admin {
@@ -519,7 +519,7 @@ fn a_router_may_see_workers_otherwise_than_we_do() {
 }
 
 #[test]
-fn a_router_is_there_ready_and_offers_what_workers_serve() {
+fn a_router_must_be_reachable_ready_and_offer_the_workers_models() {
     let unready = |fleet: &mut Fleet| {
         let mut router = page("");
         if let Some(Ok(admin)) = &mut router.admin {
@@ -541,8 +541,8 @@ fn a_router_is_there_ready_and_offers_what_workers_serve() {
 }
 
 #[test]
-fn a_routers_own_numbers_stand_in_for_ours() {
-    // Its limit on files counts, and not this process's; where it tells none, nobody knows.
+fn a_routers_numbers_replace_ours() {
+    // The router's limit on files counts, not this process's; without a reported limit it is unknown.
     check_router("process_max_fds 1024", &[(Code::Descriptors, None)]);
     check(
         |fleet| {
@@ -555,7 +555,7 @@ fn a_routers_own_numbers_stand_in_for_ours() {
         format!("maitre_worker_first_token_floor_seconds{{worker=\"http://w{number}:1\"}} {seconds}\n")
     };
     let learned = floor(0, 0.02) + &floor(1, 0.5) + &floor(2, 0.02);
-    // What was measured goes before what was learned.
+    // A measured value takes precedence over a learned one.
     check_router(&learned, &[]);
     check(
         |fleet| {

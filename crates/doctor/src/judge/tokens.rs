@@ -1,4 +1,4 @@
-//! Are the tokens that Maitre makes of a chat those that the engine makes of it?
+//! Checks that Maitre's tokens of a chat match the engine's.
 
 use crate::code::Code;
 use crate::facts::{Comparison, Fleet};
@@ -16,7 +16,7 @@ pub(super) fn tokens(fleet: &Fleet) -> Outcome {
     let (mut same, mut looked) = (0, 0);
     for worker in fleet.present() {
         looked += worker.compared.len();
-        // One finding a worker: a wrong template is wrong for every chat.
+        // One finding per worker: a wrong template is wrong for every chat.
         let mut faults = worker.compared.iter().filter_map(|it| Some((&it.model, fault(&it.outcome)?)));
         if let Some((model, what)) = faults.next() {
             outcome.find(Finding::at(

@@ -1,4 +1,4 @@
-//! Simulated fleets over loopback, each with one thing wrong: doctor must find that, and nothing else.
+//! Simulated fleets over loopback, each with one fault: doctor must find that fault and nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod tls;
@@ -29,7 +29,7 @@ const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 const LIMIT: Duration = Duration::from_secs(60);
 const MODEL: &str = "maitre-sim";
 
-/// Engines, and what the doctor is told of them.
+/// Engines, and the doctor's settings for them.
 struct Ward {
     hosts: Vec<Host>,
     plan: DoctorPlan,
@@ -37,7 +37,7 @@ struct Ward {
 
 fn engine() -> http::HostConfig {
     let events = events::PublisherConfig { replay: Some(ANYWHERE), ..events::PublisherConfig::new(ANYWHERE) };
-    // Fast enough that a busy machine is not the slow one.
+    // Fast enough that a busy test machine does not make an engine the slow one.
     http::HostConfig { speedup: 4.0, events: Some(events), ..http::HostConfig::new(H200_8B) }
 }
 
@@ -54,7 +54,7 @@ fn folder() -> PathBuf {
 }
 
 impl Ward {
-    /// Three engines; the second is the patient.
+    /// Three engines; the second has the fault.
     async fn with(patient: http::HostConfig) -> Ward {
         Ward::of([engine(), patient, engine()]).await
     }
@@ -66,7 +66,7 @@ impl Ward {
         }
         let workers = hosts.iter().map(|it| url(it.addr()).parse().unwrap()).collect();
         let mut settings = RouterSettings { workers, ..RouterSettings::default() };
-        // Whatever the machine of the tests allows is enough.
+        // Any limit of the test machine is enough.
         (settings.limits.connections, settings.threads) = (16, 1);
         Ward { hosts, plan: DoctorPlan::new(settings) }
     }
@@ -85,7 +85,7 @@ impl Ward {
         assert!(findings.is_empty(), "{findings:#?}");
     }
 
-    /// Exactly one finding, of the second worker; its evidence and its fix contain these words.
+    /// Exactly one finding, for the second worker; its evidence and fix contain these words.
     async fn check(&self, code: Code, what: &str, fix: &str) {
         self.check_at(Some(1), code, what, fix).await;
     }
@@ -103,22 +103,22 @@ impl Ward {
     }
 }
 
-/// A free port: bound, and released.
+/// A free port: bound, then released.
 async fn closed() -> SocketAddr {
     TcpListener::bind(ANYWHERE).await.unwrap().local_addr().unwrap()
 }
 
-/// What the engine of our own tokenizer makes of a chat.
+/// The tokens that an engine with our own tokenizer returns for a chat.
 fn tokenize(body: &[u8]) -> Option<Vec<u32>> {
     static OURS: LazyLock<Model> = LazyLock::new(|| Model::load(&folder(), ModelOptions::default()).unwrap());
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let messages = body["messages"].to_string();
-    // The template of the fixture prints no date.
+    // The fixture's template prints no date.
     Some(OURS.chat(&Chat::new(&messages, Date::of_unix_seconds(0))).ok()?.tokens)
 }
 
 #[tokio::test]
-async fn a_healthy_fleet_with_events_and_a_tokenizer_has_nothing() {
+async fn a_healthy_fleet_with_events_and_a_tokenizer_has_no_finding() {
     let healthy = || odd(Misconfiguration::Tokenizes(tokenize));
     let mut ward = Ward::of([healthy(), healthy(), healthy()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
@@ -132,7 +132,7 @@ async fn a_healthy_fleet_with_events_and_a_tokenizer_has_nothing() {
 }
 
 #[tokio::test]
-async fn six_requests_at_most_and_none_if_so_told() {
+async fn at_most_six_requests_and_none_if_disabled() {
     let mut ward = Ward::of([engine()]).await;
     let prompts = |ward: &Ward| ward.hosts[0].handle().stats().engine.counters.prompt_tokens;
     ward.plan.requests = false;
@@ -164,7 +164,7 @@ async fn a_worker_that_hangs() {
 #[tokio::test]
 async fn a_name_that_does_not_resolve() {
     let mut ward = Ward::with(engine()).await;
-    // A label may have 63 letters: the resolver asks nobody for one that is longer.
+    // A label may have 63 letters: the resolver sends no query for a longer one.
     ward.plan.settings.workers[1] = format!("http://{}:8000", "x".repeat(64)).parse().unwrap();
     ward.check(Code::Unreachable, "does not resolve", "mend the host").await;
 }
@@ -262,7 +262,7 @@ async fn salts_that_are_refused_or_ignored() {
 #[tokio::test]
 async fn another_tokenizer() {
     let ours = || odd(Misconfiguration::Tokenizes(tokenize));
-    // The second engine has its own idea of a token.
+    // The second engine tokenizes differently.
     let mut ward = Ward::of([ours(), engine(), ours()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
     ward.check(Code::TokensDiffer, "part at token 0", "tokenizers.\"maitre-sim\"").await;
@@ -307,7 +307,7 @@ async fn events_that_the_engine_dials() {
 #[tokio::test]
 async fn events_on_loopback_only() {
     let mut ward = Ward::with(engine()).await;
-    // Another address of this machine, where the engine answers and its publisher, on 127.0.0.1, does not.
+    // Another address of this machine, where the engine answers but its publisher, on 127.0.0.1, does not.
     let other = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), 0);
     let host = Host::bind(other, engine()).await.unwrap();
     ward.plan.settings.workers[1] = url(host.addr()).parse().unwrap();
@@ -338,7 +338,7 @@ async fn events_that_do_not_come_or_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn no_replay_or_one_that_is_mute() {
+async fn no_replay_or_one_that_does_not_answer() {
     let mut settings = engine();
     settings.events.as_mut().unwrap().replay = None;
     let ward = Ward::with(settings).await;
@@ -372,7 +372,7 @@ async fn requests_that_fail() {
 #[tokio::test]
 async fn too_few_descriptors_and_an_open_admin() {
     let mut ward = Ward::of([engine()]).await;
-    // More than Linux lets any process have.
+    // More than Linux allows any process.
     ward.plan.settings.limits.connections = 1 << 40;
     ward.plan.settings.admin = "0.0.0.0:8081".parse().unwrap();
     let codes: Vec<Code> = ward.findings().await.iter().map(|it| it.code).collect();
@@ -380,7 +380,7 @@ async fn too_few_descriptors_and_an_open_admin() {
 }
 
 #[tokio::test]
-async fn an_admin_that_others_reach_is_well_with_tls_only() {
+async fn an_admin_listener_open_to_others_needs_tls() {
     let mut ward = Ward::of([engine()]).await;
     ward.plan.settings.admin = "0.0.0.0:8081".parse().unwrap();
     ward.check_at(None, Code::AdminOpen, "without a key", "firewall").await;
@@ -395,7 +395,7 @@ async fn an_admin_that_others_reach_is_well_with_tls_only() {
 
 #[tokio::test]
 #[cfg(target_os = "linux")]
-async fn a_running_router_tells_its_own_limit_of_descriptors() {
+async fn a_running_router_reports_its_own_file_limit() {
     let mut ward = Ward::of([engine()]).await;
     let router = router(&ward).await;
     ward.plan.admin = Some(url(router.admin()).parse().unwrap());
@@ -406,7 +406,7 @@ async fn a_running_router_tells_its_own_limit_of_descriptors() {
     ward.check_at(None, Code::Descriptors, "the router may open", "ulimit -n").await;
 }
 
-/// A router before these engines that has found them all.
+/// A router in front of these engines that has found them all.
 async fn router(ward: &Ward) -> Router {
     let mut settings = ward.plan.settings.clone();
     (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
@@ -415,7 +415,7 @@ async fn router(ward: &Ward) -> Router {
     router
 }
 
-/// Waits until the router has found all engines, and believes what they say of their caches.
+/// Waits until the router has found all engines and trusts their events.
 async fn until_well(router: &Router, ward: &Ward) {
     let until = async {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
@@ -435,13 +435,13 @@ async fn until_well(router: &Router, ward: &Ward) {
 }
 
 #[tokio::test]
-async fn a_router_is_looked_at_with_the_workers_it_has() {
+async fn a_router_is_checked_with_its_own_workers() {
     let mut ward = Ward::of([engine(), engine()]).await;
     let router = router(&ward).await;
     ward.plan.admin = Some(url(router.admin()).parse().unwrap());
     ward.plan.router = Some(url(router.listen()).parse().unwrap());
     ward.check_well().await;
-    // It knows its workers, so nobody else need name them.
+    // The router knows its workers, so they need not be named.
     let workers = std::mem::take(&mut ward.plan.settings.workers);
     let fleet = look(&ward.plan).await.unwrap();
     assert_eq!(judge(&fleet).findings, []);
@@ -450,7 +450,7 @@ async fn a_router_is_looked_at_with_the_workers_it_has() {
     seen.sort();
     known.sort();
     assert_eq!(seen, known);
-    // One that the router was not told of.
+    // A worker that the router does not have.
     let newcomer = Host::bind(ANYWHERE, engine()).await.unwrap();
     ward.plan.settings.workers = vec![workers[0].clone(), url(newcomer.addr()).parse().unwrap()];
     ward.check(Code::WorkerUnknown, "no such worker", "add it to workers").await;
@@ -461,7 +461,7 @@ async fn a_router_that_is_not_there() {
     let mut ward = Ward::with(engine()).await;
     ward.plan.admin = Some(url(closed().await).parse().unwrap());
     ward.check_at(None, Code::RouterUnreachable, "refused", "--admin-url").await;
-    // An engine is no router.
+    // An engine is not a router.
     ward.plan.admin = Some(url(ward.hosts[0].addr()).parse().unwrap());
     ward.check_at(None, Code::RouterUnreachable, "without metrics of Maitre's", "--admin-url").await;
 }

@@ -1,4 +1,4 @@
-//! Engines and routers behind TLS, with certificates made up for each test, each with one thing wrong.
+//! Engines and routers behind TLS, with certificates generated for each test, each with one fault.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::{ANYWHERE, Ward, engine, url};
 
 type Papers = CertifiedKey<KeyPair>;
 
-/// One who vouches for itself, which is enough for who names it as an authority.
+/// A self-signed certificate, which is enough for a client that names it as an authority.
 fn papers(name: &str, year_of_end: i32) -> Papers {
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.not_after = date_time_ymd(year_of_end, 1, 1);
@@ -34,7 +34,7 @@ fn good() -> Papers {
     papers("127.0.0.1", 4096)
 }
 
-/// The certificate and its key, as files of this test's own.
+/// The certificate and its key, as files of this test.
 fn files(test: &str, papers: &Papers) -> (PathBuf, PathBuf) {
     let path = |end: &str| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{test}.{end}"));
     std::fs::write(path("crt"), papers.cert.pem()).unwrap();
@@ -42,7 +42,7 @@ fn files(test: &str, papers: &Papers) -> (PathBuf, PathBuf) {
     (path("crt"), path("key"))
 }
 
-/// Speaks TLS for an engine that does not, and wants certificates of clients if it is told whose.
+/// Terminates TLS for an engine, and requires client certificates if given an authority.
 async fn front(engine: SocketAddr, papers: &Papers, clients: Option<&Papers>) -> (SocketAddr, JoinSet<()>) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone());
@@ -68,7 +68,7 @@ async fn front(engine: SocketAddr, papers: &Papers, clients: Option<&Papers>) ->
             served.spawn(async move {
                 let Ok(mut stream) = TlsAcceptor::from(config).accept(stream).await else { return };
                 let mut engine = TcpStream::connect(engine).await.unwrap();
-                // However it ends, both sides know.
+                // Both sides notice however it ends.
                 let _ = copy_bidirectional(&mut stream, &mut engine).await;
             });
         }
@@ -76,7 +76,7 @@ async fn front(engine: SocketAddr, papers: &Papers, clients: Option<&Papers>) ->
     (addr, tasks)
 }
 
-/// Three engines of which the second is behind TLS with these papers.
+/// Three engines; the second is behind TLS with this certificate and key.
 struct Fronted {
     ward: Ward,
     addr: SocketAddr,
@@ -97,7 +97,7 @@ impl Fronted {
 }
 
 #[tokio::test]
-async fn a_worker_behind_tls_is_looked_at_like_any_other() {
+async fn a_worker_behind_tls_is_checked_like_any_other() {
     let papers = good();
     let mut fronted = Fronted::new(&papers, None).await;
     fronted.tls().ca = Some(files("good", &papers).0);
@@ -112,7 +112,7 @@ async fn a_certificate_of_an_unknown_authority() {
     fronted.ward.check(Code::Unreachable, words.0, words.1).await;
     fronted.tls().ca = Some(files("others", &others).0);
     fronted.ward.check(Code::Unreachable, words.0, words.1).await;
-    // Who believes anybody believes this one.
+    // A client that accepts any certificate accepts this one.
     fronted.tls().verify = false;
     fronted.ward.check_well().await;
 }
@@ -136,11 +136,11 @@ async fn a_certificate_that_has_expired() {
 }
 
 #[tokio::test]
-async fn a_worker_that_wants_a_certificate_of_ours() {
+async fn a_worker_that_requires_a_client_certificate() {
     let (papers, ours) = (good(), papers("maitre", 4096));
     let mut fronted = Fronted::new(&papers, Some(&ours)).await;
     fronted.tls().ca = Some(files("wanting", &papers).0);
-    // What it says against us may be lost when it hangs up; the fix is the same.
+    // Its alert may be lost when it closes the connection; the fix is the same.
     fronted.ward.check(Code::Unreachable, "", "worker_tls.cert and worker_tls.key").await;
     let (cert, key) = files("ours", &ours);
     (fronted.tls().cert, fronted.tls().key) = (Some(cert), Some(key));
@@ -158,7 +158,7 @@ async fn the_wrong_scheme_either_way() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_are_no_finding_but_an_error() {
+async fn unusable_tls_files_are_an_error_not_a_finding() {
     let mut ward = Ward::of([engine()]).await;
     ward.plan.settings.worker_tls.ca = Some("absent.pem".into());
     let error = look(&ward.plan).await.unwrap_err().to_string();

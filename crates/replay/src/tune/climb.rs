@@ -1,8 +1,8 @@
-//! Turning the dials of a strategy one after the other, each to its best value with the others left alone,
-//! until a whole round of them brings nothing.
+//! Searches the knobs (dials) of a strategy: sets one after the other to its best value with the others
+//! unchanged, until a full round brings no gain.
 //!
-//! Coarse on purpose: the dials are few, their values too, and what a finer search would add is the noise of
-//! one trace. Nothing is played here: `wants` says what must be known next, `take` learns it.
+//! Coarse on purpose: there are few dials with few values, and a finer search would only fit the noise of one
+//! trace. Nothing is played here: `wants` returns the runs needed next, `take` takes their results.
 
 use maitre_sim::report::ReportRow;
 
@@ -12,17 +12,17 @@ use super::target::Goal;
 #[derive(Debug)]
 pub(super) struct Climb {
     dials: &'static [Dial],
-    /// The best so far.
+    /// The best settings so far.
     settings: Vec<Setting>,
-    /// The dial that is turned now.
+    /// The dial that is searched now.
     turn: usize,
-    /// Dials in a row that were turned for nothing.
+    /// Consecutive dials that brought no gain.
     idle: usize,
     runs_left: usize,
 }
 
 impl Climb {
-    /// `settings` has one of each dial, in their order.
+    /// `settings` has one entry per dial, in the order of the dials.
     pub(super) fn new(dials: &'static [Dial], settings: Vec<Setting>, runs: usize) -> Climb {
         debug_assert_eq!(dials.len(), settings.len(), "one setting a dial");
         Climb { dials, settings, turn: 0, idle: 0, runs_left: runs }
@@ -32,8 +32,8 @@ impl Climb {
         &self.settings
     }
 
-    /// What must be known before `take`; empty at the end. Takes no more than the runs that are left for what is
-    /// not known yet.
+    /// The settings that must be played before `take`; empty at the end. Returns no more unplayed settings
+    /// than there are runs left.
     pub(super) fn wants(&mut self, is_known: impl Fn(&[Setting]) -> bool) -> Vec<Vec<Setting>> {
         if self.idle >= self.dials.len() {
             return Vec::new();
@@ -53,7 +53,7 @@ impl Climb {
         wanted
     }
 
-    /// Turns the dial to its best value if that is a gain, and goes on to the next.
+    /// Sets the dial to its best value if that is a gain, and continues with the next dial.
     pub(super) fn take<'a>(&mut self, row: impl Fn(&[Setting]) -> Option<&'a ReportRow>, goal: &Goal) {
         let here = row(&self.settings);
         let known = self.neighbours().into_iter().filter_map(|it| Some((row(&it)?, it)));
@@ -93,7 +93,7 @@ mod tests {
         settings[dial].value.parse().unwrap()
     }
 
-    /// Climbs where `cost` is the height; the end, and how many runs it took.
+    /// Climbs with `cost` as the height; returns the end and how many runs it took.
     fn climb(name: Name, runs: usize, cost: impl Fn(&[Setting]) -> f64) -> (Vec<Setting>, usize) {
         let goal = Goal { targets: Vec::new(), objective: find("ttft_mean").unwrap() };
         let mut climb = Climb::new(dials::of(name), dials::settings(name, &Config::default()), runs);
@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn every_dial_goes_to_its_best_value_even_if_that_depends_on_the_others() {
-        // The first dial follows the second, which wants to be at five.
+    fn every_dial_reaches_its_best_value_even_if_it_depends_on_others() {
+        // The best value of the first dial depends on the second, whose best value is five.
         let cost = |it: &[Setting]| {
             1.0 + 0.5 * (number(it, 0) - number(it, 1)).abs() + (number(it, 1) - 5.0).abs() + number(it, 2)
         };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_left_alone_and_runs_are_bounded() {
+    fn dials_without_effect_stay_and_runs_are_bounded() {
         let start = dials::settings(Name::Weighted, &Config::default());
         assert_eq!(climb(Name::Weighted, 60, |_| 1.0), (start, 1 + 6 + 5 + 5));
         let (_, runs) = climb(Name::Weighted, 4, |it| 20.0 - number(it, 0));

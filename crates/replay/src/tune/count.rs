@@ -1,41 +1,42 @@
-//! The smallest number of workers that is enough, in few runs.
+//! Finds the smallest number of workers that is enough, in few runs.
 //!
-//! More workers are nearly always better, so the search gallops until it is past the boundary, then narrows it
-//! down, always with two runs at a time: how many there are must not depend on the machine, or its answer
-//! would. Nearly always is not always: a prompt falls to another worker, a cache is lost. So both sides of the
-//! boundary are looked at as well, and if they contradict it, all around is.
+//! More workers are nearly always better. So the search doubles until it is past the boundary and then
+//! narrows it down, always two runs at a time: the number of runs at once must not depend on the machine, or
+//! the answer would. There are exceptions: a prompt goes to another worker, a cached prefix is lost. So both
+//! neighbours of the boundary are played as well. If they contradict it, so are all fleets around it.
 //!
-//! Nothing is played here: `step` says what must be known next.
+//! Nothing is played here: `step` returns what must be known next.
 
 use std::collections::BTreeMap;
 
-/// How far around the boundary all is played once a fleet has been seen to do better with fewer.
+/// How far around the boundary every fleet is played, once a smaller fleet has done better than a larger one.
 const AROUND: u32 = 4;
 
-/// From the fewest workers to the most.
+/// The fewest and the most workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) min: u32,
     pub(super) max: u32,
 }
 
-/// What came out.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The smallest that is enough; none if none is.
+    /// The smallest fleet that is enough; none if none is.
     pub(super) workers: Option<u32>,
-    /// From here on all that were played are enough; more than `workers` if some larger ones are not.
+    /// From this size on, every fleet that was played is enough. Larger than `workers` if some larger fleet
+    /// is not.
     pub(super) steady: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// These must be known first. Never empty.
+    /// Fleets that must be played first. Never empty.
     Play(Vec<u32>),
     Done(Found),
 }
 
-/// What is next, with what is known: whether so many are enough. Begins at `start`.
+/// The next step. `known` says which fleet sizes are enough; the search begins at `start`.
 pub(super) fn step(known: &BTreeMap<u32, bool>, span: Span, start: u32) -> Step {
     let enough = known.iter().find(|it| *it.1).map(|it| *it.0);
     let short = known.iter().rev().find(|it| !it.1 && enough.is_none_or(|enough| *it.0 < enough));
@@ -65,11 +66,11 @@ pub(super) fn step(known: &BTreeMap<u32, bool>, span: Span, start: u32) -> Step 
     }
 }
 
-/// What to know of the neighbours of the smallest that is enough.
+/// The unplayed neighbours of the smallest fleet that is enough.
 fn around(known: &BTreeMap<u32, bool>, enough: u32) -> Vec<u32> {
     let contradicted = known.range(enough..).any(|it| !it.1);
     let far = if contradicted { AROUND } else { 1 };
-    // One fewer is known to be too few; the one below it shows whether that was an accident.
+    // One fewer is known to be too few; two fewer show whether that was an accident.
     (enough.saturating_sub(far.max(2))..=enough + far).collect()
 }
 
@@ -81,7 +82,7 @@ fn steady(known: &BTreeMap<u32, bool>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Searches where `is_enough` says what is; with what came out, how often it was asked.
+    /// Searches with `is_enough` as the truth; returns the result and how often it was asked.
     fn search(span: Span, start: u32, is_enough: impl Fn(u32) -> bool) -> (Found, usize) {
         let mut known = BTreeMap::new();
         loop {
@@ -111,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn a_boundary_that_is_none_is_seen() {
+    fn an_irregular_boundary_is_noticed() {
         let span = Span { min: 1, max: 64 };
-        // Eleven are enough by luck: the look at both sides of 13 meets them.
+        // Eleven are enough by luck: playing both neighbours of 13 finds them.
         let (found, _) = search(span, 1, |it| it == 11 || it >= 13);
         assert_eq!(found, Found { workers: Some(11), steady: Some(13) });
-        // Fifteen are not, by bad luck.
+        // Fifteen are not enough, by bad luck.
         let (found, _) = search(span, 1, |it| it >= 14 && it != 15);
         assert_eq!(found, Found { workers: Some(14), steady: Some(16) });
     }

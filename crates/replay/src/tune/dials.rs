@@ -1,7 +1,7 @@
-//! The knobs of each strategy that are worth turning, and the values worth trying.
+//! The knobs of each strategy that are worth searching (dials), and the values worth trying.
 //!
-//! A few values around the default, further apart the further away: a search that needs finer ones fits the
-//! knob to the trace, not to the traffic. What only one value makes sense for is left out.
+//! A few values around the default, spaced wider with distance: finer values would fit the knob to the trace,
+//! not to the traffic. Knobs with only one sensible value are left out.
 
 use maitre_policy::Name;
 
@@ -10,7 +10,7 @@ use maitre_config::{self as config, Config};
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) key: &'static str,
-    /// As the configuration writes them, from small to large.
+    /// As written in the configuration, from small to large.
     pub(super) values: &'static [&'static str],
 }
 
@@ -33,7 +33,7 @@ static CACHE_AWARE: &[Dial] = &[
 static PREFIX_HASH: &[Dial] = &[dial("prefix_hash.load_factor", &["1", "1.1", "1.25", "1.5", "2", "3", "5"])];
 static DYNAMO_COST: &[Dial] =
     &[dial("dynamo_cost.prefill_weight", &["0.25", "0.5", "1", "2", "4", "8", "16"])];
-/// Only what they are beside each other matters, but each may also be nothing.
+/// Only their ratios matter, but each may also be zero.
 static WEIGHTED: &[Dial] = &[
     dial("weighted.prefix", &["0", "1", "2", "3", "5", "8", "12"]),
     dial("weighted.queue", &["0", "1", "2", "3", "5", "8"]),
@@ -46,7 +46,7 @@ static STICKY_UNTIL_SATURATED: &[Dial] = &[
 static PREBLE: &[Dial] = &[dial("preble.balance", &["1.5", "3", "5", "8", "15", "30", "100"])];
 static DUALMAP: &[Dial] = &[dial("dualmap.slo_seconds", &["0.25", "0.5", "1", "2", "3", "5", "10"])];
 
-/// None for strategies that have nothing to turn.
+/// None for strategies without dials.
 pub(super) fn of(name: Name) -> &'static [Dial] {
     match name {
         Name::CacheAware => CACHE_AWARE,
@@ -61,18 +61,18 @@ pub(super) fn of(name: Name) -> &'static [Dial] {
     }
 }
 
-/// How the dials of a strategy stand in `config`.
+/// The current values of a strategy's dials in `config`.
 pub(super) fn settings(name: Name, config: &Config) -> Vec<Setting> {
     let setting = |dial: &Dial| Some(Setting { key: dial.key, value: config::value(config, dial.key)? });
     of(name).iter().filter_map(setting).collect()
 }
 
-/// Those of `settings` that are not as in `others`.
+/// The settings that differ from `others`.
 pub(super) fn differing<'a>(settings: &'a [Setting], others: &[Setting]) -> Vec<&'a Setting> {
     settings.iter().filter(|it| !others.contains(it)).collect()
 }
 
-/// The strategy, how the queue was set, and what differs from the defaults, as lines of a config file.
+/// The strategy, the queue setting and all non-default settings, as lines of a config file.
 pub(super) fn toml(name: Name, settings: &[Setting], config: &Config) -> String {
     let mut text = format!("strategy = \"{name}\"\n");
     if !config.settings.brain.queue.enabled {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_one_that_the_configuration_takes_and_gives_back() {
+    fn the_configuration_accepts_and_returns_every_value() {
         for name in Name::ALL {
             for dial in of(name) {
                 let default = config::value(&Config::default(), dial.key).unwrap();

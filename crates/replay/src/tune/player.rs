@@ -1,4 +1,4 @@
-//! Plays what a search asks for, several runs at a time, none twice, and keeps what came of each.
+//! Plays the runs that a search requests, several at a time and none twice, and keeps the results.
 
 use maitre_config as config;
 use maitre_policy::Name;
@@ -10,25 +10,25 @@ use super::dials::Setting;
 use crate::study::{StrategyChoice, Study};
 use crate::{Task, play_tasks};
 
-/// A run to come.
+/// One run: what to play.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trial {
     pub(super) name: Name,
     pub(super) workers: u32,
-    /// One of each dial of the strategy.
+    /// One setting for each dial of the strategy.
     pub(super) settings: Vec<Setting>,
-    /// Which of the traffics.
+    /// The index of its traffic.
     pub(super) traffic: usize,
 }
 
-/// A run that was.
+/// A finished run.
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
     pub(super) trial: Trial,
     pub(super) row: ReportRow,
 }
 
-/// What is played.
+/// One traffic to play.
 #[derive(Debug)]
 pub(super) struct Ground<'a> {
     pub(super) prepared: &'a PreparedTrace<'a>,
@@ -37,7 +37,7 @@ pub(super) struct Ground<'a> {
 
 #[derive(Debug)]
 pub(super) struct Player<'a> {
-    /// Without its trace: that is on the grounds, and a copy for each run would be large.
+    /// Without its trace: that is in `grounds`, and a copy for each run would be large.
     pub(super) study: Study,
     pub(super) profile: Profile,
     pub(super) grounds: Vec<Ground<'a>>,
@@ -47,7 +47,7 @@ pub(super) struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// Plays those that were not, in this order.
+    /// Plays the trials that have not been played, in this order.
     pub(super) fn play(&mut self, trials: Vec<Trial>) -> anyhow::Result<()> {
         let mut fresh: Vec<Trial> = Vec::new();
         for trial in trials {

@@ -1,7 +1,7 @@
-//! The order of a search: the smallest fleet as things stand, the dials there, whether what they gained is also
-//! there in other traffic, and whether fewer workers will then do.
+//! The order of a search: first the smallest fleet with the given settings; then the dials at that size; then
+//! whether their gain also holds on other traffic; then whether fewer workers are enough with them.
 //!
-//! All strategies go through it side by side, step by step, so that every core has something to play.
+//! All strategies take each step together, so that every core has something to play.
 
 use std::collections::BTreeMap;
 
@@ -19,25 +19,25 @@ use super::traffic::{Split, WHOLE};
 #[derive(Debug)]
 pub(super) struct Quest {
     pub(super) name: Name,
-    /// How its dials stood at the beginning.
+    /// The initial values of its dials.
     pub(super) start: Vec<Setting>,
-    /// With the dials left alone.
+    /// The result with the initial values.
     pub(super) plain: Found,
     pub(super) turned: Option<Turned>,
 }
 
-/// Dials that were found to be better elsewhere.
+/// Dial values that were found to be better.
 #[derive(Debug)]
 pub(super) struct Turned {
     pub(super) settings: Vec<Setting>,
-    /// So many there were while they were turned.
+    /// The number of workers during the search.
     pub(super) workers: u32,
     pub(super) proofs: Vec<Proof>,
-    /// With these settings; only if the gain holds.
+    /// The fleet with these settings; only if the gain holds.
     pub(super) found: Option<Found>,
 }
 
-/// The objective in traffic the search had not seen.
+/// The objective on traffic that the search had not seen.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) traffic: usize,
@@ -47,20 +47,20 @@ pub(super) struct Proof {
 }
 
 impl Turned {
-    /// Without a proof it is not proven.
+    /// Without any proof the gain does not hold.
     pub(super) fn holds(&self) -> bool {
         !self.proofs.is_empty() && self.proofs.iter().all(|it| it.holds)
     }
 }
 
 impl Quest {
-    /// Settings and fleet to be recommended.
+    /// The recommended settings and fleet.
     pub(super) fn answer(&self) -> (&[Setting], Found) {
         let turned = self.turned.as_ref().and_then(|it| Some((it.settings.as_slice(), it.found?)));
         turned.filter(|it| it.1.workers.is_some()).unwrap_or((&self.start, self.plain))
     }
 
-    /// The run of the answer, with so many workers.
+    /// The run of the recommendation, with this many workers.
     pub(super) fn trial(&self, workers: u32) -> Trial {
         self.trial_on(WHOLE, workers)
     }
@@ -70,7 +70,7 @@ impl Quest {
     }
 }
 
-/// A fleet that is looked for.
+/// One search for a fleet size.
 struct Seek {
     name: Name,
     settings: Vec<Setting>,
@@ -88,7 +88,7 @@ pub(super) struct Search<'a, 'b> {
     pub(super) player: &'a mut Player<'b>,
     pub(super) goal: &'a Goal,
     pub(super) span: Span,
-    /// For the dials of each strategy.
+    /// Maximum runs for the dials of each strategy.
     pub(super) runs: usize,
     pub(super) split: &'a Split,
 }
@@ -112,7 +112,7 @@ impl Search<'_, '_> {
         Ok(quests)
     }
 
-    /// The smallest fleet of each.
+    /// Finds the smallest fleet of each strategy.
     fn find(&mut self, seeks: Vec<Seek>) -> anyhow::Result<Vec<Found>> {
         loop {
             let steps: Vec<Step> =
@@ -139,10 +139,10 @@ impl Search<'_, '_> {
         (seek.span.min..=seek.span.max).filter_map(|it| is_known(&it)).collect()
     }
 
-    /// Turns the dials of those that have any.
+    /// Searches the dials of the strategies that have any.
     fn turn(&mut self, quests: &mut [Quest]) -> anyhow::Result<()> {
         let shown = self.split.shown;
-        // With no fleet that is large enough the largest shows best what dials can do.
+        // If no fleet is large enough, the largest shows best what the dials can do.
         let workers = |quest: &Quest| quest.plain.workers.unwrap_or(self.span.max);
         let trial = |quest: &Quest, settings: &[Setting]| Trial {
             name: quest.name,
@@ -180,7 +180,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Holds what was gained against other traffic.
+    /// Checks the gains on other traffic.
     fn prove(&mut self, quests: &mut [Quest]) -> anyhow::Result<()> {
         let pairs = |quest: &Quest, hidden: &[usize]| -> Vec<[Trial; 2]> {
             let Some(turned) = &quest.turned else { return Vec::new() };
@@ -211,7 +211,7 @@ impl Search<'_, '_> {
         Proof { traffic, before: from, after: to, holds: self.goal.is_gain(before, after) }
     }
 
-    /// Looks for smaller fleets with the dials that were turned for good.
+    /// Searches for smaller fleets with the dial values whose gain held.
     fn shrink(&mut self, quests: &mut [Quest]) -> anyhow::Result<()> {
         let seek = |quest: &Quest| {
             let turned = quest.turned.as_ref().filter(|it| it.holds())?;
@@ -227,7 +227,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Plays the fleets that were found on traffic of the same kind: the boundary, too, was fitted to the trace.
+    /// Plays the resulting fleets on traffic of the same kind: the boundary, too, was fitted to the trace.
     fn refresh(&mut self, quests: &[Quest]) -> anyhow::Result<()> {
         let fresh = &self.split.fresh;
         let trials = quests.iter().filter_map(|it| Some((it, it.answer().1.workers?)));

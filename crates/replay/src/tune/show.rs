@@ -1,4 +1,4 @@
-//! What a search amounts to: the answer, and how it is said to people and to programs.
+//! The result of a search, as text and as JSON.
 
 mod words;
 
@@ -19,7 +19,7 @@ pub(super) struct Report<'a> {
     quests: &'a [Quest],
 }
 
-/// The best of all strategies.
+/// The best strategy.
 #[derive(Clone, Copy)]
 struct Best<'a> {
     quest: &'a Quest,
@@ -45,7 +45,7 @@ impl<'a> Report<'a> {
         words::draw(self)
     }
 
-    /// The fewest workers; of equals the better objective.
+    /// The fewest workers; among equals the better objective.
     fn best(&self) -> Option<Best<'a>> {
         let ranks = self.quests.iter().filter_map(|it| self.rank(it));
         ranks.min_by(|one, other| {
@@ -54,18 +54,18 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// A strategy with its smallest fleet; none if there is none.
+    /// A strategy with its smallest fleet; none if it has none.
     fn rank(&self, quest: &'a Quest) -> Option<Best<'a>> {
         let workers = quest.answer().1.workers?;
         Some(Best { quest, workers, row: self.player.row(&quest.trial(workers))? })
     }
 
-    /// The run with one worker fewer than the best; none below the least that were allowed.
+    /// The run with one worker fewer than the best; none below the allowed minimum.
     fn fewer(&self, best: Best<'_>) -> Option<&'a ReportRow> {
         self.player.row(&best.quest.trial(best.workers.checked_sub(1)?))
     }
 
-    /// The best on other traffic of the same kind.
+    /// The best strategy on other traffic of the same kind.
     fn fresh(&self, best: Best<'_>) -> Vec<(&'a str, &'a ReportRow)> {
         let row = |&it: &usize| {
             let row = self.player.row(&best.quest.trial_on(it, best.workers))?;
@@ -74,7 +74,7 @@ impl<'a> Report<'a> {
         self.split.fresh.iter().filter_map(row).collect()
     }
 
-    /// Of all runs of the whole trace the one that misses by least.
+    /// The run of the whole trace that misses its targets by least.
     fn nearest(&self) -> Option<&'a Tried> {
         let whole = self.player.tried.iter().filter(|it| it.trial.traffic == WHOLE);
         whole.min_by(|one, other| {

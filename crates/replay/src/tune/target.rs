@@ -1,14 +1,14 @@
-//! What a fleet must keep: `ttft_p99<2s`, or in words, "p99 TTFT under 2 s".
+//! A target that a fleet must meet: `ttft_p99<2s`, or in words, "p99 TTFT under 2 s".
 //!
-//! Both forms are read by one rule: the words of a field in any order, which side of a limit is wanted, the
-//! limit with its unit. Nothing else is understood, and what cannot be read is answered with what could be.
+//! One rule parses both forms: the words of a field in any order, the side of the limit, the limit with its
+//! unit. Anything else is an error that lists the accepted forms.
 
 use std::fmt;
 use std::str::FromStr;
 
 use maitre_sim::report::ReportRow;
 
-/// A number of a row that can be asked for.
+/// A number of a row that a target can use.
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Seconds,
-    /// From zero to one; the only unit of which more is better.
+    /// From zero to one; the only unit where more is better.
     Ratio,
     Requests,
 }
@@ -41,7 +41,7 @@ const fn field(name: &'static str, unit: Unit, value: fn(&ReportRow) -> f64) -> 
     Field { name, unit, value }
 }
 
-/// Turned away or broken off, as the column `refused` of a replay counts them.
+/// Refused or broken off, as the column `refused` of a replay counts them.
 fn lost(row: &ReportRow) -> u64 {
     row.refused + row.failed
 }
@@ -57,7 +57,7 @@ impl Field {
         (self.value)(row)
     }
 
-    /// The less the better.
+    /// Lower is better.
     fn cost(&self, row: &ReportRow) -> f64 {
         match self.unit {
             Unit::Ratio => 1.0 - self.of(row),
@@ -82,7 +82,7 @@ impl Field {
     }
 
     fn has_words(&self, words: &[&str]) -> bool {
-        // Of goodput there is only one number, so that its last word may be left out.
+        // Goodput has only one number, so its last word may be left out.
         if words == ["goodput"] {
             return self.name == "goodput_ratio";
         }
@@ -91,7 +91,7 @@ impl Field {
     }
 }
 
-/// A field by its name, for what is to be made better.
+/// A field by its name, for the objective.
 pub(super) fn find(name: &str) -> Result<&'static Field, String> {
     let found = FIELDS.iter().find(|it| it.name == name);
     found.ok_or_else(|| format!("{name:?} is none of {}", names()))
@@ -116,7 +116,7 @@ impl Target {
         }
     }
 
-    /// How many times past its limit a row is; below one if it is within.
+    /// How many times over its limit a row is; below one if it is within the limit.
     fn reach(&self, row: &ReportRow) -> f64 {
         match self.field.unit {
             Unit::Ratio => self.limit / self.field.of(row),
@@ -196,14 +196,14 @@ fn limit(field: &Field, text: &str) -> Result<f64, String> {
     }
 }
 
-/// Requests that may be lost where no target speaks of them. Rows sum up what was answered, so that a fleet
-/// that turns most of its guests away would look fast. Chosen: what a p99 does not see either.
+/// The share of requests that may be lost if no target limits it. Rows summarise answered requests, so a
+/// fleet that refuses most requests would look fast. Chosen: what a p99 does not see either.
 const LOST_MAX: f64 = 0.01;
 
-/// A change of knobs must bring more than this, of all it could: less is noise.
+/// Minimum relative gain of a change of knobs: less is noise.
 const GAIN_MIN: f64 = 0.01;
 
-/// All that a fleet must keep, and what is made better once it does.
+/// All targets of a fleet, and the objective to improve once they are met.
 #[derive(Clone, Debug)]
 pub(super) struct Goal {
     pub(super) targets: Vec<Target>,
@@ -215,7 +215,7 @@ impl Goal {
         row.requests > 0 && self.targets.iter().all(|it| it.is_met(row)) && self.lost(row) <= 1.0
     }
 
-    /// How many times past its limit the worst target is; at most one if all are met.
+    /// How many times over its limit the worst target is; at most one if all are met.
     pub(super) fn reach(&self, row: &ReportRow) -> f64 {
         if row.requests == 0 {
             return f64::INFINITY;
@@ -223,7 +223,7 @@ impl Goal {
         self.targets.iter().map(|it| it.reach(row)).fold(self.lost(row), f64::max)
     }
 
-    /// Lost requests, beside those that may be.
+    /// Lost requests, relative to the allowed number.
     fn lost(&self, row: &ReportRow) -> f64 {
         if self.targets.iter().any(|it| it.field.unit == Unit::Requests) {
             return 0.0;
@@ -236,8 +236,8 @@ impl Goal {
         self.objective.cost(row)
     }
 
-    /// Whether `to` is better than `from` by more than noise. Targets go first: no gain pays for a target that
-    /// is missed by more than before.
+    /// Whether `to` is better than `from` by more than noise. Targets come first: no gain makes up for a
+    /// target that is missed by more than before.
     pub(super) fn is_gain(&self, from: &ReportRow, to: &ReportRow) -> bool {
         let [before, after] = [from, to].map(|it| self.reach(it).max(1.0));
         if after < before * (1.0 - GAIN_MIN) {
@@ -246,7 +246,7 @@ impl Goal {
         after <= before && self.cost(to) < self.cost(from) * (1.0 - GAIN_MIN)
     }
 
-    /// The better of two, by targets first.
+    /// Orders two rows by targets first.
     pub(super) fn order(&self, one: &ReportRow, other: &ReportRow) -> std::cmp::Ordering {
         let [first, second] = [one, other].map(|it| self.reach(it).max(1.0));
         first.total_cmp(&second).then(self.cost(one).total_cmp(&self.cost(other)))
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_read_in_signs_and_in_words() {
+    fn targets_are_read_as_symbols_and_as_words() {
         for (text, shown) in [
             ("ttft_p99<2s", "ttft_p99<2s"),
             ("p99 TTFT under 2 s", "ttft_p99<2s"),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_answered_with_what_is() {
+    fn errors_list_the_accepted_targets() {
         for (text, part) in [
             ("", "has no limit"),
             ("ttft_p99", "has no limit"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_that_turns_its_guests_away_keeps_no_target() {
+    fn a_fleet_that_refuses_most_requests_meets_no_target() {
         let plain = goal(&["ttft_p99<2s"]);
         assert!(plain.is_met(&row(1.9, 0.2, 10)));
         assert!(!plain.is_met(&row(2.0, 0.2, 0)));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn no_gain_pays_for_a_missed_target() {
+    fn no_gain_makes_up_for_a_missed_target() {
         let goal = goal(&["ttft_p99<2s"]);
         for (from, to, expected) in [
             (row(1.0, 0.5, 0), row(1.9, 0.4, 0), true),

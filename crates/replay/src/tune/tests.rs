@@ -1,4 +1,4 @@
-//! Whole searches on small made-up traffic.
+//! Whole searches on small generated traffic.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Asked, command};
 
-/// Enough for several workers, and over in a moment.
+/// Enough traffic for several workers, and fast to replay.
 const TRAFFIC: &str = "rag:documents=30,document=1000,qps=8,seconds=15,out=40";
 
 fn asked(args: &[&str]) -> Asked {
@@ -23,7 +23,7 @@ fn answer(args: &[&str]) -> (Value, bool) {
 }
 
 #[test]
-fn the_fleet_is_the_one_that_a_count_from_below_finds() {
+fn the_fleet_equals_the_one_found_by_counting_up() {
     let target = "ttft_p90<2s";
     let (answer, found) = answer(&["--trace", TRAFFIC, "--workers", "1..24", "--target", target]);
     let least = answer["best"]["workers"].as_u64().unwrap();
@@ -42,8 +42,8 @@ fn the_fleet_is_the_one_that_a_count_from_below_finds() {
 }
 
 #[test]
-fn a_bad_start_is_mended_and_the_config_says_how() {
-    // Every prompt goes where most of it is cached, however busy: all to a few workers.
+fn a_bad_start_is_improved_and_the_config_says_how() {
+    // Every prompt goes where most of it is cached, however busy that worker is: all go to a few workers.
     let bad =
         ["--set", "cache_aware.cache_threshold=0", "--set", "cache_aware.balance_abs_threshold=1000000"];
     let args = [
@@ -76,7 +76,7 @@ fn a_bad_start_is_mended_and_the_config_says_how() {
 }
 
 #[test]
-fn without_a_fleet_it_fails_with_the_nearest() {
+fn without_a_large_enough_fleet_it_reports_the_nearest() {
     let args = ["--trace", TRAFFIC, "--workers", "1..3", "--target", "p50 TTFT under 1 ms"];
     let (text, code) = asked(&args).answer(false).unwrap();
     assert_ne!(code, std::process::ExitCode::SUCCESS);
@@ -102,7 +102,7 @@ fn the_same_command_gives_the_same_bytes_however_many_run_at_once() {
 }
 
 #[test]
-fn a_record_is_tuned_on_one_half_and_proven_on_the_other() {
+fn a_recording_is_tuned_on_one_half_and_checked_on_the_other() {
     let path = std::env::temp_dir().join(format!("maitre-tune-{}.jsonl", std::process::id()));
     let trace = crate::trace::load(TRAFFIC, 5).unwrap();
     trace.write(std::fs::File::create(&path).unwrap()).unwrap();

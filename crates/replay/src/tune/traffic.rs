@@ -1,7 +1,7 @@
-//! What strategies are tuned on, and what they are then held against.
+//! The traffic that strategies are tuned on, and the traffic their gains are checked on.
 //!
-//! Knobs that were fitted to a trace are good at that trace. So a gain counts only if it is there in traffic
-//! the search has not seen: of a workload, other seeds; of a record, the half that the search was not shown.
+//! Knobs that were fitted to a trace are good at that trace. So a gain counts only if it also appears on
+//! traffic that the search has not seen: other seeds of a workload, or the other half of a recording.
 
 use maitre_base::Instant;
 use maitre_sim::trace::Trace;
@@ -11,7 +11,7 @@ use crate::study::Study;
 /// The whole trace is always the first.
 pub(super) const WHOLE: usize = 0;
 
-/// How many other seeds a workload is held against.
+/// How many other seeds of a workload are used for checking.
 const OTHER_SEEDS: u64 = 2;
 
 #[derive(Debug)]
@@ -22,33 +22,33 @@ pub(super) struct Traffic {
     pub(super) seed: u64,
 }
 
-/// All traffic, and which of it is for what.
+/// All traffic, and the purpose of each.
 #[derive(Debug)]
 pub(super) struct Split {
     pub(super) traffics: Vec<Traffic>,
-    /// Knobs are turned on this.
+    /// Dials are searched on this.
     pub(super) shown: usize,
-    /// And held against these.
+    /// Gains are checked on these.
     pub(super) hidden: Vec<usize>,
-    /// Traffic of the same kind that is no part of the trace: fleets are held against it.
+    /// Traffic of the same kind that is not part of the trace: fleets are checked on it.
     pub(super) fresh: Vec<usize>,
 }
 
-/// Without anything to hold it against.
+/// Traffic without anything to check it on.
 fn whole(study: &Study, speed: f64) -> Split {
     let trace = study.hastened(speed);
     let traffic = Traffic { what: "whole".to_owned(), trace, seed: study.seed };
     Split { traffics: vec![traffic], shown: WHOLE, hidden: Vec::new(), fresh: Vec::new() }
 }
 
-/// All traffic; halves of a record only if there are knobs to search (`has_dials`).
+/// All traffic; halves of a recording only if there are knobs to search (`has_dials`).
 pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Result<Split> {
     let mut split = whole(study, speed);
     let requests = study.trace.requests.len();
     if crate::trace::is_workload(&study.source) {
         for seed in (1..=OTHER_SEEDS).map(|it| study.seed.wrapping_add(it)) {
             let mut trace = crate::trace::load(&study.source, seed)?;
-            // As `--limit` did with the first.
+            // Cut like the first, by `--limit`.
             trace.requests.truncate(requests);
             trace.hasten(speed);
             split.traffics.push(Traffic { what: format!("seed {seed}"), trace, seed });
@@ -70,7 +70,7 @@ pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Resul
     Ok(split)
 }
 
-/// The same, as if the first came at once.
+/// The same requests, shifted so that the first arrives at once.
 fn from_zero(requests: &[maitre_sim::trace::Request]) -> Trace {
     let begin = requests.first().map_or(Instant::ZERO, |it| it.at);
     let mut requests = requests.to_vec();

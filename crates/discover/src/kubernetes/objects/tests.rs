@@ -1,4 +1,4 @@
-//! Objects as the API writes them, and the workers they stand for.
+//! Objects as the API writes them, and the workers they describe.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn cluster(source: &str) -> KubernetesSource {
     }
 }
 
-/// Each place as `url readiness`, or the note if there is one.
+/// Each worker as `url readiness`, or the note if there is one.
 #[track_caller]
 fn check(source: &str, json: serde_json::Value, expected: &[&str]) {
     let object = read(&cluster(source), &json.to_string()).unwrap();
@@ -35,7 +35,7 @@ const SERVICE: &str = "kubernetes:a/vllm";
 const PODS: &str = "kubernetes:a?pods=app%3Dvllm";
 
 #[test]
-fn an_endpoint_is_ready_unless_it_says_otherwise_or_ends() {
+fn an_endpoint_is_ready_unless_unready_or_terminating() {
     let port = serde_json::json!([{"name": "http", "port": 8000, "protocol": "TCP"}]);
     let cases = [
         (serde_json::json!({}), "Ready"),
@@ -43,7 +43,7 @@ fn an_endpoint_is_ready_unless_it_says_otherwise_or_ends() {
         (serde_json::json!({"ready": true, "serving": true, "terminating": false}), "Ready"),
         (serde_json::json!({"ready": false, "serving": false}), "Unready"),
         (serde_json::json!({"ready": false, "serving": true, "terminating": true}), "Ending"),
-        // With `publishNotReadyAddresses` everyone is ready to the last.
+        // With `publishNotReadyAddresses` every endpoint is ready until the end.
         (serde_json::json!({"ready": true, "terminating": true}), "Ending"),
     ];
     for (conditions, readiness) in cases {
@@ -53,7 +53,7 @@ fn an_endpoint_is_ready_unless_it_says_otherwise_or_ends() {
 }
 
 #[test]
-fn a_slice_may_be_empty_in_every_way() {
+fn empty_slices_of_every_form_have_no_workers() {
     for none in [serde_json::json!(null), serde_json::json!([])] {
         check(SERVICE, slice(none.clone(), none), &[]);
     }
@@ -64,7 +64,7 @@ fn a_slice_may_be_empty_in_every_way() {
 }
 
 #[test]
-fn the_port_is_the_one_asked_for_or_http_or_the_only_one() {
+fn the_port_is_the_requested_one_or_http_or_the_only_one() {
     let at = |source: &str, ports, expected: &str| {
         let endpoints = serde_json::json!([endpoint("fd00::7", serde_json::json!({}))]);
         check(source, slice(endpoints, ports), &[expected]);
@@ -93,7 +93,7 @@ fn the_port_is_the_one_asked_for_or_http_or_the_only_one() {
 }
 
 #[test]
-fn labels_and_annotations_of_a_slice_say_more_than_the_source() {
+fn labels_and_annotations_of_a_slice_override_the_source() {
     let port = serde_json::json!([{"port": 8000}]);
     let mut slice = slice(serde_json::json!([endpoint("10.0.0.7", serde_json::json!({}))]), port);
     slice["metadata"]["labels"]["maitre.dev/events-port"] = "5557".into();
@@ -118,7 +118,7 @@ fn pod() -> serde_json::Value {
 }
 
 #[test]
-fn a_pod_is_ready_by_its_condition_and_ends_when_deleted_or_done() {
+fn a_pod_is_ready_by_its_condition_and_gone_when_deleted_or_finished() {
     check(PODS, pod(), &["http://10.0.0.7:8000 Ready"]);
     let mut unready = pod();
     unready["status"]["conditions"][1]["status"] = "False".into();
@@ -159,14 +159,14 @@ fn annotations_of_a_pod_are_checked_one_by_one() {
         let annotations = serde_json::json!({format!("maitre.dev/{key}"): value});
         check(PODS, with(annotations), &[part]);
     }
-    // Labels of a Pod choose it; they do not describe it.
+    // Labels of a Pod select it; they set no options.
     let mut labelled = pod();
     labelled["metadata"]["labels"] = serde_json::json!({"maitre.dev/port": "81"});
     check(PODS, labelled, &["http://10.0.0.7:8000 Ready"]);
 }
 
 #[test]
-fn what_is_no_object_is_an_error() {
+fn malformed_objects_are_an_error() {
     for json in ["", "null", "[]", "{}", "{\"metadata\":{}}", "{\"metadata\":{\"name\":3}}"] {
         assert!(read(&cluster(SERVICE), json).is_err(), "{json}");
         assert!(read(&cluster(PODS), json).is_err(), "{json}");

@@ -1,4 +1,4 @@
-//! A search in words and lines, for people.
+//! The result of a search as text and tables.
 
 use std::fmt::Write as _;
 
@@ -60,7 +60,7 @@ fn title(report: &Report<'_>) -> String {
     )
 }
 
-/// The numbers that matter: those of targets, and the objective.
+/// The numbers that matter: those with targets, and the objective.
 fn fields(report: &Report<'_>) -> Vec<&'static Field> {
     let goal = &report.asked.goal;
     let mut fields: Vec<&'static Field> = Vec::new();
@@ -72,7 +72,7 @@ fn fields(report: &Report<'_>) -> Vec<&'static Field> {
     fields
 }
 
-/// One line a run.
+/// One line per run.
 fn runs(report: &Report<'_>) -> String {
     let fields = fields(report);
     let head = ["strategy", "workers", "traffic"].into_iter().chain(fields.iter().map(|it| it.name));
@@ -99,13 +99,13 @@ fn run(report: &Report<'_>, (quest, tried): (&Quest, &Tried), fields: &[&Field])
     line
 }
 
-/// Without the section, which is the strategy's.
+/// The key without its section, which is the strategy's.
 fn knobs(settings: &[&Setting]) -> String {
     let short = |it: &&Setting| format!("{}={}", it.key.rsplit('.').next().unwrap_or(it.key), it.value);
     settings.iter().map(short).collect::<Vec<_>>().join(" ")
 }
 
-/// Names to the left, numbers to the right, knobs to the left again: they are of any length.
+/// Names are aligned left and numbers right. Knobs are aligned left: they have any length.
 fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|it| it[column].chars().count()).max().unwrap_or(0);
@@ -125,7 +125,7 @@ fn align(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// What is to be said of one strategy: whether its boundary is one, and what its knobs bring.
+/// Notes on one strategy: whether its boundary is regular, and what its knobs gain.
 fn remarks(report: &Report<'_>, quest: &Quest) -> String {
     let name = quest.name;
     let mut text = wobble(name.as_str(), quest.answer().1);
@@ -268,10 +268,10 @@ fn regret(report: &Report<'_>) -> String {
     text
 }
 
-/// Twice the workers must bring this much, or it is not workers that are wanting. Chosen.
+/// Doubling the workers must reduce the miss to this part; otherwise workers are not what is missing. Chosen.
 const PLATEAU: f64 = 0.9;
 
-/// Says so if more workers would hardly help: what a prompt takes on an idle worker, none of them takes away.
+/// A note if more workers would hardly help: they do not shorten a prefill on an idle worker.
 fn plateau(report: &Report<'_>, nearest: &Tried) -> String {
     let half = Trial { workers: nearest.trial.workers / 2, ..nearest.trial.clone() };
     let Some(row) = report.player.row(&half) else { return String::new() };
