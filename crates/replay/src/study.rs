@@ -505,8 +505,8 @@ mod tests {
         for (pairs, expected) in [
             (&[("preble.balance", "3")][..], ""),
             (&[("preble.balance", "15")], ""),
-            (&[("prefix_hash.head_bytes", "64")], "prefix_hash.head_bytes=64: a replay does not go by"),
-            (&[("strategy", "random")], "strategy=random: a replay does not go by strategy"),
+            (&[("prefix_hash.head_bytes", "64")], "prefix_hash.head_bytes=64: a replay does not use"),
+            (&[("strategy", "random")], "strategy=random: a replay does not use strategy"),
             (&[("classes", "all"), ("queue.standard", "all")], ""),
             (&[("queue.standard", "all"), ("classes", "all")], ""),
             (&[("classes", "all")], "classes=all: "),
