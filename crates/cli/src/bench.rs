@@ -1,7 +1,7 @@
 //! `maitre bench`: plays a trace in real time against an OpenAI endpoint and prints the rows of a replay.
 //!
-//! The endpoint may be anything: `maitre serve`, another router, an engine by itself. The same trace in
-//! `maitre replay` gives rows of the same numbers in virtual time.
+//! The endpoint may be anything: `maitre serve`, another router, a single engine. The same trace in `maitre
+//! replay` gives the same rows in virtual time.
 
 mod answers;
 mod body;
@@ -47,29 +47,29 @@ use played::Played;
 const CONCURRENCY_MAX: i64 = 60_000;
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
-/// How to play a trace against what.
+/// How to play a trace, and against which endpoint.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub address: Address,
-    /// One that can dial the address.
+    /// A client that can connect to the address.
     pub dialer: Arc<Dialer>,
     pub model: String,
     pub api: Api,
-    /// Only fields that OpenAI itself takes; answers may then be shorter than the trace's.
+    /// Only fields that OpenAI itself accepts; answers may then be shorter than in the trace.
     pub plain: bool,
     /// The value of the `authorization` header.
     pub key: Option<HeaderValue>,
-    /// How many times as fast as the trace.
+    /// The speed, as a multiple of the trace's.
     pub speed: f64,
-    /// Only so many requests, the first ones.
+    /// Maximum requests, from the start of the trace.
     pub limit: usize,
-    /// Only what is due earlier than this, in wall time.
+    /// Only requests that are due earlier than this, in wall time.
     pub span: Duration,
-    /// Requests open at once; more wait, and are late.
+    /// Maximum requests in flight; further ones wait, and are late.
     pub concurrency: usize,
-    /// For each request, from when it left.
+    /// Timeout of each request, from when it was sent.
     pub timeout: Duration,
-    /// How often a request is sent at most, if it is refused and told when to come again.
+    /// Maximum attempts of a request that is refused with a `Retry-After`.
     pub tries: u32,
 }
 
@@ -81,7 +81,7 @@ pub enum Api {
 }
 
 impl Plan {
-    /// All of a trace at its own speed, against an address without TLS.
+    /// The whole trace at its own speed, against an address without TLS.
     pub fn new(address: Address, model: &str) -> Plan {
         Plan {
             address,
@@ -144,7 +144,7 @@ pub fn command() -> Command {
     ])
 }
 
-/// What was asked for, but for the plan.
+/// The options, apart from the plan.
 struct Output {
     label: String,
     /// Where the trace came from.
@@ -178,7 +178,7 @@ async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
     let watched = std::io::stderr().is_terminal();
     let show = |elapsed, played: &Played| {
         if watched {
-            // A terminal that went away takes the line with it, not the run.
+            // If the terminal is gone, drop the line and continue the run.
             let _ = write!(std::io::stderr(), "{}", show::progress(elapsed, played));
         }
     };
@@ -189,7 +189,7 @@ async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
     Ok(played)
 }
 
-/// The plan as asked; the model's name is empty if the endpoint is to be asked for it.
+/// The plan from the flags; the model's name is empty if the endpoint is to be asked for it.
 fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Plan> {
     let named = matches.get_one::<String>("model").cloned().unwrap_or_default();
     let plan = Plan::new(read_address(matches)?, &named);

@@ -1,4 +1,4 @@
-//! `maitre check FILE`: every error in a config file at once, and nothing started.
+//! `maitre check FILE`: prints every error in a config file at once, and starts nothing.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -97,7 +97,7 @@ pub fn command() -> Command {
     rows().fold(program, |program, row| program.subcommand((row.command)()))
 }
 
-/// Runs the command that was named.
+/// Runs the command that was given.
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let Some((name, matches)) = matches.subcommand() else { anyhow::bail!("name a command") };
     match rows().find(|row| (row.command)().get_name() == name).map(|it| &it.run) {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_no_fault_with_any_of_it() {
+    fn clap_accepts_all_definitions() {
         command().debug_assert();
     }
 }

@@ -1,7 +1,7 @@
-//! `maitre compat sglang -- FLAGS`: serves with the command line of another router, and says what differs.
+//! `maitre compat sglang -- FLAGS`: serves with the command line of another router, and prints what differs.
 //!
-//! Reads that command line, lists each flag that has no counterpart or another meaning, and starts; or prints the
-//! settings as a config file. An unknown flag is an error: it may be an important one.
+//! Parses that command line, lists each flag that has no counterpart or another meaning, and starts; or
+//! prints the settings as a config file. An unknown flag is an error: it may be an important one.
 
 mod carry;
 mod flag;

@@ -1,4 +1,4 @@
-//! `maitre completions SHELL`: what a shell needs to complete our commands and flags, on standard output.
+//! `maitre completions SHELL`: prints the shell's completion script for our commands and flags.
 
 use std::process::ExitCode;
 

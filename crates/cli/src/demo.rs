@@ -1,9 +1,9 @@
 //! `maitre demo`: simulated engines, the router and mixed traffic in one process.
 //!
-//! Everything is real but the GPUs: the traffic goes over loopback sockets through the same router that
-//! `maitre serve` runs, to engines that schedule, cache and evict as vLLM does. Several strategies are run
-//! one after the other on fresh engines, with the same arrivals and the same questions. There may be several
-//! routers in front of the same engines; then clients go to each in turn.
+//! Everything except the GPUs is real: the traffic goes over loopback sockets through the same router that
+//! `maitre serve` runs, to engines that schedule, cache and evict as vLLM does. Several strategies run one
+//! after the other on fresh engines, with the same arrivals and the same prompts. There may be several
+//! routers in front of the same engines; then clients use each in turn.
 
 pub(crate) mod client;
 mod engines;
@@ -36,7 +36,7 @@ use crate::demo::engines::Engines;
 use crate::demo::routers::Routers;
 use crate::demo::tally::Tally;
 
-/// A port of the kernel's choice.
+/// A port chosen by the kernel.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// How long one strategy runs without a terminal.
@@ -45,7 +45,7 @@ const SECONDS: u32 = 20;
 /// How long requests may take to finish when a run ends.
 const LAST_ORDERS: Duration = Duration::from_secs(20);
 
-/// Between two pictures of the live table.
+/// Time between two frames of the live table.
 const FRAME: Duration = Duration::from_millis(500);
 
 pub fn command() -> Command {
@@ -93,7 +93,7 @@ pub fn command() -> Command {
     ])
 }
 
-/// What to run, as asked.
+/// What to run, from the flags.
 struct DemoPlan {
     strategies: Vec<Name>,
     seconds: Option<u32>,
@@ -104,7 +104,7 @@ struct DemoPlan {
     events: Option<events::PublisherConfig>,
     mix: Mix,
     seed: u64,
-    /// What the pages ask for.
+    /// The parameters in the URLs of the pages.
     key: String,
 }
 
@@ -179,7 +179,7 @@ fn print(plan: &DemoPlan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Res
     Ok(())
 }
 
-/// Runs the traffic under one strategy, on fresh engines; what was seen, and for how long.
+/// Runs the traffic under one strategy, on fresh engines. Returns the results and the elapsed time.
 async fn run_one(plan: &DemoPlan, strategy: Name) -> anyhow::Result<(Tally, Duration)> {
     let profile = Profile { kv_blocks: DEMO_KV_BLOCKS, ..maitre_sim::profile::H200_8B };
     let mut settings = maitre_sim::http::HostConfig::new(profile);
@@ -204,7 +204,7 @@ async fn run_one(plan: &DemoPlan, strategy: Name) -> anyhow::Result<(Tally, Dura
     Ok((tally, elapsed))
 }
 
-/// Opens sessions as they are due, until the limit; then waits for the requests that are open.
+/// Opens sessions when they are due, until the limit; then waits for the requests in flight.
 async fn traffic(
     plan: &DemoPlan,
     routers: &Routers,
@@ -238,7 +238,7 @@ async fn traffic(
     let _ = tokio::time::timeout(LAST_ORDERS, clients.join_all()).await;
 }
 
-/// Draws the first router's table until the traffic ends; without one, waits for ever.
+/// Draws the first router's table until the traffic ends; without a terminal, waits for ever.
 async fn live(plan: &DemoPlan, strategy: Name, routers: &Routers, watch: Stopwatch, tally: &Mutex<Tally>) {
     if !plan.live {
         return std::future::pending().await;
@@ -250,13 +250,13 @@ async fn live(plan: &DemoPlan, strategy: Name, routers: &Routers, watch: Stopwat
         let picture =
             routers.first().look(|brain| screen::draw(&title, watch.elapsed(), brain, &tally.lock()));
         let mut out = std::io::stdout().lock();
-        // A terminal that went away takes the picture with it, not the demo.
+        // If the terminal is gone, drop the frame and continue the demo.
         let _ = write!(out, "{}{picture}", screen::HOME);
         let _ = out.flush();
     }
 }
 
-/// What runs, and where it can be seen.
+/// What runs, and the addresses of its pages.
 fn title(plan: &DemoPlan, strategy: Name, routers: &Routers) -> String {
     let count = if plan.routers > 1 { format!(", {} routers", plan.routers) } else { String::new() };
     let pages = routers.pages(&plan.key);

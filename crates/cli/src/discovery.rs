@@ -1,4 +1,4 @@
-//! Workers that are found rather than listed: follows the sources, and hands the router what they come to.
+//! Follows the discovery sources and passes the workers they find to the router.
 
 use maitre_base::Instant;
 use maitre_config::WorkerSources;
@@ -11,15 +11,16 @@ use tracing::{info, warn};
 
 use maitre_console::clock::Stopwatch;
 
-/// The sources as they are followed now.
+/// The sources that are followed now.
 pub(crate) struct Discovery {
-    /// Ends with this.
+    /// Ends when this is dropped.
     _task: JoinSet<()>,
     updates: watch::Receiver<Update>,
     wanted: String,
-    /// What the router was last told.
+    /// The list last given to the router.
     told: Update,
-    /// What other sources had found before these: stays until all of these have answered, or one of these has found it.
+    /// Workers found by former sources. They stay until all current sources have answered, or one of them
+    /// finds the worker.
     kept: Vec<WorkerUrl>,
 }
 
@@ -41,7 +42,7 @@ impl Discovery {
         Ok(Discovery { _task: task, updates, wanted, told, kept })
     }
 
-    /// Follows other sources, if these are others. What was found stays until they have answered.
+    /// Follows new sources, if they differ. Workers found so far stay until the new sources have answered.
     pub(crate) fn retune(&mut self, router: &Router, wanted: &WorkerSources) -> std::io::Result<()> {
         if self.wanted == format!("{wanted:?}") {
             return Ok(());
@@ -56,7 +57,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Waits for news; for ever, if there are no sources.
+    /// Waits for an update; for ever, if there are no sources.
     pub(crate) async fn news(&mut self) -> Update {
         match self.updates.changed().await {
             Ok(()) => self.updates.borrow_and_update().clone(),
@@ -77,7 +78,7 @@ impl Discovery {
         self.told = update;
     }
 
-    /// Says how a source fares when that has changed.
+    /// Logs the state of a source when it has changed.
     fn log(&self, update: &Update) {
         for it in &update.sources {
             let before = self.told.sources.iter().find(|old| old.source == it.source);
@@ -98,8 +99,8 @@ impl Discovery {
     }
 }
 
-/// Lets go of what other sources had found, as far as these have now spoken for it. One that has never answered has not
-/// spoken, be it slow or failing: what we know of may be its own.
+/// Drops workers of former sources once the current sources have answered. A source that has never answered,
+/// slow or failing, may still know them.
 fn keep(kept: &mut Vec<WorkerUrl>, update: &Update, found: &[WorkerUrl]) {
     if update.sources.iter().all(|it| it.answered.is_some()) {
         kept.clear();
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_stays_until_new_sources_have_answered() {
+    fn workers_stay_until_new_sources_have_answered() {
         use update::SourceState::{Failing, Fine, Waiting};
         let workers: Vec<WorkerUrl> = ["http://a:1", "http://b:1"].map(|it| it.parse().unwrap()).into();
         for (states, answered, expected) in [
@@ -148,7 +149,7 @@ mod tests {
             keep(&mut kept, &update(states, answered), &[]);
             assert_eq!(kept.len(), expected, "{states:?}");
         }
-        // What one of them has found is its own from then on.
+        // A worker that a current source has found belongs to it from then on.
         let mut kept = workers.clone();
         keep(&mut kept, &update(&[Failing], &[false]), &workers[..1]);
         assert_eq!(kept, workers[1..]);

@@ -1,4 +1,4 @@
-//! `maitre engine`: simulated engines on consecutive ports, each speaking vLLM.
+//! `maitre engine`: simulated engines on consecutive ports, each with vLLM's API.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -75,7 +75,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Where each engine listens: every kind of socket has a first port, and further engines take the ones after.
+/// Where each engine listens: every kind of socket has a first port, and further engines take the ports after
+/// it.
 struct Ports {
     ip: IpAddr,
     listen: u16,
@@ -85,7 +86,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// Checks that all ports exist and no two sockets want the same.
+    /// Checks that all ports exist and no two sockets use the same one.
     fn new(matches: &ArgMatches) -> anyhow::Result<Ports> {
         let first: SocketAddr = *matches.get_one("listen").context("listen")?;
         let count: u32 = *matches.get_one("count").context("count")?;
@@ -123,7 +124,7 @@ impl Ports {
     }
 }
 
-/// Says where an engine is to be found.
+/// Prints the addresses of an engine.
 fn announce(number: u16, host: &Host) {
     eprintln!("engine {number}: http://{}", host.addr());
     let Some(events) = host.events() else { return };
@@ -149,7 +150,7 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     Ok(settings)
 }
 
-/// A factor the clock can stand.
+/// A speed factor that the clock supports.
 pub(crate) fn parse_speedup(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if (0.001..=100_000.0).contains(&times) => Ok(times),
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_collide_are_refused_before_any_is_taken() {
+    fn colliding_ports_are_refused_before_any_is_opened() {
         check(
             &["--count", "2", "--events", "9101", "--events-replay", "9102"],
             Err("overlap those of --events"),

@@ -20,11 +20,11 @@ use crate::operator::target::{self, KEY_VARIABLE, Target};
 use crate::operator::trouble::Trouble;
 use crate::operator::{decision, not_asked};
 
-/// Columns where the output is no terminal: enough for every column of the tables.
+/// Columns if the output is not a terminal: enough for every column of the tables.
 const WIDTH: usize = 200;
 const WIDTH_MIN: usize = 40;
 
-/// The largest request that is read: the default limit of a router.
+/// Maximum request size: the default limit of a router.
 const REQUEST_BYTES_MAX: u64 = 256 << 20;
 
 const HELP: &str = "\

@@ -1,4 +1,4 @@
-//! `maitre generate WORKLOAD`: made traffic, written as a trace.
+//! `maitre generate WORKLOAD`: writes generated traffic as a trace.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -59,7 +59,7 @@ fn write_out(trace: &Trace) -> io::Result<()> {
     out::ignore_closed_pipe(trace.write(BufWriter::new(io::stdout().lock())))
 }
 
-/// What there is in a trace, in a line.
+/// The content of a trace, on one line.
 fn summary(trace: &Trace) -> String {
     let count = trace.requests.len();
     let mean = |sum: u64| sum as f64 / count.max(1) as f64;

@@ -1,4 +1,4 @@
-//! `maitre key`: fresh keys, each with the hash that a config holds in its place.
+//! `maitre key`: generates keys, each with the hash for the config.
 //!
 //! A key has 192 random bits from the system: it cannot be guessed, so one round of hashing is enough. It is
 //! printed once and kept nowhere.
@@ -13,7 +13,7 @@ use maitre_proxy::{Secret, secret};
 
 use maitre_console::out;
 
-/// Chosen: as many as a router takes.
+/// Chosen: the maximum that a router accepts.
 const COUNT_MAX: u16 = 10_000;
 
 pub fn command() -> Command {
@@ -56,7 +56,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A key, and whose it is.
+/// A key and its owner.
 type Made<'a> = (String, Option<&'a str>);
 
 /// For programs.
@@ -78,7 +78,7 @@ fn pretty(made: &[Made<'_>]) -> String {
     }
 }
 
-/// A name that can stand in the row as it is.
+/// A name that needs no quoting in the row.
 fn tenant(text: &str) -> Result<String, String> {
     match text.is_empty()
         || text == "*"
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_opens_what_its_hash_keeps() {
+    fn a_key_is_accepted_by_its_hash() {
         let (one, other) = (secret::fresh().unwrap(), secret::fresh().unwrap());
         assert_ne!(one, other);
         assert!(one.starts_with("mk-"), "{one}");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_see_can_be_put_into_a_file() {
+    fn the_printed_text_can_be_pasted_into_a_config() {
         let made = |number: u32| (format!("mk-0123456789abcdef-{number}"), (number > 0).then_some("acme"));
         for count in 1..4 {
             let shown = pretty(&(0..count).map(made).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The log: lines on standard error, as much as is wanted, which may change while we run.
+//! The log: lines on standard error, at a level that may change at runtime.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Handle {
     level: Arc<Mutex<String>>,
 }
 
-/// Begins to log. Once in a process.
+/// Starts logging. Call once per process.
 pub(crate) fn start(log: &Log) -> anyhow::Result<Handle> {
     let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&log.level)?);
     let colours = std::io::stderr().is_terminal();
@@ -35,7 +35,7 @@ impl Handle {
     }
 
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
-        // As strict as the settings: the library takes a slip such as `inof` for a module, and falls silent.
+        // As strict as the settings: the library takes a typo such as `inof` for a module, and logs nothing.
         config::level(level)?;
         let wrong = |error: &dyn std::fmt::Display| format!("log by {level:?}: {error}");
         let mut current = self.level.lock();

@@ -1,6 +1,6 @@
 //! `maitre man --out FOLDER`: a manual page for the program and one for each command.
 //!
-//! They are made from the same definitions as the help, so they cannot differ from it.
+//! They are generated from the same definitions as the help, so they cannot differ from it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
-//! Notifies systemd that the router serves, and that it stops: one datagram each, to the socket that `NOTIFY_SOCKET`
-//! names. Without `Type=notify` the variable is not set, and nothing is sent.
+//! Notifies systemd that the router serves, and that it stops: one datagram each, to the socket in
+//! `NOTIFY_SOCKET`. Without `Type=notify` the variable is not set, and nothing is sent.
 //!
-//! systemd's library does the same; for two datagrams it is not worth a dependency. Left out: watchdog pings. The
-//! thread that would send them does not see a lane that hangs.
+//! systemd's library does the same; for two datagrams it is not worth a dependency. Not included: watchdog
+//! pings. The thread that would send them does not notice a lane that hangs.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,12 +10,12 @@ use std::os::unix::net::UnixDatagram;
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// States that systemd knows.
+/// The states that systemd knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceState {
     /// Both listeners are open.
     Ready,
-    /// A signal came; open requests are being finished.
+    /// A signal arrived; open requests are being finished.
     Stopping,
 }
 
@@ -56,7 +56,7 @@ fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
     if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// A socket that lives in no folder is written with an `@`.
+/// An abstract socket, which has no file, is written with an `@`.
 fn abstract_name(socket: &OsStr) -> Option<&[u8]> {
     socket.as_encoded_bytes().strip_prefix(b"@")
 }
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_not_there_is_an_error_and_not_a_wait() {
+    fn a_missing_socket_is_an_error_without_waiting() {
         let nowhere = Notify(Some("/nonexistent/notify".into()));
         assert!(nowhere.send(ServiceState::Ready).is_err());
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_socket_without_a_file_hears_both() {
+    fn an_abstract_socket_receives_both() {
         use std::os::linux::net::SocketAddrExt as _;
         use std::os::unix::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! What `maitre top` and `maitre explain` share: the router's address and key, the client, and text for a terminal.
 //!
-//! Both read the admin API only, as the views of `maitre_views`.
+//! Both use only the admin API, through the views of `maitre_views`.
 
 pub(crate) mod client;
 pub(crate) mod decision;

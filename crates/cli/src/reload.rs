@@ -1,11 +1,13 @@
-//! Settings that change under a running router: on SIGHUP, when their file changes, or when an operator asks.
+//! Settings that change while the router runs: on SIGHUP, when their file changes, or on an operator's
+//! request.
 //!
-//! All three end here, one after the other. New settings are read whole, checked whole, and put in force at once; if
-//! anything is wrong with them the old ones stay, and the mistakes are told with file, line and key.
+//! All three end here, one after the other. New settings are read and checked as a whole, and applied at
+//! once. If anything is wrong with them the old ones stay, and the errors are reported with file, line and
+//! key.
 //!
-//! A file is looked at once a second rather than watched: that sees symbolic links that are swapped (as Kubernetes does
-//! it), network mounts, and editors that rename. It is read once it has been the same for a whole second, since half of
-//! a file may well be valid.
+//! Files are polled once a second rather than watched: polling sees swapped symbolic links (as in
+//! Kubernetes), network mounts, and editors that rename. A file is read once it has been unchanged for a
+//! whole second, because half a file may well be valid.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,20 +28,20 @@ use crate::discovery::Discovery;
 use crate::log;
 use crate::signals::HangUps;
 
-/// Operators who wait for a reload at once; further ones are told to come again.
+/// Maximum operators that wait for a reload at once; further requests are refused with a retry.
 const WAITING_MAX: usize = 16;
 
-/// Between two looks at the files.
+/// Time between two polls of the files.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Where settings come from, to be read again.
+/// Where settings come from, so that they can be read again.
 pub(crate) enum Sources {
     Command {
         matches: Box<ArgMatches>,
         /// As they were at the start: they do not change.
         variables: Vec<(OsString, OsString)>,
     },
-    /// Made once, from something that is not read again.
+    /// Built once, from something that is not read again.
     Made(Box<Config>),
 }
 
@@ -55,7 +57,7 @@ impl Sources {
         }
     }
 
-    /// The file that was named, if any.
+    /// The config file, if one was given.
     fn file(&self) -> Option<PathBuf> {
         match self {
             Sources::Command { matches, variables } => config::file(matches, variables.clone()),
@@ -82,12 +84,12 @@ pub(crate) struct Reloader {
     watch: FileWatch,
     hang_ups: HangUps,
     discovery: Discovery,
-    /// Made for this run, where the settings have none.
+    /// Generated for this run, if the settings have none.
     admin_key: Option<Secret>,
 }
 
-/// `made` is the admin key of this run, where the settings have none. One of theirs is not kept: taken out of them, it
-/// opens nothing any more.
+/// `made` is the admin key of this run, if the settings have none. A key from the settings is not kept here:
+/// once removed from them, it must stop working.
 pub(crate) fn pair(
     sources: Sources,
     config: Config,
@@ -104,7 +106,7 @@ pub(crate) fn pair(
     Ok((shell, Reloader { sources, asked, current, log, watch, hang_ups, discovery, admin_key: made }))
 }
 
-/// All that is read when settings are.
+/// Everything that is read together with the settings.
 fn files(sources: &Sources, config: &Config) -> Vec<PathBuf> {
     sources.file().into_iter().chain(config.files().cloned()).collect()
 }
@@ -157,7 +159,7 @@ impl Reloader {
         }
     }
 
-    /// Puts new settings in force, or says why not. `why` is for the log.
+    /// Applies new settings, or returns why not. `why` is for the log.
     pub(crate) fn reload(&mut self, router: &Router, why: &str) -> Result<Reloaded, String> {
         match self.try_reload(router) {
             Ok(reloaded) => {
@@ -177,7 +179,7 @@ impl Reloader {
     }
 
     fn try_reload(&mut self, router: &Router) -> Result<Reloaded, String> {
-        // Before reading: what is written meanwhile is seen as a change.
+        // Before reading: a write in the meantime then shows as a change.
         self.watch.look();
         let mut new = self.sources.read().map_err(|errors| errors.to_string())?;
         let mut current = self.current.lock();
@@ -187,7 +189,7 @@ impl Reloader {
         let keys = |keys: &[&str]| keys.iter().map(|&it| it.to_owned()).collect();
         let mut reloaded =
             Reloaded { changed: keys(&change.now), restart: keys(&change.at_restart), ..Reloaded::default() };
-        // Even where nothing has changed in the file: what an operator set by hand ends here.
+        // Even if the file has not changed: a reload ends what an operator set at runtime.
         reloaded.workers = router.reload(new.settings.clone())?;
         self.discovery.retune(router, &new.discovery).map_err(|error| error.to_string())?;
         self.log.set(&new.log.level)?;
@@ -197,15 +199,15 @@ impl Reloader {
     }
 }
 
-/// Files that are waited on until they have changed and are quiet again.
+/// Files that are polled until they have changed and are stable again.
 struct FileWatch {
     files: Vec<PathBuf>,
-    /// As they were when they were last read, and at the last look.
+    /// Their state when they were last read, and at the last poll.
     read: Vec<Stamp>,
     seen: Vec<Stamp>,
 }
 
-/// What changes with a file's content, if not always for that reason. None: it cannot be read.
+/// What changes with a file's content (and sometimes without). None: it cannot be read.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -219,21 +221,21 @@ impl FileWatch {
         FileWatch { files, seen: read.clone(), read }
     }
 
-    /// Other files may be named now; those that were before are not looked at anew.
+    /// Sets the list of files; files already in it keep their state.
     fn follow(&mut self, files: Vec<PathBuf>) {
         if files != self.files {
             *self = FileWatch::new(files);
         }
     }
 
-    /// They are about to be read.
+    /// Records that the files are about to be read.
     fn look(&mut self) {
         self.read = self.files.iter().map(|it| stamp(it)).collect();
         self.seen.clone_from(&self.read);
     }
 
-    /// Whether something is other than when it was last read, and the same as at the last look. One that is gone is being
-    /// replaced, or will not be named any more: it says nothing, and does not keep the others from being read.
+    /// Whether a file differs from when it was last read and equals the last poll. A missing file is being
+    /// replaced, or will no longer be used: it does not count, and does not delay the others.
     fn has_settled(&mut self) -> bool {
         let now: Vec<Stamp> = self.files.iter().map(|it| stamp(it)).collect();
         let is_quiet = now == self.seen;
@@ -251,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_once_it_is_quiet() {
+    fn a_file_is_read_once_it_is_stable() {
         let folder = std::env::temp_dir().join(format!("maitre-watch-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let file = folder.join("maitre.toml");
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_does_not_keep_another_from_being_read() {
+    fn a_missing_file_does_not_delay_another() {
         let folder = std::env::temp_dir().join(format!("maitre-watch-two-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (file, keys) = (folder.join("maitre.toml"), folder.join("keys"));

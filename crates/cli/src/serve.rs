@@ -21,7 +21,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     run_with(Sources::of(matches))
 }
 
-/// The same with settings that were found elsewhere.
+/// The same with settings that were built elsewhere.
 pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
     let config = match sources.read() {
         Ok(config) => config,
@@ -33,7 +33,7 @@ pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
     let log = log::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(serve(sources, config, log));
-    // A stream that outlived its deadline must not hold the process.
+    // A stream that outlived its deadline must not keep the process running.
     runtime.shutdown_background();
     code
 }
@@ -58,7 +58,8 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     drain(router, &mut signals).await
 }
 
-/// Without an admin key in the settings, makes one for this run, so that the page works from the first start.
+/// If the settings have no admin key, generates one for this run, so that the page works from the first
+/// start.
 fn make_admin_key(config: &mut Config) -> anyhow::Result<Option<String>> {
     if config.settings.admin_key.is_some() {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Signals: SIGTERM and SIGINT end a command, SIGHUP reloads settings. They are caught from the moment these values are
-//! made. Make them before announcing anything: until then a signal kills the process.
+//! Signals: SIGTERM and SIGINT end a command, SIGHUP reloads settings. They are caught once these values
+//! exist. Create them before announcing anything: until then a signal kills the process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -1,14 +1,14 @@
-//! What was answered, for the prompts that go on from it.
+//! Keeps answers for the prompts that continue from them.
 //!
-//! A trace names an answer and does not know its words. The endpoint's own words must come back in the next
-//! turn, or its cache holds a conversation that no client continues. Kept are only answers that a later prompt
-//! names, until the last such prompt has left, and no more bytes than the budget.
+//! A trace names an answer without its text. The next turn must contain the endpoint's own text, or its cache
+//! holds a conversation that no client continues. An answer is kept only while a later prompt needs it, and
+//! within a byte budget.
 
 use std::collections::{HashMap, HashSet};
 
 use maitre_sim::trace::{Piece, Request};
 
-/// All texts together. Chosen: a hundred thousand answers of half a thousand tokens.
+/// Maximum bytes of all texts. Chosen: a hundred thousand answers of five hundred tokens.
 const BYTES_MAX: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Answers {
 
 #[derive(Debug, Default)]
 struct Named {
-    /// How many pieces of prompts that have not left yet name it.
+    /// How many pieces of unsent prompts refer to it.
     uses: u32,
     arrived: Option<Arrived>,
 }
@@ -28,17 +28,17 @@ struct Named {
 #[derive(Debug)]
 struct Arrived {
     text: Box<str>,
-    /// How long the trace has it.
+    /// Its length in the trace.
     tokens: u32,
 }
 
-/// What a piece of a prompt is made of.
+/// Where the text of a prompt's piece comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// No answer: the trace's own text.
+    /// Not an answer: the trace's own text.
     Trace,
     Answer(String),
-    /// An answer that has not arrived, failed, or was too much to keep.
+    /// An answer that has not arrived, failed, or was too large to keep.
     Missing,
 }
 
@@ -59,12 +59,12 @@ impl Answers {
         Answers { named, bytes: 0, bytes_max }
     }
 
-    /// Whether a prompt is still to come that names this answer.
+    /// Whether a prompt that refers to this answer is still to come.
     pub(super) fn wants(&self, answer: u64) -> bool {
         self.named.contains_key(&answer)
     }
 
-    /// Keeps an answer that is wanted, if there is room.
+    /// Keeps an answer that is still needed, if there is room.
     pub(super) fn keep(&mut self, answer: u64, text: String, tokens: u32) {
         let Some(named) = self.named.get_mut(&answer) else { return };
         let before = named.arrived.as_ref().map_or(0, |it| it.text.len());
@@ -75,7 +75,7 @@ impl Answers {
         }
     }
 
-    /// The text of a piece that leaves now, in the order of the trace.
+    /// The text of a piece that is sent now, in the order of the trace.
     pub(super) fn take(&mut self, piece: Piece) -> Source {
         let Some(named) = self.named.get_mut(&piece.text) else { return Source::Trace };
         let source = match &named.arrived {
@@ -93,8 +93,8 @@ impl Answers {
 }
 
 impl Arrived {
-    /// As much of the text as `tokens` are of the whole. To the simulated tokenizer that is exactly so many
-    /// tokens; to others, about.
+    /// The same fraction of the text as `tokens` is of the whole. For the simulated tokenizer that is exactly
+    /// this many tokens; for others, about.
     fn beginning(&self, tokens: u32) -> &str {
         if tokens >= self.tokens {
             return &self.text;
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Each request has an answer and a prompt of these texts, ten tokens each.
+    /// Each request has an answer and a prompt made of these texts, ten tokens each.
     fn requests(rows: &[(u64, &[u64])]) -> Vec<Request> {
         let request = |&(answer, texts): &(u64, &[u64])| Request {
             at: Instant::ZERO,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_kept_until_the_last_prompt_that_names_it() {
+    fn an_answer_is_kept_until_the_last_prompt_that_needs_it() {
         let mut answers = Answers::of(&requests(&[(7, &[1]), (8, &[1, 7]), (9, &[1, 7, 2])]));
         assert!(answers.wants(7) && !answers.wants(8) && !answers.wants(1));
         assert_eq!(answers.take(piece(1)), Source::Trace);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_before_the_answer_does_not_go_on_from_it() {
+    fn a_prompt_before_the_answer_does_not_continue_from_it() {
         assert!(!Answers::of(&requests(&[(8, &[7]), (7, &[1])])).wants(7));
     }
 
@@ -150,14 +150,14 @@ mod tests {
         let mut answers = Answers::within(&rows, 8);
         answers.keep(7, "12345678".to_owned(), 10);
         answers.keep(8, "1".to_owned(), 10);
-        // The same answer again takes the place of the first.
+        // The same answer again replaces the first.
         answers.keep(7, "1234567".to_owned(), 10);
         assert_eq!(answers.take(piece(7)), Source::Answer("1234567".to_owned()));
         assert_eq!(answers.take(piece(8)), Source::Missing);
     }
 
     #[test]
-    fn a_part_of_an_answer_is_cut_between_characters() {
+    fn a_partial_answer_is_cut_between_characters() {
         let arrived = Arrived { text: "abcdéfgh".into(), tokens: 3 };
         assert_eq!(
             [0, 1, 2, 3, 4].map(|it| arrived.beginning(it)),

@@ -1,8 +1,8 @@
-//! The body of a request: the trace's prompt in the words of the API.
+//! The body of a request: the trace's prompt in the format of the API.
 //!
-//! A completion has the whole prompt as one text. A chat has it as one message of the user, unless pieces in
-//! the middle are answers to earlier requests: those are the assistant's, so that the template draws the same
-//! borders as it did when they were generated and the engine's cache is found again.
+//! A completion has the whole prompt as one text. A chat has it as one user message, unless pieces in the
+//! middle are answers to earlier requests. Those become assistant messages, so that the template produces the
+//! same tokens as when they were generated and the engine's cache hits.
 
 use bytes::Bytes;
 use maitre_sim::text;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::answers::{Answers, Source};
 use super::{Api, Plan};
 
-/// A body, and how many answers it should have gone on from and could not.
+/// A body, and how many answers are missing from it.
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) bytes: Bytes,
@@ -52,14 +52,14 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-/// What vLLM and SGLang know and OpenAI refuses: an answer of exactly the trace's length.
+/// Fields that vLLM and SGLang accept and OpenAI refuses: an answer of exactly the trace's length.
 #[derive(Serialize)]
 struct Exact {
     ignore_eos: bool,
     min_tokens: u32,
 }
 
-/// The body of a request that leaves now.
+/// The body of a request that is sent now.
 pub(super) fn compose(
     plan: &Plan,
     request: &Request,
@@ -84,14 +84,14 @@ pub(super) fn compose(
     Ok(Body { bytes: serde_json::to_vec(&fields)?.into(), missing })
 }
 
-/// The prompt as messages, and how many answers are missing in it.
+/// The prompt as messages, and how many answers are missing from it.
 fn converse(request: &Request, answers: &mut Answers) -> (Vec<Message>, u64) {
     let mut messages: Vec<Message> = Vec::new();
     let mut missing = 0;
     let last = request.prompt.len().saturating_sub(1);
     for (index, &piece) in request.prompt.iter().enumerate() {
         let source = answers.take(piece);
-        // Templates want the user to speak first and last.
+        // Templates require that the first and the last message are the user's.
         let role = match source != Source::Trace && index > 0 && index < last {
             true => Role::Assistant,
             false => Role::User,
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The second of two requests, once the first was answered with "words".
+    /// The second of two requests, after the first was answered with "words".
     fn second(plan: &Plan, texts: &[u64]) -> (Value, u64) {
         let requests = [request(7, &[1]), request(8, texts)];
         let mut answers = Answers::of(&requests);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_answer_is_the_assistants() {
+    fn an_earlier_answer_becomes_an_assistant_message() {
         let [one, two] = [1, 2].map(|it| text::answer_text(it, 2));
         let (body, missing) = second(&plan(Api::Chat), &[1, 7, 2]);
         let expected = json!([
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_request_has_only_what_openai_knows() {
+    fn a_plain_request_has_only_openai_fields() {
         let (body, _) = second(&plan(Api::Completions), &[1]);
         assert_eq!((&body["ignore_eos"], &body["min_tokens"]), (&json!(true), &json!(5)));
         let (body, _) = second(&Plan { plain: true, ..plan(Api::Completions) }, &[1]);

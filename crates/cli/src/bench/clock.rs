@@ -1,11 +1,11 @@
 //! The bench's clock: when a request is due, and how long its answer took.
 //!
-//! Tokio's timers have a grain of a millisecond and never wake early, so a request leaves up to two of them
-//! after it was due. Spinning would be more exact and would take the core from an engine on the same machine.
+//! Tokio's timers have a resolution of a millisecond and never wake early, so a request is sent up to 2 ms
+//! after it was due. Spinning would be more exact but would take the core from an engine on the same machine.
 
 use maitre_base::Instant;
 
-/// Moments since it was started.
+/// Time since the start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(tokio::time::Instant);
 

@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 
 use super::trouble::{Kind, Trouble};
 
-/// How long a connection may have been idle and still be used. Uvicorn, and with it vLLM, closes one after five seconds;
-/// a request that meets the closing would be lost through no fault of the endpoint.
+/// Maximum idle time of a connection that is reused. Uvicorn, and with it vLLM, closes a connection after
+/// five seconds; a request that meets the close would be lost through no fault of the endpoint.
 const IDLE_MAX: Duration = Duration::from_secs(3);
 
-/// An endpoint and the idle connections to it, the most recently used last. There are never more of them than requests
-/// were in flight at once.
+/// An endpoint and the idle connections to it, the most recently used last. There are never more than
+/// requests were in flight at once.
 pub(super) struct Connections {
     client: HttpClient,
     idle: Mutex<Vec<(Upstream, Instant)>>,
@@ -30,7 +30,7 @@ impl Connections {
         Connections { client: HttpClient::new(address, dialer, key), idle: Mutex::default() }
     }
 
-    /// Sends on an idle connection if there is one that the endpoint has not closed, or on a new one.
+    /// Sends on an idle connection that the endpoint has not closed, or on a new one.
     pub(super) async fn send(&self, request: HttpRequest<'_>, now: Instant) -> Result<HttpResponse, Trouble> {
         let sent = match self.take_idle(now) {
             Some(upstream) => self.client.send_on(upstream, request).await,

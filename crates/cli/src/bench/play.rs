@@ -1,8 +1,9 @@
-//! Plays a trace in real time, in an open loop: a request leaves when it is due, whatever became of others.
+//! Plays a trace in real time, in an open loop: a request is sent when it is due, whatever happened to
+//! others.
 //!
-//! All times count from when a request was due, not from when it left. A generator that waits for a slow
-//! endpoint before it sends the next request, and starts the watch only then, measures the endpoint at its
-//! best; the visitors of the trace would not have waited with coming.
+//! All times count from when a request was due, not from when it was sent. A generator that waits for a slow
+//! endpoint before sending the next request, and starts its watch only then, measures the endpoint at its
+//! best; the real clients would not have waited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,22 +31,22 @@ use super::stream::Listener;
 use super::trouble::{Kind, Trouble};
 use super::{Api, Plan};
 
-/// Between two calls of those who watch.
+/// Time between two progress updates.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How long an endpoint may take to name its models.
+/// Timeout for the list of models.
 const MODELS_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much is read of an answer that is not a stream.
+/// Maximum bytes read of a response that is not a stream.
 const WHOLE_BYTES_MAX: usize = 1 << 20;
 
 const AGENT: &str = concat!("maitre-bench/", env!("CARGO_PKG_VERSION"));
 
-/// Plays it to the end.
+/// Plays the trace to the end.
 pub async fn play(plan: &Plan, trace: &Trace) -> Played {
     play_until(plan, trace, std::future::pending(), |_, _| {}).await
 }
 
-/// Plays until `ended`, when open requests are cut off. Now and then `show` sees how long it has run and what
-/// came of it so far.
+/// Plays until `ended`, when open requests are cut off. From time to time calls `show` with the elapsed time
+/// and the results so far.
 pub async fn play_until(
     plan: &Plan,
     trace: &Trace,
@@ -78,7 +79,7 @@ pub async fn play_until(
     played
 }
 
-/// Those that the plan's limits leave.
+/// The requests within the plan's limits.
 fn selected<'a>(plan: &Plan, requests: &'a [Request]) -> &'a [Request] {
     let requests = &requests[..requests.len().min(plan.limit)];
     let first = requests.first().map_or(Instant::ZERO, |it| it.at);
@@ -86,28 +87,28 @@ fn selected<'a>(plan: &Plan, requests: &'a [Request]) -> &'a [Request] {
     &requests[..count]
 }
 
-/// The first request is due at once: nobody wants to wait for a trace that begins at noon.
+/// Shifts the trace so that its first request is due at once.
 fn due(plan: &Plan, first: Instant, request: &Request) -> Instant {
     Instant::ZERO + request.at.since(first).div_f64(plan.speed)
 }
 
-/// What all requests of a run share.
+/// State shared by all requests of a run.
 struct Run {
     plan: Plan,
     clock: Clock,
     connections: Connections,
-    /// When the trace's first request came.
+    /// The arrival time of the trace's first request.
     first: Instant,
     answers: Mutex<Answers>,
     played: Mutex<Played>,
 }
 
-/// A request that is ready to leave.
+/// A request that is ready to be sent.
 struct Order {
     due: Instant,
     label: RequestLabel,
     session: Option<u64>,
-    /// As the trace has it.
+    /// The request in the trace.
     prompt_tokens: u32,
     answer: u64,
     answer_tokens: u32,
@@ -115,7 +116,7 @@ struct Order {
     body: Bytes,
 }
 
-/// An answer that came to its end.
+/// A complete answer.
 struct Answer {
     listener: Listener,
     done: Instant,
@@ -133,7 +134,7 @@ async fn send_all(run: &Arc<Run>, requests: &[Request]) {
             Err(trouble) => run.played.lock().lose(&request.label(), &trouble),
         }
         while open.try_join_next().is_some() {}
-        // When several are due at once, each leaves before the next is made.
+        // If several are due at once, send each before the next body is built.
         tokio::task::yield_now().await;
     }
     while open.join_next().await.is_some() {}
@@ -169,7 +170,7 @@ impl Run {
         })
     }
 
-    /// Asks until there is an answer, or nothing that speaks for asking again.
+    /// Sends the request until there is an answer, or no reason to retry.
     async fn serve(self: Arc<Run>, mut order: Order, _place: OwnedSemaphorePermit) {
         let body = std::mem::take(&mut order.body);
         for tries in 1..=self.plan.tries {
@@ -178,7 +179,7 @@ impl Run {
                 Err(trouble) => trouble,
             };
             trouble.refusal.into_iter().for_each(|it| self.played.lock().refusals.add(it));
-            // Who waits longer than for an answer has gone.
+            // A client that would have to wait longer than its timeout gives up.
             let wait = trouble.refusal.and_then(Refusal::wait).filter(|&it| it <= self.plan.timeout);
             match wait.filter(|_| tries < self.plan.tries) {
                 Some(wait) => self.clock.until(self.clock.now() + wait).await,
@@ -248,7 +249,7 @@ impl Run {
 }
 
 impl Order {
-    /// What the trace says of who asks, for a router that goes by it.
+    /// Headers for the tenant, class and deadline in the trace, for a router that uses them.
     fn headed<'a>(&self, mut request: HttpRequest<'a>) -> Result<HttpRequest<'a>, Trouble> {
         let value = |text: &str| {
             let value = HeaderValue::from_str(text);
@@ -265,7 +266,7 @@ impl Order {
             request = request.header(named("x-maitre-tenant"), value(&format!("{:x}", self.label.tenant))?);
         }
         if let Some(deadline) = self.label.deadline {
-            // A deadline of zero would mean none at all.
+            // A deadline of zero would mean no deadline.
             let deadline_ms = (deadline.as_millis() as u64).max(1);
             request = request.header(named("x-maitre-deadline-ms"), HeaderValue::from(deadline_ms));
         }

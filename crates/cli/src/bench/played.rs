@@ -1,4 +1,4 @@
-//! What came of playing a trace, and its rows.
+//! The result of playing a trace, and its rows.
 
 use std::time::Duration;
 
@@ -8,39 +8,40 @@ use serde::Serialize;
 use super::refusal::Refusals;
 use super::trouble::{Kind, Trouble, Troubles};
 
-/// A request that leaves later than this after it was due is late. Chosen: well above the timer's grain.
+/// A request that is sent later than this after it was due is late. Chosen: well above the timer's
+/// resolution.
 pub const LATE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Answers, in the order in which the requests were due. All times are from when a request was due.
     pub seen: Vec<AnswerMetrics>,
-    /// Answered with a status of 400 or above.
+    /// Responses with a status of 400 or above.
     pub refused: u64,
-    /// Not answered to the end for any other reason.
+    /// Requests that failed for any other reason.
     pub failed: u64,
     pub troubles: Troubles,
     pub refusals: Refusals,
     pub late: Late,
     pub sent: u64,
-    /// How many were to be sent; more than `sent` if the run was ended early.
+    /// How many were to be sent; more than `sent` if the run ended early.
     pub planned: u64,
-    /// How many times as fast as the trace.
+    /// The speed, as a multiple of the trace's.
     pub speed: f64,
-    /// Answers that told their cost, and that told how much of the prompt was cached.
+    /// Answers that reported usage, and answers that reported cached tokens.
     pub told_usage: u64,
     pub told_cached: u64,
-    /// Times a prompt named an answer that was not there, and got made-up text instead.
+    /// How often a prompt needed an answer that was missing, and got generated text instead.
     pub missing_answers: u64,
-    /// Refused and failed, each with what it was.
+    /// Refused and failed requests, by reason.
     pub(super) lost: Vec<LostRequest>,
 }
 
-/// Requests that left late, because the generator was busy or too many were open.
+/// Requests that were sent late, because the generator was busy or too many were in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Late {
     pub requests: u64,
-    /// Those that waited because as many as allowed were open; late or not.
+    /// Requests that waited because the maximum was in flight; late or not.
     pub capped: u64,
     pub mean_s: f64,
     pub max_s: f64,
@@ -71,7 +72,7 @@ impl Played {
         self.troubles.add(trouble);
     }
 
-    /// Sent, and neither answered nor lost when the run was ended.
+    /// Sent, and neither answered nor lost when the run ended.
     pub fn unfinished(&self) -> u64 {
         self.sent - self.finished()
     }
@@ -80,12 +81,14 @@ impl Played {
         self.seen.len() as u64 + self.refused + self.failed
     }
 
-    /// Whether the hit ratio means anything. One answer is enough: vLLM is silent where nothing was cached.
+    /// Whether the hit ratio is meaningful. One answer is enough: vLLM reports nothing where nothing was
+    /// cached.
     pub fn hit_ratio_known(&self) -> bool {
         self.told_cached > 0
     }
 
-    /// A row for the whole and, if there are several, for each part of the trace, each class and each tenant.
+    /// A row for the whole run and, if there are several, for each part of the trace, each class and each
+    /// tenant.
     pub fn rows(&self, label: &str, targets: &Targets) -> Vec<ReportRow> {
         let mut rows = vec![ReportRow::of(label, &self.seen, &self.lost, targets)];
         for by in [ReportRow::by_part, ReportRow::by_class, ReportRow::by_tenant] {
@@ -95,7 +98,7 @@ impl Played {
         rows
     }
 
-    /// What a reader of the numbers must know beside them, a sentence each.
+    /// Notes that a reader of the numbers needs, one sentence each.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let answered = self.seen.len() as u64;
@@ -132,7 +135,7 @@ impl Played {
         notes
     }
 
-    /// The first of the most frequent kind of trouble.
+    /// The first message of the most frequent kind of trouble.
     pub fn main_trouble(&self) -> Option<(Kind, &str)> {
         let most = self.troubles.iter().max_by_key(|it| it.1.count)?;
         Some((most.0, &most.1.first))
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_lost_everything_has_a_row_too() {
+    fn a_part_without_answers_still_has_a_row() {
         let mut played = Played { seen: vec![seen(0), seen(0)], sent: 4, speed: 2.0, ..Played::default() };
         lose(&mut played, 1, Kind::Status(503));
         lose(&mut played, 1, Kind::Timeout);
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_late_is_told() {
+    fn late_requests_are_reported() {
         let mut played = Played { planned: 3, ..Played::default() };
         for millis in [1, 100, 300] {
             played.left(Duration::from_millis(millis));

@@ -1,4 +1,4 @@
-//! Refusals of an overloaded endpoint: how soon they come, and whether they say when to retry.
+//! Refusals of an overloaded endpoint: how fast they arrive, and whether they say when to retry.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Refusal {
     pub again: Again,
 }
 
-/// What `Retry-After` said.
+/// The value of `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     Absent,
@@ -49,16 +49,16 @@ impl Refusal {
     }
 }
 
-/// All of a run, those included after which a client came again.
+/// All refusals of a run, including those after which the client retried.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Refusals {
     /// With a status of 429, 503 or 504.
     pub count: u64,
-    /// Those that had a `Retry-After`.
+    /// Refusals that had a `Retry-After`.
     pub with_retry_after: u64,
     /// Since the request was sent.
     pub slowest_ms: f64,
-    /// Answers by how many tries they took.
+    /// Answers by the number of attempts.
     pub answered_after_tries: BTreeMap<u32, u64>,
 }
 
@@ -74,7 +74,7 @@ impl Refusals {
         *self.answered_after_tries.entry(tries).or_default() += 1;
     }
 
-    /// In a sentence each, if there is anything to tell.
+    /// One sentence each, if there were refusals.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.count > 0 {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_what_may_go_better_later() {
+    fn only_statuses_worth_a_retry_are_refusals() {
         check(429, Some("3"), Some(Again::In(Duration::from_secs(3))));
         check(503, None, Some(Again::Absent));
         check(504, Some("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Again::Unclear));

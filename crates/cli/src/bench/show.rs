@@ -1,4 +1,4 @@
-//! How a run is shown to people and to programs.
+//! A run as text and as JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -89,7 +89,7 @@ fn cells(row: &ReportRow, played: &Played) -> [String; HEADS.len()] {
     ]
 }
 
-/// Names to the left, numbers to the right, each column as wide as its widest cell.
+/// Names aligned left, numbers aligned right, each column as wide as its widest cell.
 fn align(lines: &[[String; HEADS.len()]]) -> String {
     let width = |column: usize| lines.iter().map(|it| it[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; HEADS.len()] = std::array::from_fn(width);
@@ -104,7 +104,7 @@ fn align(lines: &[[String; HEADS.len()]]) -> String {
     text
 }
 
-/// One line for a terminal, over the one before.
+/// One line for a terminal, drawn over the previous one.
 pub(super) fn progress(elapsed: Duration, played: &Played) -> String {
     format!(
         "\r{:>5.0} s  sent {} of {}  open {}  answered {}  errors {}\x1b[K",

@@ -1,17 +1,18 @@
-//! One streamed answer, read as it arrives: when the first token came, what it said, what it cost.
+//! Reads one streamed answer as it arrives: the time of the first token, the text, the usage.
 //!
-//! The first token is the first event that carries text, thoughts included; an event that only names the role
-//! or is empty is none. Reads what chats and completions stream.
+//! The first token is the first event that carries text, including reasoning; an event that only names the
+//! role or is empty does not count. Reads the streams of chats and completions.
 
 use maitre_base::Instant;
 use serde::Deserialize;
 
-/// The longest line of a stream. Chosen: far above any event, and a bound on what a wrong endpoint can cost.
+/// Maximum line length of a stream. Chosen: far above any event, and a bound on what a wrong endpoint can
+/// cost.
 const LINE_BYTES_MAX: usize = 4 << 20;
-/// The longest answer of which the text is kept.
+/// Maximum length of an answer whose text is kept.
 const TEXT_BYTES_MAX: usize = 8 << 20;
 
-/// What an answer says it cost.
+/// The usage in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Usage {
     pub(super) prompt_tokens: u32,
@@ -41,28 +42,28 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct Choice {
-    /// Of a completion.
+    /// In a completion.
     text: Option<String>,
-    /// Of a chat.
+    /// In a chat.
     delta: Option<Delta>,
 }
 
 #[derive(Deserialize)]
 struct Delta {
     content: Option<String>,
-    /// Thoughts, as vLLM and SGLang name them now and did before.
+    /// Reasoning, under the current and the former name in vLLM and SGLang.
     reasoning: Option<String>,
     reasoning_content: Option<String>,
 }
 
-/// Fed each chunk of one answer, in order.
+/// Takes each chunk of one answer, in order.
 #[derive(Debug, Default)]
 pub(super) struct Listener {
-    /// A line that has not ended.
+    /// An incomplete line.
     rest: Vec<u8>,
     text: Option<String>,
     pub(super) first_token: Option<Instant>,
-    /// When the stream said that it was done.
+    /// When the stream sent its end mark.
     pub(super) done: Option<Instant>,
     pub(super) usage: Option<Usage>,
     /// Events that carried text.
@@ -74,7 +75,7 @@ impl Listener {
         Listener { text: keeps_text.then(String::new), ..Listener::default() }
     }
 
-    /// What arrived at `now`. An error is what the stream said or got wrong.
+    /// Takes what arrived at `now`. An error is one that the stream reported, or a malformed stream.
     pub(super) fn feed(&mut self, chunk: &[u8], now: Instant) -> Result<(), String> {
         let Some(end) = chunk.iter().rposition(|&it| it == b'\n') else {
             self.rest.extend_from_slice(chunk);
@@ -140,7 +141,7 @@ mod tests {
         data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n\
         data: [DONE]\n\n";
 
-    /// Feeds pieces of so many bytes, one a millisecond.
+    /// Feeds chunks of this many bytes, one per millisecond.
     fn listen(stream: &str, bytes: usize) -> Result<Listener, String> {
         let mut listener = Listener::new(true);
         for (index, piece) in stream.as_bytes().chunks(bytes).enumerate() {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_the_same_however_it_is_cut() {
+    fn chunk_boundaries_make_no_difference() {
         for bytes in 1..CHAT.len() {
             let mut listener = listen(CHAT, bytes).unwrap();
             assert_eq!(listener.take_text().as_deref(), Some("abcd"));
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_text_is_no_token() {
+    fn an_event_without_text_is_not_a_token() {
         let first_line = CHAT.find('\n').unwrap() + 1;
         let listener = listen(CHAT, first_line).unwrap();
         assert!(listener.first_token > Some(Instant::ZERO), "{:?}", listener.first_token);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_and_thoughts_are_text_too() {
+    fn completions_and_reasoning_count_as_text() {
         let stream = "data: {\"choices\":[{\"text\":\"ab\"}]}\n\n\
             data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}\n\n";
         let mut listener = listen(stream, 1_000).unwrap();
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_stream_is_told() {
+    fn an_error_in_the_stream_is_reported() {
         let told = listen("data: {\"error\":{\"message\":\"the worker died\"}}\n\n", 7).unwrap_err();
         assert!(told.contains("the worker died"), "{told}");
         assert!(listen("data: <html>\n", 7).is_err());

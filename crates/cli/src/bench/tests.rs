@@ -20,10 +20,10 @@ use super::played::Played;
 
 use super::{Api, Plan, command, read_address, read_plan};
 
-/// Nothing here may take longer.
+/// Timeout of everything here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One millisecond a token, so that answers overlap.
+/// One millisecond per token, so that answers overlap.
 const SLOW: Profile = Profile { step: StepModel { floor_ms: 1.0, ..INSTANT.step }, ..INSTANT };
 
 async fn host(profile: Profile) -> Host {
@@ -35,10 +35,10 @@ fn plan(host: &Host) -> Plan {
     Plan { api: Api::Completions, ..Plan::new(address, "maitre-sim") }
 }
 
-/// Between two turns: an engine that takes no time has answered long before, on a busy machine too.
+/// Pause between two turns: even on a busy machine, an engine that takes no time has answered long before.
 const TURN_MS: u64 = 200;
 
-/// Conversations of four turns after one beginning that all share.
+/// Conversations of four turns that all share their beginning.
 fn conversations(count: u64) -> Trace {
     let mut requests = Vec::new();
     for turn in 0..4 {
@@ -69,7 +69,7 @@ async fn played(plan: &Plan, trace: &Trace) -> Played {
 }
 
 #[tokio::test]
-async fn an_engine_sees_the_tokens_of_the_trace_and_its_own_answers_again() {
+async fn an_engine_receives_the_trace_tokens_and_its_own_answers() {
     let (host, trace) = (host(INSTANT).await, conversations(10));
     let played = played(&plan(&host), &trace).await;
     assert_eq!((played.troubles.count(), played.sent, played.unfinished()), (0, 40, 0), "{played:?}");
@@ -77,7 +77,7 @@ async fn an_engine_sees_the_tokens_of_the_trace_and_its_own_answers_again() {
         played.seen.iter().map(|it| (u64::from(it.prompt_tokens), it.answer_tokens)).collect();
     let expected: Vec<_> = trace.requests.iter().map(|it| (it.prompt_tokens(), it.answer_tokens)).collect();
     assert_eq!(lengths, expected);
-    // The third turn begins with 228 tokens that the engine read or wrote; the last of them it did not cache.
+    // The third turn begins with 228 tokens that the engine read or wrote; it did not cache the last one.
     for (seen, request) in played.seen.iter().zip(&trace.requests).skip(10) {
         let before = u32::try_from(request.prompt_tokens()).unwrap() - 40;
         assert_eq!(seen.cached_tokens, (before - 1) / 16 * 16, "{request:?}");
@@ -101,11 +101,11 @@ async fn a_chat_continues_with_the_assistants_words() {
 }
 
 #[tokio::test]
-async fn limits_cut_the_trace_and_speed_draws_it_together() {
+async fn limits_shorten_the_trace_and_speed_compresses_it() {
     let (host, trace) = (host(INSTANT).await, conversations(10));
     let few = played(&Plan { limit: 7, ..plan(&host) }, &trace).await;
     assert_eq!((few.seen.len(), few.planned), (7, 7));
-    // Ten milliseconds apart at twice the speed: eight are due before the eightieth.
+    // Ten milliseconds apart at twice the speed: eight are due before the eightieth millisecond.
     let short = Plan { speed: 2.0, span: Duration::from_millis(80), ..plan(&host) };
     let short = played(&short, &trace).await;
     assert_eq!(short.seen.len(), 8);
@@ -113,7 +113,7 @@ async fn limits_cut_the_trace_and_speed_draws_it_together() {
 }
 
 #[tokio::test]
-async fn beyond_the_cap_requests_wait_and_are_late_by_the_watch_of_their_due_time() {
+async fn requests_over_the_cap_wait_and_are_timed_from_when_they_were_due() {
     let (host, trace) = (host(SLOW).await, conversations(5));
     let played = played(&Plan { concurrency: 1, speed: 100.0, ..plan(&host) }, &trace).await;
     assert_eq!((played.seen.len(), played.troubles.count()), (20, 0), "{played:?}");
@@ -125,7 +125,7 @@ async fn beyond_the_cap_requests_wait_and_are_late_by_the_watch_of_their_due_tim
 }
 
 #[tokio::test]
-async fn what_is_not_answered_is_counted_by_its_kind() {
+async fn unanswered_requests_are_counted_by_kind() {
     let (host, trace) = (host(INSTANT).await, conversations(1));
     for (fault, kind, refused) in [
         (Fault::Status { status: 503 }, "status 503", 4),
@@ -134,7 +134,7 @@ async fn what_is_not_answered_is_counted_by_its_kind() {
         (Fault::Stall, "timeout", 0),
     ] {
         host.handle().inject(Injection::always(fault));
-        // Only what never ends may run into the timeout, however busy the machine.
+        // Only an endless answer may reach the timeout, however busy the machine.
         let timeout = Duration::from_millis(if fault == Fault::Stall { 50 } else { 30_000 });
         let played = played(&Plan { timeout, speed: 50.0, ..plan(&host) }, &trace).await;
         assert_eq!((played.seen.len(), played.refused, played.failed), (0, refused, 4 - refused));
@@ -153,7 +153,7 @@ async fn what_is_not_answered_is_counted_by_its_kind() {
     assert!(format!("{error:#}").contains(&address.to_string()), "{error:#}");
 }
 
-/// One that answers each connection's one request with the next of these, and then hands out what it was sent.
+/// Answers each connection's single request with the next of these, then returns the requests it received.
 async fn scripted(replies: &'static [&'static str]) -> (Plan, JoinSet<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -163,7 +163,7 @@ async fn scripted(replies: &'static [&'static str]) -> (Plan, JoinSet<Vec<String
         for reply in replies {
             let (mut stream, _) = listener.accept().await.unwrap();
             let (mut bytes, mut piece) = (Vec::new(), [0; 4_096]);
-            // A body is one object, and short enough to arrive with its last brace.
+            // A body is one object, and short enough to arrive together with its last brace.
             while !bytes.ends_with(b"}") || !bytes.windows(4).any(|it| it == b"\r\n\r\n") {
                 let count = stream.read(&mut piece).await.unwrap();
                 bytes.extend(&piece[..count]);
@@ -184,7 +184,7 @@ const DONE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n\
     data: {\"choices\":[{\"text\":\"ab\"}]}\n\ndata: [DONE]\n\n";
 
 #[tokio::test]
-async fn who_asks_and_how_soon_is_sent() {
+async fn tenant_class_and_deadline_are_sent() {
     let (plan, mut server) = scripted(&[DONE]).await;
     let mut trace = conversations(1);
     trace.requests.truncate(1);
@@ -200,7 +200,7 @@ async fn who_asks_and_how_soon_is_sent() {
 }
 
 #[tokio::test]
-async fn one_that_names_nothing_sends_no_header_of_ours() {
+async fn a_request_without_them_sends_no_extra_header() {
     let (plan, mut server) = scripted(&[DONE]).await;
     let mut trace = conversations(1);
     trace.requests.truncate(1);
@@ -209,7 +209,8 @@ async fn one_that_names_nothing_sends_no_header_of_ours() {
     assert!(!heads[0].contains("x-maitre"), "{}", heads[0]);
 }
 
-/// What one request comes to: answers, refused, refusals, those with Retry-After, and the answers after so many tries.
+/// The result of one request: answers, refused, refusals, those with Retry-After, and answers by the number
+/// of attempts.
 async fn check_refusals(
     replies: &'static [&'static str],
     tries: u32,
@@ -229,11 +230,11 @@ async fn check_refusals(
 }
 
 #[tokio::test]
-async fn refusals_are_counted_and_who_was_told_when_comes_again() {
+async fn refusals_are_counted_and_retried_after_retry_after() {
     check_refusals(&[DONE], 6, (1, 0, 0, 0, &[(1, 1)])).await;
     check_refusals(&[LATER], 1, (0, 1, 1, 1, &[])).await;
     check_refusals(&[LATER, LATER, DONE], 6, (1, 0, 2, 2, &[(3, 1)])).await;
-    // Nobody said when.
+    // No `Retry-After`.
     check_refusals(&[LATER, NEVER], 6, (0, 1, 2, 1, &[])).await;
     check_refusals(&[LATER; 6], 6, (0, 1, 6, 6, &[])).await;
 }
@@ -255,7 +256,7 @@ async fn a_run_that_is_ended_early_says_so() {
 }
 
 #[tokio::test]
-async fn the_first_model_is_asked_for() {
+async fn the_first_model_is_requested() {
     let host = host(INSTANT).await;
     assert_eq!(first_model(&plan(&host)).await.unwrap(), "maitre-sim");
 }

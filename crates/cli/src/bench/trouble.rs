@@ -1,4 +1,4 @@
-//! What became of a request that was not answered to its end.
+//! Why a request was not answered to its end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,24 +7,24 @@ use serde::Serialize;
 
 use super::refusal::Refusal;
 
-/// How much of a message is kept.
+/// Maximum characters of a message that are kept.
 const MESSAGE_CHARS_MAX: usize = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Answered with this status, which is not one of success.
+    /// Answered with this status, which is not a success.
     Status(u16),
-    /// No connection could be had.
+    /// The connection could not be established.
     Connect,
-    /// Somebody is there, and there is no TLS with them.
+    /// A server answers, but the TLS handshake fails.
     Handshake,
-    /// The connection ended, or the stream did, before the answer.
+    /// The connection or the stream ended before the answer did.
     BrokeOff,
     Timeout,
 }
 
 impl Kind {
-    /// Whether the endpoint turned the request away, rather than failed at it.
+    /// Whether the endpoint refused the request, rather than failed while serving it.
     pub fn is_refusal(self) -> bool {
         matches!(self, Kind::Status(400..))
     }
@@ -47,7 +47,7 @@ impl fmt::Display for Kind {
 pub struct Trouble {
     pub kind: Kind,
     pub what: String,
-    /// Of a status that says "not now".
+    /// Whether the status means "not now".
     pub refusal: Option<Refusal>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_status_that_says_no() {
+    fn only_refusing_statuses_are_refusals() {
         let refusals = [Kind::Status(429), Kind::Status(503)];
         let others = [Kind::Status(302), Kind::Connect, Kind::BrokeOff, Kind::Timeout];
         assert!(refusals.into_iter().all(Kind::is_refusal) && !others.into_iter().any(Kind::is_refusal));

@@ -1,7 +1,8 @@
-//! From the flags of another router to our settings, and what has to be said about it.
+//! Converts the flags of another router to our settings, with notes about the differences.
 //!
-//! What was not written is as it would have been there where clients or operators would notice (addresses, strategy, the
-//! size of a body, how long a request may take), and Maitre's own default where not.
+//! Settings whose flags are missing get the other router's default where clients or operators would notice
+//! (addresses, strategy, the size of a body, how long a request may take), and Maitre's own default
+//! elsewhere.
 
 mod access;
 
@@ -19,7 +20,7 @@ use super::policy;
 use super::table::MANIFEST;
 use super::words::Given;
 
-/// Their limit on a body, in bytes, on a request and on the end of open ones, in seconds.
+/// Their default limits: a body in bytes, a request in seconds, and the drain of open requests in seconds.
 const BODY_BYTES: &str = "536870912";
 const REQUEST_SECONDS: &str = "1800";
 const DRAIN_SECONDS: &str = "180";
@@ -27,30 +28,30 @@ const DRAIN_SECONDS: &str = "180";
 const WORKER_PORT: &str = "80";
 /// The default destination of spans.
 const COLLECTOR: &str = "localhost:4317";
-/// The header that names a session, and the one that names a tenant.
+/// The header for a session, and the one for a tenant.
 const ROUTING_KEY: &str = "x-smg-routing-key";
 const TENANT_HEADER: &str = "x-smg-tenant-id";
-/// Stands in the file where the key does not.
+/// Written to the file in place of the key.
 const WORKER_KEY: &str = "# not printed: worker_key: write the key after --api-key into a file that only Maitre can read, \
      and name that in worker_key_file, or set MAITRE_WORKER_KEY\n";
-/// So many failures in a row never come.
+/// A number of consecutive failures that is never reached.
 const NEVER: &str = "1000000";
 
-/// What was made of a command line.
+/// The result of converting a command line.
 #[derive(Debug)]
 pub(super) struct Carried {
     /// The settings, as a file.
     pub(super) toml: String,
-    /// What is other than it was, a line each.
+    /// The differences, one line each.
     pub(super) notes: Vec<String>,
     /// Why it cannot be started, if it cannot.
     pub(super) missing: Vec<String>,
-    /// What is sent to workers: the one secret that no hash can stand for, so that it is not in the file.
+    /// The key sent to workers. No hash can replace this secret, so it is not in the file.
     worker_key: Option<Unshown>,
 }
 
 impl Carried {
-    /// The settings themselves, with what the file leaves out.
+    /// The settings, including what the file leaves out.
     pub(super) fn config(&self) -> Result<Config, String> {
         let mut config = config::check_text("compat", &self.toml).map_err(|errors| errors.to_string())?;
         if let Some(Unshown(key)) = &self.worker_key {
@@ -60,7 +61,7 @@ impl Carried {
     }
 }
 
-/// A secret on its way to the settings.
+/// A secret on its way into the settings.
 struct Unshown(String);
 
 impl fmt::Debug for Unshown {
@@ -86,11 +87,11 @@ pub(super) fn carry(old: Old, given: &[Given]) -> Result<Carried, Vec<String>> {
     draft.finish()
 }
 
-/// Settings between the first flag and the last.
+/// The settings while flags are converted.
 struct Draft<'a> {
     old: Old,
     given: &'a [Given],
-    /// By key: what it is set to, and by which flag.
+    /// By key: its value, and the flag that set it.
     set: BTreeMap<&'static str, (String, &'static str)>,
     notes: Vec<String>,
     errors: Vec<String>,
@@ -102,7 +103,7 @@ impl<'a> Draft<'a> {
         let (notes, errors) = (Vec::new(), Vec::new());
         Draft { old, given, set: BTreeMap::new(), notes, errors, worker_key: None }
     }
-    /// What was said with this flag, all of it.
+    /// All values of this flag.
     fn all(&self, name: &str) -> Option<Vec<&str>> {
         let given: Vec<&Given> = self.given.iter().filter(|it| it.flag.is_called(name)).collect();
         (!given.is_empty()).then(|| given.iter().flat_map(|it| &it.values).map(String::as_str).collect())
@@ -113,7 +114,7 @@ impl<'a> Draft<'a> {
         self.all(name)?.last().copied()
     }
 
-    /// The same as `all`, to be held on to while settings are made of it.
+    /// The same as `all`, but owned, for use while settings are changed.
     fn words(&self, name: &str) -> Vec<String> {
         self.all(name).unwrap_or_default().into_iter().map(str::to_owned).collect()
     }
@@ -138,7 +139,7 @@ impl<'a> Draft<'a> {
         self.notes.push(format!("not carried over: {flag}: {what}"));
     }
 
-    /// A whole number that the flag holds; none, and a mistake, if it is something else.
+    /// The flag's value as an integer; none, with a recorded error, if it is not one.
     fn number(&mut self, flag: &'static str, text: &str) -> Option<i64> {
         let number = text.parse().ok();
         if number.is_none() {
@@ -147,7 +148,7 @@ impl<'a> Draft<'a> {
         number
     }
 
-    /// Seconds as we write them; none, and a mistake, if it is no number of them.
+    /// Seconds in our format; none, with a recorded error, if the value is not a number.
     fn seconds(&mut self, flag: &'static str, text: &str) -> Option<String> {
         let number = self.number(flag, text)?;
         if number < 0 {
@@ -156,7 +157,7 @@ impl<'a> Draft<'a> {
         (number >= 0).then(|| format!("{number}s"))
     }
 
-    /// Tells what becomes of each flag, and sets what has a setting to itself.
+    /// Records the outcome of each flag, and converts those with a setting of their own.
     fn each(&mut self) {
         let mut told: Vec<&str> = Vec::new();
         for Given { flag, values } in self.given {
@@ -333,7 +334,7 @@ impl<'a> Draft<'a> {
     fn failures(&mut self) {
         let attempts = self.one("--retry-max-retries").map(str::to_owned);
         if let Some(attempts) = attempts.and_then(|it| self.number("--retry-max-retries", &it)) {
-            // Theirs counts the first attempt.
+            // Their count includes the first attempt.
             let further = (attempts - 1).clamp(0, i64::from(ATTEMPTS_MAX));
             self.set("retries.failovers_max", further.to_string(), "--retry-max-retries");
         }
@@ -410,13 +411,13 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A worker's address as we write it: with its scheme, without a slash at its end.
+/// A worker's address in our format: with its scheme, without a trailing slash.
 fn plain_url(url: &str) -> String {
     let url = url.trim_end_matches('/');
     if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
-/// Pods that carry all these labels, as a source of workers.
+/// A source of workers: Pods that have all these labels.
 fn pods(namespace: String, labels: &[String], port: Port) -> WorkerSource {
     let kind = KubernetesTarget::Pods(labels.join(","));
     let options = WorkerOptions::default();
@@ -428,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_one_word_of_a_list() {
+    fn a_selector_is_one_item_of_a_list() {
         let source =
             pods("ml".to_owned(), &["app=vllm".to_owned(), "tier=gpu".to_owned()], Port::Number(8000));
         assert_eq!(source.to_string(), "kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000");
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_that_is_asked_for_by_name_is_in_the_table() {
+    fn every_flag_used_by_name_is_in_the_table() {
         let known: Vec<Flag> =
             [Old::Sglang, Old::VllmRouter].into_iter().flat_map(super::super::table::flags).collect();
         let source = [include_str!("carry.rs"), include_str!("carry/access.rs")].concat();

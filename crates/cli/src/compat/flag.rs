@@ -1,9 +1,9 @@
-//! A flag of another router, and what becomes of it here.
+//! A flag of another router, and its outcome here.
 
-/// Whose flags are read.
+/// The routers whose flags are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Old {
-    /// `sglang-router`, and `smg`, which it became: one set of flags, the newer with more of them.
+    /// `sglang-router` and its successor `smg`: one set of flags, the newer program with more of them.
     Sglang,
     VllmRouter,
 }
@@ -19,7 +19,7 @@ impl Old {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flag {
-    /// The first is the one that is shown; the others mean the same.
+    /// The first name is displayed; the others mean the same.
     pub(super) names: &'static [&'static str],
     pub(super) takes: Takes,
     fate: Fate,
@@ -29,45 +29,45 @@ pub(super) struct Flag {
 pub(super) enum Takes {
     Nothing,
     One,
-    /// All that follow, up to the next flag.
+    /// All words up to the next flag.
     Several,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is the same here.
+    /// The same here.
     Kept(Goal),
-    /// It is nearly the same here; the difference.
+    /// Nearly the same here; the text gives the difference.
     Changed(Goal, &'static str),
-    /// It asks for what Maitre does anyway; how.
+    /// Maitre always does this; the text says how.
     Needless(&'static str),
-    /// It has no counterpart; why.
+    /// No counterpart; the text says why.
     Left(&'static str),
-    /// It has none either, and without it there is nothing that could serve; why.
+    /// No counterpart, and without it nothing can be served; the text says why.
     Essential(&'static str),
 }
 
 /// Which setting a flag becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// This one, by itself.
+    /// This setting alone.
     Key(&'static str, ArgumentForm),
-    /// This one, which `carry.rs` puts together from several flags or works out.
+    /// This setting, which `carry.rs` combines from several flags or computes.
     Part(&'static str),
 }
 
-/// How the other router writes a value that has one setting to itself.
+/// The format of a value that has a setting of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArgumentForm {
-    /// As we do.
+    /// The same format as ours.
     Plain,
     /// A number of seconds.
     Seconds,
-    /// The same, and 0 for no limit at all.
+    /// Seconds, where 0 means no limit.
     SecondsOrNever,
     /// A number of bytes.
     Bytes,
-    /// No value: to give the flag is to set this.
+    /// No value: giving the flag sets this.
     Word(&'static str),
 }
 

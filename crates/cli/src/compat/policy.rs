@@ -1,10 +1,10 @@
-//! The policies of other routers by their names, and the strategy that comes nearest.
+//! The policies of other routers, and the closest strategy for each.
 
 use super::flag::Old;
 
 pub(super) const STICKY: &str = "sticky-session";
 
-/// Their name, ours, and what is different where something is.
+/// Their name, ours, and the difference if there is one.
 type PolicyRow = (&'static str, &'static str, Option<&'static str>);
 
 const SHARED: [PolicyRow; 4] = [
@@ -33,9 +33,9 @@ pub(super) fn rows(old: Old) -> impl Iterator<Item = PolicyRow> {
     SHARED.iter().chain(own).copied()
 }
 
-/// The strategy for a policy, with what has to be said about it.
+/// The strategy for a policy, with notes.
 pub(super) fn strategy(old: Old, policy: &str) -> Result<(&'static str, Option<&'static str>), String> {
-    // Clients write it with dashes, too.
+    // Dashes are accepted too.
     let name = policy.replace('-', "_");
     let found = rows(old).find(|it| it.0 == name).map(|it| (it.1, it.2));
     found.ok_or_else(|| {

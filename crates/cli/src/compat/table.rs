@@ -1,7 +1,8 @@
-//! Every flag of `sglang-router` 0.3.2, `smg` 1.13.0 and `vllm-router` 0.1.16, and what becomes of it.
+//! Every flag of `sglang-router` 0.3.2, `smg` 1.13.0 and `vllm-router` 0.1.16, and its outcome here.
 //!
-//! The first list has those that both know, then come those of one alone. Flags that are left out for the same reason stand
-//! together, by what they take. A test holds all of it against what the three programs list.
+//! The first list has the flags that both families share; the flags of only one follow. Flags that are left
+//! out for the same reason are grouped, by the kind of value. A test compares all of it with the flags that
+//! the three programs list.
 
 use super::flag::ArgumentForm::{Bytes, Plain, Seconds, SecondsOrNever, Word};
 use super::flag::Fate::{Changed, Essential, Kept, Left, Needless};
@@ -19,7 +20,7 @@ const WATCHED: &str = "pods with these labels in one namespace; docs/discovery.m
 const OVER_HTTP: &str =
     "spans are posted over HTTP and not by gRPC, which collectors take on port 4318; 4317 is changed to that";
 
-/// Flags that are left out for one reason, by what they take.
+/// Flags that are left out for one reason, by the kind of value.
 struct Reason {
     fate: Fate,
     flags: [&'static [&'static [&'static str]]; 3],
@@ -581,7 +582,7 @@ static VLLM_LEFT: &[Reason] = &[
     },
 ];
 
-/// All flags of a router, those that it shares with the other first.
+/// All flags of a router, those shared with the other family first.
 pub(super) fn flags(old: Old) -> Vec<Flag> {
     let (own, own_left) = match old {
         Old::Sglang => (SGLANG, SGLANG_LEFT),

@@ -1,4 +1,4 @@
-//! Command lines of other routers, what is made of them, and whether the table knows every flag there is.
+//! Command lines of other routers, their conversion, and whether the table is complete.
 
 mod docs;
 
@@ -8,16 +8,16 @@ use super::carry::{Carried, carry};
 use super::flag::{Fate, Flag, Goal, Old, Takes};
 use super::{policy, table, words};
 
-/// What each program listed, flag by flag, with what it takes.
+/// The flags that each program lists, with the kind of value.
 const LISTS: [(Old, &str); 3] = [
     (Old::Sglang, include_str!("tests/sglang-router-0.3.2.txt")),
     (Old::Sglang, include_str!("tests/smg-1.13.0.txt")),
     (Old::VllmRouter, include_str!("tests/vllm-router-0.1.16.txt")),
 ];
 
-/// Long enough to be taken, and easy to find where it must not be.
+/// Long enough to be accepted, and easy to find where it must not be.
 const KEY: &str = "sk-canary-sixteen-or-more";
-/// Its hash, by sha256sum.
+/// Its hash, computed by sha256sum.
 const HASH: &str = "sha256:0eb6b3a4c9400f5bf58f41d79c3fd5cdb50600046b2b255eccee8555ca67281f";
 
 /// The setting that a flag becomes.
@@ -55,7 +55,7 @@ fn check_wrong(old: Old, line: &str, expected: &[&str]) {
 }
 
 #[test]
-fn every_flag_that_the_programs_list_is_known_with_what_it_takes() {
+fn every_listed_flag_is_known_with_its_kind_of_value() {
     for (old, list) in LISTS {
         let known = table::flags(old);
         for line in list.lines() {
@@ -73,7 +73,7 @@ fn every_flag_that_the_programs_list_is_known_with_what_it_takes() {
 }
 
 #[test]
-fn every_flag_that_is_known_is_listed_by_some_program_and_once_in_the_table() {
+fn every_known_flag_is_listed_by_a_program_and_once_in_the_table() {
     let listed: Vec<&str> =
         LISTS.iter().flat_map(|it| it.1.lines()).filter_map(|it| it.split(' ').next()).collect();
     for old in [Old::Sglang, Old::VllmRouter] {
@@ -86,7 +86,7 @@ fn every_flag_that_is_known_is_listed_by_some_program_and_once_in_the_table() {
 }
 
 #[test]
-fn every_flag_becomes_a_setting_that_there_is() {
+fn every_flag_becomes_an_existing_setting() {
     for flag in [Old::Sglang, Old::VllmRouter].into_iter().flat_map(table::flags) {
         if let Fate::Kept(goal) | Fate::Changed(goal, _) = flag.fate() {
             let value = config::value(&config::Config::default(), key(goal));
@@ -95,7 +95,7 @@ fn every_flag_becomes_a_setting_that_there_is() {
     }
 }
 
-/// A value that the flag would have there.
+/// A value that the other router would accept for the flag.
 fn some_value(flag: &Flag) -> String {
     let value = match flag.name() {
         "--host" | "--prometheus-host" => "127.0.0.7",
@@ -121,7 +121,7 @@ fn some_value(flag: &Flag) -> String {
         _ => "7",
     };
     match flag.takes {
-        // Says where only together with another.
+        // Has an effect only together with another flag.
         Takes::Nothing if flag.name() == "--service-discovery" => {
             "--service-discovery --service-discovery-namespace ml".to_owned()
         }
@@ -131,7 +131,7 @@ fn some_value(flag: &Flag) -> String {
 }
 
 #[test]
-fn every_flag_alone_gives_settings_that_load_or_a_reason_why_not() {
+fn every_flag_alone_gives_loadable_settings_or_a_reason() {
     for old in [Old::Sglang, Old::VllmRouter] {
         let plain = check(old, "", &[]).toml;
         for flag in table::flags(old) {
@@ -140,7 +140,7 @@ fn every_flag_alone_gives_settings_that_load_or_a_reason_why_not() {
             match flag.fate() {
                 Fate::Left(_) | Fate::Needless(_) | Fate::Changed(..) => assert!(told, "{flag:?}"),
                 Fate::Essential(_) => assert!(told && !carried.missing.is_empty(), "{flag:?}"),
-                // Some say nothing by themselves: a tenant's header counts once it is trusted.
+                // Some have no effect by themselves: a tenant's header counts only once it is trusted.
                 Fate::Kept(Goal::Part("tenant.header" | "discovery.from")) => {}
                 Fate::Kept(goal) => assert!(
                     carried.toml != plain && carried.toml.contains(&format!("\n{} = ", key(goal))),
@@ -153,7 +153,7 @@ fn every_flag_alone_gives_settings_that_load_or_a_reason_why_not() {
 }
 
 #[test]
-fn nothing_said_is_what_it_was_there() {
+fn without_flags_the_defaults_are_those_of_the_other_router() {
     let expected = [
         ("listen", "\"0.0.0.0:30000\""),
         ("admin", "\"0.0.0.0:29000\""),
@@ -215,7 +215,7 @@ fn every_policy_has_a_strategy() {
     check_wrong(Old::VllmRouter, "--policy manual", &["known: cache_aware, round_robin"]);
 }
 
-/// The same, with what is not printed among the settings, and without the key in anything that is.
+/// The same, including settings that are not printed, and checking that the key is not in anything printed.
 #[track_caller]
 fn check_kept(old: Old, line: &str, expected: &[(&str, &str)]) -> Carried {
     let carried = check(old, line, expected);
@@ -226,7 +226,7 @@ fn check_kept(old: Old, line: &str, expected: &[(&str, &str)]) -> Carried {
 }
 
 #[test]
-fn keys_are_kept_as_hashes_and_open_the_same_door() {
+fn keys_are_kept_as_hashes_and_still_work() {
     let open = ("listen", "\"0.0.0.0:30000\"");
     let own = format!("[\"{HASH}\"]");
     let carried = check_kept(Old::Sglang, &format!("--api-key {KEY}"), &[open, ("keys", &own)]);
@@ -241,14 +241,14 @@ fn keys_are_kept_as_hashes_and_open_the_same_door() {
 }
 
 #[test]
-fn a_key_for_workers_alone_asks_clients_for_nothing() {
+fn a_key_for_workers_only_requires_none_from_clients() {
     let line = format!("--api-key {KEY} --host 0.0.0.0");
     let carried = check_kept(Old::VllmRouter, &line, &[("keys", "[]"), ("insecure", "true")]);
     assert!(carried.config().unwrap().settings.keys.is_empty());
 }
 
 #[test]
-fn who_asked_for_a_key_does_not_find_the_door_open() {
+fn an_unusable_key_does_not_leave_the_listener_open() {
     for flag in ["--api-key sk-canary", "--tenant-api-key a:sk-canary"] {
         let here = [("listen", "\"127.0.0.1:30000\""), ("keys", "[]")];
         let carried = check_kept(Old::Sglang, flag, &here);
@@ -337,7 +337,7 @@ fn pods_are_found_by_their_labels_in_one_namespace() {
 }
 
 #[test]
-fn pairs_of_engines_are_not_started_as_if_they_were_whole() {
+fn prefill_decode_pairs_are_not_started_as_plain_workers() {
     let line = "--pd-disaggregation --prefill http://a:1 9000 --prefill http://b:1 --decode http://c:1";
     let carried = check(Old::Sglang, line, &[("workers", "[]")]);
     assert_eq!(carried.missing.len(), 1, "{carried:?}");
@@ -346,7 +346,7 @@ fn pairs_of_engines_are_not_started_as_if_they_were_whole() {
 }
 
 #[test]
-fn ranks_follow_every_worker() {
+fn ranks_apply_to_every_worker() {
     let line = "--worker-urls a:1 b:1 --intra-node-data-parallel-size 4";
     check(Old::VllmRouter, line, &[("workers", r#"["http://a:1?ranks=4", "http://b:1?ranks=4"]"#)]);
     let line = format!("{line} --max-concurrent-requests 80");
@@ -354,14 +354,14 @@ fn ranks_follow_every_worker() {
 }
 
 #[test]
-fn what_is_not_http_is_left_out_by_name() {
+fn workers_without_http_are_left_out_by_name() {
     let carried =
         check(Old::Sglang, "--worker-urls grpc://a:1 http://b:1", &[("workers", r#"["http://b:1"]"#)]);
     assert!(carried.notes.iter().any(|it| it.contains("grpc://a:1")), "{:?}", carried.notes);
 }
 
 #[test]
-fn mistakes_are_told_all_at_once_and_without_values() {
+fn errors_are_reported_all_at_once_and_without_values() {
     check_wrong(
         Old::Sglang,
         "sk-canary --polcy random --port --cache-threshold 0.3 --disable-retries=yes --colour red",
@@ -383,14 +383,14 @@ fn mistakes_are_told_all_at_once_and_without_values() {
 }
 
 #[test]
-fn a_name_may_be_cut_short_where_only_one_begins_so() {
+fn an_unambiguous_prefix_of_a_flag_is_accepted() {
     check(Old::VllmRouter, "--worker-u http://a:1", &[("workers", r#"["http://a:1"]"#)]);
     check_wrong(Old::VllmRouter, "--worker http://a:1", &["may be any of --worker-urls, --worker-startup"]);
     check_wrong(Old::VllmRouter, "-- a", &["no such flag"]);
 }
 
 #[test]
-fn a_limit_that_cannot_be_shared_out_is_said() {
+fn a_limit_that_cannot_be_divided_is_noted() {
     let carried = check(Old::Sglang, "--max-concurrent-requests 8", &[("queue.sequences_max", "0")]);
     assert!(carried.notes.iter().any(|it| it.contains("no workers are named")), "{:?}", carried.notes);
     check(Old::Sglang, "--max-concurrent-requests -1 --worker-urls a:1", &[("queue.sequences_max", "0")]);

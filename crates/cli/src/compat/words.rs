@@ -1,8 +1,8 @@
-//! A command line of another router, taken apart: which flags, with which values.
+//! Parses the command line of another router into flags and values.
 //!
-//! As Python's argparse does it, since that is what those routers use: `--flag value`, `--flag=value`, several values
-//! up to the next flag, and the beginning of a flag's name where only one begins so. Mistakes are told all at once, and
-//! without the values: one of them may be a key.
+//! It follows Python's argparse, which those routers use: `--flag value`, `--flag=value`, several values up
+//! to the next flag, and unambiguous prefixes of a flag's name. Errors are reported all at once and without
+//! the values: one of them may be a key.
 
 use maitre_config::near;
 
@@ -15,7 +15,7 @@ pub(super) struct Given {
     pub(super) values: Vec<String>,
 }
 
-/// The word that `sglang-router` and `smg` want before their flags.
+/// The subcommand that `sglang-router` and `smg` expect before their flags.
 const COMMAND: &str = "launch";
 
 pub(super) fn read(words: &[String], known: &[Flag]) -> Result<Vec<Given>, Vec<String>> {
@@ -44,12 +44,12 @@ pub(super) fn read(words: &[String], known: &[Flag]) -> Result<Vec<Given>, Vec<S
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-/// A number below zero is a value.
+/// A negative number is a value.
 fn is_flag(word: &str) -> bool {
     word.starts_with("--") || word == "-h"
 }
 
-/// A value behind an equals sign is the only one.
+/// A value after an equals sign is the only one.
 fn count_max(flag: &Flag, has_one: bool) -> usize {
     match flag.takes {
         _ if has_one => 1,

@@ -1,7 +1,7 @@
-//! One session of the demo's traffic over HTTP: asks, listens, thinks, asks again.
+//! One session of the demo's traffic over HTTP: sends a prompt, reads the answer, pauses, sends the next.
 //!
-//! Where there are several routers, each request goes to the next one in turn: what a load balancer
-//! that knows nothing of sessions would do, and the hardest for routers that do not talk to each other.
+//! With several routers, each request goes to the next one in turn. A load balancer without sticky sessions
+//! does the same, and it is the hardest case for routers that do not share state.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::demo::tally::DemoAnswer;
 
-/// Where routers take requests, at least one, and whose turn it is.
+/// The addresses of the routers, at least one, and the index of the next.
 #[derive(Debug)]
 pub(crate) struct Turns {
     addresses: Vec<SocketAddr>,
@@ -32,14 +32,14 @@ impl Turns {
         Turns { addresses, next: AtomicUsize::new(0) }
     }
 
-    /// The place of the router that takes the next request.
+    /// The index of the router for the next request.
     fn next(&self) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed) % self.addresses.len()
     }
 }
 
-/// Sends a session's turns until it has had enough or `open` says that the doors are closed; `tell` hears
-/// of every answer and every failure.
+/// Sends a session's turns until it ends or `open` returns false; calls `tell` with every answer and every
+/// failure.
 pub(crate) async fn run_session(
     turns: Arc<Turns>,
     mut session: Session,
@@ -106,7 +106,7 @@ impl RouterClient {
         RouterClient { http: HttpClient::new(router.into(), Arc::default(), None), idle: None }
     }
 
-    /// One turn: what was seen of it, and the text of the answer.
+    /// One turn: the measurements, and the text of the answer.
     async fn ask(&mut self, session: u64, turn: &Turn) -> anyhow::Result<(DemoAnswer, String)> {
         let request = HttpRequest::post("/v1/chat/completions", Bytes::from(turn.body.clone()))
             .header(HeaderName::from_static("x-session-id"), HeaderValue::from(session));

@@ -1,4 +1,4 @@
-//! Simulated engines on a thread of their own, so that they do not share one with the router.
+//! Simulated engines on a thread of their own, so that they do not share the router's.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;

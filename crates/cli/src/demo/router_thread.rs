@@ -9,14 +9,14 @@ use anyhow::Context as _;
 use maitre_proxy::{NotStarted, Router, RouterSettings};
 use tokio::sync::oneshot;
 
-/// Dropped without `stop`, the router is gone at once.
+/// Dropping it without `stop` ends the router at once.
 pub(crate) struct RouterThread {
-    /// Its tasks run there; it can be asked from anywhere.
+    /// Its tasks run there; other threads may query it.
     pub(crate) router: Router,
     thread: Thread,
 }
 
-/// Lives until it is dropped.
+/// Runs until it is dropped.
 struct Thread {
     end: Option<oneshot::Sender<()>>,
     handle: Option<JoinHandle<()>>,
@@ -29,7 +29,7 @@ impl RouterThread {
         let (tell, told) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let body = async move {
-            // Told or not, the thread lives until it is ended.
+            // Whether or not the receiver is still there, the thread runs until it is stopped.
             drop(tell.send(first_that_starts(tries).await));
             let _ = ended.await;
         };

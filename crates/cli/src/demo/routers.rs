@@ -1,7 +1,7 @@
-//! The demo's routers: one, or several that tell each other what they know.
+//! The demo's routers: one, or several that share state.
 //!
-//! Several are a mesh on loopback, under a new key. Each knows all engines, and where to find the routers
-//! that were started before it. They stand side by side in one process and share nothing in it.
+//! Several routers form a mesh on loopback, under a new key. Each knows all engines, and the addresses of the
+//! routers started before it. They run in one process but share nothing in it.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::demo::engines::Engines;
 use crate::demo::router_thread::RouterThread;
 use crate::demo::{ANYWHERE, DemoPlan};
 
-/// Most of them. Chosen: more than a machine that also plays the engines can keep busy.
+/// Maximum routers. Chosen: more than a machine that also runs the engines can keep busy.
 pub(crate) const MOST: u32 = 8;
 
-/// Strategies that are asked what they would have done, and not obeyed.
+/// Shadow strategies: evaluated, but not followed.
 const SHADOWS: [Name; 3] = [Name::RoundRobin, Name::LeastRequest, Name::CacheAware];
 
 /// The key is new, so no other router can join.
@@ -47,7 +47,7 @@ impl Routers {
         let tries = usual.into_iter().chain([settings.clone()]).collect();
         let mut routers = Routers { first: RouterThread::start(&name(0), tries).await?, others: Vec::new() };
         for number in 1..plan.routers {
-            // The same dice in all of them would make the same mistakes at the same time.
+            // With the same seed all routers would make the same mistakes at the same time.
             settings.brain.seed = plan.seed.wrapping_add(number as u64);
             if let Some(cluster) = &mut settings.cluster {
                 let peers = routers.all().filter_map(Router::mesh).map(|it| it.to_string());
@@ -58,7 +58,7 @@ impl Routers {
         Ok(routers)
     }
 
-    /// Whose page and table are shown.
+    /// The router whose page and table are shown.
     pub(crate) fn first(&self) -> &Router {
         &self.first.router
     }
@@ -67,7 +67,7 @@ impl Routers {
         std::iter::once(&self.first).chain(&self.others).map(|it| &it.router)
     }
 
-    /// A line for each: where a browser sees what it does.
+    /// One line per router, with the URL of its page.
     pub(crate) fn pages(&self, key: &str) -> String {
         let line = |(number, router): (usize, &Router)| {
             let of = if number == 0 { String::new() } else { format!(" of {}", name(number)) };
@@ -82,7 +82,7 @@ impl Routers {
         }
     }
 
-    /// All at once, so that it takes no longer than one.
+    /// Stops all at once, so that it takes no longer than one.
     pub(crate) async fn stop(self) {
         let mut stops = JoinSet::new();
         for router in std::iter::once(self.first).chain(self.others) {
@@ -106,7 +106,7 @@ fn settings(plan: &DemoPlan, strategy: Name, engines: &Engines) -> anyhow::Resul
     let admin_key = Some(Secret::of(plan.key.as_bytes()));
     let mut settings = RouterSettings { workers, admin_key, threads: 1, ..RouterSettings::default() };
     settings.brain.strategy = strategy;
-    // So that the page can tell what others would have done.
+    // So that the page can show what other strategies would have done.
     settings.brain.shadows = SHADOWS.into_iter().filter(|&it| it != strategy).collect();
     settings.brain.seed = plan.seed;
     settings.timeouts.drain = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use maitre_fleet::Worker;
 
 use crate::demo::tally::{Tally, TokenCounts};
 
-/// Back to the top left, and wipe what is below.
+/// Moves to the top left and erases everything below.
 pub(crate) const HOME: &str = "\x1b[H\x1b[J";
 
 const BAR: usize = 16;
@@ -58,7 +58,7 @@ fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &TokenCounts) {
     );
 }
 
-/// Strategies side by side.
+/// Strategies in adjacent columns.
 pub(crate) fn compare(runs: &[(String, Tally)], seconds: f64) -> String {
     let mut text = String::from(
         "strategy         requests  errors  hit ratio  TTFT mean      p50      p99   tokens/s  most loaded\n",

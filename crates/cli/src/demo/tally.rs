@@ -1,4 +1,4 @@
-//! What the demo's clients saw, counted: per worker and over all.
+//! Counts what the demo's clients saw, per worker and in total.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Tally {
     /// Sessions that began.
     pub(crate) sessions: u64,
     pub(crate) errors: u64,
-    /// The first thing that went wrong, for people.
+    /// The first error, for people.
     pub(crate) first_error: Option<String>,
     pub(crate) workers: BTreeMap<String, TokenCounts>,
     first_tokens_ms: Vec<f64>,
@@ -42,7 +42,7 @@ impl TokenCounts {
         self.answer_tokens += seen.answer_tokens;
     }
 
-    /// Part of the prompt tokens that were in the cache.
+    /// The share of prompt tokens that were cached.
     pub(crate) fn hit_ratio(&self) -> f64 {
         self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
     }
@@ -80,7 +80,7 @@ impl Tally {
         FirstTokens { mean, p50: at(0.50), p99: at(0.99) }
     }
 
-    /// One strategy's line of the report.
+    /// The report of one strategy.
     pub(crate) fn report(&self, name: &str, seconds: f64) -> Value {
         let (total, first) = (self.total(), self.first_tokens_ms());
         let worker = |(url, row): (&String, &TokenCounts)| {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_of_what_was_seen() {
+    fn quantiles_are_of_the_observed_times() {
         let mut tally = Tally::default();
         for millis in 1..=100 {
             tally.seen(&DemoAnswer { first_token: Duration::from_millis(millis), ..DemoAnswer::default() });
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_every_field_its_readers_count_on() {
+    fn a_report_has_every_documented_field() {
         let mut tally = Tally::default();
         let seen = DemoAnswer {
             worker: "w".to_owned(),

@@ -1,4 +1,4 @@
-//! Asks a router's admin API. Every question has a time limit and every answer a limit of size.
+//! A client for a router's admin API. Every request has a timeout and every response a size limit.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use super::sse::{EventReader, SseEvent};
 use super::target::Target;
 use super::trouble::{MESSAGE_CHARS_MAX, Trouble};
 
-/// For a whole answer, or the head of a stream. Chosen: a router that is alive answers within milliseconds.
+/// For a whole response, or the head of a stream. Chosen: a live router answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a stream may be silent. It has an event each second.
+/// Maximum silence of a stream. It has an event each second.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// Chosen: the overview of a fleet far larger than any.
+/// Chosen: the overview of a far larger fleet than any known.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) struct Client {
     http: HttpClient,
-    /// As people know it.
+    /// The address as the user wrote it.
     pub(crate) url: String,
 }
 
@@ -60,7 +60,7 @@ impl Client {
         asked.await.unwrap_or_else(|_| Err(self.silent(PATIENCE)))
     }
 
-    /// What came next on the stream, which ends with an error.
+    /// The next event of the stream; an error when the stream ends.
     pub(crate) async fn next(&self, live: &mut Live) -> Result<Vec<SseEvent>, Trouble> {
         let lost = |what: &str| Trouble::Lost(format!("{}: {what}", self.url));
         let chunk = match timeout(SILENCE_MAX, live.response.chunk()).await {
@@ -72,7 +72,7 @@ impl Client {
         live.reader.feed(&chunk).map_err(|it| Trouble::strange(&self.url, &it.to_string()))
     }
 
-    /// An object of the API, as somebody wrote it.
+    /// An object of the API, as it arrived.
     pub(crate) fn read<T: DeserializeOwned>(&self, json: &[u8]) -> Result<T, Trouble> {
         serde_json::from_slice(json).map_err(|it| Trouble::strange(&self.url, &it.to_string()))
     }
@@ -115,7 +115,7 @@ impl Client {
                 Trouble::Lost(format!("{}: {}", self.url, clean(&error.message, MESSAGE_CHARS_MAX)))
             }
             (StatusCode::UNAUTHORIZED, "unauthorized") => Trouble::Key { url: self.url.clone() },
-            // Another listener, or a router that does not know this path yet.
+            // Another listener, or an older router that does not have this path.
             (StatusCode::UNAUTHORIZED, _) | (_, "unknown_path" | "wrong_method") => {
                 Trouble::strange(&self.url, &format!("{status}: {}", error.message))
             }
@@ -131,7 +131,7 @@ impl Client {
     }
 }
 
-/// An open stream; its connection ends with it.
+/// An open stream; dropping it closes its connection.
 pub(crate) struct Live {
     response: HttpResponse,
     reader: EventReader,

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_in_sentences_and_two_tables() {
+    fn an_explanation_has_sentences_and_two_tables() {
         let expected = "\
 would go to http://10.0.0.2:8000: cached (longest cached prefix, and not too busy)
 strategy least-delay; model m\u{fffd}[2J; class standard; 2048 prompt tokens, 1536 of them cached there; 128 answer tokens expected
@@ -329,7 +329,7 @@ round-robin  10.0.0.9:8000  other  300.0  210.0  turn";
     }
 
     #[test]
-    fn a_narrow_terminal_loses_columns_and_no_line_is_wider() {
+    fn on_a_narrow_terminal_columns_are_dropped_and_no_line_is_wider() {
         for width in 40..140 {
             let text = text(asked(), width);
             assert!(text.lines().all(|it| super::super::table::cells(it) <= width), "{width}:\n{text}");

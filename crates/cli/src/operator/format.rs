@@ -3,7 +3,7 @@
 /// An unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// Larger numbers are shown as a word: something is wrong with them.
+/// Larger numbers are printed as a word: something is wrong with them.
 const MANY: f64 = 999e12;
 
 /// Milliseconds, in the unit that keeps them short.
@@ -54,7 +54,7 @@ pub(crate) fn percent_or_unknown(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| UNKNOWN.to_owned(), percent)
 }
 
-/// A ratio as a bar of so many cells.
+/// A ratio as a bar of this many cells.
 pub(crate) fn bar(ratio: f64, cells: usize) -> String {
     let full = (ratio.clamp(0.0, 1.0) * cells as f64).round() as usize;
     "█".repeat(full) + &"░".repeat(cells - full)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_a_bar_and_a_percentage_whatever_it_is() {
+    fn any_ratio_is_a_bar_and_a_percentage() {
         assert_eq!(bar(0.43, 8), "███░░░░░");
         assert_eq!((bar(-1.0, 3), bar(7.0, 3), bar(f64::NAN, 2)), ("░░░".into(), "███".into(), "░░".into()));
         assert_eq!((percent(0.794), percent(1e300)), ("79%".into(), "many%".into()));

@@ -1,9 +1,10 @@
 //! Server-sent events: bytes in, whole events out.
 //!
-//! Reads what the admin API writes: a name, data of one line or more, comments. Lines end in a line feed, with or
-//! without a carriage return. Ids and retry times are ignored.
+//! Reads the format of the admin API: a name, data of one line or more, comments. Lines end in a line feed,
+//! with or without a carriage return. Ids and retry times are ignored.
 
-/// The longest event. Chosen: an overview of several thousand workers; bounds the memory a wrong server can take.
+/// Maximum event size. Chosen: an overview of several thousand workers; bounds the memory that a wrong server
+/// can take.
 const EVENT_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

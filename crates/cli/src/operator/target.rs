@@ -1,6 +1,6 @@
-//! Which router, and the key to it: from flags, the page's address, a file or the environment.
+//! Which router, and its key: from flags, the page's URL, a file or the environment.
 //!
-//! A key on the command line is seen by everyone who can list processes. So it is taken from elsewhere too, and no
+//! Anyone who can list processes sees a key on the command line. So it can be given in other ways too, and no
 //! message repeats it.
 
 use std::ffi::OsString;
@@ -17,21 +17,21 @@ use maitre_net::dial::Dialer;
 
 use maitre_console::dial;
 
-/// The same variable that `maitre serve` takes its own key from.
+/// The same variable from which `maitre serve` reads its own key.
 pub(crate) const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";
 
 const URL: &str = "http://127.0.0.1:8081";
 
-/// Keys are short; a file that is longer is another one.
+/// Keys are short; a longer file is something else.
 const KEY_BYTES_MAX: u64 = 4_096;
 
-/// Where to ask, and as whom.
+/// The address and the credentials.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) address: Address,
     /// The value of the `authorization` header.
     pub(crate) key: HeaderValue,
-    /// One that can dial the address.
+    /// A client that can connect to the address.
     pub(crate) dialer: Arc<Dialer>,
 }
 
@@ -64,7 +64,7 @@ impl Target {
         } else if let Some(key) = in_url {
             (key.to_owned(), "--url".to_owned())
         } else if let Some(key) = variable.filter(|it| !it.is_empty()) {
-            // What is not text is no key; a line break is refused below.
+            // Bytes that are not text are not a key; a line break is refused below.
             (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE.to_owned())
         } else {
             bail!(
@@ -93,7 +93,7 @@ fn header(key: &str) -> anyhow::Result<HeaderValue> {
         !key.starts_with("sha256:"),
         "this is the hash of a key, which opens nothing; write the key itself"
     );
-    // The key itself is not repeated: it would end in somebody's log.
+    // The key itself is not repeated: it would end up in a log.
     let value = HeaderValue::try_from(format!("Bearer {key}"));
     let mut value =
         value.ok().context("not a key that a header can carry; write it in one line of plain text")?;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_from_the_nearest_place() {
+    fn the_most_specific_source_of_a_key_wins() {
         const HERE: &str = "http://127.0.0.1:8081";
         let page = "http://10.0.0.1:9/#key=s3cret-url&decision=7";
         check(&[], "s3cret-env", Ok((HERE, "Bearer s3cret-env")));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_told_without_the_key() {
+    fn errors_do_not_contain_the_key() {
         check(&["--key", "s3cret\nx"], "", Err("--key: not a key that a header can carry"));
         check(&["--key", "sha256:s3cret"], "", Err("the hash of a key"));
         check(&["--url", "ftp://a/#key=s3cret"], "", Err("scheme ftp is not supported; use http or https"));

@@ -51,7 +51,7 @@ async fn listen(
 ) -> Result<(), Trouble> {
     let mut live = client.live().await?;
     if is_back {
-        // What was missed.
+        // What was missed in the meantime.
         let snapshot = Update::Snapshot(Box::new(snapshot(client).await?));
         if updates.send(snapshot).await.is_err() {
             return Ok(());

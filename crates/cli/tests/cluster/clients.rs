@@ -1,7 +1,7 @@
-//! Steady traffic as a load balancer would spread it: to each router that is open in turn, and elsewhere if the one that
-//! had a request is killed.
+//! Steady traffic as a load balancer spreads it: to each open router in turn, and to another one if the
+//! router of a request is killed.
 //!
-//! Nothing here fails quietly: what is not answered well by a router that lives is remembered, and fails the test.
+//! No failure is silent: a request that a live router does not answer well is recorded, and fails the test.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,12 +22,12 @@ use crate::client::{CHAT, post};
 use crate::stage::{PATIENCE, Router};
 use crate::watch;
 
-/// They come one after the other, each at this pace.
+/// The interval between two requests.
 const GUESTS: usize = 4;
 const PACE: Duration = Duration::from_millis(50);
 
-/// Different beginnings of their prompts. Chosen: a router that knew nothing of them would meet most for the first time in
-/// the time in which it must be as good as before.
+/// How many different prompt beginnings there are. Chosen: a router that knew none of them would meet most
+/// for the first time within the period in which it must be as good as before.
 pub(crate) const BOOKS: u64 = 48;
 
 pub(crate) struct Clients {
@@ -49,7 +49,7 @@ struct Door {
     name: String,
     address: Mutex<SocketAddr>,
     is_open: AtomicBool,
-    /// Grows when the router is killed: what breaks then is not its fault.
+    /// Increments when the router is killed: what breaks then is not its fault.
     deaths: AtomicU64,
 }
 
@@ -88,12 +88,12 @@ impl Clients {
         Clients { plan, tasks }
     }
 
-    /// No new requests for this router. Those under way may end.
+    /// Sends no new requests to this router. Those in flight may finish.
     pub(crate) fn close(&self, router: usize) {
         self.plan.doors[router].is_open.store(false, Ordering::SeqCst);
     }
 
-    /// It is about to be killed.
+    /// The router is about to be killed.
     pub(crate) fn give_up(&self, router: usize) {
         self.close(router);
         self.plan.doors[router].deaths.fetch_add(1, Ordering::SeqCst);
@@ -105,7 +105,7 @@ impl Clients {
         door.is_open.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until so many requests that were sent since then are answered, of one router or of all.
+    /// Waits until this many requests sent since then are answered, by one router or by all.
     pub(crate) async fn until_served(&self, router: Option<usize>, count: usize, since: Instant) -> Duration {
         let looked = watch::until("clients are served", since, PATIENCE, async || {
             assert_eq!(*self.plan.failed.lock().unwrap(), [""; 0]);
@@ -120,14 +120,14 @@ impl Clients {
         self.plan.served.lock().unwrap().iter().filter(is_meant).copied().collect()
     }
 
-    /// Of all prompt tokens since then, the part that engines found in their caches.
+    /// The share of prompt tokens since then that engines found in their caches.
     pub(crate) fn hit_ratio(&self, router: Option<usize>, since: Instant) -> f64 {
         let served = self.since(router, since);
         let sum = |read: fn(&Served) -> u64| served.iter().map(read).sum::<u64>();
         sum(|it| it.cached) as f64 / sum(|it| it.prompt) as f64
     }
 
-    /// No new requests for anybody, until they go on.
+    /// Sends no new requests until resumed.
     pub(crate) fn pause(&self) {
         self.plan.is_paused.store(true, Ordering::SeqCst);
     }
@@ -160,7 +160,7 @@ impl Plan {
         }
     }
 
-    /// At the first open door that does not close meanwhile.
+    /// Sends to the first open router that does not close in the meantime.
     async fn ask(&self, body: &Value) {
         loop {
             let Some(router) = self.next() else {
@@ -188,9 +188,9 @@ impl Plan {
     }
 }
 
-/// A question about one of the books, all of which the prompt begins with.
+/// A prompt about one of the books; all its prompts begin with the book.
 fn question(number: u64) -> Value {
-    // In an order that has nothing to do with whose turn it is.
+    // In an order that is independent of the router's turn.
     let book = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     let book = book % BOOKS;
     let text: String = (0..150).map(|line| format!("Line {line} of book {book}. ")).collect();
@@ -204,7 +204,7 @@ fn question(number: u64) -> Value {
     })
 }
 
-/// The whole of an answer, over a connection of its own.
+/// A whole answer, over a connection of its own.
 async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<String, String> {
     let stream = TcpStream::connect(address).await.map_err(|it| format!("connect: {it}"))?;
     let (mut sender, connection) =
@@ -218,7 +218,7 @@ async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Stri
     if status.is_success() { Ok(text) } else { Err(format!("{status}: {text}")) }
 }
 
-/// Prompt tokens, and those of them that were cached, of a stream that ended well.
+/// Prompt tokens, and how many of them were cached, of a stream that ended well.
 fn usage(text: &str) -> Result<(u64, u64), String> {
     let broken = || format!("no good end: {text}");
     text.trim_end().ends_with("data: [DONE]").then_some(()).ok_or_else(broken)?;

@@ -7,15 +7,15 @@ use crate::operator::Operator;
 use crate::stage::{Followed, PATIENCE, Stage, Way, check_whole, prompt};
 use crate::watch::{self, Delays};
 
-/// What routers may take to tell each other anything.
+/// The maximum delay until another router knows.
 const TOLD: Duration = Duration::from_millis(100);
 
 const PREFIXES: usize = 200;
-/// Prompts of which b not only says where it would send them.
+/// How many prompts are sent through b instead of only explained.
 const SENT_EVERY: usize = 4;
 const STREAMS: usize = 40;
 
-/// Each prefix is new: only router a has sent it anywhere when b is asked.
+/// Each prefix is new: when b is asked, only router a has sent it anywhere.
 async fn check_prefixes(stage: &Stage) {
     let mut b = stage.routers[1].operator().await;
     let mut client = Client::connect(stage.routers[1].listen).await;
@@ -43,7 +43,7 @@ async fn check_prefixes(stage: &Stage) {
     assert!(elsewhere.is_empty(), "b sent elsewhere: {elsewhere:?}");
 }
 
-/// From the moment a client asks until b counts it, and from the moment it leaves until b does no more.
+/// The time from a client's request until b counts it, and from its disconnect until b stops counting it.
 async fn check_load(stage: &Stage) {
     let mut b = stage.routers[1].operator().await;
     let (mut rises, mut falls) = (Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ async fn check_load(stage: &Stage) {
         falls.push(until_others_have(&mut b, 0).await);
     }
     check_delays(stage, "from the moment it is sent to a until b counts a stream", rises);
-    // A router has to notice first that its client is gone, and no bound is promised for that.
+    // A router must first notice that its client is gone, and no bound is promised for that.
     Delays::new(falls)
         .show(&format!("{:?}: from the moment its client leaves until b counts it no more", stage.way));
 }
@@ -66,7 +66,7 @@ fn check_delays(stage: &Stage, what: &str, delays: Vec<Duration>) {
     assert!(delays.percentile(99) < TOLD, "p99 {:?} {what}", delays.percentile(99));
 }
 
-/// Says how long that took.
+/// Prints how long that took.
 async fn until_others_have(operator: &mut Operator, expected: u64) -> Duration {
     let looked = watch::until("load is known elsewhere", watch::now(), PATIENCE, async || {
         let requests = operator.promises().await.requests_of_others();
@@ -83,11 +83,11 @@ async fn check(way: Way) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_redis_what_a_router_does_is_known_to_another_within_100_ms() {
+async fn with_redis_routers_know_of_each_others_requests_within_100_ms() {
     check(Way::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_mesh_what_a_router_does_is_known_to_another_within_100_ms() {
+async fn in_a_mesh_routers_know_of_each_others_requests_within_100_ms() {
     check(Way::Mesh).await;
 }

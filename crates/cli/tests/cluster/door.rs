@@ -1,7 +1,7 @@
-//! The way to a router of a mesh, which can be cut and healed.
+//! A proxy in front of a router of a mesh, whose connections can be cut and restored.
 //!
-//! A cut is silent: nobody is told, and what was sent waits, as it does in TCP, until it passes or somebody gives up. Or
-//! it is a reset: all connections break, and new ones break at once.
+//! A cut is silent: neither end notices, and sent data waits, as in TCP, until it passes or one end gives up.
+//! Or it is a reset: all connections break, and new ones break at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -64,14 +64,14 @@ async fn serve(
 }
 
 async fn carry(near: TcpStream, target: SocketAddr, mut pass: watch::Receiver<Pass>) {
-    // A packet to a network that is cut off reaches nobody until it is healed.
+    // Packets into a cut network arrive only after it is restored.
     if *pass.wait_for(|it| *it != Pass::Silent).await.unwrap() == Pass::Reset {
         return reset(&near);
     }
     let Ok(far) = TcpStream::connect(target).await else { return reset(&near) };
     for stream in [&near, &far] {
         stream.set_nodelay(true).unwrap();
-        // Whatever ends the one way ends the other, without a farewell.
+        // When one direction ends, the other ends too, without a clean close.
         reset(stream);
     }
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
@@ -82,7 +82,7 @@ async fn carry(near: TcpStream, target: SocketAddr, mut pass: watch::Receiver<Pa
     }
 }
 
-/// One way, while it is open.
+/// One direction, while it is open.
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut pass: watch::Receiver<Pass>) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read) = from.read(&mut buffer).await
@@ -92,7 +92,7 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut pass: watch::
     {}
 }
 
-/// When it is dropped, the other end is told that it broke.
+/// Dropping it resets the other end's connection.
 fn reset(stream: &TcpStream) {
     stream.set_zero_linger().unwrap();
 }

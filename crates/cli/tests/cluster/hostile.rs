@@ -1,4 +1,4 @@
-//! Those who do not belong: each is refused in one line that says what is wrong, and the routers carry on.
+//! Intruders: each is refused with one log line that says what is wrong, and the routers continue.
 
 use bytes::Bytes;
 use maitre_peer::seal::ClusterKey;
@@ -11,10 +11,10 @@ use crate::client::within;
 use crate::stage::{CLUSTER_KEY, Followed, GROUP, PATIENCE, Router, Stage, Way, prompt};
 use crate::watch;
 
-/// How often each says it, so that once is seen to be enough.
+/// How often each intruder repeats itself, to show that it is logged once.
 const TIMES: usize = 5;
 
-/// Somebody who has the key, and says what no router would.
+/// An intruder that has the key and sends what no router would.
 struct Insider {
     line: Transport,
     _transport: JoinSet<()>,
@@ -51,15 +51,15 @@ impl Insider {
     }
 }
 
-/// Says something to a listener of the mesh, and waits until it hangs up.
+/// Sends bytes to a listener of the mesh, and waits until it closes the connection.
 async fn knock(router: &Router, words: &[u8]) {
     let mut stream = TcpStream::connect(router.mesh.unwrap()).await.unwrap();
-    // It may hang up before all is said.
+    // It may close before everything is sent.
     let _ = stream.write_all(words).await;
     let _ = within(stream.read_to_end(&mut Vec::new())).await;
 }
 
-/// Waits until the router has warned in these words, and says how often it has.
+/// Waits until the router has logged this warning, and returns how often it has.
 async fn until_warned(router: &Router, words: &str) -> Vec<String> {
     watch::until(words, watch::now(), PATIENCE, async || {
         let warnings = router.warnings();
@@ -70,7 +70,7 @@ async fn until_warned(router: &Router, words: &str) -> Vec<String> {
     router.warnings().into_iter().filter(|it| it.contains(words)).collect()
 }
 
-/// Until the router has refused so many, for this cause.
+/// Waits until the router has refused this many, for this cause.
 async fn until_refused(router: &Router, cause: &str, least: f64) {
     let mut operator = router.operator().await;
     let name = format!("maitre_cluster_frames_refused_total{{cause=\"{cause}\"}}");
@@ -81,8 +81,7 @@ async fn until_refused(router: &Router, cause: &str, least: f64) {
     .await;
 }
 
-/// All that was warned of, which must be this and nothing more, each once; and that the routers still tell each other
-/// everything.
+/// Checks that these are the only warnings, each once, and that the routers still share everything.
 async fn check_warnings(stage: &Stage, expected: [&[&str]; 3]) {
     for (router, expected) in stage.routers.iter().zip(expected) {
         for words in expected {
@@ -97,7 +96,7 @@ async fn check_warnings(stage: &Stage, expected: [&[&str]; 3]) {
     eprintln!("{:?}: after all who do not belong, b knows a prefix of a's after {known:.1?}", stage.way);
 }
 
-/// A router with another key is started, says so itself, and is ended.
+/// Starts a router with another key, which reports that itself, and stops it.
 async fn meet_a_wrong_key(stage: &Stage, words: &str) {
     let peers = stage.routers.iter().filter_map(|it| it.mesh);
     let peers: Vec<String> = peers.flat_map(|it| ["--peer".to_owned(), it.to_string()]).collect();
@@ -106,7 +105,7 @@ async fn meet_a_wrong_key(stage: &Stage, words: &str) {
         until_refused(router, "transport", 1.0).await;
     }
     let own = until_warned(&stranger, words).await;
-    // One line for each that it reaches, at most.
+    // At most one line for each router that it reaches.
     assert!(own.len() <= stage.routers.len(), "{own:#?}");
     let hit = stranger.operator().await.metric("maitre_cluster_routers{state=\"live\"}").await;
     assert!((hit - 1.0).abs() < 0.1, "it hears nobody: {hit}");
@@ -117,7 +116,7 @@ const OLD: &str = "cluster protocol version 0; this router speaks version 1";
 const TORN: &str = "refused a frame of another router: malformed frame";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_mesh_who_does_not_belong_is_refused_in_one_line() {
+async fn in_a_mesh_intruders_are_refused_with_one_log_line() {
     let stage = Stage::open(Way::Mesh).await;
     let noise: Vec<u8> = (0..4_000_u32).map(|it| (it.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for _ in 0..TIMES {
@@ -150,7 +149,7 @@ async fn in_a_mesh_who_does_not_belong_is_refused_in_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_redis_who_does_not_belong_is_refused_in_one_line() {
+async fn with_redis_intruders_are_refused_with_one_log_line() {
     let stage = Stage::open(Way::Redis).await;
     let stream = format!("maitre:{GROUP}:stream");
     let server = stage.redis.as_ref().unwrap();

@@ -1,12 +1,12 @@
-//! Three routers before one fleet, as processes over sockets: what one does the others know, whatever becomes of one
-//! of them or of what is between them.
+//! Three routers in front of one fleet, as processes over sockets: each knows what the others do, whatever
+//! happens to one of them or to the connections between them.
 //!
-//! Each scene is played through Redis and as a mesh, where it has a meaning in both. The engines publish no KV events,
-//! so that all a router knows of what another did, it knows from that one. Delays are printed; see them with
-//! `cargo test -p maitre-cli --test cluster -- --nocapture`.
+//! Each scenario runs through Redis and as a mesh, where it makes sense in both. The engines publish no KV
+//! events, so everything a router knows of another's requests comes from that router. Delays are printed; see
+//! them with `cargo test -p maitre-cli --test cluster -- --nocapture`.
 //!
-//! Left out: what follows from other numbers of routers, in virtual time (`lab` of maitre-sim), and the transports by
-//! themselves (the tests of maitre-peer).
+//! Not included: other numbers of routers, which run in virtual time (`lab` of maitre-sim), and the
+//! transports alone (the tests of maitre-peer).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../process/client.rs"]

@@ -1,4 +1,4 @@
-//! What an operator sees of a router: by its admin API and its metrics.
+//! What an operator sees of a router, through its admin API and its metrics.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub(crate) const ADMIN_KEY: &str = "what-the-operator-shows";
 /// Requests, tokens to prefill and tokens to decode.
 pub(crate) type Load = [u64; 3];
 
-/// What is promised to each worker, by its URL: by the router that was asked, and by the others as it has heard.
+/// What is promised to each worker, by its URL: by this router, and by the others as it knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promises {
     pub(crate) own: BTreeMap<String, Load>,
@@ -25,12 +25,12 @@ pub(crate) struct Promises {
 #[derive(Clone, Debug)]
 pub(crate) struct Considered {
     pub(crate) worker: String,
-    /// Tokens of the prompt that this worker is believed to hold, and the most that any is.
+    /// Prompt tokens that this worker is believed to hold, and the most that any worker is.
     pub(crate) held: u64,
     pub(crate) held_most: u64,
 }
 
-/// A connection that is kept, so that a look is quick.
+/// A persistent connection, so that a query is quick.
 pub(crate) struct Operator {
     client: Client,
 }
@@ -62,7 +62,7 @@ impl Operator {
         self.client.get("/readyz").await.status == StatusCode::OK
     }
 
-    /// The number in the line that begins so.
+    /// The number in the line with this beginning.
     pub(crate) async fn metric(&mut self, name: &str) -> f64 {
         let page = self.client.get("/metrics").await.text();
         metric(&page, name)

@@ -1,4 +1,5 @@
-//! Redis is gone for ten seconds, or hangs: each router carries on by itself, with its part of all limits, and no request notices.
+//! Redis is gone for ten seconds, or hangs: each router continues alone, with its share of all limits, and no
+//! request is affected.
 
 use std::time::Duration;
 
@@ -7,17 +8,17 @@ use crate::stage::{CONVERGED, Stage, Way, prompt};
 use crate::watch;
 
 const AWAY: Duration = Duration::from_secs(10);
-/// Until routers that are not heard are lost to the others: three seconds, and a beat or two to notice.
+/// When a silent router counts as lost: three seconds, and a heartbeat or two to notice.
 const ALONE: Duration = Duration::from_secs(5);
 
-/// Longer than the scene.
+/// Longer than the scenario.
 const LONG: u32 = 3_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
-    /// And forgets everything.
+    /// Redis restarts and has lost all data.
     Stopped,
-    /// Its connections look well.
+    /// Redis hangs; its connections look healthy.
     Hung,
 }
 
@@ -42,7 +43,7 @@ async fn check(gone: Gone) {
         router.until_metric("maitre_cluster_routers{state=\"lost\"}", 2.0, stopped, ALONE).await;
         assert_eq!(router.operator().await.promises().await.requests_of_others(), 0);
     }
-    // What happens meanwhile is news to the others afterwards.
+    // The others learn afterwards what happens in the meantime.
     held.push(stage.routers[0].stream(LONG).await);
     tokio::time::sleep(AWAY.saturating_sub(stopped.elapsed())).await;
     clients.until_served(None, 100, stopped).await;
@@ -77,6 +78,6 @@ async fn check(gone: Gone) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_notices_that_redis_is_gone_and_views_converge_when_it_is_back() {
+async fn a_redis_outage_affects_no_request_and_views_converge_afterwards() {
     tokio::join!(check(Gone::Stopped), check(Gone::Hung));
 }

@@ -1,7 +1,8 @@
-//! One router of a mesh is cut off from the two others, silently or by resets: all three serve on, and when the cut is
-//! healed they soon believe the same.
+//! One router of a mesh is cut off from the two others, silently or by resets. All three continue to serve,
+//! and soon after the cut ends they agree again.
 //!
-//! Everybody reaches a through its door, and a the others through theirs; b and c have a way to each other besides.
+//! All routers reach a through its proxy, and a reaches the others through theirs; b and c also have a direct
+//! connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use crate::door::{Door, Pass};
 use crate::stage::{CLUSTER_KEY, CONVERGED, Router, Stage, Way, prompt, until_agreed};
 use crate::watch;
 
-/// Until those who are cut off are lost: three seconds, and a beat or two to notice.
+/// When a router that is cut off counts as lost: three seconds, and a heartbeat or two to notice.
 const ALONE: Duration = Duration::from_secs(5);
 
-/// Longer than the scene.
+/// Longer than the scenario.
 const LONG: u32 = 3_000;
 
 async fn check(cut: Pass, lasts: Duration) {
@@ -43,14 +44,14 @@ async fn check(cut: Pass, lasts: Duration) {
         let share = 1.0 - lost / 3.0;
         router.until_metric("maitre_cluster_limit_share", share, since, ALONE).await;
     }
-    // What happens meanwhile is news to the others afterwards.
+    // The others learn afterwards what happens in the meantime.
     held.push(a.stream(LONG).await);
     held.push(b.stream(LONG).await);
     held.remove(0);
     tokio::time::sleep(lasts.saturating_sub(since.elapsed())).await;
     clients.until_served(None, 50, since).await;
     clients.pause();
-    // Those who still hear each other agree all the while.
+    // Routers that still reach each other agree all the time.
     until_agreed(&[b, c], 3, watch::now(), CONVERGED).await;
 
     let said = a.program.said();
@@ -79,7 +80,7 @@ async fn check(cut: Pass, lasts: Duration) {
     stage.until_nothing_is_left().await;
 }
 
-/// A router that others reach by this door, and that finds them at these addresses.
+/// A router that others reach through this proxy, and that finds them at these addresses.
 async fn join(stage: &Stage, name: &str, door: &Door, peers: &[String]) -> Router {
     let address: SocketAddr = door.address;
     let mut args = vec!["--cluster-advertise".to_owned(), address.to_string()];
@@ -89,9 +90,9 @@ async fn join(stage: &Stage, name: &str, door: &Door, peers: &[String]) -> Route
     router
 }
 
-/// The silent one is long enough for all connections through it to be given up.
+/// The silent cut lasts long enough for all connections through it to be given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_fails_no_request_and_views_converge_within_2_s_of_its_end() {
+async fn a_partition_fails_no_request_and_views_converge_within_2_s_of_its_end() {
     let silent = check(Pass::Silent, Duration::from_secs(8));
     let reset = check(Pass::Reset, Duration::from_secs(4));
     tokio::join!(silent, reset);

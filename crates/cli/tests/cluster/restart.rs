@@ -1,4 +1,5 @@
-//! A router that is killed under load and started again: what the others kept for it makes it as good as before.
+//! A router is killed under load and started again: with the state that the others kept, it is as good as
+//! before.
 
 use std::time::Duration;
 
@@ -6,14 +7,14 @@ use crate::clients::{BOOKS, Clients};
 use crate::stage::{Stage, Way};
 use crate::watch;
 
-/// In which it must be as good as before, or nearly.
+/// The period within which it must be as good as before, or nearly.
 const RECOVERED: Duration = Duration::from_secs(5);
 const RECOVERED_TO: f64 = 0.95;
 
-/// Longer than the scene.
+/// Longer than the scenario.
 const LONG: u32 = 3_000;
 
-/// What a ratio is taken of, at least.
+/// The minimum sample of a ratio.
 const SAMPLE: usize = 50;
 
 async fn check(way: Way) {
@@ -25,10 +26,10 @@ async fn check(way: Way) {
     clients.until_served(Some(0), SAMPLE, warm).await;
     let before = clients.hit_ratio(Some(0), warm);
 
-    // What it has promised goes with it.
+    // What it has promised is gone with it.
     let held = [stage.routers[0].stream(LONG).await, stage.routers[0].stream(LONG).await];
     clients.give_up(0);
-    // It dies with its value.
+    // Dropping the value kills the process.
     let name = stage.routers.remove(0).name;
     let killed = watch::now();
     let again = stage.start(&name).await;
@@ -54,6 +55,6 @@ async fn check(way: Way) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_that_was_killed_is_as_good_as_before_within_5_s() {
+async fn a_restarted_router_is_as_good_as_before_within_5_s() {
     tokio::join!(check(Way::Redis), check(Way::Mesh));
 }

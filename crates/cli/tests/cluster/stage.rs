@@ -1,4 +1,4 @@
-//! Four simulated engines, what is between routers, and three routers: what every scene is played with.
+//! The fixture of every scenario: four simulated engines, three routers, and what connects the routers.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,18 +19,18 @@ use maitre_testkit::redis::Redis;
 pub(crate) const CLUSTER_KEY: &str = "what-all-these-routers-share";
 pub(crate) const GROUP: &str = "scenes";
 
-/// How long anything may take that nothing is promised about.
+/// Timeout of steps without a promised bound.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What views may take to be the same again.
+/// The maximum time until views agree again.
 pub(crate) const CONVERGED: Duration = Duration::from_secs(2);
 
 const ENGINES: usize = 4;
 
-/// A token every 10 ms, so that a stream of some seconds keeps nobody busy.
+/// One token every 10 ms, so that a stream of some seconds causes little load.
 const SLOW: Profile = Profile { step: StepModel { floor_ms: 10.0, ..H200_8B.step }, ..H200_8B };
 
-/// Scenes at once. One that measures has the machine to itself.
+/// Scenarios that run at once. One that measures has the machine to itself.
 static PLACES: Semaphore = Semaphore::const_new(PLACES_MAX as usize);
 const PLACES_MAX: u32 = 5;
 
@@ -43,9 +43,9 @@ pub(crate) enum Way {
 pub(crate) struct Stage {
     pub(crate) way: Way,
     pub(crate) engines: Vec<Host>,
-    /// Where they meet; none if they are a mesh.
+    /// The Redis server; none for a mesh.
     pub(crate) redis: Option<Redis>,
-    /// a, b and c, with the way in their names, for what is said when a test fails.
+    /// a, b and c; the names include the transport, for messages of failed tests.
     pub(crate) routers: Vec<Router>,
     _place: SemaphorePermit<'static>,
 }
@@ -56,17 +56,17 @@ pub(crate) struct Router {
     pub(crate) program: Program,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// Where others of a mesh connect.
+    /// Where other routers of a mesh connect.
     pub(crate) mesh: Option<SocketAddr>,
 }
 
 impl Stage {
-    /// Three routers that know each other, beside other scenes.
+    /// Three routers that know each other, in parallel with other scenarios.
     pub(crate) async fn open(way: Way) -> Stage {
         Stage::filled(way, 1, SLOW).await
     }
 
-    /// With nothing else on this machine, as far as we can help it.
+    /// Alone on this machine, as far as possible.
     pub(crate) async fn open_alone(way: Way) -> Stage {
         Stage::filled(way, PLACES_MAX, H200_8B).await
     }
@@ -100,7 +100,7 @@ impl Stage {
         Stage { way, engines, redis, routers: Vec::new(), _place }
     }
 
-    /// A router that knows where to find the others, if there are any.
+    /// A router that knows the addresses of the others, if there are any.
     pub(crate) async fn start(&self, name: &str) -> Router {
         let others = self.routers.iter().filter(|it| it.name != name).filter_map(|it| it.mesh);
         let peers: Vec<String> = others.flat_map(|it| ["--peer".to_owned(), it.to_string()]).collect();
@@ -127,7 +127,7 @@ impl Stage {
         router
     }
 
-    /// Waits until all routers hear each other.
+    /// Waits until all routers are connected to each other.
     pub(crate) async fn until_together(&self) -> Duration {
         let since = watch::now();
         let all = self.routers.len() as f64;
@@ -137,14 +137,14 @@ impl Stage {
         since.elapsed()
     }
 
-    /// Waits until each router believes of the others what they say of themselves, and that is so many requests in all.
-    /// Says how long after `since` that was.
+    /// Waits until each router's view of the others matches their own, with this many requests in total.
+    /// Returns how long after `since` that was.
     pub(crate) async fn until_agreed(&self, requests: u64, since: Instant, limit: Duration) -> Duration {
         let all: Vec<&Router> = self.routers.iter().collect();
         until_agreed(&all, requests, since, limit).await
     }
 
-    /// Waits until nothing is promised by anybody, and nothing is open anywhere.
+    /// Waits until no router has promises and nothing is in flight anywhere.
     pub(crate) async fn until_nothing_is_left(&self) {
         self.until_agreed(0, watch::now(), CONVERGED).await;
         for router in &self.routers {
@@ -168,8 +168,8 @@ impl Stage {
         }
     }
 
-    /// Sends a prompt that nobody has seen to one router, and asks another at the same time until it knows that somebody
-    /// holds it, and then until it would send it to the same worker for that.
+    /// Sends a new prompt to one router, and asks another at the same time: first until it knows that a
+    /// worker holds it, then until it would choose the same worker for that.
     pub(crate) async fn follow(&self, from: usize, to: &mut Operator, prompt: &Value) -> Followed {
         let mut client = Client::connect(self.routers[from].listen).await;
         let what = format!("{}'s prefix is known elsewhere", self.routers[from].name);
@@ -194,11 +194,11 @@ impl Stage {
 
 /// How one router followed another.
 pub(crate) struct Followed {
-    /// Where the first router sent it.
+    /// The worker that the first router chose.
     pub(crate) worker: String,
-    /// From the moment it was sent until the other one knew.
+    /// From when it was sent until the other router knew.
     pub(crate) known: Duration,
-    /// From the first token, or from when it knew if that was later, until it would do the same.
+    /// From the first token, or from when it knew if that was later, until it would choose the same worker.
     pub(crate) followed: Duration,
 }
 
@@ -215,7 +215,7 @@ impl Router {
         .await;
     }
 
-    /// Says how long after `since` that was.
+    /// Returns how long after `since` that was.
     pub(crate) async fn until_metric(
         &self,
         name: &str,
@@ -232,7 +232,7 @@ impl Router {
         looked.await.1
     }
 
-    /// A stream of so many tokens of which the first is here.
+    /// A stream of this many tokens whose first token has arrived.
     pub(crate) async fn stream(&self, tokens: u32) -> Stream {
         let mut client = Client::connect(self.listen).await;
         let body = prompt(&format!("stream of {tokens} at {}", self.name), tokens);
@@ -241,7 +241,7 @@ impl Router {
         Stream { begun, _client: client }
     }
 
-    /// Lines of the log that warn, or worse.
+    /// Lines of the log at warning level or above.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let said = self.program.said();
         let lines = said.lines().map(without_colours);
@@ -249,14 +249,14 @@ impl Router {
     }
 }
 
-/// An answer that is under way.
+/// An answer in progress.
 pub(crate) struct Stream {
     begun: Begun,
     _client: Client,
 }
 
 impl Stream {
-    /// To its end, which must be a good one.
+    /// Reads to the end, which must be a good one.
     pub(crate) async fn finish(self) {
         check_whole(&self.begun.rest().await);
     }
@@ -268,7 +268,7 @@ pub(crate) fn check_whole(answer: &Answer) {
     assert!(answer.status == StatusCode::OK && text.trim_end().ends_with("data: [DONE]"), "{text}");
 }
 
-/// As `Stage::until_agreed`, of some.
+/// Like `Stage::until_agreed`, for some routers.
 pub(crate) async fn until_agreed(
     routers: &[&Router],
     requests: u64,
@@ -292,7 +292,7 @@ pub(crate) async fn until_agreed(
     looked.await.1
 }
 
-/// Whether each believes of the others what they say themselves.
+/// Whether each router's view of the others matches their own.
 fn agree(seen: &[Promises]) -> bool {
     seen.iter().enumerate().all(|(place, it)| {
         let mut sums: BTreeMap<String, Load> =
@@ -306,7 +306,8 @@ fn agree(seen: &[Promises]) -> bool {
     })
 }
 
-/// A prompt of a thousand tokens or two that begins with what it is about, answered in so many.
+/// A prompt of a thousand or two thousand tokens that begins with its topic, with an answer of this many
+/// tokens.
 pub(crate) fn prompt(about: &str, tokens: u32) -> Value {
     let text: String = (0..120).map(|line| format!("Line {line} of the book of {about}. ")).collect();
     json!({

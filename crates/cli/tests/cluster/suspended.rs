@@ -1,5 +1,5 @@
-//! A router that stops for a while, as a virtual machine does that is moved: the others count on nothing of it meanwhile,
-//! and on all of it afterwards.
+//! A router stops for a while, as a virtual machine does during migration: meanwhile the others ignore its
+//! state, and afterwards they use all of it.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::stage::{CONVERGED, PATIENCE, Stage, Way, until_agreed};
 use crate::watch;
 
 const SUSPENDED: Duration = Duration::from_secs(5);
-/// Three seconds of silence, and up to a beat to notice it, on a busy machine.
+/// Three seconds of silence, and up to a heartbeat to notice it, on a busy machine.
 const EXPIRED: Duration = Duration::from_secs(4);
 
-/// Longer than the scene.
+/// Longer than the scenario.
 const LONG: u32 = 3_000;
-/// Nine seconds: they end soon after the router went on.
+/// Nine seconds: they end soon after the router resumed.
 const SHORT: u32 = 900;
 
 async fn check(way: Way) {
@@ -32,7 +32,7 @@ async fn check(way: Way) {
     a.program.signal("STOP");
     let stopped = watch::now();
     clients.until_served(None, 20, stopped).await;
-    // Some of its clients still wait for it; those of the others are all served.
+    // Some of its clients still wait; those of the other routers are all served.
     let lost = b.until_metric("maitre_cluster_routers{state=\"lost\"}", 1.0, stopped, EXPIRED).await;
     clients.pause();
     let expired = until_agreed(&[b, c], 2, stopped, EXPIRED + CONVERGED).await;
@@ -60,6 +60,6 @@ async fn check(way: Way) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_that_stopped_for_a_while_loses_nothing() {
+async fn a_suspended_router_loses_nothing() {
     tokio::join!(check(Way::Redis), check(Way::Mesh));
 }

@@ -1,8 +1,8 @@
-//! Wall time: looking again until something holds, and how long that took.
+//! Wall time: polls until a condition holds, and measures how long that took.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks. Short, since what is waited for is measured.
+/// Time between two polls. Short, because the result is a measurement.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 #[expect(clippy::disallowed_methods, reason = "these tests measure")]
@@ -10,7 +10,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Looks until there is something, and says how long after `since` that was. Fails the test after `limit`.
+/// Polls until there is a value, and returns how long after `since` that was. Fails the test after `limit`.
 pub(crate) async fn until<T>(
     what: &str,
     since: Instant,
@@ -29,7 +29,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// What a list of delays comes to.
+/// A summary of a list of delays.
 pub(crate) struct Delays(Vec<Duration>);
 
 impl Delays {
@@ -38,7 +38,7 @@ impl Delays {
         Delays(delays)
     }
 
-    /// The one that so many of a hundred do not exceed.
+    /// The percentile of the delays.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         self.0[(self.0.len() * percent).div_ceil(100).saturating_sub(1)]
     }

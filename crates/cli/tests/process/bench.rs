@@ -1,4 +1,4 @@
-//! `maitre bench` as its users run it: what it prints, and with which code it ends.
+//! `maitre bench` as its users run it: its output and its exit code.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, within};
 use crate::program::{Engine, run};
 
-/// Forty requests in two tenths of a second: ten prompts that come four times.
+/// Forty requests in two tenths of a second: ten prompts, each sent four times.
 pub(crate) fn trace(name: &str) -> String {
     let row = |index: u64| {
         let prompt = [(1, 200), (10 + index % 10, 100)];
@@ -76,7 +76,7 @@ async fn a_run_without_any_answer_is_a_failure() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_played_is_told_at_once() {
+async fn bad_traces_and_endpoints_are_reported_at_once() {
     let trace = trace("bench-bad.jsonl");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", taken.local_addr().unwrap());

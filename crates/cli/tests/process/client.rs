@@ -1,4 +1,4 @@
-//! An HTTP client that gives up rather than hang.
+//! An HTTP client that fails instead of hanging.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Nothing in these tests may take longer.
+/// Timeout of everything in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Fails the test instead of hanging.
@@ -41,7 +41,7 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// An answer of which the head is here.
+/// An answer whose head has arrived.
 pub(crate) struct Begun {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -109,7 +109,7 @@ pub(crate) fn post(path: &str, body: &Value) -> Request<Full<Bytes>> {
     request.body(Full::new(body.to_string().into())).unwrap()
 }
 
-/// A chat of so many tokens, in one piece.
+/// A chat with this many answer tokens, not streamed.
 pub(crate) fn chat(tokens: u32) -> Value {
     serde_json::json!({
         "model": "maitre-sim",

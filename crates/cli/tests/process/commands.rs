@@ -1,4 +1,4 @@
-//! What the commands say when they are asked wrongly, and what `engine`, `check` and `generate` do when not.
+//! How commands react to bad arguments, and what `engine`, `check` and `generate` do with good ones.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -13,7 +13,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Ends with this code, and says all of these.
+/// Exits with this code, and prints all of these.
 #[track_caller]
 fn check(args: &[&str], code: i32, expected: &[&str]) {
     let output = run(args);
@@ -32,7 +32,7 @@ fn file(name: &str, content: &str) -> PathBuf {
 }
 
 #[test]
-fn check_lists_every_mistake_at_once() {
+fn check_lists_every_error_at_once() {
     let path = file(
         "bad.toml",
         "listen = \"nowhere\"\nstratgy = \"random\"\nworkers = [\"ftp://a\"]\n[timeouts]\ndrain = \"5\"\n",
@@ -48,7 +48,7 @@ fn check_lists_every_mistake_at_once() {
 }
 
 #[test]
-fn check_is_content_with_a_good_file() {
+fn check_accepts_a_good_file() {
     let path = file("good.toml", "workers = [\"http://127.0.0.1:9001\"]\nstrategy = \"round-robin\"\n");
     check(&["check", path.to_str().unwrap()], 0, &["ok", "1 worker,", "round-robin"]);
     check(&["check", "/nonexistent/maitre.toml"], 1, &["/nonexistent/maitre.toml"]);
@@ -78,7 +78,7 @@ fn a_demo_has_one_router_at_least_and_eight_at_most() {
 }
 
 #[test]
-fn a_listener_open_to_others_must_be_asked_for() {
+fn a_listener_open_to_other_machines_must_be_requested() {
     for flag in ["--listen", "--admin"] {
         check(&["serve", flag, "0.0.0.0:0"], 1, &[flag, "other machines", "insecure"]);
         check(&["serve", flag, "[::]:0"], 1, &[flag, "insecure"]);
@@ -93,7 +93,7 @@ fn a_taken_port_is_named() {
     check(&["engine", "--listen", &address], 1, &["listen on", &address]);
 }
 
-/// A port with free ones after it, as far as one can know.
+/// A port with free ports after it, as far as can be known.
 fn free_run(count: u16) -> u16 {
     let bind = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port));
     for _ in 0..100 {
@@ -122,7 +122,7 @@ async fn engines_take_consecutive_ports() {
 }
 
 #[tokio::test]
-async fn an_engine_leaves_when_interrupted_or_told_to() {
+async fn an_engine_stops_on_sigint_and_sigterm() {
     for signal in ["INT", "TERM"] {
         let mut engine = Engine::start(&["--profile", "instant"]).await;
         engine.program.signal(signal);
@@ -153,7 +153,7 @@ fn generate_writes_a_trace_that_can_be_read() {
 }
 
 #[test]
-fn generate_says_what_it_knows() {
+fn generate_lists_its_workloads() {
     check(&["generate", "crowd"], 2, &["\"crowd\"", "groups", "noreuse"]);
     check(&["generate", "hot:speed=1"], 2, &["\"speed\"", "qps"]);
     check(&["generate", "hot", "--out", "/nonexistent/hot.jsonl"], 1, &["write /nonexistent/hot.jsonl"]);
@@ -175,7 +175,7 @@ fn generate_stops_when_its_output_is_closed() {
 }
 
 #[tokio::test]
-async fn doctor_ends_with_what_it_found() {
+async fn doctors_exit_code_reflects_its_findings() {
     let engine = Engine::start(&["--speedup", "10"]).await;
     let quiet = format!("{}?events=off", engine.url);
     let doctor = |worker: &str, more: &[&str]| {
@@ -194,7 +194,7 @@ async fn doctor_ends_with_what_it_found() {
 }
 
 #[test]
-fn doctor_says_why_it_could_not_look() {
+fn doctor_reports_why_it_could_not_check() {
     check(&["doctor"], 2, &["nothing to check", "--worker", "--admin-url"]);
     check(&["doctor", "--worker", "http://127.0.0.1:1/v1"], 2, &["has a path"]);
     check(&["doctor", "--admin-url", "http://127.0.0.1:1"], 2, &["no workers and no router", "refused"]);

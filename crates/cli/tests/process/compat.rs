@@ -1,4 +1,4 @@
-//! `maitre compat` with the command line of another router: it serves, or prints a file that does.
+//! `maitre compat` with the command line of another router: it serves, or prints a config file.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crate::client::{CHAT, Client, chat};
 use crate::program::{Engine, Program, address, run};
 
 #[tokio::test]
-async fn an_old_command_line_serves_after_saying_what_is_different() {
+async fn an_old_command_line_serves_after_listing_the_differences() {
     let engine = Engine::start(&["--profile", "instant"]).await;
     let old = ["--worker-urls", &engine.url, "--host", "127.0.0.1", "--port", "0", "--policy", "round_robin"];
     let own = ["--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--retry-jitter-factor", "0.1"];
@@ -17,7 +17,7 @@ async fn an_old_command_line_serves_after_saying_what_is_different() {
         let told = said.find("not carried over: --retry-jitter-factor: ").expect("a line for it");
         assert!(told < said.find("serving").unwrap(), "before it serves:\n{said}");
         let mut client = Client::connect(listen).await;
-        // It listens before it has found the worker, and then a request waits for nobody.
+        // It listens before it has found the worker, and then a request would fail.
         let mut looks = tokio::time::interval(crate::program::LOOK_AGAIN);
         let answer = crate::client::within(async {
             loop {
@@ -34,7 +34,7 @@ async fn an_old_command_line_serves_after_saying_what_is_different() {
 }
 
 #[test]
-fn what_is_printed_is_a_file_that_check_is_content_with() {
+fn the_printed_file_passes_check() {
     let output = run(&["compat", "sglang", "--print", "--", "--worker-urls", "http://127.0.0.1:9001"]);
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -47,7 +47,7 @@ fn what_is_printed_is_a_file_that_check_is_content_with() {
 }
 
 #[test]
-fn a_flag_that_nobody_knows_and_a_mode_that_is_not_there_start_nothing() {
+fn unknown_flags_and_unsupported_modes_start_nothing() {
     for (flags, said) in [
         (&["--worker-url", "http://127.0.0.1:9001", "--polcy", "random"][..], "did you mean --policy?"),
         (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "nothing to start without it"),

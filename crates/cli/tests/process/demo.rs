@@ -1,4 +1,4 @@
-//! `maitre demo`: what those who read its JSON count on.
+//! `maitre demo`: the parts of its JSON that readers rely on.
 
 use http::Request;
 use http_body_util::Full;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::client::{Client, within};
 use crate::program::{LOOK_AGAIN, Program, run};
 
-/// The one object that a demo of three seconds prints; nothing went wrong in it.
+/// The object that a demo of three seconds prints; it must contain no errors.
 fn demo(args: &[&str]) -> Value {
     let output = run(&[&["demo", "--seconds", "3", "--headless", "--json"], args].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -60,7 +60,7 @@ fn several_routers_serve_the_same_engines_and_are_counted_together() {
     check_row(&report["strategies"][0], "least-delay", 2);
 }
 
-/// Nobody's page leaves anybody out, and every router took its turn.
+/// Every page lists all routers, and every router took its turn.
 #[tokio::test]
 async fn each_router_of_a_demo_has_a_page_that_knows_the_others() {
     let args = ["demo", "--headless", "--seconds", "600", "--rate", "4", "--engines", "2", "--routers", "3"];
@@ -76,7 +76,7 @@ async fn each_router_of_a_demo_has_a_page_that_knows_the_others() {
     }
 }
 
-/// What a page shows of its cluster, once three routers are live and have served somebody.
+/// The cluster in a page's data, once three routers are live and have served requests.
 async fn until_all_serve(page: &str) -> Value {
     let (address, key) = page.strip_prefix("http://").unwrap().split_once("/#key=").unwrap();
     let mut client = Client::connect(address.parse().unwrap()).await;

@@ -1,4 +1,4 @@
-//! Workers that are found in a file, by a router that is running.
+//! A running router finds workers in a file.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ async fn workers_in_a_file_come_and_go_with_their_lines() {
     serve.until_worker(&engines[0].url, "ready").await;
     let mut client = serve.client().await;
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
-    // A wrong file changes nothing, and is told.
+    // A bad file changes nothing, and is reported.
     fs::write(&file, "http//nonsense\n").unwrap();
     serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
@@ -31,7 +31,7 @@ async fn workers_in_a_file_come_and_go_with_their_lines() {
 }
 
 #[tokio::test]
-async fn a_source_that_fails_when_it_is_followed_anew_costs_nobody_their_place() {
+async fn a_source_that_fails_after_a_reload_keeps_its_workers() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let folder = std::env::temp_dir().join(format!("maitre-found-anew-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

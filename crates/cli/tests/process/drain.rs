@@ -1,9 +1,9 @@
-//! SIGTERM: what was begun is finished, and a second one is taken at its word.
+//! SIGTERM: open requests are finished, and a second signal ends the process at once.
 
 use crate::client::{Begun, CHAT, Client, chat, chat_stream, post, within};
 use crate::program::{Engine, LOOK_AGAIN, Serve};
 
-/// A stream of about this many times 5 ms, begun; and the connection it is on.
+/// A started stream of about this many times 5 ms, and its connection.
 async fn begun_stream(serve: &Serve, tokens: u32) -> (Client, Begun) {
     let mut client = serve.client().await;
     let mut stream = client.begin(post(CHAT, &chat_stream(tokens))).await;
@@ -63,7 +63,7 @@ async fn a_stream_that_outlasts_the_drain_is_cut_and_the_exit_code_says_so() {
 }
 
 #[tokio::test]
-async fn while_load_balancers_take_notice_new_requests_are_served() {
+async fn new_requests_are_served_during_the_readiness_delay() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let serve = Serve::start(&engines, &["--timeouts-drain-grace", "1h"]).await;
     serve.program.signal("TERM");

@@ -1,4 +1,4 @@
-//! Every example configuration is without mistakes, and starts.
+//! Every example configuration passes `check`, and starts.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,8 @@ async fn every_example_is_checked_and_started() {
         let name = path.to_str().unwrap();
         let output = run(&["check", name]);
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        // On ports of its own, in front of and beside nobody that is not on this machine, and recording into a folder
-        // that is there. All else as it is written.
+        // On ports of its own, with workers and peers only on this machine, recording into an existing
+        // folder. Everything else stays as written.
         let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("examples.jsonl");
         let mut args = vec!["serve", "--config", name, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         args.extend(["--worker", &engine.url]);

@@ -1,4 +1,4 @@
-//! Engines that hang, die and come back, as processes do.
+//! Engine processes that hang, die and return.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use tokio::task::JoinSet;
 use crate::client::{CHAT, Client, chat, within};
 use crate::program::{Engine, LOOK_AGAIN, Serve};
 
-/// In turn, so that a worker in rotation cannot be missed by chance.
+/// Round robin, so that a worker in rotation cannot be missed by chance.
 const IN_TURN: &[&str] = &["--strategy", "round-robin"];
 
 #[tokio::test]
-async fn a_stopped_engine_is_out_within_three_seconds_and_back_when_it_goes_on() {
+async fn a_stopped_engine_is_out_within_three_seconds_and_back_when_it_resumes() {
     let engines = Engine::start_some(3, &["--profile", "instant"]).await;
     let serve = Serve::start(&engines, IN_TURN).await;
     let (listen, stopped) = (serve.listen, &engines[1]);
     stopped.program.signal("STOP");
 
-    // Traffic goes on meanwhile. What is sent to the stopped engine before it is found out is moved then.
+    // Traffic continues in the meantime. Requests sent to the stopped engine before it is noticed are moved
+    // to another.
     let mut early = JoinSet::new();
     let traffic = async {
         let mut looks = tokio::time::interval(LOOK_AGAIN);
@@ -48,7 +49,7 @@ async fn after_an_engine_is_killed_the_next_request_succeeds() {
     let mut engines = Engine::start_some(2, &["--profile", "instant"]).await;
     let serve = Serve::start(&engines, IN_TURN).await;
     let mut client = serve.client().await;
-    // Once around, so that connections to both are open.
+    // One round, so that connections to both are open.
     for _ in 0..2 {
         assert_eq!(client.post(CHAT, &chat(1)).await.status, 200);
     }

@@ -1,4 +1,4 @@
-//! The binary as its users have it: processes, signals, exit codes, on loopback.
+//! The binary as its users run it: processes, signals, exit codes, on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod bench;

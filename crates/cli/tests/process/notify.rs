@@ -1,4 +1,4 @@
-//! What systemd hears of `maitre serve`, over a real datagram socket.
+//! What systemd receives from `maitre serve`, over a real datagram socket.
 
 use tokio::net::UnixDatagram;
 
@@ -13,7 +13,7 @@ async fn heard(socket: &UnixDatagram) -> String {
 
 #[tokio::test]
 async fn the_service_manager_is_notified_of_start_and_stop() {
-    // Not in the target folder: a socket's path has 108 bytes.
+    // Not in the target folder: a socket's path is limited to 108 bytes.
     let path = std::env::temp_dir().join(format!("maitre-notify-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -32,7 +32,7 @@ async fn the_service_manager_is_notified_of_start_and_stop() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_gone_does_not_keep_us_from_serving() {
+async fn a_missing_socket_does_not_prevent_serving() {
     let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let mut program = Program::start_with(&args, &[("NOTIFY_SOCKET", "/nonexistent/notify")]);
     program.until_says(|it| it.contains("NOTIFY_SOCKET").then_some(())).await;

@@ -1,4 +1,4 @@
-//! `maitre top` and `maitre explain` as their users run them, against a demo: what they print, and how they end.
+//! `maitre top` and `maitre explain` as their users run them, against a demo: their output and exit codes.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ async fn decided(url: &str, key: &str) -> String {
             if ran.code == Some(0) {
                 return ran.printed;
             }
-            // Not yet, and for no other reason.
+            // Not there yet, and for no other reason.
             ran.check(1, "no decision \"1\" is kept");
         }
     })
@@ -104,7 +104,7 @@ async fn top_prints_the_state_of_a_running_router() {
 }
 
 #[tokio::test]
-async fn explain_says_where_a_request_would_go_and_where_one_went() {
+async fn explain_shows_where_a_request_would_go_and_where_one_went() {
     let (_demo, url, key) = demo().await;
     let decision: Value = serde_json::from_str(&decided(&url, &key).await).unwrap();
     let id = decision["id"].as_str().unwrap();
@@ -153,7 +153,7 @@ async fn explain_says_where_a_request_would_go_and_where_one_went() {
 }
 
 #[tokio::test]
-async fn a_router_that_cannot_be_asked_is_reported_with_the_reason() {
+async fn an_unreachable_router_is_reported_with_the_reason() {
     let (_demo, url, key) = demo().await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", taken.local_addr().unwrap());

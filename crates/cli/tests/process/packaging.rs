@@ -1,4 +1,4 @@
-//! What is shipped beside the binary speaks of things that the binary has: metrics, labels, flags and paths.
+//! The files shipped with the binary use only metrics, labels, flags and paths that it has.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::client::{CHAT, chat_stream};
 use crate::program::{Engine, Serve};
 
-/// These are on the page once something went wrong, a worker publishes events, files of TLS changed, or another router
-/// was heard; nothing of this happens here.
+/// These appear once an error occurred, a worker publishes events, TLS files changed, or another router was
+/// seen; none of this happens here.
 const RARE: [&str; 5] = [
     "maitre_cluster_lag_seconds",
     "maitre_attempts_failed_total",
@@ -15,7 +15,7 @@ const RARE: [&str; 5] = [
     "maitre_tls_handshakes_failed_total",
     "maitre_tls_files_changed_total",
 ];
-/// On the page once a first token came that had been foreseen, which one request may or may not bring.
+/// Appears once a predicted first token has arrived, which one request may or may not cause.
 const LATER: &str = "maitre_forecast_error_ratio";
 
 fn read(path: &str) -> String {
@@ -23,14 +23,14 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every word of the text that begins like a metric of ours.
+/// Every word of the text that begins like one of our metrics.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let is_letter = |it: char| it.is_ascii_alphanumeric() || it == '_';
     let words = text.split(|it: char| !is_letter(it));
     words.filter(|it| it.starts_with("maitre_")).map(str::to_owned).collect()
 }
 
-/// Every name that a sample on the page has, or may have once there is one.
+/// Every sample name that the page has, or may have once there is a value.
 fn names_on(page: &str) -> BTreeSet<String> {
     let types = page.lines().filter_map(|it| it.strip_prefix("# TYPE ")?.split_once(' '));
     let of = |(name, kind): (&str, &str)| match kind {
@@ -42,12 +42,12 @@ fn names_on(page: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn dashboard_and_alerts_use_only_metrics_that_there_are() {
+async fn dashboard_and_alerts_use_only_existing_metrics() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let serve = Serve::start(&engines, &["--shadow-strategies", "round-robin"]).await;
     assert_eq!(serve.client().await.post(CHAT, &chat_stream(3)).await.status, 200);
     let mut known = names_on(&serve.metrics().await);
-    // A cluster's first router has all metrics of a cluster, but for those about each of the others.
+    // A cluster's first router has all cluster metrics except those about each of the others.
     let mesh =
         ["--cluster", "mesh", "--cluster-listen", "127.0.0.1:0", "--cluster-key", "of-one-that-is-alone"];
     known.extend(names_on(&Serve::start(&engines, &mesh).await.metrics().await));
@@ -77,7 +77,7 @@ fn the_dashboard_is_json_and_each_panel_has_a_place_and_a_query() {
 }
 
 #[test]
-fn the_unit_names_only_flags_that_there_are() {
+fn the_unit_uses_only_existing_flags() {
     let unit = read("packaging/systemd/maitre.service");
     let starts: Vec<&str> = unit.lines().filter_map(|it| it.strip_prefix("ExecStart")).collect();
     assert_eq!(starts.len(), 2, "{starts:?}");

@@ -6,16 +6,16 @@ use std::process::Output;
 
 use crate::program::run;
 
-/// Three prompts that share their beginning, in two parts.
+/// Three prompts with a shared beginning, in two parts.
 const TRACE: &str = r#"{"timestamp":0,"output_length":20,"prompt":[[7,2000],[31,155]],"answer":1,"part":0}
 {"timestamp":4000,"output_length":30,"prompt":[[7,2000],[32,90]],"answer":2,"part":0}
 {"timestamp":9000,"output_length":10,"prompt":[[7,2000],[33,64]],"answer":3,"part":1}
 "#;
 
-/// Tags that have no end.
+/// Tags without an end tag.
 const VOID: &[&str] = &["!DOCTYPE", "meta", "link"];
 
-/// A folder of its own for each test, and a trace in it by this name.
+/// A folder for each test, with a trace of this name.
 fn trace(folder: &str, name: &str) -> (PathBuf, String) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     fs::create_dir_all(&folder).unwrap();
@@ -42,7 +42,7 @@ fn plots(html: &str) -> Vec<serde_json::Value> {
     serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
 }
 
-/// Every tag that begins ends, in order, and attributes have their quotes.
+/// Checks that every tag is closed, in order, and that attributes are quoted.
 #[track_caller]
 fn check_tags(html: &str) {
     let mut open: Vec<&str> = Vec::new();
@@ -64,7 +64,7 @@ fn check_tags(html: &str) {
             _ => open.push(name),
         }
         rest = &rest[end + 1..];
-        // What a script says is no markup.
+        // The content of a script is not markup.
         if name == "script" && !tag.starts_with('/') {
             rest = &rest[rest.find("</script>").expect("a script without end")..];
         }
@@ -80,7 +80,7 @@ fn a_page_is_complete_and_loads_nothing() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let html = fs::read_to_string(&path).unwrap();
     check_tags(&html);
-    // The home of uPlot, in its comment, and the name of a language: neither is loaded.
+    // The URL of uPlot, in its comment, and the name of a language: neither is loaded.
     let rest =
         html.replace("https://github.com/leeoniya/uPlot", "").replace("http://www.w3.org/2000/svg", "");
     for absent in ["http://", "https://", "src=", "@import", "url("] {
@@ -128,7 +128,7 @@ fn the_page_has_the_numbers_of_the_json() {
         }
         let cell = format!("data-v=\"{}\"", row["ttft_mean_s"].as_f64().unwrap());
         assert!(html.contains(&cell), "{name}: {cell} is not in the table");
-        // All answers come within the longest time of the chart.
+        // All answers arrive within the chart's longest time.
         assert_eq!(series("ttft", name)["values"].as_array().unwrap().last().unwrap(), 1.0, "{name}");
     }
 }
@@ -177,7 +177,7 @@ fn the_same_replay_makes_the_same_bytes() {
     let one = page(&trace, &folder.join("one.html"), &["--jobs", "1"]);
     let other = page(&trace, &folder.join("other.html"), &["--jobs", "3"]);
     assert_eq!(one, other);
-    // Written over, and nothing is left beside it.
+    // Overwritten, and no temporary file is left.
     assert_eq!(page(&trace, &folder.join("one.html"), &[]), one);
     let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name()).collect();
     names.sort();
@@ -185,7 +185,7 @@ fn the_same_replay_makes_the_same_bytes() {
 }
 
 #[test]
-fn a_name_from_outside_is_text() {
+fn names_from_outside_are_escaped() {
     let (folder, trace) = trace("page-name", "<script>alert('1')&\"x.jsonl");
     let html = page(&trace, &folder.join("page.html"), &[]);
     check_tags(&html);

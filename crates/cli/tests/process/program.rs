@@ -1,4 +1,5 @@
-//! A running `maitre`, what it says, and how it is stopped. It dies with its value, whatever the test did.
+//! A running `maitre`: its output, and how it is stopped. Dropping the value kills the process, whatever the
+//! test did.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::client::{Client, within};
 
-/// Between two looks at something that does not tell when it changes.
+/// Time between two polls of a state that sends no notification.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Program {
@@ -43,17 +44,17 @@ impl Program {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (tell, said) = watch::channel(Vec::new());
         let read = move || lines.map_while(Result::ok).for_each(|line| tell.send_modify(|it| it.push(line)));
-        // Ends when the process does.
+        // Ends with the process.
         std::thread::Builder::new().spawn(read).unwrap();
         Program { child, said }
     }
 
-    /// All that was said until now.
+    /// All output so far.
     pub(crate) fn said(&self) -> String {
         self.said.borrow().join("\n")
     }
 
-    /// The first line, from now or before, of which `read` makes something.
+    /// The first line, earlier or later, for which `read` returns a value.
     pub(crate) async fn until_says<T>(&mut self, read: impl Fn(&str) -> Option<T>) -> T {
         let find = |lines: &Vec<String>| lines.iter().find_map(|it| read(it));
         let heard = within(self.said.wait_for(|lines| find(lines).is_some())).await.is_ok();
@@ -61,10 +62,10 @@ impl Program {
         found.unwrap_or_else(|| panic!("ended: {}; it said:\n{}", !heard, self.said()))
     }
 
-    /// Waits for its end: how it ended. From then on `said` is all that it will ever say.
+    /// Waits for the process to end, and returns its status. After that, `said` is the complete output.
     pub(crate) async fn until_ends(&mut self) -> ExitStatus {
         let status = self.until_exits().await;
-        // The reader tells no more when it has read to the end.
+        // The reader's channel closes when it has read to the end.
         while within(self.said.changed()).await.is_ok() {}
         status
     }
@@ -92,7 +93,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both fail only if it is gone already.
+        // Both fail only if the process is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -135,13 +136,13 @@ impl Serve {
         let serve = Serve::of(Program::start(&[&all, args].concat())).await;
         for engine in engines {
             serve.until_worker(&engine.url, "ready").await;
-            // Of all that is asked of a new worker, the last.
+            // The last page that the router requests of a new worker.
             serve.until_metrics(&format!("maitre_worker_engine_blocks{{worker=\"{}\"}}", engine.url)).await;
         }
         serve
     }
 
-    /// One that was started otherwise, once it says where it is.
+    /// A router that was started elsewhere, once it has printed its address.
     pub(crate) async fn of(mut program: Program) -> Serve {
         let listen = program.until_says(|it| address(it, "listen=")).await;
         let admin = program.until_says(|it| address(it, "admin=")).await;
@@ -156,7 +157,7 @@ impl Serve {
         Client::connect(self.admin).await.get("/metrics").await.text()
     }
 
-    /// Waits until the router says that it believes this worker to be in this state.
+    /// Waits until the router reports this state for the worker.
     pub(crate) async fn until_worker(&self, url: &str, state: &str) {
         self.until_metrics(&format!("maitre_worker_state{{worker=\"{url}\",state=\"{state}\"}} 1")).await;
     }
@@ -172,7 +173,7 @@ impl Serve {
     }
 }
 
-/// The address behind `key` in a line of the log, which may be coloured.
+/// The address after `key` in a log line, which may be coloured.
 pub(crate) fn address(line: &str, key: &str) -> Option<SocketAddr> {
     let plain = without_colours(line);
     plain.contains("serving").then_some(())?;

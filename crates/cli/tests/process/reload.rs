@@ -1,4 +1,4 @@
-//! Settings that change under load: whatever is written into the file, no request suffers.
+//! Settings change under load: whatever is written into the file, no request is affected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::program::{Engine, Program, Serve};
 
 const KEY: &str = "a-key-for-the-operator";
 
-/// Reloads that are asked for.
+/// Reloads that are requested.
 const RELOADS: u32 = 1_000;
 
 struct File(PathBuf);
@@ -58,7 +58,7 @@ async fn operate(operator: &mut Client, method: &str, path: &str) -> Answer {
     operator.begin(request.body(Full::<Bytes>::default()).unwrap()).await.rest().await
 }
 
-/// A file that is right, and differs from the one of another number.
+/// A valid file that differs for each number.
 fn valid(engines: &[Engine], number: u32) -> String {
     let strategies = ["least-delay", "round-robin", "cache-aware", "least-work", "prefix-hash"];
     let strategy = strategies[number as usize % strategies.len()];
@@ -80,20 +80,20 @@ fn valid(engines: &[Engine], number: u32) -> String {
     )
 }
 
-/// One that is not.
+/// An invalid file.
 fn invalid(engines: &[Engine], number: u32) -> String {
     let valid = valid(engines, number);
     match number % 4 {
         0 => valid.replace("strategy", "stratgy"),
         1 => valid.replace("s\"\nshadow", "\"\nshadow"),
         2 => format!("{valid}workers = [[[\n"),
-        // Torn in the middle of a text.
+        // Cut in the middle of a string.
         _ => valid[..valid.find("http").unwrap() + 9].to_owned(),
     }
 }
 
 #[tokio::test]
-async fn a_thousand_reloads_under_load_harm_no_request() {
+async fn a_thousand_reloads_under_load_affect_no_request() {
     let engines = Engine::start_some(3, &["--profile", "instant"]).await;
     let file = File::new("reload");
     file.write(&valid(&engines, 0));
@@ -119,7 +119,7 @@ async fn a_thousand_reloads_under_load_harm_no_request() {
         let is_valid = !number.is_multiple_of(3);
         file.write(&if is_valid { valid(&engines, number) } else { invalid(&engines, number) });
         if number.is_multiple_of(10) {
-            // Nobody answers a signal; the next reload comes after it.
+            // A signal has no answer; the next reload comes after it.
             serve.program.signal("HUP");
         }
         let answer = operate(&mut operator, "POST", "/admin/v1/reload").await;
@@ -151,7 +151,7 @@ async fn a_thousand_reloads_under_load_harm_no_request() {
 }
 
 #[tokio::test]
-async fn a_file_that_changes_is_read_again_and_a_wrong_one_is_told_and_left() {
+async fn a_changed_file_is_read_again_and_an_invalid_one_is_reported() {
     let engines = Engine::start_some(2, &["--profile", "instant"]).await;
     let file = File::new("watched");
     file.write(&valid(&engines[..1], 0));
@@ -161,13 +161,13 @@ async fn a_file_that_changes_is_read_again_and_a_wrong_one_is_told_and_left() {
     let said = serve.program.until_says(|it| it.contains("stay as they were").then(|| it.to_owned())).await;
     assert!(said.contains("stratgy") && said.contains("maitre.toml:3"), "{said}");
     assert_eq!(workers(&mut operator).await.len(), 1);
-    // By renaming, as editors and Kubernetes do it.
+    // By renaming, as editors and Kubernetes do.
     let beside = file.path().with_extension("new");
     fs::write(&beside, valid(&engines, 0)).unwrap();
     fs::rename(&beside, file.path()).unwrap();
     serve.until_worker(&engines[1].url, "ready").await;
     assert_eq!(workers(&mut operator).await.len(), 2);
-    // What is built in waits, and is told.
+    // Settings that need a restart are kept, and reported.
     file.write(&format!("{}listen = \"127.0.0.1:1\"\nthreads = 1\n", valid(&engines, 0)));
     let answer = operate(&mut operator, "POST", "/admin/v1/reload").await.json();
     assert_eq!(answer["restart"], serde_json::json!(["threads"]), "the flag for listen overrules the file");
@@ -178,7 +178,7 @@ async fn workers(operator: &mut Client) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_log_can_be_told_to_say_more() {
+async fn the_log_level_can_be_changed() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let file = File::new("log");
     file.write(&valid(&engines, 0));
@@ -191,7 +191,7 @@ async fn the_log_can_be_told_to_say_more() {
     assert_eq!(answer.json()["level"], "debug");
     serve.client().await.post(CHAT, &chat(2)).await;
     serve.program.until_says(|it| it.contains("outcome").then_some(())).await;
-    // A slip is told, and does not silence it.
+    // A typo is reported, and does not silence the log.
     let request = Request::put("/admin/v1/log").header("host", "maitre");
     let request = request.header("authorization", format!("Bearer {KEY}"));
     let answer = operator.begin(request.body(Full::from(r#"{"level":"inof"}"#)).unwrap()).await.rest().await;
@@ -203,7 +203,7 @@ async fn the_log_can_be_told_to_say_more() {
 }
 
 #[tokio::test]
-async fn an_admin_key_that_is_taken_out_of_the_settings_opens_nothing() {
+async fn an_admin_key_removed_from_the_settings_stops_working() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let file = File::new("revoked");
     file.write(&valid(&engines, 0));
@@ -217,7 +217,7 @@ async fn an_admin_key_that_is_taken_out_of_the_settings_opens_nothing() {
 }
 
 #[tokio::test]
-async fn a_reload_that_comes_too_late_is_told_so() {
+async fn a_reload_during_shutdown_is_refused() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let file = File::new("late");
     file.write(&format!("{}timeouts.drain_grace = \"60s\"\n", valid(&engines, 0)));

@@ -1,4 +1,5 @@
-//! No prompt, answer or key leaves the process except to the worker: not in the log, not in metrics, not in the record.
+//! No prompt, answer or key leaves the process except to the worker: not in the log, the metrics or the
+//! recording.
 
 use std::net::SocketAddr;
 
@@ -18,7 +19,7 @@ const PROMPT: &str = "canary-prompt-5f1e";
 const KEY: &str = "canary-key-77ab";
 
 #[tokio::test]
-async fn neither_prompt_nor_key_is_in_the_log_the_metrics_or_the_record() {
+async fn neither_prompt_nor_key_is_in_the_log_the_metrics_or_the_recording() {
     let record = std::env::temp_dir().join(format!("maitre-secrecy-{}.jsonl", std::process::id()));
     let file = record.to_str().unwrap();
     let mut engines = Engine::start_some(1, &["--profile", "instant"]).await;
@@ -26,7 +27,7 @@ async fn neither_prompt_nor_key_is_in_the_log_the_metrics_or_the_record() {
     let mut client = serve.client().await;
     let mut answers = Vec::new();
     let whole = with_canary(chat(20));
-    // One that is not JSON is refused by us, one with a bad field by the engine; neither may be quoted.
+    // We refuse a body that is not JSON, the engine one with a bad field; neither may be quoted.
     let bodies = [
         whole.to_string(),
         with_canary(chat_stream(20)).to_string(),
@@ -69,11 +70,11 @@ const WRONG_KEY: &str = "canary-wrong-key-4417";
 const WORKER_KEY: &str = "canary-worker-key-d05e";
 const SALT_SECRET: &str = "canary-salt-secret-8b36";
 const ADMIN_KEY: &str = "canary-admin-key-61fa";
-/// A token's id that no count or time is.
+/// A token id that differs from every count and time.
 const TOKEN: &str = "987654321";
 
 #[tokio::test]
-async fn no_key_that_was_given_out_or_shown_is_said_again() {
+async fn no_key_is_ever_repeated() {
     let engines = Engine::start_some(1, &["--profile", "instant"]).await;
     let keys = format!("{CLIENT_KEY}?tenant=acme&models=maitre-sim");
     let flags =
@@ -100,7 +101,7 @@ async fn no_key_that_was_given_out_or_shown_is_said_again() {
         }
     }
     assert_eq!(statuses, [200, 200, 404, 401, 401, 401]);
-    // HTTP/2 has a library of its own that could talk.
+    // HTTP/2 uses another library, which could log by itself.
     assert_eq!(over_http2(serve.listen, &whole, CLIENT_KEY).await, 200);
     assert_eq!(over_http2(serve.listen, &whole, WRONG_KEY).await, 401);
     said.push_str(&serve.metrics().await);
@@ -112,7 +113,7 @@ async fn no_key_that_was_given_out_or_shown_is_said_again() {
     check_silent(&said);
 }
 
-/// All that the page, or anybody else with the admin key, is told.
+/// Everything that the page, or any other holder of the admin key, can read.
 async fn shown_on_the_page(admin: SocketAddr, body: &str) -> String {
     let mut operator = Client::connect(admin).await;
     let mut shown = String::new();
@@ -165,7 +166,7 @@ fn check_silent(said: &str) {
 }
 
 #[test]
-fn a_check_says_nothing_of_the_secrets_in_a_file() {
+fn check_prints_no_secret_of_a_file() {
     let good = format!(
         "keys = [\"{CLIENT_KEY}?tenant=acme\"]\nworker_key = \"{WORKER_KEY}\"\nadmin_key = \"{ADMIN_KEY}\"\n[salt]\nby = \"tenant\"\nsecret = \"{SALT_SECRET}\"\n"
     );
@@ -180,7 +181,7 @@ fn a_check_says_nothing_of_the_secrets_in_a_file() {
     let (is_fine, said) = file(&good);
     assert!(is_fine, "{said}");
     check_silent(&said);
-    // Nor where something is wrong with each of them.
+    // Nor if each of them has an error.
     let bad = good
         .replace("?tenant=acme", "?tenant=acme&colour=1")
         .replace(WORKER_KEY, &format!("{WORKER_KEY} and more"))

@@ -1,4 +1,4 @@
-//! `maitre serve` with nothing but flags: what it answers on its two listeners.
+//! `maitre serve` with flags only: the answers of its two listeners.
 
 use crate::client::{CHAT, Client, chat, chat_stream};
 use crate::program::{Engine, Serve};
@@ -24,7 +24,7 @@ async fn three_flags_are_enough_to_serve() {
 }
 
 #[tokio::test]
-async fn the_operators_listener_tells_health_readiness_and_counts() {
+async fn the_admin_listener_has_health_readiness_and_metrics() {
     let engines = Engine::start_some(1, INSTANT).await;
     let serve = Serve::start(&engines, &[]).await;
     assert_eq!(serve.client().await.post(CHAT, &chat(1)).await.status, 200);

@@ -1,4 +1,4 @@
-//! What an operator reads of TLS in the log, and in the way of the start.
+//! What an operator sees of TLS, in the log and as errors at the start.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ async fn a_worker_without_tls_is_named_once_with_the_reason() {
 }
 
 #[test]
-fn files_that_are_not_there_stop_the_start_and_say_which_setting_named_them() {
+fn missing_files_prevent_the_start_and_name_their_setting() {
     let flags = ["--tls-cert", "absent.crt", "--tls-key", "absent.key"];
     let output = run(&[&ANYWHERE[..], &flags].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -33,7 +33,7 @@ fn files_that_are_not_there_stop_the_start_and_say_which_setting_named_them() {
 
 const KEY: &str = "the-key-of-operators";
 
-/// A certificate for this machine that vouches for itself, and its key, as files.
+/// A self-signed certificate for this machine and its key, as files.
 fn papers(name: &str) -> (String, String) {
     let papers = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let write = |end: &str, text: String| {
@@ -44,7 +44,7 @@ fn papers(name: &str) -> (String, String) {
     (write("crt", papers.cert.pem()), write("key", papers.signing_key.serialize_pem()))
 }
 
-/// A router that speaks TLS on both sides of its own, before an engine that it has found.
+/// A router that uses TLS on both listeners, in front of an engine that it has found.
 async fn router(engine: &Engine, (cert, key): &(String, String)) -> Serve {
     let flags = ["--tls-cert", cert, "--tls-key", key, "--admin-tls-cert", cert, "--admin-tls-key", key];
     let program = Program::start_with(
@@ -60,7 +60,7 @@ async fn router(engine: &Engine, (cert, key): &(String, String)) -> Serve {
             if ran.code == Some(0) {
                 break;
             }
-            // Not yet, and for no other reason.
+            // Not there yet, and for no other reason.
             ran.check(1, "refused: ");
             looks.tick().await;
         }
@@ -70,7 +70,7 @@ async fn router(engine: &Engine, (cert, key): &(String, String)) -> Serve {
 }
 
 #[tokio::test]
-async fn a_router_behind_tls_is_watched_asked_and_measured() {
+async fn top_explain_and_bench_work_with_a_router_behind_tls() {
     let engine = Engine::start(&["--profile", "instant"]).await;
     let (ours, others) = (papers("router"), papers("others"));
     let serve = router(&engine, &ours).await;
@@ -82,7 +82,7 @@ async fn a_router_behind_tls_is_watched_asked_and_measured() {
     let ran = maitre(&[&bench[..], &[&front, "--ca", &ours.0, "--json"]].concat(), "", "").await;
     let report: serde_json::Value = serde_json::from_str(ran.good()).unwrap();
     assert_eq!((&report["rows"][0]["requests"], &report["errors"]), (&40.into(), &serde_json::json!({})));
-    // And all that stands in the way.
+    // And every error that prevents the start.
     let plain = format!("http://{}", serve.admin);
     let untold = "its certificate is not signed by anyone we trust; name its authority with --ca FILE";
     let no_tls = engine.url.replace("http://", "https://");

@@ -1,12 +1,12 @@
-//! Tidiness as a test: what review would say about every change, said by the machine.
+//! Tidiness as a test: rules that a reviewer would apply to every change.
 //!
-//! Each test walks the tree, collects every offence and prints them all, one a line. Words that would
-//! offend by standing here are written in two halves.
+//! Each test walks the tree, collects every violation and prints them all, one per line. Words that would
+//! themselves be a violation here are written in two halves.
 //!
-//! `modules` looks for cycles, `names` for type names with too many meanings, `words` for private language.
+//! `modules` finds cycles, `names` finds type names with too many meanings, `words` finds private language.
 //!
-//! Left out: what clippy and rustfmt already see, and the configuration's own documentation, which
-//! `tests/docs.rs` of config checks against the table it is made from.
+//! Not included: what clippy and rustfmt already check, and the configuration's documentation, which
+//! `tests/docs.rs` of config compares with the table it is generated from.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod modules;
@@ -17,7 +17,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a crate may use of ours: as dependencies, and in its tests. A new edge is argued in its own commit.
+/// Which of our crates a crate may use: as dependencies, and in its tests. A new edge is argued in its own
+/// commit.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("base", &[], &[]),
     ("testkit", &[], &[]),
@@ -58,17 +59,18 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// These open no socket, read no clock, roll no dice and write no log, and cannot: by manifest.
+/// These crates open no socket, read no clock, use no random source and write no log; their manifests make it
+/// impossible.
 const PURE: &[&str] = &[
     "base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch", "cluster", "views",
 ];
 
-/// What would let them, by the beginning of its name.
+/// Dependencies that would allow it, by the beginning of the name.
 const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "chrono", "reqwest"];
 
 const LINES_MAX: usize = 600;
 
-/// Directories that are not ours to keep tidy, and the file that stands for `.git` in a worktree.
+/// Directories that are not checked, and the file that replaces `.git` in a worktree.
 const SKIPPED: &[&str] = &[".git", ".venv", "target", "node_modules"];
 
 fn root() -> PathBuf {
@@ -76,12 +78,12 @@ fn root() -> PathBuf {
 }
 
 struct File {
-    /// From the root, with slashes.
+    /// Relative to the root, with slashes.
     path: String,
     text: String,
 }
 
-/// Every text file of the tree, in order.
+/// Every text file of the tree, sorted.
 fn files() -> Vec<File> {
     let root = root();
     let (mut directories, mut found) = (vec![root.clone()], Vec::new());
@@ -111,7 +113,7 @@ fn rust_files() -> Vec<File> {
     files().into_iter().filter(|it| it.path.ends_with(".rs")).collect()
 }
 
-/// The text of a file that must be there.
+/// The text of a file that must exist.
 fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -129,13 +131,13 @@ fn check(offences: &[String]) {
 }
 
 #[test]
-fn every_file_says_first_what_it_is() {
+fn every_file_begins_with_a_description() {
     let silent = rust_files().into_iter().filter(|it| !it.text.starts_with("//!"));
     check(&silent.map(|it| format!("{}: open with `//!`", it.path)).collect::<Vec<_>>());
 }
 
 #[test]
-fn no_file_is_longer_than_one_sits_through() {
+fn no_file_is_too_long() {
     let offences = rust_files().into_iter().filter(|it| !is_test(it)).filter_map(|file| {
         let lines = without_tests(&file.text).lines().count();
         (lines > LINES_MAX)
@@ -144,7 +146,7 @@ fn no_file_is_longer_than_one_sits_through() {
     check(&offences.collect::<Vec<_>>());
 }
 
-/// Whether the whole file is test code: by its name, or by its folder's.
+/// Whether the whole file is test code, by its name or its folder's.
 fn is_test(file: &File) -> bool {
     let named = |it: &str| matches!(it.trim_end_matches(".rs"), "tests" | "laws");
     file.path.split('/').any(named)
@@ -185,7 +187,7 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
-fn the_pure_crates_cannot_do_otherwise() {
+fn the_pure_crates_cannot_do_io() {
     let mut offences = Vec::new();
     for name in PURE {
         let manifest = Manifest::read(name);
@@ -252,7 +254,7 @@ fn names_an_issue(line: &str) -> bool {
 }
 
 #[test]
-fn nothing_speaks_of_the_machine_it_was_written_on() {
+fn no_file_names_a_development_machine() {
     let root = format!("{}/", root().display());
     let paths =
         [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/"), &root];
@@ -269,7 +271,7 @@ fn nothing_speaks_of_the_machine_it_was_written_on() {
     check(&offences);
 }
 
-/// Whether `path` stands in the line as the beginning of a path, not in the middle of a longer one.
+/// Whether `path` occurs in the line as the beginning of a path, not inside a longer one.
 fn begins_a_path(line: &str, path: &str) -> bool {
     let inside = |it: char| it.is_alphanumeric() || "_-.~}/".contains(it);
     line.match_indices(path).any(|(at, _)| !line[..at].ends_with(inside))
@@ -290,7 +292,7 @@ fn every_metric_is_documented() {
     check(&absent.map(|it| format!("docs/metrics.md: says nothing of {it}")).collect::<Vec<_>>());
 }
 
-/// The first of each pair of literals `("name", "A sentence`: so metrics are registered.
+/// The first of each pair of literals `("name", "A sentence`: the form in which metrics are registered.
 fn named_with_a_sentence(source: &str) -> BTreeSet<&str> {
     let pieces: Vec<&str> = source.split('"').collect();
     let pairs = pieces.windows(4).filter(|it| it[0].trim_end().ends_with('(') && it[2].trim() == ",");
@@ -301,7 +303,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
 }
 
-/// Whether the metric stands in the text by its whole name; a counter's has `_total` at its end.
+/// Whether the text contains the whole metric name; a counter's ends in `_total`.
 fn has_word(text: &str, name: &str) -> bool {
     let ends = |rest: &str| !rest.starts_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
     text.match_indices(name).any(|(at, _)| {
@@ -321,7 +323,7 @@ fn every_error_code_is_documented() {
         assert!(found.len() >= count_min, "this test no longer understands {path}: it found only {found:?}");
         codes.extend(found);
     }
-    // Those of streams that break off.
+    // The codes of streams that break off.
     for file in rust_files().iter().filter(|it| it.path.starts_with("crates/proxy/src/")) {
         let literals = file.text.split("Failure::server(\"").skip(1).filter_map(|it| it.split('"').next());
         codes.extend(literals.map(str::to_owned));
@@ -331,7 +333,7 @@ fn every_error_code_is_documented() {
     check(&absent.map(|it| format!("docs/errors.md: says nothing of `{it}`")).collect::<Vec<_>>());
 }
 
-/// Where the relative links of a page point to, seen from the root.
+/// The targets of a page's relative links, relative to the root.
 fn links(file: &File) -> Vec<String> {
     let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
     let targets = file.text.split("](").skip(1).filter_map(|it| it.split(')').next());
@@ -375,7 +377,7 @@ fn no_link_in_any_page_is_dead() {
 }
 
 #[test]
-fn every_source_file_that_a_page_names_is_there() {
+fn every_source_file_named_in_a_page_exists() {
     let mut offences = Vec::new();
     let mut count = 0;
     for page in pages().iter().filter(|it| !it.path.starts_with("docs/decisions/")) {
@@ -391,7 +393,7 @@ fn every_source_file_that_a_page_names_is_there() {
     check(&offences);
 }
 
-/// What a heading is called in a link: as GitHub and mdBook do it.
+/// The anchor of a heading, as GitHub and mdBook generate it.
 fn anchors(text: &str) -> BTreeSet<String> {
     let anchor = |heading: &str| {
         let kept = heading.trim().chars().filter(|it| it.is_alphanumeric() || " -_".contains(*it));
@@ -402,7 +404,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_link_points_to_a_heading_that_is_not_there() {
+fn no_link_points_to_a_missing_heading() {
     let mut offences = Vec::new();
     for page in pages() {
         let folder = Path::new(&page.path).parent().unwrap_or(Path::new("")).to_owned();

@@ -75,7 +75,7 @@ fn edges(modules: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module
     edges
 }
 
-/// The paths a text names that begin in its own crate, those in braces one by one.
+/// The crate-relative paths in a text, with braces expanded.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for word in ["crate", "super", "self"] {
@@ -108,7 +108,7 @@ fn follow(text: &str, mut path: Vec<String>, found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// What stands between the commas up to the closing brace, braces within kept whole.
+/// The items between the commas up to the closing brace, with nested braces kept whole.
 fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut from, mut items) = (0, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -129,7 +129,7 @@ fn split(text: &str) -> Vec<&str> {
     items
 }
 
-/// The module that a path named in `module` leads into.
+/// The module that a path used in `module` leads into.
 fn resolve(modules: &BTreeMap<Module, String>, module: &Module, path: &[String]) -> Module {
     let mut target = if path[0] == "crate" { Module::new() } else { module.clone() };
     for part in path {
@@ -148,7 +148,7 @@ fn resolve(modules: &BTreeMap<Module, String>, module: &Module, path: &[String])
     target
 }
 
-/// The groups of modules each of which leads to all others of its group.
+/// The groups of modules in which each leads to all others of its group.
 fn cycles(edges: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<String>> {
     let reached: BTreeMap<&Module, BTreeSet<&Module>> =
         edges.keys().map(|it| (it, reach(edges, it))).collect();

@@ -33,7 +33,7 @@ fn definitions_are_recognised() {
     assert_eq!(defined("impl Why {"), None);
 }
 
-/// The type that a line begins to define, at the outermost level.
+/// The type that a line begins to define, at the top level.
 fn defined(line: &str) -> Option<&str> {
     let line = match line.strip_prefix("pub") {
         Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,

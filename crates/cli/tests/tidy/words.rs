@@ -1,10 +1,11 @@
-//! Plain words: names and phrases that only Maitre's authors would understand do not come back.
+//! Plain words: prevents the return of names and phrases that only Maitre's authors would understand.
 //!
-//! Decisions are records of their time and the changelog names what was renamed, so both are left out.
+//! Decisions are records of their time and the changelog names what was renamed, so both are excluded.
 
 use crate::{check, files};
 
-/// Names of types, modules and variables that said nothing to a stranger, in halves so that this list is not found.
+/// Names of types, modules and variables that meant nothing to a stranger, in halves so that this list does
+/// not match itself.
 const NAMES: &[(&str, &str)] = &[
     ("Ho", "use"),
     ("ho", "use"),
@@ -38,7 +39,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("opens this ", "door"),
 ];
 
-/// Left out: what was written then, and what others wrote.
+/// Excluded: records of their time, and text by others.
 const SKIPPED: &[&str] = &[
     "CHANGELOG.md",
     "docs/decisions/",

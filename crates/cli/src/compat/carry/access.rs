@@ -1,10 +1,11 @@
 //! Access: the addresses, keys and certificates of the old router.
 //!
-//! Keys of clients and operators are kept as hashes, so the printed file is no secret. The key for workers cannot be, and
-//! is not printed. If a key cannot be carried over, the listener accepts no other machines.
+//! Keys of clients and operators are kept as hashes, so the printed file contains no secret. The key for
+//! workers cannot be hashed, and is not printed. If a key cannot be carried over, the listener accepts no
+//! other machines.
 //!
-//! The help texts say only half of what `--api-key` does. Found by running the programs: sglang-router and smg require it
-//! from clients and send it to workers; vllm-router requires it from no client.
+//! The help texts describe only half of what `--api-key` does. Running the programs showed: sglang-router and
+//! smg require it from clients and send it to workers; vllm-router requires it from no client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,14 +15,14 @@ use maitre_proxy::secret::{KEY_BYTES_MIN, Secret};
 use super::{Draft, Unshown};
 use crate::compat::flag::Old;
 
-/// Where all three routers listen, and where they show their metrics.
+/// Where all three routers listen, and where they serve their metrics.
 const PORT: &str = "30000";
 const METRICS_PORT: &str = "29000";
 
 /// With one of these flags sglang-router and smg require a key.
 const GUARDS: [&str; 2] = ["--api-key", "--tenant-api-key"];
 
-/// Files that are of no use without each other.
+/// Files that are useless without each other.
 const PAIRS: [[&str; 2]; 2] =
     [["--tls-cert-path", "--tls-key-path"], ["--client-cert-path", "--client-key-path"]];
 
@@ -40,7 +41,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A tenant's own key goes first: who has the same one from `--api-key` is that tenant.
+    /// A tenant's own key takes precedence: a client with the same key from `--api-key` is that tenant.
     fn client_keys(&mut self, shared: Option<&str>) {
         let mut rows: Vec<(Secret, String)> = Vec::new();
         for pair in self.words("--tenant-api-key") {
@@ -90,7 +91,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The hash of a key that is only compared; none, with a note, if it is easy to guess.
+    /// The hash of a key that is only compared; none, with a note, if the key is easy to guess.
     fn hash(&mut self, flag: &str, key: &str) -> Option<Secret> {
         if key.len() < KEY_BYTES_MIN {
             let what = format!("a key has at least {KEY_BYTES_MIN} characters here; `maitre key` makes one");
@@ -164,7 +165,7 @@ impl Draft<'_> {
         Some(SocketAddr::new(ip.ok()?, number.ok()?))
     }
 
-    /// Who asked for a key must not find the door open because it was one that we do not take.
+    /// An operator who configured a key must not get an open listener because we cannot accept that key.
     fn guarded(&mut self, listen: SocketAddr) -> SocketAddr {
         let was_guarded = self.old == Old::Sglang && GUARDS.iter().any(|it| self.has(it));
         if is_here(listen) || !was_guarded || self.set.contains_key("keys") {
@@ -184,7 +185,7 @@ fn is_here(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether a tenant's name can stand among the parts of a key, in a list.
+/// Whether a tenant's name can be part of a key in a list.
 fn is_plain(tenant: &str) -> bool {
     !tenant.trim().is_empty() && !tenant.contains([',', '?', '&'])
 }

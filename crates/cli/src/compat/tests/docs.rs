@@ -1,4 +1,4 @@
-//! docs/compat.md says what the table says.
+//! Checks that docs/compat.md matches the table.
 
 use std::fmt::Write;
 use std::fs;
@@ -58,7 +58,7 @@ fn left(flags: &[Flag]) -> String {
 }
 
 #[test]
-fn the_document_is_the_table() {
+fn the_document_matches_the_table() {
     let document = fs::read_to_string(DOCUMENT).unwrap();
     let (written, committed) = document.split_once(BEGIN).expect("the marker is in the document");
     if committed != reference() {
