@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_make_no_difference() {
+    fn chunk_boundaries_make_no_difference() {
         let text: Vec<u8> = (0..=255).collect();
         for cut in 0..text.len() {
             let mut hasher = Hasher::new(5);

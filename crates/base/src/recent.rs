@@ -16,7 +16,7 @@ pub struct Recent<V> {
     old: NumberMap<V>,
     /// Most entries a generation holds.
     generation: usize,
-    /// Entries that made way, since the start.
+    /// Entries dropped for newer ones, since the start.
     forgotten: u64,
 }
 
@@ -38,17 +38,17 @@ impl<V: Copy> Recent<V> {
         self.young.len() + self.old.len()
     }
 
-    /// Entries that made way, since the start.
+    /// Entries dropped for newer ones, since the start.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// To have asked so keeps nothing from being forgotten.
+    /// Does not refresh the entry: it is forgotten as if it had not been read.
     pub fn peek(&self, key: u64) -> Option<V> {
         self.young.get(&key).or_else(|| self.old.get(&key)).copied()
     }
 
-    /// Asking keeps it from being forgotten.
+    /// Reading an entry keeps it from being forgotten.
     pub fn get(&mut self, key: u64) -> Option<&mut V> {
         if let Some(value) = self.old.remove(&key) {
             self.put(key, value);

@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(new.settings.brain.queue.classes.len(), 3);
     }
 
-    /// What is said of settings that are right by themselves.
+    /// Settings that are valid alone, but refused as a change.
     #[track_caller]
     fn check_refused(before: &[(&str, &str)], after: &[(&str, &str)], part: &str) {
         let made = |settings: &[(&str, &str)]| {

@@ -103,7 +103,7 @@ struct Size {
     blocks: usize,
 }
 
-/// What the first settings cost more than the second, by alternating rounds.
+/// The extra cost of the first settings over the second, by alternating rounds.
 fn compare(what: &str, size: Size, settings: [BrainSettings; 2]) {
     let Size { workers, rounds, arrivals, blocks } = size;
     let mut fleets = settings.map(|it| Fleet::new(workers, blocks, it));
@@ -153,7 +153,7 @@ enum Step {
 }
 
 impl Fleet {
-    /// Every worker reports so many blocks, in conversations of its group.
+    /// Every worker reports this many blocks, in conversations of its group.
     fn new(workers: u32, blocks: usize, settings: BrainSettings) -> Fleet {
         let mut fleet = Fleet {
             brain: Brain::new(BrainSettings { strategy: Name::LeastDelay, ..settings }),
@@ -192,7 +192,7 @@ impl Fleet {
         self.brain.on(self.now, event, &mut self.effects);
     }
 
-    /// A conversation of this group, so many blocks long.
+    /// A conversation of this group, this many blocks long.
     fn text(&mut self, group: u32, blocks: usize) -> Vec<u32> {
         let token = |at: usize| match at / BLOCK {
             0..SHARED_BLOCKS => at as u32,
@@ -217,7 +217,7 @@ impl Fleet {
         self.on(Event::CacheChanged { worker, event: KvEvent::Stored(blocks) });
     }
 
-    /// So many arrivals, of which this share continues a conversation that a worker holds.
+    /// This many arrivals, of which this share continues a conversation that a worker holds.
     fn round(&mut self, arrivals: usize, held: f64) -> Spread {
         let mut took: Vec<Duration> = (0..arrivals).map(|_| self.arrival(held)).collect();
         took.sort_unstable();

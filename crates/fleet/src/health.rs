@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn when_no_one_can_be_spared_it_stays_a_suspect() {
+    fn when_no_more_workers_may_be_ejected_it_stays_a_suspect() {
         let mut health = Health::default();
         health.see(Instant::ZERO, ProbeAnswered, MayEject::Yes, &SETTINGS);
         health.see(Instant::ZERO, Refused, MayEject::No, &SETTINGS);

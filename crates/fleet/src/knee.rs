@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_small_loads_is_not_forgotten_among_large_ones() {
+    fn observations_at_small_loads_outlast_large_ones() {
         let mut curve = seen(&[1, 5, 20]);
         for _ in 0..100_000 {
             curve.see(600.0, 0.065);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_steps_carry_are_told_from_their_crowds() {
+    fn prefill_in_a_step_is_distinguished_from_its_batch_size() {
         let mut knee_estimator = KneeEstimator::default();
         let spell = |crowd: u32, prefill: f64| 5e-3 + 1e-4 * f64::from(crowd) + 2e-5 * prefill;
         for turn in 0..80 {

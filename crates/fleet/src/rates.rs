@@ -145,7 +145,7 @@ const STEP_SPAN: f64 = 32.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     first_token: LinearRegression,
-    /// Of the fleet.
+    /// The fleet's fit.
     step: LinearRegression,
     /// Of a worker: seconds that its steps took lately, and that the fleet's would have taken.
     seen: f64,

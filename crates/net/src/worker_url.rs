@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_option_says_what_is_right() {
+    fn an_invalid_option_names_the_accepted_ones() {
         check("http://a:1?events=ipc:///x", Err("a port, tcp://host:port or off"));
         check("http://a:1?events=tcp://a b:1", Err("a port"));
         check("http://a:1?events=0", Err("a port"));

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn with_something_to_agree_on_equals_are_told_apart_without_dice_and_in_any_order() {
+    fn a_tie_breaker_decides_between_equals_in_any_order() {
         let candidates = fleet(&[(1, 0), (0, 0), (0, 0), (0, 0)]);
         let mut turned = candidates.clone();
         turned.reverse();

@@ -114,8 +114,8 @@ mod tests {
         found
     }
 
-    /// The two homes and the neighbour as rows of `(wait in seconds, held of a prompt of 10,000 tokens)`, which
-    /// takes a second where nothing is held; everybody else is idle. Which of the three is picked.
+    /// The two homes and the neighbour as rows of `(wait in seconds, cached tokens of a prompt of 10,000)`.
+    /// An uncached prompt takes a second; all other workers are idle. Returns which of the three is picked.
     #[track_caller]
     fn check(rows: [(f64, u64); 3], expected: (usize, Why)) {
         let homes = homes();

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_is_added_before() {
+    fn promised_work_is_added_first() {
         check(&[(1, 0, 0), (1, 500, 600)], (1, Why::Cached));
         check(&[(1, 0, 0), (1, 700, 600)], (0, Why::CacheTooBusy));
         check(&[(3, 100, 0), (2, 400, 0)], (1, Why::LeastCost));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn to_explore_a_full_cache_costs_what_it_loses() {
+    fn exploring_a_full_cache_costs_the_evicted_blocks() {
         let mut candidates = workers(&[(0, 0, 0), (500, 0, 0)]);
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens::ZERO });
         candidates[0].holds = Tokens(4_000);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_router_pinned_is_kept_and_only_our_own_pins_are_new() {
+    fn pins_of_other_routers_are_kept_and_only_ours_are_published() {
         let all = fleet(&[(0, 0); 4]);
         let mut strategy = StickySession::default();
         let (home, _) = place(&mut strategy, 42, &all);

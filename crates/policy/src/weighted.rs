@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn where_usage_is_not_told_what_we_pinned_stands_for_it() {
+    fn without_reported_usage_our_requests_memory_is_used() {
         let mut candidates = reporting(&[(0, 0, 0.5), (0, 0, 0.0)]);
         candidates[1].reported.kv_usage = None;
         assert_eq!(place(&candidates).index, 1);

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_what_one_would_count_by_hand() {
+    fn a_row_matches_a_count_by_hand() {
         let all = [seen(100, 1_100, 11), seen(300, 300, 1), seen(3_000, 4_000, 5)];
         let row = ReportRow::of("x", &all, &[lost(LossCause::Refused, 0)], &Targets::default());
         assert_eq!((row.requests, row.hit_ratio), (3, 0.25));
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_missed_by_what_begins_late_and_by_what_is_lost() {
+    fn late_and_lost_requests_miss_their_deadline() {
         let asked = |first_token_ms, deadline_ms| {
             let deadline = Some(Duration::from_millis(deadline_ms));
             AnswerMetrics {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Tests run side by side, also those of several programs: the name has the process and a number.
+    /// Tests run concurrently, even in several processes: the name contains the process id and a number.
     #[expect(clippy::new_without_default, reason = "it creates a folder on disk")]
     pub fn new() -> Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);

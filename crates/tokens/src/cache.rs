@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_got_and_no_other() {
+    fn stored_entries_are_found_and_no_others() {
         let cache = PieceCache::new(1 << 20);
         cache.put("a", &ids("a"));
         assert_eq!(cache.get("a").as_deref(), Some(&[97][..]));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_outlives_what_is_not() {
+    fn used_entries_outlive_unused_ones() {
         let cache = PieceCache::new(100_000);
         cache.put("used", &ids("used"));
         cache.put("unused", &ids("unused"));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_kept_and_evicts_nothing() {
+    fn an_entry_over_the_limit_is_not_kept_and_evicts_nothing() {
         let cache = PieceCache::new(20_000);
         cache.put("small", &ids("small"));
         let large = "x".repeat(50_000);

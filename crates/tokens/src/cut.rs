@@ -6,10 +6,11 @@
 //! went in the whole, and what follows is still not "the first word of the text", which some tokenizers
 //! treat differently (that is why we cut before the token and not after it).
 //!
-//! Not every added token will do. One that matches only as a whole word, or swallows the spaces around it,
-//! looks at its neighbours; one that is matched after normalizing is not found here at all. We cut at the
-//! plain ones, and where the careful ones exist, only at those whose edges they cannot tell from the end of
-//! the text. `Encoder` checks all this by trial on the tokenizer at hand, and does without if it fails.
+//! Not every added token is a safe place to cut. A token that matches only as a whole word, or swallows the
+//! spaces around it, depends on its neighbours; a token that is matched after normalizing is not found here
+//! at all. We cut at the plain tokens. If tokens of the dependent kinds exist, we cut only where their edges
+//! cannot be told from the end of the text. `Encoder` tests all this on the tokenizer at hand, and does not
+//! cut if the test fails.
 
 use aho_corasick::{AhoCorasick, BuildError, MatchKind};
 use tokenizers::AddedToken;
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_look_around_are_no_place_to_cut() {
+    fn tokens_that_depend_on_neighbours_are_not_cut_points() {
         let mask = special("<mask>").lstrip(true);
         check(&[special("<s>"), mask.clone()], "a <mask> b<s>", &["a <mask> b", "<s>"]);
         check(&[special("end"), mask.clone()], "a end b", &["a end b"]);

@@ -1,8 +1,8 @@
 //! The day, as chat templates print it.
 //!
-//! Templates ask for the date with `strftime_now`. Nothing pure reads a clock, so the caller says which day
-//! it is. The hour is not part of it: an engine renders a moment after us, and a template that prints the
-//! time of day has no prompt we could know in advance. Such a format is an error, not a guess.
+//! Templates ask for the date with `strftime_now`. Nothing pure reads a clock, so the caller passes the day.
+//! The hour is not included: an engine renders a moment after us, and the prompt of a template that prints
+//! the time of day cannot be known in advance. Such a format is an error, not a guess.
 
 use std::fmt::Write;
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hour_is_nobodys_to_know() {
+    fn a_format_with_the_time_of_day_is_an_error() {
         for format in ["%H:%M", "%c", "%", "%-"] {
             assert!(Date::of_unix_seconds(0).strftime(format).is_err(), "{format}");
         }

@@ -1,8 +1,8 @@
 //! A model's folder as Hugging Face lays it out: which files, in which order of precedence.
 //!
-//! Only what decides the ids of a prompt is read: `tokenizer.json`, the names and flags in
-//! `tokenizer_config.json`, and the chat templates, wherever this model keeps them. The older
-//! `special_tokens_map.json` is asked for names the configuration lacks.
+//! Only files that decide the ids of a prompt are read: `tokenizer.json`, the names and flags in
+//! `tokenizer_config.json`, and the chat templates, wherever this model keeps them. Names that the
+//! configuration lacks come from the older `special_tokens_map.json`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -28,7 +28,7 @@ fn check(family: &str, messages: &str, sure: &str) {
 #[test]
 fn a_template_that_shows_images_is_sure_up_to_the_first() {
     let head = "<|begin|><|start_header_id|>system<|end_header_id|>\n\nToday is 15 Nov 2026.\n\n<|eot_id|>";
-    // The third line feed stands before a tag that is trimmed only on its right, in the template.
+    // In the template, the third line feed precedes a tag that is trimmed only on its right.
     let user = "<|start_header_id|>user<|end_header_id|>\n\n\n";
     // The header's last words go on until the image's own token.
     check(

@@ -24,7 +24,8 @@ fn check(
             assert_eq!(actual_ids, ids, "{family}, {name}: the same text, other ids");
         }
         (Some(_), Err(error)) => assert!(UNREAD.contains(&name.as_str()), "{family}, {name}: {error}"),
-        // What its request types refuse is answered by the engine; whether we could render it is nobody's loss.
+        // A body that its request types refuse is answered by the engine; whether we could render it does not
+        // matter.
         (None, Ok(_)) => assert!(case.refused_by_types(), "{family}, {name}: vLLM refuses it"),
         (None, Err(_)) => {}
     }

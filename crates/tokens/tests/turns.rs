@@ -1,4 +1,4 @@
-//! What was tokenized before is remembered, and it makes no difference to the ids.
+//! Tokenized text is cached, and the cache makes no difference to the ids.
 #![allow(clippy::expect_used, reason = "a test fails by it")]
 
 #[path = "shared/fixture.rs"]
@@ -14,7 +14,7 @@ use proptest::prelude::{Strategy, prop};
 use proptest::{prop_assert_eq, proptest};
 use tokenizers::Tokenizer;
 
-/// A model that remembers, one that does not, and the tokenizer alone.
+/// A model with a cache, one without, and the tokenizer alone.
 struct Trio {
     family: &'static str,
     remembers: Model,

@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// At most so many characters of a text, with those replaced that a terminal would act on.
+/// At most this many characters of a text, with characters replaced that a terminal would act on.
 pub fn clean(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max).map(|it| if is_active(it) { REPLACEMENT } else { it }).collect()
 }

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_zeromq_is_known_by_its_first_bytes() {
+    fn another_protocol_is_recognised_by_its_first_bytes() {
         check(b"HTTP/1.1 400 Bad Request", Err(ZmtpError::NotZmtp));
         check(b"\xff\0\0\0\0\0\0\0\x01\0", Err(ZmtpError::NotZmtp));
         check(b"\0\0", Err(ZmtpError::NotZmtp));

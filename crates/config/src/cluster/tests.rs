@@ -1,4 +1,4 @@
-//! What is accepted of other routers, and what is said of the rest.
+//! Accepted cluster settings, and the errors for the others.
 
 use std::net::SocketAddr;
 

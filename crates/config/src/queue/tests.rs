@@ -54,7 +54,7 @@ fn classes_are_tables_or_texts_in_the_order_in_which_they_are_written() {
 }
 
 #[test]
-fn a_class_of_ours_keeps_what_is_not_said_of_it() {
+fn a_built_in_class_keeps_unset_values() {
     let config = read("m.toml", "classes = \"interactive?reserve=0.1,standard,batch\"").unwrap();
     assert_eq!(
         classes(&config),
@@ -136,7 +136,7 @@ fn tenants_are_tables_or_texts() {
 }
 
 #[test]
-fn a_name_may_hold_what_divides_parts() {
+fn a_name_may_contain_the_separator() {
     for text in
         ["[tenants.\"a?b&c=d,e\"]", "[tenants.\"a?b&c=d,e\"]\nrpm = 7", "[[tenants]]\nname = \"a?b&c=d,e\""]
     {

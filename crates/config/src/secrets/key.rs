@@ -12,7 +12,7 @@ use crate::options;
 use crate::queue::class::CLASS_NAME;
 use crate::queue::tenant::{self, REQUESTS, TOKENS};
 
-/// A key that is there twice is found later, together with those of the file.
+/// A duplicate key is detected later, together with those of the file.
 pub(crate) const KEY_LIST: List<Custom<ClientKey>> = List {
     item: Custom { name: "KEY", read, show, secrecy: |_| Secrecy::ForFiles },
     add: |list, key, _| {
@@ -52,7 +52,7 @@ impl ClientKey {
         }
     }
 
-    /// The tenant that is named, or one that is called by the hash of this key.
+    /// The named tenant, or a tenant named after the hash of this key.
     pub(super) fn tenant(&self) -> String {
         self.tenant.clone().unwrap_or_else(|| self.secret.to_string())
     }

@@ -53,7 +53,7 @@ fn keys_are_texts_or_tables() {
         ("m.yaml", format!("keys:\n- '{full}'\n- key: {PLAIN}")),
     ] {
         let config = read(name, text).unwrap();
-        // Of what was plain the hash is left.
+        // Of a plain key only the hash is left.
         assert_eq!(shown(&config), [full.clone(), Secret::of(PLAIN.as_bytes()).to_string()]);
         assert_eq!(config.settings.keys.len(), 2);
         let again = read("m.toml", config.to_string()).unwrap();
@@ -62,7 +62,7 @@ fn keys_are_texts_or_tables() {
 }
 
 #[test]
-fn a_file_adds_to_what_is_written_here() {
+fn a_file_adds_to_the_keys_in_the_settings() {
     let file = Kept::new("keys", &format!("# for acme\n\n  {HASH}?tenant=acme  \n"), 0o640);
     let config = read("m.toml", format!("keys_file = \"{}\"\nkeys = \"{PLAIN}\"", file.path())).unwrap();
     assert_eq!((config.settings.keys.len(), config.warnings.len()), (2, 0));
@@ -139,7 +139,7 @@ fn limits_of_a_key_are_its_tenants() {
     )
     .unwrap();
     assert_eq!(limits(&config, "acme"), (3.0, Some(5), None));
-    // Who has no terms otherwise has everybody's, but for what is said here.
+    // A tenant without terms of its own has the common ones, except for what is set here.
     let config =
         read("m.toml", format!("keys = [\"{HASH}?tpm=9\"]\ntenants = [\"*?rpm=1&weight=2\"]")).unwrap();
     assert_eq!(limits(&config, HASH), (2.0, None, Some(9)));
@@ -161,7 +161,7 @@ fn a_secret_is_set_in_one_place_and_never_shown() {
     let all = format!("{config} {config:?}");
     assert!(!all.contains(secret), "{all}");
     assert!(all.contains("# worker_key is set, and not shown\n"), "{all}");
-    // What is printed gives the same settings but for those.
+    // The printed settings are the same except for those.
     let again = read("m.toml", config.to_string()).unwrap();
     assert!(again.settings.worker_key.is_none() && again.settings.salt.is_some());
     let file = Kept::new("both", PLAIN, 0o600);

@@ -1,4 +1,4 @@
-//! Rows of the table that one strategy alone goes by.
+//! Rows of the table that only one strategy uses.
 
 use super::{BODY_BYTES_MAX, SECONDS, WEIGHTS};
 use crate::field::At;

@@ -1,4 +1,4 @@
-//! The documentation says what the table says, and its examples work.
+//! Checks that the documentation matches the table, and that its examples work.
 
 use std::fmt::Write;
 use std::fs;

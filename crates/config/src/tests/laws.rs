@@ -111,7 +111,7 @@ fn every_knob_is_set_alike_by_flag_variable_toml_and_yaml() {
         for other in [variable, toml, yaml] {
             assert_eq!(format!("{other:?}"), expected, "{}", knob.key);
         }
-        // What is not shown cannot be read back; the rest is as it was.
+        // Hidden values cannot be read back; the rest is unchanged.
         let read_back = if knob.field.secrecy(&flag) == Secrecy::Hidden { &default } else { &expected };
         assert_eq!(format!("{printed:?}"), *read_back, "{}", knob.key);
     }

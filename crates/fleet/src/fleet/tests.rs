@@ -1,4 +1,4 @@
-//! Who is fit, who serves what, and the bound on ejection.
+//! Which workers are fit, which models they serve, and the bound on ejection.
 
 use super::*;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
@@ -31,7 +31,7 @@ fn tried_draining_and_unprobed_workers_are_left_out() {
 }
 
 #[test]
-fn a_model_is_served_by_those_who_list_it_and_an_unlisted_one_by_those_who_list_nothing() {
+fn a_listed_model_goes_to_its_workers_and_an_unlisted_one_to_workers_without_a_list() {
     let mut fleet = ready(3);
     fleet.learn_models(WorkerId(0), &cards(&["llama"]));
     fleet.learn_models(WorkerId(1), &cards(&["qwen", "qwen-sql"]));
@@ -185,12 +185,12 @@ fn running_and_queued_requests_take_room() {
     // One of the three that wait is ours; the others were preempted, and held what running ones hold now.
     fleet.report(Instant::ZERO, WorkerId(0), EngineLoad { running: Some(4), waiting: Some(3), ..load });
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 400 + 2 * 200));
-    // Of an engine that fell silent only what we promised is known.
+    // Of a silent engine only our own promises are known.
     assert_eq!(pinned(&fleet, Instant::from_millis(9_000)), Tokens(400));
 }
 
 #[test]
-fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
+fn an_engines_report_counts_until_it_is_stale() {
     let mut fleet = ready(1);
     let said = |fleet: &Fleet, now| {
         let mut snapshots = Vec::new();
@@ -205,7 +205,7 @@ fn what_an_engine_says_of_itself_stands_until_it_is_stale() {
 }
 
 #[test]
-fn a_name_too_many_is_not_heard_and_spoils_no_other() {
+fn a_model_name_over_the_limit_is_ignored_without_side_effects() {
     let mut fleet = Fleet::default();
     let worker = fleet.add("http://a");
     let names: Vec<String> = (0..MODELS_MAX).map(|number| format!("model-{number}")).collect();

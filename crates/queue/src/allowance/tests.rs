@@ -1,4 +1,4 @@
-//! What a tenant may take, by the minute.
+//! Rate limits per minute.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn seconds(wait: u64) -> Result<(), Duration> {
     Err(Duration::from_secs(wait))
 }
 
-/// Each row is a request: when in seconds, of how many tokens, and what comes of it.
+/// Each row is a request: its time in seconds, its tokens, and the result.
 #[track_caller]
 fn check(terms: Terms, rows: &[(u64, u64, Result<(), Duration>)]) {
     let mut rates = Allowances::new();
@@ -32,7 +32,7 @@ fn check(terms: Terms, rows: &[(u64, u64, Result<(), Duration>)]) {
 }
 
 #[test]
-fn a_minutes_worth_may_come_at_once_and_then_as_it_refills() {
+fn a_minutes_worth_may_burst_and_then_refills() {
     let ok = Ok(());
     check(terms(Some(3), None), &[(0, 9, ok), (0, 9, ok), (0, 9, ok), (5, 9, seconds(15)), (20, 9, ok)]);
     check(
@@ -42,14 +42,14 @@ fn a_minutes_worth_may_come_at_once_and_then_as_it_refills() {
 }
 
 #[test]
-fn what_is_larger_than_the_bucket_passes_when_it_is_full_and_leaves_a_debt() {
+fn a_request_over_the_bucket_passes_when_it_is_full_and_leaves_a_debt() {
     let terms = terms(None, Some(60));
     check(terms, &[(0, 180, Ok(())), (100, 1, seconds(21)), (121, 1, Ok(()))]);
     check(terms, &[(0, 1, Ok(())), (0, 180, seconds(1)), (1, 180, Ok(()))]);
 }
 
 #[test]
-fn what_does_not_fit_one_limit_is_not_counted_by_the_other() {
+fn a_request_over_one_limit_is_not_charged_to_the_other() {
     let terms = terms(Some(2), Some(60));
     check(terms, &[(0, 60, Ok(())), (0, 30, seconds(30)), (0, 30, seconds(30)), (0, 0, Ok(()))]);
 }
@@ -61,7 +61,7 @@ fn a_limit_of_zero_lets_nothing_through() {
 }
 
 #[test]
-fn what_is_given_back_can_be_taken_again() {
+fn returned_allowance_can_be_taken_again() {
     let terms = terms(Some(1), Some(100));
     let mut rates = Allowances::new();
     for _ in 0..5 {
@@ -126,14 +126,14 @@ fn any_number_gives_a_time_in_range() {
 }
 
 #[test]
-fn what_others_let_through_is_taken_whether_it_fits_or_not() {
+fn other_routers_spending_is_charged_whether_it_fits_or_not() {
     let terms = terms(Some(60), Some(600));
     let mut rates = Allowances::new();
     rates.charge(at(0), ONE, &terms, PeerUsage { requests: 90, tokens: 10 });
     assert_eq!(rates.take(at(0), ONE, &terms, 1), Err(Duration::from_secs(31)));
     rates.charge(at(10), ONE, &terms, PeerUsage { requests: 0, tokens: 1_000 });
     assert_eq!(rates.check(at(31), ONE, &terms, 60), Err(Duration::from_secs(25)));
-    // Tenants without limits, and those who may have nothing, are not remembered for it.
+    // Tenants without limits, or with a limit of zero, are not remembered for it.
     rates.charge(at(10), TenantId(2), &Terms::default(), PeerUsage { requests: 5, tokens: 5 });
     assert_eq!(rates.len(), 1);
     let none = Terms { requests_per_minute: Some(0), ..Terms::default() };
@@ -155,7 +155,7 @@ fn a_router_that_hears_one_in_three_grants_a_third_and_returns_what_it_took() {
 
 proptest! {
     #[test]
-    fn no_minute_has_more_than_twice_the_limit_and_the_time_told_is_true(
+    fn no_minute_exceeds_twice_the_limit_and_the_returned_wait_is_right(
         limits in (1u32..20, 1u64..2_000),
         rows in prop::collection::vec((0u64..20_000, 0u64..500), 1..200),
     ) {

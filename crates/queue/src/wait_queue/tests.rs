@@ -22,7 +22,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_millis(seconds * 1_000)
 }
 
-/// Of class 1 and tenant 1, a hundred tokens, enqueued at its number in milliseconds.
+/// A request of class 1 and tenant 1, a hundred tokens, enqueued at its number in milliseconds.
 fn entry(request: u64) -> QueueEntry {
     QueueEntry {
         request: RequestId(request),
@@ -95,7 +95,7 @@ fn within_a_tenant_the_earliest_deadline_goes_then_the_oldest() {
 }
 
 #[test]
-fn one_that_was_called_back_regains_its_place() {
+fn a_recalled_request_regains_its_position() {
     check(&[entry(1), entry(2), QueueEntry { since: Instant::ZERO, ..entry(9) }], &[9, 1, 2]);
 }
 
@@ -118,14 +118,14 @@ fn requests_that_cost_nothing_get_no_more_turns_than_a_token_each() {
 }
 
 #[test]
-fn what_is_got_in_one_class_counts_in_the_others_where_one_waits() {
+fn work_in_one_class_is_charged_in_the_others_where_the_tenant_waits() {
     // Tenant 1 has had its turn in the first class when the second class is served.
     let first = QueueEntry { tenant: TenantId(1), ..in_class(0, 1) };
     check(&[first, of(1, 2), of(2, 3), of(2, 4)], &[1, 3, 2, 4]);
 }
 
 #[test]
-fn a_newcomer_does_not_stand_behind_the_backlog_of_one_that_waits_below_a_busy_class() {
+fn a_new_tenant_does_not_wait_behind_a_backlog_below_a_busy_class() {
     let mut queue = queue();
     enqueue(&mut queue, (1..=50).map(|it| of(1, it)));
     for request in 100..200 {
@@ -154,7 +154,7 @@ fn a_tenant_that_owes_is_remembered_until_the_class_has_caught_up() {
 }
 
 #[test]
-fn corrections_change_whose_turn_it_is() {
+fn corrections_change_the_order_of_tenants() {
     let mut queue = queue();
     enqueue(&mut queue, [of(1, 1), of(1, 2), of(2, 3), of(2, 4)]);
     step(&mut queue, Instant::ZERO);
@@ -182,7 +182,7 @@ fn closed_classes_are_not_shown() {
 }
 
 #[test]
-fn no_class_that_cannot_be_is_in_a_set() {
+fn a_class_out_of_range_is_in_no_set() {
     assert!(ClassMask::ALL.has(ClassId(7)) && !ClassMask::ALL.has(ClassId(8)));
     assert_eq!(ClassMask::NONE.with(ClassId(200)), ClassMask::NONE);
     assert_eq!(queue().enqueue(in_class(3, 1)), Err(ClassFull { class: ClassId(3) }));
@@ -190,14 +190,14 @@ fn no_class_that_cannot_be_is_in_a_set() {
 }
 
 #[test]
-fn no_more_are_shown_than_are_looked_at() {
+fn the_list_is_limited_to_look() {
     let mut queue = queue();
     enqueue(&mut queue, (0..20).map(|it| of(it % 3, it)));
     assert_eq!(next(&queue, Instant::ZERO), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
-fn one_that_was_overtaken_too_often_ends_the_list() {
+fn a_request_overtaken_too_often_ends_the_list() {
     let mut queue = queue();
     enqueue(&mut queue, (0..100).map(entry));
     // The second does not fit: all others overtake it.
@@ -225,7 +225,7 @@ fn requests_ahead_of_a_barrier_still_go() {
 }
 
 #[test]
-fn the_aged_go_first_once_ten_times_their_cost_has_gone_before_them() {
+fn aged_requests_go_first_after_ten_times_their_cost() {
     let mut queue = queue();
     enqueue(&mut queue, [in_class(2, 1)]);
     enqueue(&mut queue, (100..150).map(|it| in_class(0, it)));
@@ -271,7 +271,7 @@ fn requests_whose_latest_moment_has_passed_expire() {
 }
 
 #[test]
-fn what_waits_is_counted_by_class() {
+fn queued_work_is_counted_by_class() {
     let mut queue = queue();
     enqueue(&mut queue, [in_class(0, 1), in_class(1, 2), in_class(1, 3), in_class(2, 4)]);
     assert_eq!(queue.waiting(ClassId(1)), Waiting { requests: 2, tokens: 200, cost: 200.0 });
@@ -292,7 +292,7 @@ fn left(queue: &mut WaitQueue, entry: QueueEntry) -> Result<Option<u64>, ClassFu
 const FULL: Result<Option<u64>, ClassFull> = Err(ClassFull { class: ClassId(1) });
 
 #[test]
-fn the_tenant_that_holds_most_makes_room_for_others_but_not_for_itself() {
+fn the_tenant_with_most_is_displaced_by_others_but_not_by_itself() {
     let mut queue = small((1..=4).map(|it| of(1, it)));
     assert_eq!(left(&mut queue, of(1, 5)), FULL);
     assert_eq!(left(&mut queue, of(2, 6)), Ok(Some(4)));
@@ -305,7 +305,7 @@ fn the_tenant_that_holds_most_makes_room_for_others_but_not_for_itself() {
 }
 
 #[test]
-fn places_are_shared_by_weight() {
+fn queue_capacity_is_shared_by_weight() {
     let heavy = |request| QueueEntry { weight: 3.0, ..of(2, request) };
     let mut queue = small((1..=4).map(|it| of(1, it)));
     assert_eq!([6, 7, 8].map(|it| left(&mut queue, heavy(it))), [Ok(Some(4)), Ok(Some(3)), Ok(Some(2))]);
@@ -313,7 +313,7 @@ fn places_are_shared_by_weight() {
 }
 
 #[test]
-fn one_leaves_at_most_and_only_if_that_is_room_enough() {
+fn at_most_one_is_displaced_and_only_if_that_makes_enough_room() {
     // Three of 300 tokens: one removal makes room for 350 more, but not for 500.
     let big = |tenant, request, tokens| QueueEntry { tokens, ..of(tenant, request) };
     let mut queue = small((1..=3).map(|it| big(1, it, 300)));
@@ -324,21 +324,21 @@ fn one_leaves_at_most_and_only_if_that_is_room_enough() {
 }
 
 #[test]
-fn a_flood_of_cheap_requests_shuts_no_dear_one_out() {
+fn a_flood_of_cheap_requests_does_not_exclude_an_expensive_one() {
     // By cost the flood holds less than the newcomer would; of the capacity it holds all.
     let mut queue = small((1..=4).map(|it| QueueEntry { cost: 0.0, ..of(1, it) }));
     assert_eq!(left(&mut queue, QueueEntry { cost: 1e6, ..of(2, 5) }), Ok(Some(4)));
 }
 
 #[test]
-fn other_classes_make_no_room() {
+fn other_classes_are_not_displaced() {
     let mut queue = small((1..=4).map(|it| QueueEntry { tenant: TenantId(1), ..in_class(2, it) }));
     enqueue(&mut queue, (5..=8).map(|it| of(it, it)));
     assert_eq!(left(&mut queue, of(9, 9)), FULL);
 }
 
 #[test]
-fn what_goes_before_a_newcomer_is_its_tenants_own_and_what_others_get_meanwhile() {
+fn work_ahead_is_the_tenants_own_plus_the_fair_share_of_others() {
     let mut queue = queue();
     let big = |request| of(1, request);
     enqueue(&mut queue, (1..=50).map(big));

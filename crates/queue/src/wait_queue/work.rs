@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_makes_work_that_is_free_or_endless() {
+    fn any_cost_gives_bounded_work() {
         for cost in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0, 1e-9, 1.0] {
             assert_eq!(Work::of(cost), Work(LEAST), "{cost}");
         }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_weight_makes_work_that_is_free_or_endless() {
+    fn any_weight_gives_bounded_work() {
         for weight in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1.0] {
             assert_eq!(Work::of(10.0).over(weight), Work::of(10.0), "{weight}");
         }

@@ -190,7 +190,7 @@ fn equal_prompts_in_one_step_share_their_blocks() {
 }
 
 #[test]
-fn what_can_never_fit_is_rejected_at_once() {
+fn a_job_that_can_never_fit_is_rejected_at_once() {
     let mut engine = engine(TINY);
     let mut reject = |job: Job| engine.submit(Instant::ZERO, job).unwrap_err();
     assert_eq!(reject(job(0, 0, 1)), Reject::Empty);

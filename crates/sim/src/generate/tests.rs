@@ -51,7 +51,7 @@ const LINES: [&str; 7] = [
     "bursts:seconds=5,every=2",
 ];
 
-/// Of what seed 7 makes of each line.
+/// Digests of the traces of each line with seed 7.
 const MADE: [&str; 7] = [
     "66181ec9dc70034b",
     "4155b96cc63ed46a",
@@ -72,7 +72,7 @@ fn same_seed_same_bytes() {
 
 /// Published results name workloads and seeds: a change here would falsify them.
 #[test]
-fn seeds_make_what_they_always_made() {
+fn traces_of_a_seed_never_change() {
     let hashes: Vec<String> =
         LINES.iter().map(|it| format!("{:016x}", hash::bytes(0, &bytes(it, 7)))).collect();
     assert_eq!(hashes, MADE, "of {LINES:?}");

@@ -53,7 +53,7 @@ impl Injection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Those that ask for work: `POST`s. Probes and scrapes are spared, so that counts are predictable.
+    /// Requests for work: `POST`s. Probes and scrapes are not affected, so that counts are predictable.
     #[default]
     Requests,
     /// Everything but `/sim`: a process that hangs hangs for probes too.

@@ -63,8 +63,8 @@ pub(super) fn refusal(error: &Error) -> Option<String> {
 
 /// The source with two tags rewritten that the engine here reads otherwise than Jinja2.
 ///
-/// `generation` stands around what an assistant said: transformers looks at it when it trains, and otherwise
-/// it only opens a scope, which `with` does too. And the line feed after `raw` is text, trimmed blocks or not.
+/// `generation` encloses what an assistant said. Transformers uses it for training; otherwise it only opens a
+/// scope, as `with` does. The line feed after `raw` is text, whether blocks are trimmed or not.
 pub(super) fn in_our_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
@@ -282,7 +282,7 @@ fn split(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error>
     Ok(Some(parts.into_iter().map(Value::from).collect()))
 }
 
-/// At most `times` words, and the rest as it stands.
+/// At most `times` words, and the rest unchanged.
 fn words(text: &str, times: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 /// Their tokenizers are as written in `tokenizer.json`.
 pub(crate) const FAMILIES: [&str; 4] = ["chatml", "inst", "first", "header"];
 
-/// And one that transformers 5 puts together in its own way.
+/// And one that transformers 5 assembles in its own way.
 pub(crate) const REBUILT: &str = "rebuilt";
 
 /// The day on which the golden files were made, by the clock they were given.

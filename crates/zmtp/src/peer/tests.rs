@@ -109,7 +109,7 @@ fn a_peer_that_refuses_is_heard() {
 }
 
 #[test]
-fn a_ping_is_answered_with_what_it_carried() {
+fn a_pong_repeats_the_context_of_the_ping() {
     let bytes = from_publisher(b"\x04\x0a\x04PING\0\x0actx\x00\x01x");
     let heard = hear_all(Role::Sub, &bytes);
     assert!(heard.replies.ends_with(b"\x04\x08\x04PONGctx"));
@@ -187,7 +187,7 @@ fn conversation(messages: &[Vec<Vec<u8>>]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn cuts_make_no_difference(messages in messages(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40)) {
+    fn chunk_boundaries_make_no_difference(messages in messages(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40)) {
         let bytes = conversation(&messages);
         let mut cuts: Vec<usize> = cuts.iter().map(|it| it.index(bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);

@@ -350,7 +350,7 @@ fn a_peers_doubt_asks_for_a_probe_and_no_more() {
     let worker = WorkerId(0);
     let update =
         |verdict| PeerUpdate::Assessed { worker: key_of(0), assessment: Assessment { verdict, rates: None } };
-    // After so many milliseconds another router publishes this verdict, and we probe or not.
+    // After this many milliseconds another router publishes this verdict, and we probe or not.
     for (millis, verdict, probes) in [
         (0, Verdict::Healthy, false),
         (0, Verdict::Suspect, true),

@@ -49,7 +49,7 @@ fn check_refused(rows: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
-fn a_request_that_says_nothing_is_an_ordinary_one_of_nobody() {
+fn a_request_without_hints_has_the_default_class_and_no_tenant() {
     let priority =
         judge((&ClientHints::default(), &queue::QueueSettings::default()), &[("accept", "*/*")], "").unwrap();
     assert_eq!(priority, Priority { class: ClassId(1), tenant: TenantId(0), deadline: None });
@@ -102,7 +102,7 @@ fn the_first_that_says_something_counts() {
 }
 
 #[test]
-fn what_others_mean_by_their_names_is_passed_over() {
+fn unknown_priority_words_are_ignored() {
     for name in ["x-gateway-inference-objective", "x-llm-d-inference-objective", "x-smg-priority"] {
         check_class(&[(name, "gold"), ("x-request-priority", "batch")], "", 2);
     }
@@ -145,7 +145,7 @@ fn a_deadline_counts_from_arrival() {
 }
 
 #[test]
-fn a_mistake_with_a_header_of_ours_is_told() {
+fn an_invalid_header_of_ours_is_an_error() {
     check_refused(
         &[("x-maitre-class", "gold")],
         "the header x-maitre-class is \"gold\"; write one of the classes interactive, standard, batch, or its place from 0",
@@ -157,7 +157,7 @@ fn a_mistake_with_a_header_of_ours_is_told() {
 }
 
 #[test]
-fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
+fn a_tenant_is_identified_by_key_header_or_adapter() {
     let check = |hints: &ClientHints, rows: &[(&str, &str)], extra: &str, expected: Option<&str>| {
         let priority = judge((hints, &queue::QueueSettings::default()), rows, extra).unwrap();
         let expected = expected.map_or(TenantId(0), |it| tenant(it.as_bytes()));
@@ -184,7 +184,7 @@ fn a_tenant_is_known_by_its_key_a_header_or_what_it_asks_for() {
 }
 
 #[test]
-fn nobody_stands_above_its_terms() {
+fn no_tenant_exceeds_its_terms() {
     let mut queue = queue::QueueSettings::default();
     queue.others.best = ClassId(1);
     let terms = Terms { usual: Some(ClassId(2)), ..Terms::default() };
@@ -211,7 +211,7 @@ fn without_a_body_the_headers_say_all() {
     assert_eq!(actual, Priority { class: ClassId(2), tenant: tenant(b"k"), deadline });
 }
 
-/// Who asks with a key of `acme`'s, in this class and for this tenant.
+/// A caller with one of `acme`'s keys, with this class and tenant header.
 fn known(trusted: bool, by: TenantBy, asked: &str, tenant: &str) -> Priority {
     let key = ApiKey { tenant: "acme".to_owned(), best: ClassId(1), models: Vec::new(), trusted };
     let caller = Caller::Known(Arc::new(key));
@@ -228,7 +228,7 @@ fn a_key_says_whose_a_request_is_and_how_urgent_it_may_be() {
         (true, TenantBy::Key, "other", "acme"),
         (false, TenantBy::Header, "other", "acme"),
         (false, TenantBy::Adapter, "other", "acme"),
-        // Who speaks for others may, and need not.
+        // A trusted key may act for other tenants, but need not.
         (true, TenantBy::Header, "other", "other"),
         (true, TenantBy::Header, " ", "acme"),
     ] {

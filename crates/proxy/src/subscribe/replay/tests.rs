@@ -45,7 +45,7 @@ async fn a_replay_is_everything_from_a_number_on_in_either_shape() {
 }
 
 #[tokio::test]
-async fn what_fell_out_of_the_buffer_is_missing_at_the_front() {
+async fn messages_that_left_the_buffer_are_missing_at_the_front() {
     let host = publisher(|it| it.buffer_steps = 2).await;
     prompt_each(&host, 0..5).await;
     assert_eq!(ask(&host, 1, PATIENT).await.unwrap(), [3, 4]);
@@ -55,7 +55,7 @@ async fn what_fell_out_of_the_buffer_is_missing_at_the_front() {
 }
 
 #[tokio::test]
-async fn what_the_stream_lost_is_whole_in_the_replay() {
+async fn messages_lost_by_the_stream_are_in_the_replay() {
     let host = publisher(|_| {}).await;
     host.handle().disturb(Disturbance::Drop { batches: 1 });
     host.handle().disturb(Disturbance::Truncate { batches: 1 });
@@ -64,7 +64,7 @@ async fn what_the_stream_lost_is_whole_in_the_replay() {
 }
 
 #[tokio::test]
-async fn a_replay_without_its_end_is_no_replay() {
+async fn a_replay_without_its_end_mark_fails() {
     let host = publisher(|_| {}).await;
     prompt_each(&host, 0..5).await;
     host.handle().disturb(Disturbance::CutReplay { messages: 3 });
@@ -88,7 +88,7 @@ async fn a_replay_is_bounded() {
     assert!(matches!(small, Err(ReplayError::TooManyBytes(1000))), "{small:?}");
 }
 
-/// What comes of a replay from number 5 on, answered with these bytes and an end of the connection.
+/// The result of a replay from number 5 on, answered with these bytes and a closed connection.
 async fn replay_of(answer: &[u8]) -> Result<Vec<u64>, ReplayError> {
     let listener = TcpListener::bind(LOOPBACK).await.unwrap();
     let place = place(listener.local_addr().unwrap());
@@ -129,7 +129,7 @@ async fn numbers_must_follow_each_other() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_before_the_end_mark_is_no_replay() {
+async fn a_connection_that_ends_before_the_end_mark_fails() {
     let whole = batches(&[5, 6]);
     for length in [0, whole.len() - 14, whole.len() - 1] {
         let cut = replay_of(&whole[..length]).await;

@@ -91,7 +91,7 @@ async fn an_engine_that_stops_ends_the_subscription_and_refuses_the_next() {
 }
 
 #[tokio::test]
-async fn sockets_of_the_wrong_kind_are_told_apart() {
+async fn sockets_of_the_wrong_kind_are_recognised() {
     let host = publisher(|_| {}).await;
     let events = host.events().unwrap();
     let wrong = Subscriber::connect(place(events.replay.unwrap()), b"", PATIENT).await;
@@ -104,7 +104,7 @@ async fn sockets_of_the_wrong_kind_are_told_apart() {
     );
 }
 
-/// A peer that sends this, whatever it hears, and stays.
+/// A peer that sends this, whatever it receives, and stays connected.
 async fn peer_that_sends(bytes: Vec<u8>) -> (SocketAddr, tokio::task::JoinSet<()>) {
     let listener = TcpListener::bind(LOOPBACK).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -118,7 +118,7 @@ async fn peer_that_sends(bytes: Vec<u8>) -> (SocketAddr, tokio::task::JoinSet<()
     (addr, tasks)
 }
 
-/// What a subscriber makes of a publisher that opens well and then sends this.
+/// The result of a subscriber whose publisher opens correctly and then sends this.
 async fn error_after_opening(bytes: &[u8]) -> SocketError {
     let (addr, _tasks) = peer_that_sends([&opening(Role::Pub), bytes].concat()).await;
     let mut subscriber = Subscriber::connect(place(addr), b"", PATIENT).await.unwrap();
@@ -139,7 +139,7 @@ async fn frames_without_end_end_the_connection() {
 }
 
 #[tokio::test]
-async fn a_large_announcement_makes_no_room_by_itself() {
+async fn an_announced_length_reserves_no_memory() {
     let mut bytes = b"\x02".to_vec();
     bytes.extend((MESSAGE_BYTES_MAX as u64).to_be_bytes());
     bytes.extend([7; 1000]);
@@ -150,7 +150,7 @@ async fn a_large_announcement_makes_no_room_by_itself() {
 }
 
 #[tokio::test]
-async fn garbage_and_silence_are_no_handshake() {
+async fn garbage_and_silence_fail_the_handshake() {
     let (addr, _tasks) = peer_that_sends(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()).await;
     let garbage = Subscriber::connect(place(addr), b"", PATIENT).await;
     assert!(matches!(garbage, Err(SocketError::Protocol(maitre_zmtp::ZmtpError::NotZmtp))), "{garbage:?}");

@@ -66,7 +66,7 @@ fn mask(open: u8) -> ClassMask {
     classes.fold(ClassMask::NONE, |mask, it| mask.with(ClassId(it)))
 }
 
-/// The queue and the plain one, side by side.
+/// The queue and the plain one, compared.
 struct Pair {
     queue: WaitQueue,
     oracle: Oracle,
@@ -173,7 +173,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn the_queue_does_what_the_plain_one_does(steps in any_steps()) {
+    fn the_queue_matches_the_plain_one(steps in any_steps()) {
         let mut pair = Pair::new();
         for step in &steps {
             pair.step(step);
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn never_more_wait_than_may(steps in any_steps()) {
+    fn the_limits_are_never_exceeded(steps in any_steps()) {
         let mut pair = Pair::new();
         for step in &steps {
             pair.step(step);
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn when_all_have_left_nothing_is_left_of_them(steps in any_steps(), goes: bool) {
+    fn an_empty_queue_keeps_no_state(steps in any_steps(), goes: bool) {
         let mut pair = Pair::new();
         for step in &steps {
             pair.step(step);
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn while_nobody_has_aged_no_class_goes_before_a_higher_one(steps in any_steps()) {
+    fn without_aged_requests_precedence_is_strict(steps in any_steps()) {
         let mut pair = Pair::new();
         let mut shown = Vec::new();
         for step in steps.iter().filter(|it| !matches!(it, Operation::Wait { .. })) {
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn beside_classes_that_always_wait_the_aged_get_a_tenth_and_each_of_them_goes(
+    fn under_constant_load_aged_requests_get_a_tenth_and_all_of_them_go(
         above in prop::collection::vec(1.0f64..1_000.0, 1..10),
         below in prop::collection::vec(0.0f64..1_000.0, 1..30),
     ) {
@@ -331,7 +331,7 @@ fn shares_converge_to_the_weights() {
 }
 
 #[test]
-fn one_alone_gets_everything_and_owes_nothing_for_it() {
+fn a_lone_tenant_gets_everything_without_debt() {
     let mut queue = queue();
     for number in 0..1_000 {
         enqueue(&mut queue, [of(1, number)]);
@@ -343,7 +343,7 @@ fn one_alone_gets_everything_and_owes_nothing_for_it() {
 }
 
 #[test]
-fn silence_saves_nothing_up() {
+fn an_idle_tenant_saves_no_credit() {
     let mut queue = queue();
     enqueue(&mut queue, [of(2, 0)]);
     enqueue(&mut queue, (1..=600).map(|it| of(1, it)));
@@ -361,9 +361,9 @@ fn silence_saves_nothing_up() {
 }
 
 #[test]
-fn however_many_tenants_come_once_few_are_remembered() {
+fn the_number_of_remembered_tenants_is_bounded() {
     let mut queue = queue();
-    // One that always waits and never goes keeps the class from being empty and its time from moving.
+    // A request that always waits and never goes keeps the class from being empty and its time from moving.
     enqueue(&mut queue, [of(0, 0)]);
     for number in 1..5_000 {
         enqueue(&mut queue, [of(number, number)]);

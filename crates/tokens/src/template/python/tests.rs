@@ -124,7 +124,7 @@ fn indent_is_jinja2s() {
 }
 
 #[test]
-fn what_is_not_defined_is_empty() {
+fn undefined_values_are_empty() {
     check("{{ y | length }}{{ x.z | count }}{% for a, b in x.z | items %}{% endfor %}", "{}", "00");
     check("{{ x | length }}{{ 'äö' | length }}", "[1]", "12");
     assert!(render("{{ x | length }}", "null").is_err());
