@@ -121,26 +121,28 @@ pub fn command() -> Command {
             .required(true),
         dial::arg(),
         text("trace", "FILE|WORKLOAD", "A trace, or a workload as `maitre generate` takes it").required(true),
-        number("speed", "How many times as fast as the trace [default: 1]"),
+        number("speed", "Speed, as a multiple of the trace's [default: 1]"),
         text("limit", "N", "Only the first N requests").value_parser(value_parser!(u32).range(1..)),
-        number("seconds", "Only what arrives in the first X seconds of the run"),
-        text("model", "NAME", "The model to ask for [default: the first of /v1/models]"),
+        number("seconds", "Only requests that are due in the first X seconds of the run"),
+        text("model", "NAME", "The model to request [default: the first of /v1/models]"),
         text("api", "NAME", "chat: as messages; completions: as one text, token for token")
             .default_value("chat")
             .value_parser(PossibleValuesParser::new(["chat", "completions"])),
-        switch("plain", "Send only what OpenAI itself takes; answers may end early"),
-        text("concurrency", "N", "Requests open at once; more wait and count as late [default: 1024]")
-            .value_parser(value_parser!(u32).range(1..=CONCURRENCY_MAX)),
-        duration("timeout", "How long an answer may take [default: 600s]"),
-        switch("retry", "Come again after a refusal when its Retry-After says, up to 5 times"),
+        switch("plain", "Send only fields that OpenAI accepts; answers may end early"),
+        text(
+            "concurrency",
+            "N",
+            "Maximum requests in flight; further ones wait and count as late [default: 1024]",
+        )
+        .value_parser(value_parser!(u32).range(1..=CONCURRENCY_MAX)),
+        duration("timeout", "Timeout of each request [default: 600s]"),
+        switch("retry", "Retry refused requests after their Retry-After, up to 5 times"),
         text("key", "KEY", "Sent as a bearer token [default: the variable MAITRE_BENCH_KEY]"),
-        duration("ttft-target", "A good answer begins within this [default: 2s]"),
-        duration("tpot-target", "And takes no longer than this a token [default: 100ms]"),
-        text("label", "NAME", "What to call the row [default: the URL's host]"),
+        duration("ttft-target", "Goodput: maximum time to first token [default: 2s]"),
+        duration("tpot-target", "Goodput: maximum mean time per output token [default: 100ms]"),
+        text("label", "NAME", "Name of the row [default: the URL's host]"),
         switch("json", "Print the result as one JSON object"),
-        text("seed", "N", "Names the traffic of a trace that is made up")
-            .default_value("1")
-            .value_parser(value_parser!(u64)),
+        text("seed", "N", "Seed of a generated workload").default_value("1").value_parser(value_parser!(u64)),
     ])
 }
 

@@ -41,7 +41,7 @@ pub fn command() -> Command {
         Command::new(name).about(about).args([print, flags])
     };
     Command::new("compat")
-        .about("Serve as sglang-router, smg or vllm-router was told to")
+        .about("Serve with the flags of sglang-router, smg or vllm-router")
         .before_help(EXAMPLES)
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -53,7 +53,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let (old, matches) = match matches.subcommand() {
         Some(("sglang", matches)) => (Old::Sglang, matches),
         Some(("vllm-router", matches)) => (Old::VllmRouter, matches),
-        _ => anyhow::bail!("name the router whose flags these are: sglang or vllm-router"),
+        _ => anyhow::bail!("name the router of these flags: sglang or vllm-router"),
     };
     let words: Vec<String> = matches.get_many("flags").into_iter().flatten().cloned().collect();
     let given = words::read(&words, &table::flags(old));

@@ -13,16 +13,13 @@ Examples:
   maitre completions fish > ~/.config/fish/completions/maitre.fish";
 
 pub fn command() -> Command {
-    Command::new("completions")
-        .about("Print what a shell needs to complete commands and flags")
-        .before_help(EXAMPLES)
-        .arg(
-            Arg::new("shell")
-                .required(true)
-                .value_name("SHELL")
-                .value_parser(value_parser!(Shell))
-                .help("For which shell."),
-        )
+    Command::new("completions").about("Print a completion script for a shell").before_help(EXAMPLES).arg(
+        Arg::new("shell")
+            .required(true)
+            .value_name("SHELL")
+            .value_parser(value_parser!(Shell))
+            .help("The shell."),
+    )
 }
 
 pub fn run(matches: &ArgMatches, program: Command) -> anyhow::Result<ExitCode> {

@@ -64,7 +64,7 @@ pub fn command() -> Command {
         Arg::new("no-events")
             .long("no-events")
             .action(ArgAction::SetTrue)
-            .help("Engines do not tell what they cache; the router goes by what it routed"),
+            .help("Engines publish no KV events; the router predicts caches from what it routed"),
         Arg::new("headless").long("headless").action(ArgAction::SetTrue).help("No live table"),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one JSON object"),
         Arg::new("engines")
@@ -72,24 +72,24 @@ pub fn command() -> Command {
             .value_name("N")
             .default_value("4")
             .value_parser(value_parser!(u32).range(1..=64))
-            .help("How many engines"),
+            .help("Number of engines"),
         Arg::new("routers")
             .long("routers")
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..=i64::from(routers::MOST)))
-            .help("How many routers, which tell each other what they know; requests go to each in turn"),
+            .help("Number of routers, which share their state; requests go to each in turn"),
         Arg::new("rate")
             .long("rate")
             .value_name("N")
             .value_parser(value_parser!(f64))
-            .help("Sessions that begin each second [default: 20]"),
+            .help("Sessions started per second [default: 20]"),
         Arg::new("seed")
             .long("seed")
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u64))
-            .help("Names the traffic: the same seed brings the same sessions"),
+            .help("Seed of the traffic: the same seed gives the same sessions"),
     ])
 }
 
@@ -173,7 +173,7 @@ fn print(plan: &DemoPlan, runs: &[(String, Tally)], seconds: f64) -> anyhow::Res
     } else {
         write!(out, "\n{}", screen::compare(runs, seconds))?;
         if plan.routers > 1 {
-            writeln!(out, "over all {} routers, which took requests in turn", plan.routers)?;
+            writeln!(out, "total of {} routers, which took requests in turn", plan.routers)?;
         }
     }
     Ok(())

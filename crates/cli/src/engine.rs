@@ -19,7 +19,7 @@ pub fn command() -> Command {
     let port = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("PORT").value_parser(value_parser!(u16).range(1..)).help(help)
     };
-    Command::new("engine").about("Run simulated engines that speak vLLM").args([
+    Command::new("engine").about("Run simulated engines with vLLM's API").args([
         Arg::new("listen")
             .long("listen")
             .value_name("ADDRESS")
@@ -32,13 +32,13 @@ pub fn command() -> Command {
             .value_name("NAME")
             .default_value("h200-8b")
             .value_parser(profiles)
-            .help("Whose timing the engines have"),
+            .help("The hardware and model whose timing is simulated"),
         Arg::new("speedup")
             .long("speedup")
             .value_name("TIMES")
             .default_value("1")
             .value_parser(parse_speedup)
-            .help("How many times faster than the profile"),
+            .help("Run this many times as fast as the profile"),
         number("kv-blocks", "Blocks in each KV cache [default: the profile's]"),
         number("block-size", "Tokens in a block [default: the profile's]"),
         Arg::new("model")
@@ -103,7 +103,7 @@ impl Ports {
         let used: Vec<(&str, u16)> = named.into_iter().filter_map(|(name, it)| Some((name, it?))).collect();
         for (index, &(name, first)) in used.iter().enumerate() {
             if u32::from(first) + count > 1 << 16 {
-                bail!("{name}: {count} ports from {first} on go beyond 65535");
+                bail!("{name}: {count} ports from {first} on exceed 65535");
             }
             let near = used[..index].iter().find(|it| u32::from(it.1.abs_diff(first)) < count);
             if let Some((other, port)) = near {

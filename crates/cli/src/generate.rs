@@ -13,18 +13,18 @@ use maitre_sim::trace::Trace;
 use maitre_console::out;
 
 pub fn command() -> Command {
-    Command::new("generate").about("Write a trace of made traffic").after_help(generate::help()).args([
+    Command::new("generate").about("Write a trace of generated traffic").after_help(generate::help()).args([
         Arg::new("workload")
             .required(true)
             .value_name("WORKLOAD")
             .value_parser(value_parser!(Plan))
-            .help("What traffic, such as groups or rag:qps=20,zipf=0.8"),
+            .help("The workload, such as groups or rag:qps=20,zipf=0.8"),
         Arg::new("seed")
             .long("seed")
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u64))
-            .help("The same seed makes the same trace"),
+            .help("Seed: the same seed gives the same trace"),
         Arg::new("out")
             .long("out")
             .value_name("FILE")

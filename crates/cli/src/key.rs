@@ -18,10 +18,10 @@ const COUNT_MAX: u16 = 10_000;
 
 pub fn command() -> Command {
     Command::new("key")
-        .about("Make keys for clients")
+        .about("Generate keys for clients")
         .after_help(
-            "On a terminal the lines for the config follow; each row may as well stand in the file that `keys_file`\n\
-             names. Elsewhere a line is two words: the key, and its hash.",
+            "On a terminal the lines for the config follow; each row may also go into the file that `keys_file` names.\n\
+             Otherwise each line has two words: the key and its hash.",
         )
         .args([
             Arg::new("count")
@@ -29,13 +29,13 @@ pub fn command() -> Command {
                 .value_name("N")
                 .default_value("1")
                 .value_parser(value_parser!(u16).range(1..=i64::from(COUNT_MAX)))
-                .help("How many; for each tenant, if there are any"),
+                .help("Number of keys; per tenant, if tenants are given"),
             Arg::new("tenant")
                 .long("tenant")
                 .value_name("NAME")
                 .action(ArgAction::Append)
                 .value_parser(tenant)
-                .help("Whose they are; may be repeated [default: each is a tenant of its own]"),
+                .help("The tenant of the keys; may be repeated [default: each key is a tenant of its own]"),
         ])
 }
 

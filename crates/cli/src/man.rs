@@ -15,7 +15,7 @@ pub fn command() -> Command {
             .required(true)
             .value_name("FOLDER")
             .value_parser(value_parser!(PathBuf))
-            .help("Where to, such as /usr/local/share/man/man1; made if it is not there."),
+            .help("The folder, such as /usr/local/share/man/man1; created if missing."),
     )
 }
 

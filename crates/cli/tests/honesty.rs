@@ -1,17 +1,19 @@
-//! Is the simulator honest? A trace over sockets in real time and the same trace in virtual time must agree.
+//! Checks the simulator: a trace over sockets in real time and the same trace in virtual time must agree.
 //!
-//! Virtual time is worth something only if nothing happens in it that would not happen in real time. So simulated
-//! engines are asked over HTTP by `maitre bench`, alone and behind a router that hears their KV events, and the
-//! laboratory plays the same requests against the same profiles: hit ratios and first-token times must be the same.
-//! That this can fail is shown on the spot: laboratories with one thing wrong differ by more than the tolerance.
+//! Virtual time is useful only if nothing happens in it that would not happen in real time. So `maitre bench`
+//! sends requests to simulated engines over HTTP, alone and behind a router that receives their KV events,
+//! and the lab plays the same requests against the same profiles. Hit ratios and first-token times must
+//! match. To show that the comparison can fail, labs with one deliberate error must differ by more than the
+//! tolerance.
 //!
-//! What real time may add is in the tolerance: a timer's grain at every hand-over, and the work of a debug build.
-//! So the engines are slow ones, and 10 % of a first token are tens of milliseconds.
+//! The tolerance covers what real time adds: a timer's resolution at every hand-over, and the overhead of a
+//! debug build. So the engines are slow ones, and 10 % of a first token are tens of milliseconds.
 //!
-//! The router goes by caches, not by times. Under `least-delay` a few milliseconds, or the moments at which the router
-//! scrapes and ticks, decide some seat, and one seat changes those after it: played with it, this very trace was
-//! 17 % off in first-token times and 0.019 in hits, and others up to 48 %. So what this shows is that the two worlds
-//! are made alike, and not that a replay of `least-delay` foretells one run.
+//! The router uses a strategy that depends on caches, not on times. Under `least-delay` a few milliseconds,
+//! or the moments at which the router scrapes and ticks, change some placements, and one placement changes
+//! those after it: with it, this very trace was 17 % off in first-token times and 0.019 in hits, and others
+//! up to 48 %. So this shows that both modes work alike, not that a replay of `least-delay` predicts a single
+//! run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::print_stdout, reason = "how near the two worlds are is worth a look when they agree, too")]
 
@@ -33,25 +35,25 @@ use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::{Piece, Request, Trace};
 use tokio::sync::oneshot;
 
-/// What may differ.
+/// The allowed differences.
 const HIT_RATIO: f64 = 0.01;
 const FIRST_TOKEN: f64 = 0.1;
 
-/// On a machine so busy that requests leave late it is the generator that is measured. Such a play does not count,
-/// and the trace is played again; the last play counts in any case.
+/// On a machine so busy that requests are sent late, the generator is measured. Such a run does not count,
+/// and the trace is played again; the last run always counts.
 const PLAYS_MAX: u32 = 3;
 const LATE_REQUESTS_MAX: u64 = 1;
 
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const MODEL: &str = "maitre-sim";
 const BLOCK_TOKENS: u32 = 16;
-/// A wrong one.
+/// A deliberately wrong profile.
 const COARSE_TOKENS: u32 = 96;
 
-/// An A10G with little room and few places: requests wait in line, and what they left is soon evicted.
+/// An A10G with a small cache and few sequences: requests queue, and cached blocks are soon evicted.
 const SMALL: Profile = Profile { kv_blocks: 141, running_max: 4, ..A10G_8B };
 
-/// Prompts of groups that begin alike.
+/// Prompts in groups with a shared beginning.
 struct Traffic {
     requests: u64,
     per_second: f64,
@@ -61,7 +63,7 @@ struct Traffic {
     seed: u64,
 }
 
-/// Before the load each group comes once, so far apart: the router learns how fast engines are.
+/// Before the load each group is sent once, this far apart, so that the router learns the engines' speed.
 const WARM_UP_SECONDS: f64 = 0.6;
 
 impl Traffic {
@@ -87,7 +89,7 @@ impl Traffic {
     }
 }
 
-/// Conversations whose prompts contain the answers before: real ones over HTTP, the trace's in the laboratory.
+/// Conversations whose prompts contain the earlier answers: real ones over HTTP, the trace's in the lab.
 fn conversations(count: u64, turns: u64, turn_ms: u64) -> Trace {
     let mut requests = Vec::new();
     for turn in 0..turns {
@@ -156,7 +158,7 @@ impl Drop for Engines {
     }
 }
 
-/// A router in front of them that has heard from all.
+/// A router in front of them that has received reports from all.
 async fn router(engines: &Engines, strategy: Name) -> Router {
     let workers = engines.hosts.iter().map(|it| format!("http://{}", it.0).parse().unwrap()).collect();
     let mut settings = maitre_proxy::RouterSettings {
@@ -164,7 +166,7 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
         threads: 1,
         listen: ANYWHERE,
         admin: ANYWHERE,
-        // However busy the machine, prompts are read as the engine reads them.
+        // However busy the machine, prompts are tokenized exactly as the engine does.
         tokenize_timeout: Duration::from_secs(2),
         ..maitre_proxy::RouterSettings::default()
     };
@@ -181,7 +183,7 @@ async fn router(engines: &Engines, strategy: Name) -> Router {
     router
 }
 
-/// Nobody waits in line: when it moves is a matter of milliseconds, as prices are.
+/// No request waits in the queue: when it drains depends on milliseconds, as prices do.
 fn brain(strategy: Name) -> maitre_dispatch::BrainSettings {
     let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
     maitre_dispatch::BrainSettings { strategy, queue, seed: 1, ..maitre_dispatch::BrainSettings::default() }
@@ -189,15 +191,15 @@ fn brain(strategy: Name) -> maitre_dispatch::BrainSettings {
 
 async fn ask(address: SocketAddr, trace: &Trace) -> Played {
     let address = format!("http://{address}").parse().unwrap();
-    // As one text, so that engines read the very tokens of the trace.
+    // As one text, so that engines receive exactly the trace's tokens.
     let plan = Plan { api: Api::Completions, ..Plan::new(address, MODEL) };
     play(&plan, trace).await
 }
 
-/// Who is asked, and what.
+/// Which endpoint is used, and with which traffic.
 struct Stage {
     fleet: Vec<Profile>,
-    /// None: no router, the bench asks the one engine.
+    /// None: no router, the bench sends to the single engine.
     strategy: Option<Name>,
     trace: Trace,
 }
@@ -228,7 +230,7 @@ impl Stage {
         lab::play(settings, &prepared, &mut ()).row("virtual", &Targets::default())
     }
 
-    /// The laboratory with one thing wrong at a time.
+    /// The lab with one error at a time.
     fn mistakes(&self) -> Vec<(&'static str, ReportRow)> {
         let honest = self.settings();
         let change = |change: fn(&Profile) -> Profile| lab::LabConfig {
@@ -239,7 +241,7 @@ impl Stage {
             let prefill_token_ms = 1.2 * it.step.prefill_token_ms;
             Profile { step: StepModel { prefill_token_ms, ..it.step }, ..*it }
         });
-        // As many tokens in all.
+        // The same number of tokens in total.
         let coarse = change(|it| it.with_cache(it.kv_tokens(), COARSE_TOKENS));
         let mut rows = vec![
             ("a prefill 20 % slower", self.play_virtually(&slow, BLOCK_TOKENS)),
@@ -266,7 +268,7 @@ impl Stage {
         println!("{} ({plays} plays, {evictions} evictions, {:?})", line(real, &honest), played.late);
         assert!(evictions > 0 && honest.evictions > Some(0), "a cache that is never full proves little");
         assert!(agree(real, &honest), "{}; {:?}", line(real, &honest), played.late);
-        // Held against the laboratory and not against the play, so that a busy machine changes nothing here.
+        // Compared with the lab and not with the run, so that a busy machine changes nothing here.
         for (what, wrong) in self.mistakes() {
             println!("  {what}: {}", line(&honest, &wrong));
             assert!(!agree(&honest, &wrong), "{what} passes for the truth: {}", line(&honest, &wrong));
@@ -274,7 +276,7 @@ impl Stage {
     }
 }
 
-/// The first as measured, the second as foretold.
+/// The first is measured, the second predicted.
 fn agree(one: &ReportRow, other: &ReportRow) -> bool {
     let late = one.ttft_mean_s / other.ttft_mean_s - 1.0;
     (one.hit_ratio - other.hit_ratio).abs() <= HIT_RATIO && late.abs() <= FIRST_TOKEN
@@ -292,20 +294,20 @@ fn line(one: &ReportRow, other: &ReportRow) -> String {
 }
 
 #[tokio::test]
-async fn one_engine_is_as_fast_and_as_forgetful_in_virtual_time() {
+async fn one_engine_has_the_same_speed_and_hits_in_virtual_time() {
     let traffic =
         Traffic { requests: 60, per_second: 7.5, groups: 6, shared_tokens: 320, own_tokens: 64, seed: 4 };
     Stage { fleet: vec![SMALL], strategy: None, trace: traffic.trace() }.check().await;
 }
 
 #[tokio::test]
-async fn conversations_find_their_answers_in_the_cache_in_both_worlds() {
+async fn conversations_hit_their_answers_in_both_modes() {
     let engine = Profile { kv_blocks: 401, running_max: 8, ..SMALL };
     Stage { fleet: vec![engine], strategy: None, trace: conversations(7, 4, 2_600) }.check().await;
 }
 
 #[tokio::test]
-async fn a_router_by_turns_is_the_same_in_virtual_time() {
+async fn round_robin_is_the_same_in_virtual_time() {
     let traffic =
         Traffic { requests: 54, per_second: 7.5, groups: 6, shared_tokens: 640, own_tokens: 64, seed: 12 };
     let engine = Profile { kv_blocks: 181, ..SMALL }.slower(1.5);
@@ -313,7 +315,7 @@ async fn a_router_by_turns_is_the_same_in_virtual_time() {
 }
 
 #[tokio::test]
-async fn a_router_that_goes_by_reported_caches_is_the_same_in_virtual_time() {
+async fn routing_by_reported_caches_is_the_same_in_virtual_time() {
     let traffic =
         Traffic { requests: 48, per_second: 7.0, groups: 6, shared_tokens: 1_280, own_tokens: 192, seed: 10 };
     let engine = Profile { kv_blocks: 301, ..SMALL };

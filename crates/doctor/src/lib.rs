@@ -101,13 +101,13 @@ pub fn command() -> Command {
     };
     let switch = |name: &'static str, help: &'static str| text(name, "", help).action(ArgAction::SetTrue);
     let range = Duration::from_millis(1)..=TIMEOUT_MAX;
-    Command::new("doctor").about("Say what is wrong with a fleet, and how to fix it").long_about(ABOUT).args([
-        text("router", "URL", "A running router, where clients reach it, as in http://127.0.0.1:8080"),
-        text("admin-url", "URL", "The same where operators do, as in http://127.0.0.1:8081; without workers here, checks the router's"),
+    Command::new("doctor").about("Find what is wrong with a fleet, and how to fix it").long_about(ABOUT).args([
+        text("router", "URL", "A running router's client address, as in http://127.0.0.1:8080"),
+        text("admin-url", "URL", "Its admin address, as in http://127.0.0.1:8081; without workers here, checks the router's workers"),
         dial::arg().help("Authority of the certificates of --router and --admin-url, as PEM; for workers set worker_tls.ca"),
-        text("timeout", "DURATION", "How long a question may take; six times as long for answers [default: 5s]")
+        text("timeout", "DURATION", "Timeout of each check; six times as long for engine responses [default: 5s]")
             .value_parser(move |it: &str| Time(range.clone()).read(it)),
-        switch("no-requests", "Send engines no requests: cached tokens, salts and speed stay unchecked"),
+        switch("no-requests", "Send no requests to engines: cached tokens, salts and speed are not checked"),
         text("key", "KEY", "Sent to workers, and to --router, as a bearer token [default: the variable MAITRE_DOCTOR_KEY]"),
         text("ignore", "CODE", "Leave out findings of this code; may be repeated")
             .action(ArgAction::Append)

@@ -48,7 +48,7 @@ pub fn command() -> Command {
             .long("workers")
             .value_name("N|LIST")
             .default_value("8")
-            .help("How many, or a mixed fleet: 4xh100x2-32b,4xa10g-8b"),
+            .help("Number of workers, or a mixed fleet: 4xh100x2-32b,4xa10g-8b"),
         Arg::new("strategy")
             .long("strategy")
             .value_name("NAME,…")
@@ -61,7 +61,7 @@ pub fn command() -> Command {
             .default_value("1")
             .value_delimiter(',')
             .value_parser(value_parser!(f64))
-            .help("Plays the trace so many times as fast; several make a sweep"),
+            .help("Speed, as a multiple of the trace's; several values make a sweep"),
         Arg::new("queue")
             .long("queue")
             .value_name("auto|on|off")
@@ -75,7 +75,7 @@ pub fn command() -> Command {
             .long("html")
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help("Also write a page with a finding, tables and charts; it opens without a network"),
+            .help("Also write an HTML report with a summary, tables and charts; it loads nothing from the network"),
     ];
     Command::new("replay")
         .about("Every strategy on the same traffic, in virtual time")

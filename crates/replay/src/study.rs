@@ -123,7 +123,7 @@ pub fn run_args() -> [Arg; 2] {
             .long("jobs")
             .value_name("N")
             .value_parser(value_parser!(u32).range(1..=256))
-            .help("Runs side by side [default: one a core]"),
+            .help("Concurrent runs [default: one per core]"),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
     ]
 }
@@ -134,7 +134,7 @@ fn traffic_args() -> Vec<Arg> {
             .long("trace")
             .value_name("FILE|WORKLOAD")
             .required(true)
-            .help("A trace (JSONL, also gzipped), or a workload as `maitre generate` takes it"),
+            .help("A trace (JSONL, optionally gzipped), or a workload of `maitre generate`"),
         Arg::new("limit")
             .long("limit")
             .value_name("N")
@@ -145,23 +145,23 @@ fn traffic_args() -> Vec<Arg> {
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u64))
-            .help("Names the dice, of workloads and of strategies"),
+            .help("Seed of workloads and strategies"),
         Arg::new("ttft-target")
             .long("ttft-target")
             .value_name("DURATION")
             .default_value("2s")
             .value_parser(duration)
-            .help("Goodput: the first token comes within this"),
+            .help("Goodput: maximum time to first token"),
         Arg::new("tpot-target")
             .long("tpot-target")
             .value_name("DURATION")
             .default_value("100ms")
             .value_parser(duration)
-            .help("Goodput: and the others this far apart in the mean"),
+            .help("Goodput: maximum mean time per output token"),
         Arg::new("retry")
             .long("retry")
             .action(ArgAction::SetTrue)
-            .help("Clients that are refused come again when they were told to, up to 5 times"),
+            .help("Refused clients retry after their Retry-After, up to 5 times"),
     ]
 }
 
@@ -171,7 +171,7 @@ fn fleet_args() -> Vec<Arg> {
             .long("profile")
             .value_name("NAME")
             .default_value(PROFILE)
-            .help("The engine of workers that are given by number alone"),
+            .help("The engine of workers that are given only by number"),
         Arg::new("kv-tokens")
             .long("kv-tokens")
             .value_name("N")
@@ -181,12 +181,12 @@ fn fleet_args() -> Vec<Arg> {
             .long("block-tokens")
             .value_name("N")
             .value_parser(value_parser!(u32).range(1..=1_024))
-            .help("Tokens in a block of it [default: 16 to 128, as coarse as the trace allows]"),
+            .help("Tokens per KV block [default: 16 to 128, the largest that the trace allows]"),
         Arg::new("script")
             .long("script")
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help("What happens to workers when: join, leave, drain, resume, slow, crash, start, restart"),
+            .help("Events of workers over time: join, leave, drain, resume, slow, crash, start, restart"),
     ]
 }
 
@@ -205,33 +205,33 @@ fn knowledge_args() -> Vec<Arg> {
             .value_name("LEVEL")
             .default_value("reported")
             .value_parser(["reported", "predicted", "none"])
-            .help("What the router knows of caches: KV events, what it routed, nothing"),
-        delay("event-delay", "0ms", "From a change in a cache to the router"),
-        delay("scrape-every", "1s", "Between two readings of a worker's metrics"),
-        delay("scrape-delay", "0ms", "From a reading to the router"),
+            .help("What the router knows of caches: KV events, its own placements, or nothing"),
+        delay("event-delay", "0ms", "Delay from a change in a cache to the router"),
+        delay("scrape-every", "1s", "Interval between two scrapes of a worker's metrics"),
+        delay("scrape-delay", "0ms", "Delay from a scrape to the router"),
         Arg::new("routers")
             .long("routers")
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..=64))
-            .help("Requests are dealt to so many routers in turn"),
+            .help("Number of routers; each takes requests in turn"),
         Arg::new("sync")
             .long("sync")
             .value_name("HOW")
             .default_value("none")
             .value_parser(["none", "redis", "mesh"])
-            .help("How they tell each other what they do"),
+            .help("How routers share state"),
         Arg::new("sync-delay")
             .long("sync-delay")
             .value_name("MS")
             .default_value("50")
             .value_parser(milliseconds)
-            .help("From one router to the others, in milliseconds or with a unit"),
+            .help("Delay from one router to the others, in milliseconds or with a unit"),
         Arg::new("config")
             .long("config")
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help("Knobs of strategies, from a file as `maitre serve` takes it"),
+            .help("Knobs of strategies, from a config file of `maitre serve`"),
         Arg::new("set")
             .long("set")
             .value_name("KEY=VALUE")

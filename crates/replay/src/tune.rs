@@ -35,7 +35,7 @@ use traffic::Split;
 
 pub fn command() -> Command {
     Command::new("tune")
-        .about("The smallest fleet that keeps a target, and the knobs for it, in virtual time")
+        .about("Find the smallest fleet that meets a target, and its knobs, in virtual time")
         .args(study::args())
         .args(own_args())
         .args(study::run_args())
@@ -49,13 +49,13 @@ fn own_args() -> [Arg; 6] {
             .action(ArgAction::Append)
             .default_value("ttft_p99<2s")
             .value_parser(|text: &str| text.parse::<Target>())
-            .help("What must be kept, such as tpot_mean<80ms or \"p99 TTFT under 2 s\"; may be given again"),
+            .help("A target, such as tpot_mean<80ms or \"p99 TTFT under 2 s\"; may be repeated"),
         Arg::new("workers")
             .long("workers")
             .value_name("MIN..MAX")
             .default_value("1..64")
             .value_parser(span)
-            .help("Between how many workers to look"),
+            .help("The range of fleet sizes"),
         Arg::new("strategy")
             .long("strategy")
             .value_name("NAME,…")
@@ -67,19 +67,19 @@ fn own_args() -> [Arg; 6] {
             .value_name("X")
             .default_value("1")
             .value_parser(value_parser!(f64))
-            .help("Plays the trace so many times as fast, to plan for growth"),
+            .help("Speed, as a multiple of the trace's, to plan for growth"),
         Arg::new("objective")
             .long("objective")
             .value_name("FIELD")
             .default_value("ttft_mean")
             .value_parser(target::find)
-            .help("What knobs are to make better, while targets are kept"),
+            .help("What the knobs should improve, while targets are met"),
         Arg::new("runs")
             .long("runs")
             .value_name("N")
             .default_value("60")
             .value_parser(value_parser!(u32).range(0..=10_000))
-            .help("At most so many runs for the knobs of each strategy; 0 leaves them alone"),
+            .help("Maximum runs for the knobs of each strategy; 0 leaves them unchanged"),
     ]
 }
 

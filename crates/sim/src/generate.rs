@@ -157,12 +157,12 @@ impl FromStr for Plan {
 
 /// Every workload with its keys and their defaults, for a terminal.
 pub fn help() -> String {
-    let mut text = String::from("A workload is NAME or NAME:key=value,key=value. These are known:\n");
+    let mut text = String::from("A workload is NAME or NAME:key=value,key=value. Known workloads:\n");
     for workload in &WORKLOADS {
         text.push_str(&format!("\n{}: {}\n", workload.name, workload.about));
         workload.keys.iter().for_each(|it| text.push_str(&it.help()));
     }
-    text.push_str("\nEach of them also takes keys for classes, tenants and deadlines:\n");
+    text.push_str("\nAll workloads also accept keys for classes, tenants and deadlines:\n");
     COMMON.iter().for_each(|it| text.push_str(&it.help()));
     text
 }

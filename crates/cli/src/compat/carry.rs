@@ -152,7 +152,7 @@ impl<'a> Draft<'a> {
     fn seconds(&mut self, flag: &'static str, text: &str) -> Option<String> {
         let number = self.number(flag, text)?;
         if number < 0 {
-            self.wrong(flag, &format!("{text:?} is less than no time; write 0 or more seconds"));
+            self.wrong(flag, &format!("{text:?} is negative; write 0 or more seconds"));
         }
         (number >= 0).then(|| format!("{number}s"))
     }
@@ -184,7 +184,7 @@ impl<'a> Draft<'a> {
             ArgumentForm::Word(word) => Some(word.to_owned()),
             ArgumentForm::Bytes => self.number(flag.name(), value).map(|it| format!("{it}B")),
             ArgumentForm::SecondsOrNever if value == "0" => {
-                self.left(flag.name(), "0 stood for no limit, and Maitre always has one");
+                self.left(flag.name(), "0 meant no limit, but Maitre always has one");
                 None
             }
             ArgumentForm::Seconds | ArgumentForm::SecondsOrNever => self.seconds(flag.name(), value),
@@ -226,7 +226,7 @@ impl<'a> Draft<'a> {
         let (ours, others): (Vec<String>, Vec<String>) =
             urls.into_iter().partition(|it| it.starts_with("http://") || it.starts_with("https://"));
         for url in others {
-            self.left("--worker-urls", &format!("{url}: workers are spoken to in HTTP"));
+            self.left("--worker-urls", &format!("{url}: workers must use HTTP or HTTPS"));
         }
         let suffix = self.ranks().map(|it| format!("?ranks={it}")).unwrap_or_default();
         let workers: Vec<String> = ours.iter().map(|it| format!("{it}{suffix}")).collect();
@@ -245,14 +245,14 @@ impl<'a> Draft<'a> {
         }
         let labels = self.words("--selector");
         if labels.is_empty() {
-            let what = "no --selector says which pods are workers, and Maitre does not take all there are";
+            let what = "without --selector all Pods would be workers, which Maitre does not support";
             return self.left("--service-discovery", what);
         }
         if !labels.iter().all(|it| it.contains('=')) {
-            return self.wrong("--selector", "a word in it says no label; write key=value for each");
+            return self.wrong("--selector", "not a label; write key=value for each");
         }
         let Some(namespace) = self.one("--service-discovery-namespace").map(str::to_owned) else {
-            let what = "without it all namespaces were watched; Maitre watches one: name it";
+            let what = "without it all namespaces were watched; Maitre watches one: set it";
             return self.wrong("--service-discovery-namespace", what);
         };
         match self.one("--service-discovery-port").unwrap_or(WORKER_PORT).parse() {
@@ -326,7 +326,7 @@ impl<'a> Draft<'a> {
                 let share = (limit - 1) / workers + 1;
                 self.set("queue.sequences_max", share.to_string(), FLAG);
             }
-            (Some(_), _) => self.left(FLAG, "it cannot be shared out, since no workers are named"),
+            (Some(_), _) => self.left(FLAG, "it cannot be divided, because no workers are given"),
             (None, _) => {}
         }
     }
@@ -378,9 +378,10 @@ impl<'a> Draft<'a> {
                 let name = model.unwrap_or_else(|| folder.clone());
                 self.set("tokenizers", format!("{name}={folder}"), "--model-path");
             }
-            false => {
-                self.left("--model-path", "no tokenizer is fetched: set tokenizers to a folder that has it")
-            }
+            false => self.left(
+                "--model-path",
+                "tokenizers are not downloaded: set tokenizers to a folder that has it",
+            ),
         }
     }
 
@@ -399,11 +400,11 @@ impl<'a> Draft<'a> {
         let line = |key: &str| format!("{key} = {}\n", config::value(&config, key).unwrap_or_default());
         let settings: String = written.map(line).collect();
         let notes: String = self.notes.iter().map(|it| format!("# {it}\n")).collect();
-        let head = format!("# What {} was told, in Maitre's words.\n", self.old.name());
+        let head = format!("# The flags of {}, as Maitre's settings.\n", self.old.name());
         let hidden = if self.worker_key.is_some() { WORKER_KEY } else { "" };
         let toml = format!("{head}{notes}{hidden}\n{settings}");
         let essential = |it: &Given| match it.flag.fate() {
-            Fate::Essential(_) => Some(format!("{}: there is nothing to start without it", it.flag.name())),
+            Fate::Essential(_) => Some(format!("{}: Maitre cannot start without it", it.flag.name())),
             _ => None,
         };
         let missing = self.given.iter().filter_map(essential).collect();

@@ -11,19 +11,26 @@ const SHARED: [PolicyRow; 4] = [
     ("cache_aware", "cache-aware", None),
     ("round_robin", "round-robin", None),
     ("random", "random", None),
-    ("power_of_two", "power-of-two", Some("the load of two is compared in tokens promised")),
+    ("power_of_two", "power-of-two", Some("the load of the two is compared in promised tokens")),
 ];
 
 const SGLANG: [PolicyRow; 5] = [
-    ("manual", STICKY, Some("a request that names no session goes by load")),
-    ("consistent_hashing", STICKY, Some("a session stays where it began; it is not hashed to a place")),
+    ("manual", STICKY, Some("a request without a session goes to the least loaded worker")),
+    (
+        "consistent_hashing",
+        STICKY,
+        Some("a session stays on its first worker, instead of being hashed to one"),
+    ),
     ("prefix_hash", "prefix-hash", None),
-    ("least_load", "least-delay", Some("delay is priced with rates learned from answers, and caches count")),
-    ("passthrough", "round-robin", Some("with one worker every strategy is the same")),
+    ("least_load", "least-delay", Some("prices delay with learned rates, and includes caches")),
+    ("passthrough", "round-robin", Some("with one worker all strategies are equal")),
 ];
 
-const VLLM: [PolicyRow; 1] =
-    [("consistent_hash", STICKY, Some("a session stays where it began; it is not hashed to a place"))];
+const VLLM: [PolicyRow; 1] = [(
+    "consistent_hash",
+    STICKY,
+    Some("a session stays on its first worker, instead of being hashed to one"),
+)];
 
 pub(super) fn rows(old: Old) -> impl Iterator<Item = PolicyRow> {
     let own: &[PolicyRow] = match old {

@@ -10,15 +10,15 @@ use super::flag::Goal::{Key, Part};
 use super::flag::Takes::{Nothing, One, Several};
 use super::flag::{Fate, Flag, Old, Takes};
 
-const PAIRS: &str = "prefill and decode on engines of their own are not supported: run engines that do both";
-const HISTORY: &str = "Maitre keeps no conversations or responses";
-const IDENTITY: &str = "Maitre has no such way to tell who may do what";
-const PROBED: &str = "one failed probe makes a worker suspect, two eject it; a successful probe brings it back, slowly at first";
+const PAIRS: &str = "separate prefill and decode engines are not supported: run engines that do both";
+const HISTORY: &str = "Maitre stores no conversations or responses";
+const IDENTITY: &str = "Maitre supports keys and client certificates only: no JWT, roles or audit log";
+const PROBED: &str = "after one failed probe a worker is suspect, after two it is ejected; a successful probe brings it back, with a share that grows";
 const AT_ONCE: &str = "the router retries on another worker at once, within a budget for the whole fleet";
-pub(super) const MANIFEST: &str = "a manifest in JSON is not read: write the workers into a file, one a line, and name it in discovery.from";
-const WATCHED: &str = "pods with these labels in one namespace; docs/discovery.md has the Role it takes";
+pub(super) const MANIFEST: &str = "JSON manifests are not supported: write the workers into a file, one per line, and set discovery.from to it";
+const WATCHED: &str = "Pods with these labels in one namespace; docs/discovery.md has the Role it needs";
 const OVER_HTTP: &str =
-    "spans are posted over HTTP and not by gRPC, which collectors take on port 4318; 4317 is changed to that";
+    "spans are sent over HTTP, not gRPC; collectors accept it on port 4318, and port 4317 is changed to that";
 
 /// Flags that are left out for one reason, by the kind of value.
 struct Reason {
@@ -47,15 +47,12 @@ static SHARED: &[Flag] = &[
         Kept(Key("cache_aware.balance_rel_threshold", Plain)),
     ),
     Flag::new(&["--max-payload-size"], One, Kept(Key("limits.body", Bytes))),
-    Flag::new(&["--prometheus-host"], One, Changed(Part("admin"), "health and readiness are there, too")),
-    Flag::new(&["--prometheus-port"], One, Changed(Part("admin"), "health and readiness are there, too")),
+    Flag::new(&["--prometheus-host"], One, Changed(Part("admin"), "also serves health and readiness")),
+    Flag::new(&["--prometheus-port"], One, Changed(Part("admin"), "also serves health and readiness")),
     Flag::new(
         &["--request-timeout-secs"],
         One,
-        Changed(
-            Part("timeouts.total"),
-            "it is also the limit for the head of an answer and for its first token",
-        ),
+        Changed(Part("timeouts.total"), "also limits the time to the response head and to the first token"),
     ),
     Flag::new(&["--log-level"], One, Kept(Part("log.level"))),
     Flag::new(
@@ -63,20 +60,20 @@ static SHARED: &[Flag] = &[
         One,
         Changed(
             Part("queue.sequences_max"),
-            "shared out evenly: each worker is given at most its part, and what is beyond waits in line",
+            "divided evenly: each worker gets at most its part, and further requests wait in the queue",
         ),
     ),
     Flag::new(
         &["--queue-size"],
         One,
-        Changed(Part("classes"), "one class of requests, of which so many may wait, whatever they wait for"),
+        Changed(Part("classes"), "one class, whose queue has this limit for all requests"),
     ),
     Flag::new(
         &["--queue-timeout-secs"],
         One,
         Changed(
             Part("classes"),
-            "a request that cannot be placed by then is refused as soon as that is known",
+            "a request that cannot be placed by then is refused as soon as this is known",
         ),
     ),
     Flag::new(
@@ -84,7 +81,7 @@ static SHARED: &[Flag] = &[
         One,
         Changed(
             Part("retries.failovers_max"),
-            "counts further attempts, eight at most; a worker that refuses a connection costs none",
+            "counts retries, at most eight; a refused connection does not count",
         ),
     ),
     Flag::new(
@@ -92,7 +89,7 @@ static SHARED: &[Flag] = &[
         Nothing,
         Changed(
             Part("retries.failovers_max"),
-            "a worker that refuses a connection has seen nothing, and another one is still tried",
+            "after a refused connection another worker is still tried, because no worker has seen the request",
         ),
     ),
     Flag::new(&["--cb-failure-threshold"], One, Changed(Part("health.failures_max"), "failures in a row")),
@@ -104,20 +101,20 @@ static SHARED: &[Flag] = &[
     Flag::new(
         &["--disable-circuit-breaker"],
         Nothing,
-        Changed(Part("health.failures_max"), "a worker that does not answer its probes is still left alone"),
+        Changed(Part("health.failures_max"), "a worker that fails its probes is still ejected"),
     ),
     Flag::new(&["--health-check-timeout-secs"], One, Kept(Key("probes.timeout", Seconds))),
     Flag::new(&["--health-check-interval-secs"], One, Kept(Key("probes.interval", Seconds))),
     Flag::new(
         &["--health-check-endpoint"],
         One,
-        Changed(Key("probes.path", Plain), "anything but a 5xx counts as fit"),
+        Changed(Key("probes.path", Plain), "any status except 5xx counts as healthy"),
     ),
     Flag::new(&["--service-discovery"], Nothing, Changed(Part("discovery.from"), WATCHED)),
     Flag::new(&["--selector"], Several, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-port"], One, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-namespace"], One, Kept(Part("discovery.from"))),
-    Flag::new(&["--enable-igw"], Nothing, Needless("several models behind one router need no mode")),
+    Flag::new(&["--enable-igw"], Nothing, Needless("several models behind one router need no special mode")),
     Flag::new(
         &["--worker-startup-timeout-secs"],
         One,
@@ -131,7 +128,7 @@ static SHARED: &[Flag] = &[
     Flag::new(
         &["--eviction-interval-secs"],
         One,
-        Needless("the index is kept within its budget as it grows, and forgets what engines evict"),
+        Needless("the index stays within its budget, and drops what engines evict"),
     ),
 ];
 
@@ -154,19 +151,19 @@ static SHARED_LEFT: &[Reason] = &[
     },
     Reason { fate: Essential(PAIRS), flags: [&[&["--mini-lb"]], &[], &[]] },
     Reason {
-        fate: Left("the log goes to standard error; let the service manager put it into files"),
+        fate: Left("the log goes to standard error; let the service manager write it to files"),
         flags: [&[], &[&["--log-dir"]], &[]],
     },
     Reason {
-        fate: Left("x-request-id is the one header that names a request"),
+        fate: Left("only x-request-id is read as the request id"),
         flags: [&[], &[], &[&["--request-id-headers"]]],
     },
     Reason {
-        fate: Left("browsers are not let in: put what they need into a proxy in front"),
+        fate: Left("CORS is not supported: put a proxy that adds the headers in front"),
         flags: [&[], &[], &[&["--cors-allowed-origins"]]],
     },
     Reason {
-        fate: Left("limits are by tenant, in requests and tokens a minute: set tenants"),
+        fate: Left("rate limits are per tenant, in requests and tokens per minute: set tenants"),
         flags: [&[], &[&["--rate-limit-tokens-per-second"]], &[]],
     },
     Reason {
@@ -202,14 +199,14 @@ static SGLANG: &[Flag] = &[
     Flag::new(
         &["--model-path", "--model"],
         One,
-        Changed(Part("tokenizers"), "for requests that call the model by this very path"),
+        Changed(Part("tokenizers"), "for requests whose model is exactly this path"),
     ),
     Flag::new(
         &["--tokenizer-path"],
         One,
         Changed(
             Part("tokenizers"),
-            "a folder; for requests that call the model by --model-path, or by this very path",
+            "a folder; for requests whose model is --model-path, or exactly this path",
         ),
     ),
     Flag::new(
@@ -217,19 +214,19 @@ static SGLANG: &[Flag] = &[
         One,
         Changed(
             Part("prefix_hash.head_bytes"),
-            "four bytes for a token; the prompt's beginning is hashed as text",
+            "four bytes per token; the beginning of the prompt is hashed as text",
         ),
     ),
     Flag::new(&["--prefix-hash-load-factor"], One, Kept(Key("prefix_hash.load_factor", Plain))),
     Flag::new(
         &["--routing-key-override", "--sticky-sessions"],
         Nothing,
-        Changed(Part("strategy"), "sessions are a strategy of their own here, in place of --policy"),
+        Changed(Part("strategy"), "sessions are a strategy here, which replaces --policy"),
     ),
     Flag::new(
         &["--routing-key-headers"],
         Several,
-        Changed(Part("session.header"), "one header names a session: the first of these"),
+        Changed(Part("session.header"), "only the first of these headers identifies a session"),
     ),
     Flag::new(&["--upstream-pool-idle-timeout-secs"], One, Kept(Key("timeouts.worker_idle", SecondsOrNever))),
     Flag::new(&["--header-read-timeout-secs"], One, Kept(Key("timeouts.client_header", SecondsOrNever))),
@@ -238,12 +235,12 @@ static SGLANG: &[Flag] = &[
     Flag::new(&["--tenant-header-name"], One, Kept(Part("tenant.header"))),
     Flag::new(&["--log-json"], Nothing, Kept(Key("log.format", Word("json")))),
     Flag::new(&["--health-check-port"], One, Needless("/healthz and /readyz are on the admin address")),
-    Flag::new(&["--load-monitor-interval"], One, Needless("engines are asked for their load every second")),
-    Flag::new(&["--block-size"], One, Needless("the size of a block is read from the engine")),
+    Flag::new(&["--load-monitor-interval"], One, Needless("the load of engines is read every second")),
+    Flag::new(&["--block-size"], One, Needless("the block size is read from the engine")),
     Flag::new(
         &["--max-buffered-request-bytes"],
         One,
-        Needless("every body is held until its answer begins, within limits.bodies"),
+        Needless("every body is kept until its response begins, within limits.bodies"),
     ),
     Flag::new(
         &["--worker-startup-delay"],
@@ -253,20 +250,20 @@ static SGLANG: &[Flag] = &[
     Flag::new(
         &["--disable-tokenizer-autoload"],
         Nothing,
-        Needless("only the tokenizers that are named are loaded, and none is fetched"),
+        Needless("only the configured tokenizers are loaded, and none is downloaded"),
     ),
     Flag::new(
         &["--api-key"],
         One,
         Changed(
             Part("keys"),
-            "clients need it for /v1/models, too; the router sends it to workers with every request (worker_key)",
+            "clients also need it for /v1/models; the router sends it to workers with every request (worker_key)",
         ),
     ),
     Flag::new(
         &["--tenant-api-key"],
         One,
-        Changed(Part("keys"), "it ends here: workers get worker_key, if there is one, in its place"),
+        Changed(Part("keys"), "it is not passed on: workers get worker_key instead, if it is set"),
     ),
     Flag::new(
         &["--control-plane-api-keys"],
@@ -280,7 +277,7 @@ static SGLANG: &[Flag] = &[
     Flag::new(
         &["--ca-cert-paths"],
         Several,
-        Changed(Part("worker_tls.ca"), "one file, and it stands in place of the public authorities"),
+        Changed(Part("worker_tls.ca"), "one file, which replaces the public authorities"),
     ),
     Flag::new(&["--enable-trace"], Nothing, Changed(Part("traces.endpoint"), OVER_HTTP)),
     Flag::new(&["--otlp-traces-endpoint"], One, Changed(Part("traces.endpoint"), OVER_HTTP)),
@@ -310,17 +307,17 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("write ?ranks=N after the URL of each such worker"),
+        fate: Left("append ?ranks=N to the URL of each such worker"),
         flags: [&[&["--dp-aware"], &["--dp-minimum-tokens-scheduler"]], &[&["--zmq-engine-count"]], &[]],
     },
     Reason {
-        fate: Left("a session is bound where its first request went, and moves only when it must"),
+        fate: Left(
+            "a session stays on the worker of its first request, and moves only if that worker is unavailable",
+        ),
         flags: [&[], &[&["--max-idle-secs", "--sticky-key-idle-secs"], &["--assignment-mode"]], &[]],
     },
     Reason {
-        fate: Left(
-            "cache-aware has the three thresholds it began with; least-delay weighs the rest by price",
-        ),
+        fate: Left("cache-aware has only its three original thresholds; least-delay prices the rest"),
         flags: [
             &[],
             &[
@@ -341,7 +338,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("rates are learned from each worker's answers"),
+        fate: Left("rates are learned from each worker's responses"),
         flags: [
             &[],
             &[
@@ -354,7 +351,9 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("how much a worker may have is learned; beyond it requests wait here: see queue.*"),
+        fate: Left(
+            "the concurrency limit of a worker is learned; further requests wait in the router: see queue.*",
+        ),
         flags: [
             &[
                 &["--worker-overload-protection"],
@@ -382,7 +381,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("a worker that comes back gets a share that grows over health.slow_start"),
+        fate: Left("the share of a worker that returns grows over health.slow_start"),
         flags: [
             &[],
             &[
@@ -396,12 +395,12 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("engines are asked for their load every second, whatever the strategy"),
+        fate: Left("the load of engines is read every second, whatever the strategy"),
         flags: [&[&["--disable-load-monitoring"]], &[], &[]],
     },
-    Reason { fate: Left("workers are spoken to in HTTP/1.1"), flags: [&[&["--upstream-http2"]], &[], &[]] },
+    Reason { fate: Left("Maitre uses HTTP/1.1 to workers"), flags: [&[&["--upstream-http2"]], &[], &[]] },
     Reason {
-        fate: Left("engines are recognised by asking them; those of providers are not routed to"),
+        fate: Left("engines are recognised by their answers; external providers are not supported"),
         flags: [&[], &[&["--backend"]], &[]],
     },
     Reason {
@@ -409,7 +408,7 @@ static SGLANG_LEFT: &[Reason] = &[
         flags: [&[], &[&["--model-alias"], &["--model-id-from"]], &[]],
     },
     Reason {
-        fate: Left("the bounds of histograms are fixed: they double from 0.5 ms to 524 s"),
+        fate: Left("histogram buckets are fixed: they double from 0.5 ms to 524 s"),
         flags: [&[], &[], &[&["--prometheus-duration-buckets"]]],
     },
     Reason {
@@ -417,9 +416,7 @@ static SGLANG_LEFT: &[Reason] = &[
         flags: [&[], &[&["--discovery-file"], &["--discovery-check-interval-secs"]], &[]],
     },
     Reason {
-        fate: Left(
-            "classes and tenants are described in maitre.toml, otherwise than in that file: see docs/queue.md",
-        ),
+        fate: Left("classes and tenants are set in maitre.toml, in another format: see docs/queue.md"),
         flags: [
             &[&["--priority-scheduler-enabled"], &["--tenant-rate-limit-enabled"]],
             &[
@@ -432,11 +429,11 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("a silent stream is passed on as it is; silence is bounded by timeouts.inter_token"),
+        fate: Left("no keepalives are added to a silent stream; timeouts.inter_token limits the silence"),
         flags: [&[], &[&["--sse-keepalive-secs"]], &[]],
     },
     Reason {
-        fate: Left("a client's body has timeouts.client_body from the end of its head"),
+        fate: Left("timeouts.client_body limits the time for a client's body, from the end of its head"),
         flags: [&[], &[&["--stream-body-stall-timeout-secs"]], &[]],
     },
     Reason {
@@ -444,7 +441,7 @@ static SGLANG_LEFT: &[Reason] = &[
         flags: [&[], &[&["--chat-template"]], &[]],
     },
     Reason {
-        fate: Left("the tokenizer's cache has one layer and a fixed bound"),
+        fate: Left("the tokenizer's cache has one layer and a fixed limit"),
         flags: [
             &[&["--tokenizer-cache-enable-l0"], &["--tokenizer-cache-enable-l1"]],
             &[
@@ -456,7 +453,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("answers pass untouched: let the engine read reasoning and tool calls"),
+        fate: Left("responses are passed on unchanged: let the engine parse reasoning and tool calls"),
         flags: [&[], &[&["--reasoning-parser"], &["--tool-call-parser"], &["--parser"]], &[]],
     },
     Reason { fate: Left("Maitre calls no tools"), flags: [&[], &[&["--mcp-config-path"]], &[]] },
@@ -500,7 +497,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("there is no control plane of that kind"),
+        fate: Left("Maitre has no such control plane"),
         flags: [
             &[&["--enable-rl"]],
             &[
@@ -513,7 +510,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("bodies pass untouched: media are for the engine to fetch and prepare"),
+        fate: Left("bodies are passed on unchanged: the engine fetches and prepares media"),
         flags: [
             &[&["--mm-pixel-rdma"], &["--mm-allow-private-media-hosts"], &["--log-mm-timing"]],
             &[
@@ -531,7 +528,7 @@ static SGLANG_LEFT: &[Reason] = &[
         ],
     },
     Reason {
-        fate: Left("routers know nothing of each other"),
+        fate: Left("Maitre has a cluster of its own: see docs/cluster.md"),
         flags: [
             &[&["--enable-mesh"]],
             &[
@@ -546,11 +543,8 @@ static SGLANG_LEFT: &[Reason] = &[
             &[&["--mesh-peer-urls"], &["--router-selector"]],
         ],
     },
-    Reason { fate: Left("there are no plug-ins"), flags: [&[&["--enable-wasm"]], &[], &[]] },
-    Reason {
-        fate: Left("the heap cannot be profiled from outside"),
-        flags: [&[], &[&["--jemalloc-prof-dir"]], &[]],
-    },
+    Reason { fate: Left("plug-ins are not supported"), flags: [&[&["--enable-wasm"]], &[], &[]] },
+    Reason { fate: Left("heap profiling is not supported"), flags: [&[], &[&["--jemalloc-prof-dir"]], &[]] },
 ];
 
 static VLLM: &[Flag] = &[
@@ -560,7 +554,7 @@ static VLLM: &[Flag] = &[
         One,
         Changed(
             Part("worker_key"),
-            "sent with probes and questions of ours; clients are asked for none, and theirs is passed on, as before",
+            "sent with the router's own probes and queries; clients need no key, and theirs is passed on, as before",
         ),
     ),
 ];
@@ -569,11 +563,13 @@ static VLLM_LEFT: &[Reason] = &[
     Reason { fate: Essential(PAIRS), flags: [&[&["--vllm-pd-disaggregation"]], &[], &[]] },
     Reason { fate: Left(PAIRS), flags: [&[], &[&["--vllm-discovery-address"], &["--kv-connector"]], &[]] },
     Reason {
-        fate: Left("requests are scheduled one by one; sticky-session keeps those of an agent together"),
+        fate: Left(
+            "requests are scheduled individually; sticky-session keeps the requests of an agent together",
+        ),
         flags: [&[&["--enable-program-scheduling"]], &[&["--program-scheduling-config-json"]], &[]],
     },
     Reason {
-        fate: Left("there are no plug-ins"),
+        fate: Left("plug-ins are not supported"),
         flags: [
             &[],
             &[&["--wasm-middleware"], &["--wasm-middleware-sha256"], &["--wasm-middleware-route"]],

@@ -79,7 +79,7 @@ fn every_known_flag_is_listed_by_a_program_and_once_in_the_table() {
     for old in [Old::Sglang, Old::VllmRouter] {
         let names: Vec<&str> = table::flags(old).iter().flat_map(|it| it.names).copied().collect();
         for name in &names {
-            assert!(listed.contains(name), "nobody lists {name}");
+            assert!(listed.contains(name), "no program lists {name}");
             assert_eq!(names.iter().filter(|it| it == &name).count(), 1, "{name} is there twice");
         }
     }
@@ -321,13 +321,13 @@ fn pods_are_found_by_their_labels_in_one_namespace() {
     let provider = "--discovery-provider kubernetes --selector app=a --service-discovery-namespace ml";
     check(Old::Sglang, provider, &[("discovery.from", r#"["kubernetes:ml?pods=app%3Da&port=80"]"#)]);
     for (line, told) in [
-        ("--service-discovery --service-discovery-namespace ml", "no --selector says which pods"),
-        ("--discovery-provider file --discovery-file /w.json", "one a line"),
+        ("--service-discovery --service-discovery-namespace ml", "without --selector"),
+        ("--discovery-provider file --discovery-file /w.json", "one per line"),
     ] {
         let carried = check(Old::Sglang, line, &[("discovery.from", "[]")]);
         assert!(carried.notes.iter().any(|it| it.contains(told)), "{:?}", carried.notes);
     }
-    check_wrong(Old::Sglang, "--service-discovery --selector app=a", &["Maitre watches one: name it"]);
+    check_wrong(Old::Sglang, "--service-discovery --selector app=a", &["Maitre watches one: set it"]);
     check_wrong(
         Old::Sglang,
         "--service-discovery --selector app --service-discovery-namespace ml",
@@ -368,7 +368,7 @@ fn errors_are_reported_all_at_once_and_without_values() {
         &[
             "word 1 belongs to no flag",
             "--polcy: no such flag; did you mean --policy?",
-            "--port: takes a value",
+            "--port: needs a value",
             "--disable-retries: takes no value",
             "--colour: no such flag",
         ],
@@ -392,7 +392,7 @@ fn an_unambiguous_prefix_of_a_flag_is_accepted() {
 #[test]
 fn a_limit_that_cannot_be_divided_is_noted() {
     let carried = check(Old::Sglang, "--max-concurrent-requests 8", &[("queue.sequences_max", "0")]);
-    assert!(carried.notes.iter().any(|it| it.contains("no workers are named")), "{:?}", carried.notes);
+    assert!(carried.notes.iter().any(|it| it.contains("no workers are given")), "{:?}", carried.notes);
     check(Old::Sglang, "--max-concurrent-requests -1 --worker-urls a:1", &[("queue.sequences_max", "0")]);
     check(Old::Sglang, "--header-read-timeout-secs 0", &[("timeouts.client_header", "\"10s\"")]);
 }

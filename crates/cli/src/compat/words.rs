@@ -62,7 +62,7 @@ fn count_max(flag: &Flag, has_one: bool) -> usize {
 fn checked(flag: Flag, values: Vec<String>) -> Result<Given, String> {
     match flag.takes {
         Takes::Nothing if !values.is_empty() => Err("takes no value".to_owned()),
-        Takes::One if values.is_empty() => Err("takes a value, and has none".to_owned()),
+        Takes::One if values.is_empty() => Err("needs a value".to_owned()),
         _ => Ok(Given { flag, values }),
     }
 }
@@ -88,6 +88,6 @@ fn unknown(name: &str, known: &[Flag]) -> String {
     let names: Vec<String> = known.iter().flat_map(|it| it.names).map(|&it| it.to_owned()).collect();
     match near::nearest(name, &names) {
         Some(near) => format!("no such flag; did you mean {near}?"),
-        None => "no such flag, and none like it; docs/compat.md lists those that are known".to_owned(),
+        None => "no such flag; docs/compat.md lists the known ones".to_owned(),
     }
 }

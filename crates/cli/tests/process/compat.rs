@@ -50,7 +50,7 @@ fn the_printed_file_passes_check() {
 fn unknown_flags_and_unsupported_modes_start_nothing() {
     for (flags, said) in [
         (&["--worker-url", "http://127.0.0.1:9001", "--polcy", "random"][..], "did you mean --policy?"),
-        (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "nothing to start without it"),
+        (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "cannot start without it"),
     ] {
         let output = run(&[&["compat", "sglang", "--"], flags].concat());
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

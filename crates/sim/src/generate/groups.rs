@@ -13,7 +13,7 @@ use crate::trace::{Piece, Request};
 
 pub(super) const GROUPS: Workload = Workload {
     name: "groups",
-    about: "Groups of prompts that begin alike, as tenants' system prompts do.",
+    about: "Groups of prompts with a shared beginning, such as tenants' system prompts.",
     keys: &[
         WorkloadKey { name: "groups", default: "150", kind: ValueType::COUNT, about: "groups of prompts" },
         WorkloadKey {
@@ -32,11 +32,16 @@ pub(super) const GROUPS: Workload = Workload {
             name: "own",
             default: "1200",
             kind: ValueType::TOKENS,
-            about: "tokens after them, of one prompt",
+            about: "tokens of each prompt after them",
         },
         WorkloadKey { name: "out", default: "1000", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests a second" },
-        WorkloadKey { name: "seconds", default: "60", kind: ValueType::SECONDS, about: "how long they come" },
+        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests per second" },
+        WorkloadKey {
+            name: "seconds",
+            default: "60",
+            kind: ValueType::SECONDS,
+            about: "duration in seconds",
+        },
         WorkloadKey {
             name: "zipf",
             default: "0",
@@ -53,7 +58,7 @@ pub(super) const GROUPS: Workload = Workload {
             name: "pause",
             default: "300",
             kind: ValueType::WAIT,
-            about: "silent seconds between stages",
+            about: "seconds without requests between stages",
         },
     ],
     size,

@@ -17,7 +17,7 @@ pub static COMMON: [WorkloadKey; 3] = [
         name: "classes",
         default: "",
         kind: ValueType::CLASSES,
-        about: "NAME:SHARE;… of requests, for those that have no class by another key",
+        about: "NAME:SHARE;… of requests that have no class by another key",
     },
     WorkloadKey {
         name: "tenants", default: "", kind: ValueType::TENANTS, about: "NAME:SHARE;… of requests"

@@ -16,13 +16,13 @@ const PER_PROMPT: ValueType = ValueType::Whole { least: 1, most: 100 };
 
 pub(super) const RAG: Workload = Workload {
     name: "rag",
-    about: "Questions about retrieved documents, some far more wanted than others.",
+    about: "Questions about retrieved documents, with skewed popularity.",
     keys: &[
         WorkloadKey {
             name: "documents",
             default: "500",
             kind: ValueType::COUNT,
-            about: "documents there are",
+            about: "number of documents",
         },
         WorkloadKey { name: "document", default: "6000", kind: ValueType::TOKENS, about: "tokens of each" },
         WorkloadKey {
@@ -36,7 +36,7 @@ pub(super) const RAG: Workload = Workload {
             name: "system",
             default: "500",
             kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens all prompts begin with",
+            about: "tokens that all prompts share",
         },
         WorkloadKey {
             name: "question",
@@ -45,12 +45,12 @@ pub(super) const RAG: Workload = Workload {
             about: "tokens of the question",
         },
         WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "requests per second" },
         WorkloadKey {
             name: "seconds",
             default: "300",
             kind: ValueType::SECONDS,
-            about: "how long they come",
+            about: "duration in seconds",
         },
     ],
     size,

@@ -13,13 +13,13 @@ use crate::trace::{Piece, Request};
 
 pub(super) const CHAT: Workload = Workload {
     name: "chat",
-    about: "People in conversations of several turns, with time to think.",
+    about: "Conversations of several turns, with pauses between them.",
     keys: &[
         WorkloadKey {
             name: "rate",
             default: "2",
             kind: ValueType::RATE,
-            about: "conversations begun a second",
+            about: "conversations started per second",
         },
         WorkloadKey {
             name: "turns",
@@ -31,7 +31,7 @@ pub(super) const CHAT: Workload = Workload {
             name: "system",
             default: "1500",
             kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens all prompts begin with",
+            about: "tokens that all prompts share",
         },
         WorkloadKey {
             name: "question",
@@ -49,19 +49,19 @@ pub(super) const CHAT: Workload = Workload {
             name: "think",
             default: "20",
             kind: ValueType::WAIT,
-            about: "seconds of thought, mean",
+            about: "seconds between turns, mean",
         },
         WorkloadKey {
             name: "pace",
             default: "0.03",
             kind: ValueType::WAIT,
-            about: "seconds a token takes to be read",
+            about: "seconds to read a token",
         },
         WorkloadKey {
             name: "seconds",
             default: "300",
             kind: ValueType::SECONDS,
-            about: "how long requests come",
+            about: "duration in seconds",
         },
     ],
     size: |values| Ok(Sessions::chat(values).size()),
@@ -70,9 +70,14 @@ pub(super) const CHAT: Workload = Workload {
 
 pub(super) const AGENTS: Workload = Workload {
     name: "agents",
-    about: "Agents in loops: every step adds what a tool returned to a growing context.",
+    about: "Agents in loops: every step adds a tool's output to a growing context.",
     keys: &[
-        WorkloadKey { name: "rate", default: "0.5", kind: ValueType::RATE, about: "agents started a second" },
+        WorkloadKey {
+            name: "rate",
+            default: "0.5",
+            kind: ValueType::RATE,
+            about: "agents started per second",
+        },
         WorkloadKey {
             name: "steps",
             default: "20",
@@ -109,13 +114,13 @@ pub(super) const AGENTS: Workload = Workload {
             name: "pace",
             default: "0.03",
             kind: ValueType::WAIT,
-            about: "seconds a token takes to be written",
+            about: "seconds to write a token",
         },
         WorkloadKey {
             name: "seconds",
             default: "300",
             kind: ValueType::SECONDS,
-            about: "how long requests come",
+            about: "duration in seconds",
         },
     ],
     size: |values| Ok(Sessions::agents(values).size()),

@@ -7,27 +7,27 @@ use crate::trace::{Piece, Request};
 
 pub(super) const HOT: Workload = Workload {
     name: "hot",
-    about: "One long opening for everybody: by cache alone all would go to one worker.",
+    about: "One long prefix shared by all: a cache-only strategy would use one worker.",
     keys: &[
         WorkloadKey {
             name: "shared",
             default: "8000",
             kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens all begin with",
+            about: "tokens that all prompts share",
         },
         WorkloadKey {
             name: "own",
             default: "200",
             kind: ValueType::TOKENS,
-            about: "tokens of a request's own",
+            about: "further tokens of each prompt",
         },
         WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "30", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey { name: "qps", default: "30", kind: ValueType::RATE, about: "requests per second" },
         WorkloadKey {
             name: "seconds",
             default: "120",
             kind: ValueType::SECONDS,
-            about: "how long they come",
+            about: "duration in seconds",
         },
     ],
     size: |values| Ok(size(values, values.real("shared") + values.real("own"))),
@@ -44,7 +44,7 @@ pub(super) const HOT: Workload = Workload {
 
 pub(super) const NO_REUSE: Workload = Workload {
     name: "noreuse",
-    about: "Nothing shared: a cache is of no use, and what is spent on it is lost.",
+    about: "Nothing shared: caches are useless, and any cost spent on them is lost.",
     keys: &[
         WorkloadKey {
             name: "prompt",
@@ -53,12 +53,12 @@ pub(super) const NO_REUSE: Workload = Workload {
             about: "tokens of a prompt, mean",
         },
         WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests a second" },
+        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests per second" },
         WorkloadKey {
             name: "seconds",
             default: "120",
             kind: ValueType::SECONDS,
-            about: "how long they come",
+            about: "duration in seconds",
         },
     ],
     size: |values| Ok(size(values, Length::Mean(values.whole("prompt")).max())),
@@ -75,52 +75,52 @@ pub(super) const NO_REUSE: Workload = Workload {
 
 pub(super) const BURSTS: Workload = Workload {
     name: "bursts",
-    about: "Short prompts, and every now and then a crowd of long ones at once, which is part 1.",
+    about: "Short prompts, with periodic bursts of long ones (part 1 of the trace).",
     keys: &[
         WorkloadKey {
             name: "system",
             default: "500",
             kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens the short share",
+            about: "tokens that short prompts share",
         },
         WorkloadKey {
             name: "prompt",
             default: "1000",
             kind: ValueType::TOKENS,
-            about: "tokens after them, of their own",
+            about: "further tokens of each short prompt",
         },
         WorkloadKey {
             name: "out",
             default: "200",
             kind: ValueType::ANSWER,
-            about: "tokens of an answer to them",
+            about: "tokens of an answer to a short prompt",
         },
-        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "short prompts a second" },
+        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "short prompts per second" },
         WorkloadKey {
             name: "every",
             default: "30",
             kind: ValueType::SECONDS,
-            about: "seconds from burst to burst",
+            about: "seconds between bursts",
         },
         WorkloadKey { name: "burst", default: "100", kind: ValueType::COUNT, about: "prompts in a burst" },
         WorkloadKey {
             name: "burst_prompt",
             default: "8000",
             kind: ValueType::TOKENS,
-            about: "tokens of each",
+            about: "tokens of each burst prompt",
         },
         WorkloadKey {
             name: "burst_out",
             default: "100",
             kind: ValueType::ANSWER,
-            about: "tokens of an answer to it",
+            about: "tokens of an answer to a burst prompt",
         },
         WorkloadKey { name: "within", default: "1", kind: ValueType::WAIT, about: "seconds a burst takes" },
         WorkloadKey {
             name: "seconds",
             default: "120",
             kind: ValueType::SECONDS,
-            about: "how long requests come",
+            about: "duration in seconds",
         },
         WorkloadKey {
             name: "class",
@@ -132,7 +132,7 @@ pub(super) const BURSTS: Workload = Workload {
             name: "burst_class",
             default: "",
             kind: ValueType::Class,
-            about: "class of those in a burst",
+            about: "class of burst prompts",
         },
     ],
     size: |values| {

@@ -84,7 +84,7 @@ impl Draft<'_> {
             }
         }
         if operators.len() > 1 {
-            self.left(FLAG, "there is one admin key: the first with the role admin");
+            self.left(FLAG, "Maitre has one admin key: the first with the role admin is used");
         }
         if let Some(secret) = operators.first().and_then(|it| self.hash(FLAG, it)) {
             self.set("admin_key", secret.to_string(), FLAG);
@@ -94,7 +94,7 @@ impl Draft<'_> {
     /// The hash of a key that is only compared; none, with a note, if the key is easy to guess.
     fn hash(&mut self, flag: &str, key: &str) -> Option<Secret> {
         if key.len() < KEY_BYTES_MIN {
-            let what = format!("a key has at least {KEY_BYTES_MIN} characters here; `maitre key` makes one");
+            let what = format!("keys need at least {KEY_BYTES_MIN} characters; `maitre key` generates one");
             self.left(flag, &what);
             return None;
         }
@@ -112,8 +112,10 @@ impl Draft<'_> {
         match &self.words("--ca-cert-paths")[..] {
             [] => {}
             [path] => self.set("worker_tls.ca", path, "--ca-cert-paths"),
-            _ => self
-                .wrong("--ca-cert-paths", "there is one file of authorities here: join these, and name that"),
+            _ => self.wrong(
+                "--ca-cert-paths",
+                "Maitre reads one file of authorities: join these, and give that file",
+            ),
         }
     }
 
@@ -134,17 +136,17 @@ impl Draft<'_> {
         self.set("listen", listen.to_string(), "--host");
         self.set("admin", admin.to_string(), "--prometheus-host");
         let doors = [
-            ("--host", listen, "keys", "other machines reach it and no key is asked for"),
+            ("--host", listen, "keys", "other machines can reach it and no key is required"),
             (
                 "--prometheus-host",
                 admin,
                 "admin_key",
-                "other machines read metrics there, and there is no admin_key",
+                "other machines can read metrics there, and admin_key is not set",
             ),
         ];
         for (flag, address, guard, what) in doors {
             if !is_here(address) && !self.set.contains_key(guard) {
-                self.changed(flag, &format!("{what}; insecure = true says so"));
+                self.changed(flag, &format!("{what}; insecure = true allows it"));
                 self.set("insecure", "true", flag);
             }
         }
@@ -175,7 +177,10 @@ impl Draft<'_> {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         };
-        self.changed("--host", "a key was asked for and none is left, so Maitre listens on loopback only");
+        self.changed(
+            "--host",
+            "a key was required and none could be carried over, so Maitre listens on loopback only",
+        );
         SocketAddr::new(ip, listen.port())
     }
 }

@@ -8,7 +8,7 @@ use super::super::{policy, table};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compat.md");
 const TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target");
-const BEGIN: &str = "<!-- From here on made from the table of flags in crates/cli/src/compat/table.rs. -->\n";
+const BEGIN: &str = "<!-- Generated from the table of flags in crates/cli/src/compat/table.rs. -->\n";
 
 fn reference() -> String {
     let mut text = String::new();
@@ -34,7 +34,7 @@ fn row(flag: &Flag) -> Option<String> {
     let (becomes, note) = match flag.fate() {
         Fate::Kept(goal) => (format!("`{}`", super::key(goal)), ""),
         Fate::Changed(goal, how) => (format!("`{}`", super::key(goal)), how),
-        Fate::Needless(how) => ("nothing: it is so anyway".to_owned(), how),
+        Fate::Needless(how) => ("nothing: always so".to_owned(), how),
         Fate::Left(_) | Fate::Essential(_) => return None,
     };
     Some(format!("| {} | {becomes} | {note} |\n", names(flag)))
@@ -43,7 +43,7 @@ fn row(flag: &Flag) -> Option<String> {
 fn left(flags: &[Flag]) -> String {
     let why = |flag: &Flag| match flag.fate() {
         Fate::Left(why) => Some(why.to_owned()),
-        Fate::Essential(why) => Some(format!("{why}; with one of these nothing is started")),
+        Fate::Essential(why) => Some(format!("{why}; with one of these flags nothing starts")),
         _ => None,
     };
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
@@ -64,6 +64,6 @@ fn the_document_matches_the_table() {
     if committed != reference() {
         fs::create_dir_all(TARGET).unwrap();
         fs::write(format!("{TARGET}/compat.md"), format!("{written}{BEGIN}{}", reference())).unwrap();
-        panic!("docs/compat.md is behind the table; cp target/compat.md docs/compat.md");
+        panic!("docs/compat.md differs from the table; cp target/compat.md docs/compat.md");
     }
 }
