@@ -47,7 +47,7 @@ const LATE_REQUESTS_MAX: u64 = 1;
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const MODEL: &str = "maitre-sim";
 const BLOCK_TOKENS: u32 = 16;
-/// A deliberately wrong profile.
+/// A block size that is deliberately wrong.
 const COARSE_TOKENS: u32 = 96;
 
 /// An A10G with a small cache and few sequences: requests queue, and cached blocks are soon evicted.
