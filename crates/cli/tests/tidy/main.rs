@@ -247,6 +247,18 @@ fn nothing_is_left_for_later_without_an_issue() {
     check(&offences);
 }
 
+#[test]
+fn no_file_has_a_merge_conflict() {
+    let marks = [concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
+    let mut offences = Vec::new();
+    for file in files() {
+        let marked = |line: &str| marks.iter().any(|it| line.starts_with(it));
+        let lines = file.text.lines().enumerate().filter(|(_, line)| marked(line));
+        offences.extend(lines.map(|(index, line)| format!("{}:{}: {line}", file.path, index + 1)));
+    }
+    check(&offences);
+}
+
 /// `#12`, or the address of one.
 fn names_an_issue(line: &str) -> bool {
     let starts_with_digit = |it: &str| it.starts_with(|it: char| it.is_ascii_digit());
