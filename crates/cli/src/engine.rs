@@ -188,7 +188,7 @@ mod tests {
             Err("overlap those of --events"),
         );
         check(&["--count", "2", "--events", "9000"], Err("overlap those of --listen"));
-        check(&["--count", "2", "--events", "65535"], Err("beyond 65535"));
+        check(&["--count", "2", "--events", "65535"], Err("exceed 65535"));
         check(&["--count", "70000"], Err("65535 ports"));
     }
 }
