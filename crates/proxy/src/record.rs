@@ -72,6 +72,15 @@ pub(crate) struct RecordEnding {
     pub(crate) arrived: Instant,
     pub(crate) usage: Option<Usage>,
     pub(crate) chunks: u32,
+    /// None unless the answer was complete: other times say nothing about an engine.
+    pub(crate) times: Option<RecordedTimes>,
+}
+
+/// From the arrival at the router.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedTimes {
+    pub(crate) first_chunk: Duration,
+    pub(crate) last_chunk: Duration,
 }
 
 enum Job {

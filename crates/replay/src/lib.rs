@@ -7,6 +7,7 @@ pub mod study;
 pub mod trace;
 pub mod tune;
 
+mod check;
 mod page;
 mod progress;
 mod report_file;
@@ -18,7 +19,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_sim::lab::{Knowledge, PreparedTrace, RunOutcome, Via};
 use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::Trace;
@@ -71,6 +73,14 @@ pub fn command() -> Command {
                 "Which strategies have the router's queue: all, none, or only least-delay, because the routers of \
                  published rules have none",
             ),
+        Arg::new("check")
+            .long("check")
+            .action(ArgAction::SetTrue)
+            .conflicts_with_all(["html", "speed"])
+            .help(
+                "Compare the replay with the times on record in the trace, to know how far to trust it; of one strategy \
+                 and its queue as configured, unless given",
+            ),
         Arg::new("html")
             .long("html")
             .value_name("FILE")
@@ -88,7 +98,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let workers: &String = matches.get_one("workers").context("workers")?;
     let mut study = Study::read(matches, workers)?;
     choose_queue(matches, &mut study)?;
-    let choices = choices(matches)?;
+    let choices = choices(matches, &study)?;
+    if matches.get_flag("check") {
+        check::ensure_observed(&study)?;
+    }
     let speeds: Vec<f64> = matches.get_many("speed").unwrap_or_default().copied().collect();
     for speed in &speeds {
         anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
@@ -101,9 +114,15 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
         file.write(&page::draw(&study, &runs, &command))?;
     }
-    out::print(&match matches.get_flag("json") {
-        true => format!("{}\n", report(&study, &runs)),
-        false => table::draw(&study, &runs),
+    out::print(&match (matches.get_flag("json"), matches.get_flag("check")) {
+        (true, false) => format!("{}\n", report(&study, &runs)),
+        (true, true) => {
+            let mut report = report(&study, &runs);
+            report["check"] = check::json(&study, &runs);
+            format!("{report}\n")
+        }
+        (false, false) => table::draw(&study, &runs),
+        (false, true) => check::draw(&study, &runs),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -120,6 +139,8 @@ fn choose_queue(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<()> {
     let is_on = match asked {
         Some("on") => true,
         Some("off") => false,
+        // What was recorded had the queue, unless the configuration had none.
+        _ if matches.get_flag("check") => return Ok(()),
         _ => {
             let is_asked =
                 settings.iter().any(|(key, _)| key.starts_with("queue.") || QUEUE_KEYS.contains(key));
@@ -136,7 +157,11 @@ fn choose_queue(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn choices(matches: &ArgMatches) -> anyhow::Result<Vec<StrategyChoice>> {
+fn choices(matches: &ArgMatches, study: &Study) -> anyhow::Result<Vec<StrategyChoice>> {
+    let is_default = matches.value_source("strategy") == Some(ValueSource::DefaultValue);
+    if matches.get_flag("check") && is_default {
+        return Ok(vec![StrategyChoice::Strategy(study.config.settings.brain.strategy)]);
+    }
     let names: Vec<&String> = matches.get_many("strategy").unwrap_or_default().collect();
     let (all, named): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|it| it.as_str() == "all");
     let choice = |name: &&String| name.parse().map_err(|it| anyhow::anyhow!("--strategy: {it}"));
@@ -299,7 +324,8 @@ mod tests {
         let matches = command().try_get_matches_from(words.iter().chain(args)).unwrap();
         let mut study = Study::read(&matches, "2")?;
         choose_queue(&matches, &mut study)?;
-        Ok((study, choices(&matches)?))
+        let choices = choices(&matches, &study)?;
+        Ok((study, choices))
     }
 
     /// The JSON report.
@@ -351,6 +377,23 @@ mod tests {
         );
         assert_eq!((&auto["rows"][0], &auto["rows"][1]), (&on["rows"][0], &off["rows"][1]));
         assert_ne!(on["rows"][1]["ttft_mean_s"], off["rows"][1]["ttft_mean_s"], "nothing waited");
+    }
+
+    #[test]
+    fn a_check_plays_what_was_served() {
+        let names = |args: &[&str]| {
+            let (study, choices) = study(args).unwrap();
+            let names: Vec<&str> = choices.iter().map(|it| it.as_str()).collect();
+            (queue_word(&study), names.join(" "))
+        };
+        assert_eq!(names(&["--check"]), ("on", "least-delay".to_owned()));
+        assert_eq!(
+            names(&["--check", "--strategy", "preble", "--queue", "off"]),
+            ("off", "preble".to_owned())
+        );
+        let (study, _) = study(&["--check"]).unwrap();
+        let error = check::ensure_observed(&study).unwrap_err().to_string();
+        assert!(error.contains("has observed times") && error.contains("maitre serve --record"), "{error}");
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn bytes(count: Option<f64>) -> String {
     count.map_or_else(String::new, |it| format!("{it:.0} B"))
 }
 
-fn title(study: &Study) -> String {
+pub(super) fn title(study: &Study) -> String {
     let requests = study.trace.requests.len();
     let seconds = study.trace.span().as_secs_f64();
     let routers = match study.routers {

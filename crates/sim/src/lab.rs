@@ -536,6 +536,7 @@ impl Simulation<'_> {
         let prompt_tokens = asked.prompt_tokens() as u32;
         self.workers[pending.worker.index()].answered += 1;
         self.outcome.answers.push(AnsweredRequest {
+            number: pending.number,
             worker: pending.worker,
             believed_tokens: pending.believed_tokens,
             predicted: pending

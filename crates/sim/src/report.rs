@@ -198,7 +198,7 @@ fn round(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub fn mean(values: &[f64]) -> f64 {
     // An empty sum is minus zero and would be shown as such.
     round((values.iter().sum::<f64>() + 0.0) / values.len().max(1) as f64)
 }

@@ -14,6 +14,7 @@
 //! The first is Mooncake's: each number identifies a block of 512 tokens (unless `block_size` differs) and all before
 //! it. `maitre serve --record` writes it, too. The second is our own, for texts of any length. Timestamps are in
 //! milliseconds. Either may have a class, a tenant and a deadline: `"class":"batch","tenant":17,"deadline_ms":900`.
+//! A recorded one has what was observed: `"ttft_ms":812.1,"e2e_ms":2034.9,"cached_length":512`.
 //! Gzip files are read as well.
 
 mod reuse;
@@ -55,6 +56,18 @@ pub struct Request {
     pub tenant: u64,
     /// From the arrival to the first token. Never zero.
     pub deadline: Option<Duration>,
+    /// The answer that the recorded router gave; none if it was not recorded, or not complete.
+    pub observed: Option<Box<ObservedAnswer>>,
+}
+
+/// An answer as it was in production. Times are from the arrival at the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedAnswer {
+    /// None if it did not come as a stream.
+    pub first_token: Option<Duration>,
+    pub total: Duration,
+    /// None if the engine did not say.
+    pub cached_tokens: Option<u32>,
 }
 
 impl Request {

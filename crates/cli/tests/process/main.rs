@@ -16,6 +16,7 @@ mod operator;
 mod packaging;
 mod page;
 mod program;
+mod recorded;
 mod reload;
 mod secrecy;
 mod serve;

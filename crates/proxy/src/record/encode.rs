@@ -87,10 +87,9 @@ impl LineEncoder {
             Form::Whole => 0,
         });
         // A request that arrived before this file began counts as arriving at its beginning.
-        let micros = ending.arrived.since(began).as_micros();
         let mut line = String::from(LINE_START);
+        write_millis(ending.arrived.since(began), &mut line);
         // Writing to a string cannot fail.
-        let _ = write!(line, "{}.{:03}", micros / 1_000, micros % 1_000);
         let _ = write!(line, ",\"input_length\":{prompt}");
         let _ = write!(line, ",\"output_length\":{}", output.min(OUTPUT_TOKENS_MAX));
         let most = usize::try_from(prompt.div_ceil(block)).unwrap_or(usize::MAX).min(NUMBERS_MAX);
@@ -105,6 +104,7 @@ impl LineEncoder {
             let _ = write!(line, ",\"session\":{}", self.number(NumberKind::Session, session));
         }
         self.write_tenant(entry, ending.arrived, &mut line);
+        write_observed(entry.form, ending, prompt, &mut line);
         line.push_str("}\n");
         line
     }
@@ -160,4 +160,25 @@ impl LineEncoder {
             _ => 1.0,
         }
     }
+}
+
+/// What was observed of a complete answer. Only a stream shows when the first token came.
+fn write_observed(form: Form, ending: RecordEnding, prompt_tokens: u64, line: &mut String) {
+    let Some(times) = ending.times else { return };
+    if form == Form::Stream {
+        line.push_str(",\"ttft_ms\":");
+        write_millis(times.first_chunk, line);
+    }
+    line.push_str(",\"e2e_ms\":");
+    write_millis(times.last_chunk, line);
+    if let Some(cached) = ending.usage.and_then(|it| it.cached_tokens) {
+        // An engine's count may be wrong, and `maitre replay` rejects a prompt that is more than cached.
+        let _ = write!(line, ",\"cached_length\":{}", cached.min(prompt_tokens));
+    }
+}
+
+/// To the microsecond.
+fn write_millis(time: Duration, line: &mut String) {
+    let micros = time.as_micros();
+    let _ = write!(line, "{}.{:03}", micros / 1_000, micros % 1_000);
 }

@@ -61,7 +61,7 @@ fn encoder() -> LineEncoder {
 
 fn ending(prompt: Option<u64>, output: Option<u64>) -> RecordEnding {
     let usage = Usage { prompt_tokens: prompt, completion_tokens: output, cached_tokens: None };
-    RecordEnding { arrived: Instant::from_millis(5), usage: Some(usage), chunks: 7 }
+    RecordEnding { arrived: Instant::from_millis(5), usage: Some(usage), chunks: 7, times: None }
 }
 
 fn value(line: &str) -> serde_json::Value {
@@ -172,12 +172,34 @@ fn a_tenant_has_one_number_of_its_own() {
 #[test]
 fn timestamps_have_microseconds_and_are_never_negative() {
     let stamp = |arrived: Instant, began: Instant| {
-        let ending = RecordEnding { arrived, usage: None, chunks: 0 };
+        let ending = RecordEnding { arrived, usage: None, chunks: 0, times: None };
         let line = encoder().line(&entry(Unit::Tokens, 10, 16), ending, began);
         value(&line)["timestamp"].as_f64().unwrap()
     };
     assert_eq!(stamp(Instant::from_nanos(1_234_567_000), Instant::from_millis(1_000)), 234.567);
     assert_eq!(stamp(Instant::from_millis(1), Instant::from_millis(2)), 0.0);
+}
+
+#[test]
+fn only_a_complete_answer_has_times_and_only_a_stream_a_first_token() {
+    let times = RecordedTimes {
+        first_chunk: Duration::from_micros(812_113),
+        last_chunk: Duration::from_micros(2_034_900),
+    };
+    for (form, times, cached, expected) in [
+        (Form::Stream, None, Some(64), ""),
+        (Form::Stream, Some(times), None, ",\"ttft_ms\":812.113,\"e2e_ms\":2034.900"),
+        (Form::Whole, Some(times), Some(64), ",\"e2e_ms\":2034.900,\"cached_length\":64"),
+        // Never more than the prompt.
+        (Form::Whole, Some(times), Some(999), ",\"e2e_ms\":2034.900,\"cached_length\":256"),
+    ] {
+        let usage = Usage { prompt_tokens: Some(256), completion_tokens: Some(9), cached_tokens: cached };
+        let ending = RecordEnding { times, usage: Some(usage), ..ending(None, None) };
+        let line =
+            encoder().line(&RecordEntry { form, ..entry(Unit::Tokens, 256, 16) }, ending, Instant::ZERO);
+        let (_, observed) = line.split_once(",\"block_size\":128").unwrap();
+        assert_eq!(observed, format!("{expected}}}\n"));
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::outcome::RequestOutcome;
 use crate::recent::EndedRequest;
-use crate::record::{RecordEnding, RecordEntry};
+use crate::record::{RecordEnding, RecordEntry, RecordedTimes};
 use crate::refuse;
 use crate::settings::RouterSettings;
 use crate::traces::{Context, Sampling, Trace, TraceEnding};
@@ -377,8 +377,13 @@ impl RequestGuard {
     fn record(&mut self) {
         let entry = self.scheduled.as_mut().and_then(|it| it.entry.take());
         if let (Some(entry), Some(recorder)) = (entry, &self.lane.state.recorder) {
-            let ResponseSoFar { usage, chunks, .. } = self.response;
-            recorder.take(entry, RecordEnding { arrived: self.arrived, usage, chunks });
+            let ResponseSoFar { outcome, usage, chunks, first_chunk, last_chunk } = self.response;
+            let first_chunk = first_chunk.filter(|_| matches!(outcome, RequestOutcome::Answered));
+            let times = first_chunk.map(|first| RecordedTimes {
+                first_chunk: first.since(self.arrived),
+                last_chunk: last_chunk.since(self.arrived),
+            });
+            recorder.take(entry, RecordEnding { arrived: self.arrived, usage, chunks, times });
         }
     }
 

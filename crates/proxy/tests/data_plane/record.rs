@@ -123,6 +123,12 @@ async fn check_conversation(strategy: Name) {
     assert_eq!(shared(one, three), 0);
     assert!(one.session.is_some() && one.session == two.session && three.session.is_none());
     assert!(one.at < two.at && two.at < three.at);
+    for (request, answer) in requests.iter().zip(answers) {
+        let observed = request.observed.as_deref().unwrap();
+        let cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        assert_eq!((observed.first_token, observed.cached_tokens.map(u64::from)), (None, cached), "{text}");
+        assert!(observed.total > Duration::ZERO, "{text}");
+    }
 }
 
 #[tokio::test]
@@ -201,6 +207,7 @@ async fn a_client_that_disconnects_is_recorded_with_what_it_received() {
     stop(fixture).await;
     let requests = folder.read();
     assert!(requests.len() == 1 && (2..2_000).contains(&requests[0].answer_tokens), "{requests:?}");
+    assert_eq!(requests[0].observed, None, "the answer was not complete");
 }
 
 #[tokio::test]

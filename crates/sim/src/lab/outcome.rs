@@ -13,6 +13,8 @@ use crate::trace::Request;
 /// One answered request.
 #[derive(Clone, Debug)]
 pub struct AnsweredRequest {
+    /// Its index in the trace.
+    pub number: usize,
     pub metrics: AnswerMetrics,
     pub worker: WorkerId,
     /// The cached tokens that the router expected, if it looked.

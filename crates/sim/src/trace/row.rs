@@ -8,7 +8,7 @@ use maitre_base::{Instant, hash};
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
-use super::{Piece, Request};
+use super::{ObservedAnswer, Piece, Request};
 
 /// Tokens per block in Mooncake's format.
 const MOONCAKE_BLOCK: u32 = 512;
@@ -19,6 +19,8 @@ pub(crate) const PROMPT_TOKENS_MAX: u64 = 16 << 20;
 const ANSWER_TOKENS_MAX: u32 = 1 << 20;
 /// Longer deadlines are rejected.
 pub(crate) const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
+/// No request takes longer.
+const OBSERVED_MAX: Duration = Duration::from_secs(86_400);
 const NAME_CHARS_MAX: usize = 64;
 /// Maximum classes per trace: each is a row in every report. A router has at most eight.
 pub(crate) const CLASSES_MAX: usize = 64;
@@ -50,6 +52,12 @@ pub enum LineError {
     Tenant(Value),
     #[error("`deadline_ms` is {0}; milliseconds above 0 and up to a day are expected")]
     Deadline(Number),
+    #[error("`{key}` is {millis}; milliseconds from 0 and up to a day are expected")]
+    Observed { key: &'static str, millis: f64 },
+    #[error("`ttft_ms` is {first} and `e2e_ms` {total}: the first token cannot come after the last")]
+    ObservedOrder { first: f64, total: f64 },
+    #[error("`cached_length` is {cached}, but the prompt has {tokens} tokens")]
+    Cached { cached: u64, tokens: u64 },
 }
 
 /// The error with its column. Serde counts lines within the row, so its line number is dropped.
@@ -81,6 +89,12 @@ struct TraceLine {
     tenant: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_ms: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttft_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    e2e_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_length: Option<u64>,
 }
 
 /// The class names so far, so that requests share them.
@@ -135,10 +149,10 @@ pub(super) fn read(line: &[u8], own: u64, classes: &mut ClassNames) -> Result<Re
         (None, Some(tokens)) => blocks(&row, tokens, own)?,
         (None, None) => return Err(LineError::NoPrompt),
     };
-    match prompt.iter().map(|it| u64::from(it.tokens)).sum() {
-        1..=PROMPT_TOKENS_MAX => {}
+    let prompt_tokens = match prompt.iter().map(|it| u64::from(it.tokens)).sum() {
+        tokens @ 1..=PROMPT_TOKENS_MAX => tokens,
         other => return Err(LineError::PromptTokens(other)),
-    }
+    };
     Ok(Request {
         at: Instant::ZERO + Duration::from_secs_f64(row.timestamp / 1e3),
         prompt: prompt.into(),
@@ -149,7 +163,29 @@ pub(super) fn read(line: &[u8], own: u64, classes: &mut ClassNames) -> Result<Re
         class: row.class.take().map(|it| classes.name(it)).transpose()?,
         tenant: row.tenant.take().map_or(Ok(0), tenant)?,
         deadline: row.deadline_ms.take().map(deadline).transpose()?,
+        observed: observed(&row, prompt_tokens)?.map(Box::new),
     })
+}
+
+/// None without `e2e_ms`: the answer was not complete.
+fn observed(row: &TraceLine, prompt_tokens: u64) -> Result<Option<ObservedAnswer>, LineError> {
+    let Some(e2e_ms) = row.e2e_ms else { return Ok(None) };
+    let total = observed_time("e2e_ms", e2e_ms)?;
+    let first_token = row.ttft_ms.map(|it| observed_time("ttft_ms", it)).transpose()?;
+    if let (Some(first), Some(time)) = (row.ttft_ms, first_token)
+        && time > total
+    {
+        return Err(LineError::ObservedOrder { first, total: e2e_ms });
+    }
+    match row.cached_length {
+        Some(cached) if cached > prompt_tokens => Err(LineError::Cached { cached, tokens: prompt_tokens }),
+        cached => Ok(Some(ObservedAnswer { first_token, total, cached_tokens: cached.map(|it| it as u32) })),
+    }
+}
+
+fn observed_time(key: &'static str, millis: f64) -> Result<Duration, LineError> {
+    let time = Duration::try_from_secs_f64(millis / 1e3).ok();
+    time.filter(|it| *it <= OBSERVED_MAX).ok_or(LineError::Observed { key, millis })
 }
 
 fn tenant(value: Value) -> Result<u64, LineError> {
@@ -210,9 +246,17 @@ pub(super) fn write(request: &Request, sink: &mut impl Write) -> std::io::Result
         class: request.class.as_deref().map(str::to_owned),
         tenant: (request.tenant != 0).then(|| request.tenant.into()),
         deadline_ms: request.deadline.and_then(millis),
+        ttft_ms: request.observed.as_ref().and_then(|it| it.first_token).map(observed_millis),
+        e2e_ms: request.observed.as_ref().map(|it| observed_millis(it.total)),
+        cached_length: request.observed.as_ref().and_then(|it| it.cached_tokens).map(u64::from),
     };
     serde_json::to_writer(&mut *sink, &row)?;
     sink.write_all(b"\n")
+}
+
+/// Rounded to the microsecond.
+fn observed_millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// An integer where possible.

@@ -54,6 +54,37 @@ fn our_own_format_round_trips() {
 }
 
 #[test]
+fn an_observed_answer_round_trips() {
+    let line = |more: &str| format!(r#"{{"timestamp":0,"input_length":900,"output_length":5{more}}}"#);
+    let millis = Duration::from_micros;
+    let observed =
+        |first_token, total, cached_tokens| Some(ObservedAnswer { first_token, total, cached_tokens });
+    for (more, expected) in [
+        ("", None),
+        // Not complete.
+        (r#","ttft_ms":5"#, None),
+        (r#","ttft_ms":812.113,"e2e_ms":2034.9"#, observed(Some(millis(812_113)), millis(2_034_900), None)),
+        (r#","e2e_ms":0,"cached_length":900"#, observed(None, Duration::ZERO, Some(900))),
+    ] {
+        let trace = read(&line(more)).unwrap();
+        assert_eq!(trace.requests[0].observed.as_deref().copied(), expected, "{more}");
+        let mut written = Vec::new();
+        trace.write(&mut written).unwrap();
+        assert_eq!(Trace::read(&written[..]).unwrap(), trace, "{more}");
+    }
+    for (more, expected) in [
+        (r#","e2e_ms":-1"#, "`e2e_ms` is -1; milliseconds from 0"),
+        (r#","e2e_ms":86400001"#, "up to a day"),
+        (r#","ttft_ms":-5,"e2e_ms":9"#, "`ttft_ms` is -5"),
+        (r#","ttft_ms":10,"e2e_ms":9"#, "the first token cannot come after the last"),
+        (r#","e2e_ms":9,"cached_length":901"#, "`cached_length` is 901, but the prompt has 900 tokens"),
+    ] {
+        let error = read(&line(more)).unwrap_err();
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+}
+
+#[test]
 fn class_tenant_and_deadline_round_trip() {
     let line = |more: &str| format!(r#"{{"timestamp":0,"input_length":9,"output_length":5{more}}}"#);
     for (more, class, tenant, deadline_us) in [
