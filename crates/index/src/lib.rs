@@ -2,6 +2,7 @@
 //! to a worker and what its engine reports.
 
 mod adopt;
+mod adopted;
 mod believed;
 mod budget;
 mod coverage;

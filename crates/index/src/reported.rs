@@ -8,7 +8,7 @@
 //! with such pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes
 //! first.
 
-use crate::adopt;
+use crate::adopted;
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
@@ -242,7 +242,7 @@ impl ReportApplier<'_> {
         let mut at = None;
         let Some((last, ancestors)) = chain.prefixes.split_last() else { return };
         let ancestors: Box<[u64]> = ancestors.iter().map(|it| it.0).collect();
-        let names = ancestors.iter().map(|&it| (adopt::name_of(it), it)).chain([(parent, last.0)]);
+        let names = ancestors.iter().map(|&it| (adopted::name_of(it), it)).chain([(parent, last.0)]);
         for (number, (name, hash)) in names.enumerate() {
             let placing = Placing {
                 slot: self.worker.slot,
@@ -273,7 +273,7 @@ impl ReportApplier<'_> {
     fn disown(&mut self, name: u64) {
         let Some(ancestors) = self.worker.adopted.remove(name) else { return };
         for &hash in ancestors.iter().rev() {
-            if let Some(place) = self.worker.names.find(adopt::name_of(hash)) {
+            if let Some(place) = self.worker.names.find(adopted::name_of(hash)) {
                 self.uncopy(place, Tier::Gpu);
             }
         }

@@ -1,6 +1,6 @@
 //! What the index keeps for one worker: its names, its parked blocks, and its block size.
 
-use crate::adopt::Adopted;
+use crate::adopted::Adopted;
 use crate::coverage::Coverage;
 use crate::names::Names;
 use crate::parked::Parked;

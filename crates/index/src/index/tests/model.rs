@@ -261,7 +261,7 @@ impl ModelWorker {
 
     fn adopt_at(&mut self, parent: u64, prompt: &[u8]) {
         let own: Vec<u64> =
-            (1..prompt.len()).map(|end| crate::adopt::name_of(hash_of(&prompt[..end]))).collect();
+            (1..prompt.len()).map(|end| crate::adopted::name_of(hash_of(&prompt[..end]))).collect();
         for (end, &name) in (1..).zip(&own) {
             self.bind(name, &prompt[..end], Tier::Gpu);
         }
