@@ -49,6 +49,7 @@ pub enum Code {
     HitsNone,
     EventsOff,
     EventsReplay,
+    EventsCold,
     RanksHidden,
     AdaptersAlias,
     CachedTokensHidden,
@@ -68,7 +69,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 41] = [
+    pub const ALL: [Code; 42] = [
         Code::Unreachable,
         Code::NotAnEngine,
         Code::RouterUnreachable,
@@ -94,6 +95,7 @@ impl Code {
         Code::HitsNone,
         Code::EventsOff,
         Code::EventsReplay,
+        Code::EventsCold,
         Code::RanksHidden,
         Code::AdaptersAlias,
         Code::CachedTokensHidden,
@@ -139,6 +141,7 @@ impl Code {
             Code::HitsNone => "hits-none",
             Code::EventsOff => "events-off",
             Code::EventsReplay => "events-replay",
+            Code::EventsCold => "events-cold",
             Code::RanksHidden => "ranks-hidden",
             Code::AdaptersAlias => "adapters-alias",
             Code::CachedTokensHidden => "cached-tokens-hidden",

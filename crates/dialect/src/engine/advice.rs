@@ -12,6 +12,8 @@ pub enum Need {
     Events,
     /// A replay of missed events, where events are already published.
     Replay,
+    /// A replay that reaches further back.
+    LongReplay,
     /// Cached tokens in usage.
     CachedTokens,
     PrefixCaching,
@@ -27,9 +29,10 @@ pub enum Need {
 }
 
 impl Need {
-    pub const ALL: [Need; 10] = [
+    pub const ALL: [Need; 11] = [
         Need::Events,
         Need::Replay,
+        Need::LongReplay,
         Need::CachedTokens,
         Need::PrefixCaching,
         Need::Metrics,
@@ -77,12 +80,16 @@ impl EngineKind {
     }
 }
 
+/// Four times the default of vLLM and SGLang. Chosen: more would not fit the most bytes that the router takes of a replay.
+const LONG_REPLAY: &str = r#"with "buffer_steps":40000 in its --kv-events-config"#;
+
 const fn vllm(need: Need) -> &'static str {
     match need {
         Need::Events => {
             r#"with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'"#
         }
         Need::Replay => r#"with "replay_endpoint":"tcp://*:5558" in its --kv-events-config"#,
+        Need::LongReplay => LONG_REPLAY,
         Need::CachedTokens => "with --enable-prompt-tokens-details",
         Need::PrefixCaching => "with --enable-prefix-caching, and without --no-enable-prefix-caching",
         Need::Metrics => "without --disable-log-stats, and let /metrics through whatever stands before it",
@@ -100,6 +107,7 @@ const fn sglang(need: Need) -> &'static str {
             r#"with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'"#
         }
         Need::Replay => r#"with "replay_endpoint":"tcp://*:5558" in its --kv-events-config"#,
+        Need::LongReplay => LONG_REPLAY,
         Need::CachedTokens => "with --enable-cache-report",
         Need::PrefixCaching => "without --disable-radix-cache",
         Need::Metrics => "with --enable-metrics",
@@ -132,7 +140,9 @@ const fn llamacpp(need: Need) -> &'static str {
 
 const fn generic(need: Need) -> &'static str {
     match need {
-        Need::Events | Need::Replay => "so that it publishes KV events over ZeroMQ, if it can",
+        Need::Events | Need::Replay | Need::LongReplay => {
+            "so that it publishes KV events over ZeroMQ, if it can"
+        }
         Need::CachedTokens => "so that usage tells prompt_tokens_details.cached_tokens, if it can",
         Need::PrefixCaching => "with its prefix cache on, if it has one",
         Need::Metrics => "with its metrics on, if it has any",

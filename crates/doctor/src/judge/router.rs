@@ -1,10 +1,11 @@
 //! Judges what a running router reports: is it ready, which workers does it trust, what is its hit ratio?
 
+use maitre_dialect::engine::Need;
 use maitre_dialect::exposition;
 
 use super::workers;
 use crate::code::Code;
-use crate::facts::{Admin, Events, Fleet, Metered, Published, Stream, Worker};
+use crate::facts::{Admin, Events, Fleet, Metered, Published, Replay, Stream, Worker};
 use crate::report::{Finding, Outcome};
 
 /// Fewer tokens than this give no meaningful ratio.
@@ -131,6 +132,9 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
             "open its event and replay ports to the router's machine, and see events.enabled, events.endpoint and events.topic there",
         ));
     }
+    for (label, _) in trust.iter().filter(|it| it.1 == "cold" && address(&it.0) == worker.url) {
+        outcome.find(cold(worker, label, page));
+    }
     let label = [("worker", worker.url.as_str())];
     let unreadable = sum(page, "maitre_events_unreadable_total", &label);
     if unreadable > 0.0 {
@@ -150,6 +154,45 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
             "see whether the router's machine reaches its /metrics in time (probes.timeout)",
         ));
     }
+}
+
+/// A worker, or a rank of one, whose events the router has not heard from the beginning.
+fn cold(worker: &Worker, label: &str, page: &[u8]) -> Finding {
+    let labels = [("worker", label)];
+    let number = |name| value(page, name, &labels);
+    let replay = match &worker.events {
+        Events::At(published) => &published.replay,
+        _ => &Replay::Unasked,
+    };
+    let (why, fix) = match replay {
+        Replay::Absent => {
+            ("and it offers no replay", format!("start it {}", worker.kind.advice(Need::Replay)))
+        }
+        Replay::Fails { .. } => ("and its replay does not answer", "open its replay port".to_owned()),
+        Replay::Answers | Replay::Unasked => (
+            "and its replay does not reach back",
+            format!("start it {}", worker.kind.advice(Need::LongReplay)),
+        ),
+    };
+    let blocks = match (number("maitre_worker_cached_blocks"), number("maitre_worker_engine_blocks")) {
+        (Some(known), Some(all)) if !label.contains('#') => {
+            format!("; it knows {known:.0} of {all:.0} blocks")
+        }
+        _ => String::new(),
+    };
+    let unplaced = 100.0 * number("maitre_worker_unplaced_ratio").unwrap_or(0.0);
+    Finding::at(
+        label,
+        Code::EventsCold,
+        format!(
+            "the router does not know what it stored before its first event, {why}{blocks}. {unplaced:.0} % of what it \
+             stored lately builds on that; there the router counts on its own requests alone and sees no evictions"
+        ),
+        format!(
+            "wait: it becomes fresh by itself once that is at most 5 % over a cache full of tokens (131,072 at most), or \
+             when the engine's cache is reset. To avoid it, {fix}"
+        ),
+    )
 }
 
 fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {

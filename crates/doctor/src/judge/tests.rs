@@ -501,6 +501,24 @@ fn a_router_may_see_workers_differently() {
     check(|fleet| fleet.router = Some(ejected), &[(Code::WorkerEjected, Some(0))]);
     let blind = with(|it| it.replacen("trust=\"fresh\"", "trust=\"none\"", 1));
     check(|fleet| fleet.router = Some(blind), &[(Code::EventsUntrusted, Some(0))]);
+    let cold = || {
+        with(|it| {
+            let numbers = "maitre_worker_unplaced_ratio{worker=\"http://w0:1\"} 0.37\n\
+                 maitre_worker_cached_blocks{worker=\"http://w0:1\"} 812\n\
+                 maitre_worker_engine_blocks{worker=\"http://w0:1\"} 8192\n";
+            it.replacen("trust=\"fresh\"", "trust=\"cold\"", 1) + numbers
+        })
+    };
+    let findings = check(|fleet| fleet.router = Some(cold()), &[(Code::EventsCold, Some(0))]);
+    let (what, fix) = (&findings[0].what, &findings[0].fix);
+    assert!(what.contains("its replay does not reach back; it knows 812 of 8192 blocks. 37 % of"), "{what}");
+    assert!(fix.contains("by itself") && fix.contains("buffer_steps"), "{fix}");
+    let no_replay = |fleet: &mut Fleet| {
+        fleet.router = Some(cold());
+        with_events(&mut fleet.workers[0], |it| it.replay = Replay::Absent);
+    };
+    let findings = check(no_replay, &[(Code::EventsReplay, Some(0)), (Code::EventsCold, Some(0))]);
+    assert!(findings[1].fix.contains("replay_endpoint"), "{findings:#?}");
     let absent = with(|it| it.replace("http://w1:1", "http://elsewhere:1"));
     check(|fleet| fleet.router = Some(absent), &[(Code::WorkerUnknown, Some(1))]);
     let ranked = with(|it| it.replace("http://w1:1", "http://w1:1#0"));

@@ -456,6 +456,28 @@ async fn a_router_is_checked_with_its_own_workers() {
     ward.check(Code::WorkerUnknown, "no such worker", "add it to workers").await;
 }
 
+/// The engine published before the router came, and replays only its last batch.
+#[tokio::test]
+async fn a_router_that_came_late() {
+    let mut late = engine();
+    late.events.as_mut().unwrap().buffer_steps = 1;
+    let mut ward = Ward::of([late]).await;
+    ward.check_well().await;
+    let mut settings = ward.plan.settings.clone();
+    (settings.listen, settings.admin) = (ANYWHERE, ANYWHERE);
+    let router = Router::start(settings).await.unwrap();
+    let is_cold = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(20));
+        while !router.metrics().lines().any(|it| it.ends_with("trust=\"cold\"} 1")) {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, is_cold).await.expect("within the limit");
+    ward.plan.admin = Some(url(router.admin()).parse().unwrap());
+    ward.check_at(Some(0), Code::EventsCold, "its replay does not reach back; it knows", "buffer_steps")
+        .await;
+}
+
 #[tokio::test]
 async fn a_router_that_is_not_there() {
     let mut ward = Ward::with(engine()).await;
