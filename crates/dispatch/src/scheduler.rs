@@ -4,6 +4,7 @@
 //! allowances and the retry budget. It knows the order of requests, not the worker that each of them gets: the placer
 //! picks that. While no request waits, the queue costs one comparison per event.
 
+pub(crate) mod dry_run;
 pub(crate) mod pool;
 pub(crate) mod recall;
 pub mod retry_budget;
@@ -24,7 +25,8 @@ use crate::event::Failure;
 use crate::placer::{Admission, Rules};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
-use pool::{NotQueued, Pool};
+use dry_run::DryRun;
+use pool::{Flow, NotQueued, Pool};
 use retry_budget::{RetryBudget, RetryIncome};
 
 /// Most attempts of one request, including those that never reached a worker.
@@ -146,7 +148,7 @@ impl Scheduler {
     /// Counts the healthy workers of each pool.
     pub(crate) fn count_workers(&mut self, fleet: &Fleet) {
         for (&id, pool) in &mut self.pools {
-            pool.workers = workers_of(PoolId(id), fleet);
+            pool.flow.workers = workers_of(PoolId(id), fleet);
         }
     }
 
@@ -172,14 +174,14 @@ impl Scheduler {
 
     /// By which rules a worker is chosen for this request.
     pub(crate) fn rules(&self, context: Context<'_>, request: &PendingRequest) -> Rules {
-        self.rules_in(context, self.pool(request.pool), request)
+        self.rules_in(context, self.pool(request.pool).map(|it| &it.flow), request)
     }
 
-    /// The same, with this pool in place of the request's own.
+    /// The same, with this flow in place of that of the request's pool.
     pub(crate) fn rules_in(
         &self,
         context: Context<'_>,
-        pool: Option<&Pool>,
+        flow: Option<&Flow>,
         request: &PendingRequest,
     ) -> Rules {
         let Context { now, settings, .. } = context;
@@ -187,10 +189,10 @@ impl Scheduler {
             caps: settings.caps(),
             part: settings.part_of(request.class),
             routers: self.routers.live,
-            is_considerate: pool.is_some_and(|it| it.is_considerate(now, request.class)),
+            is_considerate: flow.is_some_and(|it| it.is_considerate(now, request.class)),
         });
         // A request that no other may overtake any more takes what is free.
-        let is_barrier = || pool.is_some_and(|it| it.queue.is_barrier(request.id));
+        let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
         let reserved_since = request.waiting().and_then(|it| it.reserved_since);
         let may_reserve = reserved_since.is_none_or(|it| now.since(it) < RESERVED_MAX) && !is_barrier();
         Rules { admission, may_reserve }
@@ -244,13 +246,8 @@ impl Scheduler {
         self.pool_mut(request.pool).is_some_and(|it| it.must_queue(context, request.class))
     }
 
-    /// A copy of the pool of this request, for a dry run.
-    pub(crate) fn pool_copy(&self, context: Context<'_>, id: PoolId) -> Pool {
-        self.pool(id).cloned().unwrap_or_else(|| {
-            let mut pool = Pool::new(context.settings);
-            pool.workers = workers_of(id, context.fleet);
-            pool
-        })
+    pub(crate) fn dry_run(&self, context: Context<'_>, id: PoolId) -> DryRun {
+        DryRun::new(self, context, id)
     }
 
     /// Queues a request. Returns the request that had to leave for it, if the class was full.
@@ -344,7 +341,7 @@ impl Scheduler {
         let Some(pool) = self.pools.get_mut(&request.pool.0) else { return };
         let Some(entry) = pool.queue.dequeue(context.now, request.id, passed) else { return };
         self.waiting -= 1;
-        pool.drain.observe(context.now, entry.cost);
+        pool.flow.drain.observe(context.now, entry.cost);
         let decode = request.ask.decode.0 as f64;
         let Some(attempt) = request.attempt_mut() else { return };
         let cost = attempt.promise.prefill.0 as f64 + decode * decode_weight(context.fleet.rates());

@@ -15,4 +15,4 @@ pub use limits::{Caps, WorkerLimits};
 pub use retry_schedule::RetrySchedule;
 pub use settings::{Class, QueueSettings, Tenant, Terms};
 pub use spare_capacity::SpareCapacity;
-pub use wait_queue::{ClassFull, ClassMask, QueueEntry, WaitQueue, Waiting};
+pub use wait_queue::{Addition, ClassFull, ClassMask, QueueEntry, QueueView, WaitQueue, Waiting};

@@ -21,6 +21,7 @@ mod class_queue;
 mod share;
 #[cfg(test)]
 mod tests;
+mod view;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use maitre_base::{ClassId, Instant, RequestId, TenantId};
 
 use self::aging::Credit;
 use self::class_queue::ClassQueue;
+pub use self::view::QueueView;
 use self::work::Work;
 use crate::settings::{CLASSES_MAX, Class};
 
@@ -100,7 +102,15 @@ pub struct Waiting {
     pub cost: f64,
 }
 
-#[derive(Clone, Debug)]
+/// One more request, and the request that would leave to make room for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Addition {
+    entry: QueueEntry,
+    leaving: Option<QueueEntry>,
+}
+
+/// Not `Clone`: a queue may hold 50,000 requests. A dry run asks `view_with` instead.
+#[derive(Debug)]
 pub struct WaitQueue {
     /// By class.
     classes: Vec<ClassQueue>,
@@ -143,6 +153,18 @@ impl WaitQueue {
     /// enough room. Otherwise nothing changes.
     pub fn enqueue(&mut self, entry: QueueEntry) -> Result<Option<QueueEntry>, ClassFull> {
         debug_assert!(!self.contains(entry.request), "joined twice");
+        let Addition { leaving, .. } = self.preview(entry)?;
+        if let Some(other) = leaving {
+            self.cancel(other.request);
+        }
+        self.classes[entry.class.index()].add(&entry);
+        self.queued.insert(entry.request, QueuedRequest { entry, overtaken: 0 });
+        self.deadlines.extend(entry.latest.map(|it| (it, entry.request)));
+        Ok(leaving)
+    }
+
+    /// What `enqueue` would do with this request, without doing it.
+    pub fn preview(&self, entry: QueueEntry) -> Result<Addition, ClassFull> {
         let full = ClassFull { class: entry.class };
         let class_queue = self.classes.get(entry.class.index()).ok_or(full)?;
         let leaving = match class_queue.fits(&entry, None) {
@@ -153,13 +175,17 @@ impl WaitQueue {
                 Some(other.filter(|it| class_queue.fits(&entry, Some(it))).ok_or(full)?)
             }
         };
-        if let Some(other) = leaving {
-            self.cancel(other.request);
-        }
-        self.classes[entry.class.index()].add(&entry);
-        self.queued.insert(entry.request, QueuedRequest { entry, overtaken: 0 });
-        self.deadlines.extend(entry.latest.map(|it| (it, entry.request)));
-        Ok(leaving)
+        Ok(Addition { entry, leaving })
+    }
+
+    pub fn view(&self) -> QueueView<'_> {
+        QueueView { queue: self, addition: None }
+    }
+
+    /// The queue as `enqueue` would leave it after `preview` returned this addition, if nothing changes in
+    /// between. One difference: a tenant that would be forgiven because too many are remembered is not.
+    pub fn view_with<'a>(&'a self, addition: &'a Addition) -> QueueView<'a> {
+        QueueView { queue: self, addition: Some(addition) }
     }
 
     /// Lists the requests that may go now, in order and at most `LOOK`, replacing the contents of `found`. A
@@ -180,20 +206,7 @@ impl WaitQueue {
         fits: impl Fn(RequestId) -> bool,
         found: &mut Vec<RequestId>,
     ) {
-        found.clear();
-        let aged = self.first_by_age(now, open).filter(|&it| fits(it));
-        found.extend(aged);
-        let mut left = PASSED_OVER_MAX;
-        for (_, class_queue) in self.open(open) {
-            class_queue.list(found, |it| {
-                let is_in = aged != Some(it) && fits(it);
-                left = left.saturating_sub(usize::from(!is_in));
-                if left == 0 { None } else { Some(is_in) }
-            });
-        }
-        if let Some(place) = found.iter().position(|&it| self.is_barrier(it)) {
-            found.truncate(place + 1);
-        }
+        self.view().next_matching(now, open, fits, found);
     }
 
     /// The request goes to a worker, before all of `passed`, which were ahead of it. Charges its tenant in
@@ -271,19 +284,19 @@ impl WaitQueue {
     }
 
     pub fn waiting(&self, class: ClassId) -> Waiting {
-        self.classes.get(class.index()).map_or_else(Waiting::default, ClassQueue::waiting)
+        self.view().waiting(class)
     }
 
     /// The work ahead of a new request of this class: all of its class and of those above. An upper estimate,
     /// apart from the tenth that goes by age: fair shares may let it go before others of its class.
     pub fn cost_ahead(&self, class: ClassId) -> f64 {
-        self.classes.iter().take(class.index() + 1).map(|it| it.waiting().cost).sum()
+        self.view().cost_ahead(class)
     }
 
     /// The work that certainly goes before this entry, given the queue now: everything in the classes above,
     /// its own tenant's earlier requests, and what other tenants get meanwhile.
     pub fn cost_before(&self, entry: &QueueEntry) -> f64 {
-        let above: f64 = self.classes.iter().take(entry.class.index()).map(|it| it.waiting().cost).sum();
+        let above: f64 = (0..entry.class.0).map(|it| self.waiting(ClassId(it)).cost).sum();
         above + self.classes.get(entry.class.index()).map_or(0.0, |it| it.before(entry))
     }
 
@@ -295,19 +308,6 @@ impl WaitQueue {
 
     fn entry(&self, request: RequestId) -> Option<QueueEntry> {
         self.queued.get(&request).map(|it| it.entry)
-    }
-
-    /// The non-empty classes of this set, in order of precedence.
-    fn open(&self, open: ClassMask) -> impl Iterator<Item = (ClassId, &ClassQueue)> {
-        let classes = (0..).map(ClassId).zip(&self.classes);
-        classes.filter(move |(class, class_queue)| open.has(*class) && !class_queue.is_empty())
-    }
-
-    /// The oldest request below the first non-empty class, if it has aged and the credit covers it.
-    fn first_by_age(&self, now: Instant, open: ClassMask) -> Option<RequestId> {
-        let (since, request) = self.open(open).skip(1).filter_map(|(_, it)| it.oldest()).min()?;
-        let cost = Work::of(self.entry(request)?.cost);
-        (now.since(since) >= self.aging && self.credit.covers(cost)).then_some(request)
     }
 
     /// Accounts for work of this class. A request that goes while a higher class waits goes by age, unless it
@@ -327,7 +327,7 @@ impl WaitQueue {
 
     /// The cost of the oldest request of a class, if it has aged.
     fn aged(&self, class_queue: &ClassQueue, now: Instant) -> Option<Work> {
-        let (_, request) = class_queue.oldest().filter(|it| now.since(it.0) >= self.aging)?;
+        let (_, request) = class_queue.oldest(None).filter(|it| now.since(it.0) >= self.aging)?;
         self.entry(request).map(|it| Work::of(it.cost))
     }
 }

@@ -1,7 +1,7 @@
 //! What would be done with a request now, without doing it.
 //!
-//! The steps are those of a request that arrives, by the same functions. The queue's part runs on a copy of the model's
-//! pool, and the placer's part is a dry run. Two things are not foreseen: a recall of others for its deadline, and what
+//! The steps are those of a request that arrives, by the same functions. The queue's part and the
+//! placer's part are dry runs, which copy neither the queue nor the fleet. Two things are not foreseen: a recall of others for its deadline, and what
 //! happens to it once it waits.
 
 use maitre_base::{Instant, RequestId};
@@ -13,7 +13,8 @@ use crate::observer::Placed;
 use crate::observer::decision::{AttemptOutcome, Decision};
 use crate::placer::{Mode, Picked, WorkerChoice, World};
 use crate::request::PendingRequest;
-use crate::scheduler::pool::{NotQueued, Pool};
+use crate::scheduler::dry_run::DryRun;
+use crate::scheduler::pool::NotQueued;
 
 /// No request ever arrives under this number.
 const EXPLAINED: RequestId = RequestId(u64::MAX);
@@ -35,15 +36,15 @@ impl Brain {
     pub fn explain(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<Decision, Refusal> {
         let arrival = Arrival { request: EXPLAINED, ..*arrival };
         let request = self.parts.pending_request(now, &arrival)?;
-        let mut pool = self.parts.scheduler.pool_copy(self.context(now), request.pool);
-        let admitted = self.admit_in(now, &mut pool, &request)?;
-        let rules = self.parts.scheduler.rules_in(self.context(now), Some(&pool), &request);
+        let mut dry_run = self.parts.scheduler.dry_run(self.context(now), request.pool);
+        let admitted = self.admit_in(now, &mut dry_run, &request)?;
+        let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request);
         let choice = self.parts.choose(now, &request, rules, Mode::DryRun);
         let is_learned = self.parts.fleet.rates().is_learned();
         let picked = match choice {
             WorkerChoice::Place(picked) | WorkerChoice::Reserve(picked) => Some(picked),
             WorkerChoice::TooLate if is_learned && admitted != Admitted::Behind => {
-                let retry_after = pool.retry_after(self.context(now), &request);
+                let retry_after = dry_run.retry_after(&self.parts.scheduler, self.context(now), &request);
                 return Err(Refusal::Deadline { retry_after });
             }
             WorkerChoice::TooLate | WorkerChoice::Wait => self.pick_if_open(now, &request),
@@ -53,7 +54,7 @@ impl Brain {
         match (choice, admitted) {
             (WorkerChoice::Place(_), Admitted::Directly | Admitted::Next) => Ok(decision),
             (_, Admitted::Directly) => {
-                self.join_in(now, &mut pool, &request)?;
+                self.join_in(now, &mut dry_run, &request)?;
                 Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision })
             }
             _ => Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision }),
@@ -64,32 +65,37 @@ impl Brain {
         Context { now, settings: &self.parts.settings.queue, fleet: &self.parts.fleet }
     }
 
-    /// What `admit` would do first, on a copy of the pool.
-    fn admit_in(&self, now: Instant, pool: &mut Pool, request: &PendingRequest) -> Result<Admitted, Refusal> {
-        let (context, fleet) = (self.context(now), &self.parts.fleet);
+    /// What `admit` would do first.
+    fn admit_in(
+        &self,
+        now: Instant,
+        dry_run: &mut DryRun,
+        request: &PendingRequest,
+    ) -> Result<Admitted, Refusal> {
+        let (context, fleet, scheduler) = (self.context(now), &self.parts.fleet, &self.parts.scheduler);
         if !context.settings.enabled {
             return Ok(Admitted::Directly);
         }
         let (tenant, terms) = (request.tenant, context.settings.terms(request.tenant));
-        let allowed = self.parts.scheduler.allowances.check(now, tenant, terms, request.tokens());
+        let allowed = scheduler.allowances.check(now, tenant, terms, request.tokens());
         allowed.map_err(rate_limited)?;
-        if !pool.must_queue(context, request.class) || !fleet.anyone_takes(request.wanted, &request.tried) {
+        let must_queue = dry_run.must_queue(scheduler, context, request.class);
+        if !must_queue || !fleet.anyone_takes(request.wanted, &request.tried) {
             return Ok(Admitted::Directly);
         }
-        self.join_in(now, pool, request)?;
+        self.join_in(now, dry_run, request)?;
         let is_alike = |id: RequestId| {
             let other = if id == request.id { Some(request) } else { self.pending.get(&id.0) };
             other.is_some_and(|it| it.wanted == request.wanted)
         };
-        let mut next = Vec::new();
-        pool.next(context, is_alike, &mut next);
+        let next = dry_run.next(scheduler, context, is_alike);
         Ok(if next.contains(&request.id) { Admitted::Next } else { Admitted::Behind })
     }
 
-    fn join_in(&self, now: Instant, pool: &mut Pool, request: &PendingRequest) -> Result<(), Refusal> {
-        let context = self.context(now);
-        let Err(error) = pool.join(context, request) else { return Ok(()) };
-        let retry_after = pool.retry_after(context, request);
+    fn join_in(&self, now: Instant, dry_run: &mut DryRun, request: &PendingRequest) -> Result<(), Refusal> {
+        let (context, scheduler) = (self.context(now), &self.parts.scheduler);
+        let Err(error) = dry_run.join(scheduler, context, request) else { return Ok(()) };
+        let retry_after = dry_run.retry_after(scheduler, context, request);
         Err(match error {
             NotQueued::Late => Refusal::Deadline { retry_after },
             NotQueued::Full => Refusal::QueueFull { retry_after },

@@ -6,7 +6,7 @@ use maitre_base::{ClassId, Instant, RequestId};
 use maitre_queue::settings::CLASSES_MAX;
 use maitre_queue::wait_queue::QueueEntry;
 use maitre_queue::{
-    ClassMask, DrainRate, QueueSettings, RetrySchedule, SpareCapacity, WaitQueue, spare_capacity,
+    ClassMask, DrainRate, QueueSettings, QueueView, RetrySchedule, SpareCapacity, WaitQueue, spare_capacity,
 };
 
 use super::{Context, cost, entry};
@@ -24,12 +24,18 @@ pub(crate) enum NotQueued {
     Full,
 }
 
-/// Cloned for dry runs: `explain` asks a copy, so that it sees the same queue by the same rules.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) queue: WaitQueue,
+    pub(crate) flow: Flow,
+}
+
+/// How fast a pool works and what its classes leave each other: everything but the queue. Of a fixed size, so that a dry
+/// run can copy it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flow {
     pub(crate) drain: DrainRate,
-    /// When refused clients were asked to come again, by class.
+    /// When refused clients were asked to retry, by class.
     retries: [RetrySchedule; CLASSES_MAX],
     spare: SpareCapacity,
     /// Requests at workers, by class.
@@ -42,31 +48,24 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(super) fn new(settings: &QueueSettings) -> Pool {
-        Pool {
-            queue: WaitQueue::new(&settings.classes, settings.aging),
-            drain: DrainRate::default(),
-            retries: [RetrySchedule::default(); CLASSES_MAX],
-            spare: SpareCapacity::default(),
-            placed: [0; CLASSES_MAX],
-            prefill: [DrainRate::default(); CLASSES_MAX],
-            workers: 1,
-        }
+        Pool { queue: WaitQueue::new(&settings.classes, settings.aging), flow: Flow::new(1) }
     }
 
     /// A request was placed that will take so many seconds of prefill.
     pub(super) fn placed(&mut self, now: Instant, class: ClassId, prefill_seconds: f64) {
-        self.placed[class.index()] += 1;
-        self.prefill[class.index()].observe(now, prefill_seconds);
-        self.spare.spend(class, prefill_seconds);
+        self.flow.placed[class.index()] += 1;
+        self.flow.prefill[class.index()].observe(now, prefill_seconds);
+        self.flow.spare.spend(class, prefill_seconds);
     }
 
     pub(super) fn released(&mut self, class: ClassId) {
-        self.placed[class.index()] = self.placed[class.index()].saturating_sub(1);
+        let placed = &mut self.flow.placed[class.index()];
+        *placed = placed.saturating_sub(1);
     }
 
     /// Whether a newcomer of this class must queue: requests wait already, or higher classes leave nothing.
     pub(crate) fn must_queue(&mut self, context: Context<'_>, class: ClassId) -> bool {
-        self.workers > 0 && (!self.queue.is_empty() || !self.allowed(context).has(class))
+        self.flow.must_queue(context, self.queue.view(), class)
     }
 
     /// Queues a request, unless its turn would come too late. Returns the entry that had to leave for it.
@@ -75,16 +74,8 @@ impl Pool {
         context: Context<'_>,
         request: &PendingRequest,
     ) -> Result<Option<QueueEntry>, NotQueued> {
-        let (now, entry) = (context.now, entry(context, request));
-        if self.queue.is_empty() {
-            self.drain.resume(now);
-        }
-        let ahead = self.drain.rate().map(|it| self.queue.cost_before(&entry) / it);
-        let is_late =
-            |it: Instant| it < now || ahead.is_some_and(|ahead| ahead > it.since(now).as_secs_f64());
-        if entry.latest.is_some_and(is_late) {
-            return Err(NotQueued::Late);
-        }
+        let entry = entry(context, request);
+        self.flow.check_in_time(context, &self.queue, &entry)?;
         self.queue.enqueue(entry).map_err(|_| NotQueued::Full)
     }
 
@@ -95,8 +86,40 @@ impl Pool {
         fits: impl Fn(RequestId) -> bool,
         found: &mut Vec<RequestId>,
     ) {
-        let allowed = self.allowed(context);
+        let allowed = self.flow.allowed(context, self.queue.view());
         self.queue.next_matching(context.now, allowed, fits, found);
+    }
+
+    /// When the client of this request should retry.
+    pub(super) fn retry_after(&mut self, context: Context<'_>, request: &PendingRequest) -> Duration {
+        self.flow.retry_after(context, self.queue.view(), request)
+    }
+}
+
+impl Flow {
+    pub(super) fn new(workers: u32) -> Flow {
+        Flow { workers, ..Flow::default() }
+    }
+
+    pub(super) fn must_queue(&mut self, context: Context<'_>, queue: QueueView<'_>, class: ClassId) -> bool {
+        self.workers > 0 && (!queue.is_empty() || !self.allowed(context, queue).has(class))
+    }
+
+    /// Fails if the turn of this entry would come after its latest moment.
+    pub(super) fn check_in_time(
+        &mut self,
+        context: Context<'_>,
+        queue: &WaitQueue,
+        entry: &QueueEntry,
+    ) -> Result<(), NotQueued> {
+        let now = context.now;
+        if queue.is_empty() {
+            self.drain.resume(now);
+        }
+        let ahead = self.drain.rate().map(|it| queue.cost_before(entry) / it);
+        let is_late =
+            |it: Instant| it < now || ahead.is_some_and(|ahead| ahead > it.since(now).as_secs_f64());
+        if entry.latest.is_some_and(is_late) { Err(NotQueued::Late) } else { Ok(()) }
     }
 
     /// Whether a request of this class may only take a worker at which no other waits for its first token. It must while
@@ -106,9 +129,14 @@ impl Pool {
         above > self.workers && self.spare.idle(now, class) < CONSIDERATE
     }
 
-    /// When the client of this request should come again. Classes below are asked to come after it, since it will go
-    /// before them; classes above are not affected.
-    pub(crate) fn retry_after(&mut self, context: Context<'_>, request: &PendingRequest) -> Duration {
+    /// When the client of this request should retry. Classes below are asked to retry after it, since it will go before
+    /// them; classes above are not affected.
+    pub(super) fn retry_after(
+        &mut self,
+        context: Context<'_>,
+        queue: QueueView<'_>,
+        request: &PendingRequest,
+    ) -> Duration {
         let Context { now, fleet, .. } = context;
         let seconds = self.drain.rate().map_or(0.0, |it| cost(request, fleet.rates()) / it);
         // No request may have left the queue for a while.
@@ -116,16 +144,16 @@ impl Pool {
         let mut retry_after = Duration::ZERO;
         for place in (request.class.index()..CLASSES_MAX).rev() {
             let class = ClassId(place as u8);
-            let ahead = self.drain.rate().map_or(0.0, |it| self.queue.cost_ahead(class) / it);
+            let ahead = self.drain.rate().map_or(0.0, |it| queue.cost_ahead(class) / it);
             retry_after = self.retries[place].retry_after(now, ahead, seconds);
         }
         retry_after
     }
 
     /// The classes of which a request may go now, by what the classes above leave.
-    fn allowed(&mut self, context: Context<'_>) -> ClassMask {
+    pub(super) fn allowed(&mut self, context: Context<'_>, queue: QueueView<'_>) -> ClassMask {
         self.earn(context);
-        self.mask(context.settings)
+        self.mask(context.settings, queue)
     }
 
     /// Brings up to date what the classes leave each other.
@@ -146,14 +174,14 @@ impl Pool {
         self.spare.earn(context.now, &rates);
     }
 
-    fn mask(&self, settings: &QueueSettings) -> ClassMask {
+    fn mask(&self, settings: &QueueSettings, queue: QueueView<'_>) -> ClassMask {
         let mut mask = ClassMask::NONE;
         for place in 0..settings.classes.len() {
             let class = ClassId(place as u8);
             match self.spare.allows(class) {
                 true => mask = mask.with(class),
                 // No class below goes before a request that waits for the sake of those above.
-                false if self.queue.waiting(class).requests > 0 => break,
+                false if queue.waiting(class).requests > 0 => break,
                 false => {}
             }
         }

@@ -16,14 +16,13 @@
 //! Capacity is shared by what is limited, requests and tokens, not by cost. Ten thousand requests with cached
 //! prompts cost little, but fill the queue.
 
-use std::collections::btree_map::Iter;
 use std::collections::{BTreeMap, BTreeSet};
 
 use maitre_base::{Instant, RequestId, TenantId};
 
-use super::share::{EntryOrder, TenantShare};
+use super::share::{Entries, TenantShare};
 use super::work::{Work, per_weight};
-use super::{LOOK, QueueEntry, Waiting};
+use super::{Addition, LOOK, QueueEntry, Waiting};
 use crate::settings::Class;
 
 /// Maximum tenants remembered per class that have nothing queued but are ahead of their share. Beyond it
@@ -36,7 +35,7 @@ const TENANTS_LOOKED_AT: usize = 4 * LOOK;
 /// The whole capacity of the class, as the unit of shares.
 const WHOLE: u128 = 1_000_000_000_000;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct ClassQueue {
     requests_max: u32,
     tokens_max: u64,
@@ -148,13 +147,26 @@ impl ClassQueue {
         self.change(tenant, |it| it.give_back(work));
     }
 
-    /// Appends the next requests that are wanted, until `found` holds `LOOK` or `wanted` returns none.
-    pub(super) fn list(&self, found: &mut Vec<RequestId>, mut wanted: impl FnMut(RequestId) -> Option<bool>) {
+    /// Appends the next requests that are wanted, until `found` holds `LOOK` or `wanted` returns none. As the
+    /// class would be with this addition.
+    pub(super) fn list(
+        &self,
+        addition: Option<&Addition>,
+        found: &mut Vec<RequestId>,
+        mut wanted: impl FnMut(RequestId) -> Option<bool>,
+    ) {
         // Each tenant's next request is due at its time plus the cost of the one before. The first n requests
         // come from the first n tenants; more tenants are looked at to make up for unwanted requests.
         let mut turns: [Option<TenantTurn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
-        for (turn, &(at, tenant)) in turns.iter_mut().zip(&self.order) {
-            *turn = self.shares.get(&tenant).and_then(|it| TenantTurn::first(at, tenant, it));
+        let joining = addition.and_then(|it| self.joining(it));
+        let before = joining.map_or_else(|| self.order.range(..), |it| self.order.range(..it));
+        let after = joining.map(|it| self.order.range(it..)).into_iter().flatten();
+        let tenants = before.chain(joining.as_ref()).chain(after);
+        let first = |&(at, tenant): &(Work, TenantId)| {
+            TenantTurn::first(at, tenant, Entries::of(self.shares.get(&tenant), tenant, addition))
+        };
+        for (turn, it) in turns.iter_mut().zip(tenants.filter_map(first)) {
+            *turn = Some(it);
         }
         while found.len() < LOOK {
             let first = turns
@@ -182,16 +194,25 @@ impl ClassQueue {
         (own.tokens() * (others.max(0.0) + entry.weight)).min(self.cost.tokens())
     }
 
-    pub(super) fn oldest(&self) -> Option<(Instant, RequestId)> {
-        self.ages.first().copied()
+    pub(super) fn oldest(&self, addition: Option<&Addition>) -> Option<(Instant, RequestId)> {
+        let leaving = addition.and_then(|it| it.leaving).map(|it| it.request);
+        let queued = self.ages.iter().find(|it| Some(it.1) != leaving).copied();
+        let added = addition.map(|it| (it.entry.since, it.entry.request));
+        queued.into_iter().chain(added).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.requests == 0
     }
 
-    pub(super) fn waiting(&self) -> Waiting {
-        Waiting { requests: self.requests, tokens: self.tokens, cost: self.cost.tokens() }
+    pub(super) fn waiting(&self, addition: Option<&Addition>) -> Waiting {
+        let (mut requests, mut tokens, mut cost) = (self.requests, self.tokens, self.cost);
+        if let Some(Addition { entry, leaving }) = addition {
+            requests += u32::from(leaving.is_none());
+            tokens = tokens.saturating_sub(leaving.map_or(0, |it| it.tokens)) + entry.tokens;
+            cost = cost - leaving.map_or(Work::ZERO, |it| Work::of(it.cost)) + Work::of(entry.cost);
+        }
+        Waiting { requests, tokens, cost: cost.tokens() }
     }
 
     pub(super) fn tenants(&self) -> usize {
@@ -204,6 +225,24 @@ impl ClassQueue {
         let request = WHOLE / u128::from(self.measure.0.max(1));
         let tokens = WHOLE * u128::from(entry.tokens) / u128::from(self.measure.1.max(1));
         per_weight(request.max(tokens), entry.weight)
+    }
+
+    /// The virtual time and the tenant of an addition, if the tenant has nothing queued: as `add` would set it.
+    fn joining(&self, addition: &Addition) -> Option<(Work, TenantId)> {
+        let tenant = addition.entry.tenant;
+        let share = self.shares.get(&tenant);
+        if share.is_some_and(|it| !it.is_idle()) {
+            return None;
+        }
+        // A class that becomes empty starts over.
+        if addition.leaving.is_some() && self.requests == 1 {
+            return Some((Work::ZERO, tenant));
+        }
+        let is_last = |it: &QueueEntry| self.shares.get(&it.tenant).is_some_and(|it| it.entries().len() == 1);
+        let gone = addition.leaving.filter(is_last).map(|it| it.tenant);
+        let behind = self.order.iter().find(|it| Some(it.1) != gone).map_or(Work::ZERO, |it| it.0);
+        let owed = share.map_or(Work::ZERO, |it| it.at);
+        Some((self.clock.max(behind).max(owed), tenant))
     }
 
     /// Moves the class's time up to the tenant furthest behind, and forgets tenants that it has caught up
@@ -253,18 +292,17 @@ struct TenantTurn<'a> {
     tenant: TenantId,
     request: RequestId,
     cost: Work,
-    rest: Iter<'a, EntryOrder, Work>,
+    rest: Entries<'a>,
 }
 
 impl<'a> TenantTurn<'a> {
-    fn first(at: Work, tenant: TenantId, share: &'a TenantShare) -> Option<TenantTurn<'a>> {
-        let mut rest = share.entries();
-        let (key, &cost) = rest.next()?;
+    fn first(at: Work, tenant: TenantId, mut rest: Entries<'a>) -> Option<TenantTurn<'a>> {
+        let (key, cost) = rest.next()?;
         Some(TenantTurn { at, tenant, request: key.request, cost, rest })
     }
 
     fn next(mut self) -> Option<TenantTurn<'a>> {
-        let (key, &cost) = self.rest.next()?;
+        let (key, cost) = self.rest.next()?;
         Some(TenantTurn { at: self.at + self.cost, request: key.request, cost, ..self })
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Iter;
+use std::iter::Peekable;
 
-use maitre_base::{Instant, RequestId};
+use maitre_base::{Instant, RequestId, TenantId};
 
-use super::QueueEntry;
 use super::work::Work;
+use super::{Addition, QueueEntry};
 
 /// The order within a tenant: earliest deadline first, requests without a deadline last; among equals the
 /// oldest.
@@ -29,7 +30,7 @@ impl EntryOrder {
 /// Maximum entries that are counted one by one.
 const COUNTED_MAX: usize = 64;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct TenantShare {
     /// With the charge of each.
     entries: BTreeMap<EntryOrder, Work>,
@@ -62,7 +63,7 @@ impl TenantShare {
     }
 
     pub(super) fn add(&mut self, entry: &QueueEntry, size: u128) {
-        let work = Work::of(entry.cost).over(entry.weight);
+        let work = charge(entry);
         self.entries.insert(EntryOrder::of(entry), work);
         self.total += work;
         self.weight = entry.weight;
@@ -108,4 +109,43 @@ impl TenantShare {
     pub(super) fn last(&self) -> Option<RequestId> {
         self.entries.last_key_value().map(|(key, _)| key.request)
     }
+}
+
+/// A tenant's entries in order, with the charge of each: as they would be with an addition.
+pub(super) struct Entries<'a> {
+    queued: Peekable<Iter<'a, EntryOrder, Work>>,
+    added: Option<(EntryOrder, Work)>,
+    leaving: Option<RequestId>,
+}
+
+impl<'a> Entries<'a> {
+    pub(super) fn of(
+        share: Option<&'a TenantShare>,
+        tenant: TenantId,
+        addition: Option<&Addition>,
+    ) -> Entries<'a> {
+        let entry = addition.map(|it| it.entry).filter(|it| it.tenant == tenant);
+        Entries {
+            queued: share.map(TenantShare::entries).unwrap_or_default().peekable(),
+            added: entry.map(|it| (EntryOrder::of(&it), charge(&it))),
+            leaving: addition.and_then(|it| it.leaving).map(|it| it.request),
+        }
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = (EntryOrder, Work);
+
+    fn next(&mut self) -> Option<(EntryOrder, Work)> {
+        let leaving = self.leaving;
+        self.queued.next_if(|(order, _)| Some(order.request) == leaving);
+        let added = self.added;
+        let queued = self.queued.next_if(|(order, _)| added.is_none_or(|it| **order < it.0));
+        queued.map(|(order, work)| (*order, *work)).or_else(|| self.added.take())
+    }
+}
+
+/// What an entry will be charged to its tenant.
+fn charge(entry: &QueueEntry) -> Work {
+    Work::of(entry.cost).over(entry.weight)
 }

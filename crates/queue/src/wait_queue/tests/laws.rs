@@ -124,13 +124,32 @@ impl Pair {
 
     fn enqueue(&mut self, entry: QueueEntry) {
         let before = self.queue.len();
+        let preview = self.queue.preview(entry);
+        let view = preview.as_ref().map_or(self.queue.view(), |it| self.queue.view_with(it));
+        let expected = self.shown(view);
         let actual = self.queue.enqueue(entry);
+        assert_eq!(preview.map(|it| it.leaving), actual, "the preview of {entry:?}");
+        assert_eq!(self.shown(self.queue.view()), expected, "the view with {entry:?}");
         assert_eq!(actual.map(|it| it.map(|it| it.request)).map_err(|_| ()), self.oracle.enqueue(entry));
         match actual {
             Ok(None) => assert_eq!(self.queue.len(), before + 1),
             Ok(Some(_)) | Err(_) => assert_eq!(self.queue.len(), before),
         }
         assert_eq!(self.queue.contains(entry.request), actual.is_ok());
+    }
+
+    /// What a view shows, for every set of classes and for requests that fit and that do not.
+    fn shown(&self, view: QueueView<'_>) -> (Vec<Vec<RequestId>>, Vec<Waiting>, Vec<f64>) {
+        let next = (0..1u8 << CLASSES).flat_map(|open| {
+            [1, 2].map(|part| {
+                let mut found = Vec::new();
+                view.next_matching(self.now, mask(open), |it| it.0.is_multiple_of(part), &mut found);
+                found
+            })
+        });
+        let classes = (0..CLASSES).map(ClassId);
+        let ahead = classes.clone().map(|it| view.cost_ahead(it)).collect();
+        (next.collect(), classes.map(|it| view.waiting(it)).collect(), ahead)
     }
 
     fn dequeue(&mut self, place: usize, open: ClassMask) {

@@ -61,6 +61,26 @@ fn a_deadline_that_the_queue_cannot_meet_is_refused() {
     check(&mut harness, patient, "4 waits");
 }
 
+/// Neither the queue nor its pool can be cloned, so this takes as long as with a short queue.
+#[test]
+fn a_deep_queue_is_explained_as_it_is_served() {
+    let mut harness = Harness::queueing(1, |it| {
+        it.classes.iter_mut().for_each(|it| (it.requests_max, it.tokens_max) = (3_000, u64::MAX));
+    });
+    harness.play(&[(Come(one(1)), "1@0")]);
+    for request in 2..3_000 {
+        let arrival = Arrival { tenant: TenantId(request % 7), ..one(request) };
+        assert_eq!(harness.summary_of(Come(arrival)), format!("{request} waits"));
+    }
+    check(&mut harness, Arrival { tenant: TenantId(8), ..one(3_000) }, "3000 waits");
+    check(&mut harness, chat(3_001), "3001 waits");
+    check(&mut harness, Arrival { tenant: TenantId(1), ..one(3_002) }, "3002 waits");
+    check(&mut harness, Arrival { tenant: TenantId(1), ..one(3_003) }, "3003 full");
+    let before = format!("{:?}", harness.brain.parts.scheduler);
+    explained(&mut harness, &Arrival { tenant: TenantId(9), ..one(3_004) });
+    assert!(format!("{:?}", harness.brain.parts.scheduler) == before, "the scheduler has changed");
+}
+
 #[test]
 fn to_explain_leaves_the_queue_as_it_was() {
     let mut harness = blocked();
