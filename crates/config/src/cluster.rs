@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use maitre_peer::redis::url;
 use maitre_peer::seal::ClusterKey;
-use maitre_proxy::cluster::{self, MESH_PORT, WAIT, has_password};
+use maitre_proxy::cluster::{self, JOIN_TIMEOUT, MESH_PORT, has_password};
 
 use crate::error::Conflict;
 use crate::form::{Custom, Secrecy, Word};
@@ -22,7 +22,7 @@ pub(crate) struct ClusterSettings {
     pub(crate) advertise: Option<String>,
     pub(crate) name: String,
     pub(crate) group: String,
-    pub(crate) wait: Duration,
+    pub(crate) join_timeout: Duration,
     /// The key, from the settings or from its file.
     pub(crate) secret: Option<Hidden>,
 }
@@ -75,7 +75,7 @@ impl Default for ClusterSettings {
             advertise: None,
             name: String::new(),
             group: "maitre".to_owned(),
-            wait: WAIT,
+            join_timeout: JOIN_TIMEOUT,
             secret: None,
         }
     }
@@ -116,7 +116,7 @@ pub(crate) fn resolve(config: &mut Config) -> Vec<Conflict> {
         name: own.name.clone(),
         group: own.group.clone(),
         key: own.secret.as_ref().map(|it| ClusterKey::new(it.0.as_bytes())),
-        wait: own.wait,
+        join_timeout: own.join_timeout,
     });
     let secrets = &config.secrets;
     let is_drawn = secrets.salt_secret.is_none() && secrets.salt_secret_file.is_none();

@@ -140,7 +140,7 @@ static MAIN: &[Knob] = &[
     ),
     knob(
         "passthrough",
-        &At(|it| &mut it.settings.pass, List::of(PATH_PATTERN)),
+        &At(|it| &mut it.settings.passthrough, List::of(PATH_PATTERN)),
         "Paths outside the API that are forwarded to a worker; a trailing * matches any rest.",
     ),
     knob(
@@ -355,7 +355,7 @@ static LIMITS: &[Knob] = &[
 static TIMEOUTS: &[Knob] = &[
     knob(
         "timeouts.client_header",
-        &At(|it| &mut it.settings.timeouts.client_head, Time(ABOVE_ZERO)),
+        &At(|it| &mut it.settings.timeouts.client_header, Time(ABOVE_ZERO)),
         "Receiving a client's request header, from its first byte.",
     ),
     knob(

@@ -60,7 +60,7 @@ mod tests {
     const C: ModelId = ModelId(3);
 
     #[test]
-    fn loaded_by_its_own_account_or_by_ours() {
+    fn an_adapter_is_loaded_by_its_report_or_by_our_count() {
         let mut adapters = Adapters::default();
         assert_eq!(adapters.slot(A), AdapterSlot::Loads);
         adapters.begin(A);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_from_loads_of_several_sizes() {
+    fn the_knee_is_found_from_several_loads() {
         for loads in [&[1, 400][..], &[2, 10, 50, 300], &[20, 100, 600]] {
             let bend = bend(&seen(loads)).unwrap();
             assert!((40.0..65.0).contains(&bend), "{loads:?}: {bend}");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_load_alone_bends_where_it_usually_does() {
+    fn one_load_alone_gives_the_usual_knee() {
         assert_eq!(bend(&seen(&[])), None);
         for loads in [&[30][..], &[300], &[300, 500]] {
             let bend = bend(&seen(loads)).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_nothing_goes_by_the_fleet() {
+    fn a_worker_without_observations_uses_the_fleets_knee() {
         let fleet = KneeEstimator { step: seen(&[1, 400]), ..KneeEstimator::default() };
         let knee = KneeEstimator::default().knee(&fleet);
         assert!((40.0..60.0).contains(&knee.requests), "{knee:?}");

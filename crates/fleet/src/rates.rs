@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_heard() {
+    fn invalid_rates_are_ignored() {
         let fine = LinearFit { base: 0.02, slope: 40e-6 };
         for (base, slope) in [(f64::NAN, 1e-6), (0.1, f64::INFINITY), (-1.0, 1e-6), (0.1, 0.0), (1e9, 1e-6)] {
             let odd = LinearFit { base, slope };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_learned_by_the_crowd_they_serve() {
+    fn step_times_are_learned_by_batch_size() {
         let mut rates = Rates::default();
         let mut rng = Rng::new(3);
         for _ in 0..200 {

@@ -105,7 +105,7 @@ pub(crate) async fn listen(admin: Arc<AdminState>, listener: TcpListener) {
 
 async fn connection(admin: Arc<AdminState>, stream: TcpStream) {
     let RouterState { tls, settings, metrics, .. } = &*admin.router;
-    let limit = settings.load().timeouts.client_head;
+    let limit = settings.load().timeouts.client_header;
     let Some(stream) = tls.accept(Listener::Admin, stream, limit, metrics).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let admin = admin.clone();

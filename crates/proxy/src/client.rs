@@ -75,7 +75,7 @@ impl Pulse {
         };
         let idle = self.busy.load(Relaxed) == 0;
         longer(&self.blocked, self.timeouts.client_stalled)
-            || idle && longer(&self.head, self.timeouts.client_head)
+            || idle && longer(&self.head, self.timeouts.client_header)
             || idle && longer(&self.moved, self.timeouts.client_idle)
     }
 
@@ -190,7 +190,7 @@ mod tests {
 
     fn pulse() -> Arc<Pulse> {
         Arc::new(Pulse::new(Timeouts {
-            client_head: Duration::from_secs(10),
+            client_header: Duration::from_secs(10),
             client_stalled: Duration::from_secs(20),
             client_idle: Duration::from_secs(60),
             ..Timeouts::default()

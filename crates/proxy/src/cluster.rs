@@ -12,7 +12,7 @@ pub const MESH_PORT: u16 = 7_946;
 
 /// How long a start waits for the snapshots of other routers. Chosen: a cache directory of the largest size takes less
 /// than one second on a local network.
-pub const WAIT: Duration = Duration::from_secs(3);
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
@@ -24,7 +24,7 @@ pub struct ClusterSettings {
     /// Shared by all routers. A mesh requires it; with Redis it encrypts every message.
     pub key: Option<ClusterKey>,
     /// How long a starting router waits for the other routers' snapshots before it reports that it is ready.
-    pub wait: Duration,
+    pub join_timeout: Duration,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ mod tests {
             name: String::new(),
             group: String::new(),
             key: None,
-            wait: Duration::ZERO,
+            join_timeout: Duration::ZERO,
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 8_080));
         let made = name(&settings, address);

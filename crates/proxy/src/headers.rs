@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_kept_if_it_is_sane_and_made_if_it_is_not() {
+    fn a_valid_id_is_kept_and_otherwise_one_is_generated() {
         let mut map = headers(&[("x-request-id", "abc")]);
         assert_eq!(keep_or_make_id(&mut map, RequestId(1), 0), "abc");
         let mut map = headers(&[("x-request-id", &"a".repeat(500))]);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn without_keys_everybody_is_trusted_with_everything() {
+    fn without_keys_every_caller_is_trusted() {
         let caller = ask(&ApiKeys::default(), &[("x-api-key", "whatever")]).unwrap();
         assert!(caller.is_trusted() && caller.may_use("anything") && !caller.is_limited());
     }

@@ -51,20 +51,20 @@ impl ClusterMember {
         handles: Handles,
         settings: ClusterSettings,
     ) -> Result<ClusterMember, NotJoined> {
-        let (name, wait) = (handles.view.name.clone(), settings.wait);
+        let (name, join_timeout) = (handles.view.name.clone(), settings.join_timeout);
         match settings.via {
             Via::Redis(url) => {
                 let (group, key) = (settings.group, settings.key);
                 info!(name, group, via = "redis", "joining the other routers");
                 let (transport, task) = redis::connect(redis::RedisConfig { url, group, name, key });
-                Ok(ClusterMember::run(handles, None, (transport, wait), task))
+                Ok(ClusterMember::run(handles, None, (transport, join_timeout), task))
             }
             Via::Mesh { listen, advertise, peers } => {
                 let key = settings.key.ok_or(NotJoined::NoKey)?;
                 let mesh = mesh::MeshConfig { listen, advertise, peers, name, key };
                 let (transport, address, task) = mesh::join(mesh).await.map_err(NotJoined::Mesh)?;
                 info!(name = handles.view.name, listen = %address, via = "mesh", "joining the other routers");
-                Ok(ClusterMember::run(handles, Some(address), (transport, wait), task))
+                Ok(ClusterMember::run(handles, Some(address), (transport, join_timeout), task))
             }
         }
     }
@@ -73,11 +73,11 @@ impl ClusterMember {
     fn run(
         handles: Handles,
         address: Option<SocketAddr>,
-        (transport, wait): (Transport, Duration),
+        (transport, join_timeout): (Transport, Duration),
         task: impl Future<Output = ()> + Send + 'static,
     ) -> ClusterMember {
         let view = handles.view.clone();
-        let driver = Driver::new(handles, transport, wait);
+        let driver = Driver::new(handles, transport, join_timeout);
         let task = tokio::spawn(task);
         let abort = task.abort_handle();
         let driver = tokio::spawn(async move {

@@ -98,7 +98,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2";
 
 async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     let RouterState { settings, shutdown, tls, metrics, .. } = &*lane.state;
-    let limit = settings.load().timeouts.client_head;
+    let limit = settings.load().timeouts.client_header;
     let accepted = tokio::select! {
         accepted = tls.accept(Listener::Clients, stream, limit, metrics) => accepted,
         () = shutdown.closing() => return,

@@ -56,7 +56,7 @@ pub struct RouterSettings {
     /// Add response headers that name the worker and the reason for the pick.
     pub explain: bool,
     /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
-    pub pass: Vec<String>,
+    pub passthrough: Vec<String>,
     /// The API keys of clients. Without any, no key is required.
     pub keys: ApiKeys,
     /// The key that workers require. Sent with probes; and, where clients need keys, with requests in place of theirs.
@@ -94,7 +94,7 @@ impl Default for RouterSettings {
             // What a prefix hit of a few hundred tokens saves on a small GPU.
             tokenize_timeout: Duration::from_millis(50),
             explain: true,
-            pass: Vec::new(),
+            passthrough: Vec::new(),
             keys: ApiKeys::default(),
             worker_key: None,
             salt: None,
@@ -152,7 +152,7 @@ impl Default for RouterLimits {
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// A client's request head, from its first byte.
-    pub client_head: Duration,
+    pub client_header: Duration,
     /// A client's request body, from the end of its head.
     pub client_body: Duration,
     /// A client that does not read its response.
@@ -181,7 +181,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
-            client_head: Duration::from_secs(10),
+            client_header: Duration::from_secs(10),
             client_body: Duration::from_secs(60),
             client_stalled: Duration::from_secs(60),
             client_idle: Duration::from_secs(90),

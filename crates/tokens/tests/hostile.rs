@@ -30,7 +30,7 @@ fn check(messages: &str, expected: &str) {
 }
 
 #[test]
-fn messages_that_are_none_are_refused_by_name() {
+fn malformed_messages_are_refused_by_name() {
     check("", "messages: not JSON");
     check("{}", "messages: expected an array");
     check("null", "messages: expected an array");
@@ -124,7 +124,7 @@ fn a_model_without_a_template_still_knows_texts() {
 }
 
 #[test]
-fn the_operator_may_say_how_content_is_taken() {
+fn the_operator_may_set_how_content_is_passed() {
     let template = "{{ messages[0].content is string }}{{ more }}".to_owned();
     let options = ModelOptions {
         template: Some(template),

@@ -75,7 +75,7 @@ fn a_template_that_does_not_is_sure_up_to_the_message() {
 }
 
 #[test]
-fn who_types_our_mark_learns_less_and_nothing_wrong() {
+fn a_prompt_with_our_mark_is_known_less_far_but_never_wrongly() {
     let mark = "\u{f8ff}\u{e123}maitre\u{e321}";
     check(
         "chatml",

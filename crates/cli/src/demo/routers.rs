@@ -38,7 +38,7 @@ impl Routers {
                 name: name(0),
                 group: GROUP.to_owned(),
                 key: Some(seal::ClusterKey::new(secret::fresh()?.as_bytes())),
-                wait: cluster::WAIT,
+                join_timeout: cluster::JOIN_TIMEOUT,
             });
         }
         let usual = plan.live.then(|| settings.clone());

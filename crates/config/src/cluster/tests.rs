@@ -28,8 +28,8 @@ fn a_mesh_is_a_few_flags() {
     assert_eq!(settings.via, cluster::Via::Mesh { listen, advertise: None, peers });
     assert!(settings.key.is_some());
     assert_eq!(
-        (settings.name.as_str(), settings.group.as_str(), settings.wait),
-        ("", "maitre", cluster::WAIT)
+        (settings.name.as_str(), settings.group.as_str(), settings.join_timeout),
+        ("", "maitre", cluster::JOIN_TIMEOUT)
     );
 }
 

@@ -65,7 +65,7 @@ pub(super) static CLUSTER: &[Knob] = &[
     .at_restart(),
     knob(
         "cluster.join_timeout",
-        &At(|it| &mut it.cluster.wait, Time(FROM_ZERO)),
+        &At(|it| &mut it.cluster.join_timeout, Time(FROM_ZERO)),
         "How long a starting router waits, before it is ready, for what the others know; 0s does not \
          wait.",
     )

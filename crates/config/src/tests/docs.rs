@@ -39,7 +39,7 @@ fn reference() -> String {
 }
 
 #[test]
-fn the_reference_is_the_table() {
+fn the_reference_matches_the_table() {
     let document = document();
     let (written, committed) = document.split_once(BEGIN).expect("the marker is in the document");
     if committed != reference() {

@@ -24,7 +24,7 @@ fn a_star_stands_for_the_rest_of_a_url() {
 }
 
 #[test]
-fn a_file_is_no_folder() {
+fn a_file_is_not_a_folder() {
     check(|it| FILE.read(it), &["", "a", "/a/b.jsonl", "a b"], &["/a/"]);
     assert_eq!(FILE.read(""), Ok(None));
     assert!(FILE.read("a\nb").is_err());
@@ -49,7 +49,7 @@ fn the_value_of_a_header_is_not_shown() {
 }
 
 #[test]
-fn a_level_is_a_word_that_we_know() {
+fn only_known_levels_are_accepted() {
     let bad = ["", "inof", "info,", "hyper", "hyper=", "=info", "hyper=loud", "a[b]=info"];
     check(|it| LOG_LEVEL.read(it), &["off", "info", "TRACE", "info,hyper=warn", "a::b=debug"], &bad);
 }

@@ -72,7 +72,7 @@ pub(super) struct Driver {
     /// None: the transport cannot store snapshots.
     snapshots: Option<SnapshotSchedule>,
     started: Instant,
-    wait: Duration,
+    join_timeout: Duration,
     flushed: Instant,
     rhythm: Rhythm,
     greeted: Option<Instant>,
@@ -141,7 +141,7 @@ enum DriverTurn {
 }
 
 impl Driver {
-    pub(super) fn new(handles: Handles, transport: Transport, wait: Duration) -> Driver {
+    pub(super) fn new(handles: Handles, transport: Transport, join_timeout: Duration) -> Driver {
         let (now, view) = (handles.now(), &handles.view);
         let (name, incarnation) = (view.name.clone(), view.incarnation);
         let node = Node::new(maitre_cluster::NodeConfig { name, incarnation, silence_max: SILENCE_MAX });
@@ -153,7 +153,7 @@ impl Driver {
             node,
             transport,
             started: now,
-            wait,
+            join_timeout,
             flushed: Instant::ZERO,
             rhythm: Rhythm { last: now, spared: 0 },
             greeted: None,
@@ -175,7 +175,7 @@ impl Driver {
         loop {
             let now = self.handles.now();
             let flush = pin!(sleep((self.flushed + FLUSH).since(now)));
-            let waited = pin!(sleep((self.started + self.wait).since(now)));
+            let waited = pin!(sleep((self.started + self.join_timeout).since(now)));
             let turn = tokio::select! {
                 count = self.transport.incoming.recv_many(&mut self.buffers.incoming, INCOMING_MAX) => {
                     DriverTurn::Incoming(count)
@@ -363,7 +363,7 @@ impl Driver {
     fn check_joined(&mut self) {
         let took = self.handles.now().since(self.started);
         let synced = self.node.is_synced();
-        if !self.handles.view.is_joining() || !synced && took < self.wait {
+        if !self.handles.view.is_joining() || !synced && took < self.join_timeout {
             return;
         }
         self.handles.view.has_joined();

@@ -91,7 +91,7 @@ impl ClusterHandle {
             incarnation: Incarnation(unix_ms),
             outbox: Arc::default(),
             leaving: CancellationToken::new(),
-            joining: AtomicBool::new(!settings.wait.is_zero()),
+            joining: AtomicBool::new(!settings.join_timeout.is_zero()),
             status: Mutex::default(),
             transport: Mutex::default(),
         }

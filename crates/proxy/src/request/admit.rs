@@ -65,7 +65,7 @@ fn target(
         (None, "/v1/models") if method == Method::GET => Ok(RequestTarget::Models),
         (None, "/v1/models") => Err(wrong("GET")),
         // The model in such a request is not checked, so a caller that may not use every model may not send one.
-        (None, _) if is_forwarded(&settings.pass, path) && !caller.is_limited() => {
+        (None, _) if is_forwarded(&settings.passthrough, path) && !caller.is_limited() => {
             Ok(RequestTarget::Forwarded)
         }
         (None, _) => Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) }),

@@ -32,8 +32,8 @@ fn shared_key() -> ClusterKey {
 
 fn member(name: &str, via: Via) -> cluster::ClusterSettings {
     // Long enough for a slow machine.
-    let (group, wait) = ("tests".to_owned(), TEST_TIMEOUT);
-    cluster::ClusterSettings { via, name: name.to_owned(), group, key: Some(shared_key()), wait }
+    let (group, join_timeout) = ("tests".to_owned(), TEST_TIMEOUT);
+    cluster::ClusterSettings { via, name: name.to_owned(), group, key: Some(shared_key()), join_timeout }
 }
 
 fn mesh_of(peers: Vec<String>) -> Via {
@@ -241,7 +241,7 @@ async fn in_a_mesh_a_prefix_is_known_to_all() {
 }
 
 #[tokio::test]
-async fn by_redis_a_prefix_is_known_to_all() {
+async fn with_redis_a_prefix_is_known_to_all() {
     check_prefixes_are_shared(Way::Redis).await;
 }
 
@@ -251,7 +251,7 @@ async fn in_a_mesh_load_counts_for_all() {
 }
 
 #[tokio::test]
-async fn by_redis_load_counts_for_all() {
+async fn with_redis_load_counts_for_all() {
     check_load_is_shared(Way::Redis).await;
 }
 
@@ -261,7 +261,7 @@ async fn in_a_mesh_nothing_outlives_its_router() {
 }
 
 #[tokio::test]
-async fn by_redis_nothing_outlives_its_router() {
+async fn with_redis_nothing_outlives_its_router() {
     check_nothing_outlives_its_router(Way::Redis).await;
 }
 
@@ -271,7 +271,7 @@ async fn in_a_mesh_a_router_that_joins_is_synced() {
 }
 
 #[tokio::test]
-async fn by_redis_a_router_that_joins_is_synced() {
+async fn with_redis_a_router_that_joins_is_synced() {
     check_who_joins_is_warm(Way::Redis).await;
 }
 
@@ -396,12 +396,12 @@ impl Stranger {
     }
 }
 
-async fn beside(stranger: &Stranger, wait: Duration) -> (Router, Host) {
+async fn beside(stranger: &Stranger, join_timeout: Duration) -> (Router, Host) {
     let engine = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
     let mut settings = settings();
     settings.workers = vec![format!("http://{}", engine.addr()).parse().unwrap()];
     let via = mesh_of(vec![stranger.address.clone()]);
-    settings.cluster = Some(cluster::ClusterSettings { wait, ..member("router", via) });
+    settings.cluster = Some(cluster::ClusterSettings { join_timeout, ..member("router", via) });
     (within(Router::start(settings)).await.unwrap(), engine)
 }
 

@@ -52,7 +52,7 @@ async fn fixture(settings: RouterSettings) -> Fixture {
 #[tokio::test]
 async fn every_path_needs_a_key() {
     let mut settings = with_keys(key("acme"));
-    settings.pass = vec!["/version".to_owned()];
+    settings.passthrough = vec!["/version".to_owned()];
     let fixture = fixture(settings).await;
     let mut client = fixture.client().await;
     let ask = [
@@ -199,7 +199,7 @@ async fn a_model_that_a_key_may_not_use_does_not_exist_for_it() {
     let none = vec!["other".to_owned()];
     for (models, is_allowed) in [(models, true), (none, false)] {
         let mut settings = with_keys(ApiKey { models, ..key("acme") });
-        settings.pass = vec!["/version".to_owned()];
+        settings.passthrough = vec!["/version".to_owned()];
         let fixture = fixture(settings).await;
         let mut client = fixture.client().await;
         let mut ask = async |request, key| client.ask(showing(request, key)).await.unwrap();
@@ -266,7 +266,7 @@ async fn raw(fixture: &Fixture, request: &str) -> String {
 #[tokio::test]
 async fn no_spelling_of_a_path_slips_past_the_list() {
     let mut settings = with_keys(key("acme"));
-    settings.pass = vec!["/version".to_owned(), "/sim/*".to_owned()];
+    settings.passthrough = vec!["/version".to_owned(), "/sim/*".to_owned()];
     let fixture = fixture(settings).await;
     for target in ["/version", "/version?a=/../b", "http://elsewhere/version"] {
         let answer = raw(&fixture, &format!("GET {target} HTTP/1.1")).await;

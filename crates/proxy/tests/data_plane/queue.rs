@@ -231,7 +231,7 @@ async fn a_client_that_disconnects_as_it_is_placed_keeps_no_placement() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "how long a refusal takes is what it is about")]
-async fn a_full_line_says_so_at_once_and_when_to_come_again() {
+async fn a_full_queue_refuses_at_once_with_retry_after() {
     let mut queue_fixture =
         queue_fixture(|it| it.brain.queue.classes[STANDARD.index()].requests_max = 1).await;
     let first = queue_fixture.client("first", PLAIN);

@@ -66,7 +66,7 @@ async fn errors_about_unknown_models_and_paths_list_the_known_ones() {
 #[tokio::test]
 async fn a_path_is_forwarded_only_if_the_operator_allows_it() {
     let mut settings = settings();
-    settings.pass = vec!["/version".to_owned(), "/sim/*".to_owned()];
+    settings.passthrough = vec!["/version".to_owned(), "/sim/*".to_owned()];
     let fixture = fixture_with(1, engine_settings(), settings).await;
     let mut client = fixture.client().await;
     let answer = client.ask(get("/version?x=1")).await.unwrap();

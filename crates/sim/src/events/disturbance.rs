@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn each_strikes_as_often_as_it_says() {
+    fn each_disturbance_applies_as_often_as_configured() {
         check(&[], 2, "00 11");
         check(&[Disturbance::Drop { batches: 2 }], 3, "22");
         check(&[Disturbance::Double { batches: 1 }], 2, "00 00 11");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn several_may_strike_one_batch() {
+    fn several_disturbances_may_apply_to_one_batch() {
         let all = [
             Disturbance::Drop { batches: 1 },
             Disturbance::Truncate { batches: 1 },
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_from_json() {
+    fn disturbances_are_read_from_json() {
         let read = |json: &str| serde_json::from_str::<Disturbance>(json).unwrap();
         assert_eq!(read(r#"{"kind":"drop","batches":3}"#), Disturbance::Drop { batches: 3 });
         assert_eq!(read(r#"{"kind":"cut_replay","messages":0}"#), Disturbance::CutReplay { messages: 0 });

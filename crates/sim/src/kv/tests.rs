@@ -226,7 +226,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 proptest! {
     #[test]
-    fn the_pool_does_what_the_naive_one_does(kv_blocks in 2..20u32, ops in ops()) {
+    fn the_pool_matches_the_naive_one(kv_blocks in 2..20u32, ops in ops()) {
         let (mut pool, mut naive) = (Pool::new(kv_blocks, 0), Naive::new(kv_blocks));
         let mut live: Vec<(Vec<BlockId>, Vec<BlockId>)> = Vec::new();
         for op in ops {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits_for_an_end() {
+    fn a_request_that_does_not_fit_waits_for_another_to_end() {
         let (large, small) = (RemainingWork { context: 950, ..rest(0, 50) }, rest(100, 1));
         // 500 ms until the large one ends, then 100 to compute and 10 for the answer.
         check(&[large, small], 500.0 + 600.0 + 610.0);

@@ -56,7 +56,7 @@ fn a_request_without_hints_has_the_default_class_and_no_tenant() {
 }
 
 #[test]
-fn a_class_goes_by_many_names() {
+fn a_class_has_many_names() {
     for (name, value, expected) in [
         ("x-maitre-class", "interactive", 0),
         ("X-Maitre-Class", " BATCH ", 2),
@@ -90,7 +90,7 @@ fn a_class_goes_by_many_names() {
 }
 
 #[test]
-fn the_first_that_says_something_counts() {
+fn the_first_hint_counts() {
     let body = r#","priority":"batch","service_tier":"priority""#;
     check_class(&[], body, 2);
     check_class(&[("priority", "u=0")], body, 0);
@@ -114,7 +114,7 @@ fn unknown_priority_words_are_ignored() {
 }
 
 #[test]
-fn a_number_counts_the_way_the_operator_says() {
+fn a_number_is_ordered_as_configured() {
     let hints = ClientHints { body_priority: PriorityOrder::HigherFirst, ..ClientHints::default() };
     for (number, expected) in [(1, 0), (0, 1), (-1, 2), (i64::MIN, 2), (i64::MAX, 0)] {
         let priority =
@@ -202,7 +202,7 @@ fn no_tenant_exceeds_its_terms() {
 }
 
 #[test]
-fn without_a_body_the_headers_say_all() {
+fn without_a_body_only_headers_count() {
     let (hints, queue) = (ClientHints::default(), queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
     let actual =
@@ -222,7 +222,7 @@ fn known(trusted: bool, by: TenantBy, asked: &str, tenant: &str) -> Priority {
 }
 
 #[test]
-fn a_key_says_whose_a_request_is_and_how_urgent_it_may_be() {
+fn a_key_decides_the_tenant_and_the_best_class() {
     for (trusted, by, claimed, expected) in [
         (false, TenantBy::Key, "other", "acme"),
         (true, TenantBy::Key, "other", "acme"),

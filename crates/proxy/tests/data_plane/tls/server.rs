@@ -199,7 +199,7 @@ async fn plain_http_on_a_tls_port_gets_an_error_and_affects_no_other_client() {
 async fn a_slow_handshake_is_cut_off() {
     let (folder, authority) = (Folder::new(), Authority::new("one"));
     let patience = Duration::from_millis(200);
-    let fixture = fixture_over(&folder, &authority, |it| it.timeouts.client_head = patience).await;
+    let fixture = fixture_over(&folder, &authority, |it| it.timeouts.client_header = patience).await;
     for beginning in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"] {
         let mut slow = TcpStream::connect(fixture.router.listen()).await.unwrap();
         slow.write_all(beginning).await.unwrap();

@@ -81,7 +81,7 @@ fn maps_have_pythons_methods_even_where_a_member_has_their_name() {
 }
 
 #[test]
-fn tests_think_as_python_does() {
+fn tests_work_as_in_python() {
     check(
         "{{ x is sequence }}{{ x is iterable }}{{ x is mapping }}{{ x is string }}",
         r#""a""#,
