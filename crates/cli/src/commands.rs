@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
+use maitre_calibrate as calibrate;
 use maitre_doctor as doctor;
 use maitre_replay as replay;
 use maitre_replay::tune;
@@ -71,6 +72,7 @@ static GROUPS: &[Group] = &[
             row(generate::command, generate::run),
             row(bench::command, bench::run),
             row(engine::command, engine::run),
+            row(calibrate::command, calibrate::run),
         ],
     },
     Group {

@@ -12,7 +12,6 @@ use maitre_sim::profile::{self, Profile};
 use crate::signals::Signals;
 
 pub fn command() -> Command {
-    let profiles = profile::ALL.map(|it| it.name);
     let number = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..)).help(help)
     };
@@ -29,10 +28,13 @@ pub fn command() -> Command {
         number("count", "How many engines").default_value("1"),
         Arg::new("profile")
             .long("profile")
-            .value_name("NAME")
+            .value_name("NAME|FILE")
             .default_value("h200-8b")
-            .value_parser(profiles)
-            .help("The hardware and model whose timing is simulated"),
+            .value_parser(|it: &str| profile::file::find(it))
+            .help(format!(
+                "The hardware and model whose timing is simulated: {}, or a file from `maitre calibrate`",
+                profile::ALL.map(|it| it.name).join(", ")
+            )),
         Arg::new("speedup")
             .long("speedup")
             .value_name("TIMES")
@@ -135,8 +137,7 @@ fn announce(number: u16, host: &Host) {
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
-    let name: &String = matches.get_one("profile").context("profile")?;
-    let mut profile = Profile::named(name).with_context(|| format!("no profile is called {name:?}"))?;
+    let mut profile: Profile = *matches.get_one("profile").context("profile")?;
     if let Some(&blocks) = matches.get_one::<u32>("kv-blocks") {
         profile.kv_blocks = blocks;
     }

@@ -14,8 +14,9 @@ const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
 /// Variables that other commands read, and that may be set where this one runs.
 pub const BENCH_KEY: &str = "MAITRE_BENCH_KEY";
+pub const CALIBRATE_KEY: &str = "MAITRE_CALIBRATE_KEY";
 pub const DOCTOR_KEY: &str = "MAITRE_DOCTOR_KEY";
-const OF_OTHER_COMMANDS: [&str; 2] = [BENCH_KEY, DOCTOR_KEY];
+const OF_OTHER_COMMANDS: [&str; 3] = [BENCH_KEY, CALIBRATE_KEY, DOCTOR_KEY];
 
 #[derive(Default)]
 pub(super) struct Environment {

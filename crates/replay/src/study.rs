@@ -169,9 +169,9 @@ fn fleet_args() -> Vec<Arg> {
     vec![
         Arg::new("profile")
             .long("profile")
-            .value_name("NAME")
+            .value_name("NAME|FILE")
             .default_value(PROFILE)
-            .help("The engine of workers that are given only by number"),
+            .help("The engine of workers that are given only by number: a built-in one, or a file from `maitre calibrate`"),
         Arg::new("kv-tokens")
             .long("kv-tokens")
             .value_name("N")
@@ -181,7 +181,7 @@ fn fleet_args() -> Vec<Arg> {
             .long("block-tokens")
             .value_name("N")
             .value_parser(value_parser!(u32).range(1..=1_024))
-            .help("Tokens per KV block [default: 16 to 128, the largest that the trace allows]"),
+            .help("Tokens per KV block [default: a profile file's; else 16 to 128, the largest that the trace allows]"),
         Arg::new("script")
             .long("script")
             .value_name("FILE")
@@ -247,12 +247,15 @@ impl Study {
         let mut trace = crate::trace::load(source, seed)?;
         trace.requests.truncate(matches.get_one("limit").copied().unwrap_or(usize::MAX));
         anyhow::ensure!(!trace.requests.is_empty(), "--limit leaves no request");
-        let block_tokens =
-            matches.get_one("block-tokens").copied().unwrap_or_else(|| lab::block_tokens(&trace));
+        let profile: &String = matches.get_one("profile").context("profile")?;
+        let fleet = fleet(workers, profile)?;
+        let block_tokens = match matches.get_one("block-tokens").copied() {
+            Some(tokens) => tokens,
+            None => measured_block(&fleet)?.unwrap_or_else(|| lab::block_tokens(&trace)),
+        };
         let kv_tokens: Option<u64> = matches.get_one("kv-tokens").copied();
         let set = |it: Profile| it.with_cache(kv_tokens.unwrap_or_else(|| it.kv_tokens()), block_tokens);
-        let profile: &String = matches.get_one("profile").context("profile")?;
-        let fleet: Vec<Profile> = fleet(workers, profile)?.into_iter().map(set).collect();
+        let fleet: Vec<Profile> = fleet.into_iter().map(set).collect();
         check_blocks(&fleet)?;
         let mut script = match matches.get_one::<PathBuf>("script") {
             Some(path) => read_script(path)?,
@@ -369,7 +372,22 @@ impl RunObserver for Watch<'_> {
     }
 }
 
-/// `8`, `4xh100x2-32b`, or several of these separated by commas.
+/// The block of the engines whose profile is a file. The built-in ones have none worth keeping: a coarser block is
+/// faster to play, and hits the same.
+fn measured_block(fleet: &[Profile]) -> anyhow::Result<Option<u32>> {
+    let mut measured = fleet.iter().filter(|it| Profile::named(it.name).is_none());
+    let Some(first) = measured.next() else { return Ok(None) };
+    let other = measured.find(|it| it.block_tokens != first.block_tokens);
+    anyhow::ensure!(
+        other.is_none(),
+        "--workers: \"{}\" and \"{}\" have blocks of different sizes; choose one with --block-tokens",
+        first.name,
+        other.map_or("", |it| it.name)
+    );
+    Ok(Some(first.block_tokens))
+}
+
+/// `8`, `4xh100x2-32b`, `4xprofile.toml`, or several of these separated by commas.
 fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
     let mut fleet = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -491,6 +509,16 @@ mod tests {
             let error = fleet(text, "h200-8b").unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn blocks_of_measured_engines_are_kept() {
+        let measured = |name, block_tokens| Profile { name, block_tokens, ..maitre_sim::profile::A10G_8B };
+        let builtin = maitre_sim::profile::H200_8B;
+        assert_eq!(measured_block(&[builtin]).unwrap(), None);
+        assert_eq!(measured_block(&[builtin, measured("a", 128), measured("a", 128)]).unwrap(), Some(128));
+        let error = measured_block(&[measured("a", 128), measured("b", 64)]).unwrap_err().to_string();
+        assert!(error.contains("\"a\" and \"b\"") && error.contains("--block-tokens"), "{error}");
     }
 
     #[test]

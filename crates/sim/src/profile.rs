@@ -8,6 +8,8 @@
 //! Not modelled: speculative decoding, CUDA-graph size classes (a decode step is really a staircase in
 //! the batch), warm-up.
 
+pub mod file;
+
 use std::time::Duration;
 
 /// What one step does, summed over its sequences.

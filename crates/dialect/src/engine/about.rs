@@ -21,6 +21,9 @@ pub struct About {
     pub prefix_caching: Option<bool>,
     /// Tokens in a block.
     pub block_tokens: Option<u64>,
+    /// Tokens of a step, and requests in one, at most.
+    pub batch_tokens_max: Option<u64>,
+    pub running_max: Option<u64>,
 }
 
 /// Reads the values from the answers to `PROBES`, in any order and number.
@@ -78,8 +81,6 @@ fn of_cache_config(scrape: &[u8]) -> About {
     };
     let label = |name| config.label(name).map(std::borrow::Cow::into_owned);
     About {
-        version: None,
-        dtype: None,
         kv_dtype: label("cache_dtype").and_then(word),
         prefix_caching: label("enable_prefix_caching").and_then(|it| match it.as_str() {
             "True" => Some(true),
@@ -87,6 +88,7 @@ fn of_cache_config(scrape: &[u8]) -> About {
             _ => None,
         }),
         block_tokens: label("block_size").and_then(|it| it.parse().ok()),
+        ..About::default()
     }
 }
 
@@ -99,6 +101,9 @@ fn of_server_info(body: &[u8]) -> About {
         kv_cache_dtype: Option<String>,
         disable_radix_cache: Option<bool>,
         page_size: Option<u64>,
+        // Minus one where prompts are not cut.
+        chunked_prefill_size: Option<i64>,
+        max_running_requests: Option<u64>,
     }
     let page: ServerInfoPage = serde_json::from_slice(body).unwrap_or_default();
     About {
@@ -107,6 +112,8 @@ fn of_server_info(body: &[u8]) -> About {
         kv_dtype: page.kv_cache_dtype.and_then(word),
         prefix_caching: page.disable_radix_cache.map(|it| !it),
         block_tokens: page.page_size,
+        batch_tokens_max: page.chunked_prefill_size.and_then(|it| u64::try_from(it).ok()),
+        running_max: page.max_running_requests,
     }
 }
 
@@ -138,13 +145,15 @@ mod tests {
             ..About::default()
         };
         check(EngineKind::Vllm, &[(VERSION, r#"{"version":"0.32.0"}"#), (METRICS, config)], expected);
-        let info = r#"{"version":"0.5.18","dtype":"bfloat16","kv_cache_dtype":"auto","disable_radix_cache":true,"page_size":64}"#;
+        let info = r#"{"version":"0.5.18","dtype":"bfloat16","kv_cache_dtype":"auto","disable_radix_cache":true,"page_size":64,"chunked_prefill_size":8192,"max_running_requests":48}"#;
         let expected = About {
             version: some("0.5.18"),
             dtype: some("bfloat16"),
             kv_dtype: some("auto"),
             prefix_caching: Some(false),
             block_tokens: Some(64),
+            batch_tokens_max: Some(8_192),
+            running_max: Some(48),
         };
         check(EngineKind::Sglang, &[(SERVER_INFO, info)], expected);
         let expected = About { version: some("b6000-abc"), ..About::default() };

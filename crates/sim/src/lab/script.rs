@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use maitre_base::Instant;
 
-use crate::profile::Profile;
+use crate::profile::{Profile, file};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
@@ -164,14 +164,11 @@ fn factor_of(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{text}\" is not a factor; write 0.01 to 1000"))
 }
 
-/// Workers of one kind: `h200-8b` or `4xh200-8b`.
+/// Workers of one kind: `h200-8b`, `4xh200-8b` or `4xprofile.toml`.
 pub fn workers(text: &str) -> Result<(Profile, u32), String> {
     let count = text.split_once('x').and_then(|(count, name)| Some((count.parse::<u32>().ok()?, name)));
     let (count, name) = count.unwrap_or((1, text));
-    let profile = Profile::named(name).ok_or_else(|| {
-        let known: Vec<&str> = crate::profile::ALL.iter().map(|it| it.name).collect();
-        format!("unknown profile \"{name}\"; known: {}", known.join(", "))
-    })?;
+    let profile = file::find(name).map_err(|it| it.to_string())?;
     match count {
         1..=WORKERS_MAX => Ok((profile, count)),
         _ => Err(format!("{count} workers; 1 to {WORKERS_MAX} are allowed")),
