@@ -376,6 +376,11 @@ mod tests {
             ]
         );
         assert_eq!((&auto["rows"][0], &auto["rows"][1]), (&on["rows"][0], &off["rows"][1]));
+        for row in &auto["rows"].as_array().unwrap()[..3] {
+            let errors = ["forecast_error_ratio", "forecast_error_mean_ratio"].map(|it| row[it].as_f64());
+            assert!(errors.iter().all(|it| it.is_some_and(|it| it > 0.0)), "{row}");
+        }
+        assert!(auto["rows"][3]["forecast_error_ratio"].is_null(), "a bound forecasts nothing");
         assert_ne!(on["rows"][1]["ttft_mean_s"], off["rows"][1]["ttft_mean_s"], "nothing waited");
     }
 

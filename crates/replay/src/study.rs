@@ -468,11 +468,11 @@ fn set_all(base: &Config, pairs: &[(&str, &str)]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// A replay keeps no decisions for `explain`: they would only cost time.
+/// Nobody reads the decisions of a replay, but without some there are no forecasts. Shadows would only cost time.
 fn unwatched(config: &Config) -> maitre_dispatch::BrainSettings {
     let usual = maitre_dispatch::BrainSettings::default();
     let mut brain = config.settings.brain.clone();
-    brain.explain.decisions = 0;
+    brain.explain.decisions = usual.explain.decisions;
     (brain.shadows, brain.shadow_sample) = (usual.shadows, usual.shadow_sample);
     brain
 }

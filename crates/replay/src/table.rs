@@ -69,6 +69,12 @@ pub(super) const COLUMNS: &[Column] = &[
         |it| it.imbalance,
         |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}")),
     ),
+    column(
+        "forecast",
+        Better::Neither,
+        |it| it.forecast_error_ratio,
+        |it| it.forecast_error_ratio.map_or_else(String::new, |it| format!("±{:.0} %", it * 100.0)),
+    ),
     column("evicted", Better::Lower, |it| it.evictions.map(|it| it as f64), |it| whole(it.evictions)),
     column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
 ];
@@ -261,7 +267,9 @@ mod tests {
         let titles = |row: &ReportRow| columns(&[row]).iter().map(|it| it.title).collect::<Vec<_>>();
         let bare = titles(&ReportRow::default());
         assert!(
-            !["queue", "caches", "in time", "late", "share", "imbalance"].iter().any(|it| bare.contains(it)),
+            !["queue", "caches", "forecast", "in time", "late", "share", "imbalance"]
+                .iter()
+                .any(|it| bare.contains(it)),
             "{bare:?}"
         );
         let timed =

@@ -191,6 +191,11 @@ pub struct ReportRow {
     pub evictions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptions: Option<u64>,
+    /// The median and the mean of |predicted − actual| / actual, of the router's forecasts of first tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast_error_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast_error_mean_ratio: Option<f64>,
 }
 
 /// Six decimal places: fewer lose microseconds.

@@ -253,6 +253,7 @@ const tests = {
       await says(page, "#ready", /not ready/);
       await says(page, "[data-number=ttft] .value", /^–/);
       await says(page, "[data-number=prediction]", /no stream measured/);
+      await page.locator("[data-number=prediction][title*='llm-d']").waitFor({ state: "attached" });
       await shoot(page, "nothing");
     });
   },

@@ -35,6 +35,7 @@ const TILES = [
   },
   {
     name: "prediction", title: "Prediction error",
+    about: "Median of |predicted − actual| / actual TTFT. The predictor of llm-d claims about 5 %, as a mean.",
     value: ({ prediction }) => format.parts(prediction.median_error, "percent"),
     note: ({ prediction }) => (prediction.median_error === null
       ? "no stream measured yet"
@@ -55,7 +56,7 @@ const tiles = new Map();
 export function start() {
   for (const tile of TILES) {
     const [number, unit, note] = [el("b"), el("small"), el("p.quiet")];
-    const box = el("div.number", { "data-number": tile.name }, el("h2", {}, tile.title), el("p.value", {}, number, unit), note);
+    const box = el("div.number", { "data-number": tile.name, title: tile.about }, el("h2", {}, tile.title), el("p.value", {}, number, unit), note);
     tiles.set(tile.name, { box, number, unit, note });
     byId("numbers").append(box);
   }

@@ -29,6 +29,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("told", "bytes that routers sent each other, per request"),
     ("share", "a tenant's share of the computed tokens: uncached prompt tokens and output tokens"),
     ("imbalance", "compute time of the busiest worker over the mean; 1 is even"),
+    ("forecast", "median error of the router's own forecasts of first tokens, as a part of the actual time"),
     ("evicted", "KV blocks that caches evicted to make room"),
     ("refused", "requests without a complete answer: refused, or failed"),
 ];

@@ -7,7 +7,7 @@ use maitre_base::{Instant, WorkerId};
 use maitre_queue::WorkerLimits;
 
 use super::sync::SyncTraffic;
-use crate::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, Targets};
+use crate::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, Targets, mean, quantile};
 use crate::trace::Request;
 
 /// One answered request.
@@ -69,6 +69,7 @@ impl RunOutcome {
 
     pub fn row(&self, strategy: &str, targets: &Targets) -> ReportRow {
         let count = |count: fn(&WorkerTotals) -> u64| Some(self.workers.iter().map(count).sum());
+        let errors = self.forecast_errors();
         ReportRow {
             returns: (self.returns > 0).then_some(self.returns),
             told_bytes: self.told_bytes(),
@@ -77,8 +78,22 @@ impl RunOutcome {
             imbalance: Some(self.imbalance()),
             evictions: count(|it| it.evictions),
             preemptions: count(|it| it.preemptions),
+            forecast_error_ratio: errors.map(|it| it.0),
+            forecast_error_mean_ratio: errors.map(|it| it.1),
             ..ReportRow::of(strategy, &self.metrics(), &self.lost, targets)
         }
+    }
+
+    /// The median and the mean of |predicted − actual| / actual of first tokens, from placement on; none if nothing was
+    /// predicted.
+    fn forecast_errors(&self) -> Option<(f64, f64)> {
+        let error = |(predicted, actual): (Duration, Duration)| {
+            (!actual.is_zero()).then(|| predicted.abs_diff(actual).div_duration_f64(actual))
+        };
+        let mut errors: Vec<f64> =
+            self.answers.iter().filter_map(|it| it.predicted.and_then(error)).collect();
+        errors.sort_unstable_by(f64::total_cmp);
+        (!errors.is_empty()).then(|| (quantile(&errors, 0.5), mean(&errors)))
     }
 
     /// A row for each part of the trace, if it has several.
