@@ -111,10 +111,10 @@ fn note(status: &SourceStatus, last: Option<&SourceStatus>) {
     let why = status.note.as_deref().unwrap_or_default();
     match (status.state, last.map(|it| it.state)) {
         (SourceState::Waiting, _) => {}
-        (SourceState::Failing, _) => warn!(source, workers, why, "cannot find workers; its last list stands"),
+        (SourceState::Failing, _) => warn!(source, workers, why, "cannot find workers; its last list stays"),
         (SourceState::Holding, _) => {
             let held = status.held;
-            warn!(source, workers, held, why, "so many workers vanished at once that they are kept for now");
+            warn!(source, workers, held, why, "most workers vanished at once; they are kept for now");
         }
         (SourceState::Fine, Some(SourceState::Failing | SourceState::Holding)) => {
             info!(source, workers, why, "finds workers again")

@@ -41,7 +41,7 @@ pub enum SourceState {
     Fine,
     /// Its last report left out so many workers that they are held for now.
     Holding,
-    /// It cannot be read; its last list stands.
+    /// It cannot be read; its last list stays.
     Failing,
 }
 

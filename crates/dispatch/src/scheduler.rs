@@ -294,7 +294,7 @@ impl Scheduler {
         late.into_iter().map(|it| it.request).collect()
     }
 
-    /// When a refused client should come again: after what waits now, and after the clients that were refused before.
+    /// When a refused client should retry: after the requests queued now, and after the clients refused before.
     pub(crate) fn retry_after(&mut self, context: Context<'_>, request: &PendingRequest) -> Duration {
         let pool = self.pools.get_mut(&request.pool.0);
         pool.map_or(Duration::ZERO, |it| it.retry_after(context, request))

@@ -175,7 +175,7 @@ fn read_plan(
     let (router, admin) = (address("router")?, address("admin-url")?);
     anyhow::ensure!(
         !settings.workers.is_empty() || admin.is_some(),
-        "nothing to check; name workers with --worker http://host:port or --config, or a router with \
+        "nothing to check; give workers with --worker http://host:port or --config, or a router with \
          --admin-url http://host:port"
     );
     let ca = matches.get_one::<PathBuf>("ca");

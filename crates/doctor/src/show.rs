@@ -46,7 +46,7 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     text.push('\n');
     let count = |severity| report.findings.iter().filter(|it| it.code.severity() == severity).count();
     let _ = match (count(Severity::Fault), count(Severity::Warning)) {
-        (0, 0) => writeln!(text, "{}", paint.put("32", "all well")),
+        (0, 0) => writeln!(text, "{}", paint.put("32", "no findings")),
         (faults, warnings) => {
             writeln!(text, "{}, {}", counted(faults, "fault"), counted(warnings, "warning"))
         }
@@ -106,8 +106,8 @@ mod tests {
                         reach               1 of 1 worker\n\n0 faults, 2 warnings\n";
         assert_eq!(text(&report(), Paint::Plain), expected);
         let well = Report { findings: Vec::new(), ..report() };
-        assert_eq!(text(&well, Paint::Plain), "reach               1 of 1 worker\n\nall well\n");
-        assert!(text(&well, Paint::Coloured).contains("\x1b[32mall well"));
+        assert_eq!(text(&well, Paint::Plain), "reach               1 of 1 worker\n\nno findings\n");
+        assert!(text(&well, Paint::Coloured).contains("\x1b[32mno findings"));
     }
 
     #[test]

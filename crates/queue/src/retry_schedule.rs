@@ -1,6 +1,6 @@
 //! The `Retry-After` of refused requests, spread so that clients do not return all at once.
 //!
-//! If every refused client were told when the queue will be empty, all of them would return in the same
+//! If every refused client learned when the queue will be empty, all of them would return in the same
 //! second and be refused again together. So each refused request books its work: its `Retry-After` is the
 //! time until the queue and all earlier bookings are done. Clients that follow it return one after the other,
 //! as fast as the pool works. Bookings are worked off in real time, whether their clients return or not, but

@@ -183,7 +183,7 @@ pub(super) fn title(study: &Study) -> String {
 /// How routers share state.
 pub(crate) fn talk(study: &Study) -> String {
     match study.sync {
-        None => " that tell each other nothing".to_owned(),
+        None => " that share nothing".to_owned(),
         Some(Sync { via, delay }) => {
             let via = match via {
                 Via::Redis => "through Redis",

@@ -19,7 +19,7 @@ impl Ran {
     pub(crate) fn check(&self, code: i32, said: &str) {
         assert_eq!(self.code, Some(code), "{}{}", self.said, self.printed);
         assert!(self.said.contains(said), "no {said:?} in {:?}", self.said);
-        assert_eq!(self.printed, "", "what is wrong is told where errors are told");
+        assert_eq!(self.printed, "", "errors go to standard error");
     }
 
     #[track_caller]

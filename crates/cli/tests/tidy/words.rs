@@ -37,6 +37,12 @@ const PHRASES: &[(&str, &str)] = &[
     ("who wa", "its"),
     ("those wh", "o wait"),
     ("opens this ", "door"),
+    ("tell each ", "other"),
+    ("is to", "ld"),
+    ("was to", "ld"),
+    ("are to", "ld"),
+    ("come ag", "ain"),
+    ("comes ag", "ain"),
 ];
 
 /// Excluded: records of their time, and text by others.

@@ -92,7 +92,9 @@ const fn vllm(need: Need) -> &'static str {
         Need::LongReplay => LONG_REPLAY,
         Need::CachedTokens => "with --enable-prompt-tokens-details",
         Need::PrefixCaching => "with --enable-prefix-caching, and without --no-enable-prefix-caching",
-        Need::Metrics => "without --disable-log-stats, and let /metrics through whatever stands before it",
+        Need::Metrics => {
+            "without --disable-log-stats, and make /metrics reachable through any proxy in front of it"
+        }
         Need::BlockTokens => "with the same --block-size as the others",
         Need::Context => "with the same --max-model-len as the others",
         Need::Dtype => "with the same --dtype as the others",
@@ -143,7 +145,7 @@ const fn generic(need: Need) -> &'static str {
         Need::Events | Need::Replay | Need::LongReplay => {
             "so that it publishes KV events over ZeroMQ, if it can"
         }
-        Need::CachedTokens => "so that usage tells prompt_tokens_details.cached_tokens, if it can",
+        Need::CachedTokens => "so that usage reports prompt_tokens_details.cached_tokens, if it can",
         Need::PrefixCaching => "with its prefix cache on, if it has one",
         Need::Metrics => "with its metrics on, if it has any",
         Need::BlockTokens => "with as many tokens in a block as the others",

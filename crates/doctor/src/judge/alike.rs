@@ -25,7 +25,7 @@ pub(super) fn blocks(fleet: &Fleet) -> Outcome {
             ));
         }
     }
-    outcome.said = listing(said, "no engine tells its size");
+    outcome.said = listing(said, "no engine reports its block size");
     outcome
 }
 
@@ -42,11 +42,11 @@ pub(super) fn versions(fleet: &Fleet) -> Outcome {
                 &worker.url,
                 Code::VersionsDiffer,
                 format!("is version {version}, {} of its peers are {}", odd.count, odd.usual),
-                format!("bring it to {}, or --ignore versions-differ while you roll out", odd.usual),
+                format!("update it to {}, or use --ignore versions-differ during a rollout", odd.usual),
             ));
         }
     }
-    outcome.said = listing(said, "no engine tells its version");
+    outcome.said = listing(said, "no engine reports its version");
     outcome
 }
 
@@ -99,7 +99,7 @@ pub(super) fn shapes(fleet: &Fleet) -> Outcome {
             }
         }
     }
-    outcome.said = listing(said, "no engine tells any");
+    outcome.said = listing(said, "no engine reports any");
     outcome
 }
 

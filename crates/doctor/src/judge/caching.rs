@@ -27,7 +27,7 @@ pub(super) fn requests(fleet: &Fleet) -> Outcome {
                 outcome.find(Finding::at(
                     &worker.url,
                     Code::RequestsFail,
-                    format!("{path} with one token to answer failed: {why}"),
+                    format!("{path} with one answer token failed: {why}"),
                     "read the engine's own log; --no-requests leaves this out for engines that generate nothing",
                 ));
             }
@@ -56,12 +56,12 @@ fn is_long_enough(worker: &Worker, usage: &Usage) -> bool {
 /// Why prefix caching is off, if it is.
 pub(super) fn is_off(worker: &Worker) -> Option<&'static str> {
     if worker.about.prefix_caching == Some(false) {
-        return Some("says itself that its prefix cache is off");
+        return Some("reports that its prefix cache is off");
     }
     // With several ranks behind one address, the second request may have reached another rank.
     let answered = answers(worker).filter(|_| worker.hidden_ranks().is_none())?;
     let is_missed = answered.second.cached_tokens == Some(0) && is_long_enough(worker, &answered.second);
-    is_missed.then_some("was sent the same prompt twice and found nothing of it in its cache")
+    is_missed.then_some("received the same prompt twice and found nothing of it in its cache")
 }
 
 pub(super) fn prefix_caching(fleet: &Fleet) -> Outcome {
@@ -97,9 +97,9 @@ pub(super) fn cached_tokens(fleet: &Fleet) -> Outcome {
             None => outcome.find(Finding::at(
                 &worker.url,
                 Code::CachedTokensHidden,
-                "usage does not tell cached_tokens, not even for a prompt that was sent a moment before",
+                "usage does not report cached_tokens, not even for a prompt that was just sent",
                 format!(
-                    "start it {}; if it was, its prefix cache is off: start it {}",
+                    "start it {}; if it already is, its prefix cache is off: start it {}",
                     worker.kind.advice(Need::CachedTokens),
                     worker.kind.advice(Need::PrefixCaching)
                 ),
@@ -107,8 +107,8 @@ pub(super) fn cached_tokens(fleet: &Fleet) -> Outcome {
         }
     }
     outcome.said = match looked {
-        0 => "not looked at: no prompt was sent twice".to_owned(),
-        _ => format!("told by {told} of {}", workers(looked)),
+        0 => "not checked: no prompt was sent twice".to_owned(),
+        _ => format!("reported by {told} of {}", workers(looked)),
     };
     outcome
 }
@@ -124,7 +124,7 @@ pub(super) fn salts(fleet: &Fleet) -> Outcome {
                 &worker.url,
                 Code::SaltRefused,
                 format!("answers {status} to a request with a cache_salt"),
-                "bring the engine to a version that knows cache_salt, or have clients send none",
+                "update the engine to a version that supports cache_salt, or have clients send none",
             )),
             Salted::Answered(usage) if usage.cached_tokens.is_some_and(|it| it > 0) => outcome.find(Finding::at(
                 &worker.url,
@@ -133,7 +133,7 @@ pub(super) fn salts(fleet: &Fleet) -> Outcome {
                     "found {} cached tokens of a prompt under a new cache_salt",
                     usage.cached_tokens.unwrap_or_default()
                 ),
-                "bring the engine to a version that keeps salts apart; until then tenants can tell by its speed what \
+                "update the engine to a version that separates salts; until then tenants can find out from its speed what \
                  others asked, and the router takes salted prompts for cold that are not",
             )),
             // If a plain hit is not reported, a salted one proves nothing.
@@ -143,8 +143,8 @@ pub(super) fn salts(fleet: &Fleet) -> Outcome {
         }
     }
     outcome.said = match kept + outcome.findings.len() {
-        0 => "not looked at".to_owned(),
-        looked => format!("kept apart by {kept} of {}", workers(looked)),
+        0 => "not checked".to_owned(),
+        looked => format!("separated by {kept} of {}", workers(looked)),
     };
     outcome
 }

@@ -16,9 +16,9 @@ pub(super) fn events(fleet: &Fleet) -> Outcome {
         able += usize::from(!matches!(worker.events, Events::Off | Events::Unheard));
         match &worker.events {
             Events::Off | Events::Unheard => {}
-            Events::None => outcome.find(off(worker, "says that it publishes none".to_owned())),
+            Events::None => outcome.find(off(worker, "reports that it publishes none".to_owned())),
             Events::UnknownPlace { path, status } => {
-                let what = format!("does not say whether it publishes any ({path} answers {status})");
+                let what = format!("does not report whether it publishes any ({path} answers {status})");
                 outcome.find(off(worker, what));
             }
             Events::At(published) => {
@@ -28,7 +28,7 @@ pub(super) fn events(fleet: &Fleet) -> Outcome {
         }
     }
     outcome.said = match able {
-        0 => "not looked for".to_owned(),
+        0 => "not checked".to_owned(),
         _ => format!("reachable at {heard} of {}", workers(able)),
     };
     outcome
@@ -37,7 +37,7 @@ pub(super) fn events(fleet: &Fleet) -> Outcome {
 fn off(worker: &Worker, what: String) -> Finding {
     let start = worker.kind.advice(Need::Events);
     let fix = format!(
-        "start it {start}; if it then does not say where, write ?events=5557&replay=5558 after its URL. \
+        "start it {start}; if it then does not report where, append ?events=5557&replay=5558 to its URL. \
          To do without: ?events=off"
     );
     Finding::at(&worker.url, Code::EventsOff, what, fix)
@@ -49,13 +49,13 @@ fn of_published(worker: &Worker, published: &Published, outcome: &mut Outcome) {
             &worker.url,
             Code::RanksHidden,
             format!("has {ranks} data-parallel ranks behind one address, each with a cache of its own"),
-            format!("write ?ranks={ranks} after its URL"),
+            format!("append ?ranks={ranks} to its URL"),
         ));
     }
     stream(worker, published, outcome);
     for (rank, place, why) in &published.unreachable_ranks {
-        let what = format!("the events of rank {rank} cannot be had at {place}: {why}");
-        let fix = "see that the ports after the first are open: each rank publishes on one of its own";
+        let what = format!("the events of rank {rank} cannot be reached at {place}: {why}");
+        let fix = "check that the ports after the first are open: each rank publishes on its own port";
         outcome.find(Finding::at(&worker.url, Code::EventsUnreachable, what, fix));
     }
     match &published.replay {
@@ -63,18 +63,22 @@ fn of_published(worker: &Worker, published: &Published, outcome: &mut Outcome) {
         Replay::Absent => outcome.find(Finding::at(
             &worker.url,
             Code::EventsReplay,
-            "offers no replay: what was published before the router came, or was lost on the way, stays unknown",
+            "offers no replay: events from before the router started, or lost on the way, stay unknown",
             format!(
                 "start it {}{}",
                 worker.kind.advice(Need::Replay),
-                if published.is_configured { ", and write &replay=5558 after its URL (or events.replay_endpoint)" } else { "" }
+                if published.is_configured {
+                    ", and append &replay=5558 to its URL (or set events.replay_endpoint)"
+                } else {
+                    ""
+                }
             ),
         )),
         Replay::Fails { place, why } => outcome.find(Finding::at(
             &worker.url,
             Code::EventsReplay,
             format!("its replay at {place} does not answer: {why}"),
-            "see that the port of its replay_endpoint is open to this machine and is the one named",
+            "check that the port of its replay_endpoint is open to this machine and configured correctly",
         )),
     }
 }
@@ -92,19 +96,25 @@ fn stream(worker: &Worker, published: &Published, outcome: &mut Outcome) {
         Stream::Silent { prompt_tokens } => find(
             Code::EventsSilent,
             format!("published nothing at {} for a new prompt of {prompt_tokens} tokens", published.place),
-            format!("see that this port is this engine's, and start it {}", worker.kind.advice(Need::Events)),
+            format!(
+                "check that this port belongs to this engine, and start it {}",
+                worker.kind.advice(Need::Events)
+            ),
         ),
         Stream::Unreadable { why } => find(
             Code::EventsUnreadable,
             format!("what it publishes at {} cannot be read: {why}", published.place),
-            "see that the port is that of its KV events; if it is, the engine is newer than this Maitre"
+            "check that this is the port of its KV events; if it is, the engine is newer than this Maitre"
                 .to_owned(),
         ),
         Stream::Heard { topic, .. } => {
             if !topic.starts_with(&published.topic) {
                 find(
                     Code::EventsTopic,
-                    format!("publishes under topic {topic:?}; listened to is {:?}", published.topic),
+                    format!(
+                        "publishes under topic {topic:?}, but the router subscribes to {:?}",
+                        published.topic
+                    ),
                     format!("set events.topic to {topic:?}, or to \"\" for all"),
                 );
             }
@@ -119,21 +129,21 @@ fn unreachable(published: &Published, why: &str, on_loopback: bool) -> (String, 
     let listen = format!("write \"endpoint\":\"tcp://*:{port}\" in its --kv-events-config");
     match &published.dialled {
         Some(endpoint) => (
-            format!("was given the endpoint {endpoint}, to which it connects instead of listening there"),
+            format!("is configured with the endpoint {endpoint}, to which it connects instead of listening there"),
             listen,
         ),
         None if on_loopback => (
-            format!("no answer at {place} ({why}), but one at 127.0.0.1:{port}: it listens on loopback only"),
+            format!("no answer at {place} ({why}), but 127.0.0.1:{port} answers: it listens on loopback only"),
             listen,
         ),
         None if published.is_configured => (
-            format!("no publisher at {place}, where the settings say: {why}"),
-            "fix ?events= after its URL, or events.endpoint; without either it is asked where it publishes"
+            format!("no publisher at the configured address {place}: {why}"),
+            "fix ?events= in its URL, or events.endpoint; without either, the router asks the engine where it publishes"
                 .to_owned(),
         ),
         None => (
-            format!("says that it publishes at {place}, and it cannot be reached there: {why}"),
-            format!("open port {port} to this machine, or write ?events=tcp://host:port after its URL"),
+            format!("reports that it publishes at {place}, which cannot be reached: {why}"),
+            format!("open port {port} to this machine, or append ?events=tcp://host:port to its URL"),
         ),
     }
 }
@@ -146,9 +156,9 @@ fn usable(worker: &Worker, find: &mut impl FnMut(Code, String, String)) {
         find(
             Code::EventsUnusable,
             format!(
-                "is version {version}, whose events do not tell at which place of a prompt a block stands"
+                "is version {version}, whose events do not identify the position of a block in its prompt"
             ),
-            format!("bring it to {since} or later"),
+            format!("update it to {since} or later"),
         );
     }
     let has_adapters =
@@ -156,9 +166,9 @@ fn usable(worker: &Worker, find: &mut impl FnMut(Code, String, String)) {
     if has_adapters && !worker.kind.names_adapters() {
         find(
             Code::AdaptersAlias,
-            "serves adapters, and its events do not name them: what one stores looks like the base model's"
+            "serves adapters, but its events do not name them: an adapter's blocks look like the base model's"
                 .to_owned(),
-            "serve adapters from workers of their own, or write ?events=off after this one's URL".to_owned(),
+            "serve adapters from separate workers, or append ?events=off to this worker's URL".to_owned(),
         );
     }
 }

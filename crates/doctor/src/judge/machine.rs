@@ -31,7 +31,7 @@ pub(super) fn metrics(fleet: &Fleet) -> Outcome {
                 continue;
             }
             Metered::Missing { path, status } => format!("{path} answers {status}"),
-            Metered::Foreign(why) => format!("its metrics tell nothing of it: {why}"),
+            Metered::Foreign(why) => format!("its metrics have none of its own: {why}"),
         };
         let start = worker.kind.advice(Need::Metrics);
         outcome.find(Finding::at(&worker.url, Code::MetricsMissing, what, format!("start it {start}")));
@@ -74,7 +74,7 @@ fn slow(worker: &Worker, time: Duration, usual: Duration) -> Finding {
         &worker.url,
         Code::Slow,
         format!("takes {time} ms to the first token of a tiny prompt, its peers {usual} ms"),
-        "see what else runs there: other traffic, a throttled or shared GPU, a smaller one, a slow network; \
+        "check what else runs there: other traffic, a throttled, shared or smaller GPU, a slow network; \
          least-delay learns it and sends less there",
     )
 }
@@ -96,7 +96,7 @@ pub(super) fn machine(fleet: &Fleet) -> Outcome {
                 &worker.url,
                 Code::ClockOff,
                 format!("its clock is {:.0} s {side} this machine's", ahead.abs()),
-                "keep both machines' clocks by NTP; logs and maitre_events_lag_seconds are off by as much",
+                "synchronise both clocks with NTP; logs and maitre_events_lag_seconds are off by this much",
             ));
         }
     }
@@ -110,7 +110,7 @@ fn open_admin(OpenAdmin { at, with_key }: OpenAdmin) -> Finding {
     let (what, fix) = match with_key {
         true => (
             format!(
-                "other machines reach the admin listener at {at} without TLS: the admin key crosses the network in the clear"
+                "other machines can reach the admin listener at {at} without TLS: the admin key crosses the network in clear text"
             ),
             "set admin_tls.cert and admin_tls.key, or set admin to a loopback address as in 127.0.0.1:8081",
         ),
@@ -118,7 +118,7 @@ fn open_admin(OpenAdmin { at, with_key }: OpenAdmin) -> Finding {
             format!(
                 "the settings open the admin listener to other machines at {at}, without a key and without TLS"
             ),
-            "set admin to 127.0.0.1:8081, or keep it behind a firewall that lets only operators in",
+            "set admin to 127.0.0.1:8081, or put it behind a firewall that admits only operators",
         ),
     };
     Finding::general(Code::AdminOpen, what, fix)
@@ -130,7 +130,7 @@ fn descriptors(fleet: &Fleet, outcome: &mut Outcome) -> String {
     let (limit, whose) = match (told, &fleet.router, fleet.here.descriptors) {
         (Some(told), _, _) => (told as u64, "the router"),
         (None, None, Some(limit)) => (limit, "a router started from here"),
-        _ => return "its file descriptors are not known".to_owned(),
+        _ => return "the limit on file descriptors is unknown".to_owned(),
     };
     let (here, count) = (&fleet.here, fleet.workers.len() as u64);
     // Each connection to a worker belongs to a client's request, or idles after one.

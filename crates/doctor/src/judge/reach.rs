@@ -21,43 +21,42 @@ fn absence(worker: &Worker) -> Option<Finding> {
     match &worker.reach {
         Reach::Not(Unanswered::Unresolved(why)) => find(
             format!("its name does not resolve: {why}"),
-            "mend the host in its URL, or use its IP address; see what the resolver of this machine knows",
+            "fix the host in its URL, or use its IP address; check the resolver of this machine",
         ),
         Reach::Not(Unanswered::Refused(why)) => find(
             format!("connection refused: {why}"),
-            "start the engine, with --host 0.0.0.0 if it is on another machine, or mend the port in its URL",
+            "start the engine, with --host 0.0.0.0 if it is on another machine, or fix the port in its URL",
         ),
         Reach::Not(Unanswered::TimedOut(after)) => find(
             format!("no answer within {after:?}"),
-            "see whether the engine hangs, still loads its model, or is kept behind a firewall; \
+            "check whether the engine hangs, still loads its model, or is behind a firewall; \
              --timeout waits longer",
         ),
         Reach::Not(Unanswered::NoTls(why)) => find(why.to_string(), mend(why)),
         Reach::Not(Unanswered::SpeaksTls) => find(
-            "it is asked in plain HTTP, and speaks TLS".to_owned(),
+            "its URL is plain HTTP, but it uses TLS".to_owned(),
             "write https:// in its URL, and name the authority of its certificate in worker_tls.ca unless \
              browsers trust it",
         ),
         // With TLS 1.3 a server refuses a client after the handshake, and its alert may get lost.
         Reach::Not(Unanswered::Broke(why)) if url.starts_with("https://") => find(
-            format!("something is there that speaks TLS and does not answer in HTTP/1.1: {why}"),
-            "mend the port in its URL; if it wants certificates of its clients, set worker_tls.cert and \
+            format!("the server uses TLS but does not answer in HTTP/1.1: {why}"),
+            "fix the port in its URL; if it requires client certificates, set worker_tls.cert and \
              worker_tls.key",
         ),
-        Reach::Not(Unanswered::Broke(why)) => find(
-            format!("something is there that does not answer in plain HTTP/1.1: {why}"),
-            "mend the port in its URL",
-        ),
+        Reach::Not(Unanswered::Broke(why)) => {
+            find(format!("the server does not answer in plain HTTP/1.1: {why}"), "fix the port in its URL")
+        }
         Reach::Answers { path, status } if worker.is_stranger() => Some(Finding::at(
             url,
             Code::NotAnEngine,
             format!("{path} answers {status}, and /v1/models is not there either"),
-            "mend its URL: the host and port of the engine itself, without /v1 or another path",
+            "fix its URL: the host and port of the engine itself, without /v1 or another path",
         )),
         Reach::Answers { path, status } if *status >= 500 => Some(Finding::at(
             url,
             Code::Unreachable,
-            format!("{path} answers {status}: it says itself that it is not well"),
+            format!("{path} answers {status}: it reports itself unhealthy"),
             "read the engine's own log; it gets no requests meanwhile",
         )),
         Reach::Answers { .. } => None,
@@ -67,23 +66,21 @@ fn absence(worker: &Worker) -> Option<Finding> {
 /// The setting that disables TLS.
 fn mend(why: &TlsFailure) -> &'static str {
     match why {
-        TlsFailure::UntrustedIssuer => "name the authority that signed it in worker_tls.ca, as a PEM file",
+        TlsFailure::UntrustedIssuer => "set worker_tls.ca to the PEM file of the authority that signed it",
         TlsFailure::WrongName(..) => {
-            "write a name that it is for in the worker's URL, or set worker_tls.server_name to one"
+            "use a name of the certificate in the worker's URL, or set worker_tls.server_name to one"
         }
-        TlsFailure::Expired | TlsFailure::NotYetValid => {
-            "renew the certificate, or mend this machine's clock"
-        }
+        TlsFailure::Expired | TlsFailure::NotYetValid => "renew the certificate, or fix this machine's clock",
         TlsFailure::InvalidCertificate(_) => {
-            "have the certificate made anew: one for servers, with the host's name in it, and not an authority's \
+            "replace the certificate by one for servers, with the host's name in it, that is not an authority's \
              own (CA:FALSE)"
         }
         TlsFailure::ClientRejected(_) => {
-            "it wants a certificate of its clients: set worker_tls.cert and worker_tls.key to one that it accepts"
+            "it requires a client certificate: set worker_tls.cert and worker_tls.key to one that it accepts"
         }
         TlsFailure::NotTls => "write http:// in its URL, or have it serve TLS",
         TlsFailure::Alert(_) | TlsFailure::Closed | TlsFailure::Other(_) => {
-            "mend the port in its URL, or write http:// if it does not speak TLS; it must speak version 1.2 or \
+            "fix the port in its URL, or write http:// if it does not use TLS; it must support version 1.2 or \
              1.3, and its own log says more"
         }
     }
@@ -100,7 +97,7 @@ pub(super) fn models(fleet: &Fleet) -> Outcome {
                 &worker.url,
                 Code::NoModels,
                 format!("/v1/models cannot be read (status {status}): {why}"),
-                "serve the OpenAI API there, or mend the URL",
+                "serve the OpenAI API there, or fix the URL",
             )),
             Listed::Models(_) => {
                 let mut names: Vec<&str> = worker.models().iter().map(|it| it.id.as_str()).collect();
@@ -110,7 +107,7 @@ pub(super) fn models(fleet: &Fleet) -> Outcome {
                         &worker.url,
                         Code::NoModels,
                         "/v1/models lists nothing",
-                        "see whether the engine has loaded its model; until it lists one it gets only requests \
+                        "check whether the engine has loaded its model; until it lists one it gets only requests \
                          for models that no worker lists",
                     )),
                     false => listed.push((worker, names)),
@@ -128,11 +125,9 @@ pub(super) fn models(fleet: &Fleet) -> Outcome {
 
 fn locked(worker: &Worker, status: u16, with_key: bool) -> Finding {
     let (what, give) = match with_key {
-        true => {
-            (format!("/v1/models answers {status} to the key that was given"), "give another key with --key")
-        }
+        true => (format!("/v1/models answers {status} to the given key"), "give another key with --key"),
         false => (
-            format!("/v1/models answers {status}: it wants a key"),
+            format!("/v1/models answers {status}: it requires a key"),
             "give doctor the key with --key or MAITRE_DOCTOR_KEY",
         ),
     };
@@ -154,7 +149,7 @@ fn differ(listed: &[(&Worker, Vec<&str>)], outcome: &mut Outcome) {
                 listed.len(),
                 odd.usual.join(", ")
             ),
-            "if all are to serve the same, start it with the others' model and --served-model-name; \
+            "if all should serve the same, start it with the others' model and --served-model-name; \
              if not, --ignore models-differ",
         ));
     }

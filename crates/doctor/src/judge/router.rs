@@ -19,7 +19,7 @@ const PROMPTS_MIN: f64 = 100.0;
 
 pub(super) fn router(fleet: &Fleet) -> Outcome {
     let Some(router) = &fleet.router else {
-        return Outcome::said("not looked at: name it with --admin-url, and --router");
+        return Outcome::said("not checked: give --admin-url and --router");
     };
     let mut outcome = Outcome::default();
     let mut said = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn router(fleet: &Fleet) -> Outcome {
 }
 
 fn unreachable(why: &str, flag: &str) -> Finding {
-    let fix = format!("start `maitre serve`, or mend {flag}");
+    let fix = format!("start `maitre serve`, or fix {flag}");
     Finding::general(Code::RouterUnreachable, why, fix)
 }
 
@@ -80,7 +80,7 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
         outcome.find(Finding::general(
             Code::RouterNotReady,
             format!("/readyz of {} says: {}", admin.url, admin.said),
-            "mend the workers named here; while it drains, wait for the next process",
+            "fix the workers named here; if it is draining, wait for the next process",
         ));
     }
     let states = holding(page, "maitre_worker_state", "state");
@@ -99,8 +99,8 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
             outcome.find(Finding::at(
                 &worker.url,
                 Code::WorkerEjected,
-                format!("the router holds it for {state}, though it answers here"),
-                "see whether the router's machine reaches it; its log says what failed, \
+                format!("the router has it as {state}, although it answers here"),
+                "check whether the router's machine reaches it; its log says what failed, \
                  maitre_attempts_failed_total how often",
             ));
         }
@@ -112,7 +112,7 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
     if full > 0.0 {
         outcome.find(Finding::general(
             Code::QueueFull,
-            format!("{full} requests were refused since it started because the line was full"),
+            format!("{full} requests were refused since it started because the queue was full"),
             "add workers (`maitre tune` finds how many), or allow more with ?requests= and ?tokens= of the class",
         ));
     }
@@ -128,8 +128,8 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
         outcome.find(Finding::at(
             &worker.url,
             Code::EventsUntrusted,
-            format!("its events can be had here, but the router's trust in them is {trust}"),
-            "open its event and replay ports to the router's machine, and see events.enabled, events.endpoint and events.topic there",
+            format!("its events can be received here, but the router's trust in them is {trust}"),
+            "open its event and replay ports to the router's machine, and check events.enabled, events.endpoint and events.topic there",
         ));
     }
     for (label, _) in trust.iter().filter(|it| it.1 == "cold" && address(&it.0) == worker.url) {
@@ -142,7 +142,7 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
             &worker.url,
             Code::EventsUnreadable,
             format!("the router could not read {unreadable} of its batches"),
-            "the engine is newer than this Maitre: bring Maitre up to date",
+            "the engine is newer than this Maitre: update Maitre",
         ));
     }
     let is_stale = value(page, "maitre_worker_report_stale", &label) == Some(1.0);
@@ -150,8 +150,8 @@ fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
         outcome.find(Finding::at(
             &worker.url,
             Code::MetricsStale,
-            "its metrics can be read here, but the router's are older than 3.5 s",
-            "see whether the router's machine reaches its /metrics in time (probes.timeout)",
+            "its metrics can be read here, but the router's copy is older than 3.5 s",
+            "check whether the router's machine reaches its /metrics in time (probes.timeout)",
         ));
     }
 }
@@ -207,9 +207,11 @@ fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {
     if prompt >= TOKENS_MIN && cached < HITS_MIN * prompt && is_blind {
         outcome.find(Finding::general(
             Code::HitsNone,
-            format!("of {prompt:.0} prompt tokens {cached:.0} were cached, and no worker's events are heard"),
             format!(
-                "switch on KV events at the {} (docs/engines.md), and use a strategy that goes by caches",
+                "{cached:.0} of {prompt:.0} prompt tokens were cached, and no worker's events are received"
+            ),
+            format!(
+                "enable KV events at the {} (docs/engines.md), and use a strategy that uses caches",
                 workers(fleet.workers.len())
             ),
         ));
@@ -219,8 +221,8 @@ fn of_caches(fleet: &Fleet, page: &[u8], outcome: &mut Outcome) {
     if believes_too_little || believes_too_much {
         outcome.find(Finding::general(
             Code::BeliefsWrong,
-            format!("engines found {cached:.0} prompt tokens cached, the router believed {held:.0}"),
-            "see that tokenizers are the engines' own (doctor with the router's settings compares them), \
+            format!("engines found {cached:.0} prompt tokens cached, the router expected {held:.0}"),
+            "check that tokenizers are the engines' own (doctor with the router's settings compares them), \
              and that no other router sends to these workers",
         ));
     }
@@ -257,7 +259,7 @@ fn of_front(fleet: &Fleet, offered: &[String], outcome: &mut Outcome) {
                 &worker.url,
                 Code::RouterModels,
                 format!("serves {}, which the router does not offer", model.id),
-                "add the worker to the router's; if it is there, see whether the router finds it ready",
+                "add the worker to the router; if it is there, check whether it is ready there",
             ));
         }
     }

@@ -128,7 +128,7 @@ fn an_unreachable_worker_has_no_other_finding() {
     let refused = Reach::Not(Unanswered::Refused("connect: Connection refused".to_owned()));
     check_second(gone(refused), Code::Unreachable, "Connection refused", "start the engine");
     let unresolved = Reach::Not(Unanswered::Unresolved("no such host".to_owned()));
-    check_second(gone(unresolved), Code::Unreachable, "does not resolve", "mend the host");
+    check_second(gone(unresolved), Code::Unreachable, "does not resolve", "fix the host");
     check_second(
         gone(Reach::Not(Unanswered::TimedOut(Duration::from_secs(5)))),
         Code::Unreachable,
@@ -136,9 +136,9 @@ fn an_unreachable_worker_has_no_other_finding() {
         "--timeout",
     );
     let broke = || Reach::Not(Unanswered::Broke("invalid HTTP version parsed".to_owned()));
-    check_second(gone(broke()), Code::Unreachable, "in plain HTTP/1.1: invalid HTTP", "mend the port");
+    check_second(gone(broke()), Code::Unreachable, "in plain HTTP/1.1: invalid HTTP", "fix the port");
     let broke_in_tls = |it: &mut Worker| *it = Worker::unknown("https://w1:1".to_owned(), broke());
-    check_second(broke_in_tls, Code::Unreachable, "speaks TLS", "worker_tls.cert");
+    check_second(broke_in_tls, Code::Unreachable, "uses TLS", "worker_tls.cert");
     let lost = |it: &mut Worker| {
         let reach = Reach::Answers { path: "/health".to_owned(), status: 404 };
         *it = Worker::unknown(it.url.clone(), reach);
@@ -161,7 +161,7 @@ fn tls_findings_name_the_setting_that_fixes_them() {
         ),
         (TlsFailure::Expired, "has expired", "renew"),
         (TlsFailure::NotYetValid, "not valid yet", "clock"),
-        (TlsFailure::InvalidCertificate(word()), "cannot be accepted: Word", "made anew"),
+        (TlsFailure::InvalidCertificate(word()), "cannot be accepted: Word", "replace the certificate"),
         (
             TlsFailure::ClientRejected(word()),
             "does not accept who we are (Word)",
@@ -177,7 +177,7 @@ fn tls_findings_name_the_setting_that_fixes_them() {
         check_second(lost, Code::Unreachable, what, fix);
     }
     let lost = |it: &mut Worker| *it = Worker::unknown(it.url.clone(), Reach::Not(Unanswered::SpeaksTls));
-    check_second(lost, Code::Unreachable, "asked in plain HTTP, and speaks TLS", "write https:// in its URL");
+    check_second(lost, Code::Unreachable, "plain HTTP, but it uses TLS", "write https:// in its URL");
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn models_are_listed_and_the_same() {
     );
     check_second(|it| it.listed = Listed::Models(Vec::new()), Code::NoModels, "lists nothing", "loaded");
     let locked = |with_key| move |it: &mut Worker| it.listed = Listed::Locked { status: 401, with_key };
-    check_second(locked(false), Code::KeyWanted, "wants a key", "MAITRE_DOCTOR_KEY");
-    check_second(locked(true), Code::KeyWanted, "to the key that was given", "without --api-key");
+    check_second(locked(false), Code::KeyWanted, "requires a key", "MAITRE_DOCTOR_KEY");
+    check_second(locked(true), Code::KeyWanted, "to the given key", "without --api-key");
     let unread =
         |it: &mut Worker| it.listed = Listed::Unreadable { status: 200, why: "expected value".to_owned() };
     check_second(unread, Code::NoModels, "expected value", "OpenAI");
@@ -213,7 +213,7 @@ fn workers_of_one_model_are_alike() {
         "--block-size",
     );
     let version = |it: &mut Worker| it.about.version = Some("0.31.0".to_owned());
-    check_second(version, Code::VersionsDiffer, "0.31.0, 2 of its peers are 0.32.0", "bring it to 0.32.0");
+    check_second(version, Code::VersionsDiffer, "0.31.0, 2 of its peers are 0.32.0", "update it to 0.32.0");
     let short = Model { max_model_len: Some(4_096), ..model("llama") };
     check_second(
         |it| it.listed = Listed::Models(vec![short]),
@@ -271,7 +271,7 @@ fn requests_reveal_caching_faults() {
         it.about.prefix_caching = Some(false);
         (it.events, it.asked) = (Events::None, Asked::No("--no-requests"));
     };
-    check_second(off, Code::PrefixCachingOff, "says itself", "--enable-prefix-caching");
+    check_second(off, Code::PrefixCachingOff, "reports that", "--enable-prefix-caching");
     // A prompt of one block proves nothing.
     let short = Usage { prompt_tokens: Some(20), ..usage(0) };
     check(|fleet| asked(short, short)(&mut fleet.workers[1]), &[]);
@@ -313,13 +313,13 @@ fn events_can_be_reached() {
         it.replay = Replay::Unasked;
     };
     let code = Code::EventsUnreachable;
-    check_events(|it| lose(it, false), code, "says that it publishes at 10.0.0.1:5557", "open port 5557");
+    check_events(|it| lose(it, false), code, "reports that it publishes at 10.0.0.1:5557", "open port 5557");
     check_events(|it| lose(it, true), code, "loopback only", "tcp://*:5557");
     let named = |it: &mut Published| {
         it.is_configured = true;
         lose(it, false);
     };
-    check_events(named, code, "where the settings say", "events.endpoint");
+    check_events(named, code, "no publisher at the configured address", "events.endpoint");
     let dials = |it: &mut Published| {
         it.dialled = Some("tcp://0.0.0.0:5557".to_owned());
         lose(it, false);
@@ -332,7 +332,7 @@ fn events_can_be_reached() {
 #[test]
 fn events_must_arrive_and_be_readable() {
     let silent = Stream::Silent { prompt_tokens: 99 };
-    check_events(|it| it.stream = silent.clone(), Code::EventsSilent, "99 tokens", "this engine's");
+    check_events(|it| it.stream = silent.clone(), Code::EventsSilent, "99 tokens", "belongs to this engine");
     let unreadable = Stream::Unreadable { why: "at byte 3".to_owned() };
     check_events(|it| it.stream = unreadable, Code::EventsUnreadable, "at byte 3", "newer");
     check_events(
@@ -422,8 +422,8 @@ fn metrics_speed_clocks_and_descriptors() {
     check(|fleet| fleet.here.descriptors = Some(1_024), &[(Code::Descriptors, None)]);
     check(|fleet| fleet.here.descriptors = None, &[]);
     for (with_key, what, fix) in [
-        (false, "without a key and without TLS", "set admin to 127.0.0.1:8081, or keep it behind a firewall"),
-        (true, "the admin key crosses the network in the clear", "set admin_tls.cert and admin_tls.key, or"),
+        (false, "without a key and without TLS", "set admin to 127.0.0.1:8081, or put it behind a firewall"),
+        (true, "the admin key crosses the network in clear text", "set admin_tls.cert and admin_tls.key, or"),
     ] {
         let open = OpenAdmin { at: "0.0.0.0:8081".parse().unwrap(), with_key };
         let findings = check(|fleet| fleet.here.open_admin = Some(open), &[(Code::AdminOpen, None)]);

@@ -10,7 +10,7 @@ pub(super) fn tokens(fleet: &Fleet) -> Outcome {
         outcome.find(Finding::general(
             Code::TokenizerUnusable,
             format!("the tokenizer of {model} cannot be loaded: {why}"),
-            format!("mend tokenizers.\"{model}\": the model's own folder, with tokenizer.json and tokenizer_config.json"),
+            format!("fix tokenizers.\"{model}\": the model's own folder, with tokenizer.json and tokenizer_config.json"),
         ));
     }
     let (mut same, mut looked) = (0, 0);
@@ -24,7 +24,7 @@ pub(super) fn tokens(fleet: &Fleet) -> Outcome {
                 Code::TokensDiffer,
                 format!("{model}: {what}"),
                 format!(
-                    "point tokenizers.\"{model}\" at the very folder the engine serves, chat template included; \
+                    "set tokenizers.\"{model}\" to exactly the folder that the engine serves, including the chat template; \
                      without it the engine is asked for its tokens"
                 ),
             ));
@@ -32,8 +32,8 @@ pub(super) fn tokens(fleet: &Fleet) -> Outcome {
         same += worker.compared.iter().filter(|it| matches!(it.outcome, Comparison::Same { .. })).count();
     }
     outcome.said = match looked {
-        0 => "not compared: no tokenizer is set for a model of an engine that can be asked".to_owned(),
-        _ => format!("{same} of {looked} chats are the same here and there"),
+        0 => "not compared: no tokenizer is set for a model of an engine with a tokenize endpoint".to_owned(),
+        _ => format!("{same} of {looked} chats give the same tokens here and there"),
     };
     outcome
 }
@@ -42,7 +42,7 @@ fn fault(comparison: &Comparison) -> Option<String> {
     match comparison {
         Comparison::Same { .. } | Comparison::Unanswered(_) => None,
         Comparison::Differ { ours, theirs, at } => Some(format!(
-            "a chat is {ours} tokens here and {theirs} by its /tokenize; they part at token {at}"
+            "a chat is {ours} tokens here and {theirs} by its /tokenize; they differ from token {at} on"
         )),
         Comparison::Unrendered(why) => Some(format!("a plain chat cannot be rendered here: {why}")),
     }

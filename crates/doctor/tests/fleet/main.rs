@@ -125,10 +125,10 @@ async fn a_healthy_fleet_with_events_and_a_tokenizer_has_no_finding() {
     let fleet = look(&ward.plan).await.unwrap();
     assert_eq!(judge(&fleet).findings, []);
     let said = |name: &str| judge(&fleet).checks.into_iter().find(|it| it.name == name).unwrap().said;
-    assert_eq!(said("tokens"), "9 of 9 chats are the same here and there");
+    assert_eq!(said("tokens"), "9 of 9 chats give the same tokens here and there");
     assert_eq!(said("KV events"), "reachable at 3 of 3 workers");
-    assert_eq!(said("cached tokens"), "told by 3 of 3 workers");
-    assert_eq!(said("salts"), "kept apart by 3 of 3 workers");
+    assert_eq!(said("cached tokens"), "reported by 3 of 3 workers");
+    assert_eq!(said("salts"), "separated by 3 of 3 workers");
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_name_that_does_not_resolve() {
     let mut ward = Ward::with(engine()).await;
     // A label may have 63 letters: the resolver sends no query for a longer one.
     ward.plan.settings.workers[1] = format!("http://{}:8000", "x".repeat(64)).parse().unwrap();
-    ward.check(Code::Unreachable, "does not resolve", "mend the host").await;
+    ward.check(Code::Unreachable, "does not resolve", "fix the host").await;
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn another_context() {
 #[tokio::test]
 async fn another_version() {
     let ward = Ward::with(odd(Misconfiguration::Version("0.31.0"))).await;
-    ward.check(Code::VersionsDiffer, "0.31.0", "bring it to maitre-sim-").await;
+    ward.check(Code::VersionsDiffer, "0.31.0", "update it to maitre-sim-").await;
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn no_metrics() {
 #[tokio::test]
 async fn no_prefix_caching() {
     let ward = Ward::with(odd(Misconfiguration::NoPrefixCaching)).await;
-    ward.check(Code::PrefixCachingOff, "says itself", "--enable-prefix-caching").await;
+    ward.check(Code::PrefixCachingOff, "reports that", "--enable-prefix-caching").await;
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ async fn another_tokenizer() {
     // The second engine tokenizes differently.
     let mut ward = Ward::of([ours(), engine(), ours()]).await;
     ward.plan.settings.tokenizers.insert(MODEL.to_owned(), folder());
-    ward.check(Code::TokensDiffer, "part at token 0", "tokenizers.\"maitre-sim\"").await;
+    ward.check(Code::TokensDiffer, "differ from token 0", "tokenizers.\"maitre-sim\"").await;
 }
 
 #[tokio::test]
@@ -295,7 +295,7 @@ async fn events_at_another_port() {
     let (port, replay) = (closed().await.port(), ward.hosts[1].events().unwrap().replay.unwrap().port());
     let elsewhere = format!("{}?events={port}&replay={replay}", ward.url(1));
     ward.plan.settings.workers[1] = elsewhere.parse().unwrap();
-    ward.check(Code::EventsUnreachable, "where the settings say", "?events=").await;
+    ward.check(Code::EventsUnreachable, "no publisher at the configured address", "?events=").await;
 }
 
 #[tokio::test]
@@ -385,7 +385,7 @@ async fn an_admin_listener_open_to_others_needs_tls() {
     ward.plan.settings.admin = "0.0.0.0:8081".parse().unwrap();
     ward.check_at(None, Code::AdminOpen, "without a key", "firewall").await;
     ward.plan.settings.admin_key = Some(Secret::of(b"0123456789abcdef"));
-    ward.check_at(None, Code::AdminOpen, "key crosses the network in the clear", "admin_tls.cert").await;
+    ward.check_at(None, Code::AdminOpen, "key crosses the network in clear text", "admin_tls.cert").await;
     ward.plan.settings.admin_tls.cert = Some("admin.crt".into());
     ward.check_well().await;
     ward.plan.settings.admin_tls.cert = None;

@@ -151,7 +151,7 @@ async fn a_worker_that_requires_a_client_certificate() {
 async fn the_wrong_scheme_either_way() {
     let mut fronted = Fronted::new(&good(), None).await;
     fronted.ward.plan.settings.workers[1] = url(fronted.addr).parse().unwrap();
-    fronted.ward.check(Code::Unreachable, "speaks TLS", "write https:// in its URL").await;
+    fronted.ward.check(Code::Unreachable, "uses TLS", "write https:// in its URL").await;
     let plain = format!("https://{}", fronted.ward.hosts[1].addr());
     fronted.ward.plan.settings.workers[1] = plain.parse().unwrap();
     fronted.ward.check(Code::Unreachable, "it does not speak TLS", "write http:// in its URL").await;

@@ -78,10 +78,10 @@ impl Route {
 }
 
 const DECISIONS_QUERY: &[(&str, &str)] = &[
-    ("limit", "At most so many; by default 100, at most 1000"),
-    ("before", "Only those with a smaller number"),
-    ("worker", "Only those that went to this worker"),
-    ("why", "Only those with this reason"),
+    ("limit", "Maximum number; 100 by default, at most 1000"),
+    ("before", "Only decisions with a smaller number"),
+    ("worker", "Only decisions for this worker"),
+    ("why", "Only decisions with this reason"),
 ];
 
 pub(crate) static ROUTES: &[Route] = &[

@@ -13,7 +13,7 @@ const ROWS_MAX = 200;
 const KEPT_MAX = 2_000;
 const PAGE = 100;
 
-// By number; a decision that comes again replaces the first.
+// By number; a decision that arrives again replaces the first.
 const kept = new Map();
 const rows = new Map();
 const filter = { worker: "", why: "" };

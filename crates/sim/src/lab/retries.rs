@@ -31,7 +31,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The router refused a request. The client may retry if it was told when.
+    /// The router refused a request. The client may retry if the refusal says when.
     pub(super) fn on_refusal(&mut self, now: Instant, request: u64, refusal: Refusal) {
         let retry_after = match refusal {
             Refusal::QueueFull { retry_after }
