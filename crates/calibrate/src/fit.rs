@@ -1,8 +1,8 @@
 //! The constants of the engine model from what was seen.
 //!
 //! Two kinds of sums share six unknowns. A first token takes the overhead, a floor for each step of its prefill, and its
-//! prompt. A step of a batch takes a floor, its sequences and their contexts. The floor is told apart from the overhead
-//! only by the second kind, since a short prompt pays both once.
+//! prompt. A step of a batch takes a floor, its sequences and their contexts. Only the second kind distinguishes the floor
+//! from the overhead, because a short prompt pays both once.
 
 use std::time::Duration;
 
