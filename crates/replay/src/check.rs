@@ -131,7 +131,8 @@ impl ReplayCheck {
         if hits.is_some() {
             text += " Check the size of the caches (--kv-tokens), --workers and --knowledge.";
         } else if are_times_off {
-            text += " Check --profile and --workers: the times of a replay are those of its profile.";
+            text += " Check --workers and --profile: the times of a replay are those of its profile, and maitre calibrate \
+                     measures one.";
         }
         if !faults.is_empty() {
             text += " Do not size a fleet by it before they agree.";
