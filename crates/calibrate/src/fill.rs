@@ -106,7 +106,11 @@ mod tests {
         let mut target = VirtualTarget::new(&profile);
         target.tells_cached = tells_cached;
         let limits = FillLimits {
-            room: EngineRoom { context_tokens: profile.context_tokens_max, kv_tokens: 16_384 },
+            room: EngineRoom {
+                context_tokens: profile.context_tokens_max,
+                kv_tokens: 16_384,
+                block_tokens: 16,
+            },
             pace: RoughPace {
                 least_ms: 40.0,
                 prefill_token_ms: profile.step.prefill_token_ms,

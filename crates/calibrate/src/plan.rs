@@ -18,6 +18,8 @@ pub struct EngineRoom {
     pub context_tokens: u32,
     /// In the whole cache. If unknown, what any engine has.
     pub kv_tokens: u64,
+    /// In a block: a shorter prefix is never found again.
+    pub block_tokens: u32,
 }
 
 /// What the engine is roughly capable of.
@@ -83,6 +85,7 @@ const MIXED_MIN: usize = 24;
 const MIXED_MAX: usize = 60;
 const MIXED_LOAD: f64 = 0.5;
 const MIXED_GROUPS: usize = 3;
+const PREFIX_BLOCKS: f64 = 2.0;
 
 /// Seeds of prompts that were never used: no prompt is in a cache by accident.
 pub struct Seeds(Rng);
@@ -293,7 +296,8 @@ impl Planner<'_> {
     /// Prompts of all lengths up to the longest; half of them begin with one of a few prefixes.
     fn requests(&mut self, longest: f64) -> Vec<ProbeRequest> {
         let mut rng = Rng::new(self.seeds.fresh());
-        let prefix = (longest / 4.0).max(1.0) as u32;
+        let blocks = PREFIX_BLOCKS * f64::from(self.room.block_tokens);
+        let prefix = (longest / 4.0).max(blocks).min(longest).max(1.0) as u32;
         let groups: Vec<PromptPart> =
             (0..MIXED_GROUPS).map(|_| PromptPart { seed: self.seeds.fresh(), tokens: prefix }).collect();
         let least = f64::from(SHORT_CONTEXT).min(longest);
@@ -313,7 +317,7 @@ impl Planner<'_> {
 mod tests {
     use super::*;
 
-    const ROOM: EngineRoom = EngineRoom { context_tokens: 8_192, kv_tokens: 60_000 };
+    const ROOM: EngineRoom = EngineRoom { context_tokens: 8_192, kv_tokens: 60_000, block_tokens: 16 };
     const PACE: RoughPace = RoughPace { least_ms: 20.0, prefill_token_ms: 0.5, step_ms: 15.0 };
 
     fn planned(room: EngineRoom, pace: RoughPace) -> ProbePlan {
@@ -325,7 +329,7 @@ mod tests {
         for context_tokens in [256, 1_024, 8_192, 131_072] {
             for kv_tokens in [1_000, 4_000, 60_000, 1_000_000] {
                 for prefill_token_ms in [1e-4, 0.015, 0.5, 20.0] {
-                    let room = EngineRoom { context_tokens, kv_tokens };
+                    let room = EngineRoom { context_tokens, kv_tokens, ..ROOM };
                     let plan = planned(room, RoughPace { prefill_token_ms, ..PACE });
                     for round in plan.fitted.iter().chain(&plan.held_out) {
                         check_room(room, round);

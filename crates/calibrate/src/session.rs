@@ -111,6 +111,7 @@ fn room(facts: &EngineFacts) -> EngineRoom {
     EngineRoom {
         context_tokens: u32::try_from(value(facts.context_tokens_max, CONTEXT_TOKENS)).unwrap_or(u32::MAX),
         kv_tokens: value(facts.kv_tokens, KV_TOKENS),
+        block_tokens: u32::try_from(value(facts.block_tokens, BLOCK_TOKENS)).unwrap_or(u32::MAX),
     }
 }
 

@@ -16,6 +16,9 @@ pub struct Subject<'a> {
     pub facts: &'a EngineFacts,
 }
 
+/// Errors of a quiet engine stay below this.
+const DISTURBED: f64 = 0.2;
+
 /// The whole report.
 pub fn report(subject: &Subject<'_>, found: &Calibration) -> String {
     let mut text = format!("{}\n\n", title(subject));
@@ -30,6 +33,12 @@ pub fn report(subject: &Subject<'_>, found: &Calibration) -> String {
         fit.error_half * 100.0,
         fit.error_most * 100.0
     );
+    if fit.error_most > DISTURBED {
+        let _ = writeln!(
+            text,
+            "Equal requests took unequal times: something else uses this engine or its machine. Measure again when it is idle."
+        );
+    }
     if found.skipped > 0 {
         let _ = writeln!(text, "No time for {} rounds of the plan; give more with --time.", found.skipped);
     }

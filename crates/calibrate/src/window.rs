@@ -66,8 +66,9 @@ pub struct ChunkSteps {
     pub extra_ms: Vec<f64>,
 }
 
-/// A step that takes less than this part of the longest one's surplus has no chunk in it.
-const CHUNK_SHARE: f64 = 0.04;
+/// A step that takes less than this part of the longest one's surplus counts as one without a chunk: it was disturbed, or
+/// has the few tokens that were left over. Attention makes the last chunk of a prompt up to four times as slow as the first.
+const CHUNK_SHARE: f64 = 0.1;
 
 /// The first request of the round decodes, the others are long prompts. None if the steps do not show.
 pub fn chunk_steps(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<ChunkSteps> {
@@ -125,7 +126,13 @@ impl ChunkSteps {
     pub fn full_step(&self, token_ms: f64, attended_ms: f64) -> Option<f64> {
         let tokens = self.tokens(token_ms, attended_ms);
         let (_, full) = tokens.split_last()?;
-        (!full.is_empty()).then(|| quantile(full, 0.5))
+        if full.is_empty() {
+            return None;
+        }
+        // Times may be disturbed; the number of steps is not.
+        let (least, most) =
+            (self.total_tokens() / tokens.len() as f64, self.total_tokens() / full.len() as f64);
+        Some(quantile(full, 0.5).clamp(least, most))
     }
 }
 
@@ -171,7 +178,7 @@ mod tests {
 
     #[track_caller]
     fn check_budget(profile: Profile, kv_tokens: u64) {
-        let room = EngineRoom { context_tokens: profile.context_tokens_max, kv_tokens };
+        let room = EngineRoom { context_tokens: profile.context_tokens_max, kv_tokens, block_tokens: 16 };
         let pace = RoughPace {
             least_ms: 20.0,
             prefill_token_ms: profile.step.prefill_token_ms,
