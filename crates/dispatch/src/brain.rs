@@ -191,6 +191,7 @@ impl Brain {
                 KvEvent::Removed { names, tier } => self.parts.cache.removed(worker, names, tier),
                 KvEvent::Cleared => self.parts.cache.clear(worker),
             },
+            Event::ReportsLost { worker } => self.parts.cache.reports_lost(worker),
             Event::TrustChanged { worker, trust } => self.parts.cache.trust_changed(worker, trust),
             Event::Arrived(arrival) => self.arrived(now, &arrival, effects),
             Event::Failed { request, worker, failure } => {
@@ -230,6 +231,7 @@ impl Brain {
             | Event::WorkerWeighed { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }
+            | Event::ReportsLost { .. }
             | Event::TrustChanged { .. } => Freed::Nowhere,
         }
     }

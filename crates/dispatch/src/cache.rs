@@ -205,6 +205,12 @@ impl Cache {
         self.count(worker);
     }
 
+    /// A gap in the worker's KV events cannot be filled.
+    pub(crate) fn reports_lost(&mut self, worker: WorkerId) {
+        self.index.doubt_reported(worker);
+        self.count(worker);
+    }
+
     /// Connections to the worker are refused: its process is gone, and the next one starts with an empty cache.
     ///
     /// A worker that still publishes KV events is only unhealthy, and would not report again what it holds. Its feed clears

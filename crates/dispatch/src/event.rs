@@ -48,11 +48,14 @@ pub enum Event<'a> {
         loaded: &'a [&'a str],
     },
 
-    /// The worker's engine reports a change of its KV cache. `Cleared` also stands for a restart of the engine, and
-    /// for a gap in its events that could not be filled.
+    /// The worker's engine reports a change of its KV cache. `Cleared` also stands for a restart of the engine.
     CacheChanged {
         worker: WorkerId,
         event: KvEvent<'a>,
+    },
+    /// KV events of the worker are lost for good: what it reported is no more certain than what was routed there.
+    ReportsLost {
+        worker: WorkerId,
     },
     /// How far the KV events of the worker can be trusted from now on.
     TrustChanged {

@@ -240,7 +240,20 @@ impl Index {
         applied
     }
 
-    /// Forgets what the worker reported, after a gap that could not be filled. Predictions stay.
+    /// A gap in the worker's reports cannot be filled. What it reported is no longer certain, and becomes a prediction: the
+    /// least recently used are evicted, and the rest fades unless reports confirm it once they are complete again.
+    pub fn doubt_reported(&mut self, id: WorkerId) {
+        let seed = mix(self.seed ^ u64::from(id.0) << 32);
+        if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
+            applier.doubt(seed);
+        }
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.trim();
+        }
+        self.account(id.index());
+    }
+
+    /// Forgets what the worker reported. Predictions stay.
     pub fn clear_reported(&mut self, id: WorkerId) {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {

@@ -287,11 +287,43 @@ impl ReportApplier<'_> {
                 self.unbind(entry);
             }
         }
+        debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
+        self.forget_rest();
+    }
+
+    /// Turns all that this worker reported on its GPU into predictions, and forgets the rest.
+    pub(crate) fn doubt(&mut self, seed: u64) {
+        let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
+        let entries = || (0..names.places()).filter_map(|place| names.at(place));
+        // Lower tiers first: a block that is in no other is gone then, and its names with it.
+        for entry in entries().filter(Name::is_lower) {
+            let position = self.table.resolve((entry.run, entry.offset));
+            self.let_go(position, Class::Lower, entry.copies[0] == 0);
+        }
+        let near = entries().filter(|it| it.copies[0] > 0);
+        let mut blocks: Vec<(u32, Position)> = near
+            .map(|it| self.table.resolve((it.run, it.offset)))
+            .map(|it| (self.table.runs[it.0].used, it))
+            .collect();
+        // Predictions are evicted in the order in which they are made.
+        blocks.sort_unstable();
+        for (_, (run, offset)) in blocks {
+            self.table.change(run, self.worker.slot, |share| {
+                share.gpu &= !(1 << offset);
+                share.predicted |= 1 << offset;
+            });
+        }
+        self.worker.numbers.reported_blocks = 0;
+        self.worker.aliases.clear();
+        self.forget_rest();
+    }
+
+    /// What is kept besides names.
+    fn forget_rest(&mut self) {
         self.worker.pages = Default::default();
         self.worker.parked = Default::default();
         self.worker.adopted = Default::default();
         self.worker.coverage = Default::default();
-        debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
     }
 
     fn parent(&self, model: &str, stored: &StoredBlocks<'_>) -> Parent {

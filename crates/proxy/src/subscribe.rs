@@ -172,6 +172,10 @@ impl Follower {
                     self.groups = Groups::default();
                     self.brain.on(Event::CacheChanged { worker: self.link.worker, event: KvEvent::Cleared });
                 }
+                Action::Doubt => {
+                    self.groups = Groups::default();
+                    self.brain.on(Event::ReportsLost { worker: self.link.worker });
+                }
                 Action::AskReplay { id, from } => self.replaying = Some((id, self.replay(from))),
             }
         }

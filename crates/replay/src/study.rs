@@ -83,6 +83,8 @@ pub struct Study {
     pub block_tokens: u32,
     pub knowledge: Knowledge,
     pub event_delay: Duration,
+    /// The part of the batches of KV events that never arrive.
+    pub event_loss: f64,
     pub scrape_every: Duration,
     pub scrape_delay: Duration,
     pub routers: u32,
@@ -99,6 +101,12 @@ pub struct Study {
 
 fn duration(text: &str) -> Result<Duration, String> {
     config::duration(text)
+}
+
+/// A number from 0 to 1.
+fn parse_part(text: &str) -> Result<f64, String> {
+    let part = text.parse().ok().filter(|it| (0.0..=1.0).contains(it));
+    part.ok_or_else(|| "a number from 0 to 1, such as 0.1".to_owned())
 }
 
 /// A bare number is milliseconds.
@@ -207,6 +215,14 @@ fn knowledge_args() -> Vec<Arg> {
             .value_parser(["reported", "predicted", "none"])
             .help("What the router knows of caches: KV events, its own placements, or nothing"),
         delay("event-delay", "0ms", "Delay from a change in a cache to the router"),
+        Arg::new("event-loss")
+            .long("event-loss")
+            .value_name("PART")
+            .default_value("0")
+            .value_parser(parse_part)
+            .help(
+                "The part of the batches of KV events that never arrive, 0 to 1; engines have no replay then",
+            ),
         delay("scrape-every", "1s", "Interval between two scrapes of a worker's metrics"),
         delay("scrape-delay", "0ms", "Delay from a scrape to the router"),
         Arg::new("routers")
@@ -277,6 +293,7 @@ impl Study {
                 _ => Knowledge::Reported,
             },
             event_delay: time("event-delay")?,
+            event_loss: *matches.get_one("event-loss").context("event-loss")?,
             scrape_every,
             scrape_delay: time("scrape-delay")?,
             routers: *matches.get_one("routers").context("routers")?,
@@ -344,6 +361,7 @@ impl Study {
             },
             knowledge: self.knowledge,
             event_delay: self.event_delay,
+            event_loss: self.event_loss,
             scrape_every: self.scrape_every,
             scrape_delay: self.scrape_delay,
             routers: self.routers as usize,

@@ -8,6 +8,7 @@
 mod actions;
 mod bounds;
 mod config;
+mod lossy;
 mod outcome;
 mod prepared;
 mod retries;
@@ -38,9 +39,10 @@ pub use sync::SyncTraffic;
 use crate::engine::{Finish, Job, JobId, KnownPrompt, RemainingWork};
 use crate::profile::Profile;
 use crate::report::AnswerMetrics;
+use lossy::LossyFeed;
 use prepared::MODEL;
 use sync::PeerNetwork;
-use worker::SimWorker;
+use worker::{CacheEventBatch, SimWorker};
 
 /// Observes a run from outside.
 pub trait RunObserver {
@@ -338,6 +340,8 @@ impl Simulation<'_> {
         self.dispatch_to_all(now, Event::ModelsReported { worker, cards: &cards });
         if self.has_events() {
             self.dispatch_to_all(now, Event::TrustChanged { worker, trust: Trust::Fresh });
+            let loss = self.config.event_loss;
+            self.workers[number].lossy = (loss > 0.0).then(|| LossyFeed::new(loss, number as u64));
         }
         // A router scrapes a new worker at once: until it knows the block size, it records nothing for this worker.
         if self.workers[number].post_load() {
@@ -563,10 +567,20 @@ impl Simulation<'_> {
 
     fn deliver_events(&mut self, now: Instant, worker: usize) {
         let mut batch = self.workers[worker].next_events();
+        match self.workers[worker].lossy.take() {
+            None => self.apply_events(now, worker, &mut batch),
+            Some(mut lossy) => {
+                self.deliver_lossy(now, worker, &mut lossy, &mut batch);
+                self.workers[worker].lossy = Some(lossy);
+            }
+        }
+        self.workers[worker].keep_scratch(batch);
+    }
+
+    fn apply_events(&mut self, now: Instant, worker: usize, batch: &mut CacheEventBatch) {
         for event in batch.events(WorkerId(worker as u32), self.prepared.block_tokens) {
             self.dispatch_to_all(now, event);
         }
-        self.workers[worker].keep_scratch(batch);
     }
 
     /// An attempt failed before its first token: place the request again, or give it up.

@@ -11,7 +11,7 @@ use super::*;
 ///
 /// Inputs: `up`, `down`, `gone`, `tick` (at the deadline); `5` a live message, `5b` one of process b, `5!` an
 /// undecodable one; `quiet`; `replay:5,6` the answer to the latest replay request, `stale:5` to the one
-/// before; `fail`. Outputs: `ask5`, `clear`, `+5` for applied.
+/// before; `fail`; `complete`. Outputs: `ask5`, `clear`, `lose` to doubt what was reported, `+5` for applied.
 struct Script {
     feed: Feed<String>,
     now: Instant,
@@ -48,6 +48,7 @@ impl Script {
         while let Some(action) = self.feed.next_action(self.now) {
             match action {
                 Action::Clear => self.done.push("clear".into()),
+                Action::Doubt => self.done.push("lose".into()),
                 Action::AskReplay { id, from } => {
                     self.id = id;
                     self.done.push(format!("ask{from}"));
@@ -121,12 +122,12 @@ fn without_replay_live_messages_are_applied_as_they_come() {
     check_with(Replay::Absent, "up", "", Trust::Cold);
     check_with(Replay::Absent, "up 0 1", "+0 +1", Trust::Fresh);
     check_with(Replay::Absent, "up 7 8", "+7 +8", Trust::Cold);
-    check_with(Replay::Absent, "up 7 9 10", "+7 clear +9 +10", Trust::Cold);
+    check_with(Replay::Absent, "up 7 9 10", "+7 lose +9 +10", Trust::Cold);
     check_with(Replay::Absent, "up 7 8 down", "+7 +8", Trust::Suspect);
     check_with(Replay::Absent, "up 7 8 down up 9", "+7 +8 clear +9", Trust::Cold);
     check_with(Replay::Absent, "up 7 8 down up 0b 1b", "+7 +8 clear +0b +1b", Trust::Fresh);
     check_with(Replay::Absent, "up 7 8 0b 1b", "+7 +8 clear +0b +1b", Trust::Fresh);
-    check_with(Replay::Absent, "up 0 1! 2", "+0 clear +2", Trust::Cold);
+    check_with(Replay::Absent, "up 0 1! 2", "+0 lose +2", Trust::Cold);
     check_with(Replay::Absent, "up down up 0", "+0", Trust::Fresh);
 }
 
@@ -152,7 +153,7 @@ fn a_new_process_is_recognised_by_its_bytes_even_if_the_numbers_fit() {
 #[test]
 fn a_replay_that_starts_after_our_position_clears_everything() {
     check("up replay: 0 1 down up replay:5,6 7", "ask0 +0 +1 ask1 clear +5 +6 +7", Trust::Cold);
-    check("up replay: 0 1 4 replay:3,4 5", "ask0 +0 +1 ask1 clear +3 +4 +5", Trust::Cold);
+    check("up replay: 0 1 4 replay:3,4 5", "ask0 +0 +1 ask1 lose +3 +4 +5", Trust::Cold);
 }
 
 #[test]
@@ -170,15 +171,15 @@ fn a_cold_feed_is_fresh_once_what_it_missed_no_longer_matters() {
     check("up replay:7,8 complete 10 replay:8,9,10", "ask0 +7 +8 ask8 +9 +10", Trust::Fresh);
     check("up replay:7,8 complete quiet fail", "ask0 +7 +8 ask8", Trust::Fresh);
     // What is missed later, or of another process, matters again.
-    check("up replay:7,8 complete 11 replay:10,11", "ask0 +7 +8 ask8 clear +10 +11", Trust::Cold);
-    check("up replay:7,8 complete 11 replay:10,11 complete", "ask0 +7 +8 ask8 clear +10 +11", Trust::Fresh);
+    check("up replay:7,8 complete 11 replay:10,11", "ask0 +7 +8 ask8 lose +10 +11", Trust::Cold);
+    check("up replay:7,8 complete 11 replay:10,11 complete", "ask0 +7 +8 ask8 lose +10 +11", Trust::Fresh);
     check(
         "up replay:7,8 complete down up replay:8b replay:4b,5b",
         "ask0 +7 +8 ask8 clear ask0 +4b +5b",
         Trust::Cold,
     );
-    check_with(Replay::Absent, "up 7 complete 9", "+7 clear +9", Trust::Cold);
-    check_with(Replay::Absent, "up 7 complete 8!", "+7 clear", Trust::Cold);
+    check_with(Replay::Absent, "up 7 complete 9", "+7 lose +9", Trust::Cold);
+    check_with(Replay::Absent, "up 7 complete 8!", "+7 lose", Trust::Cold);
     check("up replay:7 complete 8! replay:7,8 9", "ask0 +7 ask7 +8 +9", Trust::Fresh);
     // Before the first message it says nothing.
     check("complete up complete replay:7", "ask0 +7", Trust::Cold);
@@ -216,14 +217,14 @@ fn failed_replays_are_retried_then_the_feed_continues_without() {
     check("up replay: 0 2 fail tick fail", "ask0 +0 ask0 ask0", Trust::Suspect);
     let counts = check(
         "up replay: 0 2 3 fail tick fail tick fail tick fail 4",
-        "ask0 +0 ask0 ask0 ask0 ask0 clear +2 +3 +4",
+        "ask0 +0 ask0 ask0 ask0 ask0 lose +2 +3 +4",
         Trust::Cold,
     );
     assert_eq!((counts.replays, counts.failed_replays, counts.clears), (5, 4, 1));
     // From here on a gap gets one attempt, until a replay works again.
     check(
         "up fail tick fail tick fail tick fail 4 6 fail 7 9 replay:7,8,9 11 fail",
-        "ask0 ask0 ask0 ask0 clear +4 ask4 clear +6 +7 ask7 +8 +9 ask9",
+        "ask0 ask0 ask0 ask0 clear +4 ask4 lose +6 +7 ask7 +8 +9 ask9",
         Trust::Suspect,
     );
 }
@@ -244,17 +245,17 @@ fn replays_of_earlier_requests_are_ignored() {
 #[test]
 fn an_undecodable_message_is_replayed_once_only() {
     let counts =
-        check("up replay: 0 1! 2 replay:0,1!,2 3 4! 5", "ask0 +0 ask0 clear +2 +3 clear +5", Trust::Cold);
+        check("up replay: 0 1! 2 replay:0,1!,2 3 4! 5", "ask0 +0 ask0 lose +2 +3 lose +5", Trust::Cold);
     assert_eq!((counts.undecodable, counts.replays), (2, 2));
     // The live message was corrupted on the way: the replay has other bytes.
     check("up replay: 0 1! replay:0,1 2", "ask0 +0 ask0 +1 +2", Trust::Fresh);
     check("up replay: 0 1! replay:0,1 2 0 3", "ask0 +0 ask0 +1 +2 +3", Trust::Fresh);
-    check("up replay:0,1!,2 3", "ask0 +0 clear +2 +3", Trust::Cold);
-    check("up replay: 0! replay:0! 1", "ask0 ask0 clear +1", Trust::Cold);
+    check("up replay:0,1!,2 3", "ask0 +0 lose +2 +3", Trust::Cold);
+    check("up replay: 0! replay:0! 1", "ask0 ask0 lose +1", Trust::Cold);
     let endless = "1! 2! 3! 4! 5! 6!";
     let counts = check(
         &format!("up replay: 0! replay:0! {endless}"),
-        &format!("ask0 ask0{}", " clear".repeat(7)),
+        &format!("ask0 ask0{}", " lose".repeat(7)),
         Trust::Cold,
     );
     assert_eq!(counts.replays, 2);
@@ -279,7 +280,7 @@ fn held_messages_are_bounded() {
 fn numbers_at_the_end_of_their_range_are_handled() {
     let last = u64::MAX;
     let script = format!("up {last} {last} 0 1 {last} 0");
-    check_with(Replay::Absent, &script, &format!("+{last} clear +0 +1 clear +{last} clear +0"), Trust::Fresh);
+    check_with(Replay::Absent, &script, &format!("+{last} clear +0 +1 lose +{last} clear +0"), Trust::Fresh);
     check(
         &format!("up replay:{last},0 tick replay:{last} 0"),
         &format!("ask0 ask0 +{last} clear ask0"),
@@ -398,7 +399,7 @@ impl Subscriber {
         for _ in 0..10_000 {
             match self.feed.next_action(self.now) {
                 None => return,
-                Some(Action::Clear) => self.cache.clear(),
+                Some(Action::Clear | Action::Doubt) => self.cache.clear(),
                 Some(Action::AskReplay { id, from }) => self.question = Some((id, from)),
                 Some(Action::Apply(batch)) if batch.payload[0] == POISON => {
                     self.feed.on(self.now, Input::Undecodable { seq: batch.seq });

@@ -340,6 +340,35 @@ fn matches_the_model_under_random_operations() {
 }
 
 #[test]
+fn doubted_reports_hold_what_they_held_on_the_gpu_until_the_cache_is_full() {
+    for seed in 0..12 {
+        let mut duel = Duel::new(seed, None);
+        (0..120).for_each(|_| duel.step());
+        let prompts: Vec<Vec<u8>> = (0..30).map(|_| duel.prompt()).collect();
+        for worker in (0..duel.next_worker).map(WorkerId) {
+            duel.index.set_capacity(worker, 10_000);
+            let mut held = |index: &mut Index| -> Vec<(u32, u32)> {
+                let look = |prompt: &Vec<u8>| {
+                    index.look_up(chain(&chain_of(prompt)), &mut duel.out);
+                    (duel.out.of(worker).blocks, duel.out.of(worker).lower)
+                };
+                prompts.iter().map(look).collect()
+            };
+            let before = held(&mut duel.index);
+            duel.index.doubt_reported(worker);
+            let near: Vec<(u32, u32)> = before.iter().map(|it| (it.0, 0)).collect();
+            assert_eq!(held(&mut duel.index), near, "seed {seed}, {worker}");
+            let numbers = duel.index.numbers(worker).unwrap_or_default();
+            assert_eq!((numbers.reported_blocks, numbers.parked_blocks), (0, 0), "seed {seed}, {worker}");
+            duel.index.set_capacity(worker, 20);
+            assert!(duel.index.numbers(worker).unwrap_or_default().predicted_blocks <= 20);
+        }
+        (0..duel.next_worker).for_each(|it| duel.index.leave(WorkerId(it)));
+        assert_eq!(duel.index.blocks(), 0, "seed {seed}: blocks that nobody holds are left");
+    }
+}
+
+#[test]
 fn a_worker_that_reuses_a_number_starts_with_no_holdings() {
     for seed in 0..6 {
         Duel::new(seed, Some(Rng::new(!seed))).run(seed, 250);

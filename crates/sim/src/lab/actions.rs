@@ -5,10 +5,12 @@ use std::time::Duration;
 use maitre_base::{Instant, KvEvent, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure};
 use maitre_fleet::Evidence;
+use maitre_index::feed::Action;
 
+use super::lossy::LossyFeed;
 use super::outcome::LoadSample;
 use super::script::ScriptAction;
-use super::worker::SimWorker;
+use super::worker::{CacheEventBatch, SimWorker};
 use super::{PendingRequest, SimEvent, Simulation, TICK};
 
 impl Simulation<'_> {
@@ -43,6 +45,37 @@ impl Simulation<'_> {
     pub(super) fn deliver_load(&mut self, now: Instant, worker: usize) {
         if let Some(load) = self.workers[worker].next_load() {
             self.dispatch_to_all(now, Event::LoadReported { worker: WorkerId(worker as u32), load });
+        }
+    }
+
+    /// Passes a batch through a feed that may not get it.
+    pub(super) fn deliver_lossy(
+        &mut self,
+        now: Instant,
+        number: usize,
+        lossy: &mut LossyFeed,
+        batch: &mut CacheEventBatch,
+    ) {
+        let worker = WorkerId(number as u32);
+        if !lossy.send(now) {
+            return batch.discard();
+        }
+        while let Some(action) = lossy.next_action(now) {
+            match action {
+                Action::Apply(_) => self.apply_events(now, number, batch),
+                Action::Clear => {
+                    self.dispatch_to_all(now, Event::CacheChanged { worker, event: KvEvent::Cleared });
+                }
+                Action::Doubt => self.dispatch_to_all(now, Event::ReportsLost { worker }),
+                // There is none.
+                Action::AskReplay { .. } => {}
+            }
+        }
+        if lossy.is_cold() && self.routers.iter().all(|it| it.cache().is_complete(worker)) {
+            lossy.complete(now);
+        }
+        if let Some(trust) = lossy.changed_trust() {
+            self.dispatch_to_all(now, Event::TrustChanged { worker, trust });
         }
     }
 

@@ -14,6 +14,8 @@ pub struct LabConfig {
     pub knowledge: Knowledge,
     /// From a cache change to its arrival at the router.
     pub event_delay: Duration,
+    /// The part of the batches of cache changes that never arrive. There is no replay.
+    pub event_loss: f64,
     /// Interval between two scrapes, and from a scrape to its arrival.
     pub scrape_every: Duration,
     pub scrape_delay: Duration,
@@ -35,6 +37,7 @@ impl LabConfig {
             decider: Decider::Brain,
             knowledge: Knowledge::Reported,
             event_delay: Duration::ZERO,
+            event_loss: 0.0,
             // As in the router.
             scrape_every: Duration::from_secs(1),
             scrape_delay: Duration::ZERO,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use maitre_base::{EngineLoad, Instant, KvEvent, StoredBlocks, Tier, WorkerId};
 use maitre_dispatch::Event;
 
+use super::lossy::LossyFeed;
 use super::outcome::WorkerTotals;
 use super::prepared;
 use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput};
@@ -39,6 +40,8 @@ pub(super) struct SimWorker {
     events: VecDeque<Vec<Change>>,
     loads: VecDeque<EngineLoad>,
     scratch: CacheEventBatch,
+    /// Where events get lost.
+    pub(super) lossy: Option<LossyFeed>,
 }
 
 impl SimWorker {
@@ -66,6 +69,7 @@ impl SimWorker {
             events: VecDeque::new(),
             loads: VecDeque::new(),
             scratch: CacheEventBatch::default(),
+            lossy: None,
         }
     }
 
@@ -121,6 +125,7 @@ impl SimWorker {
         (self.stepping, self.up) = (false, false);
         self.events.clear();
         self.loads.clear();
+        self.lossy.iter_mut().for_each(LossyFeed::reconnect);
         let mut lost = std::mem::take(&mut self.jobs);
         lost.retain(|&it| it != NO_REQUEST);
         lost
@@ -204,6 +209,11 @@ enum EventRun {
 }
 
 impl CacheEventBatch {
+    /// The batch is lost.
+    pub(super) fn discard(&mut self) {
+        self.changes.clear();
+    }
+
     pub(super) fn events(&mut self, worker: WorkerId, block_tokens: u32) -> impl Iterator<Item = Event<'_>> {
         self.join_up();
         let (mut names, mut tokens) = (&self.names[..], &self.tokens[..]);
