@@ -6,6 +6,7 @@
 //! Left out: the time a request spends in the router and on the wire.
 
 mod actions;
+mod arrivals;
 mod bounds;
 mod config;
 mod lossy;
@@ -30,7 +31,7 @@ use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
-pub use config::{AnswerLimits, Decider, Knowledge, LabConfig, Sync, Via};
+pub use config::{AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, Sync, Via};
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use script::Script;
@@ -176,6 +177,8 @@ struct Simulation<'a> {
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
     not_arrived: usize,
+    /// The number of the next request that a client of a closed loop sends.
+    unsent: usize,
     /// Per request, the tokens that an ideal cache holds.
     ideal_tokens: Vec<u32>,
     sample_every: Duration,
@@ -200,6 +203,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         pending: NumberMap::default(),
         due: vec![None; config.routers.max(1)],
         not_arrived: prepared.requests.len(),
+        unsent: 0,
         ideal_tokens: if config.decider == Decider::IdealCache {
             prepared.ideal_tokens()
         } else {
@@ -214,9 +218,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
     for profile in &config.fleet {
         simulation.join(Instant::ZERO, *profile);
     }
-    if let Some(first) = prepared.requests.first() {
-        simulation.schedule(first.at, SimEvent::Arrival(0));
-    }
+    simulation.start_arrivals();
     for (number, (at, _)) in config.script.actions.iter().enumerate() {
         simulation.schedule(*at, SimEvent::Action(number));
     }
@@ -274,14 +276,7 @@ impl Simulation<'_> {
 
     fn handle(&mut self, now: Instant, event: SimEvent, observer: &mut dyn RunObserver) {
         match event {
-            SimEvent::Arrival(number) => {
-                self.not_arrived -= 1;
-                if let Some(next) = self.prepared.requests.get(number + 1) {
-                    self.schedule(next.at, SimEvent::Arrival(number + 1));
-                }
-                observer.arrived(number + 1);
-                self.arrive(now, number, observer);
-            }
+            SimEvent::Arrival(number) => self.on_arrival(now, number, observer),
             SimEvent::Submission { request, attempt } | SimEvent::Deadline { request, attempt }
                 if self.pending.get(&request).is_none_or(|it| it.attempt != attempt) => {}
             SimEvent::Submission { request, .. } => self.submit(now, request),
@@ -438,9 +433,10 @@ impl Simulation<'_> {
         }
     }
 
-    fn refuse(&mut self, request: u64) {
+    fn refuse(&mut self, now: Instant, request: u64) {
         let Some(pending) = self.pending.remove(&request) else { return };
         self.outcome.refuse(&self.prepared.requests[pending.number]);
+        self.client_is_free(now);
     }
 
     fn submit(&mut self, now: Instant, request: u64) {
@@ -477,7 +473,7 @@ impl Simulation<'_> {
             }
             self.begin_step(now, worker);
         } else {
-            self.refuse(request);
+            self.refuse(now, request);
             self.dispatch(router, now, Event::Declined { request: RequestId(request) });
         }
     }
@@ -563,6 +559,7 @@ impl Simulation<'_> {
         };
         let (request, counted) = (RequestId(request), Some(counted));
         self.dispatch(pending.router, now, Event::Finished { request, counted, pieces: asked.answer_tokens });
+        self.client_is_free(now);
     }
 
     fn deliver_events(&mut self, now: Instant, worker: usize) {

@@ -130,7 +130,7 @@ impl Simulation<'_> {
     pub(super) fn place_with_full_knowledge(&mut self, now: Instant, request: u64, number: usize) {
         match self.best_worker(number) {
             Some(worker) => self.placement(now, request, WorkerId(worker as u32), None),
-            None => self.refuse(request),
+            None => self.refuse(now, request),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use maitre_base::Instant;
+
 use super::script::Script;
 use crate::profile::Profile;
 
@@ -25,6 +27,8 @@ pub struct LabConfig {
     pub sync: Option<Sync>,
     pub limits: AnswerLimits,
     pub script: Script,
+    /// `None`: requests arrive at the trace's times.
+    pub closed_loop: Option<ClosedLoop>,
     /// How often a client retries after `Retry-After`.
     pub retries_max: u32,
 }
@@ -45,9 +49,18 @@ impl LabConfig {
             sync: None,
             limits: AnswerLimits::Unstated,
             script: Script::default(),
+            closed_loop: None,
             retries_max: 0,
         }
     }
+}
+
+/// Clients that send the trace's requests in order, each its next one when its last one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedLoop {
+    pub clients: u32,
+    /// When they send no more, if the trace lasts so long.
+    pub until: Instant,
 }
 
 /// How routers share their state.

@@ -49,7 +49,7 @@ impl Simulation<'_> {
                 let seconds = span.as_millis().div_ceil(1_000).max(1) as u64;
                 self.schedule(now + Duration::from_secs(seconds), SimEvent::Retry { request });
             }
-            _ => self.refuse(request),
+            _ => self.refuse(now, request),
         }
     }
 
