@@ -19,7 +19,7 @@ use crate::reservations::Reservations;
 use in_use::InUse;
 use pins::EarlyPins;
 use strategies::{Decider, Strategies};
-use survey::{Beliefs, Opening, Survey};
+use survey::{Beliefs, Opening, Survey, TRIAL_PREFILL};
 
 /// A request as the placer sees it.
 #[derive(Clone, Copy, Debug)]
@@ -192,6 +192,7 @@ impl Placer {
     /// Fills the survey: the workers that could take the request, and how much of its prompt each holds, where the
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
+        self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
         let Survey { snapshots, held, .. } = &mut self.survey;
         world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
         if snapshots.is_empty() {

@@ -57,6 +57,9 @@ pub struct WorkerSnapshot {
     /// Seconds to the first token by tokens to prefill, and between tokens by requests.
     pub prefill: LinearFit,
     pub decode: LinearFit,
+    /// The same, faded to the fleet's for lack of evidence, if it is idle and they have. A worker that has requests is
+    /// about to show its rates.
+    pub faded: Option<(LinearFit, LinearFit)>,
     /// The load at which its latency starts to rise.
     pub knee: Knee,
     pub wait_seconds: f64,
@@ -274,6 +277,9 @@ impl Fleet {
         let it = self.worker_mut(worker)?;
         let from = it.health.state();
         it.health.see(now, evidence, spare, &settings);
+        if from.is_out() && !it.health.state().is_out() {
+            it.rates.void();
+        }
         change(worker, from, it.health.state())
     }
 
@@ -336,7 +342,11 @@ impl Fleet {
     // Promised work, and the rates learned from it.
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
+        let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
+            if it.promised_by_all().work.requests == 0 {
+                it.rates.place(now, &fleet);
+            }
             let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
             let before = it.promised.progress.max(it.promised_by_others.progress);
             it.promised.make(now, promise);
@@ -375,24 +385,24 @@ impl Fleet {
     }
 
     /// A first token came `took` after its request was placed, with `tokens` to prefill before it.
-    pub fn learn_first_token(&mut self, worker: WorkerId, tokens: u64, took: Duration) {
+    pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, tokens: u64, took: Duration) {
         let (usual, _) = Rates::usual();
         self.rates.first_token(tokens, took, usual);
         self.knee_estimator.first_token(tokens, took);
-        let lean = self.rates.as_lean();
+        let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
             it.knee_estimator.first_token(tokens, took);
-            it.rates.first_token(tokens, took, lean);
+            it.rates.first_token_beside(&fleet, now, tokens, took);
         }
     }
 
     /// The tokens of an answer came `gap` apart, among this many requests.
-    pub fn learn_step(&mut self, worker: WorkerId, requests: f64, gap: Duration) {
+    pub fn learn_step(&mut self, now: Instant, worker: WorkerId, requests: f64, gap: Duration) {
         let (_, usual) = Rates::usual();
         self.rates.step(requests, gap, usual);
         let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
-            it.rates.step_beside(&fleet, requests, gap);
+            it.rates.step_beside(&fleet, now, requests, gap);
         }
     }
 
@@ -466,6 +476,11 @@ impl Fleet {
         &self.rates
     }
 
+    /// Mean tokens to prefill per request, lately.
+    pub fn mean_prefill(&self) -> f64 {
+        self.knee_estimator.mean_prefill()
+    }
+
     /// The knee of the fleet as a whole.
     pub fn knee(&self) -> Knee {
         self.knee
@@ -489,6 +504,10 @@ impl Fleet {
             knee: worker.knee,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
+            faded: match promised.requests {
+                0 => worker.rates.faded(now, &self.rates),
+                _ => None,
+            },
             wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope),
             room: capacity
                 .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),

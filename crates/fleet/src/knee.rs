@@ -124,6 +124,10 @@ impl KneeEstimator {
         self.answer += NEWEST * (tokens - self.answer);
     }
 
+    pub fn mean_prefill(&self) -> f64 {
+        self.prefill
+    }
+
     /// The knee, half by this worker's measurements and half by the fleet's: one worker alone sees few loads.
     pub fn knee(&self, fleet: &KneeEstimator) -> Knee {
         let usual = Knee::default();

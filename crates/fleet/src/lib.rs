@@ -10,6 +10,7 @@ pub mod knee;
 pub mod load;
 pub mod model;
 pub mod rates;
+mod staleness;
 pub mod worker;
 
 pub use fleet::{Fleet, HealthChange, WorkerSnapshot};

@@ -15,10 +15,20 @@
 //! counts as at most four times and at least a quarter of the expectation. A worker that really became ten
 //! times slower is still learned in a handful of answers, because the expectation moves with each.
 //!
+//! Evidence ages. The rates of a worker that shows none fade to the fleet's (see `staleness`), so that some request tries
+//! it again, and that trial decides: what it shows confirms the old rates, or is nearer to the fleet's and replaces them.
+//! Reacting sooner was tried and left: rates that follow three slow observations in a row, or a memory of thirteen
+//! observations instead of 34, take queues, long prefills and full caches for slow workers. They cost 7 to 48 % of mean
+//! TTFT, in geometric mean over the ranked workloads.
+//!
 //! Left out: that prefill grows slightly faster than its length, and that other requests' prefills stretch
 //! shared steps. Both end up in the slopes, for the current mix of prompts.
 
 use std::time::Duration;
+
+use maitre_base::Instant;
+
+use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
 /// Weight left of an observation after the next one: half after 34.
 const MEMORY: f64 = 0.98;
@@ -52,6 +62,12 @@ pub struct LinearFit {
 impl LinearFit {
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.slope * x
+    }
+
+    /// Faded by this part to another fit.
+    fn faded(&self, part: f64, to: &LinearFit) -> LinearFit {
+        let mix = |own: f64, other: f64| own + part * (other - own);
+        LinearFit { base: mix(self.base, to.base), slope: mix(self.slope, to.slope) }
     }
 
     /// Whether the fit is usable: one from another router may be anything.
@@ -101,6 +117,17 @@ impl LinearRegression {
             xx: self.xx + weight * x * x,
             xy: self.xy + weight * x * y,
         }
+    }
+
+    /// The prior of a worker with these first tokens: the fleet's fit, scaled by how slow the worker is. Prompts of one
+    /// length do not show a slope. With the fleet's own as prior, a worker five times slower than the fleet was taken for
+    /// 22 % faster than it is at twice the lengths seen.
+    fn lean(&self, fleet: &Rates) -> Lean {
+        let usual = fleet.prefill;
+        let few = LEAN * usual.at(FIRST_TOKEN_SPAN);
+        let slowness = (self.y + few) / (self.weight * usual.base + self.x * usual.slope + few);
+        let fit = LinearFit { base: usual.base * slowness, slope: usual.slope * slowness };
+        Lean { fit, weight: LEAN }
     }
 
     /// The fit through the points and through two more of the prior, one at zero and one at `span`.
@@ -156,6 +183,9 @@ pub struct Rates {
     pub decode: LinearFit,
     /// First tokens that were observed here, not reported by others.
     own: u32,
+    /// Of a worker: how old its last first token and its last steps are.
+    first_token_age: Staleness,
+    step_age: Staleness,
 }
 
 impl Default for Rates {
@@ -168,6 +198,8 @@ impl Default for Rates {
             prefill: FIRST_TOKEN,
             decode: STEP,
             own: 0,
+            first_token_age: Staleness::default(),
+            step_age: Staleness::default(),
         }
     }
 }
@@ -178,12 +210,26 @@ impl Rates {
         self.first_token.weight >= LEAN
     }
 
-    /// A first token came after `seconds`, with this many tokens to prefill before it.
+    /// A first token came after `seconds` somewhere in the fleet, with this many tokens to prefill before it.
     pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
         let tokens = tokens as f64;
         self.own = self.own.saturating_add(1);
         self.first_token.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.prefill.at(tokens)));
         self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN);
+    }
+
+    /// The same, at a worker of this fleet.
+    pub fn first_token_beside(&mut self, fleet: &Rates, now: Instant, tokens: u64, took: Duration) {
+        let (tokens, seconds) = (tokens as f64, took.as_secs_f64());
+        self.own = self.own.saturating_add(1);
+        let usual = fleet.prefill.at(tokens);
+        let expected = self.prefill.at(tokens);
+        if self.first_token_age.is_disproved(seconds, expected, usual) {
+            self.forget(fleet);
+        }
+        self.first_token.learn(MEMORY, tokens, tame(seconds, self.prefill.at(tokens)));
+        self.prefill = self.first_token.fit(self.first_token.lean(fleet), FIRST_TOKEN_SPAN);
+        self.first_token_age.refresh(now, fleet.own, is_unlike(self.prefill.at(tokens), usual, UNLIKE));
     }
 
     /// The tokens of an answer came this far apart, among this many requests, somewhere in the fleet.
@@ -194,11 +240,44 @@ impl Rates {
     }
 
     /// The same, at a worker of this fleet.
-    pub fn step_beside(&mut self, fleet: &Rates, requests: f64, gap: Duration) {
-        let seen = tame(gap.as_secs_f64(), self.decode.at(requests));
+    pub fn step_beside(&mut self, fleet: &Rates, now: Instant, requests: f64, gap: Duration) {
+        let (gap, usual) = (gap.as_secs_f64(), fleet.decode.at(requests));
+        let expected = self.decode.at(requests);
+        if self.step_age.is_disproved(gap, expected, usual) {
+            self.forget(fleet);
+        }
+        let seen = tame(gap, self.decode.at(requests));
         self.seen = self.seen * MEMORY + seen;
-        self.expected = self.expected * MEMORY + fleet.decode.at(requests);
+        self.expected = self.expected * MEMORY + usual;
         self.compare(fleet.decode);
+        self.step_age.refresh(now, fleet.own, is_unlike(self.decode.at(requests), usual, UNLIKE));
+    }
+
+    /// Forgets what this worker has shown.
+    fn forget(&mut self, fleet: &Rates) {
+        *self = Rates { own: self.own, ..Rates::default() };
+        self.lean(fleet);
+    }
+
+    /// A request is placed at this idle worker.
+    pub fn place(&mut self, now: Instant, fleet: &Rates) {
+        self.first_token_age.place(now, fleet.own);
+        self.step_age.place(now, fleet.own);
+    }
+
+    /// What was learned may no longer hold: the worker's process has been replaced.
+    pub fn void(&mut self) {
+        self.first_token_age.void();
+        self.step_age.void();
+    }
+
+    /// The rates of an idle worker, as far as they have faded to the fleet's for lack of evidence.
+    pub fn faded(&self, now: Instant, fleet: &Rates) -> Option<(LinearFit, LinearFit)> {
+        let first_token = self.first_token_age.faded(now, fleet.own);
+        let step = self.step_age.faded(now, fleet.own);
+        let rates =
+            || (self.prefill.faded(first_token, &fleet.prefill), self.decode.faded(step, &fleet.decode));
+        (first_token > 0.0 || step > 0.0).then(rates)
     }
 
     /// The fleet's steps, scaled by this worker's slowness.
@@ -210,7 +289,7 @@ impl Rates {
 
     /// Updates the prior, which changes while this worker is idle.
     pub fn lean(&mut self, fleet: &Rates) {
-        self.prefill = self.first_token.fit(fleet.as_lean(), FIRST_TOKEN_SPAN);
+        self.prefill = self.first_token.fit(self.first_token.lean(fleet), FIRST_TOKEN_SPAN);
         self.compare(fleet.decode);
     }
 
@@ -221,7 +300,7 @@ impl Rates {
 
     /// Applies another router's rates of this worker, as long as nothing was observed here; replaces earlier
     /// ones.
-    pub fn hear(&mut self, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
+    pub fn hear(&mut self, now: Instant, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
         }
@@ -231,6 +310,11 @@ impl Rates {
         self.seen = HEARSAY * decode.at(STEP_SPAN);
         self.expected = HEARSAY * fleet.decode.at(STEP_SPAN);
         self.lean(fleet);
+        let is_unlike =
+            |own: LinearFit, usual: LinearFit, at: f64| is_unlike(own.at(at), usual.at(at), UNLIKE);
+        let first_token = is_unlike(self.prefill, fleet.prefill, FIRST_TOKEN_SPAN);
+        self.first_token_age.refresh(now, fleet.own, first_token);
+        self.step_age.refresh(now, fleet.own, is_unlike(self.decode, fleet.decode, STEP_SPAN));
     }
 
     /// The same for the fleet's own rates, from any of its workers, as long as none has answered here.
@@ -246,11 +330,6 @@ impl Rates {
         let (first_token, step) = Rates::usual();
         self.prefill = self.first_token.fit(first_token, FIRST_TOKEN_SPAN);
         self.decode = self.step.fit(step, STEP_SPAN);
-    }
-
-    /// The prior of workers' first tokens, if these are the fleet's rates.
-    pub fn as_lean(&self) -> Lean {
-        Lean { fit: self.prefill, weight: LEAN }
     }
 
     /// The prior of the fleet's own rates.
@@ -336,9 +415,9 @@ mod tests {
         let (mut fleet, mut one, mut other) = (Rates::default(), Rates::default(), Rates::default());
         for _ in 0..4 {
             fleet.hear_of_any((fast, step));
-            one.hear(&fleet, (fast, step));
+            one.hear(Instant::ZERO, &fleet, (fast, step));
             fleet.hear_of_any((slow, slow_step));
-            other.hear(&fleet, (slow, slow_step));
+            other.hear(Instant::ZERO, &fleet, (slow, slow_step));
         }
         assert!(fleet.is_learned() && one.is_learned());
         check_near(one.prefill.at(4_000.0), fast.at(4_000.0), 0.6);
@@ -349,12 +428,12 @@ mod tests {
         // The worker is really twice as slow as reported.
         for number in 0..150 {
             let tokens = 500 + 100 * (number % 40);
-            one.first_token(tokens, seconds(2.0 * fast.at(tokens as f64)), fleet.as_lean());
+            one.first_token_beside(&fleet, Instant::ZERO, tokens, seconds(2.0 * fast.at(tokens as f64)));
         }
         check_near(one.prefill.at(4_000.0), 2.0 * fast.at(4_000.0), 0.2);
         assert!(one.to_tell().is_some());
         let before = one;
-        one.hear(&fleet, (slow, slow_step));
+        one.hear(Instant::ZERO, &fleet, (slow, slow_step));
         assert_eq!(one, before, "who has seen it knows better");
     }
 
@@ -364,8 +443,8 @@ mod tests {
         for (base, slope) in [(f64::NAN, 1e-6), (0.1, f64::INFINITY), (-1.0, 1e-6), (0.1, 0.0), (1e9, 1e-6)] {
             let odd = LinearFit { base, slope };
             let mut rates = Rates::default();
-            rates.hear(&Rates::default(), (odd, fine));
-            rates.hear(&Rates::default(), (fine, odd));
+            rates.hear(Instant::ZERO, &Rates::default(), (odd, fine));
+            rates.hear(Instant::ZERO, &Rates::default(), (fine, odd));
             rates.hear_of_any((odd, fine));
             rates.hear_of_any((fine, odd));
             assert_eq!(rates, Rates::default(), "{odd:?}");
@@ -392,5 +471,93 @@ mod tests {
         }
         check_near(rates.decode.at(80.0), 0.06, 0.1);
         check_near(rates.decode.slope, 0.000_5, 0.15);
+    }
+    /// Shown by a fleet in which one worker is ten times slower for a minute, with a first token of either every 100 ms.
+    struct Pair {
+        fleet: Rates,
+        worker: Rates,
+        now: Instant,
+    }
+
+    const USUAL: LinearFit = LinearFit { base: 0.02, slope: 50e-6 };
+    const USUAL_STEP: f64 = 0.01;
+
+    impl Pair {
+        fn with_slow_worker() -> Pair {
+            let fleet = Rates::default();
+            let mut pair = Pair { fleet, worker: fleet, now: Instant::ZERO };
+            for _ in 0..600 {
+                pair.fleet_answers(1);
+                pair.worker_answers(10.0);
+            }
+            check_near(pair.worker.prefill.at(1_000.0), 10.0 * USUAL.at(1_000.0), 0.2);
+            pair
+        }
+
+        fn fleet_answers(&mut self, answers: usize) {
+            for _ in 0..answers {
+                self.now = self.now + Duration::from_millis(100);
+                self.fleet.first_token(1_000, seconds(USUAL.at(1_000.0)), Rates::usual().0);
+                self.fleet.step(1.0, seconds(USUAL_STEP), Rates::usual().1);
+            }
+        }
+
+        fn worker_answers(&mut self, slowness: f64) {
+            let Pair { fleet, worker, now } = self;
+            worker.first_token_beside(fleet, *now, 1_000, seconds(slowness * USUAL.at(1_000.0)));
+            worker.step_beside(fleet, *now, 1.0, seconds(slowness * USUAL_STEP));
+        }
+
+        fn try_worker(&mut self, slowness: f64) {
+            self.worker.place(self.now, &self.fleet);
+            self.worker_answers(slowness);
+        }
+
+        /// How slow the idle worker is believed to be, for first tokens and for steps.
+        fn believed(&self) -> [f64; 2] {
+            let (prefill, decode) =
+                self.worker.faded(self.now, &self.fleet).unwrap_or((self.worker.prefill, self.worker.decode));
+            [prefill.at(1_000.0) / USUAL.at(1_000.0), decode.at(1.0) / USUAL_STEP]
+        }
+    }
+
+    #[test]
+    fn rates_without_evidence_fade_to_the_fleets() {
+        let mut pair = Pair::with_slow_worker();
+        // Seconds without a request there, and the range of the slowness that is believed.
+        for (after, least, most) in [(7, 8.0, 11.0), (4, 3.0, 8.0), (5, 0.9, 1.3), (600, 0.9, 1.1)] {
+            pair.fleet_answers(after * 10);
+            for slowness in pair.believed() {
+                assert!((least..most).contains(&slowness), "{after} s later {slowness:.2}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_trial_decides_whether_faded_rates_still_hold() {
+        let mut slow = Pair::with_slow_worker();
+        slow.fleet_answers(200);
+        slow.try_worker(10.0);
+        assert!(slow.believed().iter().all(|&it| it > 8.0), "confirmed: {:?}", slow.believed());
+        let mut recovered = Pair::with_slow_worker();
+        recovered.fleet_answers(200);
+        recovered.try_worker(1.0);
+        assert!(recovered.believed().iter().all(|&it| it < 1.2), "replaced: {:?}", recovered.believed());
+    }
+
+    #[test]
+    fn one_fast_answer_of_a_busy_slow_worker_decides_nothing() {
+        let mut pair = Pair::with_slow_worker();
+        pair.worker_answers(1.0);
+        assert!(pair.believed().iter().all(|&it| it > 8.0), "{:?}", pair.believed());
+    }
+
+    #[test]
+    fn rates_of_a_replaced_process_do_not_hold() {
+        let mut pair = Pair::with_slow_worker();
+        pair.worker.void();
+        assert!(pair.believed().iter().all(|&it| it < 1.1), "{:?}", pair.believed());
+        pair.try_worker(10.0);
+        assert!(pair.believed().iter().all(|&it| it > 8.0), "the same as before: {:?}", pair.believed());
     }
 }

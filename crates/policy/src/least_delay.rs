@@ -56,19 +56,30 @@ const ADAPTER_SECONDS: f64 = 0.2;
 /// noticeable.
 const NEAR: f64 = 1.02;
 const NEAR_SECONDS: f64 = 0.002;
+/// The same for idle workers that hold equally much: their prices differ by their rates alone, which a few dozen first
+/// tokens tell to a tenth. Otherwise the one that once looked a little faster would get everything.
+const NEAR_IDLE: f64 = 1.1;
 
 /// `prices` is scratch, so that every worker is priced once. Pricing twice, for the best and for those near
 /// it, was a fifth of a decision among a thousand workers.
 pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mut Rng) -> Option<Pick> {
     prices.clear();
     prices.extend(candidates.iter().map(|it| price(ask, it)));
-    let best = prices.iter().copied().min_by(f64::total_cmp)?;
+    let (cheapest, best) = candidates
+        .iter()
+        .zip(&*prices)
+        .map(|(it, &price)| (it, price))
+        .min_by(|one, other| one.1.total_cmp(&other.1))?;
     let limit = best * NEAR + NEAR_SECONDS;
+    let idle_limit = if cheapest.requests == 0 { limit.max(best * NEAR_IDLE) } else { limit };
+    let is_near = |it: &Candidate, price: f64| {
+        price <= limit || price <= idle_limit && it.requests == 0 && it.held == cheapest.held
+    };
     // Among equals the one with the fewest requests, then the tie-breaker.
     let mut chosen: Option<usize> = None;
     let mut equals = 0;
     for (index, (candidate, price)) in candidates.iter().zip(prices).enumerate() {
-        if *price > limit {
+        if !is_near(candidate, *price) {
             continue;
         }
         let fewest = chosen.map_or(u32::MAX, |it| candidates[it].requests);
@@ -261,6 +272,30 @@ mod tests {
         let mut candidates = fleet(&[(0, 0), (0, 500)]);
         candidates[0].pace.prefill_token *= 3.0;
         assert_eq!(pick(&ask(), &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
+    }
+
+    #[test]
+    fn idle_workers_whose_rates_differ_by_noise_share_the_requests() {
+        let picks = |slowness: f64, requests: u32, held: u64| {
+            let mut candidates = fleet(&[(requests, 0), (requests, 0), (requests, 0)]);
+            candidates[2].pace.prefill_token *= slowness;
+            candidates[2].pace.floor *= slowness;
+            candidates[0].held = Tokens(held);
+            candidates[1].held = Tokens(held);
+            let mut rng = Rng::new(1);
+            let ask = Ask { prefill: Tokens(20_000), ..ask() };
+            (0..300)
+                .filter(|_| pick(&ask, &candidates, &mut Vec::new(), &mut rng).unwrap().index == 2)
+                .count()
+        };
+        assert!((70..130).contains(&picks(1.08, 0, 0)), "a third of them: {}", picks(1.08, 0, 0));
+        for (slowness, requests, held) in [(1.2, 0, 0), (1.08, 1, 0), (1.0, 0, 1_000)] {
+            assert_eq!(
+                picks(slowness, requests, held),
+                0,
+                "{slowness} × as slow, {requests} requests, {held} held"
+            );
+        }
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl Parts {
             attempt.first_token = Some((now, requests));
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
-            self.fleet.learn_first_token(worker, attempt.prefill_ahead, took);
+            self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took);
             self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
         }
         true

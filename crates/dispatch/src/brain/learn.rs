@@ -95,7 +95,7 @@ impl Parts {
         match (form, attempt.first_token) {
             (Form::Stream, Some((first, then))) if steps > 0 => {
                 let others = others(then.saturating_sub(1));
-                self.fleet.learn_step(attempt.worker, others, now.since(first) / steps);
+                self.fleet.learn_step(now, attempt.worker, others, now.since(first) / steps);
             }
             (Form::Whole, _) => {
                 // One duration for prefill and decode: each gets its part of the surprise.
@@ -106,9 +106,9 @@ impl Parts {
                     now.since(attempt.placed_at).as_secs_f64() / (prefill + step * f64::from(steps));
                 let seconds =
                     |expected: f64| Duration::try_from_secs_f64(expected * surprise).unwrap_or_default();
-                self.fleet.learn_first_token(attempt.worker, attempt.prefill_ahead, seconds(prefill));
+                self.fleet.learn_first_token(now, attempt.worker, attempt.prefill_ahead, seconds(prefill));
                 if steps > 0 {
-                    self.fleet.learn_step(attempt.worker, others, seconds(step));
+                    self.fleet.learn_step(now, attempt.worker, others, seconds(step));
                 }
             }
             (Form::Stream, _) => {}

@@ -70,7 +70,7 @@ impl Parts {
     ) {
         let Some(worker) = self.worker_by_key(key) else { return };
         if let Some(rates) = assessment.rates {
-            self.fleet.learn_peer_rates(worker, rates);
+            self.fleet.learn_peer_rates(now, worker, rates);
         }
         if assessment.verdict != Verdict::Healthy && self.fleet.doubt(now, worker) {
             effects.push(Effect::Probe { worker });

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use maitre_base::{Instant, Promise, Tokens};
 use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::rates::LinearFit;
 use maitre_policy::{Ask, Candidate, Pace};
 
 use super::in_use::{InUse, Used};
@@ -17,6 +18,9 @@ use maitre_queue::limits::limits;
 /// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
 /// only a request can show that.
 const RATES_TRUSTED: Duration = Duration::from_secs(5);
+
+/// A request with at most this many times the mean tokens to prefill can afford to try a worker whose rates have faded.
+pub(super) const TRIAL_PREFILL: f64 = 2.0;
 
 /// Whether a worker would take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub(crate) struct Beliefs<'a> {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
+    /// Tokens to prefill up to which a request can afford to try a worker whose rates have faded.
+    pub(crate) trial_prefill: f64,
     pub(crate) snapshots: Vec<WorkerSnapshot>,
     /// For each snapshot, what its cache holds of the prompt; empty where that was not looked up.
     pub(crate) held: Vec<Held>,
@@ -117,6 +123,10 @@ impl Survey {
         let snapshot = &self.snapshots[place];
         let worker = snapshot.worker;
         let mut candidate = candidate(snapshot, self.held_at(place), beliefs.cache.holds(worker));
+        let can_afford = || self.promise_at(query.ask, place).prefill.0 as f64 <= self.trial_prefill;
+        if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
+            candidate.pace = pace(prefill, decode);
+        }
         add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
         if let Some(in_use) = beliefs.in_use {
             let Used { all, of_prompt } = in_use.at(worker, query.prompt);
@@ -153,15 +163,14 @@ fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate 
         holds,
         in_use: Tokens::ZERO,
         held_in_use: Tokens::ZERO,
-        pace: Pace {
-            floor: snapshot.prefill.base,
-            prefill_token: snapshot.prefill.slope,
-            step: snapshot.decode.base,
-            step_request: snapshot.decode.slope,
-        },
+        pace: pace(snapshot.prefill, snapshot.decode),
         wait_seconds: snapshot.wait_seconds,
         room: snapshot.room,
         reported: snapshot.reported,
         adapter: snapshot.adapter,
     }
+}
+
+fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
+    Pace { floor: prefill.base, prefill_token: prefill.slope, step: decode.base, step_request: decode.slope }
 }

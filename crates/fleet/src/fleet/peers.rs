@@ -73,11 +73,11 @@ impl Fleet {
     }
 
     /// Another router has learned how fast this worker is.
-    pub fn learn_peer_rates(&mut self, worker: WorkerId, rates: (LinearFit, LinearFit)) {
+    pub fn learn_peer_rates(&mut self, now: Instant, worker: WorkerId, rates: (LinearFit, LinearFit)) {
         self.rates.hear_of_any(rates);
         let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
-            it.rates.hear(&fleet, rates);
+            it.rates.hear(now, &fleet, rates);
         }
     }
 

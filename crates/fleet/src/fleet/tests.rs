@@ -247,3 +247,46 @@ fn absurd_numbers_of_an_engine_are_only_large() {
     }
     assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0]);
 }
+
+#[test]
+fn rates_fade_while_a_worker_is_idle_and_hold_while_it_has_a_request() {
+    let mut fleet = ready(2);
+    let at = Instant::from_millis;
+    for number in 0..100 {
+        fleet.learn_first_token(at(number), WorkerId(0), 1_000, Duration::from_millis(50));
+        fleet.learn_first_token(at(number), WorkerId(1), 1_000, Duration::from_millis(500));
+    }
+    let floor = |fleet: &Fleet, now| {
+        let snapshot = fleet.snapshot_of(now, WorkerId(1)).unwrap();
+        (snapshot.prefill.at(1_000.0), snapshot.faded.map(|(prefill, _)| prefill.at(1_000.0)))
+    };
+    let (own, faded) = floor(&fleet, at(100));
+    assert!(own > 0.4 && faded.is_none(), "{own} {faded:?}");
+    for number in 0..100 {
+        fleet.learn_first_token(at(9_000 + number), WorkerId(0), 1_000, Duration::from_millis(50));
+    }
+    let (own, faded) = floor(&fleet, at(9_100));
+    assert!(own > 0.4 && faded.unwrap() < 0.1, "{own} {faded:?}");
+    let promise = Promise { prefill: Tokens(1_000), ..Promise::default() };
+    fleet.promise(at(9_100), WorkerId(1), promise);
+    assert_eq!(floor(&fleet, at(9_200)).1, None, "a request is about to show its rates");
+    fleet.release(WorkerId(1), promise);
+    assert!(floor(&fleet, at(9_200)).1.is_some(), "it ended without showing them");
+}
+
+#[test]
+fn a_worker_that_comes_back_is_priced_like_the_fleet_until_it_has_answered() {
+    let mut fleet = ready(2);
+    let at = Instant::from_millis;
+    for number in 0..100 {
+        fleet.learn_first_token(at(number), WorkerId(0), 1_000, Duration::from_millis(50));
+        fleet.learn_first_token(at(number), WorkerId(1), 1_000, Duration::from_millis(500));
+    }
+    let faded = |fleet: &Fleet| fleet.snapshot_of(at(101), WorkerId(1)).unwrap().faded;
+    assert_eq!(faded(&fleet), None);
+    fleet.see(at(100), WorkerId(1), Evidence::Refused);
+    fleet.see(at(101), WorkerId(1), Evidence::ProbeAnswered);
+    assert_eq!(faded(&fleet).map(|it| it.0), Some(fleet.rates().prefill));
+    fleet.learn_first_token(at(101), WorkerId(1), 1_000, Duration::from_millis(500));
+    assert!(fleet.snapshot_of(at(101), WorkerId(1)).unwrap().prefill.at(1_000.0) > 0.4);
+}

@@ -17,6 +17,7 @@ mod queue;
 mod record;
 mod refusal;
 mod salts;
+mod slowdown;
 mod tls;
 mod tokenize;
 mod traces;

@@ -190,6 +190,20 @@ fn a_worker_that_slows_down_gets_less() {
     assert!(shares[1] < 0.8 * shares[0], "{shares:?}");
 }
 
+/// Where prompts share nothing, speed alone decides. In the traffic above a cached prefix keeps requests at the slow worker:
+/// computing it again costs more than waiting.
+#[test]
+fn a_worker_four_times_slower_keeps_less_than_half_of_its_share_within_five_seconds() {
+    let mut trace = traffic(18.0);
+    for (number, request) in (0..).zip(&mut trace.requests) {
+        request.prompt = [Piece { text: 1_000 + number, tokens: 1_000 }].into();
+    }
+    let outcome = run_whole(&scripted(3, "4s slow 2 4"), &trace);
+    let shares =
+        [(0.0, 4.0), (5.0, 9.0), (9.0, 12.0)].map(|(from, until)| part(&arrived(&outcome, from, until), 2));
+    assert!(shares[1..].iter().all(|it| *it < 0.45 * shares[0]), "{shares:?}");
+}
+
 #[test]
 fn more_knowledge_of_caches_gives_more_hits() {
     let trace = traffic(14.0);
@@ -205,8 +219,8 @@ fn late_cache_events_cost_hits_and_prompt_ones_are_accurate() {
     let with_delay = |event_delay| {
         // So little room that much is evicted before it is reused.
         let engine = Profile { kv_blocks: 1_001, ..ENGINE };
-        // A strategy that follows cache events. The default weighs so much else that late events cost it no hits.
-        let brain = maitre_dispatch::BrainSettings { strategy: Name::Preble, ..fleet(3).brain };
+        // A strategy that goes by caches before all else, and hardly by learned rates.
+        let brain = maitre_dispatch::BrainSettings { strategy: Name::StickyUntilSaturated, ..fleet(3).brain };
         let outcome =
             run_whole(&LabConfig { event_delay, brain, fleet: vec![engine; 3], ..fleet(3) }, &trace);
         (true_beliefs(&outcome.answers), row(&outcome))
@@ -215,8 +229,25 @@ fn late_cache_events_cost_hits_and_prompt_ones_are_accurate() {
     assert!(prompt.0 > 0.95, "{:.2} of beliefs came true", prompt.0);
     assert!(late.0 < prompt.0 - 0.1, "{:.2} and {:.2}", late.0, prompt.0);
     let (late, prompt) = (late.1, prompt.1);
-    assert!(late.hit_ratio < prompt.hit_ratio - 0.02, "{} {}", late.hit_ratio, prompt.hit_ratio);
+    assert!(late.hit_ratio < prompt.hit_ratio - 0.04, "{} {}", late.hit_ratio, prompt.hit_ratio);
     assert!(late.ttft_mean_s > 1.1 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
+}
+
+/// The default predicts what it routed until the events arrive, and weighs much besides caches.
+#[test]
+fn late_cache_events_cost_the_default_at_most_a_twentieth_of_hits() {
+    let trace = traffic(14.0);
+    let hits = |event_delay, knowledge| {
+        let engine = Profile { kv_blocks: 1_001, ..ENGINE };
+        let config = LabConfig { event_delay, knowledge, fleet: vec![engine; 3], ..fleet(3) };
+        row(&run_whole(&config, &trace)).hit_ratio
+    };
+    let prompt = hits(Duration::ZERO, Knowledge::Reported);
+    let predicted = hits(Duration::ZERO, Knowledge::Predicted);
+    for delay in [1, 4, 10] {
+        let late = hits(Duration::from_secs(delay), Knowledge::Reported);
+        assert!(late > prompt.max(predicted) - 0.05, "{delay} s late: {late}, {prompt} and {predicted}");
+    }
 }
 
 /// Several routers know each other's requests only through engine reports.
@@ -278,15 +309,18 @@ fn bounds_are_bounds_and_reproducible() {
         row(&outcome)
     };
     let (oracle, ideal) = (bound(Decider::Oracle), bound(Decider::IdealCache));
-    let mut best = f64::MAX;
+    let (mut best, mut best_total) = (f64::MAX, f64::MAX);
     for strategy in Name::ALL {
         let brain = maitre_dispatch::BrainSettings { strategy, ..fleet(3).brain };
         let row = row(&run_whole(&LabConfig { brain, ..fleet(3) }, &trace));
         assert!(row.hit_ratio <= ideal.hit_ratio, "{strategy} hits {}", row.hit_ratio);
         best = best.min(row.ttft_mean_s);
+        best_total = best_total.min(row.e2e_mean_s);
     }
     assert!(oracle.hit_ratio <= ideal.hit_ratio, "{} {}", oracle.hit_ratio, ideal.hit_ratio);
-    assert!(ideal.ttft_mean_s < best, "{} beside {best}", ideal.ttft_mean_s);
+    // It minimises the time of whole answers, so a strategy may have a slightly lower TTFT.
+    assert!(ideal.e2e_mean_s < best_total, "{} beside {best_total}", ideal.e2e_mean_s);
+    assert!(ideal.ttft_mean_s < 1.02 * best, "{} beside {best}", ideal.ttft_mean_s);
     assert!(oracle.ttft_mean_s < 1.15 * best, "{} beside {best}", oracle.ttft_mean_s);
 }
 

@@ -53,8 +53,39 @@ fn check_learned(harness: &Harness, within: f64) {
 #[test]
 fn a_worker_five_times_slower_gets_less_by_its_streams() {
     let (harness, [fast, slow]) = run(Form::Stream, 60);
-    check_learned(&harness, 0.3);
+    check_learned(&harness, 0.2);
     assert!(slow > 0 && slow * 3 < fast, "{fast} to {slow}");
+}
+
+/// After a while without requests the slow worker may be as fast as the other. Only a request tells, and only one that can
+/// afford to be slow is sent.
+#[test]
+fn a_slow_worker_is_tried_again_with_a_request_that_can_afford_it() {
+    let (mut harness, _) = run(Form::Stream, 60);
+    let mut next = 1_000;
+    let mut worker_of = |tokens: u32| {
+        next += 1;
+        let prompt = harness.prompt(&text(next as u32, tokens), None);
+        let worker = harness.placement(of_prompt(next, &prompt)).worker.index();
+        let took = FLOOR + TRUTH[worker] * f64::from(tokens);
+        harness.now = harness.now + Duration::from_secs_f64(took);
+        harness.begin(next);
+        harness.now = harness.now + STEP * (ANSWER - 1);
+        let counted = Counted { prompt: None, cached: None, answer: Some(u64::from(ANSWER)) };
+        harness.on(Event::Finished { request: RequestId(next), counted: Some(counted), pieces: 1 });
+        harness.now = harness.now + Duration::from_secs(1);
+        harness.on(Event::Tick);
+        worker
+    };
+    let (mut trials, mut long) = (0, 0);
+    for number in 0..400 {
+        match number % 5 {
+            0 => long += worker_of(20 * PROMPT),
+            _ => trials += worker_of(PROMPT),
+        }
+    }
+    assert_eq!(long, 0, "long prompts were sent there");
+    assert!((1..=20).contains(&trials), "{trials} trials, at most one request in twenty");
 }
 
 #[test]
