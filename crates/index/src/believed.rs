@@ -11,6 +11,13 @@ use maitre_base::Instant;
 /// Orders requests and their first tokens. Unique; zero is before all of them.
 pub(crate) type Stamp = u64;
 
+/// A request or its first token: its time and its order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) now: Instant,
+    pub(crate) stamp: Stamp,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Belief {
     pub(crate) run: u32,
@@ -23,7 +30,7 @@ pub(crate) struct Belief {
     /// The request that was to compute it.
     pub(crate) author: Stamp,
     /// When a request that uses it produced its first token; none while it is not known to exist.
-    pub(crate) settled: Option<Stamp>,
+    pub(crate) settled: Option<Moment>,
 }
 
 impl Default for Belief {
@@ -88,6 +95,11 @@ impl Beliefs {
     pub(crate) fn oldest(&self, slot: u32) -> Option<&Belief> {
         let oldest = self.ends[slot as usize].oldest;
         (oldest != NONE).then(|| &self.entries[oldest])
+    }
+
+    /// The next one in the order of its worker.
+    pub(crate) fn newer(&self, belief: &Belief) -> Option<&Belief> {
+        self.get(belief.newer)
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Belief> {

@@ -102,7 +102,7 @@ impl Index {
         }
         let before = self.table.beliefs.blocks(worker.slot);
         PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock: 0 }
-            .fade(oldest.used_at);
+            .drop_oldest();
         worker.numbers.evicted += u64::from(before - self.table.beliefs.blocks(worker.slot));
         true
     }

@@ -5,7 +5,8 @@ use crate::budget::{BUDGET_MIN, Hand};
 use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
-use crate::predicted::{FADE, Moment, PredictedBlocks, PredictionWriter};
+use crate::believed::Moment;
+use crate::predicted::{PredictedBlocks, PredictionWriter};
 use crate::reported::{Applied, PIECE, ReportApplier};
 use crate::table::{Chain, PrefixTable, Segment};
 use crate::worker::{CacheSource, Numbers, WorkerBlocks};
@@ -28,7 +29,7 @@ impl Default for IndexSettings {
     }
 }
 
-/// Maximum predictions that one tick drops.
+/// Maximum predictions that one tick looks at.
 const FADES_MAX: usize = 4_096;
 
 /// How many uses advance the clock that finds cold blocks by one step, as a power of two. At a million uses a
@@ -190,15 +191,12 @@ impl Index {
 
     /// Drops predictions that fresh reports should have confirmed. Call it a few times a second.
     pub fn tick(&mut self, now: Instant) {
-        let Some(since) = now.as_nanos().checked_sub(FADE.as_nanos() as u64).map(Instant::from_nanos) else {
-            return;
-        };
         let mut left = FADES_MAX;
         for _ in 0..self.workers.len() {
             self.fading = (self.fading + 1) % self.workers.len();
             let Some(mut writer) = self.prediction_writer(WorkerId(self.fading as u32), 0) else { continue };
-            while left > 0 && writer.worker.source == CacheSource::Reported && writer.fade(since) {
-                left -= 1;
+            if writer.worker.source == CacheSource::Reported {
+                left = writer.fade(now, left);
             }
         }
     }

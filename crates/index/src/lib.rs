@@ -24,7 +24,7 @@ mod worker;
 pub use budget::BUDGET_MIN;
 pub use holdings::{Holding, Holdings};
 pub use index::{Index, IndexSettings};
-pub use predicted::{FADE, PredictedBlocks};
+pub use predicted::{FADE, PENDING_MAX, PredictedBlocks};
 pub use prefix::{PrefixHash, Root, Running};
 pub use reported::Applied;
 pub use table::Chain;

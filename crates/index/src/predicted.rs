@@ -8,15 +8,19 @@
 //! block is evidence: the engine evicted that block and everything used no later, so its cache is smaller
 //! than believed.
 
-use crate::believed::Stamp;
+use crate::believed::{Moment, Stamp};
 use crate::table::{Chain, Placing, PrefixTable, Segment};
 use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
 use maitre_base::Instant;
 use std::time::Duration;
 
-/// How long a prediction stays if fresh reports do not confirm it. Chosen: longer than most queues and
-/// prefills, shorter than the silence after which reports are stale.
+/// How long a prediction stays that fresh reports do not confirm, once its blocks should exist. Chosen: far
+/// longer than events take, shorter than the silence after which reports are stale.
 pub const FADE: Duration = Duration::from_secs(3);
+/// How long a prediction stays whose blocks are not computed yet. Its request may wait at the engine for
+/// minutes, and requests with the same prefix must find it: fading these after three seconds too made the
+/// next request compute the prefix elsewhere. The bound is for requests whose end the router never sees.
+pub const PENDING_MAX: Duration = Duration::from_secs(600);
 
 /// The believed size of a cache is at least the reported size divided by this. Chosen: misses have other
 /// causes too, such as a cache reset.
@@ -43,13 +47,6 @@ pub(crate) struct PredictionWriter<'a> {
     pub(crate) worker: &'a mut WorkerBlocks,
     pub(crate) path: &'a mut Vec<Segment>,
     pub(crate) clock: u32,
-}
-
-/// A request or its first token: its time and its order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    pub(crate) now: Instant,
-    pub(crate) stamp: Stamp,
 }
 
 impl PredictionWriter<'_> {
@@ -92,7 +89,7 @@ impl PredictionWriter<'_> {
             if share.predicted & crate::holders::low(blocks) != 0
                 && let Some(belief) = self.table.beliefs.get_mut(share.belief)
             {
-                belief.settled = belief.settled.or(Some(moment.stamp));
+                belief.settled = belief.settled.or(Some(moment));
             }
         }
     }
@@ -127,15 +124,28 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Drops the oldest prediction if no request has used it since this time. False if none is that old.
-    pub(crate) fn fade(&mut self, since: Instant) -> bool {
-        let slot = self.worker.slot;
-        match self.table.beliefs.oldest(slot).copied().filter(|it| it.used_at <= since) {
-            None => false,
-            Some(oldest) => {
-                self.table.change(oldest.run, slot, |share| share.predicted = 0);
-                true
+    /// Drops the predictions that reports should have confirmed by now. Looks at no more than `most`, the oldest
+    /// first, and returns how many of `most` are left.
+    pub(crate) fn fade(&mut self, now: Instant, most: usize) -> usize {
+        let (slot, mut left) = (self.worker.slot, most);
+        let mut next = self.table.beliefs.oldest(slot).copied();
+        while let Some(belief) = next.filter(|it| left > 0 && now.since(it.used_at) >= FADE) {
+            // Read before the drop frees the entry.
+            next = self.table.beliefs.newer(&belief).copied();
+            left -= 1;
+            let is_overdue = belief.settled.is_some_and(|it| now.since(it.now) >= FADE);
+            if is_overdue || now.since(belief.used_at) >= PENDING_MAX {
+                self.table.change(belief.run, slot, |share| share.predicted = 0);
             }
+        }
+        left
+    }
+
+    /// Drops the oldest prediction.
+    pub(crate) fn drop_oldest(&mut self) {
+        let slot = self.worker.slot;
+        if let Some(&oldest) = self.table.beliefs.oldest(slot) {
+            self.table.change(oldest.run, slot, |share| share.predicted = 0);
         }
     }
 
@@ -253,7 +263,7 @@ impl PredictionWriter<'_> {
                     .beliefs
                     .get(share.belief)
                     .and_then(|it| it.settled)
-                    .is_some_and(|settled| settled < predicted_blocks.stamp)
+                    .is_some_and(|settled| settled.stamp < predicted_blocks.stamp)
         })
     }
 

@@ -211,7 +211,7 @@ impl Duel {
             1 | 2 => {
                 self.trail.push(format!("prefilled w{worker} {}", prompt.len()));
                 self.index.prefilled(self.now, id, chain(&hashes));
-                self.model.prefilled(worker, &prompt);
+                self.model.prefilled(self.now, worker, &prompt);
                 self.index.adopt(id, chain(&hashes));
                 if let Some(worker) = self.model.workers.get_mut(&worker) {
                     worker.adopt(&prompt);
@@ -265,7 +265,8 @@ impl Duel {
                 self.model.set_capacity(worker, blocks);
             }
             _ => {
-                self.now = self.now + std::time::Duration::from_millis(self.rng.below(2_000) as u64);
+                let most = if self.rng.below(20) == 0 { 700_000 } else { 2_000 };
+                self.now = self.now + std::time::Duration::from_millis(self.rng.below(most) as u64);
                 self.trail.push("tick".to_owned());
                 self.index.tick(self.now);
                 self.model.tick(self.now);

@@ -3,10 +3,12 @@
 use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens};
 use crate::prefix::PrefixHash;
 use crate::{
-    Applied, BUDGET_MIN, CacheSource, Chain, GRAIN, Holding, Holdings, Index, IndexSettings, PredictedBlocks,
+    Applied, BUDGET_MIN, CacheSource, Chain, FADE, GRAIN, Holding, Holdings, Index, IndexSettings,
+    PENDING_MAX, PredictedBlocks,
 };
 use maitre_base::{Instant, Rng, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
+use std::time::Duration;
 
 const W: WorkerId = WorkerId(0);
 
@@ -359,13 +361,41 @@ fn a_report_replaces_a_prediction_and_overrules_it() {
 fn unconfirmed_predictions_fade_while_reports_are_fresh() {
     let mut stage = Fixture::new();
     stage.predict("abcd");
-    let later = Instant::from_millis(3_001);
+    stage.prefilled("abcd");
+    let later = stage.now + FADE;
     stage.index.tick(later);
     stage.check("abcd", 4, 0);
     stage.index.set_source(W, CacheSource::Reported);
-    stage.index.tick(Instant::from_millis(3_000));
+    stage.index.tick(later.before(Duration::from_millis(1)));
     stage.check("abcd", 4, 0);
     stage.index.tick(later);
+    stage.check("abcd", 0, 0);
+}
+
+/// Issue 16: a request that waits at its engine for longer than `FADE` still brings its prefix there.
+#[test]
+fn a_prediction_stays_until_its_request_is_prefilled() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.predict("abcd");
+    stage.index.tick(stage.now + FADE * 20);
+    stage.check("abcd", 4, 0);
+    stage.now = stage.now + FADE * 20;
+    stage.prefilled("abcd");
+    stage.index.tick(stage.now + FADE / 2);
+    stage.check("abcd", 4, 0);
+    stage.index.tick(stage.now + FADE);
+    stage.check("abcd", 0, 0);
+}
+
+#[test]
+fn a_prediction_whose_request_never_ends_is_dropped_at_last() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.predict("abcd");
+    stage.index.tick(stage.now + PENDING_MAX.saturating_sub(Duration::from_millis(1)));
+    stage.check("abcd", 4, 0);
+    stage.index.tick(stage.now + PENDING_MAX);
     stage.check("abcd", 0, 0);
 }
 

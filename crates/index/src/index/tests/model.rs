@@ -3,7 +3,7 @@
 
 use super::{BLOCK_TOKENS, hash_of, tokens_of};
 use crate::Holding;
-use crate::predicted::FADE;
+use crate::predicted::{FADE, PENDING_MAX};
 use crate::worker::{CAPACITY_DEFAULT, CacheSource};
 use maitre_base::Instant;
 use maitre_base::Tier;
@@ -15,7 +15,7 @@ pub(super) struct Belief {
     used_at: Instant,
     depth: usize,
     author: u64,
-    settled: Option<u64>,
+    settled: Option<(Instant, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -110,12 +110,12 @@ impl PlainIndex {
         }
     }
 
-    pub(super) fn prefilled(&mut self, worker: u32, prompt: &[u8]) {
+    pub(super) fn prefilled(&mut self, now: Instant, worker: u32, prompt: &[u8]) {
         self.stamp += 1;
         let Some(worker) = self.workers.get_mut(&worker) else { return };
         for end in 1..=prompt.len() {
             if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end])) {
-                belief.settled = belief.settled.or(Some(self.stamp));
+                belief.settled = belief.settled.or(Some((now, self.stamp)));
             }
         }
     }
@@ -136,7 +136,7 @@ impl PlainIndex {
             worker.capacity = grown.min(worker.capacity_reported.max(worker.capacity));
         } else if found + 1 < predicted_blocks.from {
             let belief = worker.predicted.get(&hash_of(&prompt[..=found]));
-            if belief.and_then(|it| it.settled).is_some_and(|settled| settled < predicted_blocks.stamp) {
+            if belief.and_then(|it| it.settled).is_some_and(|settled| settled.1 < predicted_blocks.stamp) {
                 worker.predicted.retain(|_, it| it.used > predicted_blocks.before);
                 if worker.capacity_reported == CAPACITY_DEFAULT {
                     let left = worker.predicted.len() as u32;
@@ -159,7 +159,11 @@ impl PlainIndex {
 
     pub(super) fn tick(&mut self, now: Instant) {
         for worker in self.workers.values_mut().filter(|it| it.source == CacheSource::Reported) {
-            worker.predicted.retain(|_, it| now.since(it.used_at) < FADE);
+            worker.predicted.retain(|_, it| {
+                let limit = if it.settled.is_some() { FADE } else { PENDING_MAX };
+                let settled_at = it.settled.map_or(Instant::ZERO, |it| it.0);
+                now.since(it.used_at.max(settled_at)) < limit
+            });
         }
     }
 
