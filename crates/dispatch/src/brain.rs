@@ -24,6 +24,7 @@ use crate::placer::Placer;
 use crate::placer::in_use::InUse;
 use crate::placer::strategies::Strategies;
 use crate::request::PendingRequest;
+use crate::reservations::Reservations;
 use crate::scheduler::{Context, Scheduler};
 use crate::settings::BrainSettings;
 
@@ -47,6 +48,8 @@ pub struct Brain {
     parts: Parts,
     /// Scratch: the requests that may go next.
     next: Vec<RequestId>,
+    /// Scratch: what the requests before the one that is tried have reserved.
+    ahead: Reservations,
 }
 
 /// Everything but the pending requests.
@@ -86,6 +89,7 @@ impl Brain {
                 settings,
             },
             next: Vec::new(),
+            ahead: Reservations::default(),
         }
     }
 

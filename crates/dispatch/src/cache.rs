@@ -301,6 +301,21 @@ impl Cache {
         Some(predicted_blocks)
     }
 
+    /// How much of the prompt the worker holds without what only this prediction says.
+    pub(crate) fn held_without(
+        &mut self,
+        worker: WorkerId,
+        predicted_blocks: PredictedBlocks,
+        prompt: &PromptChain,
+        prompt_tokens: Tokens,
+    ) -> Tokens {
+        let size = self.block(worker);
+        let Some(chain) = chain(prompt, size, &mut self.links) else { return Tokens::ZERO };
+        let index = of(prompt.unit, &mut self.index, &mut self.words);
+        let blocks = index.held_without(worker, chain, predicted_blocks);
+        in_tokens(prompt, prompt_tokens, size, Holding { blocks, lower: 0 }).tokens
+    }
+
     pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {

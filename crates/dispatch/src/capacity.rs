@@ -39,23 +39,21 @@ impl Knee {
     pub(crate) fn is_above(self, snapshot: &WorkerSnapshot) -> bool {
         let Knee { limits, caps, routers } = self;
         let promised = (snapshot.requests, snapshot.promised.prefill);
-        is_less(promised, limits)
+        is_less(promised, limits) && snapshot.promised.prefilling < limits.prefilling
             || routers > 1
                 && is_less(snapshot.ours, limits.times(1.0 / f64::from(routers)))
                 && is_less(promised, caps.as_limits())
     }
+}
 
-    /// Whether a worker is below its limit and its KV cache has room for this request.
-    pub(crate) fn has_room(self, snapshot: &WorkerSnapshot, promise: &Promise) -> bool {
-        // An idle worker takes anything, and a prompt larger than the cache waits for nothing. As engines do, we ask for
-        // room for the prompt alone, not for the response.
-        let fits = snapshot.promised.requests == 0
-            || snapshot.room.is_none_or(|it| {
-                let room = (it.capacity.0 as f64 * CACHE_FULL) as u64;
-                promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
-            });
-        fits && self.is_above(snapshot)
-    }
+/// Whether the KV cache of a worker has room for this request. An idle worker takes anything, and a prompt larger than
+/// the cache waits for nothing. As engines do, we ask for room for the prompt alone, not for the response.
+pub(crate) fn has_memory(snapshot: &WorkerSnapshot, promise: &Promise) -> bool {
+    snapshot.promised.requests == 0
+        || snapshot.room.is_none_or(|it| {
+            let room = (it.capacity.0 as f64 * CACHE_FULL) as u64;
+            promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
+        })
 }
 
 fn is_less((requests, prefill): (u32, Tokens), limits: WorkerLimits) -> bool {

@@ -10,12 +10,13 @@ pub(crate) mod strategies;
 pub(crate) mod survey;
 
 use maitre_base::{ClassId, Instant, Rng, WorkerId};
-use maitre_fleet::{Fleet, ModelId, Wanted};
-use maitre_policy::{Ask, Candidate, Pick, Strategy};
-use maitre_queue::limits::Caps;
+use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
+use maitre_policy::{Ask, Candidate, Pick, Strategy, Why};
+use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
-use crate::reservations::Reservations;
+use crate::capacity::Knee;
+use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
 use strategies::{Decider, Strategies};
@@ -32,6 +33,8 @@ pub(crate) struct Query<'a> {
     pub(crate) tried: &'a [WorkerId],
     /// When its first token is due.
     pub(crate) deadline: Option<Instant>,
+    /// Its own claim, which does not count against it.
+    pub(crate) reservation: Option<&'a Reservation>,
 }
 
 impl Query<'_> {
@@ -66,6 +69,23 @@ pub(crate) struct Admission {
     pub(crate) routers: u32,
     /// Whether long prompts must not delay the first tokens of others.
     pub(crate) is_considerate: bool,
+    /// Whether classes above have requests, for which workers must keep room.
+    pub(crate) yields: bool,
+}
+
+impl Admission {
+    /// What this worker may have before the request waits.
+    pub(crate) fn limits(&self, snapshot: &WorkerSnapshot) -> WorkerLimits {
+        match self.yields {
+            true => limits(snapshot.knee, self.caps).times(self.part),
+            false => limits_of_first(snapshot.knee, snapshot.prefill.slope, self.caps),
+        }
+    }
+
+    /// Whether this worker may have more work.
+    pub(crate) fn is_open(&self, snapshot: &WorkerSnapshot) -> bool {
+        Knee { limits: self.limits(snapshot), caps: self.caps, routers: self.routers }.is_above(snapshot)
+    }
 }
 
 /// How a choice is to be made.
@@ -73,8 +93,18 @@ pub(crate) struct Admission {
 pub(crate) struct Rules {
     /// None while the queue is off: every worker is open to every request.
     pub(crate) admission: Option<Admission>,
-    /// Whether the request may wait for a busy worker.
-    pub(crate) may_reserve: bool,
+    pub(crate) scope: Scope,
+}
+
+/// Which workers a strategy may pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// A busy worker too, to wait for it.
+    Any,
+    /// Only one with room.
+    Open,
+    /// It has picked this one before, for this reason, and the request's turn there has come.
+    Picked(WorkerId, Why),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +118,7 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WorkerChoice {
     Place(Picked),
-    /// Waiting for this busy worker is cheaper than any free one.
+    /// The strategy prefers this busy worker to any free one.
     Reserve(Picked),
     /// Every worker is busy.
     Wait,
@@ -174,13 +204,42 @@ impl Placer {
             return WorkerChoice::NoWorker;
         }
         self.survey.judge(world, query, rules.admission);
-        let may_reserve = name.holds_out() && rules.may_reserve;
-        let fits = |it: Opening| it == Opening::Now || may_reserve && it == Opening::Later;
+        let may_wait = name.waits_for_pick() && rules.scope != Scope::Open;
+        let fits = |it: Opening| it == Opening::Now || may_wait && it == Opening::Later;
+        if let Scope::Picked(worker, why) = rules.scope
+            && let Some(choice) = self.picked_before(world, query, fits, (worker, why))
+        {
+            return choice;
+        }
         match self.pick(world, query, fits, mode) {
             Some(picked) if self.survey.openings[picked.place] == Opening::Now => WorkerChoice::Place(picked),
             Some(picked) => WorkerChoice::Reserve(picked),
             None if self.survey.openings.iter().all(|&it| it == Opening::TooLate) => WorkerChoice::TooLate,
             None => WorkerChoice::Wait,
+        }
+    }
+
+    /// The worker that the strategy has picked before, if it is still there and not too late.
+    fn picked_before(
+        &mut self,
+        world: &World<'_>,
+        query: &Query<'_>,
+        fits: impl Fn(Opening) -> bool,
+        (worker, why): (WorkerId, Why),
+    ) -> Option<WorkerChoice> {
+        let place = self.survey.snapshots.iter().position(|it| it.worker == worker)?;
+        match self.survey.openings[place] {
+            Opening::TooLate => None,
+            Opening::Later | Opening::Disturbs => Some(WorkerChoice::Wait),
+            Opening::Now => {
+                let Placer { in_use, survey, .. } = self;
+                let beliefs =
+                    Beliefs { cache: world.cache, reservations: world.reservations, in_use: in_use.as_ref() };
+                survey.show(query, beliefs, fits);
+                let index = survey.shown.iter().position(|&it| it == place)?;
+                let pick = Pick { index, why };
+                Some(WorkerChoice::Place(Picked { place, pick, is_priced: false, pinned: None }))
+            }
         }
     }
 
@@ -210,6 +269,13 @@ impl Placer {
                 match mode {
                     Mode::Commit => world.cache.look_up(question, held),
                     Mode::DryRun => world.cache.peek(question, held),
+                }
+                // What only its own reservation predicts is not there yet.
+                let own = query.reservation.and_then(|it| Some((it.worker, it.predicted_blocks?)));
+                let place = own.and_then(|(worker, _)| snapshots.iter().position(|it| it.worker == worker));
+                if let (Some((worker, predicted)), Some(place)) = (own, place) {
+                    let most = world.cache.held_without(worker, predicted, prompt, query.ask.prefill);
+                    held[place].tokens = held[place].tokens.min(most);
                 }
             }
             None => held.clear(),

@@ -58,8 +58,7 @@ pub(crate) enum RequestState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InQueue {
     pub(crate) since: Instant,
-    /// When it first reserved a worker during this wait.
-    pub(crate) reserved_since: Option<Instant>,
+    /// The worker that it waits for; none if it takes any.
     pub(crate) reservation: Option<Reservation>,
 }
 
@@ -141,7 +140,12 @@ impl PendingRequest {
             prompt: self.prompt.as_ref(),
             tried: &self.tried,
             deadline: self.deadline,
+            reservation: self.reservation(),
         }
+    }
+
+    pub(crate) fn reservation(&self) -> Option<&Reservation> {
+        self.waiting()?.reservation.as_ref()
     }
 
     pub(crate) fn attempt(&self) -> Option<&Attempt> {
@@ -187,7 +191,7 @@ impl PendingRequest {
 
     /// Workers that later events of this request may still name.
     pub(crate) fn workers_named(&self) -> impl Iterator<Item = WorkerId> {
-        let reserved = self.waiting().and_then(|it| it.reservation).map(|it| it.worker);
+        let reserved = self.reservation().map(|it| it.worker);
         let here = self.worker().into_iter().chain(reserved);
         here.chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
     }

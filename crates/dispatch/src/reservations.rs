@@ -1,89 +1,145 @@
 //! Queued requests that wait for one particular worker: not promised to it yet, but they will be.
 //!
+//! A reservation counts like a placement for the requests behind it: its work is added to what the worker has promised,
+//! and its prompt to what the worker will have cached. So a strategy sees the same fleet whether requests wait in the
+//! router or at the engines, and picks the same workers.
+//!
 //! A request that looks for a worker counts the reservations of its own class and of the classes above it. Lower classes
 //! take what is left, so their reservations do not count.
 
-use maitre_base::{ClassId, Tokens, WorkerId};
+use std::time::Duration;
+
+use maitre_base::{ClassId, Instant, Promise, PromisedWork, WorkerId};
+use maitre_index::PredictedBlocks;
+use maitre_policy::Why;
 use maitre_queue::settings::CLASSES_MAX;
 
 /// The claim of one request on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) worker: WorkerId,
-    /// What the request will have to prefill there.
-    pub(crate) prefill: Tokens,
+    /// Why the strategy picked it.
+    pub(crate) why: Why,
+    /// What the request will cost there.
+    pub(crate) promise: Promise,
+    pub(crate) since: Instant,
+    /// How long it waits while the worker takes no request.
+    pub(crate) patience: Duration,
+    /// What its prompt is expected to leave in the cache, where that counts.
+    pub(crate) predicted_blocks: Option<PredictedBlocks>,
+    /// Whether its prompt counts as cached and as in use at the worker.
+    pub(crate) is_counted: bool,
 }
 
 /// What is reserved at one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reserved {
-    pub(crate) requests: u32,
-    pub(crate) prefill: Tokens,
+#[derive(Clone, Copy, Debug, Default)]
+struct WorkerReservations {
+    classes: [PromisedWork; CLASSES_MAX],
+    /// When a request was last placed there.
+    placed_at: Instant,
 }
 
 /// All reservations, by worker and class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reservations {
-    workers: Vec<[Reserved; CLASSES_MAX]>,
+    workers: Vec<WorkerReservations>,
     requests: u32,
 }
 
 impl Reservations {
-    pub(crate) fn add(&mut self, class: ClassId, reservation: Reservation) {
-        let Reservation { worker, prefill } = reservation;
-        if worker.index() >= self.workers.len() {
-            self.workers.resize(worker.index() + 1, [Reserved::default(); CLASSES_MAX]);
-        }
-        let it = &mut self.workers[worker.index()][class.index()];
-        it.requests += 1;
-        it.prefill += prefill;
+    pub(crate) fn add(&mut self, class: ClassId, reservation: &Reservation) {
+        let Reservation { worker, promise, .. } = *reservation;
+        let it = &mut self.at_mut(worker).classes[class.index()];
+        *it = it.plus(&work(&promise));
         self.requests += 1;
     }
 
-    pub(crate) fn remove(&mut self, class: ClassId, reservation: Reservation) {
-        let Reservation { worker, prefill } = reservation;
-        let Some(it) = self.workers.get_mut(worker.index()).map(|it| &mut it[class.index()]) else { return };
-        debug_assert!(it.requests > 0 && it.prefill >= prefill, "removed more than was added");
-        it.requests = it.requests.saturating_sub(1);
-        it.prefill -= prefill;
+    pub(crate) fn remove(&mut self, class: ClassId, reservation: &Reservation) {
+        let Reservation { worker, promise, .. } = *reservation;
+        let it = &mut self.at_mut(worker).classes[class.index()];
+        debug_assert!(it.requests > 0 && it.prefill >= promise.prefill, "removed more than was added");
+        *it = PromisedWork {
+            requests: it.requests.saturating_sub(1),
+            prefilling: it.prefilling.saturating_sub(1),
+            prefill: it.prefill - promise.prefill,
+            decode: it.decode - promise.decode,
+            context: it.context - promise.context,
+        };
         self.requests = self.requests.saturating_sub(1);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.workers.clear();
+        self.requests = 0;
+    }
+
+    /// A request was placed at this worker.
+    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId) {
+        if self.requests > 0 {
+            self.at_mut(worker).placed_at = now;
+        }
+    }
+
+    /// When the worker last took a request, or the reservation was made, if that was later.
+    pub(crate) fn progress(&self, reservation: &Reservation) -> Instant {
+        let placed_at = self.workers.get(reservation.worker.index()).map_or(Instant::ZERO, |it| it.placed_at);
+        placed_at.max(reservation.since)
     }
 
     /// Whether no request waits for this worker.
     pub(crate) fn is_clear(&self, worker: WorkerId) -> bool {
         let classes = self.workers.get(worker.index());
-        classes.is_none_or(|it| it.iter().all(|it| *it == Reserved::default()))
+        self.requests == 0 || classes.is_none_or(|it| it.classes.iter().all(|it| it.requests == 0))
     }
 
     /// What this class and those above it have reserved at the worker.
-    pub(crate) fn at(&self, worker: WorkerId, class: ClassId) -> Reserved {
+    pub(crate) fn at(&self, worker: WorkerId, class: ClassId) -> PromisedWork {
         // Most of the time there are no reservations at all.
         if self.requests == 0 {
-            return Reserved::default();
+            return PromisedWork::default();
         }
-        let classes = self.workers.get(worker.index()).map_or(&[][..], |it| &it[..=class.index()]);
-        classes.iter().fold(Reserved::default(), |sum, it| Reserved {
-            requests: sum.requests + it.requests,
-            prefill: sum.prefill + it.prefill,
-        })
+        let classes = self.workers.get(worker.index()).map_or(&[][..], |it| &it.classes[..=class.index()]);
+        classes.iter().fold(PromisedWork::default(), |sum, it| sum.plus(it))
     }
+
+    fn at_mut(&mut self, worker: WorkerId) -> &mut WorkerReservations {
+        if worker.index() >= self.workers.len() {
+            self.workers.resize(worker.index() + 1, WorkerReservations::default());
+        }
+        &mut self.workers[worker.index()]
+    }
+}
+
+fn work(promise: &Promise) -> PromisedWork {
+    let Promise { prefill, decode, context, .. } = *promise;
+    PromisedWork { requests: 1, prefilling: 1, prefill, decode, context }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use maitre_base::Tokens;
 
     #[test]
     fn reservations_of_lower_classes_do_not_count() {
         let (worker, mut all) = (WorkerId(3), Reservations::default());
-        let of = |prefill| Reservation { worker, prefill: Tokens(prefill) };
-        all.add(ClassId(0), of(100));
-        all.add(ClassId(2), of(10_000));
-        assert_eq!(all.at(worker, ClassId(1)), Reserved { requests: 1, prefill: Tokens(100) });
+        let of = |prefill| Reservation {
+            worker,
+            why: Why::Cached,
+            promise: Promise { prefill: Tokens(prefill), ..Promise::default() },
+            since: Instant::ZERO,
+            patience: Duration::ZERO,
+            predicted_blocks: None,
+            is_counted: false,
+        };
+        all.add(ClassId(0), &of(100));
+        all.add(ClassId(2), &of(10_000));
+        let above = all.at(worker, ClassId(1));
+        assert_eq!((above.requests, above.prefill), (1, Tokens(100)));
         assert_eq!(all.at(worker, ClassId(2)).prefill, Tokens(10_100));
-        assert_eq!(all.at(WorkerId(9), ClassId(2)), Reserved::default());
-        all.remove(ClassId(2), of(10_000));
-        all.remove(ClassId(0), of(100));
-        assert_eq!(all.at(worker, ClassId(2)), Reserved::default());
+        assert_eq!(all.at(WorkerId(9), ClassId(2)), PromisedWork::default());
+        all.remove(ClassId(2), &of(10_000));
+        all.remove(ClassId(0), &of(100));
+        assert_eq!(all.at(worker, ClassId(2)), PromisedWork::default());
     }
 }

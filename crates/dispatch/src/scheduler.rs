@@ -16,13 +16,11 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::rates::Rates;
 use maitre_fleet::{Fleet, Wanted, Worker};
-use maitre_queue::limits::limits;
 use maitre_queue::wait_queue::{QueueEntry, Waiting};
 use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 
-use crate::capacity::Knee;
 use crate::event::Failure;
-use crate::placer::{Admission, Rules};
+use crate::placer::{Admission, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
 use dry_run::DryRun;
@@ -31,11 +29,6 @@ use retry_budget::{RetryBudget, RetryIncome};
 
 /// Most attempts of one request, including those that never reached a worker.
 pub const ATTEMPTS_MAX: u32 = 8;
-/// How long a request may reserve a busy worker that suits it better than the free ones, mostly for its cache. Prices
-/// say when that is worth it; this limit is for when they are wrong. Without reservations, the hit ratio fell from 0.78
-/// to 0.47 on prefix groups and first tokens came after 15 s instead of 0.25 s. With a limit of two seconds, the mean
-/// TTFT of RAG past saturation was 5.5 s; with ten or a hundred it was 2.9 s.
-const RESERVED_MAX: Duration = Duration::from_secs(10);
 /// While requests wait, the queue is served at least this often: unstreamed responses do not say when their prefill is
 /// done, and what higher classes leave grows with time alone.
 const PULSE: Duration = Duration::from_millis(50);
@@ -48,6 +41,22 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) settings: &'a queue::QueueSettings,
     pub(crate) fleet: &'a Fleet,
+}
+
+/// A worker at which a queue is served, and which of its requests.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnAt {
+    pub(crate) pool: PoolId,
+    pub(crate) worker: WorkerId,
+    pub(crate) whose: Whose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Requests that wait for this worker, or for any.
+    Own,
+    /// Requests that wait for another worker.
+    Others,
 }
 
 /// How many routers share the fleet, this one included: those that are live, and all.
@@ -152,29 +161,49 @@ impl Scheduler {
         }
     }
 
+    /// Whether this worker may have more, for the first class that waits for it.
     pub(crate) fn has_room_at(&self, context: Context<'_>, worker: WorkerId) -> bool {
-        let caps = context.settings.caps();
-        let routers = self.routers.live;
+        let pool = self.pool(PoolId::of(context.fleet.base_of(worker)));
+        let class = pool.and_then(|it| it.queue.first_class()).unwrap_or(ClassId(0));
         let snapshot = context.fleet.snapshot_of(context.now, worker);
-        snapshot.is_some_and(|it| Knee { limits: limits(it.knee, caps), caps, routers }.is_above(&it))
+        snapshot.is_some_and(|it| self.admission(context, pool.map(|it| &it.flow), class).is_open(&it))
     }
 
-    /// Of the workers that have room, one for each list of models: a request that one of them cannot serve, no other
-    /// worker with the same list can serve.
+    fn admission(&self, context: Context<'_>, flow: Option<&Flow>, class: ClassId) -> Admission {
+        let Context { now, settings, .. } = context;
+        let part = settings.part_of(class);
+        Admission {
+            caps: settings.caps(),
+            part,
+            routers: self.routers.live,
+            is_considerate: flow.is_some_and(|it| it.is_considerate(now, class)),
+            yields: part < 1.0 || flow.is_some_and(|it| it.yields(now, class)),
+        }
+    }
+
+    /// Workers with room to serve the queue at: those that requests wait for, and for each list of models one idle worker
+    /// and one busy one. A request that such a one cannot serve, no other worker with the same list can serve.
     pub(crate) fn workers_with_room(&self, context: Context<'_>) -> Vec<WorkerId> {
         let mut found: Vec<&Worker> = Vec::new();
         for worker in context.fleet.workers() {
-            let is_new = !found.iter().any(|it| it.models == worker.models);
-            if is_new && self.has_room_at(context, worker.id) {
+            let is_wanted = !self.reservations.is_clear(worker.id);
+            let is_new =
+                || !found.iter().any(|it| it.models == worker.models && it.is_idle() == worker.is_idle());
+            if (is_wanted || is_new()) && self.has_room_at(context, worker.id) {
                 found.push(worker);
             }
         }
         found.iter().map(|it| it.id).collect()
     }
 
-    /// By which rules a worker is chosen for this request.
-    pub(crate) fn rules(&self, context: Context<'_>, request: &PendingRequest) -> Rules {
-        self.rules_in(context, self.pool(request.pool).map(|it| &it.flow), request)
+    /// By which rules a worker is chosen for this request, when `at` has room or when the request arrives.
+    pub(crate) fn rules(
+        &self,
+        context: Context<'_>,
+        request: &PendingRequest,
+        at: Option<WorkerId>,
+    ) -> Rules {
+        self.rules_in(context, self.pool(request.pool).map(|it| &it.flow), request, at)
     }
 
     /// The same, with this flow in place of that of the request's pool.
@@ -183,19 +212,47 @@ impl Scheduler {
         context: Context<'_>,
         flow: Option<&Flow>,
         request: &PendingRequest,
+        at: Option<WorkerId>,
     ) -> Rules {
-        let Context { now, settings, .. } = context;
-        let admission = settings.enabled.then(|| Admission {
-            caps: settings.caps(),
-            part: settings.part_of(request.class),
-            routers: self.routers.live,
-            is_considerate: flow.is_some_and(|it| it.is_considerate(now, request.class)),
-        });
-        // A request that no other may overtake any more takes what is free.
+        let admission = context.settings.enabled.then(|| self.admission(context, flow, request.class));
+        // A request that no other may overtake any more takes what is free; so does one that has waited in vain.
         let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
-        let reserved_since = request.waiting().and_then(|it| it.reserved_since);
-        let may_reserve = reserved_since.is_none_or(|it| now.since(it) < RESERVED_MAX) && !is_barrier();
-        Rules { admission, may_reserve }
+        let scope = match request.reservation() {
+            Some(it) if self.is_in_vain(context, it) => Scope::Open,
+            Some(it) if Some(it.worker) == at => Scope::Picked(it.worker, it.why),
+            _ if is_barrier() => Scope::Open,
+            _ => Scope::Any,
+        };
+        Rules { admission, scope }
+    }
+
+    /// Whether the worker has taken no request for too long, or cannot.
+    fn is_in_vain(&self, context: Context<'_>, reservation: &Reservation) -> bool {
+        let worker = context.fleet.worker(reservation.worker);
+        !worker.is_some_and(Worker::is_fit)
+            || context.now.since(self.reservations.progress(reservation)) >= reservation.patience
+    }
+
+    /// Of the requests that `find` finds, lists those that may go next at this worker, in order: those that wait for it
+    /// or for any worker; or else those that wait for another, and might come here instead.
+    pub(crate) fn next_at<'a>(
+        &mut self,
+        context: Context<'_>,
+        turn: TurnAt,
+        find: impl Fn(RequestId) -> Option<&'a PendingRequest>,
+        found: &mut Vec<RequestId>,
+    ) {
+        found.clear();
+        let TurnAt { pool, worker, whose } = turn;
+        let Some(allowed) = self.pools.get_mut(&pool.0).map(|it| it.allowed(context)) else { return };
+        let is_here = |it: &PendingRequest| match it.reservation() {
+            None => true,
+            Some(it) => it.worker == worker || self.is_in_vain(context, it),
+        };
+        let fits = |id: RequestId| find(id).is_some_and(|it| is_here(it) == (whose == Whose::Own));
+        if let Some(pool) = self.pools.get(&pool.0) {
+            pool.queue.next_matching(context.now, allowed, fits, found);
+        }
     }
 
     // Allowances and retries.
@@ -263,15 +320,14 @@ impl Scheduler {
         }
         self.waiting += 1;
         let since = context.now;
-        request.state =
-            RequestState::Waiting(request::InQueue { since, reserved_since: None, reservation: None });
+        request.state = RequestState::Waiting(request::InQueue { since, reservation: None });
         self.waiting -= usize::from(displaced.is_some());
         Ok(displaced.map(|it| it.request))
     }
 
     /// Takes a request out of the queue, if it is there.
     pub(crate) fn leave(&mut self, request: &mut PendingRequest) {
-        self.release_reservation(request);
+        debug_assert!(request.reservation().is_none(), "a reservation is released first");
         if !request.is_waiting() {
             return;
         }
@@ -302,27 +358,38 @@ impl Scheduler {
 
     // Reservations.
 
-    /// Waiting for this worker is cheaper than any free one. Reserve its capacity, so that later requests account for it.
-    pub(crate) fn reserve(&mut self, now: Instant, request: &mut PendingRequest, reservation: Reservation) {
+    /// A queued request waits for this worker. Reserve its capacity, so that later requests account for it.
+    pub(crate) fn reserve(&mut self, request: &mut PendingRequest, reservation: Reservation) {
         if let RequestState::Waiting(waiting) = &mut request.state {
-            waiting.reserved_since.get_or_insert(now);
             waiting.reservation = Some(reservation);
-            self.reservations.add(request.class, reservation);
+            self.reservations.add(request.class, &reservation);
+            if let Some(pool) = self.pools.get_mut(&request.pool.0) {
+                pool.flow.reserved[request.class.index()] += 1;
+            }
         }
     }
 
-    pub(crate) fn release_reservation(&mut self, request: &mut PendingRequest) {
-        if let RequestState::Waiting(waiting) = &mut request.state
-            && let Some(reservation) = waiting.reservation.take()
-        {
-            self.reservations.remove(request.class, reservation);
+    pub(crate) fn release_reservation(&mut self, request: &mut PendingRequest) -> Option<Reservation> {
+        let RequestState::Waiting(waiting) = &mut request.state else { return None };
+        let reservation = waiting.reservation.take()?;
+        self.reservations.remove(request.class, &reservation);
+        if let Some(pool) = self.pools.get_mut(&request.pool.0) {
+            pool.flow.reserved[request.class.index()] -= 1;
         }
+        Some(reservation)
     }
 
     // Placements.
 
-    /// A request was placed that will take so many seconds of prefill.
-    pub(crate) fn placed(&mut self, now: Instant, request: &PendingRequest, prefill_seconds: f64) {
+    /// A request was placed at this worker, and will take so many seconds of prefill.
+    pub(crate) fn placed(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        worker: WorkerId,
+        prefill_seconds: f64,
+    ) {
+        self.reservations.placed(now, worker);
         if let Some(pool) = self.pools.get_mut(&request.pool.0) {
             pool.placed(now, request.class, prefill_seconds);
         }

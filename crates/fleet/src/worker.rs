@@ -100,6 +100,11 @@ impl Worker {
         !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
 
+    /// Whether no router has promised it anything.
+    pub fn is_idle(&self) -> bool {
+        self.promised.work.requests == 0 && self.promised_by_others.work.requests == 0
+    }
+
     /// What this router and all others have promised to it.
     pub fn promised_by_all(&self) -> Backlog {
         self.promised.plus(&self.promised_by_others)

@@ -101,8 +101,7 @@ impl Index {
             return false;
         }
         let before = self.table.beliefs.blocks(worker.slot);
-        PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock: 0 }
-            .drop_oldest();
+        PredictionWriter { table: &mut self.table, worker, path: &mut self.path, clock: 0 }.drop_oldest();
         worker.numbers.evicted += u64::from(before - self.table.beliefs.blocks(worker.slot));
         true
     }

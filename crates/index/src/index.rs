@@ -1,11 +1,11 @@
 //! The index: the workers it knows, and its public methods.
 
+use crate::believed::Moment;
 use crate::believed::Stamp;
 use crate::budget::{BUDGET_MIN, Hand};
 use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
-use crate::believed::Moment;
 use crate::predicted::{PredictedBlocks, PredictionWriter};
 use crate::reported::{Applied, PIECE, ReportApplier};
 use crate::table::{Chain, PrefixTable, Segment};
@@ -137,6 +137,12 @@ impl Index {
         let predicted_blocks = writer.write(moment, chain, room);
         writer.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
         predicted_blocks
+    }
+
+    /// How many leading blocks of this chain the worker holds without those that only that request predicts.
+    pub fn held_without(&mut self, id: WorkerId, chain: Chain<'_>, predicted_blocks: PredictedBlocks) -> u32 {
+        let writer = self.prediction_writer(id, 0);
+        writer.map_or(0, |mut it| it.held_without(chain, predicted_blocks) as u32)
     }
 
     /// Records that the request failed before its first token: drops what it predicted, unless another

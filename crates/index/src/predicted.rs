@@ -8,7 +8,7 @@
 //! block is evidence: the engine evicted that block and everything used no later, so its cache is smaller
 //! than believed.
 
-use crate::believed::{Moment, Stamp};
+use crate::believed::{Belief, Moment, Stamp};
 use crate::table::{Chain, Placing, PrefixTable, Segment};
 use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
 use maitre_base::Instant;
@@ -39,6 +39,11 @@ pub struct PredictedBlocks {
 impl PredictedBlocks {
     /// For an unknown worker; changes nothing.
     pub const NOTHING: PredictedBlocks = PredictedBlocks { stamp: 0, from: 0, before: 0 };
+
+    /// Whether this request predicted it and no other request has used it since.
+    fn is_alone_in(self, belief: &Belief) -> bool {
+        belief.author == self.stamp && belief.used == self.stamp
+    }
 }
 
 /// One worker's predictions, while a request is recorded.
@@ -69,15 +74,30 @@ impl PredictionWriter<'_> {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
             let Some(share) = self.table.share(run, self.worker.slot) else { continue };
-            if self
-                .table
-                .beliefs
-                .get(share.belief)
-                .is_some_and(|it| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp)
-            {
+            if self.table.beliefs.get(share.belief).is_some_and(|it| predicted_blocks.is_alone_in(it)) {
                 self.table.change(run, self.worker.slot, |share| share.predicted = 0);
             }
         }
+    }
+
+    /// How many leading blocks are held without those that only this request predicts.
+    pub(crate) fn held_without(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) -> usize {
+        self.table.trace(chain, self.path);
+        let mut held = 0;
+        for segment in self.path.iter() {
+            let Some(share) = self.table.share(segment.run, self.worker.slot) else { break };
+            let belief = self.table.beliefs.get(share.belief);
+            let is_own = belief.is_some_and(|it| predicted_blocks.is_alone_in(it));
+            let here = PrefixTable::leading(if is_own { share.gpu } else { share.near() }, segment.blocks);
+            if segment.start != held || here == 0 {
+                break;
+            }
+            held += here;
+            if here < segment.blocks {
+                break;
+            }
+        }
+        held
     }
 
     /// Records that all blocks of the chain that are believed held do exist.

@@ -105,10 +105,17 @@ impl Name {
         matches!(self, Name::LeastDelay)
     }
 
-    /// Whether its pick is worth waiting for: it prices the wait, or a session is pinned there. Other
-    /// strategies must be shown only workers below their limits.
-    pub const fn holds_out(self) -> bool {
-        matches!(self, Name::LeastDelay | Name::StickySession)
+    /// Whether a request waits for its pick: the rule prefers a worker for something that other workers lack (a
+    /// cached prefix, a session, a home), and weighs that against load by itself. A rule that knows load only
+    /// takes any worker with room.
+    pub const fn waits_for_pick(self) -> bool {
+        match self {
+            Name::RoundRobin | Name::Random | Name::PowerOfTwo => false,
+            Name::LeastRequest | Name::LeastWork => false,
+            Name::StickySession | Name::PrefixHash | Name::CacheAware | Name::LeastDelay => true,
+            Name::DynamoCost | Name::Weighted | Name::StickyUntilSaturated => true,
+            Name::Preble | Name::Lmetric | Name::Dualmap => true,
+        }
     }
 }
 

@@ -10,6 +10,10 @@
 //! A limit that is too low idles a worker. One that is too high only weakens the queue's order. So where
 //! little is known the limit is high.
 //!
+//! A limit holds requests back for the sake of those that may come before them. Where no class above has any,
+//! there is nothing to hold back for. Such requests go to their workers as long as these have no long queue of
+//! their own, and only the engine limits sequences and memory.
+//!
 //! Left out: KV memory, which is checked for each request by itself.
 
 use maitre_base::Knee;
@@ -20,6 +24,8 @@ pub struct WorkerLimits {
     /// Promised to it and not yet computed.
     pub prefill_tokens: u64,
     pub sequences: u32,
+    /// Requests without a first token.
+    pub prefilling: u32,
 }
 
 impl WorkerLimits {
@@ -29,6 +35,7 @@ impl WorkerLimits {
         WorkerLimits {
             prefill_tokens: ((self.prefill_tokens as f64 * part) as u64).max(1),
             sequences: ((f64::from(self.sequences) * part) as u32).max(1),
+            prefilling: self.prefilling,
         }
     }
 }
@@ -48,6 +55,16 @@ const PREFILL_MAX: f64 = 8_192.0;
 const SEQUENCES_MIN: f64 = 16.0;
 const SEQUENCES_MAX: f64 = 100_000.0;
 
+/// What a worker may have to prefill where no class above has requests: this many seconds of work, and at most
+/// so many tokens. Two steps of the largest usual size (16,384), so that a worker never runs out of prompts in
+/// the middle of a step. With 8,192, agents past saturation waited 11.0 s for their first token; with this, as
+/// long as in the engines' own queues (8.0 s).
+const FIRST_SECONDS: f64 = 5.0;
+const FIRST_MAX: f64 = 32_768.0;
+/// And at most so many requests: of short prompts, more than one step can take at first. Those that an engine
+/// without a free slot has not begun must not grow into a queue of minutes.
+const FIRST_REQUESTS: u32 = 64;
+
 /// The operator's caps; zero means no cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
@@ -60,10 +77,11 @@ impl Caps {
     pub fn as_limits(self) -> WorkerLimits {
         let or_any = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let sequences = u32::try_from(or_any(self.sequences.into())).unwrap_or(u32::MAX);
-        WorkerLimits { prefill_tokens: or_any(self.prefill_tokens), sequences }
+        WorkerLimits { prefill_tokens: or_any(self.prefill_tokens), sequences, prefilling: u32::MAX }
     }
 }
 
+/// The limits for a class that yields to others.
 pub fn limits(knee: Knee, caps: Caps) -> WorkerLimits {
     let prefill = (PREFILL * knee.prefill_tokens).clamp(PREFILL_MIN, PREFILL_MAX);
     let crowd = (CROWD * knee.requests).clamp(SEQUENCES_MIN, SEQUENCES_MAX);
@@ -71,5 +89,14 @@ pub fn limits(knee: Knee, caps: Caps) -> WorkerLimits {
     WorkerLimits {
         prefill_tokens: (prefill as u64).min(most.prefill_tokens),
         sequences: (crowd as u32).min(most.sequences),
+        prefilling: u32::MAX,
     }
+}
+
+/// The limits for a class that yields to none, at a worker that needs so many seconds for a prompt token.
+pub fn limits_of_first(knee: Knee, token_seconds: f64, caps: Caps) -> WorkerLimits {
+    let most = caps.as_limits();
+    let seconds_worth = (FIRST_SECONDS / token_seconds.max(f64::MIN_POSITIVE)).min(FIRST_MAX) as u64;
+    let prefill_tokens = limits(knee, caps).prefill_tokens.max(seconds_worth).min(most.prefill_tokens);
+    WorkerLimits { prefill_tokens, sequences: most.sequences, prefilling: FIRST_REQUESTS }
 }

@@ -287,6 +287,12 @@ impl WaitQueue {
         self.view().waiting(class)
     }
 
+    /// The highest class with queued requests.
+    pub fn first_class(&self) -> Option<ClassId> {
+        let classes = (0..).map(ClassId).zip(&self.classes);
+        classes.filter(|it| !it.1.is_empty()).map(|it| it.0).next()
+    }
+
     /// The work ahead of a new request of this class: all of its class and of those above. An upper estimate,
     /// apart from the tenth that goes by age: fair shares may let it go before others of its class.
     pub fn cost_ahead(&self, class: ClassId) -> f64 {

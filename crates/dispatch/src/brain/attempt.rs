@@ -1,9 +1,12 @@
 //! The life of an attempt: a request is placed at a worker, its first token comes, it ends, fails or is released.
 
-use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use std::time::Duration;
+
+use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
 use maitre_fleet::estimate::{Counted, Decodes};
 use maitre_fleet::fleet::AdapterUse;
+use maitre_policy::Why;
 
 use super::{Brain, Context, Parts};
 use crate::event::{Effect, Failure, Form, Placement, Refusal};
@@ -12,17 +15,42 @@ use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
 use crate::request::{Attempt, PendingRequest, RequestState, StreamProgress};
-use crate::reservations::Reservation;
+use crate::reservations::{Reservation, Reservations};
+
+/// How long a request waits at least for a worker that takes no request: it may be stuck. It waits three times as long as
+/// its turn should take, if that is longer: a prompt of 100,000 tokens keeps a worker busy for ten seconds. While the
+/// worker takes those before it, its turn will come. With ten seconds for all, a chat trace past saturation lost a fifth
+/// of its hits.
+const RESERVED_MIN: Duration = Duration::from_secs(10);
 
 /// What came of looking for a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Tried {
     Placed,
-    /// Every worker is busy, or the one that is worth waiting for.
-    Busy(Option<Reservation>),
+    /// Every worker is busy, or the one that the strategy prefers to all free ones.
+    Busy(Option<Preference>),
     /// The first token would come too late from every worker.
     Late,
     NoWorker,
+}
+
+/// The busy worker that a strategy prefers, and what the request would cost there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Preference {
+    pub(super) worker: WorkerId,
+    why: Why,
+    promise: Promise,
+    /// Until its turn there, as expected.
+    wait_seconds: f64,
+}
+
+/// Which request looks for a worker.
+#[derive(Clone, Copy)]
+pub(super) enum Looking<'a> {
+    /// One that has just arrived: all reservations are before it.
+    Newcomer,
+    /// One whose turn in the queue has come, perhaps because this worker has room. Only these reservations are before it.
+    Queued { at: Option<WorkerId>, ahead: &'a Reservations },
 }
 
 impl Parts {
@@ -31,31 +59,89 @@ impl Parts {
         &mut self,
         now: Instant,
         request: &mut PendingRequest,
+        looking: Looking<'_>,
         effects: &mut Vec<Effect>,
     ) -> Tried {
-        self.scheduler.release_reservation(request);
         request.ask.attempt = request.tried.len() as u32;
         let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
-        let rules = self.scheduler.rules(context, request);
-        let choice = self.choose(now, request, rules, Mode::Commit);
+        let (at, ahead) = match looking {
+            Looking::Newcomer => (None, None),
+            Looking::Queued { at, ahead } => (at, Some(ahead)),
+        };
+        let rules = self.scheduler.rules(context, request, at);
+        let reservations = ahead.unwrap_or(self.scheduler.reservations());
+        let mut world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations };
+        let choice = self.placer.choose(&mut world, &request.query(), rules, Mode::Commit);
         if let Some((picked, session)) = choice.picked().and_then(|it| Some((it, it.pinned?))) {
             self.session_pinned(request, session, picked);
         }
         match choice {
+            // Those that wait for this worker go first.
+            WorkerChoice::Place(picked) if ahead.is_none() && !self.is_unclaimed(request, picked) => {
+                Tried::Busy(Some(self.preference(request, picked)))
+            }
             WorkerChoice::Place(picked) => {
+                self.release_reservation(request);
                 self.place(now, request, picked, effects);
                 Tried::Placed
             }
-            WorkerChoice::Reserve(Picked { place, .. }) => {
-                let survey = self.placer.survey();
-                let worker = survey.snapshots[place].worker;
-                let prefill = survey.promise_at(&request.ask, place).prefill;
-                Tried::Busy(Some(Reservation { worker, prefill }))
-            }
+            WorkerChoice::Reserve(picked) => Tried::Busy(Some(self.preference(request, picked))),
             WorkerChoice::Wait => Tried::Busy(None),
             WorkerChoice::TooLate => Tried::Late,
             WorkerChoice::NoWorker => Tried::NoWorker,
         }
+    }
+
+    /// Whether no request of this class or above waits for the picked worker.
+    pub(super) fn is_unclaimed(&self, request: &PendingRequest, picked: Picked) -> bool {
+        let worker = self.placer.survey().snapshots[picked.place].worker;
+        self.scheduler.reservations().at(worker, request.class).requests == 0
+    }
+
+    fn preference(&self, request: &PendingRequest, picked: Picked) -> Preference {
+        let survey = self.placer.survey();
+        let worker = survey.snapshots[picked.place].worker;
+        Preference {
+            worker,
+            why: picked.pick.why,
+            promise: survey.promise_at(&request.ask, picked.place),
+            wait_seconds: survey.candidates[picked.pick.index].wait_seconds,
+        }
+    }
+
+    /// A queued request waits for this worker: later requests see its work and its prompt as if they were there.
+    pub(super) fn reserve(&mut self, now: Instant, request: &mut PendingRequest, preference: Preference) {
+        self.release_reservation(request);
+        let Preference { worker, why, promise, wait_seconds } = preference;
+        let is_counted = self.is_prompt_counted(request);
+        let prompt = request.prompt.as_ref().filter(|_| is_counted);
+        let predicted_blocks = prompt.and_then(|it| self.cache.placed(now, worker, it));
+        if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
+            in_use.begin(worker, prompt);
+        }
+        let expected = Duration::try_from_secs_f64(wait_seconds).unwrap_or_default();
+        let patience = RESERVED_MIN.max(expected.saturating_mul(3));
+        let reservation =
+            Reservation { worker, why, promise, since: now, patience, predicted_blocks, is_counted };
+        self.scheduler.reserve(request, reservation);
+    }
+
+    fn release_reservation(&mut self, request: &mut PendingRequest) {
+        let Some(reservation) = self.scheduler.release_reservation(request) else { return };
+        let Reservation { worker, predicted_blocks, is_counted, .. } = reservation;
+        let Some(prompt) = &request.prompt else { return };
+        if let Some(predicted_blocks) = predicted_blocks {
+            self.cache.failed(worker, prompt, predicted_blocks);
+        }
+        if let (Some(in_use), true) = (&mut self.placer.in_use, is_counted) {
+            in_use.end(worker, prompt);
+        }
+    }
+
+    /// Takes a request out of the queue, if it is there.
+    fn leave_queue(&mut self, request: &mut PendingRequest) {
+        self.release_reservation(request);
+        self.scheduler.leave(request);
     }
 
     /// What the placer chooses for this request now.
@@ -111,7 +197,7 @@ impl Parts {
         if let Some(adapter) = adapter {
             self.fleet.hold_adapter(worker, adapter, AdapterUse::Begins);
         }
-        self.scheduler.placed(now, request, promise.prefill.0 as f64 * snapshot.prefill.slope);
+        self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -195,14 +281,14 @@ impl Parts {
 
     /// Ends what a request has in the queue or at a worker.
     pub(super) fn release(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
-        self.scheduler.leave(request);
+        self.leave_queue(request);
         self.release_placement(request)
     }
 
     /// The first token came from this worker. Returns whether the request is placed there.
     fn begin_response(&mut self, now: Instant, worker: WorkerId, request: &mut PendingRequest) -> bool {
         // A request whose recall came too late has its response: it leaves the queue, or the worker it was sent to since.
-        self.scheduler.leave(request);
+        self.leave_queue(request);
         if request.worker().is_some_and(|it| it != worker)
             && let Some(attempt) = self.release_placement(request)
         {

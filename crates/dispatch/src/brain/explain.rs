@@ -38,7 +38,7 @@ impl Brain {
         let request = self.parts.pending_request(now, &arrival)?;
         let mut dry_run = self.parts.scheduler.dry_run(self.context(now), request.pool);
         let admitted = self.admit_in(now, &mut dry_run, &request)?;
-        let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request);
+        let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request, None);
         let choice = self.parts.choose(now, &request, rules, Mode::DryRun);
         let is_learned = self.parts.fleet.rates().is_learned();
         let picked = match choice {
@@ -52,7 +52,12 @@ impl Brain {
         };
         let decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
         match (choice, admitted) {
-            (WorkerChoice::Place(_), Admitted::Directly | Admitted::Next) => Ok(decision),
+            (WorkerChoice::Place(_), Admitted::Next) => Ok(decision),
+            (WorkerChoice::Place(picked), Admitted::Directly)
+                if self.parts.is_unclaimed(&request, picked) =>
+            {
+                Ok(decision)
+            }
             (_, Admitted::Directly) => {
                 self.join_in(now, &mut dry_run, &request)?;
                 Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision })
@@ -86,7 +91,7 @@ impl Brain {
         self.join_in(now, dry_run, request)?;
         let is_alike = |id: RequestId| {
             let other = if id == request.id { Some(request) } else { self.pending.get(&id.0) };
-            other.is_some_and(|it| it.wanted == request.wanted)
+            other.is_some_and(|it| it.wanted == request.wanted && it.reservation().is_none())
         };
         let next = dry_run.next(scheduler, context, is_alike);
         Ok(if next.contains(&request.id) { Admitted::Next } else { Admitted::Behind })

@@ -1,27 +1,30 @@
 //! Requests that wait: a newcomer joins the queue, the queue is served when there is room, a request is recalled or
 //! refused.
 //!
-//! A queued request has no worker. When a worker has room, the next request is looked up afresh and placed where it costs
-//! least at that moment.
+//! A request whose strategy prefers a busy worker waits for that worker; others wait for any. When a worker has room,
+//! the next request that waits for it, or for any, is looked up afresh and placed where it suits best at that moment.
+//! If there is none and the worker is idle, the first of those that wait for other workers may come instead.
 
 use std::time::Duration;
 
 use maitre_base::{Instant, RequestId, WorkerId};
 
-use super::attempt::Tried;
+use super::attempt::{Looking, Preference, Tried};
 use super::{Brain, Context, Freed};
 use crate::event::{Effect, Refusal};
 use crate::observer::Fact;
 use crate::observer::decision::AttemptOutcome;
 use crate::request::{PendingRequest, PoolId};
+use crate::reservations::Reservations;
 use crate::scheduler::pool::NotQueued;
-use crate::scheduler::{pool_of, recall};
+use crate::scheduler::{TurnAt, Whose, pool_of, recall};
 
-/// The requests that may go next, in order, and the first of them that is to be tried.
+/// The requests that may go next, in order, the first of them that is to be tried, and the worker that has room for it.
 #[derive(Clone, Copy)]
 struct ServeOrder<'a> {
     next: &'a [RequestId],
     from: usize,
+    at: Option<WorkerId>,
 }
 
 impl Brain {
@@ -46,12 +49,13 @@ impl Brain {
             }
             return;
         }
-        match self.try_or_recall(now, id, effects) {
+        match self.try_or_recall(now, id, Looking::Newcomer, effects) {
             Tried::Placed => {}
-            Tried::Busy(reservation) => {
+            Tried::Busy(preference) => {
                 if self.join(now, id, effects) {
-                    if let (Some(it), Some(request)) = (reservation, self.pending.get_mut(&id.0)) {
-                        self.parts.scheduler.reserve(now, request, it);
+                    if let Some(it) = preference {
+                        self.reserve(now, id, it);
+                        self.serve_at(now, it.worker, effects);
                     }
                     self.announce_wait(id, effects);
                 }
@@ -61,10 +65,22 @@ impl Brain {
         }
     }
 
-    fn try_or_recall(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> Tried {
+    fn reserve(&mut self, now: Instant, id: RequestId, preference: Preference) {
+        if let Some(request) = self.pending.get_mut(&id.0) {
+            self.parts.reserve(now, request, preference);
+        }
+    }
+
+    fn try_or_recall(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        looking: Looking<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Tried {
         let Some(request) = self.pending.get_mut(&id.0) else { return Tried::NoWorker };
-        let tried = match self.parts.try_place(now, request, effects) {
-            Tried::Late => self.place_by_recall(now, id, effects),
+        let tried = match self.parts.try_place(now, request, looking, effects) {
+            Tried::Late => self.place_by_recall(now, id, looking, effects),
             tried => tried,
         };
         match tried {
@@ -136,30 +152,47 @@ impl Brain {
         }
     }
 
-    fn serve(&mut self, now: Instant, pool: PoolId, worker: WorkerId, effects: &mut Vec<Effect>) {
+    fn serve(&mut self, now: Instant, pool: PoolId, at: WorkerId, effects: &mut Vec<Effect>) {
         let mut next = std::mem::take(&mut self.next);
-        loop {
-            let Brain { pending, parts, .. } = self;
-            let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
-            let (Some(pool), Some(worker)) = (parts.scheduler.pool_mut(pool), parts.fleet.worker(worker))
-            else {
-                break;
-            };
-            // Requests for other workers neither go here nor keep others from it.
-            let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.tried.contains(&worker.id);
-            pool.next(context, |id| pending.get(&id.0).is_some_and(takes), &mut next);
-            if !self.serve_first(now, ServeOrder { next: &next, from: 0 }, effects) {
-                break;
-            }
+        while self.serve_turn(now, TurnAt { pool, worker: at, whose: Whose::Own }, &mut next, effects)
+            || self.serve_turn(now, TurnAt { pool, worker: at, whose: Whose::Others }, &mut next, effects)
+        {
         }
         self.next = next;
     }
 
-    /// A request has joined. Nothing has changed for those before it, so it alone may go, if it is among the first.
+    /// Places one request. Returns whether any left the queue.
+    fn serve_turn(
+        &mut self,
+        now: Instant,
+        turn: TurnAt,
+        next: &mut Vec<RequestId>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let Brain { pending, parts, .. } = self;
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let at = turn.worker;
+        let Some(worker) = parts.fleet.worker(at) else { return false };
+        // Moving requests between busy workers loses more cached prefixes than it saves time: a fifth of the hits of a
+        // chat trace past saturation.
+        if turn.whose == Whose::Others && !worker.is_idle() {
+            return false;
+        }
+        if !parts.scheduler.has_room_at(context, at) {
+            return false;
+        }
+        // Requests for other workers neither go here nor keep others from it.
+        let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.tried.contains(&at);
+        parts.scheduler.next_at(context, turn, |id| pending.get(&id.0).filter(|it| takes(it)), next);
+        self.serve_first(now, ServeOrder { next, from: 0, at: Some(at) }, effects)
+    }
+
+    /// A request has joined that waits for any worker. Nothing has changed for those before it, so it alone may go, if it
+    /// is among the first.
     fn serve_newcomer(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
         let mut next = std::mem::take(&mut self.next);
         if let Some(place) = self.place_in_queue(now, id, &mut next) {
-            self.serve_first(now, ServeOrder { next: &next[..=place], from: place }, effects);
+            self.serve_first(now, ServeOrder { next: &next[..=place], from: place, at: None }, effects);
         }
         self.next = next;
     }
@@ -170,7 +203,9 @@ impl Brain {
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
         let pool = parts.scheduler.pool_mut(request.pool)?;
         // Requests for other models may be waiting for other workers.
-        let is_alike = |it: RequestId| pending.get(&it.0).is_some_and(|it| it.wanted == request.wanted);
+        let is_alike = |it: RequestId| {
+            pending.get(&it.0).is_some_and(|it| it.wanted == request.wanted && it.reservation().is_none())
+        };
         pool.next(context, is_alike, next);
         next.iter().position(|&it| it == id)
     }
@@ -178,42 +213,64 @@ impl Brain {
     /// Places the first of these requests that finds a worker, or refuses one that never will. Returns whether any left
     /// the queue.
     fn serve_first(&mut self, now: Instant, turn: ServeOrder<'_>, effects: &mut Vec<Effect>) -> bool {
-        let ServeOrder { next, from } = turn;
+        let ServeOrder { next, from, at } = turn;
         // Each request accounts for the reservations of those before it, and not of those behind.
-        for id in &next[from..] {
-            if let Some(request) = self.pending.get_mut(&id.0) {
-                self.parts.scheduler.release_reservation(request);
-            }
-        }
+        let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.clear();
+        let mut has_left = false;
         for (place, &id) in next.iter().enumerate().skip(from) {
-            match self.try_or_recall(now, id, effects) {
+            match self.try_or_recall(now, id, Looking::Queued { at, ahead: &ahead }, effects) {
                 Tried::Placed => {
                     let Brain { pending, parts, .. } = self;
-                    let Some(request) = pending.get_mut(&id.0) else { return false };
-                    let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
-                    parts.scheduler.went(context, request, &next[..place]);
-                    return true;
+                    if let Some(request) = pending.get_mut(&id.0) {
+                        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+                        parts.scheduler.went(context, request, &next[..place]);
+                        has_left = true;
+                    }
                 }
                 Tried::Late => {
                     self.refuse_late(now, id, effects);
-                    return true;
+                    has_left = true;
                 }
                 Tried::NoWorker => {
                     self.refuse_without_worker(id, effects);
-                    return true;
+                    has_left = true;
                 }
-                Tried::Busy(reservation) => {
-                    if let (Some(it), Some(request)) = (reservation, self.pending.get_mut(&id.0)) {
-                        self.parts.scheduler.reserve(now, request, it);
-                    }
-                }
+                Tried::Busy(preference) => self.keep_waiting(now, id, preference, &mut ahead),
+            }
+            if has_left {
+                break;
             }
         }
-        false
+        self.ahead = ahead;
+        has_left
+    }
+
+    /// A request that was tried stays in the queue. One that waited for any worker waits for the one it prefers now.
+    fn keep_waiting(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        preference: Option<Preference>,
+        ahead: &mut Reservations,
+    ) {
+        let Some(request) = self.pending.get_mut(&id.0) else { return };
+        if let (Some(preference), None) = (preference, request.reservation()) {
+            self.parts.reserve(now, request, preference);
+        }
+        if let Some(reservation) = request.reservation() {
+            ahead.add(request.class, reservation);
+        }
     }
 
     /// Recalls requests of lower classes so that this one meets its deadline, and places it.
-    fn place_by_recall(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> Tried {
+    fn place_by_recall(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        looking: Looking<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Tried {
         let settings = &self.parts.settings.queue;
         if !settings.recall {
             return Tried::Late;
@@ -226,7 +283,7 @@ impl Brain {
             self.recall(now, victim, effects);
         }
         let Some(request) = self.pending.get_mut(&id.0) else { return Tried::NoWorker };
-        self.parts.try_place(now, request, effects)
+        self.parts.try_place(now, request, looking, effects)
     }
 
     /// Takes a request from its worker and puts it back in the queue, at its old place.

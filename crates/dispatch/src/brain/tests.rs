@@ -57,6 +57,13 @@ impl Harness {
         effects
     }
 
+    /// A request of this class was here: the classes below yield to it.
+    fn come_and_go(&mut self, class: ClassId) {
+        let request = RequestId(u64::MAX - 1);
+        self.on(Event::Arrived(Arrival { class, ..arrival(request.0, Some("llama")) }));
+        self.on(Event::Left { request });
+    }
+
     /// The first token of a request comes from its worker.
     fn begin(&mut self, request: u64) -> Vec<Effect> {
         let request = RequestId(request);

@@ -84,7 +84,7 @@ impl<'a> Case<'a> {
     where
         'a: 'b,
     {
-        if name.holds_out() { &self.survey.candidates } else { open }
+        if name.waits_for_pick() { &self.survey.candidates } else { open }
     }
 
     fn vote(&self, strategy: Name, picked: &Candidate, why: Why) -> Vote {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Promise, Tokens};
+use maitre_base::{Instant, Promise, PromisedWork, Tokens};
 use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::rates::LinearFit;
 use maitre_policy::{Ask, Candidate, Pace};
@@ -11,9 +11,8 @@ use maitre_policy::{Ask, Candidate, Pace};
 use super::in_use::{InUse, Used};
 use super::{Admission, Query, World};
 use crate::cache::{Cache, Held};
-use crate::capacity::{Knee, first_token_by};
-use crate::reservations::{Reservations, Reserved};
-use maitre_queue::limits::limits;
+use crate::capacity::{first_token_by, has_memory};
+use crate::reservations::Reservations;
 
 /// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
 /// only a request can show that.
@@ -81,7 +80,7 @@ impl Survey {
     /// Decides for each worker whether it would take the request.
     pub(super) fn judge(&mut self, world: &World<'_>, query: &Query<'_>, admission: Option<Admission>) {
         self.openings.clear();
-        let Some(Admission { caps, part, routers, is_considerate }) = admission else {
+        let Some(admission) = admission else {
             self.openings.resize(self.snapshots.len(), Opening::Now);
             return;
         };
@@ -89,10 +88,10 @@ impl Survey {
         let is_learned = world.fleet.rates().is_learned();
         for (place, snapshot) in self.snapshots.iter().enumerate() {
             let promise = promise(query.ask, self.held.get(place).copied().unwrap_or_default());
-            let limits = limits(snapshot.knee, caps).times(part);
+            let limits = admission.limits(snapshot);
             // A prompt that takes longer than a usual first token delays the first tokens of those already there.
             let is_long = promise.prefill.0 as f64 > snapshot.knee.prefill_tokens;
-            let disturbs = is_considerate && is_long && snapshot.promised.prefilling > 0;
+            let disturbs = admission.is_considerate && is_long && snapshot.promised.prefilling > 0;
             let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;
             let is_idle = snapshot.promised.requests == 0;
             let is_late = |it: Instant| {
@@ -103,8 +102,10 @@ impl Survey {
             self.openings.push(match query.deadline {
                 Some(deadline) if is_late(deadline) => Opening::TooLate,
                 _ if disturbs => Opening::Disturbs,
-                _ if (Knee { limits, caps, routers }).has_room(snapshot, &promise) => Opening::Now,
-                _ => Opening::Later,
+                _ if !admission.is_open(snapshot) => Opening::Later,
+                // Without classes above, the engine decides: it knows its memory better.
+                _ if admission.yields && !has_memory(snapshot, &promise) => Opening::Later,
+                _ => Opening::Now,
             });
         }
     }
@@ -143,12 +144,16 @@ fn promise(ask: &Ask, held: Held) -> Promise {
 }
 
 /// Requests that have reserved this worker will be there before a request that comes now.
-fn add_reserved(candidate: &mut Candidate, reserved: Reserved) {
+fn add_reserved(candidate: &mut Candidate, reserved: PromisedWork) {
     candidate.requests += reserved.requests;
-    candidate.promised.requests += reserved.requests;
-    candidate.promised.prefilling += reserved.requests;
-    candidate.promised.prefill += reserved.prefill;
+    candidate.promised = candidate.promised.plus(&reserved);
     candidate.wait_seconds += reserved.prefill.0 as f64 * candidate.pace.prefill_token;
+    if let Some(room) = &mut candidate.room {
+        room.pinned += reserved.context;
+    }
+    if let Some(waiting) = &mut candidate.reported.waiting {
+        *waiting += u64::from(reserved.requests);
+    }
 }
 
 fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {

@@ -15,6 +15,10 @@ use crate::request::PendingRequest;
 /// How long a lower class looks for a worker at which it delays no first token.
 const CONSIDERATE: Duration = Duration::from_millis(500);
 
+/// How long after its last arrival a class counts as present. Chosen: longer than the pauses of a chat, so that lower
+/// classes do not fill the workers in each of them.
+const PRESENT: Duration = Duration::from_secs(30);
+
 /// Why a request cannot wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotQueued {
@@ -38,8 +42,12 @@ pub(crate) struct Flow {
     /// When refused clients were asked to retry, by class.
     retries: [RetrySchedule; CLASSES_MAX],
     spare: SpareCapacity,
+    /// Queued requests that wait for one particular worker, by class.
+    pub(super) reserved: [u32; CLASSES_MAX],
     /// Requests at workers, by class.
     placed: [u32; CLASSES_MAX],
+    /// When a request of the class last arrived.
+    seen: [Option<Instant>; CLASSES_MAX],
     /// Seconds of prefill that were placed, by class.
     prefill: [DrainRate; CLASSES_MAX],
     /// Healthy workers.
@@ -63,7 +71,8 @@ impl Pool {
         *placed = placed.saturating_sub(1);
     }
 
-    /// Whether a newcomer of this class must queue: requests wait already, or higher classes leave nothing.
+    /// Whether a newcomer of this class must queue: requests of its class or above wait for any worker, or higher classes
+    /// leave nothing.
     pub(crate) fn must_queue(&mut self, context: Context<'_>, class: ClassId) -> bool {
         self.flow.must_queue(context, self.queue.view(), class)
     }
@@ -79,6 +88,11 @@ impl Pool {
         self.queue.enqueue(entry).map_err(|_| NotQueued::Full)
     }
 
+    /// The classes of which a request may go now.
+    pub(super) fn allowed(&mut self, context: Context<'_>) -> ClassMask {
+        self.flow.allowed(context, self.queue.view())
+    }
+
     /// The requests that may go next, in order, of those that `fits` admits.
     pub(crate) fn next(
         &mut self,
@@ -86,7 +100,7 @@ impl Pool {
         fits: impl Fn(RequestId) -> bool,
         found: &mut Vec<RequestId>,
     ) {
-        let allowed = self.flow.allowed(context, self.queue.view());
+        let allowed = self.allowed(context);
         self.queue.next_matching(context.now, allowed, fits, found);
     }
 
@@ -102,7 +116,20 @@ impl Flow {
     }
 
     pub(super) fn must_queue(&mut self, context: Context<'_>, queue: QueueView<'_>, class: ClassId) -> bool {
-        self.workers > 0 && (!queue.is_empty() || !self.allowed(context, queue).has(class))
+        self.seen[class.index()] = Some(context.now);
+        self.workers > 0 && (self.wait_for_any(queue, class) > 0 || !self.allowed(context, queue).has(class))
+    }
+
+    /// Queued requests of this class and above that wait for any worker.
+    fn wait_for_any(&self, queue: QueueView<'_>, class: ClassId) -> u32 {
+        let classes = (0..=class.0).map(ClassId);
+        classes.map(|it| queue.waiting(it).requests.saturating_sub(self.reserved[it.index()])).sum()
+    }
+
+    /// Whether a class above this one is present: it has requests at workers, or one has arrived a moment ago.
+    pub(super) fn yields(&self, now: Instant, class: ClassId) -> bool {
+        (0..class.index())
+            .any(|above| self.placed[above] > 0 || self.seen[above].is_some_and(|it| now.since(it) < PRESENT))
     }
 
     /// Fails if the turn of this entry would come after its latest moment.

@@ -244,6 +244,7 @@ fn a_router_that_joins_late_gets_its_share_within_the_caps() {
     for (live, cap, expected) in [(1, 0, 0), (2, 0, 4_000 / 2), (4, 0, 1_000), (4, 10, 0)] {
         let mut harness = Harness::with_queue(1, settings(cap));
         harness.receive(PeerUpdate::Routers { live, known: 4 });
+        harness.come_and_go(ClassId(0));
         let most = harness.brain.limits(WorkerId(0)).unwrap();
         harness.promise_elsewhere(0, load(most.sequences, 0));
         let mut placed = 0;

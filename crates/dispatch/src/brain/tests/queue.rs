@@ -181,13 +181,13 @@ fn retry_after(effects: &[Effect]) -> Duration {
 #[test]
 fn below_the_limit_no_request_waits_and_nothing_is_due() {
     let mut harness = Harness::with_queue(2, BrainSettings::default());
-    // The limit of an unknown worker is eight times a thousand tokens.
-    for request in 0..16 {
+    // The limit of an unknown worker is 32,768 tokens where no class above has requests.
+    for request in 0..66 {
         let effects = harness.step(Come(one(request)));
         assert_eq!(placement(&effects).waited, Duration::ZERO);
         assert_eq!((harness.waiting(), harness.brain.due()), (0, None), "{request}");
     }
-    assert_eq!(harness.summary_of(Come(one(16))), "16 waits");
+    assert_eq!(harness.summary_of(Come(one(66))), "66 waits");
     assert_eq!(harness.waiting(), 1);
     assert_eq!(
         harness.brain.due(),
@@ -285,13 +285,14 @@ fn a_busy_model_does_not_delay_another() {
     harness.is_clear();
 }
 
-/// A prompt that fits no cache now is overtaken by those that do, up to the limit.
+/// Where a class above has requests, a prompt that fits no cache now waits. It is overtaken by those that fit, up to the
+/// limit.
 #[test]
 fn a_request_that_does_not_fit_is_overtaken_a_limited_number_of_times() {
     let mut harness = Harness::queueing(1, |it| it.sequences_max = 0);
     let load = maitre_base::EngineLoad { kv_tokens: Some(10_000), ..maitre_base::EngineLoad::default() };
     let big = Arrival { size: Size::Tokens(9_500), ..one(1) };
-    harness.play(&[(Report(0, load), ""), (Come(one(2)), "2@0"), (Come(big), "1 waits"), (After(1), "")]);
+    harness.play(&[(Report(0, load), ""), (Come(chat(2)), "2@0"), (Come(big), "1 waits"), (After(1), "")]);
     let mut last = 2;
     for request in 3..3 + u64::from(OVERTAKEN_MAX) {
         assert_eq!(harness.summary_of(Come(one(request))), format!("{request}@0"));

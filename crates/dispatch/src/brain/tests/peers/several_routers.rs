@@ -219,7 +219,9 @@ proptest! {
 #[test]
 fn a_router_that_joins_at_a_full_worker_gets_half_of_it() {
     const STEP: Duration = Duration::from_millis(20);
-    let harnesses = (0..2).map(|_| Harness::with_queue(1, sharing(Name::RoundRobin))).collect();
+    let mut harnesses: Vec<Harness> =
+        (0..2).map(|_| Harness::with_queue(1, sharing(Name::RoundRobin))).collect();
+    harnesses.iter_mut().for_each(|it| it.come_and_go(ClassId(0)));
     let mut cluster = Cluster::of(harnesses, Duration::from_millis(40));
     let most = cluster.harnesses[0].brain.limits(WorkerId(0)).unwrap().sequences;
     let seats = |harness: &Harness| harness.promised()[0].requests;

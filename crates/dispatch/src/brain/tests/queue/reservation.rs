@@ -97,9 +97,9 @@ fn later_requests_account_for_reservations() {
     assert_eq!(effects[0], "0@1");
     assert!((2..10).contains(&cold), "{effects:?}");
     assert!(effects[1..cold].iter().all(|it| it.ends_with("waits")), "{effects:?}");
-    // Now both are busy. The queued requests that were tried have a reservation.
+    // Now both are busy, and every queued request waits for one of them.
     let reserved = (harness.reserved(0).0 + harness.reserved(1).0) as usize;
-    assert_eq!(reserved, harness.waiting().min(maitre_queue::wait_queue::LOOK), "{effects:?}");
+    assert_eq!(reserved, harness.waiting(), "{effects:?}");
     for request in 0..12 {
         harness.step(Leave(request));
     }
@@ -107,7 +107,7 @@ fn later_requests_account_for_reservations() {
 }
 
 #[test]
-fn a_reservation_lasts_ten_seconds_at_most() {
+fn a_reservation_at_a_worker_that_takes_no_request_ends_after_ten_seconds() {
     let (mut harness, shared) = (Harness::with_caches(), prompt(&text(0, 0)));
     harness.stored(1, &text(0, 0));
     harness.play(&[
@@ -134,17 +134,56 @@ fn ten_thousand_reservations_that_end_leave_nothing() {
     harness.is_clear();
 }
 
-/// It waits while thirty-two others go to the free worker; then it goes there itself.
+/// Requests that go to another worker do not overtake it: it waits for its own turn, and blocks none of them.
 #[test]
-fn a_request_that_may_not_be_overtaken_any_more_takes_a_free_worker() {
+fn a_request_that_waits_for_its_worker_keeps_no_other_from_going() {
     let (mut harness, shared) = (Harness::with_caches(), prompt(&text(0, 0)));
     harness.stored(1, &text(0, 0));
     harness.play(&[(Come(with(&shared, 1)), "1@1"), (Come(with(&shared, 2)), "2 waits")]);
     for request in 3..60 {
-        harness.step(Come(one(request)));
+        assert_eq!(harness.summary_of(Come(one(request))), format!("{request}@0"));
         harness.step(After(1));
         harness.step(Leave(request));
     }
-    let placement = harness.brain.worker_of(RequestId(2));
-    assert_eq!(placement, Some(WorkerId(0)), "{:?}", harness.brain.pending.get(&2));
+    harness.play(&[(First(1), ""), (End(1), "2@1"), (End(2), "")]);
+    harness.is_clear();
+}
+
+/// Issue 16: each strategy that has a reason to prefer a worker waits for it, and one that only counts load does not.
+#[test]
+fn every_strategy_but_those_that_only_count_load_waits_for_its_pick() {
+    for strategy in Name::ALL {
+        let queue = Queue { sequences_max: 1, ..Queue::default() };
+        let settings = BrainSettings { strategy, queue, ..BrainSettings::default() };
+        let (mut harness, shared) = (Harness::with_queue(2, settings), prompt(&text(0, 0)));
+        for worker in [0, 1].map(WorkerId) {
+            harness.on(Event::TrustChanged { worker, trust: Trust::Fresh });
+        }
+        harness.stored(1, &text(0, 0));
+        // The same head and session take those strategies to one worker too.
+        let arrival = |request| Arrival { session: Some(7), head: Some(7), ..with(&shared, request) };
+        let first = placement(&harness.step(Come(arrival(1)))).worker;
+        let then = harness.summary_of(Come(arrival(2)));
+        let expected =
+            if strategy.waits_for_pick() { "2 waits".to_owned() } else { format!("2@{}", 1 - first.0) };
+        assert_eq!(then, expected, "{strategy}");
+    }
+}
+
+/// The second prompt shares its beginning with one that waits: it will be cached where that one goes.
+#[test]
+fn a_waiting_prompt_attracts_those_that_share_its_beginning() {
+    let (mut harness, first, second) = (Harness::with_caches(), prompt(&text(1, 500)), prompt(&text(2, 500)));
+    [8, 9].into_iter().for_each(|it| drop(harness.step(Come(one(it)))));
+    harness.play(&[(Come(with(&first, 1)), "1 waits"), (Come(with(&second, 2)), "2 waits")]);
+    let worker = |request: u64| harness.brain.pending[&request].reservation().map(|it| it.worker);
+    assert_eq!(worker(1), worker(2));
+    let reserved = harness.brain.pending[&2].reservation().unwrap();
+    assert!(reserved.promise.prefill < Tokens(600), "{reserved:?}");
+    // What only the second would have brought there is not expected any more.
+    let there = worker(1).unwrap();
+    let predicted = |harness: &Harness| harness.brain.cache().numbers(there).unwrap().predicted_blocks;
+    let both = predicted(&harness);
+    harness.step(Leave(2));
+    assert_eq!(both - predicted(&harness), 500 / BLOCK);
 }
