@@ -43,6 +43,8 @@ pub const LOOK: usize = 8;
 pub const OVERTAKEN_MAX: u32 = 32;
 /// Maximum requests skipped in search of one that fits the worker at hand.
 const PASSED_OVER_MAX: usize = 256;
+/// The same for the first one: of a thousand workers, one has every thousandth request.
+const SEARCHED_MAX: usize = 16_384;
 
 /// A request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]

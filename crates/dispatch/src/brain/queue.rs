@@ -2,8 +2,8 @@
 //! refused.
 //!
 //! A request whose strategy prefers a busy worker waits for that worker; others wait for any. When a worker has room,
-//! the next request that waits for it, or for any, is looked up afresh and placed where it suits best at that moment.
-//! If there is none and the worker is idle, the first of those that wait for other workers may come instead.
+//! the next request that waits for it goes there; the next that waits for any is looked up afresh. If there is neither
+//! and the worker is idle, the first of those that wait for other workers may come instead.
 
 use std::time::Duration;
 

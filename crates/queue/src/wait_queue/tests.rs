@@ -94,6 +94,16 @@ fn within_a_tenant_the_earliest_deadline_goes_then_the_oldest() {
     check(&[entry(1), until(2, 9), until(3, 5), entry(4), until(5, 9)], &[3, 2, 5, 1, 4]);
 }
 
+/// With a thousand workers, the first request that waits for one of them may have a thousand others before it.
+#[test]
+fn the_first_request_that_fits_is_found_behind_thousands_that_do_not() {
+    let mut queue = WaitQueue::new(&classes(3, 10_000, u64::MAX), AGING);
+    enqueue(&mut queue, (0..8_000).map(entry));
+    let mut found = Vec::new();
+    queue.next_matching(Instant::ZERO, ClassMask::ALL, |it| it.0 % 1_000 == 999, &mut found);
+    assert_eq!(found, [RequestId(999)]);
+}
+
 #[test]
 fn a_recalled_request_regains_its_position() {
     check(&[entry(1), entry(2), QueueEntry { since: Instant::ZERO, ..entry(9) }], &[9, 1, 2]);

@@ -7,7 +7,7 @@ use maitre_base::{ClassId, Instant, RequestId};
 
 use super::class_queue::ClassQueue;
 use super::work::Work;
-use super::{Addition, ClassMask, PASSED_OVER_MAX, QueueEntry, WaitQueue, Waiting};
+use super::{Addition, ClassMask, PASSED_OVER_MAX, QueueEntry, SEARCHED_MAX, WaitQueue, Waiting};
 
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
@@ -27,12 +27,14 @@ impl<'a> QueueView<'a> {
         found.clear();
         let aged = self.first_by_age(now, open).filter(|&it| fits(it));
         found.extend(aged);
-        let mut left = PASSED_OVER_MAX;
+        let (mut passed, mut has_one) = (0, aged.is_some());
         for (class, class_queue) in self.open(open) {
             class_queue.list(self.addition_to(class), found, |it| {
                 let is_in = aged != Some(it) && fits(it);
-                left = left.saturating_sub(usize::from(!is_in));
-                if left == 0 { None } else { Some(is_in) }
+                has_one |= is_in;
+                passed += usize::from(!is_in);
+                let most = if has_one { PASSED_OVER_MAX } else { SEARCHED_MAX };
+                if !is_in && passed >= most { None } else { Some(is_in) }
             });
         }
         if let Some(place) = found.iter().position(|&it| self.queue.is_barrier(it)) {
