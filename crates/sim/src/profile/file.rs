@@ -202,7 +202,7 @@ impl Fields {
 
     fn problem(&mut self, key: &str, found: Option<Value>, form: &str) {
         self.problems.push(match found {
-            Some(found) => format!("{key}: {found} is out of range; write {form}"),
+            Some(found) => format!("{key}: cannot be {found}; write {form}"),
             None => format!("{key}: missing; write {form}"),
         });
     }
@@ -258,14 +258,14 @@ mod tests {
     #[test]
     fn every_wrong_key_is_named_with_the_form_it_takes() {
         let form = "write milliseconds, as in 4.5 or 3.1e-5";
-        check("floor_ms = 34.8", "floor_ms = -1", &[&format!("step.floor_ms: -1 is out of range; {form}")]);
-        check("floor_ms = 34.8", "floor_ms = nan", &[&format!("step.floor_ms: nan is out of range; {form}")]);
+        check("floor_ms = 34.8", "floor_ms = -1", &[&format!("step.floor_ms: cannot be -1; {form}")]);
+        check("floor_ms = 34.8", "floor_ms = nan", &[&format!("step.floor_ms: cannot be nan; {form}")]);
         check("overhead_ms = 12.0", "", &[&format!("overhead_ms: missing; {form}")]);
         check(
             "block_tokens = 16",
             "block_tokens = 0\ncolour = 1",
             &[
-                "block_tokens: 0 is out of range; write a whole number from 1 to 4096",
+                "block_tokens: cannot be 0; write a whole number from 1 to 4096",
                 "colour: unknown key; known: block_tokens, kv_blocks, batch_tokens_max, running_max, \
                  context_tokens_max, name, overhead_ms, step",
             ],
