@@ -225,7 +225,9 @@ impl Rates {
         let usual = fleet.prefill.at(tokens);
         let expected = self.prefill.at(tokens);
         if self.first_token_age.is_disproved(seconds, expected, usual) {
-            self.forget(fleet);
+            self.forget_if(is_unlike(expected, usual, UNLIKE));
+            self.first_token = LinearRegression::default();
+            self.lean(fleet);
         }
         self.first_token.learn(MEMORY, tokens, tame(seconds, self.prefill.at(tokens)));
         self.prefill = self.first_token.fit(self.first_token.lean(fleet), FIRST_TOKEN_SPAN);
@@ -244,7 +246,9 @@ impl Rates {
         let (gap, usual) = (gap.as_secs_f64(), fleet.decode.at(requests));
         let expected = self.decode.at(requests);
         if self.step_age.is_disproved(gap, expected, usual) {
-            self.forget(fleet);
+            self.forget_if(is_unlike(expected, usual, UNLIKE));
+            (self.seen, self.expected) = (0.0, 0.0);
+            self.lean(fleet);
         }
         let seen = tame(gap, self.decode.at(requests));
         self.seen = self.seen * MEMORY + seen;
@@ -253,10 +257,12 @@ impl Rates {
         self.step_age.refresh(now, fleet.own, is_unlike(self.decode.at(requests), usual, UNLIKE));
     }
 
-    /// Forgets what this worker has shown.
-    fn forget(&mut self, fleet: &Rates) {
-        *self = Rates { own: self.own, ..Rates::default() };
-        self.lean(fleet);
+    /// A worker that has recovered has done so in first tokens and steps alike. A small difference in one of them says
+    /// nothing about the other.
+    fn forget_if(&mut self, was_unlike: bool) {
+        if was_unlike {
+            *self = Rates { own: self.own, ..Rates::default() };
+        }
     }
 
     /// A request is placed at this idle worker.
