@@ -73,9 +73,7 @@ fn sizes(text: &mut String, found: &Calibration) {
     let kv_blocks = Fact { value: found.profile.kv_blocks.into(), source: sizes.kv_tokens.source };
     let budget = match (sizes.batch_tokens_max.source, found.fit.batch_tokens) {
         (FactSource::Measured, Some(tokens)) => format!("{tokens:.0} in a full step"),
-        (FactSource::Assumed, _) if measured.joined_tokens_max == 0 => {
-            "steps are too short to show it".to_owned()
-        }
+        (FactSource::Assumed, _) if measured.joined_tokens_max == 0 => "no probe showed it".to_owned(),
         (FactSource::Assumed, _) => {
             format!("not reached by {} prompt tokens at once", measured.joined_tokens_max)
         }
