@@ -21,6 +21,11 @@ pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits:
     SAFETY_FACTOR * (snapshot.wait_seconds.max(0.0) + slot + snapshot.prefill.at(prefill.0 as f64))
 }
 
+/// Whether a prompt takes longer than a usual first token of this worker. Such a prompt delays the first tokens of others.
+pub(crate) fn is_long(snapshot: &WorkerSnapshot, prefill: Tokens) -> bool {
+    prefill.0 as f64 > snapshot.knee.prefill_tokens
+}
+
 /// A worker's limit, and the number of routers that share it.
 #[derive(Clone, Copy)]
 pub(crate) struct Knee {

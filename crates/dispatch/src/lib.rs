@@ -10,6 +10,7 @@ pub mod brain;
 pub mod cache;
 mod capacity;
 pub mod event;
+mod long_prefills;
 pub mod observer;
 pub mod peers;
 pub mod placer;

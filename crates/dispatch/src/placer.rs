@@ -16,6 +16,7 @@ use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
 use crate::capacity::Knee;
+use crate::long_prefills::LongPrefills;
 use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
@@ -57,6 +58,7 @@ pub(crate) struct World<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) cache: &'a mut Cache,
     pub(crate) reservations: &'a Reservations,
+    pub(crate) long_prefills: &'a LongPrefills,
 }
 
 /// By which rules a worker is open to a request.
@@ -71,6 +73,8 @@ pub(crate) struct Admission {
     pub(crate) is_considerate: bool,
     /// Whether classes above have requests, for which workers must keep room.
     pub(crate) yields: bool,
+    /// How many workers may prefill long prompts of the request's class at the same time.
+    pub(crate) workers_for_long_prompts: u32,
 }
 
 impl Admission {

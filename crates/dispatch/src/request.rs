@@ -82,6 +82,8 @@ pub(crate) struct Attempt {
     pub(crate) progress: Option<StreamProgress>,
     /// Whether its prompt counts as cached and as in use at the worker.
     pub(crate) is_counted: bool,
+    /// Whether its prompt is longer than the worker's knee, and not prefilled yet.
+    pub(crate) is_long_prefill: bool,
     /// What its tenant was charged when it left the queue.
     pub(crate) charged: Option<f64>,
     pub(crate) ticket: Ticket,

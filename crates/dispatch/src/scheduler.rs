@@ -20,6 +20,7 @@ use maitre_queue::wait_queue::{QueueEntry, Waiting};
 use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 
 use crate::event::Failure;
+use crate::long_prefills::LongPrefills;
 use crate::placer::{Admission, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
@@ -77,6 +78,7 @@ pub(crate) struct Scheduler {
     /// By `PoolId`.
     pools: NumberMap<Pool>,
     reservations: Reservations,
+    long_prefills: LongPrefills,
     /// Queued requests, in all pools.
     waiting: usize,
     /// Since the last check for stranded requests, workers left or changed what they serve.
@@ -93,6 +95,7 @@ impl Scheduler {
         Scheduler {
             pools: NumberMap::default(),
             reservations: Reservations::default(),
+            long_prefills: LongPrefills::default(),
             waiting: 0,
             fleet_changed: false,
             served_at: Instant::ZERO,
@@ -111,6 +114,14 @@ impl Scheduler {
 
     pub(crate) fn reservations(&self) -> &Reservations {
         &self.reservations
+    }
+
+    pub(crate) fn long_prefills(&self) -> &LongPrefills {
+        &self.long_prefills
+    }
+
+    pub(crate) fn long_prefills_mut(&mut self) -> &mut LongPrefills {
+        &mut self.long_prefills
     }
 
     /// Queued requests, in all pools.
@@ -178,6 +189,7 @@ impl Scheduler {
             routers: self.routers.live,
             is_considerate: flow.is_some_and(|it| it.is_considerate(now, class)),
             yields: part < 1.0 || flow.is_some_and(|it| it.yields(now, class)),
+            workers_for_long_prompts: flow.map_or(u32::MAX, |it| it.workers_for_long_prompts(class)),
         }
     }
 
@@ -392,6 +404,13 @@ impl Scheduler {
         self.reservations.placed(now, worker);
         if let Some(pool) = self.pools.get_mut(&request.pool.0) {
             pool.placed(now, request.class, prefill_seconds);
+        }
+    }
+
+    /// The prompt of this attempt is prefilled, or will not be.
+    pub(crate) fn prefill_ended(&mut self, class: ClassId, attempt: &mut Attempt) {
+        if std::mem::take(&mut attempt.is_long_prefill) {
+            self.long_prefills.end(attempt.worker, class);
         }
     }
 

@@ -9,6 +9,7 @@ use maitre_fleet::fleet::AdapterUse;
 use maitre_policy::Why;
 
 use super::{Brain, Context, Parts};
+use crate::capacity::is_long;
 use crate::event::{Effect, Failure, Form, Placement, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
@@ -70,7 +71,9 @@ impl Parts {
         };
         let rules = self.scheduler.rules(context, request, at);
         let reservations = ahead.unwrap_or(self.scheduler.reservations());
-        let mut world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations };
+        let long_prefills = self.scheduler.long_prefills();
+        let mut world =
+            World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
         let choice = self.placer.choose(&mut world, &request.query(), rules, Mode::Commit);
         if let Some((picked, session)) = choice.picked().and_then(|it| Some((it, it.pinned?))) {
             self.session_pinned(request, session, picked);
@@ -153,7 +156,9 @@ impl Parts {
         mode: Mode,
     ) -> WorkerChoice {
         let reservations = self.scheduler.reservations();
-        let mut world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations };
+        let long_prefills = self.scheduler.long_prefills();
+        let mut world =
+            World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
         self.placer.choose(&mut world, &request.query(), rules, mode)
     }
 
@@ -198,6 +203,10 @@ impl Parts {
             self.fleet.hold_adapter(worker, adapter, AdapterUse::Begins);
         }
         self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
+        let is_long_prefill = is_long(&snapshot, promise.prefill);
+        if is_long_prefill {
+            self.scheduler.long_prefills_mut().begin(worker, request.class);
+        }
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -211,6 +220,7 @@ impl Parts {
             first_token: None,
             progress: None,
             is_counted,
+            is_long_prefill,
             charged: None,
             ticket,
         });
@@ -247,7 +257,8 @@ impl Parts {
     /// Takes a request from its worker: its promise ends, and so does the prediction of what its prefill would leave in
     /// the cache, unless that is done.
     pub(super) fn release_placement(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
-        let attempt = request.take_attempt()?;
+        let mut attempt = request.take_attempt()?;
+        self.scheduler.prefill_ended(request.class, &mut attempt);
         let worker = attempt.worker;
         if let (Some(prompt), Some(predicted_blocks), false) =
             (&request.prompt, attempt.predicted_blocks, attempt.promise.prefilled)
@@ -294,9 +305,10 @@ impl Parts {
         {
             self.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         }
-        let (form, decodes) = (request.form, request.decodes);
+        let (form, decodes, class) = (request.form, request.decodes, request.class);
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
+        self.scheduler.prefill_ended(class, attempt);
         if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {
             self.cache.prefilled(now, worker, prompt);
         }
@@ -333,11 +345,13 @@ impl Brain {
     /// Responses in one piece do not say when their prefill is done: it counts as done when it should be.
     pub(super) fn presume_prefilled(&mut self, now: Instant) {
         for request in self.pending.values_mut().filter(|it| it.form == Form::Whole) {
+            let class = request.class;
             let Some(attempt) = request.attempt_mut().filter(|it| !it.promise.prefilled) else { continue };
             let Some(worker) = self.parts.fleet.worker(attempt.worker) else { continue };
             let expected = worker.rates.prefill.at(attempt.prefill_ahead as f64);
             if now.since(attempt.placed_at).as_secs_f64() >= expected {
                 self.parts.fleet.prefilled(now, attempt.worker, &mut attempt.promise);
+                self.parts.scheduler.prefill_ended(class, attempt);
                 self.parts.promise_changed(attempt.worker);
             }
         }

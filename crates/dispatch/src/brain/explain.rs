@@ -111,7 +111,8 @@ impl Brain {
     fn pick_if_open(&mut self, now: Instant, request: &PendingRequest) -> Option<Picked> {
         let parts = &mut self.parts;
         let reservations = parts.scheduler.reservations();
-        let world = World { now, fleet: &parts.fleet, cache: &mut parts.cache, reservations };
+        let long_prefills = parts.scheduler.long_prefills();
+        let world = World { now, fleet: &parts.fleet, cache: &mut parts.cache, reservations, long_prefills };
         parts.placer.pick_if_open(&world, &request.query())
     }
 

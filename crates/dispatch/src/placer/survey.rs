@@ -11,7 +11,7 @@ use maitre_policy::{Ask, Candidate, Pace};
 use super::in_use::{InUse, Used};
 use super::{Admission, Query, World};
 use crate::cache::{Cache, Held};
-use crate::capacity::{first_token_by, has_memory};
+use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
 
 /// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
@@ -27,7 +27,7 @@ pub enum Opening {
     Now,
     /// Once it has done some of its work.
     Later,
-    /// It would, but the request would delay the first tokens of others.
+    /// It would, but the request would delay the first tokens of others. Such a request waits for any worker, not for this.
     Disturbs,
     /// Not before the request's deadline.
     TooLate,
@@ -86,12 +86,18 @@ impl Survey {
         };
         let now = world.now;
         let is_learned = world.fleet.rates().is_learned();
+        let has_long = |it: &WorkerSnapshot| world.long_prefills.is_at(it.worker, query.class);
+        let long_prefills = self.snapshots.iter().filter(|it| has_long(it)).count();
+        let are_enough = long_prefills as u32 >= admission.workers_for_long_prompts;
         for (place, snapshot) in self.snapshots.iter().enumerate() {
             let promise = promise(query.ask, self.held.get(place).copied().unwrap_or_default());
             let limits = admission.limits(snapshot);
-            // A prompt that takes longer than a usual first token delays the first tokens of those already there.
-            let is_long = promise.prefill.0 as f64 > snapshot.knee.prefill_tokens;
-            let disturbs = admission.is_considerate && is_long && snapshot.promised.prefilling > 0;
+            let is_long = is_long(snapshot, promise.prefill);
+            let is_apart = admission.yields && is_long;
+            let disturbs = admission.is_considerate && is_long && snapshot.promised.prefilling > 0
+                || is_apart && are_enough && !has_long(snapshot);
+            // Without classes above, the engine decides about memory: it knows it better.
+            let is_busy = !admission.is_open(snapshot) || admission.yields && !has_memory(snapshot, &promise);
             let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;
             let is_idle = snapshot.promised.requests == 0;
             let is_late = |it: Instant| {
@@ -102,9 +108,8 @@ impl Survey {
             self.openings.push(match query.deadline {
                 Some(deadline) if is_late(deadline) => Opening::TooLate,
                 _ if disturbs => Opening::Disturbs,
-                _ if !admission.is_open(snapshot) => Opening::Later,
-                // Without classes above, the engine decides: it knows its memory better.
-                _ if admission.yields && !has_memory(snapshot, &promise) => Opening::Later,
+                _ if is_busy && is_apart => Opening::Disturbs,
+                _ if is_busy => Opening::Later,
                 _ => Opening::Now,
             });
         }

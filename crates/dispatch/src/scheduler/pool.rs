@@ -48,6 +48,8 @@ pub(crate) struct Flow {
     placed: [u32; CLASSES_MAX],
     /// When a request of the class last arrived.
     seen: [Option<Instant>; CLASSES_MAX],
+    /// Utilisation by the classes above, by class.
+    in_use: [f64; CLASSES_MAX],
     /// Seconds of prefill that were placed, by class.
     prefill: [DrainRate; CLASSES_MAX],
     /// Healthy workers.
@@ -156,6 +158,11 @@ impl Flow {
         above > self.workers && self.spare.idle(now, class) < CONSIDERATE
     }
 
+    /// How many workers may prefill long prompts of this class at the same time.
+    pub(super) fn workers_for_long_prompts(&self, class: ClassId) -> u32 {
+        spare_capacity::workers_for_long_prompts(self.in_use[class.index()], self.workers)
+    }
+
     /// When the client of this request should retry. Classes below are asked to retry after it, since it will go before
     /// them; classes above are not affected.
     pub(super) fn retry_after(
@@ -193,6 +200,7 @@ impl Flow {
             // Decode throughput saturates: n requests use n / (knee + n) of a worker whose steps knee at `knee`.
             let crowd = f64::from(requests) / workers;
             let in_use = (crowd / (knee + crowd)).max(prefill / workers);
+            self.in_use[place] = in_use;
             *rate = workers * spare_capacity::rate(in_use);
             requests += self.placed[place];
             self.prefill[place].observe(context.now, 0.0);

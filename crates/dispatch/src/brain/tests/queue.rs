@@ -8,6 +8,7 @@ mod deadline;
 mod explain;
 mod fleet;
 mod law;
+mod long_prompts;
 mod recall;
 mod reservation;
 mod tenant;

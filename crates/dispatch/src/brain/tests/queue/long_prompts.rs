@@ -1,0 +1,65 @@
+//! Long prompts of lower classes stay together, so that higher classes find workers with short steps.
+
+use super::*;
+
+fn job(request: u64) -> Arrival<'static> {
+    Arrival { size: Size::Tokens(9_000), ..batch(request) }
+}
+
+impl Harness {
+    /// Workers that decode so many chats each, and ten jobs that come upon them. Two seconds later no job has its first
+    /// token.
+    fn with_jobs(workers: u32, chats: u32) -> Harness {
+        let mut harness = Harness::with_queue(workers, BrainSettings::default()).learn();
+        for request in 1_000..1_000 + u64::from(workers * chats) {
+            harness.step(Come(chat(request)));
+            harness.now = harness.now + FIRST_TOKEN;
+            harness.step(First(request));
+        }
+        (1..=10).for_each(|it| drop(harness.step(Come(job(it)))));
+        (0..40).for_each(|_| drop(harness.step(After(50))));
+        harness
+    }
+
+    /// The jobs at workers, in order of their numbers.
+    fn placed_jobs(&self) -> Vec<(u64, WorkerId)> {
+        (1..=10).filter_map(|it| Some((it, self.brain.pending.get(&it)?.worker()?))).collect()
+    }
+}
+
+/// Issue 16: on two workers, each had a long prompt in its steps, and every chat waited for one.
+#[test]
+fn long_prompts_of_a_lower_class_take_no_more_workers_than_higher_classes_leave() {
+    let table = [(1, 4, 1), (2, 4, 1), (4, 4, 2), (4, 40, 1), (8, 4, 5), (8, 40, 2), (2, 0, 2), (4, 0, 4)];
+    for (workers, chats, expected) in table {
+        let placed = Harness::with_jobs(workers, chats).placed_jobs();
+        assert_eq!(placed.len(), expected, "{workers} workers with {chats} chats each: {placed:?}");
+    }
+}
+
+#[test]
+fn the_next_long_prompt_goes_once_one_is_prefilled_or_has_left() {
+    for end in [First, Leave, End] {
+        let mut harness = Harness::with_jobs(2, 4);
+        assert_eq!(harness.placed_jobs().len(), 1);
+        harness.step(end(1));
+        (0..10).for_each(|_| drop(harness.step(After(50))));
+        let prefilling = harness.placed_jobs().into_iter().filter(|it| it.0 != 1).count();
+        assert_eq!(prefilling, 1, "one more, not all of them");
+    }
+}
+
+/// They take whichever worker disturbs nobody. A reservation would bind them to one.
+#[test]
+fn a_long_prompt_of_a_lower_class_waits_for_any_worker() {
+    let harness = Harness::with_jobs(2, 4);
+    assert_eq!((harness.reserved(0), harness.reserved(1)), ((0, 0), (0, 0)));
+    assert_eq!(harness.waiting(), 9);
+}
+
+#[test]
+fn short_prompts_of_a_lower_class_and_all_prompts_of_the_highest_go_at_once() {
+    let mut harness = Harness::with_jobs(2, 4);
+    let long_chat = Arrival { size: Size::Tokens(9_000), ..chat(100) };
+    assert!(harness.summary_of(Come(long_chat)).starts_with("100@"));
+}
