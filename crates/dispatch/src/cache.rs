@@ -316,10 +316,16 @@ impl Cache {
         in_tokens(prompt, prompt_tokens, size, Holding { blocks, lower: 0 }).tokens
     }
 
-    pub(crate) fn prefilled(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) {
+    pub(crate) fn prefilled(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        prompt: &PromptChain,
+        predicted_blocks: PredictedBlocks,
+    ) {
         let size = self.block(worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain);
+            of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain, predicted_blocks);
         }
         self.adopt(worker, prompt);
     }

@@ -154,10 +154,16 @@ impl Index {
     }
 
     /// Records the first token of a request with this prompt: the blocks it uses exist.
-    pub fn prefilled(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) {
+    pub fn prefilled(
+        &mut self,
+        now: Instant,
+        id: WorkerId,
+        chain: Chain<'_>,
+        predicted_blocks: PredictedBlocks,
+    ) {
         let moment = self.moment(now);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
-            writer.settle(moment, chain);
+            writer.settle(moment, chain, predicted_blocks);
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::believed::{Belief, Moment, Stamp};
 use crate::table::{Chain, Placing, PrefixTable, Segment};
-use crate::worker::{CAPACITY_DEFAULT, WorkerBlocks};
+use crate::worker::{CAPACITY_DEFAULT, CacheSource, WorkerBlocks};
 use maitre_base::Instant;
 use std::time::Duration;
 
@@ -64,6 +64,9 @@ impl PredictionWriter<'_> {
             self.table.fence(segment, from, self.worker.slot);
         }
         self.place(moment, chain, from);
+        if self.worker.source == CacheSource::Reported {
+            self.keep(moment, Chain { prefixes: &chain.prefixes[..from], ..chain });
+        }
         self.touch(moment, chain, from);
         self.trim();
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
@@ -101,7 +104,8 @@ impl PredictionWriter<'_> {
     }
 
     /// Records that all blocks of the chain that are believed held do exist.
-    pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>) {
+    pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
+        let is_reported = self.worker.source == CacheSource::Reported;
         self.table.trace(chain, self.path);
         self.part();
         for &Segment { run, blocks, .. } in self.path.iter() {
@@ -109,7 +113,10 @@ impl PredictionWriter<'_> {
             if share.predicted & crate::holders::low(blocks) != 0
                 && let Some(belief) = self.table.beliefs.get_mut(share.belief)
             {
-                belief.settled = belief.settled.or(Some(moment));
+                // Where reports confirm predictions, one that a later request waits for is not settled yet.
+                if !is_reported || belief.used <= predicted_blocks.stamp {
+                    belief.settled = belief.settled.or(Some(moment));
+                }
             }
         }
     }
@@ -230,15 +237,47 @@ impl PredictionWriter<'_> {
         self.believe(pending, bits, moment);
     }
 
+    /// Predicts also what is reported of this chain. The engine may evict it before the request's turn comes. The
+    /// request then computes it again, and requests with the same prefix must find it.
+    fn keep(&mut self, moment: Moment, chain: Chain<'_>) {
+        self.table.trace(chain, self.path);
+        let mut at = 0;
+        while let Some(&Segment { run, blocks, .. }) = self.path.get(at) {
+            let Some(&share) = self.table.share(run, self.worker.slot) else { break };
+            let bits = share.predicted & crate::holders::low(blocks);
+            // Blocks with different histories are in different runs.
+            let alike = PrefixTable::leading(if bits & 1 == 1 { bits } else { !bits }, blocks);
+            let is_mixed = alike < blocks || share.predicted != bits;
+            if is_mixed && alike < self.table.runs[run].len() {
+                self.table.split(run, alike);
+                self.table.trace(chain, self.path);
+                continue;
+            }
+            if bits == 0 {
+                let mut is_new = false;
+                self.table.change(run, self.worker.slot, |share| {
+                    is_new = share.belief == crate::slab::NONE;
+                    share.predicted |= crate::holders::low(blocks);
+                });
+                self.set_author(run, is_new, moment);
+            }
+            at += 1;
+        }
+    }
+
     /// Predicts these blocks of a run, unless they are already reported.
     fn believe(&mut self, run: Option<u32>, bits: crate::holders::Mask, moment: Moment) {
         let Some(run) = run else { return };
-        let mut belief = crate::slab::NONE;
+        let mut is_new = false;
         self.table.change(run, self.worker.slot, |share| {
+            is_new = share.belief == crate::slab::NONE;
             share.predicted |= !share.gpu & bits;
-            belief = share.belief;
         });
-        if belief == crate::slab::NONE
+        self.set_author(run, is_new, moment);
+    }
+
+    fn set_author(&mut self, run: u32, is_new: bool, moment: Moment) {
+        if is_new
             && let Some(share) = self.table.share(run, self.worker.slot)
             && let Some(belief) = self.table.beliefs.get_mut(share.belief)
         {
@@ -262,6 +301,9 @@ impl PredictionWriter<'_> {
                 belief.used_at = moment.now;
                 if is_planted {
                     belief.author = moment.stamp;
+                }
+                // Reports must confirm it again once this request is prefilled.
+                if is_planted || self.worker.source == CacheSource::Reported {
                     belief.settled = None;
                 }
             }

@@ -14,7 +14,7 @@ use crate::names::{Name, Names};
 use crate::parked::Waiting;
 use crate::prefix::{PrefixHash, Root, Running, Unit};
 use crate::table::{Chain, Placing, Position, PrefixTable};
-use crate::worker::{Alias, GRAIN, PartialPage, WorkerBlocks};
+use crate::worker::{Alias, CacheSource, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
 
@@ -406,10 +406,12 @@ impl ReportApplier<'_> {
         let mut more = entry;
         increment(&mut more.copies, tier);
         self.worker.names.set(place, more);
+        let position = self.table.resolve((entry.run, entry.offset));
         if !is_there {
-            let position = self.table.resolve((entry.run, entry.offset));
             self.count_alias(position, class, |count| *count += 1);
             self.hold(position, class);
+        } else if class == Class::Near {
+            self.overrule(position);
         }
     }
 
@@ -420,8 +422,8 @@ impl ReportApplier<'_> {
         let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
             if tier == Tier::Gpu {
                 // There is no known copy, but the removal overrules a prediction.
-                let (run, offset) = self.table.resolve((entry.run, entry.offset));
-                self.table.change(run, self.worker.slot, |share| share.predicted &= !(1 << offset));
+                let position = self.table.resolve((entry.run, entry.offset));
+                self.overrule(position);
             }
             return false;
         };
@@ -481,10 +483,12 @@ impl ReportApplier<'_> {
             Class::Near => {
                 gained = u32::from(share.gpu & bit == 0);
                 share.gpu |= bit;
-                // From now on the block is held by report, not by prediction.
-                share.predicted &= !bit;
             }
         });
+        if class == Class::Near {
+            // From now on the block is held by report, not by prediction.
+            self.overrule((run, offset));
+        }
         self.table.runs[run].used = self.clock;
         self.worker.numbers.reported_blocks += gained;
     }
@@ -501,13 +505,24 @@ impl ReportApplier<'_> {
         if class == Class::Near {
             self.worker.numbers.reported_blocks -= 1;
         }
+        if class == Class::Near {
+            self.overrule((run, offset));
+        }
         self.table.change(run, self.worker.slot, |share| match class {
             Class::Lower => share.lower &= !bit,
-            Class::Near => {
-                share.gpu &= !bit;
-                share.predicted &= !bit;
-            }
+            Class::Near => share.gpu &= !bit,
         });
+    }
+
+    /// A report about this block overrules a prediction, unless a request waits at the engine that will compute it.
+    fn overrule(&mut self, (run, offset): Position) {
+        let bit: Mask = 1 << offset;
+        let slot = self.worker.slot;
+        let Some(&share) = self.table.share(run, slot).filter(|it| it.predicted & bit != 0) else { return };
+        let is_settled = self.table.beliefs.get(share.belief).is_some_and(|it| it.settled.is_some());
+        if is_settled || self.worker.source == CacheSource::Predicted {
+            self.table.change(run, slot, |share| share.predicted &= !bit);
+        }
     }
 
     /// Changes the count of names for this block, if it has more than one. Returns zero if it has only one.

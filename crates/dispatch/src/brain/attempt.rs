@@ -309,8 +309,8 @@ impl Parts {
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
-        if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {
-            self.cache.prefilled(now, worker, prompt);
+        if let (Some(prompt), Some(predicted_blocks)) = (&request.prompt, attempt.predicted_blocks) {
+            self.cache.prefilled(now, worker, prompt, predicted_blocks);
         }
         self.observer.on(Fact::PromiseChanged { worker });
         // A response in one piece tells when it ended, not when it began.

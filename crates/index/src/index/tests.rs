@@ -210,8 +210,8 @@ impl Duel {
             }
             1 | 2 => {
                 self.trail.push(format!("prefilled w{worker} {}", prompt.len()));
-                self.index.prefilled(self.now, id, chain(&hashes));
-                self.model.prefilled(self.now, worker, &prompt);
+                self.index.prefilled(self.now, id, chain(&hashes), actual);
+                self.model.prefilled(self.now, worker, &prompt, expected);
                 self.index.adopt(id, chain(&hashes));
                 if let Some(worker) = self.model.workers.get_mut(&worker) {
                     worker.adopt(&prompt);

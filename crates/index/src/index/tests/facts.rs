@@ -46,8 +46,8 @@ impl Fixture {
         self.index.predict(self.now, W, chain(&chain_of(prompt.as_bytes())))
     }
 
-    fn prefilled(&mut self, prompt: &str) {
-        self.index.prefilled(self.now, W, chain(&chain_of(prompt.as_bytes())));
+    fn prefilled(&mut self, prompt: &str, predicted_blocks: PredictedBlocks) {
+        self.index.prefilled(self.now, W, chain(&chain_of(prompt.as_bytes())), predicted_blocks);
     }
 
     fn adopt(&mut self, prompt: &str) -> Applied {
@@ -360,8 +360,8 @@ fn a_report_replaces_a_prediction_and_overrules_it() {
 #[test]
 fn unconfirmed_predictions_fade_while_reports_are_fresh() {
     let mut stage = Fixture::new();
-    stage.predict("abcd");
-    stage.prefilled("abcd");
+    let sent = stage.predict("abcd");
+    stage.prefilled("abcd", sent);
     let later = stage.now + FADE;
     stage.index.tick(later);
     stage.check("abcd", 4, 0);
@@ -372,16 +372,39 @@ fn unconfirmed_predictions_fade_while_reports_are_fresh() {
     stage.check("abcd", 0, 0);
 }
 
+/// Issue 16: where memory is short, an engine evicts a prefix before the requests that wait for it have their turn.
+#[test]
+fn an_evicted_prefix_still_counts_where_a_request_waits_that_will_compute_it() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.store("abcd", 0);
+    let (first, second) = (stage.predict("abcde"), stage.predict("abcdf"));
+    for prompt in ["abcd", "abc", "ab", "a"] {
+        stage.remove(prompt);
+    }
+    stage.check("abcd", 4, 0);
+    // The first has computed it, and it is evicted again before the second has its turn.
+    stage.store("abcde", 0);
+    stage.prefilled("abcde", first);
+    for prompt in ["abcde", "abcd", "abc", "ab", "a"] {
+        stage.remove(prompt);
+    }
+    stage.check("abcde", 4, 0);
+    stage.prefilled("abcdf", second);
+    stage.index.tick(stage.now + FADE);
+    stage.check("abcde", 0, 0);
+}
+
 /// Issue 16: a request that waits at its engine for longer than `FADE` still brings its prefix there.
 #[test]
 fn a_prediction_stays_until_its_request_is_prefilled() {
     let mut stage = Fixture::new();
     stage.index.set_source(W, CacheSource::Reported);
-    stage.predict("abcd");
+    let sent = stage.predict("abcd");
     stage.index.tick(stage.now + FADE * 20);
     stage.check("abcd", 4, 0);
     stage.now = stage.now + FADE * 20;
-    stage.prefilled("abcd");
+    stage.prefilled("abcd", sent);
     stage.index.tick(stage.now + FADE / 2);
     stage.check("abcd", 4, 0);
     stage.index.tick(stage.now + FADE);
@@ -441,9 +464,9 @@ fn a_miss_evicts_older_predictions_and_shrinks_an_unreported_capacity() {
 
 fn miss(stage: &mut Fixture) {
     stage.predict("old");
-    stage.predict("abcdef");
+    let sent = stage.predict("abcdef");
     stage.predict("new");
-    stage.prefilled("abcdef");
+    stage.prefilled("abcdef", sent);
     let predicted_blocks = stage.predict("abcdefg");
     // One block less than believed is explained by rounding down; nothing changes.
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 5);
@@ -458,9 +481,9 @@ fn miss(stage: &mut Fixture) {
 fn a_miss_on_blocks_not_computed_yet_proves_nothing() {
     let mut stage = Fixture::new();
     stage.predict("old");
-    stage.predict("abcdef");
+    let sent = stage.predict("abcdef");
     let predicted_blocks = stage.predict("abcdefg");
-    stage.prefilled("abcdef");
+    stage.prefilled("abcdef", sent);
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 0);
     stage.check("old", 3, 0);
 }
@@ -559,9 +582,9 @@ fn test_hashes_match_those_of_the_chain() {
 #[test]
 fn blocks_older_than_the_events_are_learned_from_a_request_that_hits_them() {
     let mut stage = Fixture::new();
-    stage.predict("abcdef");
+    let sent = stage.predict("abcdef");
     assert_eq!(stage.store("abcdef", 3).parked, 3);
-    stage.prefilled("abcdef");
+    stage.prefilled("abcdef", sent);
     assert_eq!(stage.adopt("abcdef").stored, 3);
     let numbers = stage.index.numbers(W).unwrap();
     assert_eq!((numbers.reported_blocks, numbers.predicted_blocks, numbers.parked_blocks), (6, 0, 0));

@@ -85,13 +85,17 @@ impl PlainIndex {
         let before = last.map_or(0, |it| it.used);
         for at in 0..prompt.len() {
             let hash = hash_of(&prompt[..=at]);
-            if at >= from && !worker.is_on_gpu(hash) {
+            let is_kept = worker.source == CacheSource::Reported && !worker.predicted.contains_key(&hash);
+            if at >= from && !worker.is_on_gpu(hash) || at < from && is_kept {
                 let belief = Belief { used: 0, used_at: now, depth: at, author: stamp, settled: None };
                 worker.predicted.insert(hash, belief);
             }
             if let Some(belief) = worker.predicted.get_mut(&hash) {
                 belief.used = stamp;
                 belief.used_at = now;
+                if worker.source == CacheSource::Reported {
+                    belief.settled = None;
+                }
             }
         }
         worker.trim();
@@ -110,11 +114,19 @@ impl PlainIndex {
         }
     }
 
-    pub(super) fn prefilled(&mut self, now: Instant, worker: u32, prompt: &[u8]) {
+    pub(super) fn prefilled(
+        &mut self,
+        now: Instant,
+        worker: u32,
+        prompt: &[u8],
+        predicted_blocks: PredictedBlocks,
+    ) {
         self.stamp += 1;
         let Some(worker) = self.workers.get_mut(&worker) else { return };
         for end in 1..=prompt.len() {
-            if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end])) {
+            if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end]))
+                && (worker.source == CacheSource::Predicted || belief.used <= predicted_blocks.stamp)
+            {
                 belief.settled = belief.settled.or(Some((now, self.stamp)));
             }
         }
@@ -183,7 +195,8 @@ impl PlainIndex {
 
 impl ModelWorker {
     fn clear_reported(&mut self) {
-        self.names.clear();
+        let on_gpu = std::mem::take(&mut self.names).into_values().filter(|it| it.1[0] > 0);
+        on_gpu.for_each(|it| self.overrule(it.0));
         self.parked.clear();
         self.adopted.clear();
     }
@@ -231,11 +244,11 @@ impl ModelWorker {
         }
         entry.1[tier as usize] += 1;
         if tier == Tier::Gpu {
-            self.predicted.remove(&hash);
+            self.overrule(hash);
         }
         if is_another {
             if !self.is_on_gpu(old) {
-                self.predicted.remove(&old);
+                self.overrule(old);
             }
             self.disown(name);
         }
@@ -285,7 +298,8 @@ impl ModelWorker {
             if let Some(entry) = self.names.get_mut(name) {
                 entry.1[tier as usize] += 1;
                 if tier == Tier::Gpu {
-                    self.predicted.remove(&entry.0);
+                    let hash = entry.0;
+                    self.overrule(hash);
                 }
             }
         }
@@ -305,7 +319,7 @@ impl ModelWorker {
                     self.disown(name);
                 }
                 if tier == Tier::Gpu && !self.is_on_gpu(hash) {
-                    self.predicted.remove(&hash);
+                    self.overrule(hash);
                 }
             }
             None => {
@@ -319,6 +333,13 @@ impl ModelWorker {
                     }
                 }
             }
+        }
+    }
+
+    fn overrule(&mut self, hash: u64) {
+        let is_settled = self.predicted.get(&hash).is_some_and(|it| it.settled.is_some());
+        if is_settled || self.source == CacheSource::Predicted {
+            self.predicted.remove(&hash);
         }
     }
 
