@@ -307,9 +307,12 @@ impl<'a> Draft<'a> {
             wait.and_then(|it| self.seconds("--queue-timeout-secs", &it)).map(|it| format!("deadline={it}"));
         let flag = if size.is_some() { "--queue-size" } else { "--queue-timeout-secs" };
         let parts: Vec<String> = size.into_iter().chain(wait).collect();
-        if !parts.is_empty() {
-            self.set("classes", format!("standard?{}", parts.join("&")), flag);
-        }
+        let classes = match parts.is_empty() {
+            // These routers refuse no request because it waits.
+            true => ["interactive", "standard", "batch"].map(|it| format!("{it}?deadline=none")).join(","),
+            false => format!("standard?{}", parts.join("&")),
+        };
+        self.set("classes", classes, flag);
         self.concurrency();
     }
 

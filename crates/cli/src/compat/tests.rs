@@ -162,6 +162,7 @@ fn without_flags_the_defaults_are_those_of_the_other_router() {
         ("limits.body", "\"512MiB\""),
         ("timeouts.total", "\"30m\""),
         ("timeouts.drain", "\"3m\""),
+        ("classes", r#"["interactive?deadline=none", "standard?deadline=none", "batch?deadline=none"]"#),
     ];
     check(Old::Sglang, "launch", &expected);
     let expected = [
