@@ -50,8 +50,8 @@ pub(super) struct Preference {
 pub(super) enum Looking<'a> {
     /// One that has just arrived: all reservations are before it.
     Newcomer,
-    /// One whose turn in the queue has come, perhaps because this worker has room. Only these reservations are before it.
-    Queued { at: Option<WorkerId>, ahead: &'a Reservations },
+    /// One whose turn in the queue has come, because this worker has room. Only these reservations are before it.
+    Queued { at: WorkerId, ahead: &'a Reservations },
 }
 
 impl Parts {
@@ -67,7 +67,7 @@ impl Parts {
         let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
         let (at, ahead) = match looking {
             Looking::Newcomer => (None, None),
-            Looking::Queued { at, ahead } => (at, Some(ahead)),
+            Looking::Queued { at, ahead } => (Some(at), Some(ahead)),
         };
         let rules = self.scheduler.rules(context, request, at);
         let reservations = ahead.unwrap_or(self.scheduler.reservations());
@@ -79,7 +79,8 @@ impl Parts {
             self.session_pinned(request, session, picked);
         }
         match choice {
-            // Those that wait for this worker go first.
+            // Those that wait for this worker go first. None of them could go when it last had room, so this one waits
+            // until something changes there, at most for a pulse.
             WorkerChoice::Place(picked) if ahead.is_none() && !self.is_unclaimed(request, picked) => {
                 Tried::Busy(Some(self.preference(request, picked)))
             }

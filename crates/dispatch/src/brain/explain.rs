@@ -52,8 +52,7 @@ impl Brain {
         };
         let decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
         match (choice, admitted) {
-            (WorkerChoice::Place(_), Admitted::Next) => Ok(decision),
-            (WorkerChoice::Place(picked), Admitted::Directly)
+            (WorkerChoice::Place(picked), Admitted::Directly | Admitted::Next)
                 if self.parts.is_unclaimed(&request, picked) =>
             {
                 Ok(decision)

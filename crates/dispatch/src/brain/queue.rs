@@ -19,7 +19,8 @@ use crate::reservations::Reservations;
 use crate::scheduler::pool::NotQueued;
 use crate::scheduler::{TurnAt, Whose, pool_of, recall};
 
-/// The requests that may go next, in order, the first of them that is to be tried, and the worker that has room for it.
+/// The requests that may go next, in order, the first of them that is to be tried, and the worker that has room for it; none
+/// for a newcomer.
 #[derive(Clone, Copy)]
 struct ServeOrder<'a> {
     next: &'a [RequestId],
@@ -55,7 +56,6 @@ impl Brain {
                 if self.join(now, id, effects) {
                     if let Some(it) = preference {
                         self.reserve(now, id, it);
-                        self.serve_at(now, it.worker, effects);
                     }
                     self.announce_wait(id, effects);
                 }
@@ -219,7 +219,11 @@ impl Brain {
         ahead.clear();
         let mut has_left = false;
         for (place, &id) in next.iter().enumerate().skip(from) {
-            match self.try_or_recall(now, id, Looking::Queued { at, ahead: &ahead }, effects) {
+            let looking = match at {
+                Some(at) => Looking::Queued { at, ahead: &ahead },
+                None => Looking::Newcomer,
+            };
+            match self.try_or_recall(now, id, looking, effects) {
                 Tried::Placed => {
                     let Brain { pending, parts, .. } = self;
                     if let Some(request) = pending.get_mut(&id.0) {
