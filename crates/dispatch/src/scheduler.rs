@@ -226,7 +226,11 @@ impl Scheduler {
         request: &PendingRequest,
         at: Option<WorkerId>,
     ) -> Rules {
-        let admission = context.settings.enabled.then(|| self.admission(context, flow, request.class));
+        let admission = context.settings.enabled.then(|| {
+            let of_class = self.admission(context, flow, request.class);
+            // Requests with deadlines stay in the router as long as they can: here the earliest deadline goes first.
+            Admission { yields: of_class.yields || request.deadline.is_some(), ..of_class }
+        });
         // A request that no other may overtake any more takes what is free; so does one that has waited in vain.
         let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
         let scope = match request.reservation() {
