@@ -257,16 +257,14 @@ impl Stage {
     async fn check(&self) {
         let mut plays = 1;
         let (mut played, mut evictions) = self.play_really().await;
-        let honest = self.play_virtually(&self.settings(), BLOCK_TOKENS);
-        // A pick that is a close call may go the other way when an event comes a moment later: one play in nine.
-        let agrees = |it: &Played| agree(&it.rows("real", &Targets::default())[0], &honest);
-        while plays < PLAYS_MAX && (played.late.requests > LATE_REQUESTS_MAX || !agrees(&played)) {
+        while plays < PLAYS_MAX && played.late.requests > LATE_REQUESTS_MAX {
             (played, evictions) = self.play_really().await;
             plays += 1;
         }
         assert_eq!(played.seen.len(), self.trace.requests.len(), "{:?}", played.troubles);
         assert_eq!(played.missing_answers, 0, "an answer came later than the prompt that continues it");
         let real = &played.rows("real", &Targets::default())[0];
+        let honest = self.play_virtually(&self.settings(), BLOCK_TOKENS);
         println!("{} ({plays} plays, {evictions} evictions, {:?})", line(real, &honest), played.late);
         assert!(evictions > 0 && honest.evictions > Some(0), "a cache that is never full proves little");
         assert!(agree(real, &honest), "{}; {:?}", line(real, &honest), played.late);
@@ -319,9 +317,7 @@ async fn round_robin_is_the_same_in_virtual_time() {
 #[tokio::test]
 async fn routing_by_reported_caches_is_the_same_in_virtual_time() {
     let traffic =
-        Traffic { requests: 48, per_second: 7.0, groups: 6, shared_tokens: 1_280, own_tokens: 192, seed: 8 };
-    // A seed whose first picks are no close call. With ten, two of five plays over sockets put three groups on one worker,
-    // which has memory for two: its KV events came a moment later than in virtual time.
+        Traffic { requests: 48, per_second: 7.0, groups: 6, shared_tokens: 1_280, own_tokens: 192, seed: 10 };
     let engine = Profile { kv_blocks: 301, ..SMALL };
     Stage { fleet: vec![engine; 3], strategy: Some(Name::CacheAware), trace: traffic.trace() }.check().await;
 }

@@ -112,13 +112,15 @@ impl Cache {
         let (tokens, words) = (self.index.numbers(worker)?, self.words.numbers(worker)?);
         Some(Numbers {
             predicted_blocks: tokens.predicted_blocks + words.predicted_blocks,
+            near_blocks: tokens.near_blocks + words.near_blocks,
             dropped: tokens.dropped + words.dropped,
             evicted: tokens.evicted + words.evicted,
             ..tokens
         })
     }
 
-    /// How much it holds in all: what it reports, or else what we sent it.
+    /// How much it holds in all: what it reports and what we sent it. A block counts from the moment that a request for it is
+    /// sent, so the count does not depend on when the report of it comes.
     ///
     /// Every decision reads it for every worker, so it is cached when it changes: asking the index each time was a tenth
     /// of a decision among a thousand workers. What the index drops of other workers for want of room shows at the next
@@ -131,7 +133,7 @@ impl Cache {
     fn count(&mut self, worker: WorkerId) {
         let numbers = self.numbers(worker);
         if let Some(known) = self.known.get_mut(worker.index()) {
-            known.holds = numbers.map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
+            known.holds = numbers.map_or(0, |it| it.near_blocks);
         }
     }
 

@@ -9,7 +9,7 @@ pub(crate) mod pins;
 pub(crate) mod strategies;
 pub(crate) mod survey;
 
-use maitre_base::{ClassId, Instant, Rng, WorkerId};
+use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::{Ask, Candidate, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
@@ -256,11 +256,13 @@ impl Placer {
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
         self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
-        let Survey { snapshots, held, .. } = &mut self.survey;
+        let Survey { snapshots, held, held_usually, .. } = &mut self.survey;
         world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
         if snapshots.is_empty() {
             return false;
         }
+        let cached_part = world.fleet.estimate(query.model()).cached_part;
+        *held_usually = Tokens((query.ask.prefill.0 as f64 * cached_part) as u64);
         let name = self.strategies.of(query.model()).name();
         if !name.prices_adapters() {
             // A strategy that cannot price loading an adapter sees only the workers where the adapter fits best.

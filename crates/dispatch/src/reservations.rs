@@ -22,6 +22,8 @@ pub(crate) struct Reservation {
     pub(crate) why: Why,
     /// What the request will cost there.
     pub(crate) promise: Promise,
+    /// Whether the worker holds a part of the prompt, or its strategy does not look at that.
+    pub(crate) is_kept: bool,
     pub(crate) since: Instant,
     /// How long it waits while the worker takes no request.
     pub(crate) patience: Duration,
@@ -124,6 +126,7 @@ mod tests {
     fn reservations_of_lower_classes_do_not_count() {
         let (worker, mut all) = (WorkerId(3), Reservations::default());
         let of = |prefill| Reservation {
+            is_kept: true,
             worker,
             why: Why::Cached,
             promise: Promise { prefill: Tokens(prefill), ..Promise::default() },

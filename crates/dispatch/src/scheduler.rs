@@ -236,6 +236,7 @@ impl Scheduler {
         let scope = match request.reservation() {
             Some(it) if self.is_in_vain(context, it) => Scope::Open,
             Some(it) if Some(it.worker) == at => Scope::Picked(it.worker, it.why),
+            Some(it) if at.is_some() && is_movable(request, it) => Scope::Open,
             _ if is_barrier() => Scope::Open,
             _ => Scope::Any,
         };
@@ -263,7 +264,11 @@ impl Scheduler {
         let Some(allowed) = self.pools.get_mut(&pool.0).map(|it| it.allowed(context)) else { return };
         let is_here = |it: &PendingRequest| match it.reservation() {
             None => true,
-            Some(it) => it.worker == worker || self.is_in_vain(context, it),
+            Some(reservation) => {
+                reservation.worker == worker
+                    || is_movable(it, reservation)
+                    || self.is_in_vain(context, reservation)
+            }
         };
         let fits = |id: RequestId| find(id).is_some_and(|it| is_here(it) == (whose == Whose::Own));
         if let Some(pool) = self.pools.get(&pool.0) {
@@ -316,7 +321,7 @@ impl Scheduler {
             place.insert(Pool::new(context.settings));
             self.count_workers(context.fleet);
         }
-        self.pool_mut(request.pool).is_some_and(|it| it.must_queue(context, request.class))
+        self.pool_mut(request.pool).is_some_and(|it| it.must_queue(context, request))
     }
 
     pub(crate) fn dry_run(&self, context: Context<'_>, id: PoolId) -> DryRun {
@@ -473,6 +478,12 @@ impl Scheduler {
 fn workers_of(id: PoolId, fleet: &Fleet) -> u32 {
     let is_here = |it: &&Worker| it.is_fit() && PoolId::of(fleet.base_of(it.id)) == id;
     fleet.workers().filter(is_here).count() as u32
+}
+
+/// Whether a request may go to any worker though it waits for one: it has a deadline, and the worker holds nothing of it
+/// that another would have to compute.
+fn is_movable(request: &PendingRequest, reservation: &Reservation) -> bool {
+    request.deadline.is_some() && !reservation.is_kept
 }
 
 /// The pool of the workers that may take this.

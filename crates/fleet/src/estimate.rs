@@ -23,13 +23,20 @@ const ANSWER_TOKENS: f64 = 256.0;
 pub struct Estimate {
     pub bytes_per_token: f64,
     pub answer_tokens: f64,
+    /// The part of prompts that engines find in their caches.
+    pub cached_part: f64,
     /// Answers that have ended.
     answers: u32,
 }
 
 impl Default for Estimate {
     fn default() -> Estimate {
-        Estimate { bytes_per_token: BYTES_PER_TOKEN, answer_tokens: ANSWER_TOKENS, answers: 0 }
+        Estimate {
+            bytes_per_token: BYTES_PER_TOKEN,
+            answer_tokens: ANSWER_TOKENS,
+            cached_part: 0.0,
+            answers: 0,
+        }
     }
 }
 
@@ -76,6 +83,10 @@ impl Estimate {
             let seen = (bytes as f64 / prompt as f64).clamp(0.5, 16.0);
             self.bytes_per_token += NEWEST * (seen - self.bytes_per_token);
         }
+        if let (Some(prompt @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
+            let seen = (cached as f64 / prompt as f64).min(1.0);
+            self.cached_part += NEWEST * (seen - self.cached_part);
+        }
         if let (Decodes::Yes, Some(answer)) = (decodes, counted.answer) {
             self.answers = self.answers.saturating_add(1);
             let weight = NEWEST.max(1.0 / (f64::from(self.answers) + 1.0));
@@ -117,6 +128,19 @@ mod tests {
         }
         let work = estimate.work(Size::Bytes(5_000), None, Decodes::Yes);
         assert_eq!(work, Work { prompt: Tokens(2_000), answer: Tokens(40) });
+    }
+
+    #[test]
+    fn the_cached_part_is_learned_from_engines_that_count_it() {
+        let mut estimate = Estimate::default();
+        let mut learn = |cached| {
+            let counted = Counted { prompt: Some(1_000), cached, answer: None };
+            (0..200).for_each(|_| estimate.learn(Size::Tokens(1_000), counted, Decodes::Yes));
+            estimate.cached_part
+        };
+        assert_eq!(learn(None), 0.0);
+        assert!((learn(Some(900)) - 0.9).abs() < 0.01);
+        assert!((learn(Some(5_000)) - 1.0).abs() < 0.01, "an engine that counts wrongly");
     }
 
     #[test]

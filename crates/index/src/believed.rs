@@ -5,6 +5,7 @@
 //! entry is what one worker is believed to hold of one run; all its blocks have the same history, because the
 //! table splits a run where histories differ.
 
+use crate::holders::WorkerMasks;
 use crate::slab::{NONE, Slab};
 use maitre_base::Instant;
 
@@ -48,16 +49,25 @@ impl Default for Belief {
     }
 }
 
+impl Belief {
+    /// Whether it was a report that has become uncertain, and no request has used it since.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.used == 0
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     oldest: u32,
     newest: u32,
     blocks: u32,
+    /// Those of them that are not reported.
+    unreported: u32,
 }
 
 impl Default for Ends {
     fn default() -> Ends {
-        Ends { oldest: NONE, newest: NONE, blocks: 0 }
+        Ends { oldest: NONE, newest: NONE, blocks: 0, unreported: 0 }
     }
 }
 
@@ -84,12 +94,16 @@ impl Beliefs {
         self.ends[slot as usize].blocks
     }
 
-    pub(crate) fn gain(&mut self, slot: u32, blocks: u32) {
-        self.ends[slot as usize].blocks += blocks;
+    /// How many of them are not reported on the GPU.
+    pub(crate) fn unreported(&self, slot: u32) -> u32 {
+        self.ends[slot as usize].unreported
     }
 
-    pub(crate) fn lose(&mut self, slot: u32, blocks: u32) {
-        self.ends[slot as usize].blocks -= blocks;
+    pub(crate) fn recount(&mut self, before: &WorkerMasks, after: &WorkerMasks) {
+        let ends = &mut self.ends[after.slot as usize];
+        ends.blocks = ends.blocks + after.predicted.count_ones() - before.predicted.count_ones();
+        let unreported = |it: &WorkerMasks| (it.predicted & !it.gpu).count_ones();
+        ends.unreported = ends.unreported + unreported(after) - unreported(before);
     }
 
     pub(crate) fn oldest(&self, slot: u32) -> Option<&Belief> {
@@ -100,6 +114,12 @@ impl Beliefs {
     /// The next one in the order of its worker.
     pub(crate) fn newer(&self, belief: &Belief) -> Option<&Belief> {
         self.get(belief.newer)
+    }
+
+    /// All of this slot, oldest first.
+    pub(crate) fn ids(&self, slot: u32) -> impl Iterator<Item = u32> {
+        let id = |it: u32| (it != NONE).then_some(it);
+        std::iter::successors(id(self.ends[slot as usize].oldest), move |&it| id(self.entries[it].newer))
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Belief> {

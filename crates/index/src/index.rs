@@ -241,6 +241,9 @@ impl Index {
     }
 
     pub(crate) fn finish(&mut self, id: WorkerId, applied: Applied) -> Applied {
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.trim();
+        }
         self.account(id.index());
         if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
             worker.numbers.unknown += u64::from(applied.unknown);
@@ -313,6 +316,7 @@ impl Index {
         let worker = self.workers.get(id.index())?.as_ref()?;
         Some(Numbers {
             predicted_blocks: self.table.beliefs.blocks(worker.slot),
+            near_blocks: worker.numbers.reported_blocks + self.table.beliefs.unreported(worker.slot),
             parked_blocks: worker.parked.blocks() as u32,
             capacity_blocks: worker.capacity,
             unplaced_permille: worker.coverage.unplaced_permille(),

@@ -139,10 +139,11 @@ impl PredictionWriter<'_> {
     /// Drops the least recently used blocks, tails first, until the rest fits the cache.
     pub(crate) fn trim(&mut self) {
         let slot = self.worker.slot;
-        while let Some(excess) =
-            self.table.beliefs.blocks(slot).checked_sub(self.worker.capacity).filter(|&it| it > 0)
-            && let Some(&oldest) = self.table.beliefs.oldest(slot)
-        {
+        while let Some(&oldest) = self.table.beliefs.oldest(slot) {
+            // Doubted reports also make room for what is reported now: their removal would go unnoticed.
+            let others = if oldest.is_doubted() { self.worker.numbers.reported_blocks } else { 0 };
+            let held = others + self.table.beliefs.blocks(slot);
+            let Some(excess) = held.checked_sub(self.worker.capacity).filter(|&it| it > 0) else { return };
             self.table.change(oldest.run, slot, |share| {
                 for _ in 0..excess.min(share.predicted.count_ones()) {
                     share.predicted &= !(1 << share.predicted.ilog2());

@@ -300,19 +300,19 @@ impl ReportApplier<'_> {
             let position = self.table.resolve((entry.run, entry.offset));
             self.let_go(position, Class::Lower, entry.copies[0] == 0);
         }
-        let near = entries().filter(|it| it.copies[0] > 0);
-        let mut blocks: Vec<(u32, Position)> = near
-            .map(|it| self.table.resolve((it.run, it.offset)))
-            .map(|it| (self.table.runs[it.0].used, it))
-            .collect();
-        // Predictions are evicted in the order in which they are made.
-        blocks.sort_unstable();
-        for (_, (run, offset)) in blocks {
+        for entry in entries().filter(|it| it.copies[0] > 0) {
+            let (run, offset) = self.table.resolve((entry.run, entry.offset));
             self.table.change(run, self.worker.slot, |share| {
                 share.gpu &= !(1 << offset);
                 share.predicted |= 1 << offset;
             });
         }
+        // Evicted in the order of their last use, whether a request or a report showed it.
+        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used);
+        let mut order: Vec<(Option<u32>, u32)> =
+            self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
+        order.sort_by_key(|it| it.0);
+        order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
         self.worker.numbers.reported_blocks = 0;
         self.worker.aliases.clear();
         self.forget_rest();

@@ -482,18 +482,16 @@ impl PrefixTable {
         });
         self.heap += run.holders.heap_bytes();
         let is_held = !matches!(run.holders, Holders::Nobody);
-        if before.predicted != after.predicted {
-            self.account(id, before, after);
-        }
+        self.beliefs.recount(&before, &after);
+        self.link_belief(id, before, after);
         if !is_held {
             self.release(id);
         }
     }
 
-    fn account(&mut self, id: u32, before: WorkerMasks, after: WorkerMasks) {
-        self.beliefs.lose(before.slot, before.predicted.count_ones());
-        self.beliefs.gain(after.slot, after.predicted.count_ones());
+    fn link_belief(&mut self, id: u32, before: WorkerMasks, after: WorkerMasks) {
         match (before.predicted, after.predicted) {
+            (0, 0) => {}
             (0, _) => {
                 let belief = self.beliefs.insert(after.slot, id);
                 self.set_belief(id, after.slot, belief);

@@ -28,6 +28,8 @@ pub struct Numbers {
     /// Blocks on its GPU, according to its reports.
     pub reported_blocks: u32,
     pub predicted_blocks: u32,
+    /// Blocks on its GPU that are reported, predicted or both.
+    pub near_blocks: u32,
     /// Blocks with unknown parents.
     pub parked_blocks: u32,
     /// Believed capacity of its cache in blocks.

@@ -148,23 +148,27 @@ fn classes_tenants_and_deadlines_of_a_trace_are_in_the_rows_of_a_run() {
 /// Without a replay, one lost batch is a gap that nothing fills. When each gap cleared what was reported, 1 % of loss took prefix
 /// groups at 20 a second (`scripts/rank`, queue off) from 0.3 to 17.3 s.
 #[test]
-fn lost_events_cost_a_third_of_the_first_token_time_at_most() {
+fn lost_events_leave_the_router_no_worse_than_one_without_events() {
     let traffic =
         Traffic { per_second: 50.0, seconds: 10.0, groups: 64, shared_tokens: 8_000, own_tokens: 200 };
     let trace = traffic.trace();
     let trace = PreparedTrace::new(&trace, 16);
-    let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
-    let brain =
-        maitre_dispatch::BrainSettings { queue, seed: 1, ..maitre_dispatch::BrainSettings::default() };
-    let config = LabConfig::new(vec![Profile { kv_blocks: 6_001, ..H200_8B }; 4], brain);
-    let predicted =
-        row(&play(&LabConfig { knowledge: Knowledge::Predicted, ..config.clone() }, &trace, &mut ()));
+    // Single runs near the knee differ by a third.
+    let mean = |change: &dyn Fn(&mut LabConfig)| {
+        let rows = [1, 2, 3].map(|seed| {
+            let queue = maitre_queue::QueueSettings { enabled: false, ..Default::default() };
+            let brain = maitre_dispatch::BrainSettings { queue, seed, ..Default::default() };
+            let mut config = LabConfig::new(vec![Profile { kv_blocks: 6_001, ..H200_8B }; 4], brain);
+            change(&mut config);
+            row(&play(&config, &trace, &mut ()))
+        });
+        let mean = |of: fn(&ReportRow) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
+        (mean(|it| it.ttft_mean_s), mean(|it| it.hit_ratio))
+    };
+    let predicted = mean(&|it| it.knowledge = Knowledge::Predicted);
     for event_loss in [0.01, 0.5] {
-        let lossy = row(&play(&LabConfig { event_loss, ..config.clone() }, &trace, &mut ()));
-        let ttft = (lossy.ttft_mean_s, predicted.ttft_mean_s);
-        let hits = (lossy.hit_ratio, predicted.hit_ratio);
-        // It should be no more than without events; 1 % of loss gives 1.33 times that here.
-        assert!(ttft.0 <= 1.4 * ttft.1, "{event_loss}: {ttft:?} s to the first token");
-        assert!(hits.0 >= hits.1 - 0.02, "{event_loss}: {hits:?} hits");
+        let lossy = mean(&|it| it.event_loss = event_loss);
+        assert!(lossy.0 <= 1.15 * predicted.0, "{event_loss}: {lossy:?}, {predicted:?} without events");
+        assert!(lossy.1 >= predicted.1 - 0.02, "{event_loss}: {lossy:?}, {predicted:?} without events");
     }
 }

@@ -41,6 +41,7 @@ pub(super) struct Preference {
     pub(super) worker: WorkerId,
     why: Why,
     promise: Promise,
+    is_kept: bool,
     /// Until its turn there, as expected.
     wait_seconds: f64,
 }
@@ -109,6 +110,7 @@ impl Parts {
             worker,
             why: picked.pick.why,
             promise: survey.promise_at(&request.ask, picked.place),
+            is_kept: survey.held.get(picked.place).is_none_or(|it| it.tokens > Tokens::ZERO),
             wait_seconds: survey.candidates[picked.pick.index].wait_seconds,
         }
     }
@@ -116,7 +118,7 @@ impl Parts {
     /// A queued request waits for this worker: later requests see its work and its prompt as if they were there.
     pub(super) fn reserve(&mut self, now: Instant, request: &mut PendingRequest, preference: Preference) {
         self.release_reservation(request);
-        let Preference { worker, why, promise, wait_seconds } = preference;
+        let Preference { worker, why, promise, is_kept, wait_seconds } = preference;
         let is_counted = self.is_prompt_counted(request);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
         let predicted_blocks = prompt.and_then(|it| self.cache.placed(now, worker, it));
@@ -126,7 +128,7 @@ impl Parts {
         let expected = Duration::try_from_secs_f64(wait_seconds).unwrap_or_default();
         let patience = RESERVED_MIN.max(expected.saturating_mul(3));
         let reservation =
-            Reservation { worker, why, promise, since: now, patience, predicted_blocks, is_counted };
+            Reservation { worker, why, promise, is_kept, since: now, patience, predicted_blocks, is_counted };
         self.scheduler.reserve(request, reservation);
     }
 

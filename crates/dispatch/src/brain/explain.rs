@@ -83,7 +83,7 @@ impl Brain {
         let (tenant, terms) = (request.tenant, context.settings.terms(request.tenant));
         let allowed = scheduler.allowances.check(now, tenant, terms, request.tokens());
         allowed.map_err(rate_limited)?;
-        let must_queue = dry_run.must_queue(scheduler, context, request.class);
+        let must_queue = dry_run.must_queue(scheduler, context, request);
         if !must_queue || !fleet.anyone_takes(request.wanted, &request.tried) {
             return Ok(Admitted::Directly);
         }

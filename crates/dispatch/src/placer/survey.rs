@@ -59,6 +59,8 @@ pub(crate) struct Survey {
     pub(crate) snapshots: Vec<WorkerSnapshot>,
     /// For each snapshot, what its cache holds of the prompt; empty where that was not looked up.
     pub(crate) held: Vec<Held>,
+    /// What caches usually hold of a prompt like this one: counts where `held` is empty.
+    pub(crate) held_usually: Tokens,
     /// For each snapshot.
     pub(crate) openings: Vec<Opening>,
     /// The workers that the strategy saw.
@@ -74,7 +76,9 @@ impl Survey {
 
     /// What the request would cost the worker at this place.
     pub(crate) fn promise_at(&self, ask: &Ask, place: usize) -> Promise {
-        promise(ask, self.held_at(place))
+        let held = self.held.get(place).map_or(self.held_usually, |it| it.tokens);
+        let prefill = ask.prefill - held;
+        Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
     }
 
     /// Decides for each worker whether it would take the request.
@@ -90,7 +94,7 @@ impl Survey {
         let long_prefills = self.snapshots.iter().filter(|it| has_long(it)).count();
         let are_enough = long_prefills as u32 >= admission.workers_for_long_prompts;
         for (place, snapshot) in self.snapshots.iter().enumerate() {
-            let promise = promise(query.ask, self.held.get(place).copied().unwrap_or_default());
+            let promise = self.promise_at(query.ask, place);
             let limits = admission.limits(snapshot);
             let is_long = is_long(snapshot, promise.prefill);
             let is_apart = admission.yields && is_long;
@@ -140,12 +144,6 @@ impl Survey {
         }
         candidate
     }
-}
-
-/// What a request will cost a worker that holds so much of it.
-fn promise(ask: &Ask, held: Held) -> Promise {
-    let prefill = ask.prefill - held.tokens;
-    Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
 }
 
 /// Requests that have reserved this worker will be there before a request that comes now.

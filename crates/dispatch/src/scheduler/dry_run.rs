@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, RequestId};
+use maitre_base::RequestId;
 use maitre_queue::{Addition, QueueView, WaitQueue};
 
 use super::pool::{Flow, NotQueued};
@@ -35,8 +35,13 @@ impl DryRun {
         DryRun { flow, queue: DryQueue { pool, joined: None, empty } }
     }
 
-    pub(crate) fn must_queue(&mut self, scheduler: &Scheduler, context: Context<'_>, class: ClassId) -> bool {
-        self.flow.must_queue(context, self.queue.view(scheduler), class)
+    pub(crate) fn must_queue(
+        &mut self,
+        scheduler: &Scheduler,
+        context: Context<'_>,
+        request: &PendingRequest,
+    ) -> bool {
+        self.flow.must_queue(context, self.queue.view(scheduler), request)
     }
 
     pub(crate) fn join(

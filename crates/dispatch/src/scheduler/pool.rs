@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, Instant, RequestId};
+use maitre_base::{ClassId, Instant, RequestId, TenantId};
 use maitre_queue::settings::CLASSES_MAX;
 use maitre_queue::wait_queue::QueueEntry;
 use maitre_queue::{
@@ -46,14 +46,37 @@ pub(crate) struct Flow {
     pub(super) reserved: [u32; CLASSES_MAX],
     /// Requests at workers, by class.
     placed: [u32; CLASSES_MAX],
-    /// When a request of the class last arrived.
-    seen: [Option<Instant>; CLASSES_MAX],
+    /// By class.
+    seen: [Arrivals; CLASSES_MAX],
     /// Utilisation by the classes above, by class.
     in_use: [f64; CLASSES_MAX],
     /// Seconds of prefill that were placed, by class.
     prefill: [DrainRate; CLASSES_MAX],
     /// Healthy workers.
     pub(crate) workers: u32,
+}
+
+/// What has arrived of one class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrivals {
+    last: Option<Instant>,
+    /// Whose request the last one was.
+    tenant: TenantId,
+    /// When the tenant was last another than before.
+    tenant_changed: Option<Instant>,
+}
+
+impl Arrivals {
+    fn arrived(&mut self, now: Instant, tenant: TenantId) {
+        if self.last.is_some() && self.tenant != tenant {
+            self.tenant_changed = Some(now);
+        }
+        (self.last, self.tenant) = (Some(now), tenant);
+    }
+}
+
+fn is_recent(now: Instant, at: Option<Instant>) -> bool {
+    at.is_some_and(|it| now.since(it) < PRESENT)
 }
 
 impl Pool {
@@ -75,8 +98,8 @@ impl Pool {
 
     /// Whether a newcomer of this class must queue: requests of its class or above wait for any worker, or higher classes
     /// leave nothing.
-    pub(crate) fn must_queue(&mut self, context: Context<'_>, class: ClassId) -> bool {
-        self.flow.must_queue(context, self.queue.view(), class)
+    pub(crate) fn must_queue(&mut self, context: Context<'_>, request: &PendingRequest) -> bool {
+        self.flow.must_queue(context, self.queue.view(), request)
     }
 
     /// Queues a request, unless its turn would come too late. Returns the entry that had to leave for it.
@@ -117,8 +140,14 @@ impl Flow {
         Flow { workers, ..Flow::default() }
     }
 
-    pub(super) fn must_queue(&mut self, context: Context<'_>, queue: QueueView<'_>, class: ClassId) -> bool {
-        self.seen[class.index()] = Some(context.now);
+    pub(super) fn must_queue(
+        &mut self,
+        context: Context<'_>,
+        queue: QueueView<'_>,
+        request: &PendingRequest,
+    ) -> bool {
+        let class = request.class;
+        self.seen[class.index()].arrived(context.now, request.tenant);
         self.workers > 0 && (self.wait_for_any(queue, class) > 0 || !self.allowed(context, queue).has(class))
     }
 
@@ -128,10 +157,11 @@ impl Flow {
         classes.map(|it| queue.waiting(it).requests.saturating_sub(self.reserved[it.index()])).sum()
     }
 
-    /// Whether a class above this one is present: it has requests at workers, or one has arrived a moment ago.
+    /// Whether workers must keep room for others than the first that comes. Those are a class above this one that has
+    /// requests at workers or had an arrival lately, and the other tenants of this class.
     pub(super) fn yields(&self, now: Instant, class: ClassId) -> bool {
-        (0..class.index())
-            .any(|above| self.placed[above] > 0 || self.seen[above].is_some_and(|it| now.since(it) < PRESENT))
+        let is_present = |above: usize| self.placed[above] > 0 || is_recent(now, self.seen[above].last);
+        (0..class.index()).any(is_present) || is_recent(now, self.seen[class.index()].tenant_changed)
     }
 
     /// Fails if the turn of this entry would come after its latest moment.

@@ -300,13 +300,16 @@ impl Duel {
                 (
                     it.reported_blocks as usize,
                     it.predicted_blocks as usize,
+                    it.near_blocks as usize,
                     it.parked_blocks as usize,
                     it.capacity_blocks,
                 )
             });
-            let plain = plain
-                .map(|it| (it.reported_blocks(), it.predicted_blocks(), it.parked_blocks(), it.capacity()));
-            assert_eq!(numbers, plain, "w{worker}: reported, predicted, parked, capacity");
+            let plain = plain.map(|it| {
+                let (reported, predicted, near) = it.blocks();
+                (reported, predicted, near, it.parked_blocks(), it.capacity())
+            });
+            assert_eq!(numbers, plain, "w{worker}: reported, predicted, near, parked, capacity");
         }
     }
 

@@ -343,13 +343,12 @@ impl ModelWorker {
         }
     }
 
-    pub(super) fn reported_blocks(&self) -> usize {
+    /// Reported on the GPU, predicted, and either of the two.
+    pub(super) fn blocks(&self) -> (usize, usize, usize) {
         let on_gpu = self.names.values().filter(|it| it.1[0] > 0);
-        on_gpu.map(|it| it.0).collect::<BTreeSet<u64>>().len()
-    }
-
-    pub(super) fn predicted_blocks(&self) -> usize {
-        self.predicted.len()
+        let reported: BTreeSet<u64> = on_gpu.map(|it| it.0).collect();
+        let predicted: BTreeSet<u64> = self.predicted.keys().copied().collect();
+        (reported.len(), predicted.len(), reported.union(&predicted).count())
     }
 
     pub(super) fn parked_blocks(&self) -> usize {
