@@ -150,8 +150,10 @@ pub enum Failure {
     Handshake,
     /// The connection broke after the request was sent.
     Broke,
-    /// The worker was ejected before the first byte of the response.
+    /// The worker was ejected before the first byte of the response. It was silent already when the request was sent.
     Abandoned,
+    /// The same, but the worker fell silent only once it had the request, which may be what blocks it.
+    Silenced,
     /// The worker answered with a server error.
     Failed,
     /// The worker answered that it is full. Not a fault.
@@ -165,12 +167,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub const ALL: [Failure; 10] = [
+    pub const ALL: [Failure; 11] = [
         Failure::Refused,
         Failure::Unreachable,
         Failure::Handshake,
         Failure::Broke,
         Failure::Abandoned,
+        Failure::Silenced,
         Failure::Failed,
         Failure::Busy,
         Failure::TimedOut,
@@ -185,6 +188,7 @@ impl Failure {
             Failure::Handshake => "handshake",
             Failure::Broke => "broke",
             Failure::Abandoned => "abandoned",
+            Failure::Silenced => "silenced",
             Failure::Failed => "failed",
             Failure::Busy => "busy",
             Failure::TimedOut => "timed-out",
@@ -200,7 +204,9 @@ impl Failure {
             Failure::Unreachable => Some(Evidence::Silent),
             Failure::Broke => Some(Evidence::Broke),
             Failure::Failed | Failure::TimedOut => Some(Evidence::Failed),
-            Failure::Busy | Failure::Abandoned | Failure::NoSocket | Failure::Late => None,
+            Failure::Busy | Failure::Abandoned | Failure::Silenced | Failure::NoSocket | Failure::Late => {
+                None
+            }
         }
     }
 

@@ -300,7 +300,9 @@ impl Scheduler {
         let Some(failure) = request.failure else { return false };
         let attempts_left = (request.tried.len() as u32) < ATTEMPTS_MAX;
         let failovers_left = request.failovers <= failovers_max;
-        let patience_left = !matches!(failure, Failure::TimedOut | Failure::NoSocket | Failure::Late);
+        // A request that may have blocked its worker would block the next one too.
+        let patience_left =
+            !matches!(failure, Failure::TimedOut | Failure::Silenced | Failure::NoSocket | Failure::Late);
         let is_free = !failure.was_sent();
         attempts_left && failovers_left && patience_left && (is_free || self.retry_budget.spend(now))
     }

@@ -4,9 +4,11 @@
 //! because its state is a kilobyte and a half, for which every plain connection would reserve space.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
@@ -18,18 +20,20 @@ pub enum ByteStream {
 
 impl ByteStream {
     /// Whether the peer keeps the connection open and no unread bytes have arrived.
+    ///
+    /// Asks the socket itself. tokio remembers that a socket had nothing to read until it polls again, which a busy
+    /// thread does late: bytes that have arrived since would be taken for the answer to the next request.
     pub(crate) fn is_silent(&mut self) -> bool {
         match self {
-            ByteStream::Plain(stream) => {
-                let read = stream.try_read(&mut [0]);
-                read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-            }
-            // TLS records of its own (tickets, key updates) carry no data: only a read can tell them apart. This read
-            // registers no waker, so the next reader must poll once without waiting for a wake.
+            ByteStream::Plain(stream) => has_nothing(stream),
+            // rustls may hold data that it has decrypted already. Records of TLS itself (tickets, key updates) carry
+            // none, but only a read could tell them apart, so a connection with any bytes counts as not silent. The
+            // read registers no waker, so the next reader must poll once without waiting for a wake.
             ByteStream::Tls(stream) => {
                 let mut byte = [0];
                 let mut cx = Context::from_waker(Waker::noop());
-                Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+                has_nothing(stream.get_ref().0)
+                    && Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
             }
         }
     }
@@ -41,6 +45,12 @@ impl ByteStream {
             ByteStream::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
+}
+
+/// Whether a read would wait: no bytes, no end, no error.
+fn has_nothing(stream: &TcpStream) -> bool {
+    let peeked = SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
+    peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 impl AsyncRead for ByteStream {
@@ -89,6 +99,32 @@ impl AsyncWrite for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             ByteStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// The runtime has polled nothing in between, so it knows neither of the byte nor of the end.
+    #[tokio::test]
+    async fn a_stream_is_not_silent_as_soon_as_anything_has_arrived() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        for close in [false, true] {
+            let mut stream = ByteStream::Plain(TcpStream::connect(address).await.unwrap());
+            let (mut peer, _) = listener.accept().unwrap();
+            assert!(stream.is_silent());
+            if close {
+                drop(peer);
+            } else {
+                peer.write_all(b"x").unwrap();
+            }
+            assert!(!stream.is_silent(), "closed: {close}");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::Method;
+use http::{HeaderValue, Method};
 use maitre_base::Instant;
 use tokio::io::AsyncWrite as _;
 use tokio::time::timeout;
@@ -44,6 +44,10 @@ pub struct Upstream {
     /// Opens when there is more to read.
     gate: WakeGate,
     keep_alive: bool,
+    /// Interim responses since the last request.
+    interim: u32,
+    /// The worker repeats the id of a request in its response.
+    repeats_ids: bool,
     /// Set by the code that keeps the connection for later.
     pub idle_since: Instant,
 }
@@ -88,6 +92,8 @@ impl Upstream {
             body: BodyReader::default(),
             gate: WakeGate::default(),
             keep_alive: true,
+            interim: 0,
+            repeats_ids: false,
             idle_since: Instant::ZERO,
         }
     }
@@ -95,8 +101,10 @@ impl Upstream {
     /// Sends a request and waits for the head of the response.
     pub async fn send(&mut self, request: UpstreamRequest) -> Result<ResponseHead, UpstreamError> {
         let UpstreamRequest { method, mut head, mut body } = request;
+        self.interim = 0;
         let mut sending = true;
         let mut sent_all = false;
+        let length = head.len();
         poll_fn(|cx| {
             if sending && let Poll::Ready(sent) = self.poll_send(&mut head, &mut body, cx) {
                 sending = false;
@@ -105,11 +113,23 @@ impl Upstream {
             // A worker may respond before it has read the whole request, and then stop reading or close. So read while
             // sending, and also after a failed write: the response may be there.
             let response = ready!(self.poll_head(&method, cx));
+            if head.len() == length && response.is_ok() {
+                return Poll::Ready(Err(UpstreamError::NotHttp("a response before its request")));
+            }
             // A connection with half a request on it cannot be reused.
             self.keep_alive &= sent_all;
             Poll::Ready(response)
         })
         .await
+    }
+
+    /// Whether a response that names this id may be the one to a request that was sent with `sent`. Workers need not
+    /// repeat ids, and may make their own. But one that did repeat them on this connection, and now names another, has
+    /// responded to another request.
+    pub fn may_be_response(&mut self, sent: Option<&HeaderValue>, named: Option<&HeaderValue>) -> bool {
+        let (Some(sent), Some(named)) = (sent, named) else { return true };
+        self.repeats_ids |= sent == named;
+        sent == named || !self.repeats_ids
     }
 
     fn poll_send(
@@ -135,7 +155,7 @@ impl Upstream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<ResponseHead, UpstreamError>> {
         loop {
-            if let Some((head, body)) = head::parse(&mut self.buffer, method)? {
+            if let Some((head, body)) = head::parse(&mut self.buffer, method, &mut self.interim)? {
                 self.keep_alive = head.keep_alive;
                 self.body = body;
                 return Poll::Ready(Ok(head));

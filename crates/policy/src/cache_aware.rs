@@ -41,7 +41,9 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &CacheAwareKnobs, rng: &
     if candidates[best].held.0 as f64 > knobs.cache_threshold * ask.prefill.0 as f64 {
         return Some(Pick { index: best, why: Why::Cached });
     }
-    let index = choose::least(ask, candidates, rng, |it| it.holds.0 as f64 / it.share)?;
+    // Caches fill up and stay full. What was promised tells then where the next prompt evicts least that is in use.
+    let index =
+        choose::least(ask, candidates, rng, |it| (it.holds + it.promised.context).0 as f64 / it.share)?;
     Some(Pick { index, why: Why::MostRoom })
 }
 

@@ -198,6 +198,9 @@ fn failed(failure: Failure) -> &'static str {
         Failure::Handshake => "no worker could be reached: TLS failed",
         Failure::Broke => "the connection to the worker broke before its response began",
         Failure::Abandoned => "the worker became unhealthy before its response began",
+        Failure::Silenced => {
+            "the worker stopped responding while it had this request, which is not tried at another worker"
+        }
         Failure::NoSocket => "the router has no socket left to connect to a worker",
         Failure::Failed => "the worker failed before its response began",
         Failure::Busy => "the worker is full",

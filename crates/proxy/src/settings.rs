@@ -207,6 +207,13 @@ pub struct ProbeSettings {
     pub models_interval: Duration,
 }
 
+impl ProbeSettings {
+    /// A worker that has sent nothing for this long is silent: a healthy one answers a probe in every interval.
+    pub(crate) fn silence(&self) -> Duration {
+        self.interval.mul_f64(1.5)
+    }
+}
+
 impl Default for ProbeSettings {
     fn default() -> ProbeSettings {
         ProbeSettings {

@@ -33,6 +33,8 @@ pub(super) enum Chunk {
         lines: u32,
     },
     End,
+    /// The framing is wrong, for this reason. Nothing after it can be read.
+    Broken(&'static str),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl BodyReader {
                 match chunk {
                     Chunk::Data { left } => Ok(take(left, buffer)),
                     Chunk::End => Ok(Piece::End),
-                    Chunk::Size | Chunk::Break | Chunk::Trailers { .. } => Ok(Piece::More),
+                    Chunk::Size | Chunk::Break | Chunk::Trailers { .. } | Chunk::Broken(_) => Ok(Piece::More),
                 }
             }
         }
@@ -116,37 +118,47 @@ fn take(left: &mut u64, buffer: &mut BytesMut) -> Piece {
 }
 
 impl Chunk {
-    /// Reads the framing up to the next data, the end of the body, or the end of the buffer.
+    /// Reads the framing up to the next data, the end of the body, or the end of the buffer. Once it is broken it stays
+    /// so, whoever asked first: the bytes that broke it are gone, and what follows must not pass for a body.
     fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), UpstreamError> {
         loop {
-            *self = match *self {
-                Chunk::Data { left: 0 } => Chunk::Break,
-                Chunk::Data { .. } | Chunk::End => return Ok(()),
-                Chunk::Break => match line(buffer)? {
-                    None => return Ok(()),
-                    Some(0) => Chunk::Size,
-                    Some(_) => return Err(UpstreamError::NotHttp("a chunk longer than its size")),
-                },
-                Chunk::Size => match size(buffer)? {
-                    None => return Ok(()),
-                    Some(0) => Chunk::Trailers { lines: 0 },
-                    Some(left) => Chunk::Data { left },
-                },
-                Chunk::Trailers { lines: TRAILERS_MAX } => {
-                    return Err(UpstreamError::NotHttp("too many trailers"));
+            match self.step(buffer) {
+                Ok(Some(next)) => *self = next,
+                Ok(None) => return Ok(()),
+                Err(why) => {
+                    *self = Chunk::Broken(why);
+                    return Err(UpstreamError::NotHttp(why));
                 }
-                Chunk::Trailers { lines } => match line(buffer)? {
-                    None => return Ok(()),
-                    Some(0) => Chunk::End,
-                    Some(_) => Chunk::Trailers { lines: lines + 1 },
-                },
-            };
+            }
         }
+    }
+
+    /// The next position; none if there is data, nothing more to come, or too little in the buffer.
+    fn step(&self, buffer: &mut BytesMut) -> Result<Option<Chunk>, &'static str> {
+        Ok(match *self {
+            Chunk::Data { left: 0 } => Some(Chunk::Break),
+            Chunk::Data { .. } | Chunk::End => None,
+            Chunk::Break => match line(buffer)? {
+                None => None,
+                Some(0) => Some(Chunk::Size),
+                Some(_) => return Err("a chunk longer than its size"),
+            },
+            Chunk::Size => size(buffer)?.map(|size| match size {
+                0 => Chunk::Trailers { lines: 0 },
+                left => Chunk::Data { left },
+            }),
+            Chunk::Trailers { lines: TRAILERS_MAX } => return Err("too many trailers"),
+            Chunk::Trailers { lines } => line(buffer)?.map(|length| match length {
+                0 => Chunk::End,
+                _ => Chunk::Trailers { lines: lines + 1 },
+            }),
+            Chunk::Broken(why) => return Err(why),
+        })
     }
 }
 
 /// Takes a line off the buffer and returns its length without the line break; none if it is incomplete.
-fn line(buffer: &mut BytesMut) -> Result<Option<usize>, UpstreamError> {
+fn line(buffer: &mut BytesMut) -> Result<Option<usize>, &'static str> {
     if buffer.starts_with(b"\r\n") {
         buffer.advance(2);
         return Ok(Some(0));
@@ -156,16 +168,16 @@ fn line(buffer: &mut BytesMut) -> Result<Option<usize>, UpstreamError> {
             buffer.advance(end + 1);
             Ok(Some(end - 1))
         }
-        Some(_) => Err(UpstreamError::NotHttp("a bare line feed")),
-        None if buffer.len() >= LINE_BYTES_MAX => Err(UpstreamError::NotHttp("an endless line")),
+        Some(_) => Err("a bare line feed"),
+        None if buffer.len() >= LINE_BYTES_MAX => Err("an endless line"),
         None => Ok(None),
     }
 }
 
-fn size(buffer: &mut BytesMut) -> Result<Option<u64>, UpstreamError> {
+fn size(buffer: &mut BytesMut) -> Result<Option<u64>, &'static str> {
     let digits = buffer.iter().take(DIGITS_MAX + 1).take_while(|it| it.is_ascii_hexdigit()).count();
     if digits > DIGITS_MAX {
-        return Err(UpstreamError::NotHttp("an invalid chunk size"));
+        return Err("an invalid chunk size");
     }
     let value = |digit: &u8| u64::from((*digit as char).to_digit(16).unwrap_or_default());
     let size = buffer[..digits].iter().fold(0, |size, digit| size << 4 | value(digit));
@@ -176,7 +188,7 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, UpstreamError> {
     match buffer.get(digits) {
         // Extensions are skipped.
         Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line(buffer)?.map(|_| size)),
-        Some(_) => Err(UpstreamError::NotHttp("an invalid chunk size")),
+        Some(_) => Err("an invalid chunk size"),
         None => Ok(None),
     }
 }

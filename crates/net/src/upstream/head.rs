@@ -21,10 +21,15 @@ pub struct ResponseHead {
     pub(super) keep_alive: bool,
 }
 
-/// Takes a head off the front of the buffer; none if it is incomplete. Interim responses (100, 103) are skipped.
+/// Interim responses (100, 103) before one head. A worker has no use for more, and each would extend its deadline.
+const INTERIM_MAX: u32 = 8;
+
+/// Takes a head off the front of the buffer; none if it is incomplete. Interim responses are skipped, and counted in
+/// `interim`.
 pub(super) fn parse(
     buffer: &mut BytesMut,
     method: &Method,
+    interim: &mut u32,
 ) -> Result<Option<(ResponseHead, BodyReader)>, UpstreamError> {
     loop {
         let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
@@ -42,6 +47,10 @@ pub(super) fn parse(
         if status.is_informational() {
             if status == StatusCode::SWITCHING_PROTOCOLS {
                 return Err(UpstreamError::NotHttp("an unrequested upgrade"));
+            }
+            *interim += 1;
+            if *interim > INTERIM_MAX {
+                return Err(UpstreamError::NotHttp("too many interim responses"));
             }
             buffer.advance(length);
             continue;
@@ -94,7 +103,9 @@ fn framing(method: &Method, status: StatusCode, headers: &HeaderMap) -> Result<B
         return Ok(BodyReader::length(0));
     }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    match (headers.get(TRANSFER_ENCODING), lengths.next()) {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), lengths.next()) {
+        (Some(_), _) if encodings.next().is_some() => Err(UpstreamError::NotHttp("two transfer encodings")),
         (Some(_), Some(_)) => Err(UpstreamError::NotHttp("both a length and an encoding")),
         (Some(encoding), None) if encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
             Ok(BodyReader::chunked())
@@ -131,7 +142,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Option<(ResponseHead, BodyReader)>, UpstreamError> {
-        parse(&mut BytesMut::from(text), &Method::POST)
+        parse(&mut BytesMut::from(text), &Method::POST, &mut 0)
     }
 
     /// Status, whether the connection is kept, and how the body is framed.
@@ -177,6 +188,8 @@ mod tests {
             "content-length: 99999999999999999999999",
             "transfer-encoding: gzip, chunked",
             "transfer-encoding: chunked, identity",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity",
         ] {
             assert!(read(&format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n")).is_err(), "{lines}");
         }
@@ -189,6 +202,15 @@ mod tests {
             Some((200, true, BodyReader::length(0))),
         );
         assert!(read("HTTP/1.1 101 Switching Protocols\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn interim_responses_without_end_are_an_error_however_they_are_cut() {
+        let mut interim = 0;
+        let mut one =
+            || parse(&mut BytesMut::from("HTTP/1.1 100 Continue\r\n\r\n"), &Method::POST, &mut interim);
+        assert!((0..INTERIM_MAX).all(|_| matches!(one(), Ok(None))));
+        assert!(one().is_err());
     }
 
     #[test]

@@ -60,6 +60,8 @@ fn target(
 ) -> Result<RequestTarget, Refused> {
     let wrong = |allowed| Refused::WrongMethod { method: echo(method.as_str()), path: echo(path), allowed };
     match (Route::of(path), path) {
+        // Of no use to any API. A worker might send back the headers, with the key that it requires.
+        _ if *method == Method::TRACE || *method == Method::CONNECT => Err(wrong("GET, POST")),
         (Some(route), _) if method == Method::POST => Ok(RequestTarget::Route(route)),
         (Some(_), _) => Err(wrong("POST")),
         (None, "/v1/models") if method == Method::GET => Ok(RequestTarget::Models),

@@ -24,6 +24,7 @@ use super::arrive::Arrived;
 use super::guard::RequestGuard;
 use super::place::{BodyRewrite, Placed};
 use crate::brain::{Decision, SharedBrain, Waiter};
+use crate::headers::REQUEST_ID;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
@@ -103,13 +104,16 @@ async fn attempt(
 ) -> Result<StartedResponse, NoResponse> {
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
-    let outs = link.outs();
+    let sent = Sent { at: lane.upstreams.clock.now(), outs: link.outs() };
     let outcome = tokio::select! {
         biased;
         outcome = send(&lane.upstreams, outbound, link.clone(), placement) => {
             outcome.map_err(NoResponse::Failed)
         }
-        ended = interrupted(brain, &link, outs, placement.request) => Err(ended),
+        ended = interrupted(brain, &link, placement.request, sent.outs) => Err(match ended {
+            None => NoResponse::Failed(sent.failure(&lane.upstreams, &link)),
+            Some(waiter) => NoResponse::Recalled(waiter),
+        }),
     };
     // Recalled at the very moment that the attempt ended: the brain has queued it and ignores the attempt.
     match outcome {
@@ -120,18 +124,36 @@ async fn attempt(
     }
 }
 
+/// The worker when the request was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    at: Instant,
+    outs: u32,
+}
+
+impl Sent {
+    /// How the attempt failed, now that the worker is unhealthy.
+    fn failure(self, upstreams: &Upstreams, link: &Link) -> Failure {
+        let silence = upstreams.settings.load().probes.silence();
+        // Heard until the request was sent, and not since.
+        let fell_silent =
+            |heard: Instant| heard + silence > self.at && heard + silence <= upstreams.clock.now();
+        if link.heard().is_some_and(fell_silent) { Failure::Silenced } else { Failure::Abandoned }
+    }
+}
+
 /// Waits until the worker becomes unhealthy (a request without a first byte need not wait for a worker that hangs) or
-/// the request is recalled.
-async fn interrupted(brain: &SharedBrain, link: &Link, outs: u32, request: RequestId) -> NoResponse {
+/// the request is recalled, and then returns its place in the queue.
+async fn interrupted(brain: &SharedBrain, link: &Link, request: RequestId, outs: u32) -> Option<Waiter> {
     loop {
         let mut interrupt = pin!(link.interrupted());
         // Registers before it checks, so that no interrupt is missed in between.
         interrupt.as_mut().enable();
         if let Some(waiter) = brain.take_recalled(request) {
-            return NoResponse::Recalled(waiter);
+            return Some(waiter);
         }
         if link.outs() != outs {
-            return NoResponse::Failed(Failure::Abandoned);
+            return None;
         }
         interrupt.await;
     }
@@ -225,6 +247,10 @@ async fn exchange(
     let limit = TimeLimit::until(placement.deadline, sent, timeouts.headers.min(left));
     let head = timeout(limit.left, upstream.send(rewrite.request(arrived, &link, &placement))).await;
     let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
+    let [sent_id, named_id] = [&arrived.headers, &head.headers].map(|it| it.get(&REQUEST_ID));
+    if !upstream.may_be_response(sent_id, named_id) {
+        return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")));
+    }
     let responded = upstreams.clock.now();
     link.hear(responded);
     // A response that does not stream is complete when it begins; its head has used up the time.

@@ -8,7 +8,7 @@ use maitre_sim::http::fault::{Fault, Injection, Scope};
 use tokio::task::JoinSet;
 
 use crate::fixture::{
-    Client, Fixture, chat, engine_settings, fixture, fixture_with, metric, post, read, settings, within,
+    Client, Fixture, chat, engine_settings, fixture, fixture_with, get, metric, post, read, settings, within,
 };
 
 #[tokio::test]
@@ -114,15 +114,51 @@ async fn a_worker_that_hangs_is_ejected_within_three_seconds_and_ramps_up_again(
 }
 
 #[tokio::test]
-async fn a_request_without_a_first_byte_leaves_a_worker_that_hangs() {
-    let fixture = fixture(2).await;
+async fn a_request_without_a_first_byte_leaves_a_worker_that_hung_before_it_came() {
+    let mut settings = settings();
+    settings.probes.interval = Duration::from_millis(20);
+    settings.admin_key = Some(maitre_proxy::Secret::of(b"key"));
+    let fixture = fixture_with(2, engine_settings(), settings).await;
     fixture.engines[0].handle().inject(Injection { fault: Fault::Stall, times: None, scope: Scope::All });
+    // Until it is silent. Its probe times out, and ejects it, a second later.
+    let mut operator = Client::connect(fixture.router.admin()).await;
+    within(async {
+        loop {
+            let mut request = get("/admin/v1/workers");
+            request.headers_mut().insert("authorization", http::HeaderValue::from_static("Bearer key"));
+            let workers = operator.ask(request).await.unwrap().json();
+            if workers["workers"][0]["last_seen_ms"].as_u64().unwrap() > 100 {
+                break;
+            }
+        }
+    })
+    .await;
     for _ in 0..2 {
         let mut client = fixture.client().await;
         let asked = client.post("/v1/chat/completions", chat(1, false));
         let answer = tokio::time::timeout(Duration::from_secs(10), asked).await.expect("moved to the other");
         assert_eq!(answer.status, 200);
     }
+    fixture.until_nothing_is_open().await;
+}
+
+/// The worker answered probes until it got the request. Tried elsewhere, such a request would block one worker after the other.
+#[tokio::test]
+async fn a_request_under_which_a_worker_falls_silent_blocks_no_other_worker() {
+    let fixture = fixture(2).await;
+    let hung = fixture.engines[0].handle();
+    hung.inject(Injection { fault: Fault::Stall, times: None, scope: Scope::All });
+    let statuses = async {
+        let mut statuses = Vec::new();
+        for _ in 0..2 {
+            let mut client = fixture.client().await;
+            statuses.push(client.post("/v1/chat/completions", chat(1, false)).await.status.as_u16());
+        }
+        statuses
+    };
+    let statuses = tokio::time::timeout(Duration::from_secs(10), statuses).await.unwrap();
+    // One of the two went to the worker that hangs.
+    assert!(statuses == [502, 200] || statuses == [200, 502], "{statuses:?}");
     fixture.until_nothing_is_open().await;
 }
 

@@ -180,3 +180,39 @@ async fn a_client_that_opens_no_http2_window_is_cut_off_too() {
     let _response = within(sender.send_request(request)).await.unwrap();
     fixture.until_nothing_is_open().await;
 }
+
+/// Answers each request twice, the second time a moment later, with the number of the request in each.
+async fn answer_twice(mut stream: TcpStream) {
+    let mut body = vec![0; chat(1, false).len()];
+    loop {
+        if stream.read_exact(&mut body).await.is_err() {
+            return;
+        }
+        let text = String::from_utf8_lossy(&body);
+        let number = text.split("number ").nth(1).map_or("none", |it| &it[..4]).to_owned();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n{number}");
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+        tokio::task::yield_now().await;
+        let _ = stream.write_all(answer.as_bytes()).await;
+        if head_of(&mut stream).await.is_none() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_surplus_answer_reaches_nobody() {
+    let router = router_in_front_of(answer_twice, settings()).await;
+    let mut client = Client::connect(router.listen()).await;
+    for number in 1_000..1_100 {
+        let text = format!("number {number}");
+        let body = chat(1, false).replace("a table for two", &format!("{text:15}"));
+        let answer = client.post("/v1/chat/completions", body).await;
+        // The worker may be found broken, but its answers are never mixed up.
+        if answer.status == 200 {
+            assert_eq!(answer.text(), number.to_string());
+        }
+    }
+}

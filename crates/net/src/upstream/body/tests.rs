@@ -114,3 +114,15 @@ proptest! {
         prop_assert!(read.is_none_or(|(body, _)| body.len() < wire.len()));
     }
 }
+
+/// Asking for completeness first must not hide the bytes that are wrong.
+#[test]
+fn garbage_after_a_chunk_is_an_error_whoever_meets_it_first() {
+    for garbage in ["2\r\nokgarbage\r\n0\r\n\r\n", "2\r\nok\r\nzz\r\n0\r\n\r\n", "2\r\nok\r\n\n0\r\n\r\n"] {
+        let (mut body, mut buffer) = (BodyReader::chunked(), BytesMut::from(garbage));
+        assert_eq!(body.next(&mut buffer).unwrap(), Piece::Data(Bytes::from_static(b"ok")), "{garbage:?}");
+        assert!(!body.is_complete(&mut buffer), "{garbage:?}");
+        assert!((0..3).all(|_| body.next(&mut buffer).is_err()), "{garbage:?}");
+        assert!(!body.is_complete(&mut buffer), "{garbage:?}");
+    }
+}
