@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Limited};
@@ -38,6 +38,7 @@ use tokio::time::timeout;
 use crate::client::{ClientSocket, Pulse};
 use crate::keys;
 use crate::lane::Lane;
+use crate::metrics::MetricsFormat;
 use crate::page;
 use crate::program::Program;
 use crate::refuse::{AdminError, Health, done, plain};
@@ -62,9 +63,6 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may read nothing of its response. Such a client occupies one of `CONNECTIONS_MAX` without a key:
 /// without a limit, 128 of them would keep the probes out, and the process would be restarted.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// OpenMetrics, as prometheus-client writes it.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// No other origins and nothing inline: the page shows names that clients have sent.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -156,23 +154,31 @@ async fn answer(admin: &AdminState, request: Request<Incoming>) -> Response<Admi
             Err(wrong) => wrong.answer().map(AdminBody::Whole),
         };
     }
-    public(&admin.router, request.method(), path).map(AdminBody::Whole)
+    public(&admin.router, &request).map(AdminBody::Whole)
 }
 
 /// What needs no key.
-fn public(router: &RouterState, method: &Method, path: &str) -> Response<Bytes> {
-    if !matches!(*method, Method::GET | Method::HEAD) {
+fn public<B>(router: &RouterState, request: &Request<B>) -> Response<Bytes> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return AdminError::Method("GET".to_owned()).answer();
     }
-    match path {
+    match request.uri().path() {
         "/healthz" => plain(Health::Well, "alive\n"),
         "/readyz" => readiness(router),
-        "/metrics" => typed(router.metrics_page(), METRICS_TYPE),
-        _ => match page::find(path) {
+        "/metrics" => metrics(router, request.headers()),
+        path => match page::find(path) {
             Some(file) => page_file(file),
             None => plain(Health::Unknown, "try /, /healthz, /readyz, /metrics or /admin/v1/openapi.json\n"),
         },
     }
+}
+
+/// The metrics, in the format that the scraper prefers.
+fn metrics(router: &RouterState, headers: &HeaderMap) -> Response<Bytes> {
+    let format = MetricsFormat::of(headers);
+    let mut response = typed(format.write(router.metrics_page()), format.content_type());
+    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+    response
 }
 
 fn typed(text: impl Into<Bytes>, media: &'static str) -> Response<Bytes> {

@@ -4,6 +4,7 @@
 mod caches;
 mod cluster;
 mod decisions;
+mod exposition;
 mod process;
 mod queue;
 
@@ -29,6 +30,7 @@ use caches::Caches;
 use cluster::ClusterMetrics;
 pub(crate) use cluster::ClusterSample;
 use decisions::Decisions;
+pub(crate) use exposition::MetricsFormat;
 use process::Process;
 use queue::Queue;
 

@@ -10,6 +10,7 @@ mod events;
 mod failure;
 mod fixture;
 mod keys;
+mod metrics;
 mod misbehaviour;
 mod priority;
 mod protocol;
