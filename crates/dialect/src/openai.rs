@@ -3,9 +3,9 @@
 //! `openai` names the API family: chat, completions and responses, and the similar APIs of Anthropic and
 //! SGLang, which differ mostly in field names. The body goes to the worker unchanged, except for two fields
 //! that an operator may request (`priority.rs`, `salt.rs`). This module is strict about the fields we act on
-//! (`model`, `stream`, `max_tokens`, the prompt). It ignores hints of an unexpected type (a batch of
-//! `lora_path`s, a numeric `user`) and everything else: a field that an engine may accept never causes a
-//! refusal here.
+//! (`model`, `stream`, `max_tokens`, `priority`, the prompt), each of which may appear once. It ignores hints of an
+//! unexpected type (a batch of `lora_path`s, a numeric `user`) and every other field but those that steer
+//! engines: of these it names the first, and the caller decides whether the client may send it.
 //!
 //! UTF-8 is checked once for the whole body, so every returned slice is a `&str` at no cost. simdutf8 does
 //! it, because the standard library takes 70 µs for 64 KB of Chinese, as long as all the rest.
@@ -17,6 +17,7 @@ mod priority;
 mod prompt;
 mod refusal;
 mod salt;
+mod steering;
 #[cfg(test)]
 mod tests;
 
@@ -49,7 +50,8 @@ pub struct Request<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     /// `lora_path`, else `lora_name`. vLLM's adapters are named by `model` instead.
     pub lora: Option<Cow<'a, str>>,
-    /// The adapter as JSON where it is not a string: a list with one for each prompt of a batch.
+    /// Adapters as JSON where they are not one string: a list with one for each prompt of a batch, or llama.cpp's
+    /// `lora`.
     pub loras: Option<&'a str>,
     /// `cache_salt`, SGLang's `extra_key`, or both joined: prompts with different salts share no cache.
     pub cache_salt: Option<Cow<'a, str>>,
@@ -57,6 +59,8 @@ pub struct Request<'a> {
     /// OpenAI's field for priority.
     pub service_tier: Option<Cow<'a, str>>,
     pub template: Template<'a>,
+    /// A field that steers the engine past the router (`steering.rs`), if there is one.
+    pub steering: Option<&'static str>,
     pub prompt: Prompt<'a>,
 }
 
@@ -83,7 +87,7 @@ pub struct Template<'a> {
     pub reasoning_effort: Option<&'a str>,
 }
 
-/// Reads the body of a request. The last of repeated keys counts, as in Python.
+/// Reads the body of a request.
 pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
     let text = simdutf8::compat::from_utf8(body)
         .map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;

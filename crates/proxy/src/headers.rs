@@ -22,10 +22,24 @@ pub(crate) const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 /// Where clients put their keys.
 const KEYS: [HeaderName; 3] = [header::AUTHORIZATION, API_KEY, AZURE_KEY];
 
-/// Headers by which a client could route a request within an engine, or set its priority, past us: the rank, vLLM's
-/// priority, and SGLang's routing key.
-const STEERING: [HeaderName; 3] =
-    [RANK, HeaderName::from_static("x-vllm-priority"), HeaderName::from_static("x-smg-routing-key")];
+/// Headers by which a client could route a request within an engine, or make the engine or its sidecar fetch from
+/// another machine: the rank, SGLang's routing key, and those of llm-d.
+const STEERING: [HeaderName; 7] = [
+    RANK,
+    HeaderName::from_static("x-smg-routing-key"),
+    HeaderName::from_static("x-prefiller-host-port"),
+    HeaderName::from_static("x-encoder-hosts-ports"),
+    HeaderName::from_static("x-kv-cache-source-host-port"),
+    HeaderName::from_static("x-data-parallel-host-port"),
+    HeaderName::from_static("epp-profile"),
+];
+
+/// The priority within vLLM.
+const ENGINE_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+
+/// In a request id, vLLM before 0.24 looks for the addresses of the workers to exchange KV blocks with:
+/// `___prefill_addr_HOST:PORT___decode_addr_HOST:PORT_`.
+const ADDRESS_IN_ID: &[u8] = b"_addr_";
 
 /// Longest `x-request-id` we pass on; longer ones are replaced by our own.
 const REQUEST_ID_MAX: usize = 128;
@@ -78,15 +92,21 @@ pub(crate) fn strip_keys(headers: &mut HeaderMap) {
     KEYS.iter().for_each(|it| drop(headers.remove(it)));
 }
 
-/// For callers that are not trusted.
+/// For callers that may not steer engines.
 pub(crate) fn strip_steering(headers: &mut HeaderMap) {
     STEERING.iter().for_each(|it| drop(headers.remove(it)));
+}
+
+/// For callers that may not choose their priority.
+pub(crate) fn strip_priority(headers: &mut HeaderMap) {
+    headers.remove(&ENGINE_PRIORITY);
 }
 
 /// The client's own id for this request; or a new one, which is added to the headers for the worker.
 pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce: u64) -> HeaderValue {
     if let Some(id) = headers.get(&REQUEST_ID)
         && (1..=REQUEST_ID_MAX).contains(&id.len())
+        && !id.as_bytes().windows(ADDRESS_IN_ID.len()).any(|it| it == ADDRESS_IN_ID)
     {
         // Copied: the value shares the buffer that was read from the socket, up to a megabyte with the body in it, and
         // ids are kept for thousands of requests.
@@ -141,6 +161,13 @@ mod tests {
         let made = keep_or_make_id(&mut map, RequestId(1), 0);
         assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
         assert_ne!(keep_or_make_id(&mut HeaderMap::new(), RequestId(2), 0), made);
+    }
+
+    #[test]
+    fn an_id_that_would_make_an_engine_connect_elsewhere_is_replaced() {
+        let mut map = headers(&[("x-request-id", "___prefill_addr_10.0.0.1:80___decode_addr_10.0.0.2:80_a")]);
+        let made = keep_or_make_id(&mut map, RequestId(1), 0);
+        assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
     }
 
     #[test]

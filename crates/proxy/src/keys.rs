@@ -31,8 +31,8 @@ pub struct ApiKey {
     pub best: ClassId,
     /// The models it may use. A pattern that ends in `*` matches a prefix. Empty: every model.
     pub models: Vec<String>,
-    /// It may ask for explanations, send engines' own routing headers, and, where a header identifies tenants, act for
-    /// other tenants.
+    /// It may ask for explanations, steer engines by headers and body fields, and, where a header identifies tenants, act
+    /// for other tenants.
     pub trusted: bool,
 }
 
@@ -90,12 +90,19 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whether it may ask for explanations and send engines' own routing headers. Without keys, every client may.
+    /// Whether it may ask for explanations and choose its priority. Without keys, every client may.
     pub(crate) fn is_trusted(&self) -> bool {
         match self {
             Caller::Anyone => true,
             Caller::Known(key) => key.trusted,
         }
+    }
+
+    /// Whether it may control engines past the router, by headers and body fields. Without keys nobody may: one such
+    /// field can end an engine or make it connect elsewhere, and whoever reaches a listener on loopback may be a web page
+    /// in the operator's browser, or any client of a gateway on the same machine.
+    pub(crate) fn may_steer(&self) -> bool {
+        self.key().is_some_and(|it| it.trusted)
     }
 
     pub(crate) fn key(&self) -> Option<&ApiKey> {
@@ -182,9 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn without_keys_every_caller_is_trusted() {
+    fn without_keys_every_caller_is_trusted_but_to_steer_engines() {
         let caller = ask(&ApiKeys::default(), &[("x-api-key", "whatever")]).unwrap();
-        assert!(caller.is_trusted() && caller.may_use("anything") && !caller.is_limited());
+        assert!(
+            caller.is_trusted() && !caller.may_steer() && caller.may_use("anything") && !caller.is_limited()
+        );
     }
 
     #[test]

@@ -1,122 +1,190 @@
 //! The raw fields of a body, and their interpretation once all of them are known.
 //!
-//! Two steps, because a key may be repeated and only its last value counts. An earlier value of a wrong type
-//! must not refuse a request that the engine would accept.
+//! A field that the router acts on may appear once. Parsers differ in which of several values counts (Python
+//! takes the last, others the first, some refuse), so the engine could act on a value that the router has not
+//! seen: another model than the key allows, another priority. For the same reason `priority` must have a
+//! type that every engine reads alike.
 
 use std::borrow::Cow;
 
 use crate::json::{Raw, Shape};
-use crate::openai::part::Part;
+use crate::openai::part::{self, Part};
 use crate::openai::prompt::Prompt;
 use crate::openai::refusal::BadRequest;
+use crate::openai::steering;
 use crate::openai::{Priority, Request, Template};
 use crate::route::Route;
 
+/// A field that the router reads, besides the prompt.
+#[derive(Clone, Copy)]
+enum Field {
+    Model,
+    Stream,
+    StreamOptions,
+    MaxTokens,
+    MaxCompletionTokens,
+    MaxOutputTokens,
+    SamplingParams,
+    User,
+    Metadata,
+    SessionId,
+    PromptCacheKey,
+    Conversation,
+    PreviousResponseId,
+    LoraPath,
+    LoraName,
+    Lora,
+    CacheSalt,
+    ExtraKey,
+    Priority,
+    ServiceTier,
+    ChatTemplate,
+    ChatTemplateKwargs,
+    AddGenerationPrompt,
+    ContinueFinalMessage,
+    AddSpecialTokens,
+    ReasoningEffort,
+}
+
+const FIELDS: [(&str, Field); 26] = [
+    ("model", Field::Model),
+    ("stream", Field::Stream),
+    ("stream_options", Field::StreamOptions),
+    ("max_tokens", Field::MaxTokens),
+    ("max_completion_tokens", Field::MaxCompletionTokens),
+    ("max_output_tokens", Field::MaxOutputTokens),
+    ("sampling_params", Field::SamplingParams),
+    ("user", Field::User),
+    ("metadata", Field::Metadata),
+    ("session_id", Field::SessionId),
+    ("prompt_cache_key", Field::PromptCacheKey),
+    ("conversation", Field::Conversation),
+    ("previous_response_id", Field::PreviousResponseId),
+    ("lora_path", Field::LoraPath),
+    ("lora_name", Field::LoraName),
+    ("lora", Field::Lora),
+    ("cache_salt", Field::CacheSalt),
+    ("extra_key", Field::ExtraKey),
+    ("priority", Field::Priority),
+    ("service_tier", Field::ServiceTier),
+    ("chat_template", Field::ChatTemplate),
+    ("chat_template_kwargs", Field::ChatTemplateKwargs),
+    ("add_generation_prompt", Field::AddGenerationPrompt),
+    ("continue_final_message", Field::ContinueFinalMessage),
+    ("add_special_tokens", Field::AddSpecialTokens),
+    ("reasoning_effort", Field::ReasoningEffort),
+];
+
 #[derive(Default)]
 pub(crate) struct BodyFields<'a> {
-    model: Option<Raw<'a>>,
-    stream: Option<Raw<'a>>,
-    stream_options: Option<Raw<'a>>,
-    max_tokens: Option<Raw<'a>>,
-    max_completion_tokens: Option<Raw<'a>>,
-    max_output_tokens: Option<Raw<'a>>,
-    sampling_params: Option<Raw<'a>>,
-    user: Option<Raw<'a>>,
-    metadata: Option<Raw<'a>>,
-    session_id: Option<Raw<'a>>,
-    prompt_cache_key: Option<Raw<'a>>,
-    conversation: Option<Raw<'a>>,
-    previous_response_id: Option<Raw<'a>>,
-    lora_path: Option<Raw<'a>>,
-    lora_name: Option<Raw<'a>>,
-    cache_salt: Option<Raw<'a>>,
-    extra_key: Option<Raw<'a>>,
-    priority: Option<Raw<'a>>,
-    service_tier: Option<Raw<'a>>,
-    chat_template: Option<Raw<'a>>,
-    chat_template_kwargs: Option<Raw<'a>>,
-    add_generation_prompt: Option<Raw<'a>>,
-    continue_final_message: Option<Raw<'a>>,
-    add_special_tokens: Option<Raw<'a>>,
-    reasoning_effort: Option<Raw<'a>>,
+    values: [Option<Raw<'a>>; FIELDS.len()],
     prompt: Prompt<'a>,
+    /// A bit for each name that was there: first those of `FIELDS`, then those of the prompt.
+    seen: u64,
+    /// The first name that was there twice.
+    repeated: Option<&'static str>,
+    /// The first field that steers engines and has a value.
+    steering: Option<&'static str>,
 }
 
 impl<'a> BodyFields<'a> {
     pub(crate) fn take(&mut self, key: &str, value: Raw<'a>) {
-        // Clients write `null` for "not given"; it also overrides an earlier value.
+        // Clients write `null` for "not given".
         let value = (value.shape() != Shape::Null).then_some(value);
-        let slot = match key {
-            "model" => &mut self.model,
-            "stream" => &mut self.stream,
-            "stream_options" => &mut self.stream_options,
-            "max_tokens" => &mut self.max_tokens,
-            "max_completion_tokens" => &mut self.max_completion_tokens,
-            "max_output_tokens" => &mut self.max_output_tokens,
-            "sampling_params" => &mut self.sampling_params,
-            "user" => &mut self.user,
-            "metadata" => &mut self.metadata,
-            "session_id" => &mut self.session_id,
-            "prompt_cache_key" => &mut self.prompt_cache_key,
-            "conversation" => &mut self.conversation,
-            "previous_response_id" => &mut self.previous_response_id,
-            "lora_path" => &mut self.lora_path,
-            "lora_name" => &mut self.lora_name,
-            "cache_salt" => &mut self.cache_salt,
-            "extra_key" => &mut self.extra_key,
-            "priority" => &mut self.priority,
-            "service_tier" => &mut self.service_tier,
-            "chat_template" => &mut self.chat_template,
-            "chat_template_kwargs" => &mut self.chat_template_kwargs,
-            "add_generation_prompt" => &mut self.add_generation_prompt,
-            "continue_final_message" => &mut self.continue_final_message,
-            "add_special_tokens" => &mut self.add_special_tokens,
-            "reasoning_effort" => &mut self.reasoning_effort,
-            _ => match Part::of(key) {
-                Some(part) => self.prompt.slot(part),
-                None => return,
-            },
-        };
-        *slot = value;
+        if let Some(at) = FIELDS.iter().position(|it| it.0 == key) {
+            self.see(at, FIELDS[at].0);
+            self.values[FIELDS[at].1 as usize] = value;
+        } else if let Some(at) = part::NAMES.iter().position(|it| it.0 == key) {
+            self.see(FIELDS.len() + at, part::NAMES[at].0);
+            *self.prompt.slot(part::NAMES[at].1) = value;
+        } else if value.is_some() {
+            self.steering = self.steering.or_else(|| steering::named(key));
+        }
+    }
+
+    fn see(&mut self, bit: usize, name: &'static str) {
+        const { assert!(FIELDS.len() + part::NAMES.len() <= u64::BITS as usize) };
+        if self.seen >> bit & 1 == 1 {
+            self.repeated.get_or_insert(name);
+        }
+        self.seen |= 1 << bit;
+    }
+
+    fn value(&self, field: Field) -> Option<Raw<'a>> {
+        self.values[field as usize]
+    }
+
+    fn hint(&self, field: Field) -> Option<Cow<'a, str>> {
+        hint(self.value(field))
     }
 
     pub(crate) fn read(self, route: Route) -> Result<Request<'a>, BadRequest> {
+        if let Some(field) = self.repeated {
+            return Err(BadRequest::Repeated { field });
+        }
         check_prompt(route, &self.prompt)?;
+        let ids = self.prompt.part(Part::TokenIds).filter(|_| steering::replaces_messages(route));
         Ok(Request {
-            model: self.model.map(|it| string("model", it)).transpose()?,
-            stream: self.stream.map(|it| boolean("stream", it)).transpose()?.unwrap_or(false),
-            include_usage: member(self.stream_options, "include_usage").is_some_and(|it| it.text == "true"),
+            model: self.value(Field::Model).map(|it| string("model", it)).transpose()?,
+            stream: self.value(Field::Stream).map(|it| boolean("stream", it)).transpose()?.unwrap_or(false),
+            include_usage: member(self.value(Field::StreamOptions), "include_usage")
+                .is_some_and(|it| it.text == "true"),
             max_tokens: self.max_tokens()?,
-            user: hint(self.user).or_else(|| hint(member(self.metadata, "user_id"))),
-            session: hint(self.session_id)
-                .or_else(|| hint(self.prompt_cache_key))
-                .or_else(|| hint(self.conversation))
-                .or_else(|| hint(member(self.conversation, "id"))),
-            previous_response_id: hint(self.previous_response_id),
-            lora: hint(self.lora_path).or_else(|| hint(self.lora_name)),
-            loras: odd(self.lora_path).or_else(|| odd(self.lora_name)),
-            cache_salt: salt(hint(self.cache_salt), hint(self.extra_key)),
-            priority: self.priority.and_then(priority),
-            service_tier: hint(self.service_tier),
-            template: Template {
-                is_own: self.chat_template.is_some(),
-                kwargs: self.chat_template_kwargs.map(|it| it.text),
-                add_generation_prompt: switch(self.add_generation_prompt),
-                continue_final_message: switch(self.continue_final_message),
-                add_special_tokens: switch(self.add_special_tokens),
-                reasoning_effort: self.reasoning_effort.map(|it| it.text),
-            },
+            user: self.hint(Field::User).or_else(|| hint(member(self.value(Field::Metadata), "user_id"))),
+            session: self.session(),
+            previous_response_id: self.hint(Field::PreviousResponseId),
+            lora: self.lora()?,
+            loras: self.loras(),
+            cache_salt: salt(self.hint(Field::CacheSalt), self.hint(Field::ExtraKey)),
+            priority: self.value(Field::Priority).map(priority).transpose()?,
+            service_tier: self.hint(Field::ServiceTier),
+            template: self.template(),
+            steering: self.steering.or(ids.map(|_| Part::TokenIds.name())),
             prompt: self.prompt,
         })
+    }
+
+    fn session(&self) -> Option<Cow<'a, str>> {
+        let conversation = self.value(Field::Conversation);
+        self.hint(Field::SessionId)
+            .or_else(|| self.hint(Field::PromptCacheKey))
+            .or_else(|| hint(conversation))
+            .or_else(|| hint(member(conversation, "id")))
+    }
+
+    /// The adapter. Two of them are refused: engines differ in which field they read.
+    fn lora(&self) -> Result<Option<Cow<'a, str>>, BadRequest> {
+        match (self.value(Field::LoraPath), self.value(Field::LoraName)) {
+            (Some(_), Some(_)) => Err(BadRequest::Conflicting { field: "lora_name", other: "lora_path" }),
+            (path, name) => Ok(hint(path.or(name))),
+        }
+    }
+
+    fn loras(&self) -> Option<&'a str> {
+        // llama.cpp's `lora` is a list of adapters and their scales.
+        odd(self.value(Field::LoraPath))
+            .or_else(|| odd(self.value(Field::LoraName)))
+            .or_else(|| self.value(Field::Lora).map(|it| it.text))
+    }
+
+    fn template(&self) -> Template<'a> {
+        Template {
+            is_own: self.value(Field::ChatTemplate).is_some(),
+            kwargs: self.value(Field::ChatTemplateKwargs).map(|it| it.text),
+            add_generation_prompt: switch(self.value(Field::AddGenerationPrompt)),
+            continue_final_message: switch(self.value(Field::ContinueFinalMessage)),
+            add_special_tokens: switch(self.value(Field::AddSpecialTokens)),
+            reasoning_effort: self.value(Field::ReasoningEffort).map(|it| it.text),
+        }
     }
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {
         let candidates = [
             // vLLM also prefers the newer name.
-            ("max_completion_tokens", self.max_completion_tokens),
-            ("max_tokens", self.max_tokens),
-            ("max_output_tokens", self.max_output_tokens),
-            ("sampling_params.max_new_tokens", member(self.sampling_params, "max_new_tokens")),
+            ("max_completion_tokens", self.value(Field::MaxCompletionTokens)),
+            ("max_tokens", self.value(Field::MaxTokens)),
+            ("max_output_tokens", self.value(Field::MaxOutputTokens)),
+            ("sampling_params.max_new_tokens", member(self.value(Field::SamplingParams), "max_new_tokens")),
         ];
         for (field, raw) in candidates {
             if let Some(raw) = raw {
@@ -207,11 +275,34 @@ fn integer(raw: Raw<'_>) -> Option<i64> {
     (!number.is_nan()).then_some(number as i64)
 }
 
-fn priority(raw: Raw<'_>) -> Option<Priority<'_>> {
-    match raw.string() {
-        Some(word) => Some(Priority::Word(word)),
-        None => integer(raw).map(Priority::Number),
+/// An integer of 64 bits, or the name of a class. Engines differ in what they make of anything else: Python's
+/// libraries read `true` and `"1"` as one, and cut or refuse a fraction.
+fn priority(raw: Raw<'_>) -> Result<Priority<'_>, BadRequest> {
+    let wrong = |found| BadRequest::WrongType { field: "priority", expected: PRIORITY, found };
+    match (raw.shape(), raw.string()) {
+        (Shape::Number, _) => whole(raw).map(Priority::Number).ok_or(wrong("a fraction or beyond 64 bits")),
+        (_, Some(word)) if is_numeric(&word) => Err(wrong("a number in quotes")),
+        (_, Some(word)) => Ok(Priority::Word(word)),
+        (found, None) => Err(wrong(found.name())),
     }
+}
+
+const PRIORITY: &str = "an integer or the name of a class";
+
+/// The number, if it is an integer; `2.0` is.
+fn whole(raw: Raw<'_>) -> Option<i64> {
+    // Every integer below this is exact as a float.
+    const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    raw.text.parse().ok().or_else(|| {
+        let number: f64 = raw.text.parse().ok()?;
+        (number.fract() == 0.0 && number.abs() < EXACT).then_some(number as i64)
+    })
+}
+
+/// Whether a lenient parser could read the text as a number.
+fn is_numeric(word: &str) -> bool {
+    let word = word.trim().trim_start_matches(['+', '-', '.', '_']);
+    word.is_empty() || word.starts_with(|it: char| it.is_numeric()) || word.parse::<f64>().is_ok()
 }
 
 /// An optional string; any other type is ignored.

@@ -33,24 +33,6 @@ impl Part {
         Part::Documents,
     ];
 
-    pub(crate) fn of(key: &str) -> Option<Part> {
-        Some(match key {
-            "tools" => Part::Tools,
-            "system" => Part::System,
-            "instructions" => Part::Instructions,
-            "messages" => Part::Messages,
-            "prompt" => Part::Prompt,
-            "input" => Part::Input,
-            // llama.cpp's `/tokenize` uses `content`.
-            "text" | "content" => Part::Text,
-            "input_ids" | "prompt_token_ids" | "tokens" => Part::TokenIds,
-            "prompt_embeds" | "input_embeds" => Part::Embeds,
-            "query" | "queries" | "text_1" => Part::Query,
-            "documents" | "items" | "text_2" => Part::Documents,
-            _ => return None,
-        })
-    }
-
     /// The field's usual name, for error messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,3 +50,27 @@ impl Part {
         }
     }
 }
+
+/// Every name of each part.
+pub(crate) const NAMES: [(&str, Part); 19] = [
+    ("messages", Part::Messages),
+    ("tools", Part::Tools),
+    ("system", Part::System),
+    ("instructions", Part::Instructions),
+    ("prompt", Part::Prompt),
+    ("input", Part::Input),
+    ("text", Part::Text),
+    // llama.cpp's `/tokenize` uses `content`.
+    ("content", Part::Text),
+    ("input_ids", Part::TokenIds),
+    ("prompt_token_ids", Part::TokenIds),
+    ("tokens", Part::TokenIds),
+    ("prompt_embeds", Part::Embeds),
+    ("input_embeds", Part::Embeds),
+    ("query", Part::Query),
+    ("queries", Part::Query),
+    ("text_1", Part::Query),
+    ("documents", Part::Documents),
+    ("items", Part::Documents),
+    ("text_2", Part::Documents),
+];

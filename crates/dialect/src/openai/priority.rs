@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use crate::json::{Cursor, Fault};
 
-/// The body with a top-level `"priority": number`. A value from the client is replaced; if there are several,
-/// the last one, which is the one that counts. A body that is not an object is returned unchanged.
+/// The body with a top-level `"priority": number`. A value from the client is replaced; of several the last, but a
+/// body with several is refused when it is parsed. A body that is not an object is returned unchanged.
 pub fn with_priority(body: &[u8], number: i64) -> Cow<'_, [u8]> {
     let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
     let Ok(gap) = gap(text) else { return Cow::Borrowed(body) };

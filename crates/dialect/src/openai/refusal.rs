@@ -23,6 +23,15 @@ pub enum BadRequest {
     Empty { field: &'static str },
     #[error("`{field}` must be {expected}, not {found}")]
     WrongType { field: &'static str, expected: &'static str, found: &'static str },
+    /// Engines differ in which of the values counts.
+    #[error("`{field}` is there more than once; send it once")]
+    Repeated { field: &'static str },
+    #[error("`{field}` and `{other}` exclude each other; send one of them")]
+    Conflicting { field: &'static str, other: &'static str },
+    /// Refused, not removed: a client that sends it expects an answer made with it, and a body is forwarded
+    /// as it came or not at all.
+    #[error("`{field}` controls the engine itself and is accepted from trusted keys only; leave it out")]
+    Steering { field: &'static str },
 }
 
 impl BadRequest {
@@ -36,6 +45,9 @@ impl BadRequest {
             BadRequest::Missing { .. } => "missing_field",
             BadRequest::Empty { .. } => "empty_field",
             BadRequest::WrongType { .. } => "wrong_type",
+            BadRequest::Repeated { .. } => "repeated_field",
+            BadRequest::Conflicting { .. } => "conflicting_fields",
+            BadRequest::Steering { .. } => "engine_field",
         }
     }
 
@@ -44,7 +56,10 @@ impl BadRequest {
         match self {
             BadRequest::Missing { field }
             | BadRequest::Empty { field }
-            | BadRequest::WrongType { field, .. } => Some(field),
+            | BadRequest::WrongType { field, .. }
+            | BadRequest::Repeated { field }
+            | BadRequest::Conflicting { field, .. }
+            | BadRequest::Steering { field } => Some(field),
             _ => None,
         }
     }

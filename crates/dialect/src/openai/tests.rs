@@ -65,11 +65,12 @@ fn the_fields_routing_needs_are_read() {
         cache,
         r#"Some("p") Some("s") Some(Number(-3))"#,
     );
-    check(r#","lora_path":["a"],"lora_name":"n","extra_key":"x""#, cache, r#"Some("n") Some("x") None"#);
+    check(r#","lora_path":null,"lora_name":"n","extra_key":"x""#, cache, r#"Some("n") Some("x") None"#);
     check(r#","cache_salt":"s","extra_key":"x""#, cache, r#"None Some("sx") None"#);
 
     let loras = |it: &Request<'_>| format!("{:?}", it.loras);
-    check(r#","lora_path":[ "a"],"lora_name":"n""#, loras, r#"Some("[ \"a\"]")"#);
+    check(r#","lora_path":[ "a"],"lora_name":null"#, loras, r#"Some("[ \"a\"]")"#);
+    check(r#","lora":[{"id":0}]"#, loras, r#"Some("[{\"id\":0}]")"#);
     check(r#","lora_path":"a","lora_name":null"#, loras, "None");
 }
 
@@ -78,9 +79,70 @@ fn the_priority_may_be_a_number_a_word_or_a_tier() {
     let urgent = |it: &Request<'_>| format!("{:?} {:?}", it.priority, it.service_tier);
     check(r#","priority":2.0,"service_tier":"flex""#, urgent, r#"Some(Number(2)) Some("flex")"#);
     check(r#","priority":"batch","service_tier":1"#, urgent, r#"Some(Word("batch")) None"#);
-    check(r#","priority":[1],"service_tier":null"#, urgent, "None None");
-    check(r#","priority":true"#, urgent, "None None");
-    check(r#","priority":1,"priority":null"#, urgent, "None None");
+    check(r#","priority":-9223372036854775808"#, urgent, "Some(Number(-9223372036854775808)) None");
+    check(r#","priority":null,"service_tier":null"#, urgent, "None None");
+}
+
+#[track_caller]
+fn check_field_refused(extra: &str, expected: (&str, Option<&str>, &str)) {
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{extra}}}"#);
+    check_refused(Route::Chat, body, expected);
+}
+
+#[test]
+fn a_priority_that_engines_read_in_different_ways_is_refused() {
+    for (value, found) in [
+        ("true", "a boolean"),
+        ("[1]", "an array"),
+        ("{}", "an object"),
+        ("1.5", "a fraction or beyond 64 bits"),
+        ("NaN", "a fraction or beyond 64 bits"),
+        ("1e999", "a fraction or beyond 64 bits"),
+        ("9223372036854775808", "a fraction or beyond 64 bits"),
+        (r#""1""#, "a number in quotes"),
+        (r#"" -1_0 ""#, "a number in quotes"),
+        (r#""+.5""#, "a number in quotes"),
+        (r#""-Infinity""#, "a number in quotes"),
+        (r#""١""#, "a number in quotes"),
+        (r#""\u0031""#, "a number in quotes"),
+        (r#""""#, "a number in quotes"),
+    ] {
+        let message = format!("`priority` must be an integer or the name of a class, not {found}");
+        check_field_refused(&format!(r#","priority":{value}"#), ("wrong_type", Some("priority"), &message));
+    }
+}
+
+#[test]
+fn two_adapters_are_refused() {
+    for (path, name) in [(r#""a""#, r#""b""#), (r#""a""#, r#""a""#), (r#"["a"]"#, r#""b""#), (r#""a""#, "7")]
+    {
+        check_field_refused(
+            &format!(r#","lora_path":{path},"lora_name":{name}"#),
+            (
+                "conflicting_fields",
+                Some("lora_name"),
+                "`lora_name` and `lora_path` exclude each other; send one of them",
+            ),
+        );
+    }
+}
+
+#[test]
+fn fields_that_steer_engines_are_named() {
+    let steering = |it: &Request<'_>| it.steering.unwrap_or("-").to_owned();
+    check(r#","temperature":0.5,"top_k":1,"guided_json":{},"chat_template":"x""#, steering, "-");
+    check(r#","kv_transfer_params":{"do_remote_prefill":true}"#, steering, "kv_transfer_params");
+    check(r#","kv_transfer_par\u0061ms":1"#, steering, "kv_transfer_params");
+    check(r#","kv_transfer_params":null"#, steering, "-");
+    // One parser takes the first value and another the last.
+    check(r#","rid":"x","rid":null"#, steering, "rid");
+    check(r#","input_ids":[1,2]"#, steering, "input_ids");
+    for name in ["bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "session_params"]
+    {
+        check(&format!(r#","{name}":0"#), steering, name);
+    }
+    let native = parse(Route::Generate, br#"{"input_ids":[1]}"#).unwrap();
+    assert_eq!(native.steering, None);
 }
 
 #[test]
@@ -99,12 +161,27 @@ fn the_limit_on_tokens_has_many_names_and_spellings() {
 }
 
 #[test]
-fn the_last_of_repeated_keys_counts() {
-    check(r#","model":"a","model":"b""#, |it| format!("{:?}", it.model), r#"Some("b")"#);
-    check(r#","stream":"no","stream":true"#, |it| it.stream.to_string(), "true");
-    check(r#","max_tokens":1,"max_tokens":null"#, |it| format!("{:?}", it.max_tokens), "None");
-    let request = chat(r#"{"messages":[],"messages":[{"role":"user"}]}"#);
-    assert_eq!(request.prompt.raw(Part::Messages), Some(r#"[{"role":"user"}]"#));
+fn a_repeated_field_is_refused() {
+    for (extra, field) in [
+        (r#","model":"a","model":"b""#, "model"),
+        (r#","model":"a","model":"a""#, "model"),
+        (r#","model":null,"mod\u0065l":"b""#, "model"),
+        (r#","priority":1,"x":0,"priority":null"#, "priority"),
+        (r#","lora_path":"a","lora_path":"b""#, "lora_path"),
+        (r#","lora_name":"a","lora_name":"b""#, "lora_name"),
+        (r#","lora":[],"lora":[]"#, "lora"),
+        (r#","cache_salt":"a","cache_salt":"b""#, "cache_salt"),
+        (r#","stream":"no","stream":true"#, "stream"),
+        (r#","max_tokens":1,"max_tokens":null"#, "max_tokens"),
+        (r#","messages":[{"role":"user"}]"#, "messages"),
+    ] {
+        let message = format!("`{field}` is there more than once; send it once");
+        check_field_refused(extra, ("repeated_field", Some(field), &message));
+    }
+    // Other fields are the engine's.
+    check(r#","temperature":0,"temperature":1"#, |_| String::new(), "");
+    // Two names of one part are two fields.
+    assert!(parse(Route::Score, br#"{"text_1":"a","text_2":"b","query":"c"}"#).is_ok());
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(crate) struct ParsedBody<'a> {
 pub(crate) struct Urgency {
     pub(super) place: usize,
     pub(super) classes: usize,
+    /// The client sent a number of its own that it may not choose.
+    pub(super) is_claimed: bool,
 }
 
 impl Arrived {
@@ -145,9 +147,10 @@ impl Arrived {
         let priority = priority::priority(rules, self.at, &self.headers, parsed.map(|(request, _)| request))?;
         // A priority that the caller may not choose must not reach an engine unchanged.
         let claims = || parsed.is_some_and(|(request, _)| request.priority.is_some());
-        let rewrites = settings.hints.forward_priority || !self.caller().is_trusted() && claims();
+        let is_claimed = !self.caller().is_trusted() && claims();
         let (place, classes) = (priority.class.index(), rules.queue.classes.len());
-        let urgency = rewrites.then_some(Urgency { place, classes });
+        let rewrites = settings.hints.forward_priority || is_claimed;
+        let urgency = rewrites.then_some(Urgency { place, classes, is_claimed });
         let Some((parsed, tokenized)) = parsed else {
             return Ok((unparsed(request, self.body.len(), priority), urgency));
         };
@@ -190,8 +193,11 @@ impl Arrived {
 /// Removes headers that are not for the worker. Where the router checks keys, the client's key is replaced by the one
 /// for workers; elsewhere a key is between client and worker.
 fn replace_keys(settings: &RouterSettings, caller: &Caller, headers: &mut HeaderMap) {
-    if !caller.is_trusted() {
+    if !caller.may_steer() {
         headers::strip_steering(headers);
+    }
+    if !caller.is_trusted() {
+        headers::strip_priority(headers);
     }
     if caller.key().is_some() {
         headers::strip_keys(headers);

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
 use maitre_dispatch::Placement;
 use maitre_net::upstream::UpstreamRequest;
@@ -12,6 +13,7 @@ use super::arrive::{Arrived, Urgency};
 use super::guard::RequestGuard;
 use super::models;
 use crate::headers;
+use crate::keys::Caller;
 use crate::link::Link;
 use crate::record::RecordEntry;
 use crate::refuse::Refused;
@@ -36,6 +38,7 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result
     let tokenized = match &parsed {
         Some(parsed) => {
             let (state, upstreams) = (&guard.lane.state, &guard.lane.upstreams);
+            check_steering(arrived.caller(), &parsed.request)?;
             models::check(&state.brain, arrived.caller(), &parsed.request)?;
             Some(state.tokenizer.tokenize(upstreams, arrived.route(), &parsed.request).await)
         }
@@ -53,6 +56,18 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result
     })?;
     Ok(Placed { placement, rewrite: BodyRewrite { urgency, salt: parsed.and_then(|it| it.salt) } })
 }
+
+/// Refuses a field that would control the engine itself, unless the caller may.
+fn check_steering(caller: &Caller, parsed: &openai::Request<'_>) -> Result<(), Refused> {
+    match parsed.steering {
+        Some(field) if !caller.may_steer() => Err(Refused::BadRequest(BadRequest::Steering { field })),
+        _ => Ok(()),
+    }
+}
+
+/// An engine's priority for a request that has none. Replaces a number that its client may not choose, at an engine or
+/// on a route of which the router does not know what the number means.
+const NEUTRAL_PRIORITY: i64 = 0;
 
 impl BodyRewrite {
     /// The request as this worker gets it: the client's own bytes, except for what is rewritten.
@@ -76,8 +91,12 @@ impl BodyRewrite {
 
     fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
         let priority = || {
-            let Urgency { place, classes } = self.urgency?;
-            link.kind()?.priority(arrived.route()?, place, classes)
+            let Urgency { place, classes, is_claimed } = self.urgency?;
+            let known = link
+                .kind()
+                .zip(arrived.route())
+                .and_then(|(kind, route)| kind.priority(route, place, classes));
+            known.or(is_claimed.then_some(NEUTRAL_PRIORITY))
         };
         let body = match priority() {
             Some(priority) => rewritten(&arrived.body, openai::with_priority(&arrived.body, priority)),

@@ -8,7 +8,7 @@ use crate::fixture::{ANYWHERE, Client, chat, engine_settings, fixture_with, sett
 use maitre_proxy::Router;
 
 /// A valid chat request as no serializer writes it: spaces everywhere, unknown fields, numbers that fit no machine type,
-/// repeated keys, every way to escape a character.
+/// repeated keys that only the engine reads, every way to escape a character.
 fn odd_request(rng: &mut Rng) -> String {
     let space = |rng: &mut Rng| ["", " ", "\n", "\t ", "\r\n"][rng.below(5)].to_owned();
     let content =
@@ -23,9 +23,9 @@ fn odd_request(rng: &mut Rng) -> String {
         "\"seed\":123456789012345678901234567890",
         "\"unknown\":{\"deep\":[[[{\"a\":null}]]],\"b\":[true,false]}",
         "\"logit_bias\":{\"50256\":-1e2}",
-        "\"max_tokens\":2",
-        "\"user\":\"\\u0000\"",
-        "\"metadata\":{\"k\":\"v\",\"k\":\"w\"}",
+        "\"min_tokens\":1",
+        "\"label\":\"\\u0000\"",
+        "\"labels\":{\"k\":\"v\",\"k\":\"w\"}",
         "\"stop\":[]",
         "\"top_p\":1E0",
     ];

@@ -144,14 +144,22 @@ async fn the_worker_sees_its_own_key_and_not_the_clients() {
 
 #[tokio::test]
 async fn only_trusted_callers_may_send_an_engines_routing_headers() {
+    const ROUTING: [&str; 4] =
+        ["x-data-parallel-rank", "x-smg-routing-key", "x-prefiller-host-port", "x-kv-cache-source-host-port"];
     let (addr, mut received, _alive) = listener().await;
-    for trusted in [false, true] {
-        let mut settings = with_keys(ApiKey { trusted, ..key("acme") });
+    // Without keys a client may choose its priority, as in the body, and no rank.
+    for (trusted, routes, prioritises) in
+        [(Some(false), false, false), (Some(true), true, true), (None, false, true)]
+    {
+        let mut settings = match trusted {
+            Some(trusted) => with_keys(ApiKey { trusted, ..key("acme") }),
+            None => settings(),
+        };
         settings.workers = vec![format!("http://{addr}").parse().unwrap()];
         let router = Router::start(settings).await.unwrap();
         within(router.until_all_ready()).await;
         let mut request = showing(post(CHAT, chat(1, false).replace("maitre-sim", "m")), ACME);
-        for name in ["x-data-parallel-rank", "x-vllm-priority", "x-smg-routing-key", "x-other"] {
+        for name in ROUTING.into_iter().chain(["x-vllm-priority", "x-other"]) {
             request.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("7"));
         }
         assert_eq!(Client::connect(router.listen()).await.ask(request).await.unwrap().status, 200);
@@ -162,11 +170,84 @@ async fn only_trusted_callers_may_send_an_engines_routing_headers() {
             }
         };
         assert!(request.contains("x-other: 7\r\n"), "{request}");
-        for name in ["x-data-parallel-rank", "x-vllm-priority", "x-smg-routing-key"] {
-            assert_eq!(request.contains(name), trusted, "{request}");
+        assert_eq!(request.contains("x-vllm-priority"), prioritises, "{request}");
+        for name in ROUTING {
+            assert_eq!(request.contains(name), routes, "{request}");
         }
         within(router.stop()).await;
     }
+}
+
+#[tokio::test]
+async fn only_trusted_callers_may_steer_engines_in_the_body() {
+    const STEERING: [(&str, &str); 9] = [
+        ("kv_transfer_params", r#"{"do_remote_prefill":true}"#),
+        ("ec_transfer_params", "{}"),
+        ("vllm_xargs", r#"{"kv_cache_report_mode":"full"}"#),
+        ("bootstrap_host", r#""10.0.0.1""#),
+        ("bootstrap_room", "1"),
+        ("routed_dp_rank", "0"),
+        ("rid", r#""an id of another request""#),
+        ("disaggregated_params", "{}"),
+        ("input_ids", "[1,2]"),
+    ];
+    for trusted in [Some(false), Some(true), None] {
+        let fixture = fixture(match trusted {
+            Some(trusted) => with_keys(ApiKey { trusted, ..key("acme") }),
+            None => settings(),
+        })
+        .await;
+        let mut client = fixture.client().await;
+        for (field, value) in STEERING {
+            let with = |value: &str| chat(1, false).replacen('{', &format!("{{ \"{field}\" : {value} , "), 1);
+            let answer = client.ask(showing(post(CHAT, with(value)), ACME)).await.unwrap();
+            if trusted == Some(true) {
+                assert_eq!(answer.status, 200, "{field}: {}", answer.text());
+                assert_eq!(fixture.engines[0].handle().bodies().last().unwrap().body, with(value));
+                continue;
+            }
+            check(&answer, 400, "engine_field");
+            assert_eq!(answer.json()["error"]["param"], field);
+            // Clients write `null` for a field that they do not use.
+            let answer = client.ask(showing(post(CHAT, with("null")), ACME)).await.unwrap();
+            assert_eq!(answer.status, 200, "{field}: {}", answer.text());
+        }
+        let sent = fixture.engines[0].handle().bodies();
+        assert_eq!(sent.len(), STEERING.len(), "no refused body reaches an engine");
+        fixture.until_nothing_is_open().await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_engines_could_read_in_two_ways_reaches_none() {
+    let fixture = fixture(with_keys(ApiKey { models: vec!["maitre-sim".to_owned()], ..key("acme") })).await;
+    let mut client = fixture.client().await;
+    for (extra, code) in [
+        (r#""model":"secret","#, "repeated_field"),
+        (r#""priority":1,"priority":-7,"#, "repeated_field"),
+        (r#""lora_path":"maitre-sim","lora_path":"secret","#, "repeated_field"),
+        (r#""lora_path":"maitre-sim","lora_name":"secret","#, "conflicting_fields"),
+        (r#""priority":true,"#, "wrong_type"),
+        (r#""priority":"-7","#, "wrong_type"),
+        (r#""priority":[-7],"#, "wrong_type"),
+    ] {
+        let body = chat(1, false).replacen('{', &format!("{{{extra}"), 1);
+        check(&client.ask(showing(post(CHAT, body), ACME)).await.unwrap(), 400, code);
+    }
+    let adapters = chat(1, false).replacen('{', r#"{"lora":[{"id":0,"scale":1}],"#, 1);
+    check(&client.ask(showing(post(CHAT, adapters), ACME)).await.unwrap(), 404, "model_not_found");
+    assert!(fixture.engines[0].handle().bodies().is_empty());
+}
+
+#[tokio::test]
+async fn an_engine_whose_priorities_are_unknown_gets_a_neutral_one() {
+    // vLLM has no such field on this route, and the engine may be of any other brand.
+    let fixture = fixture(with_keys(key("acme"))).await;
+    let body = chat(1, false).replacen('{', "{ \"priority\" : -7 , ", 1);
+    let answer = fixture.client().await.ask(showing(post("/v1/messages", body.clone()), ACME)).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let bodies = fixture.engines[0].handle().bodies();
+    assert_eq!(bodies.last().unwrap().body, body.replace(" -7 ", " 0 "));
 }
 
 #[tokio::test]
