@@ -334,6 +334,16 @@ static LIMITS: &[Knob] = &[
         "All request bodies in memory; above it, requests are refused with Retry-After.",
     ),
     knob(
+        "limits.bodies_per_tenant",
+        &At(|it| &mut it.settings.limits.bodies_per_tenant_bytes, Size(1..=BODIES_BYTES_MAX)),
+        "Request bodies of one tenant in memory, where clients have keys.",
+    ),
+    knob(
+        "limits.bodies_per_connection",
+        &At(|it| &mut it.settings.limits.bodies_per_connection_bytes, Size(1..=BODIES_BYTES_MAX)),
+        "Request bodies that one connection is still sending.",
+    ),
+    knob(
         "limits.headers",
         &At(|it| &mut it.settings.limits.header_bytes, Size(1..=HEADER_BYTES_MAX)),
         "The largest request header.",

@@ -13,6 +13,7 @@ use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
+use crate::body_memory::BodyLimit;
 use crate::outcome::RequestOutcome;
 
 /// Why the router refuses a request. The status shows whose fault it is: 4xx the client's, 502 and 504 a worker's, 503
@@ -53,8 +54,8 @@ pub(crate) enum Refused {
     RateLimited { retry_after: Duration },
     #[error("the request's deadline cannot be met; try again in {} s", seconds(*.retry_after))]
     Deadline { retry_after: Duration },
-    #[error("too many large requests at once; try again shortly")]
-    TooBusy,
+    #[error("{}; try again shortly", too_busy(*.0))]
+    TooBusy(BodyLimit),
     #[error("{}", failed(*.0))]
     Failed(Failure),
 }
@@ -79,7 +80,7 @@ impl Refused {
             Refused::QueueFull { .. } => "queue_full",
             Refused::RateLimited { .. } => "rate_limited",
             Refused::Deadline { .. } => "deadline",
-            Refused::TooBusy => "too_busy",
+            Refused::TooBusy(_) => "too_busy",
             Refused::Failed(Failure::NoSocket) => "no_socket",
             Refused::Failed(Failure::TimedOut) => "timed_out",
             Refused::Failed(_) => "worker_failed",
@@ -98,7 +99,7 @@ impl Refused {
             Refused::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refused::BodyTooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Refused::EncodedBody(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Refused::NoWorker | Refused::TooBusy | Refused::Failed(Failure::NoSocket) => {
+            Refused::NoWorker | Refused::TooBusy(_) | Refused::Failed(Failure::NoSocket) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Refused::QueueFull { .. } | Refused::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -133,7 +134,9 @@ impl Refused {
             Refused::QueueFull { retry_after }
             | Refused::RateLimited { retry_after }
             | Refused::Deadline { retry_after } => Some(HeaderValue::from(seconds(*retry_after))),
-            Refused::NoWorker | Refused::TooBusy | Refused::Failed(_) => Some(HeaderValue::from_static("1")),
+            Refused::NoWorker | Refused::TooBusy(_) | Refused::Failed(_) => {
+                Some(HeaderValue::from_static("1"))
+            }
             _ => None,
         }
     }
@@ -189,6 +192,14 @@ impl Refused {
 /// As in `Retry-After`: whole seconds, at least one.
 fn seconds(span: Duration) -> u64 {
     span.as_millis().div_ceil(1_000).clamp(1, u128::from(u32::MAX)) as u64
+}
+
+fn too_busy(limit: BodyLimit) -> &'static str {
+    match limit {
+        BodyLimit::All => "the router holds too many large requests",
+        BodyLimit::Tenant => "the requests in flight of this tenant are too large together",
+        BodyLimit::Connection => "this connection is sending too many large requests at once",
+    }
 }
 
 fn failed(failure: Failure) -> &'static str {

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
+use crate::body_memory::ConnectionBodies;
 use crate::client::{ClientSocket, Pulse};
 use crate::lane::Lane;
 use crate::request::{RequestGuard, serve};
@@ -112,8 +113,9 @@ async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     if is_http2 {
         pulse.is_http2();
     }
+    let bodies: Arc<ConnectionBodies> = Arc::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let guard = RequestGuard::open(lane.clone(), pulse.busy(), &mut request);
+        let guard = RequestGuard::open(lane.clone(), pulse.busy(), bodies.clone(), &mut request);
         async move { Ok::<_, Infallible>(serve(guard, request).await) }
     });
     let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));

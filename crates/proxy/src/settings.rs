@@ -130,6 +130,10 @@ pub struct RouterLimits {
     pub body_bytes: usize,
     /// All request bodies in memory together. A request that would exceed it is refused with `Retry-After`.
     pub bodies_bytes: usize,
+    /// Those of one tenant, for clients with keys.
+    pub bodies_per_tenant_bytes: usize,
+    /// Bodies that one connection has begun to send and not completed.
+    pub bodies_per_connection_bytes: usize,
     pub header_bytes: usize,
     /// Client connections at once; further ones wait in the kernel.
     pub connections: usize,
@@ -142,6 +146,10 @@ impl Default for RouterLimits {
         RouterLimits {
             body_bytes: 16 << 20,
             bodies_bytes: 1 << 30,
+            // Half of all, so that one tenant alone cannot keep the others out.
+            bodies_per_tenant_bytes: 512 << 20,
+            // Four of the largest: a gateway that multiplexes many clients completes most bodies at once.
+            bodies_per_connection_bytes: 64 << 20,
             header_bytes: 64 << 10,
             connections: 16_384,
             idle_per_worker: 256,

@@ -10,7 +10,7 @@ use http::{Method, Request};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use maitre_base::{Instant, RequestId, hash};
+use maitre_base::{Instant, RequestId, TenantId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
@@ -73,8 +73,10 @@ impl Arrived {
             return Err(Refused::EncodedBody(echo(&String::from_utf8_lossy(encoding.as_bytes()))));
         }
         let limit = guard.settings.timeouts.client_body;
-        let body = timeout(limit, collect(&guard.lane.state.bodies, guard.settings.limits.body_bytes, body));
-        let (body, memory) = body.await.map_err(|_| Refused::BodyTooSlow(limit))??;
+        let tenant = checked_tenant(&guard.settings, &admitted.caller, &parts.headers);
+        let mut memory = guard.lane.state.bodies.begin(tenant, guard.connection_bodies.clone());
+        let body = timeout(limit, collect(&mut memory, guard.settings.limits.body_bytes, body)).await;
+        let body = body.map_err(|_| Refused::BodyTooSlow(limit))??;
         headers::toward_worker(&mut parts.headers);
         replace_keys(&guard.settings, &admitted.caller, &mut parts.headers);
         let target = parts.uri.into_parts().path_and_query;
@@ -97,7 +99,8 @@ impl Arrived {
         route: Route,
         body: Bytes,
     ) -> Result<Arrived, Refused> {
-        let memory = bodies.reserve(body.len()).ok_or(Refused::TooBusy)?;
+        let mut memory = bodies.begin(None, Arc::default());
+        memory.complete(body.len()).map_err(Refused::TooBusy)?;
         Ok(Arrived {
             admitted: Admitted { caller: Caller::Anyone, route: Some(route), explain: true },
             at,
@@ -247,41 +250,42 @@ fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
     any.then(|| hasher.finish())
 }
 
-/// The body in one piece, and the memory reserved for it.
-async fn collect(
-    bodies: &Arc<BodyMemory>,
-    limit: usize,
-    mut body: Incoming,
-) -> Result<(Bytes, BodyReservation), Refused> {
+/// The tenant whose bodies are counted together: one whose key was checked. Others can name any tenant.
+fn checked_tenant(settings: &RouterSettings, caller: &Caller, headers: &HeaderMap) -> Option<TenantId> {
+    caller.key()?;
+    let rules = Rules { hints: &settings.hints, queue: &settings.brain.queue, caller };
+    priority::tenant_name(rules, headers, None).map(maitre_queue::settings::tenant)
+}
+
+/// The body in one piece. Its bytes are counted in `memory` as they arrive, whatever length was announced.
+async fn collect(memory: &mut BodyReservation, limit: usize, mut body: Incoming) -> Result<Bytes, Refused> {
     let too_large = Refused::BodyTooLarge { limit };
-    let hint = body.size_hint();
-    if hint.lower() > limit as u64 {
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large);
     }
-    // A body without a length is counted as it grows.
-    let mut memory = bodies.reserve(hint.lower() as usize).ok_or(Refused::TooBusy)?;
     // Most bodies arrive in one frame, and stay in the buffer that hyper read them into.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| Refused::BodyBroken)?.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > limit {
+        let bytes = first.len() + rest.len() + data.len();
+        if bytes > limit {
             return Err(too_large);
         }
-        if !memory.grow(first.len() + rest.len() + data.len()) {
-            return Err(Refused::TooBusy);
+        if !body.is_end_stream() {
+            memory.receive(bytes).map_err(Refused::TooBusy)?;
         }
         if first.is_empty() && rest.is_empty() {
             first = data;
             continue;
         }
         if rest.is_empty() {
-            rest.reserve(hint.exact().map_or(0, |it| it as usize).max(first.len() + data.len()));
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);
     }
-    Ok((if rest.is_empty() { first } else { rest.freeze() }, memory))
+    memory.complete(first.len() + rest.len()).map_err(Refused::TooBusy)?;
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 #[cfg(test)]

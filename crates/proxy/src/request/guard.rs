@@ -17,6 +17,7 @@ use maitre_fleet::estimate::Counted;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::body_memory::ConnectionBodies;
 use crate::brain::{Decided, Decision, Waiter};
 use crate::client::Busy;
 use crate::headers;
@@ -43,6 +44,8 @@ pub(crate) struct RequestGuard {
     /// None until the brain knows of the request.
     scheduled: Option<Scheduled>,
     response: ResponseSoFar,
+    /// What its connection's requests have sent of bodies that are not complete.
+    pub(super) connection_bodies: Arc<ConnectionBodies>,
     /// Keeps the watchdog from closing the connection as idle.
     _busy: Busy,
 }
@@ -87,7 +90,12 @@ struct ResponseSoFar {
 
 impl RequestGuard {
     /// Takes the request's id from its headers, or makes one and adds it to them.
-    pub(crate) fn open<B>(lane: Arc<Lane>, busy: Busy, request: &mut Request<B>) -> RequestGuard {
+    pub(crate) fn open<B>(
+        lane: Arc<Lane>,
+        busy: Busy,
+        connection_bodies: Arc<ConnectionBodies>,
+        request: &mut Request<B>,
+    ) -> RequestGuard {
         let ids = &lane.state.request_ids;
         let (number, arrived) = (ids.next(), lane.state.clock.now());
         let id = headers::keep_or_make_id(request.headers_mut(), number, ids.instance_nonce);
@@ -109,6 +117,7 @@ impl RequestGuard {
                 last_chunk: Instant::ZERO,
                 chunks: 0,
             },
+            connection_bodies,
             _busy: busy,
         }
     }

@@ -3,6 +3,7 @@
 
 mod abort;
 mod admin;
+mod bodies;
 mod bytes;
 mod cluster;
 mod deadline;
