@@ -76,7 +76,7 @@ impl FailureKind {
 pub fn body(route: Route, failure: &Failure<'_>) -> String {
     let message = quote(&failure.message);
     match route {
-        Route::Messages => {
+        Route::Messages | Route::CountTokens => {
             let kind = failure.kind.anthropic();
             format!(r#"{{"type":"error","error":{{"type":"{kind}","message":{message}}}}}"#)
         }
@@ -92,7 +92,7 @@ pub fn body(route: Route, failure: &Failure<'_>) -> String {
 /// The event that ends a stream whose worker failed. See `sse::Tracker::failure_event` for where it may go.
 pub fn event(route: Route, failure: &Failure<'_>) -> String {
     match route {
-        Route::Messages => format!("event: error\ndata: {}\n\n", body(route, failure)),
+        Route::Messages | Route::CountTokens => format!("event: error\ndata: {}\n\n", body(route, failure)),
         Route::Responses => {
             let (code, message) = (quote(failure.code), quote(&failure.message));
             // The real sequence number is unknown here. Clients use it only to order events that they can

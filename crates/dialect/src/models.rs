@@ -48,6 +48,12 @@ pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
     format!(r#"{{"object":"list","data":[{data}]}}"#)
 }
 
+/// The card of one model in several `/v1/models` bodies, as the first worker that has it wrote it.
+pub fn find<'a>(bodies: &[&'a [u8]], id: &str) -> Option<&'a str> {
+    let mut all = bodies.iter().filter_map(|&body| cards(body).ok()).flatten();
+    all.find(|(card, _)| card.id == id).map(|(_, raw)| raw)
+}
+
 /// The `owned_by` of the first card: engines sign with their own name.
 pub(crate) fn owner(body: &[u8]) -> Option<String> {
     let (card, _) = cards(body).ok()?.next()?;
@@ -147,6 +153,15 @@ mod tests {
         assert!(merged.contains(r#""max_model_len":8192, "permission":[{"id":"p"}]}"#), "{merged}");
         assert!(merged.contains(r#"{"id":"qwen", "extra" : 1e2}"#), "{merged}");
         assert_eq!(merge(&[], |_| true), r#"{"object":"list","data":[]}"#);
+    }
+
+    #[test]
+    fn the_card_of_one_model_is_verbatim_and_the_first() {
+        let other = r#"{"data":[{"id":"sql-lora","owned_by":"me"},{"id":"org\/qwen", "extra" : 1e2}]}"#;
+        let bodies = [b"garbage", VLLM.as_bytes(), other.as_bytes()];
+        assert_eq!(find(&bodies, "org/qwen"), Some(r#"{"id":"org\/qwen", "extra" : 1e2}"#));
+        assert!(find(&bodies, "sql-lora").unwrap().contains(r#""parent":"llama""#));
+        assert_eq!(find(&bodies, "org"), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub enum Route {
     Completions,
     Responses,
     Messages,
+    /// How many tokens a request to `Messages` would have.
+    CountTokens,
     Embeddings,
     Rerank,
     Score,
@@ -29,11 +31,12 @@ pub enum End {
 }
 
 impl Route {
-    pub const ALL: [Route; 11] = [
+    pub const ALL: [Route; 12] = [
         Route::Chat,
         Route::Completions,
         Route::Responses,
         Route::Messages,
+        Route::CountTokens,
         Route::Embeddings,
         Route::Rerank,
         Route::Score,
@@ -50,12 +53,14 @@ impl Route {
             "/v1/completions" => Route::Completions,
             "/v1/responses" => Route::Responses,
             "/v1/messages" => Route::Messages,
+            "/v1/messages/count_tokens" => Route::CountTokens,
             "/v1/embeddings" => Route::Embeddings,
-            "/v1/rerank" | "/rerank" => Route::Rerank,
-            "/score" => Route::Score,
-            "/classify" => Route::Classify,
-            "/tokenize" => Route::Tokenize,
-            "/detokenize" => Route::Detokenize,
+            // Of these, each engine has some spellings.
+            "/rerank" | "/v1/rerank" | "/v2/rerank" => Route::Rerank,
+            "/score" | "/v1/score" => Route::Score,
+            "/classify" | "/v1/classify" => Route::Classify,
+            "/tokenize" | "/v1/tokenize" => Route::Tokenize,
+            "/detokenize" | "/v1/detokenize" => Route::Detokenize,
             "/generate" => Route::Generate,
             _ => return None,
         })
@@ -68,6 +73,7 @@ impl Route {
             Route::Completions => "completions",
             Route::Responses => "responses",
             Route::Messages => "messages",
+            Route::CountTokens => "count_tokens",
             Route::Embeddings => "embeddings",
             Route::Rerank => "rerank",
             Route::Score => "score",
@@ -113,19 +119,21 @@ mod tests {
         check("/v1/responses", Some(("responses", true, false)));
         check("/v1/messages", Some(("messages", true, false)));
         check("/v1/embeddings", Some(("embeddings", false, false)));
-        check("/v1/rerank", Some(("rerank", false, false)));
-        check("/rerank", Some(("rerank", false, false)));
-        check("/score", Some(("score", false, false)));
-        check("/classify", Some(("classify", false, false)));
-        check("/tokenize", Some(("tokenize", false, false)));
-        check("/detokenize", Some(("detokenize", false, false)));
+        check("/v1/messages/count_tokens", Some(("count_tokens", false, false)));
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            check(path, Some(("rerank", false, false)));
+        }
+        for name in ["score", "classify", "tokenize", "detokenize"] {
+            check(&format!("/{name}"), Some((name, false, false)));
+            check(&format!("/v1/{name}"), Some((name, false, false)));
+        }
         check("/generate", Some(("generate", true, true)));
     }
 
     #[test]
     fn similar_paths_are_not_a_route() {
         check("/v1/chat/completions/", None);
-        check("/v1/messages/count_tokens", None);
+        check("/v1/messages/count_tokens/", None);
         check("/V1/chat/completions", None);
         check("", None);
     }

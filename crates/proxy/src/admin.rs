@@ -26,7 +26,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use maitre_fleet::HealthState;
 use maitre_views::control::{ConfigText, LogLevel};
 use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
@@ -41,6 +40,7 @@ use crate::lane::Lane;
 use crate::metrics::MetricsFormat;
 use crate::page;
 use crate::program::Program;
+use crate::readiness::readiness;
 use crate::refuse::{AdminError, Health, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
@@ -196,25 +196,6 @@ fn page_file(file: &'static page::PageFile) -> Response<Bytes> {
     // The router may be upgraded while a browser has the page cached.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
-}
-
-/// Ready: not draining, synced with the cluster, and at least one worker can take a request.
-fn readiness(router: &RouterState) -> Response<Bytes> {
-    if router.shutdown.is_draining() {
-        return plain(Health::Unwell, "draining\n");
-    }
-    if router.is_joining() {
-        return plain(Health::Unwell, "joining the other routers\n");
-    }
-    match is_ready(router) {
-        true => plain(Health::Well, "ready\n"),
-        false => plain(Health::Unwell, "no worker is ready\n"),
-    }
-}
-
-pub(crate) fn is_ready(router: &RouterState) -> bool {
-    let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
-    router.brain.read(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
 }
 
 async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, AdminError> {

@@ -24,6 +24,7 @@ mod metrics;
 mod outcome;
 mod page;
 mod peering;
+mod readiness;
 mod recent;
 mod record;
 mod refuse;

@@ -21,7 +21,7 @@ use crate::outcome::RequestOutcome;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(
-        "{method} {path} is not served here; POST to /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /rerank, /score, /classify, /tokenize, /detokenize or /generate, or GET /v1/models"
+        "{method} {path} is not served here; POST to /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, /v1/embeddings, /v1/rerank, /v1/score, /v1/classify, /tokenize, /detokenize or /generate, or GET /v1/models, /v1/models/ID, /health, /ping or /version"
     )]
     UnknownPath { method: String, path: String },
     #[error("missing API key; send it as `authorization: Bearer KEY`, or as `x-api-key`")]
@@ -46,6 +46,8 @@ pub(crate) enum Refused {
     ModelRequired { known: String },
     #[error("the model `{model}` is not served here; this fleet serves: {known}")]
     UnknownModel { model: String, known: String },
+    #[error("no worker of this model has {path}: its engine does not serve this API")]
+    NoWorkerHasPath { path: String },
     #[error("no worker is ready to take this request; try again shortly")]
     NoWorker,
     #[error("the queue of this class is full; try again in {} s", seconds(*.retry_after))]
@@ -76,6 +78,7 @@ impl Refused {
             Refused::EncodedBody(_) => "encoded_body",
             Refused::ModelRequired { .. } => "model_required",
             Refused::UnknownModel { .. } => "model_not_found",
+            Refused::NoWorkerHasPath { .. } => "path_not_at_workers",
             Refused::NoWorker => "no_worker",
             Refused::QueueFull { .. } => "queue_full",
             Refused::RateLimited { .. } => "rate_limited",
@@ -89,7 +92,10 @@ impl Refused {
 
     fn status(&self) -> StatusCode {
         match self {
-            Refused::UnknownPath { .. } | Refused::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            // Not 501, after which client libraries try again.
+            Refused::UnknownPath { .. } | Refused::UnknownModel { .. } | Refused::NoWorkerHasPath { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Refused::NoKey | Refused::WrongKey => StatusCode::UNAUTHORIZED,
             Refused::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refused::BadRequest(_)
@@ -264,6 +270,11 @@ pub(crate) fn outcome(status: StatusCode) -> RequestOutcome {
 /// Whether a response with this status says that the request itself is wrong. A full or failed worker does not say so.
 pub(crate) fn is_clients_fault(status: StatusCode) -> bool {
     status.is_client_error() && judge(status).is_none()
+}
+
+/// Whether a response with this status says that the worker does not have the path at all.
+pub(crate) fn lacks_path(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)
 }
 
 /// Whether a health probe with this status succeeded. A worker without such a path (404), or one that wants a key (401),

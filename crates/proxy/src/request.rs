@@ -7,10 +7,13 @@
 //! 5. `forward` sends it to the worker, and to another one if that fails before the first byte: `StartedResponse`.
 //! 6. `response` streams the worker's bytes to the client: `ResponseBody`.
 //!
+//! `count_tokens` goes on to other workers where one does not have that path.
+//!
 //! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
 
 mod admit;
 pub(crate) mod arrive;
+mod count_tokens;
 mod forward;
 mod guard;
 pub(crate) mod models;
@@ -20,4 +23,5 @@ mod response;
 mod serve;
 
 pub(crate) use guard::RequestGuard;
+pub(crate) use response::ResponseBody;
 pub(crate) use serve::serve;

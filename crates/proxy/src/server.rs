@@ -19,7 +19,8 @@ use tracing::warn;
 use crate::body_memory::ConnectionBodies;
 use crate::client::{ClientSocket, Pulse};
 use crate::lane::Lane;
-use crate::request::{RequestGuard, serve};
+use crate::readiness::probe;
+use crate::request::{RequestGuard, ResponseBody, serve};
 use crate::settings::RouterSettings;
 use crate::shutdown::Shutdown;
 use crate::state::RouterState;
@@ -115,8 +116,16 @@ async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     }
     let bodies: Arc<ConnectionBodies> = Arc::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let guard = RequestGuard::open(lane.clone(), pulse.busy(), bodies.clone(), &mut request);
-        async move { Ok::<_, Infallible>(serve(guard, request).await) }
+        let busy = pulse.busy();
+        let probed = probe(&lane.state, &request);
+        let guard =
+            probed.is_none().then(|| RequestGuard::open(lane.clone(), busy, bodies.clone(), &mut request));
+        async move {
+            Ok::<_, Infallible>(match guard {
+                Some(guard) => serve(guard, request).await,
+                None => probed.unwrap_or_default().map(ResponseBody::Whole),
+            })
+        }
     });
     let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
     // Errors are ignored: clients break connections all the time, and an operator can do nothing about it.

@@ -207,7 +207,7 @@ fn switch(raw: Option<Raw<'_>>) -> Option<bool> {
 /// Checks that the field this route prefills is present, in a form that an engine could accept.
 fn check_prompt(route: Route, prompt: &Prompt<'_>) -> Result<(), BadRequest> {
     let needed: &[Part] = match route {
-        Route::Chat | Route::Messages => &[Part::Messages],
+        Route::Chat | Route::Messages | Route::CountTokens => &[Part::Messages],
         Route::Completions => &[Part::Prompt, Part::Embeds],
         Route::Responses => &[Part::Input, Part::Prompt],
         Route::Embeddings => &[Part::Input, Part::Messages],

@@ -236,6 +236,7 @@ fn a_missing_or_malformed_prompt_is_refused_by_name() {
     for (route, field) in [
         (Route::Chat, "messages"),
         (Route::Messages, "messages"),
+        (Route::CountTokens, "messages"),
         (Route::Completions, "prompt"),
         (Route::Responses, "input"),
         (Route::Embeddings, "input"),

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_scraper_gets_the_format_that_it_prefers() {
         use MetricsFormat::{Classic, OpenMetrics};
-        // Prometheus 3, Prometheus 2, and one that was told to use the classic text.
+        // Prometheus 3, Prometheus 2, and one that is set to the classic text.
         check(
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
             OpenMetrics,

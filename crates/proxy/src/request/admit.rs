@@ -11,9 +11,12 @@ use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
 use crate::settings::RouterSettings;
 
+/// In the shape of vLLM's.
+const VERSION: &str = concat!(r#"{"version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
 pub(super) enum Admission {
-    /// The list of models, as this caller may see it.
-    Models(Bytes),
+    /// What the router answers itself, as this caller may see it.
+    Own(Bytes),
     Forward(Admitted),
 }
 
@@ -34,8 +37,12 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
     guard.begin_trace(request);
     let route = match target(&guard.settings, &caller, request.method(), request.uri().path())? {
         RequestTarget::Models => {
-            return Ok(Admission::Models(models::list(&guard.lane.state.brain, &caller)));
+            return Ok(Admission::Own(models::list(&guard.lane.state.brain, &caller)));
         }
+        RequestTarget::Model(id) => {
+            return models::one(&guard.lane.state.brain, &caller, &id).map(Admission::Own);
+        }
+        RequestTarget::Version => return Ok(Admission::Own(Bytes::from_static(VERSION.as_bytes()))),
         RequestTarget::Route(route) => Some(route),
         RequestTarget::Forwarded => None,
     };
@@ -47,6 +54,9 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
 /// What a request asks for, by its method and path.
 enum RequestTarget {
     Models,
+    /// One model, by its id.
+    Model(String),
+    Version,
     Route(Route),
     /// A path outside the API that the operator forwards.
     Forwarded,
@@ -66,6 +76,15 @@ fn target(
         (Some(_), _) => Err(wrong("POST")),
         (None, "/v1/models") if method == Method::GET => Ok(RequestTarget::Models),
         (None, "/v1/models") => Err(wrong("GET")),
+        (None, "/health" | "/ping" | "/version") if !settings.passthrough.iter().any(|it| it == path) => {
+            // Other probes were answered before.
+            let is_version = path == "/version" && method == Method::GET;
+            if is_version { Ok(RequestTarget::Version) } else { Err(wrong("GET")) }
+        }
+        (None, _) if let Some(id) = models::id_in(path) => match *method {
+            Method::GET => Ok(RequestTarget::Model(id)),
+            _ => Err(wrong("GET")),
+        },
         // The model in such a request is not checked, so a caller that may not use every model may not send one.
         (None, _) if is_forwarded(&settings.passthrough, path) && !caller.is_limited() => {
             Ok(RequestTarget::Forwarded)

@@ -212,8 +212,8 @@ fn replace_keys(settings: &RouterSettings, caller: &Caller, headers: &mut Header
 
 /// The APIs that require a model; with the others the fleet may choose one.
 fn needs_model(route: Route) -> bool {
-    use Route::{Chat, Completions, Embeddings, Messages, Responses};
-    matches!(route, Chat | Completions | Responses | Messages | Embeddings)
+    use Route::{Chat, Completions, CountTokens, Embeddings, Messages, Responses};
+    matches!(route, Chat | Completions | Responses | Messages | CountTokens | Embeddings)
 }
 
 /// A request whose body was not parsed.

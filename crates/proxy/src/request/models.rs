@@ -1,4 +1,4 @@
-//! `GET /v1/models` over the whole fleet: the workers' own entries, each model once.
+//! `GET /v1/models` over the whole fleet: the workers' own entries, each model once; and `GET /v1/models/{id}`, one entry.
 //!
 //! A model that a caller may not use does not exist for it, neither in the list nor when it asks for it by name.
 
@@ -13,9 +13,36 @@ use crate::refuse::{Refused, echo};
 const NAMES_MAX: usize = 20;
 
 pub(super) fn list(brain: &SharedBrain, caller: &Caller) -> Bytes {
-    let lists: Vec<Bytes> = brain.links().iter().filter_map(|it| it.about().models).collect();
+    let lists = lists(brain);
     let lists: Vec<&[u8]> = lists.iter().map(|it| &it[..]).collect();
     Bytes::from(models::merge(&lists, |it| caller.may_use(it)))
+}
+
+/// The entry of one model.
+pub(super) fn one(brain: &SharedBrain, caller: &Caller, id: &str) -> Result<Bytes, Refused> {
+    let lists = lists(brain);
+    let lists: Vec<&[u8]> = lists.iter().map(|it| &it[..]).collect();
+    let found = models::find(&lists, id).filter(|_| caller.may_use(id));
+    let card = found.map(|it| Bytes::copy_from_slice(it.as_bytes()));
+    card.ok_or_else(|| Refused::UnknownModel { model: echo(id), known: names(brain, caller) })
+}
+
+/// The id in the path of one model. It may contain slashes, encoded or not.
+pub(super) fn id_in(path: &str) -> Option<String> {
+    let id = path.strip_prefix("/v1/models/").filter(|it| !it.is_empty())?;
+    let mut pieces = id.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The workers' own lists.
+fn lists(brain: &SharedBrain) -> Vec<Bytes> {
+    brain.links().iter().filter_map(|it| it.about().models).collect()
 }
 
 /// The models that are served, for the error message of a request for another one.
@@ -48,5 +75,29 @@ pub(super) fn check(
     match is_allowed {
         true => Ok(()),
         false => Err(Refused::UnknownModel { model: echo(model), known: known() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_may_have_slashes_in_either_spelling() {
+        let rows = [
+            ("/v1/models/llama", Some("llama")),
+            ("/v1/models/meta-llama/Llama-3.1-8B", Some("meta-llama/Llama-3.1-8B")),
+            ("/v1/models/meta-llama%2FLlama-3.1-8B", Some("meta-llama/Llama-3.1-8B")),
+            ("/v1/models/a%20b%c3%a9", Some("a bé")),
+            ("/v1/models/", None),
+            ("/v1/models", None),
+            ("/v1/models/a%2", None),
+            ("/v1/models/a%zz", None),
+            ("/v1/models/%ff", None),
+            ("/v1/model/a", None),
+        ];
+        for (path, id) in rows {
+            assert_eq!(id_in(path).as_deref(), id, "{path}");
+        }
     }
 }

@@ -27,6 +27,7 @@ pub(super) struct Placed {
 
 /// The fields of the body that the worker gets from the router: its engine's priority and the tenant's salt, where the
 /// operator wants them.
+#[derive(Clone)]
 pub(super) struct BodyRewrite {
     urgency: Option<Urgency>,
     salt: Option<String>,

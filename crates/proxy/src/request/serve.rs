@@ -4,9 +4,11 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
+use maitre_dialect::route::Route;
 
 use super::admit::{Admission, admit};
 use super::arrive::Arrived;
+use super::count_tokens;
 use super::forward::{StartedResponse, forward};
 use super::guard::RequestGuard;
 use super::place::place;
@@ -18,7 +20,7 @@ use crate::refuse::Refused;
 pub(crate) async fn serve(mut guard: RequestGuard, request: Request<Incoming>) -> Response<ResponseBody> {
     match reply(&mut guard, request).await {
         Ok(ReplyFrom::Worker { started, explain }) => response::stream(guard, *started, explain),
-        Ok(ReplyFrom::Models(list)) => own(guard, RequestOutcome::Answered, Response::new(list)),
+        Ok(ReplyFrom::Router(json)) => own(guard, RequestOutcome::Answered, Response::new(json)),
         Err(refused) => {
             let response = refused.answer(guard.route());
             own(guard, RequestOutcome::Refused(refused.code()), response)
@@ -32,19 +34,22 @@ enum ReplyFrom {
         /// The client wants the whole decision in a header.
         explain: bool,
     },
-    /// The list of models, which needs no worker.
-    Models(Bytes),
+    /// What needs no worker, such as the list of models.
+    Router(Bytes),
 }
 
 async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Result<ReplyFrom, Refused> {
     let admitted = match admit(guard, &mut request)? {
-        Admission::Models(list) => return Ok(ReplyFrom::Models(list)),
+        Admission::Own(json) => return Ok(ReplyFrom::Router(json)),
         Admission::Forward(admitted) => admitted,
     };
     let explain = admitted.explain;
     let arrived = Arrived::read(guard, admitted, request).await?;
     let placed = place(guard, &arrived).await?;
-    let started = forward(guard, &arrived, placed).await?;
+    let started = match arrived.route() {
+        Some(Route::CountTokens) => count_tokens::forward(guard, &arrived, placed).await?,
+        _ => forward(guard, &arrived, placed).await?,
+    };
     Ok(ReplyFrom::Worker { started: Box::new(started), explain })
 }
 

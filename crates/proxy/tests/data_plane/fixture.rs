@@ -193,7 +193,7 @@ impl Fixture {
     pub(crate) async fn until_nothing_is_open(&self) {
         within(self.router.until(|brain| brain.open() == 0)).await;
         assert!(self.nothing_is_open(), "promises without requests:\n{}", self.router.metrics());
-        // The brain is told a moment before the request's own guard ends.
+        // The brain learns of it a moment before the request's own guard ends.
         within(async {
             while metric(&self.router.metrics(), "maitre_requests_in_flight") > 0.0 {
                 tokio::task::yield_now().await;

@@ -3,6 +3,7 @@
 
 mod abort;
 mod admin;
+mod api_paths;
 mod bodies;
 mod bytes;
 mod cluster;

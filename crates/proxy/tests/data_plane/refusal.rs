@@ -72,7 +72,7 @@ async fn a_path_is_forwarded_only_if_the_operator_allows_it() {
     let answer = client.ask(get("/version?x=1")).await.unwrap();
     assert_eq!(answer.status, 200);
     assert!(answer.json()["version"].is_string());
-    check(&client.ask(get("/ping")).await.unwrap(), 404, "unknown_path", "/ping");
+    check(&client.ask(get("/load")).await.unwrap(), 404, "unknown_path", "/load");
     fixture.until_nothing_is_open().await;
 }
 
