@@ -12,6 +12,7 @@ mod backlog;
 mod clock;
 mod connection;
 mod handshake;
+mod handshakes;
 mod hub;
 mod log_limiter;
 mod resolve;

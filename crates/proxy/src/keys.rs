@@ -99,7 +99,7 @@ impl Caller {
     }
 
     /// Whether it may control engines past the router, by headers and body fields. Without keys nobody may: one such
-    /// field can end an engine or make it connect elsewhere, and whoever reaches a listener on loopback may be a web page
+    /// field can end an engine or make it connect elsewhere, and a client that reaches a listener on loopback may be a web page
     /// in the operator's browser, or any client of a gateway on the same machine.
     pub(crate) fn may_steer(&self) -> bool {
         self.key().is_some_and(|it| it.trusted)

@@ -17,7 +17,7 @@ use crate::route::Route;
 
 /// A field that the router reads, besides the prompt.
 #[derive(Clone, Copy)]
-enum Field {
+enum BodyField {
     Model,
     Stream,
     StreamOptions,
@@ -46,33 +46,33 @@ enum Field {
     ReasoningEffort,
 }
 
-const FIELDS: [(&str, Field); 26] = [
-    ("model", Field::Model),
-    ("stream", Field::Stream),
-    ("stream_options", Field::StreamOptions),
-    ("max_tokens", Field::MaxTokens),
-    ("max_completion_tokens", Field::MaxCompletionTokens),
-    ("max_output_tokens", Field::MaxOutputTokens),
-    ("sampling_params", Field::SamplingParams),
-    ("user", Field::User),
-    ("metadata", Field::Metadata),
-    ("session_id", Field::SessionId),
-    ("prompt_cache_key", Field::PromptCacheKey),
-    ("conversation", Field::Conversation),
-    ("previous_response_id", Field::PreviousResponseId),
-    ("lora_path", Field::LoraPath),
-    ("lora_name", Field::LoraName),
-    ("lora", Field::Lora),
-    ("cache_salt", Field::CacheSalt),
-    ("extra_key", Field::ExtraKey),
-    ("priority", Field::Priority),
-    ("service_tier", Field::ServiceTier),
-    ("chat_template", Field::ChatTemplate),
-    ("chat_template_kwargs", Field::ChatTemplateKwargs),
-    ("add_generation_prompt", Field::AddGenerationPrompt),
-    ("continue_final_message", Field::ContinueFinalMessage),
-    ("add_special_tokens", Field::AddSpecialTokens),
-    ("reasoning_effort", Field::ReasoningEffort),
+const FIELDS: [(&str, BodyField); 26] = [
+    ("model", BodyField::Model),
+    ("stream", BodyField::Stream),
+    ("stream_options", BodyField::StreamOptions),
+    ("max_tokens", BodyField::MaxTokens),
+    ("max_completion_tokens", BodyField::MaxCompletionTokens),
+    ("max_output_tokens", BodyField::MaxOutputTokens),
+    ("sampling_params", BodyField::SamplingParams),
+    ("user", BodyField::User),
+    ("metadata", BodyField::Metadata),
+    ("session_id", BodyField::SessionId),
+    ("prompt_cache_key", BodyField::PromptCacheKey),
+    ("conversation", BodyField::Conversation),
+    ("previous_response_id", BodyField::PreviousResponseId),
+    ("lora_path", BodyField::LoraPath),
+    ("lora_name", BodyField::LoraName),
+    ("lora", BodyField::Lora),
+    ("cache_salt", BodyField::CacheSalt),
+    ("extra_key", BodyField::ExtraKey),
+    ("priority", BodyField::Priority),
+    ("service_tier", BodyField::ServiceTier),
+    ("chat_template", BodyField::ChatTemplate),
+    ("chat_template_kwargs", BodyField::ChatTemplateKwargs),
+    ("add_generation_prompt", BodyField::AddGenerationPrompt),
+    ("continue_final_message", BodyField::ContinueFinalMessage),
+    ("add_special_tokens", BodyField::AddSpecialTokens),
+    ("reasoning_effort", BodyField::ReasoningEffort),
 ];
 
 #[derive(Default)]
@@ -110,11 +110,11 @@ impl<'a> BodyFields<'a> {
         self.seen |= 1 << bit;
     }
 
-    fn value(&self, field: Field) -> Option<Raw<'a>> {
+    fn value(&self, field: BodyField) -> Option<Raw<'a>> {
         self.values[field as usize]
     }
 
-    fn hint(&self, field: Field) -> Option<Cow<'a, str>> {
+    fn hint(&self, field: BodyField) -> Option<Cow<'a, str>> {
         hint(self.value(field))
     }
 
@@ -125,19 +125,25 @@ impl<'a> BodyFields<'a> {
         check_prompt(route, &self.prompt)?;
         let ids = self.prompt.part(Part::TokenIds).filter(|_| steering::replaces_messages(route));
         Ok(Request {
-            model: self.value(Field::Model).map(|it| string("model", it)).transpose()?,
-            stream: self.value(Field::Stream).map(|it| boolean("stream", it)).transpose()?.unwrap_or(false),
-            include_usage: member(self.value(Field::StreamOptions), "include_usage")
+            model: self.value(BodyField::Model).map(|it| string("model", it)).transpose()?,
+            stream: self
+                .value(BodyField::Stream)
+                .map(|it| boolean("stream", it))
+                .transpose()?
+                .unwrap_or(false),
+            include_usage: member(self.value(BodyField::StreamOptions), "include_usage")
                 .is_some_and(|it| it.text == "true"),
             max_tokens: self.max_tokens()?,
-            user: self.hint(Field::User).or_else(|| hint(member(self.value(Field::Metadata), "user_id"))),
+            user: self
+                .hint(BodyField::User)
+                .or_else(|| hint(member(self.value(BodyField::Metadata), "user_id"))),
             session: self.session(),
-            previous_response_id: self.hint(Field::PreviousResponseId),
+            previous_response_id: self.hint(BodyField::PreviousResponseId),
             lora: self.lora()?,
             loras: self.loras(),
-            cache_salt: salt(self.hint(Field::CacheSalt), self.hint(Field::ExtraKey)),
-            priority: self.value(Field::Priority).map(priority).transpose()?,
-            service_tier: self.hint(Field::ServiceTier),
+            cache_salt: salt(self.hint(BodyField::CacheSalt), self.hint(BodyField::ExtraKey)),
+            priority: self.value(BodyField::Priority).map(priority).transpose()?,
+            service_tier: self.hint(BodyField::ServiceTier),
             template: self.template(),
             steering: self.steering.or(ids.map(|_| Part::TokenIds.name())),
             prompt: self.prompt,
@@ -145,16 +151,16 @@ impl<'a> BodyFields<'a> {
     }
 
     fn session(&self) -> Option<Cow<'a, str>> {
-        let conversation = self.value(Field::Conversation);
-        self.hint(Field::SessionId)
-            .or_else(|| self.hint(Field::PromptCacheKey))
+        let conversation = self.value(BodyField::Conversation);
+        self.hint(BodyField::SessionId)
+            .or_else(|| self.hint(BodyField::PromptCacheKey))
             .or_else(|| hint(conversation))
             .or_else(|| hint(member(conversation, "id")))
     }
 
     /// The adapter. Two of them are refused: engines differ in which field they read.
     fn lora(&self) -> Result<Option<Cow<'a, str>>, BadRequest> {
-        match (self.value(Field::LoraPath), self.value(Field::LoraName)) {
+        match (self.value(BodyField::LoraPath), self.value(BodyField::LoraName)) {
             (Some(_), Some(_)) => Err(BadRequest::Conflicting { field: "lora_name", other: "lora_path" }),
             (path, name) => Ok(hint(path.or(name))),
         }
@@ -162,29 +168,32 @@ impl<'a> BodyFields<'a> {
 
     fn loras(&self) -> Option<&'a str> {
         // llama.cpp's `lora` is a list of adapters and their scales.
-        odd(self.value(Field::LoraPath))
-            .or_else(|| odd(self.value(Field::LoraName)))
-            .or_else(|| self.value(Field::Lora).map(|it| it.text))
+        odd(self.value(BodyField::LoraPath))
+            .or_else(|| odd(self.value(BodyField::LoraName)))
+            .or_else(|| self.value(BodyField::Lora).map(|it| it.text))
     }
 
     fn template(&self) -> Template<'a> {
         Template {
-            is_own: self.value(Field::ChatTemplate).is_some(),
-            kwargs: self.value(Field::ChatTemplateKwargs).map(|it| it.text),
-            add_generation_prompt: switch(self.value(Field::AddGenerationPrompt)),
-            continue_final_message: switch(self.value(Field::ContinueFinalMessage)),
-            add_special_tokens: switch(self.value(Field::AddSpecialTokens)),
-            reasoning_effort: self.value(Field::ReasoningEffort).map(|it| it.text),
+            is_own: self.value(BodyField::ChatTemplate).is_some(),
+            kwargs: self.value(BodyField::ChatTemplateKwargs).map(|it| it.text),
+            add_generation_prompt: switch(self.value(BodyField::AddGenerationPrompt)),
+            continue_final_message: switch(self.value(BodyField::ContinueFinalMessage)),
+            add_special_tokens: switch(self.value(BodyField::AddSpecialTokens)),
+            reasoning_effort: self.value(BodyField::ReasoningEffort).map(|it| it.text),
         }
     }
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {
         let candidates = [
             // vLLM also prefers the newer name.
-            ("max_completion_tokens", self.value(Field::MaxCompletionTokens)),
-            ("max_tokens", self.value(Field::MaxTokens)),
-            ("max_output_tokens", self.value(Field::MaxOutputTokens)),
-            ("sampling_params.max_new_tokens", member(self.value(Field::SamplingParams), "max_new_tokens")),
+            ("max_completion_tokens", self.value(BodyField::MaxCompletionTokens)),
+            ("max_tokens", self.value(BodyField::MaxTokens)),
+            ("max_output_tokens", self.value(BodyField::MaxOutputTokens)),
+            (
+                "sampling_params.max_new_tokens",
+                member(self.value(BodyField::SamplingParams), "max_new_tokens"),
+            ),
         ];
         for (field, raw) in candidates {
             if let Some(raw) = raw {

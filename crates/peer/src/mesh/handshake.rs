@@ -16,6 +16,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use snow::params::NoiseParams;
@@ -34,6 +35,9 @@ const FIRST: usize = 32 + TAG;
 const NO_KEY: [u8; LENGTH] = [0; LENGTH];
 /// Time limit for an incoming handshake: long enough for a distant, busy machine.
 const ACCEPT_MAX: Duration = Duration::from_secs(5);
+/// Time limit for an incoming connection to prove that it has the key. A dialler does so in its first packet, and has
+/// given up by then.
+const PROOF_MAX: Duration = DIAL_MAX;
 /// Time limit for an outgoing handshake, including the TCP connect. Shorter, because we retry: a SYN lost in a
 /// partition must not delay us after it heals.
 const DIAL_MAX: Duration = Duration::from_secs(2);
@@ -139,16 +143,27 @@ impl LocalIdentity {
         timeout(DIAL_MAX, introduced).await.unwrap_or(Err(HandshakeError::Timeout(DIAL_MAX)))
     }
 
-    /// Accepts a connection and learns the dialler's identity. The dialler then waits for a verdict.
-    pub(super) async fn accept(&self, stream: TcpStream) -> Result<SecureConnection, HandshakeError> {
-        timeout(ACCEPT_MAX, self.handshake_as_listener(stream))
-            .await
-            .unwrap_or(Err(HandshakeError::Timeout(ACCEPT_MAX)))
+    /// Accepts a connection and learns the dialler's identity. The dialler then waits for a verdict. Sets `proof` as soon
+    /// as the other side has shown that it has the key.
+    pub(super) async fn accept(
+        &self,
+        mut stream: TcpStream,
+        proof: &AtomicBool,
+    ) -> Result<SecureConnection, HandshakeError> {
+        let late = |limit| HandshakeError::Timeout(limit);
+        let shaken = async {
+            let proved = timeout(PROOF_MAX, self.read_proof(&mut stream)).await;
+            let noise = proved.unwrap_or(Err(late(PROOF_MAX)))?;
+            proof.store(true, Ordering::Relaxed);
+            self.learn_identity(stream, noise).await
+        };
+        timeout(ACCEPT_MAX, shaken).await.unwrap_or(Err(late(ACCEPT_MAX)))
     }
 
-    async fn handshake_as_listener(&self, mut stream: TcpStream) -> Result<SecureConnection, HandshakeError> {
+    /// Reads the dialler's first message, which nobody can make without the key.
+    async fn read_proof(&self, stream: &mut TcpStream) -> Result<HandshakeState, HandshakeError> {
         stream.set_nodelay(true)?;
-        let version = read_version(&mut stream).await?;
+        let version = read_version(stream).await?;
         let mut noise = self.noise().and_then(Builder::build_responder).map_err(broken)?;
         let mut second = wire::preamble().to_vec();
         if let Err(failure) = check_version(version) {
@@ -160,15 +175,23 @@ impl LocalIdentity {
         if usize::from(u16::from_be_bytes(length)) != FIRST {
             return Err(ProtocolError("an invalid first handshake message").into());
         }
-        match read_message(&mut noise, &mut stream, length).await {
+        match read_message(&mut noise, stream, length).await {
             Err(HandshakeError::Key) => {
                 second.extend(NO_KEY);
                 stream.write_all(&second).await?;
-                return Err(HandshakeError::Key);
+                Err(HandshakeError::Key)
             }
-            other => other?,
-        };
+            other => other.map(|_| noise),
+        }
+    }
+
+    async fn learn_identity(
+        &self,
+        mut stream: TcpStream,
+        mut noise: HandshakeState,
+    ) -> Result<SecureConnection, HandshakeError> {
         let remote = stream.peer_addr()?;
+        let mut second = wire::preamble().to_vec();
         second.extend(message(&mut noise, &self.hello(remote.ip()).encode())?);
         stream.write_all(&second).await?;
         let nobody = self.hello(remote.ip());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -22,6 +22,7 @@ use super::backlog::Backlog;
 use super::clock;
 use super::connection::{self, CloseReason, ConnectionHandles, ConnectionStart, Counters, LastReceived, add};
 use super::handshake::{HandshakeError, LocalIdentity, SecureConnection};
+use super::handshakes::Handshakes;
 use super::log_limiter::{LogLimiter, RefusalCause};
 use super::resolve::PeerAddress;
 use super::swim::Swim;
@@ -30,8 +31,6 @@ use super::wire::{DialVerdict, FRAME_MAX, Hello};
 use crate::{Incoming, Outgoing, TransportStatus};
 
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum incoming handshakes at once.
-const HANDSHAKES_MAX: usize = 32;
 /// Maximum membership messages waiting for the hub.
 const GOSSIP_MAX: usize = 1024;
 /// Interval between two status updates.
@@ -47,11 +46,11 @@ const NAMESAKE_SHOWN_FOR: Duration = Duration::from_secs(60);
 
 /// The result of a task.
 enum HubEvent {
-    /// A router dialled us. Dropping `permit` lets another one in.
+    /// Somebody dialled us.
     Accepted {
+        number: u64,
         from: IpAddr,
         connection: Result<SecureConnection, HandshakeError>,
-        address: OwnedSemaphorePermit,
     },
     /// We dialled and know the other side's identity.
     Dialled {
@@ -115,7 +114,7 @@ pub(super) struct Hub {
     /// Routers to which we are introducing ourselves: once each at a time.
     introducing: BTreeSet<String>,
     connections_made: u64,
-    handshakes: Arc<Semaphore>,
+    handshakes: Handshakes,
     /// Created with the first connection, which tells us our address.
     swim: Option<Swim>,
     gossip: mpsc::Receiver<(u64, Bytes)>,
@@ -148,7 +147,7 @@ impl Hub {
             peers: BTreeMap::new(),
             introducing: BTreeSet::new(),
             connections_made: 0,
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Handshakes::default(),
             swim: None,
             gossip,
             gossip_in,
@@ -246,20 +245,24 @@ impl Hub {
                 return;
             }
         };
-        let Ok(address) = self.handshakes.clone().try_acquire_owned() else {
-            return self.refuse(from, RefusalCause::Full, &"too many handshakes in progress; it may retry");
-        };
+        if let Some(displaced) = self.handshakes.make_room() {
+            let what = "too many connections without a handshake; closed the least promising";
+            self.refuse(displaced, RefusalCause::Full, &what);
+        }
         let identity = self.identity.clone();
-        self.tasks.spawn(async move {
-            HubEvent::Accepted { from, connection: identity.accept(stream).await, address }
+        let (number, proof) = self.handshakes.begin();
+        let proved = proof.clone();
+        let task = self.tasks.spawn(async move {
+            HubEvent::Accepted { number, from, connection: identity.accept(stream, &proved).await }
         });
+        self.handshakes.add(number, from, proof, task);
     }
 
     fn on(&mut self, event: HubEvent) {
         let now = clock::now();
         match event {
-            HubEvent::Accepted { from, connection, address } => {
-                drop(address);
+            HubEvent::Accepted { number, from, connection } => {
+                self.handshakes.end(number);
                 match connection {
                     Ok(connection) => self.accepted(connection, now),
                     Err(failure) => match failure.cause() {

@@ -136,6 +136,21 @@ async fn the_number_of_connections_is_bounded() {
     assert_eq!(rogue.identity.introduce(connection).await.unwrap().1, DialVerdict::Full);
 }
 
+#[tokio::test]
+async fn strangers_without_the_key_keep_no_router_out() {
+    let rogue = Rogue::new().await;
+    let mut strangers = Vec::new();
+    for _ in 0..100 {
+        strangers.push(tokio::net::TcpStream::connect(rogue.listen).await.unwrap());
+    }
+    // The strangers are accepted before it. `dial` panics unless it is welcome within two seconds.
+    let _router = rogue.dial().await;
+    // Those that came first made room for the later ones.
+    let mut received = Vec::new();
+    let ended = timeout(LIMIT, strangers[0].read_to_end(&mut received)).await.expect("it hangs up");
+    assert!(ended.is_err() || received.is_empty());
+}
+
 /// Frames by number, until this one arrives.
 async fn read_until(connection: &mut SecureConnection, last: u32) -> Vec<u32> {
     let (mut plain, mut numbers) = (Vec::new(), Vec::new());

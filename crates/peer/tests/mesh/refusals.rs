@@ -125,13 +125,12 @@ async fn stalled_handshakes_are_bounded_in_number_and_time() {
     let log = Log::new();
     let mut a = start("a", &[]).await;
     let mut silent = Vec::new();
-    for _ in 0..32 {
+    // One more than there may be: it is let in, and the oldest has to go.
+    for _ in 0..33 {
         let mut stream = TcpStream::connect(a.address).await.unwrap();
         stream.write_all(b"maitre").await.unwrap();
         silent.push(stream);
     }
-    assert_eq!(send_and_read(&a, b"").await, b"", "one too many");
-    a.until("one refused", |it| it.refused == 1).await;
     let since = now();
     for mut stream in silent {
         let read = timeout(LIMIT, stream.read(&mut [0; 10])).await.expect("it hangs up");
@@ -139,8 +138,8 @@ async fn stalled_handshakes_are_bounded_in_number_and_time() {
     }
     assert!(since.elapsed().as_secs() < 10, "{:?}", since.elapsed());
     a.until("all refused", |it| it.refused == 33).await;
-    log.check_once("too many handshakes in progress");
-    log.check_once("no handshake within 5s");
+    log.check_once("too many connections without a handshake");
+    log.check_once("no handshake within 2s");
     let mut b = start("b", &[&a]).await;
     meet(&mut [&mut a, &mut b]).await;
 }
