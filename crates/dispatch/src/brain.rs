@@ -5,10 +5,10 @@
 //! several requests; methods of `Parts` are about one.
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{ClassId, Instant, KvEvent, RequestId, WorkerId};
+use maitre_base::{ClassId, Instant, KvEvent, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Evidence, Fleet, HealthState};
-use maitre_queue::WorkerLimits;
 use maitre_queue::wait_queue::Waiting;
+use maitre_queue::{Budgets, WorkerLimits};
 
 use crate::cache::Cache;
 
@@ -130,6 +130,12 @@ impl Brain {
         let queue = &self.parts.settings.queue;
         let worker = self.parts.fleet.worker(worker).filter(|_| queue.enabled)?;
         Some(maitre_queue::limits::limits(worker.knee, queue.caps()))
+    }
+
+    /// What is left of a tenant's limits.
+    pub fn budgets(&self, now: Instant, tenant: TenantId) -> Budgets {
+        let Parts { settings, scheduler, .. } = &self.parts;
+        scheduler.allowances.budgets(now, tenant, settings.queue.terms(tenant))
     }
 
     /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.

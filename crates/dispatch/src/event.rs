@@ -7,6 +7,7 @@ use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence, HealthChange};
 use maitre_index::feed::Trust;
 use maitre_policy::Why;
+use maitre_queue::RateLimit;
 
 use crate::cache::PromptChain;
 use crate::peers::PeerUpdate;
@@ -276,8 +277,8 @@ pub enum Refusal {
     NoWorker,
     /// The queue of this class is full.
     QueueFull { retry_after: Duration },
-    /// Its tenant has used up its allowance.
-    RateLimited { retry_after: Duration },
+    /// Its tenant has reached this limit.
+    RateLimited { retry_after: Duration, limit: RateLimit },
     /// Its first token would come, or came, after its deadline.
     Deadline { retry_after: Duration },
     /// Every attempt that is allowed failed.

@@ -1,7 +1,10 @@
 //! Headers that are not forwarded, and headers that the router adds.
 
+use std::time::Duration;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use maitre_base::{RequestId, hash};
+use maitre_queue::{Budget, Budgets};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
@@ -18,6 +21,18 @@ pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Azure's name.
 pub(crate) const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
+
+/// What is left of a tenant's limits, under the names that clients of OpenAI read: limit, remaining, reset.
+const REQUEST_BUDGET: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKEN_BUDGET: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
 
 /// Where clients put their keys.
 const KEYS: [HeaderName; 3] = [header::AUTHORIZATION, API_KEY, AZURE_KEY];
@@ -118,6 +133,30 @@ pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce
     id
 }
 
+/// Says what is left of the tenant's limits. A worker's own limits are not the client's.
+pub(crate) fn add_budgets(headers: &mut HeaderMap, budgets: &Budgets) {
+    for (names, budget) in [(REQUEST_BUDGET, budgets.requests), (TOKEN_BUDGET, budgets.tokens)] {
+        let Some(Budget { per_minute, remaining, reset }) = budget else { continue };
+        let [limit_name, remaining_name, reset_name] = names;
+        headers.insert(limit_name, HeaderValue::from(per_minute));
+        headers.insert(remaining_name, HeaderValue::from(remaining));
+        // Only digits and letters, so this cannot fail.
+        drop(HeaderValue::from_str(&span(reset)).map(|it| headers.insert(reset_name, it)));
+    }
+}
+
+/// A duration as OpenAI writes it: `250ms`, `7s`, `6m0s`. Rounded up: a client that waits this long has waited enough.
+fn span(span: Duration) -> String {
+    let millis = span.as_nanos().div_ceil(1_000_000);
+    let seconds = millis.div_ceil(1_000);
+    match (millis, seconds / 60, seconds % 60) {
+        (0, ..) => "0s".to_owned(),
+        (1..1_000, ..) => format!("{millis}ms"),
+        (_, 0, seconds) => format!("{seconds}s"),
+        (_, minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
 /// The value of one cookie.
 pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let pairs = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
@@ -178,6 +217,22 @@ mod tests {
         let id = keep_or_make_id(&mut map, RequestId(1), 0);
         drop(map);
         assert!(read.is_unique() && id == "abc");
+    }
+
+    #[test]
+    fn resets_are_written_as_openai_does() {
+        let rows = [
+            (0, "0s"),
+            (1, "1ms"),
+            (250, "250ms"),
+            (1_000, "1s"),
+            (6_001, "7s"),
+            (60_000, "1m0s"),
+            (359_500, "6m0s"),
+        ];
+        for (millis, text) in rows {
+            assert_eq!(span(Duration::from_millis(millis)), text);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use maitre_dialect::failure::{self, FailureKind};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
+use maitre_queue::RateLimit;
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
 use crate::body_memory::BodyLimit;
@@ -52,8 +53,8 @@ pub(crate) enum Refused {
     NoWorker,
     #[error("the queue of this class is full; try again in {} s", seconds(*.retry_after))]
     QueueFull { retry_after: Duration },
-    #[error("rate limit exceeded; try again in {} s", seconds(*.retry_after))]
-    RateLimited { retry_after: Duration },
+    #[error("rate limit reached: {}; try again in {} s", per_minute(*.limit), seconds(*.retry_after))]
+    RateLimited { retry_after: Duration, limit: RateLimit },
     #[error("the request's deadline cannot be met; try again in {} s", seconds(*.retry_after))]
     Deadline { retry_after: Duration },
     #[error("{}; try again shortly", too_busy(*.0))]
@@ -81,7 +82,7 @@ impl Refused {
             Refused::NoWorkerHasPath { .. } => "path_not_at_workers",
             Refused::NoWorker => "no_worker",
             Refused::QueueFull { .. } => "queue_full",
-            Refused::RateLimited { .. } => "rate_limited",
+            Refused::RateLimited { .. } => "rate_limit_exceeded",
             Refused::Deadline { .. } => "deadline",
             Refused::TooBusy(_) => "too_busy",
             Refused::Failed(Failure::NoSocket) => "no_socket",
@@ -116,6 +117,8 @@ impl Refused {
 
     fn kind(&self) -> FailureKind {
         match self.status() {
+            // OpenAI and Anthropic agree on it. A full queue is not the client's own limit.
+            _ if matches!(self, Refused::RateLimited { .. }) => FailureKind::RateLimited,
             StatusCode::UNAUTHORIZED => FailureKind::Unauthorized,
             StatusCode::NOT_FOUND => FailureKind::NotFound,
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => FailureKind::Overloaded,
@@ -138,7 +141,7 @@ impl Refused {
             // A client that has waited for a whole timeout should not retry at once.
             Refused::Failed(Failure::TimedOut) => None,
             Refused::QueueFull { retry_after }
-            | Refused::RateLimited { retry_after }
+            | Refused::RateLimited { retry_after, .. }
             | Refused::Deadline { retry_after } => Some(HeaderValue::from(seconds(*retry_after))),
             Refused::NoWorker | Refused::TooBusy(_) | Refused::Failed(_) => {
                 Some(HeaderValue::from_static("1"))
@@ -188,11 +191,19 @@ impl Refused {
             Refusal::ModelRequired => Refused::ModelRequired { known: known() },
             Refusal::NoWorker => Refused::NoWorker,
             Refusal::QueueFull { retry_after } => Refused::QueueFull { retry_after },
-            Refusal::RateLimited { retry_after } => Refused::RateLimited { retry_after },
+            Refusal::RateLimited { retry_after, limit } => Refused::RateLimited { retry_after, limit },
             Refusal::Deadline { retry_after } => Refused::Deadline { retry_after },
             Refusal::Failed { last } => Refused::Failed(last),
         }
     }
+}
+
+fn per_minute(limit: RateLimit) -> String {
+    let (count, what) = match limit {
+        RateLimit::Requests(count) => (u64::from(count), "request"),
+        RateLimit::Tokens(count) => (count, "token"),
+    };
+    format!("{count} {what}{} per minute", if count == 1 { "" } else { "s" })
 }
 
 /// As in `Retry-After`: whole seconds, at least one.

@@ -87,6 +87,39 @@ pub struct PeerUsage {
     pub tokens: u64,
 }
 
+/// A request that does not fit its tenant's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit {
+    /// Time until it would fit if no other came: `Duration::MAX` for a limit of zero, which never admits anything.
+    pub retry_after: Duration,
+    /// The limit that it has to wait for; if for both, the one that takes longer.
+    pub limit: RateLimit,
+}
+
+/// A limit of a tenant, per minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimit {
+    Requests(u32),
+    Tokens(u64),
+}
+
+/// What is left of a tenant's limits; none where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    pub requests: Option<Budget>,
+    pub tokens: Option<Budget>,
+}
+
+/// What is left of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    pub per_minute: u64,
+    /// What could be taken at once now.
+    pub remaining: u64,
+    /// Time until all of it could.
+    pub reset: Duration,
+}
+
 /// When each bucket will be full again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Buckets {
@@ -106,23 +139,20 @@ impl Allowances {
         Allowances::default()
     }
 
-    /// Takes one request of `tokens` from both buckets of the tenant, or from neither. The error is the time
-    /// until this request would fit if no other came: `Duration::MAX` for a limit of zero, which never admits
-    /// anything.
+    /// Takes one request of `tokens` from both buckets of the tenant, or from neither.
     pub fn take(
         &mut self,
         now: Instant,
         tenant: TenantId,
         terms: &Terms,
         tokens: u64,
-    ) -> Result<Taken, Duration> {
+    ) -> Result<Taken, OverLimit> {
         let Some(refill) = self.refill(terms, PeerUsage { requests: 1, tokens }) else {
             return Ok(Taken::default());
         };
         self.forget(now);
-        let wait = refill.wait(now, &self.of(tenant));
-        if wait > Duration::ZERO {
-            return Err(wait);
+        if let Some(over) = refill.over(now, &self.of(tenant), terms) {
+            return Err(over);
         }
         self.put(now, tenant, refill);
         Ok(Taken(Some(refill)))
@@ -163,11 +193,23 @@ impl Allowances {
     }
 
     /// What `take` would return, without taking.
-    pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), Duration> {
+    pub fn check(&self, now: Instant, tenant: TenantId, terms: &Terms, tokens: u64) -> Result<(), OverLimit> {
         let refill = self.refill(terms, PeerUsage { requests: 1, tokens });
-        match refill.map_or(Duration::ZERO, |it| it.wait(now, &self.of(tenant))) {
-            Duration::ZERO => Ok(()),
-            wait => Err(wait),
+        refill.and_then(|it| it.over(now, &self.of(tenant), terms)).map_or(Ok(()), Err)
+    }
+
+    /// What is left of the tenant's limits.
+    pub fn budgets(&self, now: Instant, tenant: TenantId, terms: &Terms) -> Budgets {
+        let buckets = self.of(tenant);
+        let budget = |per_minute: u64, full: Instant| {
+            let reset = full.since(now);
+            let left = u128::from(per_minute) * MINUTE.saturating_sub(reset).as_nanos() / MINUTE.as_nanos();
+            let ours = left * u128::from(self.share.heard) / u128::from(self.share.known);
+            Budget { per_minute, remaining: u64::try_from(ours).unwrap_or(u64::MAX), reset }
+        };
+        Budgets {
+            requests: terms.requests_per_minute.map(|it| budget(u64::from(it), buckets.requests)),
+            tokens: terms.tokens_per_minute.map(|it| budget(it, buckets.tokens)),
         }
     }
 
@@ -253,10 +295,16 @@ impl Refill {
         Refill { requests: finite(self.requests), tokens: finite(self.tokens) }
     }
 
-    fn wait(self, now: Instant, buckets: &Buckets) -> Duration {
-        let requests = self.requests.map_or(Duration::ZERO, |it| wait(now, buckets.requests, it));
-        let tokens = self.tokens.map_or(Duration::ZERO, |it| wait(now, buckets.tokens, it));
-        requests.max(tokens)
+    /// None if it fits.
+    fn over(self, now: Instant, buckets: &Buckets, terms: &Terms) -> Option<OverLimit> {
+        let over = |full: Instant, refill: Option<u64>, limit: Option<RateLimit>| {
+            let retry_after = wait(now, full, refill?);
+            (!retry_after.is_zero()).then_some(OverLimit { retry_after, limit: limit? })
+        };
+        let requests =
+            over(buckets.requests, self.requests, terms.requests_per_minute.map(RateLimit::Requests));
+        let tokens = over(buckets.tokens, self.tokens, terms.tokens_per_minute.map(RateLimit::Tokens));
+        [requests, tokens].into_iter().flatten().max_by_key(|it| it.retry_after)
     }
 }
 

@@ -9,7 +9,7 @@ pub mod settings;
 pub mod spare_capacity;
 pub mod wait_queue;
 
-pub use allowance::{Allowances, PeerUsage, RouterShare, Taken};
+pub use allowance::{Allowances, Budget, Budgets, OverLimit, PeerUsage, RateLimit, RouterShare, Taken};
 pub use drain_rate::DrainRate;
 pub use limits::{Caps, WorkerLimits};
 pub use retry_schedule::RetrySchedule;

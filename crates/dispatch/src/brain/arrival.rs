@@ -5,6 +5,7 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant};
 use maitre_fleet::Wanted;
 use maitre_policy::Ask;
+use maitre_queue::OverLimit;
 
 use super::{Brain, Parts};
 use crate::cache::PromptChain;
@@ -139,6 +140,6 @@ impl Parts {
     }
 }
 
-pub(super) fn rate_limited(retry_after: Duration) -> Refusal {
-    Refusal::RateLimited { retry_after }
+pub(super) fn rate_limited(OverLimit { retry_after, limit }: OverLimit) -> Refusal {
+    Refusal::RateLimited { retry_after, limit }
 }

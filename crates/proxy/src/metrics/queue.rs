@@ -28,7 +28,7 @@ impl Reason {
     const fn name(self) -> &'static str {
         match self {
             Reason::QueueFull => "queue_full",
-            Reason::RateLimited => "rate_limited",
+            Reason::RateLimited => "rate_limit_exceeded",
             Reason::Deadline => "deadline",
             Reason::NoWorker => "no_worker",
         }

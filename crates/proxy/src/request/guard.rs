@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
 use http::{Request, StatusCode};
-use maitre_base::{ClassId, Instant, RequestId};
+use maitre_base::{ClassId, Instant, RequestId, TenantId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
 use maitre_fleet::estimate::Counted;
+use maitre_queue::Budgets;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -43,6 +44,8 @@ pub(crate) struct RequestGuard {
     trace: Option<Box<Trace>>,
     /// None until the brain knows of the request.
     scheduled: Option<Scheduled>,
+    /// What is left of its tenant's limits, if it has any.
+    budgets: Option<Box<Budgets>>,
     response: ResponseSoFar,
     /// What its connection's requests have sent of bodies that are not complete.
     pub(super) connection_bodies: Arc<ConnectionBodies>,
@@ -109,6 +112,7 @@ impl RequestGuard {
             route: None,
             trace: None,
             scheduled: None,
+            budgets: None,
             response: ResponseSoFar {
                 // Dropped before anything else happens, the client has disconnected.
                 outcome: RequestOutcome::Gone,
@@ -242,6 +246,23 @@ impl RequestGuard {
     fn give_up(&self, refusal: Refusal) -> Refusal {
         self.lane.state.brain.on(Event::Left { request: self.number });
         refusal
+    }
+
+    /// The brain has decided: notes what that leaves of the tenant's limits.
+    pub(super) fn note_budgets(&mut self, tenant: TenantId) {
+        let queue = &self.settings.brain.queue;
+        if queue.enabled && queue.terms(tenant).are_limited() {
+            let state = &self.lane.state;
+            let now = state.clock.now();
+            self.budgets = Some(Box::new(state.brain.read(|brain| brain.budgets(now, tenant))));
+        }
+    }
+
+    /// Adds what is left of the tenant's limits to a response's headers.
+    pub(super) fn add_budgets(&self, headers: &mut HeaderMap) {
+        if let Some(budgets) = &self.budgets {
+            headers::add_budgets(headers, budgets);
+        }
     }
 
     /// Adds the time in the queue to a response's headers; a time of zero only where response headers explain.

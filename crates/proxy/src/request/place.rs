@@ -51,7 +51,9 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result
     let recorded = tokenized.as_ref().and_then(|it| it.recorded.clone());
     let entry = recorded.map(|it| Box::new(RecordEntry::new(it, &arrival)));
     let decision = guard.schedule(arrival, entry);
-    let placement = guard.decided(decision).await.map_err(|refusal| {
+    let decided = guard.decided(decision).await;
+    guard.note_budgets(arrival.tenant);
+    let placement = decided.map_err(|refusal| {
         let known = || models::names(&guard.lane.state.brain, arrived.caller());
         Refused::by_brain(refusal, arrival.model, known)
     })?;

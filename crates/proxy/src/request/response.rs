@@ -64,6 +64,7 @@ pub(super) fn stream(
     let added = &mut head.headers;
     added.insert(headers::REQUEST_ID, guard.id.clone());
     guard.add_queue_time(added);
+    guard.add_budgets(added);
     if guard.settings.explain {
         added.insert(headers::WORKER, link.name.clone());
         added.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));

@@ -65,5 +65,6 @@ fn own(
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     headers.insert(headers::REQUEST_ID, guard.id.clone());
     guard.add_queue_time(headers);
+    guard.add_budgets(headers);
     response.map(ResponseBody::Whole)
 }

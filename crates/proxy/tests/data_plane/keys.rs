@@ -321,17 +321,37 @@ async fn a_model_that_a_key_may_not_use_does_not_exist_for_it() {
 #[tokio::test]
 async fn limits_count_for_the_tenant_of_the_key() {
     let mut settings = with_keys(key("acme"));
-    let terms = Terms { requests_per_minute: Some(1), ..Terms::default() };
+    let terms =
+        Terms { requests_per_minute: Some(1), tokens_per_minute: Some(1_000_000), ..Terms::default() };
     let tenant = Tenant { name: "acme".to_owned(), terms };
     settings.brain.queue.tenants.insert(tenant.id(), tenant);
     let fixture = fixture(settings).await;
     let mut client = fixture.client().await;
     let mut ask = async |key| client.ask(showing(post(CHAT, chat(1, false)), key)).await.unwrap();
-    assert_eq!(ask(ACME).await.status, 200);
-    check(&ask(ACME).await, 429, "rate_limited");
+    let first = ask(ACME).await;
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("x-ratelimit-remaining-requests"), "0", "also on what is admitted");
+    let over = ask(ACME).await;
+    check(&over, 429, "rate_limit_exceeded");
+    let json = over.json();
+    assert_eq!(json["error"]["type"], "rate_limit_error");
+    assert!(json["error"]["message"].as_str().unwrap().contains("1 request per minute"), "{json}");
+    let requests = ["limit", "remaining"].map(|it| over.header(&format!("x-ratelimit-{it}-requests")));
+    assert_eq!((requests, over.header("x-ratelimit-limit-tokens")), (["1", "0"], "1000000"));
+    let left: u64 = over.header("x-ratelimit-remaining-tokens").parse().unwrap();
+    assert!((999_000..=1_000_000).contains(&left), "{left}");
+    let reset = over.header("x-ratelimit-reset-requests");
+    assert!(reset == "1m0s" || reset.ends_with('s'), "{reset}");
+    assert!(over.header("retry-after").parse::<u64>().unwrap() <= 60);
     for _ in 0..3 {
-        assert_eq!(ask(UMBRA).await.status, 200);
+        let answer = ask(UMBRA).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-limit-requests")), (200, ""));
     }
+    let message = r#"{"model":"maitre-sim","max_tokens":1,"messages":[{"role":"user","content":"x"}]}"#;
+    let over = client.ask(showing(post("/v1/messages", message), ACME)).await.unwrap();
+    let json = over.json();
+    assert_eq!((over.status.as_u16(), &json["type"]), (429, &"error".into()), "{json}");
+    assert_eq!(json["error"]["type"], "rate_limit_error");
 }
 
 /// The head of the response to a raw request.

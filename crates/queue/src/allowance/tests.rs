@@ -24,7 +24,7 @@ fn check(terms: Terms, rows: &[(u64, u64, Result<(), Duration>)]) {
     let mut rates = Allowances::new();
     for &(now, tokens, expected) in rows {
         assert_eq!(
-            rates.take(at(now), ONE, &terms, tokens).map(|_| ()),
+            rates.take(at(now), ONE, &terms, tokens).map(|_| ()).map_err(|it| it.retry_after),
             expected,
             "{tokens} tokens at {now} s of {rows:?}"
         );
@@ -58,6 +58,44 @@ fn a_request_over_one_limit_is_not_charged_to_the_other() {
 fn a_limit_of_zero_lets_nothing_through() {
     check(terms(Some(0), None), &[(0, 1, Err(Duration::MAX)), (1_000, 1, Err(Duration::MAX))]);
     check(terms(None, Some(0)), &[(0, 1, Err(Duration::MAX))]);
+}
+
+#[test]
+fn a_refusal_names_the_limit_that_takes_longer() {
+    let mut rates = Allowances::new();
+    let both = terms(Some(60), Some(600));
+    assert!(rates.take(at(0), ONE, &both, 600).is_ok());
+    let limit = |tokens| rates.check(at(0), ONE, &both, tokens).unwrap_err();
+    let by_tokens = OverLimit { retry_after: Duration::from_secs(10), limit: RateLimit::Tokens(600) };
+    assert_eq!(limit(100), by_tokens);
+    for _ in 0..59 {
+        assert!(rates.take(at(0), ONE, &both, 0).is_ok());
+    }
+    let limit = |tokens| rates.check(at(0), ONE, &both, tokens).unwrap_err();
+    assert_eq!(limit(1).limit, RateLimit::Requests(60));
+    assert_eq!(limit(100), by_tokens);
+}
+
+#[test]
+fn budgets_say_what_is_left_and_when_all_of_it_is_back() {
+    let mut rates = Allowances::new();
+    let both = terms(Some(60), Some(600));
+    let budget = |per_minute, remaining, seconds| {
+        Some(Budget { per_minute, remaining, reset: Duration::from_secs(seconds) })
+    };
+    let full = Budgets { requests: budget(60, 60, 0), tokens: budget(600, 600, 0) };
+    assert_eq!(rates.budgets(at(0), ONE, &both), full);
+    assert!(rates.take(at(0), ONE, &both, 200).is_ok());
+    let after = Budgets { requests: budget(60, 59, 1), tokens: budget(600, 400, 20) };
+    assert_eq!(rates.budgets(at(0), ONE, &both), after);
+    // A debt leaves nothing.
+    rates.charge(at(0), ONE, &both, PeerUsage { requests: 0, tokens: 1_000 });
+    assert_eq!(rates.budgets(at(0), ONE, &both).tokens, budget(600, 0, 120));
+    assert_eq!(rates.budgets(at(90), ONE, &both).tokens, budget(600, 300, 30));
+    // Half of the routers are heard: what is left is for them all.
+    rates.share(RouterShare::of(1, 2));
+    assert_eq!(rates.budgets(at(90), ONE, &both).tokens, budget(600, 150, 30));
+    assert_eq!(rates.budgets(at(0), ONE, &terms(None, None)), Budgets::default());
 }
 
 #[test]
@@ -130,9 +168,12 @@ fn other_routers_spending_is_charged_whether_it_fits_or_not() {
     let terms = terms(Some(60), Some(600));
     let mut rates = Allowances::new();
     rates.charge(at(0), ONE, &terms, PeerUsage { requests: 90, tokens: 10 });
-    assert_eq!(rates.take(at(0), ONE, &terms, 1), Err(Duration::from_secs(31)));
+    assert_eq!(rates.take(at(0), ONE, &terms, 1).map_err(|it| it.retry_after), Err(Duration::from_secs(31)));
     rates.charge(at(10), ONE, &terms, PeerUsage { requests: 0, tokens: 1_000 });
-    assert_eq!(rates.check(at(31), ONE, &terms, 60), Err(Duration::from_secs(25)));
+    assert_eq!(
+        rates.check(at(31), ONE, &terms, 60).map_err(|it| it.retry_after),
+        Err(Duration::from_secs(25))
+    );
     // Tenants without limits, or with a limit of zero, are not remembered for it.
     rates.charge(at(10), TenantId(2), &Terms::default(), PeerUsage { requests: 5, tokens: 5 });
     assert_eq!(rates.len(), 1);
@@ -147,7 +188,7 @@ fn a_router_that_hears_one_in_three_grants_a_third_and_returns_what_it_took() {
     let mut rates = Allowances::new();
     rates.share(RouterShare::of(1, 3));
     let taken: Vec<Taken> = (0..20).map(|_| rates.take(at(0), ONE, &terms, 1).unwrap()).collect();
-    assert_eq!(rates.take(at(0), ONE, &terms, 1), Err(Duration::from_secs(3)));
+    assert_eq!(rates.take(at(0), ONE, &terms, 1).map_err(|it| it.retry_after), Err(Duration::from_secs(3)));
     rates.share(RouterShare::of(3, 3));
     taken.into_iter().for_each(|it| rates.give_back(ONE, it));
     assert_eq!((0..100).filter(|_| rates.take(at(0), ONE, &terms, 1).is_ok()).count(), 60);
@@ -171,7 +212,7 @@ proptest! {
                     prop_assert!(rates.take(now, ONE, &terms, tokens).is_ok());
                     passed.push((now, tokens));
                 }
-                Err(wait) => {
+                Err(OverLimit { retry_after: wait, .. }) => {
                     let just_before = earlier(now + wait, Duration::from_nanos(1));
                     prop_assert!(rates.clone().take(just_before, ONE, &terms, tokens).is_err());
                     prop_assert!(rates.clone().take(now + wait, ONE, &terms, tokens).is_ok());

@@ -35,7 +35,7 @@ impl Simulation<'_> {
     pub(super) fn on_refusal(&mut self, now: Instant, request: u64, refusal: Refusal) {
         let retry_after = match refusal {
             Refusal::QueueFull { retry_after }
-            | Refusal::RateLimited { retry_after }
+            | Refusal::RateLimited { retry_after, .. }
             | Refusal::Deadline { retry_after } => Some(retry_after),
             _ => None,
         };

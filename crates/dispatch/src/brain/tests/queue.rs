@@ -170,7 +170,7 @@ fn retry_after(effects: &[Effect]) -> Duration {
         Effect::Refuse {
             refusal:
                 Refusal::QueueFull { retry_after }
-                | Refusal::RateLimited { retry_after }
+                | Refusal::RateLimited { retry_after, .. }
                 | Refusal::Deadline { retry_after },
             ..
         } => Some(retry_after),
