@@ -7,6 +7,8 @@
 //! closes its connection, which makes the engine stop.
 
 mod body;
+#[cfg(test)]
+mod fuzz;
 mod head;
 mod request;
 

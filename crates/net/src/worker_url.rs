@@ -178,6 +178,21 @@ impl fmt::Display for ZmqEndpoint {
 mod tests {
     use super::*;
 
+    #[test]
+    fn fuzz_worker_url() {
+        let seeds: [&[u8]; 3] = [
+            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5",
+            b"https://[fe80::1]:443/",
+            b"engine-7.example:8000",
+        ];
+        maitre_testkit::fuzz::fuzz(env!("CARGO_MANIFEST_DIR"), "worker-url", &seeds, |input, _| {
+            let Ok(text) = std::str::from_utf8(input) else { return };
+            if let Ok(worker) = text.parse::<WorkerUrl>() {
+                assert_eq!(worker.to_string().parse(), Ok(worker), "Display can be parsed again");
+            }
+        });
+    }
+
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
         match (text.parse::<WorkerUrl>(), expected) {

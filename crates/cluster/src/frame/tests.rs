@@ -315,3 +315,47 @@ fn a_full_buffer_makes_a_frame_within_the_limit() {
     assert!((FRAME_MAX - 1_100..=FRAME_MAX).contains(&frame.len()), "{} loads in {}", count, frame.len());
     assert!(parse(&frame).is_ok());
 }
+
+/// Frames as they are written serve as seeds. What is read can be walked to its last link.
+#[test]
+fn fuzz_cluster_frame() {
+    let head = plain();
+    let heartbeat = Heartbeat {
+        name: "router-1",
+        number: 3,
+        served: 90,
+        in_flight: 4,
+        echoes: vec![Echo { router: RouterId(9), number: 2, held_us: 70 }],
+    };
+    let hello =
+        Hello { name: "b", attempt: 1, wants_directory: true, has: vec![(RouterId(1), Incarnation(2))] };
+    let records = [
+        OwnedRecord::Plain(Record::Load { worker: 7, load: PromisedWork::default() }),
+        OwnedRecord::Segments(16, 5, vec![1, 2, 3]),
+    ];
+    let part = Part { edition: 1, index: 0, count: 2 };
+    let since = Since { rows: 1, chains: 2 };
+    let seeds = [
+        write::heartbeat(&head, &heartbeat),
+        write::hello(&head, &hello),
+        write::leave(&head),
+        delta(&head, &records[..1]),
+        write::snapshot(&head, part, since, "name", &mut buffer(&records[..1])),
+        write::directory(&head, part, &[RouterId(3)], &mut buffer(&records[1..])),
+    ];
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    maitre_testkit::fuzz::fuzz(env!("CARGO_MANIFEST_DIR"), "cluster-frame", &seeds, |input, _| {
+        let Ok(frame) = parse(input) else { return };
+        let records = match &frame.body {
+            Body::Delta(records) | Body::Repair(records) => records,
+            Body::Snapshot { records, .. } | Body::CacheDirectory { records, .. } => records,
+            Body::Heartbeat(_) | Body::Hello(_) | Body::Leave => return,
+        };
+        for record in records {
+            if let Record::Placement(EncodedPlacement { links, .. }) | Record::Segments { links, .. } = record
+            {
+                assert!(links.to_vec().len() <= input.len(), "more links than bytes");
+            }
+        }
+    });
+}

@@ -173,3 +173,13 @@ proptest! {
         prop_assert_eq!(form.read(&form.show(&bytes)), Ok(bytes));
     }
 }
+
+#[test]
+fn fuzz_config_file() {
+    let toml = b"listen = \"127.0.0.1:8080\"\nworkers = [\"http://a:1\"]\n\n[timeouts]\nconnect = \"5s\"\n\n[[keys]]\nkey = \"k\"\ntenant = \"t\"\n";
+    let yaml =
+        b"listen: 127.0.0.1:8080\nworkers:\n  - http://a:1\nlimits:\n  body: 1MiB\nclasses: [fast, slow]\n";
+    maitre_testkit::fuzz::fuzz(env!("CARGO_MANIFEST_DIR"), "config-file", &[toml, yaml], |input, dice| {
+        let _ = read(["m.toml", "m.yaml", "m"][dice.below(3)], input);
+    });
+}

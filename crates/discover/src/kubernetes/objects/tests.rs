@@ -172,3 +172,27 @@ fn malformed_objects_are_an_error() {
         assert!(read(&cluster(PODS), json).is_err(), "{json}");
     }
 }
+
+#[test]
+fn fuzz_kubernetes_object() {
+    let port = serde_json::json!([{"name": "http", "port": 8000, "protocol": "TCP"}]);
+    let one = slice(serde_json::json!([endpoint("10.0.0.1", serde_json::json!({"ready": true}))]), port);
+    let pod = serde_json::json!({
+        "metadata": {"name": "p", "resourceVersion": "8", "annotations": {"maitre.dev/port": "8000"}},
+        "spec": {"containers": [{"ports": [{"containerPort": 8000}]}]},
+        "status": {"podIP": "10.0.0.2", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    let (one, pod) = (one.to_string(), pod.to_string());
+    let sources = [cluster(SERVICE), cluster(PODS)];
+    let seeds = [one.as_bytes(), pod.as_bytes()];
+    maitre_testkit::fuzz::fuzz(env!("CARGO_MANIFEST_DIR"), "kubernetes-object", &seeds, |input, _| {
+        let Ok(text) = std::str::from_utf8(input) else { return };
+        for source in &sources {
+            if let Ok(object) = read(source, text) {
+                assert!(
+                    object.places.iter().all(|it| it.worker.to_string().parse() == Ok(it.worker.clone()))
+                );
+            }
+        }
+    });
+}

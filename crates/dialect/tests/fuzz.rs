@@ -1,0 +1,117 @@
+//! Foreign bytes in every parser of this crate: no panic, the same result however the bytes are cut, and the verdict of a
+//! second parser where there is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use maitre_base::KvEvent;
+use maitre_dialect::engine::{self, EngineKind};
+use maitre_dialect::kv::{self, EventBatch, Groups};
+use maitre_dialect::route::Route;
+use maitre_dialect::{exposition, models, openai, sse, usage};
+use maitre_testkit::fuzz::fuzz;
+use serde_json::Value;
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+const ROUTES: [Route; 5] =
+    [Route::Chat, Route::Completions, Route::Responses, Route::Messages, Route::Generate];
+
+const CHAT: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"h\u00e9 \"q\""},{"role":"assistant","content":[{"type":"text","text":"x"}]}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"priority":-3,"user":"u","cache_salt":"s","temperature":0.5e-3}"#;
+const COMPLETION: &[u8] = br#"{"prompt":[1,2,3],"model":"m","n":1,"logit_bias":{"1":2.5},"stop":["a","b"],"echo":false,"suffix":null}"#;
+const RESPONSES: &[u8] =
+    br#"{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}],"previous_response_id":"r"}"#;
+
+#[test]
+fn fuzz_request() {
+    fuzz(HERE, "request", &[CHAT, COMPLETION, RESPONSES, b"[]", b" {} "], |input, dice| {
+        let route = ROUTES[dice.below(ROUTES.len())];
+        let oracle = serde_json::from_slice::<Value>(input);
+        let Ok(request) = openai::parse(route, input) else { return };
+        // What the router has read, every other parser reads as well.
+        let Ok(Value::Object(object)) = oracle else { panic!("not an object to serde_json: {oracle:?}") };
+        let text = |key: &str| object.get(key).and_then(Value::as_str);
+        assert_eq!(request.model.as_deref(), text("model"));
+        assert_eq!(request.stream, object.get("stream") == Some(&Value::Bool(true)));
+    });
+}
+
+const STREAM: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2,\"prompt_tokens_details\":{\"cached_tokens\":5}}}\n\ndata: [DONE]\n\n";
+const EVENTS: &[u8] =
+    b"event: message_start\r\ndata: {\"type\":\"message_start\"}\r\n\r\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+const COMPLETED: &[u8] =
+    b": comment\nevent: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":3}}}\n\n";
+
+#[test]
+fn fuzz_event_stream() {
+    let watch = |route: Route, pieces: &[&[u8]]| {
+        let mut tracker = sse::Tracker::new(route);
+        for piece in pieces {
+            tracker.feed(piece);
+        }
+        (tracker.begun(), tracker.ended(), tracker.failed(), tracker.between_events())
+    };
+    fuzz(HERE, "event-stream", &[STREAM, EVENTS, COMPLETED], |input, dice| {
+        for route in ROUTES {
+            assert_eq!(watch(route, &dice.cut(input)), watch(route, &[input]), "{route:?}");
+        }
+    });
+}
+
+#[test]
+fn fuzz_usage() {
+    let find = |route: Route, pieces: &[&[u8]]| {
+        let mut finder = usage::Finder::new(route);
+        pieces.iter().for_each(|it| finder.feed(it));
+        finder.finish()
+    };
+    let whole = br#"{"id":"x","meta_info":{"prompt_tokens":3,"cached_tokens":1},"usage":{"input_tokens":4,"output_tokens":1}}"#;
+    fuzz(HERE, "usage", &[STREAM, whole, COMPLETED], |input, dice| {
+        for route in ROUTES {
+            assert_eq!(find(route, &dice.cut(input)), find(route, &[input]), "{route:?}");
+        }
+    });
+}
+
+/// A store with one block, as vLLM writes it: an array of a time, events and a rank.
+const STORED: &[u8] = b"\x93\xcb\x41\xda\x00\x00\x00\x00\x00\x00\x91\x86\xa4type\xabBlockStored\xacblock_hashes\x91\xcf\x11\x22\x33\x44\x55\x66\x77\x88\xb1parent_block_hash\xc0\xa9token_ids\x94\x01\x02\x03\x04\xaablock_size\x04\xa7lora_id\xc0\x00";
+const OLD_STYLE: &[u8] =
+    b"\x92\xcb\x41\xda\x00\x00\x00\x00\x00\x00\x92\x92\xacBlockRemoved\x91\x01\x91\xb0AllBlocksCleared";
+
+#[test]
+fn fuzz_kv_events() {
+    let (mut batch, mut groups) = (EventBatch::default(), Groups::default());
+    fuzz(HERE, "kv-events", &[STORED, OLD_STYLE], |input, _| {
+        if kv::decode(input, &mut groups, &mut batch).is_err() {
+            assert_eq!(batch.events().count(), 0, "half a message");
+        }
+        // Nothing is larger than the bytes that it came in.
+        for event in batch.events() {
+            if let KvEvent::Stored(it) = event {
+                assert!(it.tokens.len() <= input.len() && it.names.len() <= input.len());
+            }
+        }
+    });
+}
+
+const METRICS: &[u8] = b"# HELP vllm:num_requests_running Running\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\",model_name=\"a\\\"b\"} 3.0\nvllm:num_requests_waiting{engine=\"0\"} 2\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0 1700000000\nsglang:num_running_reqs 4\nsglang:token_usage 1e-3\n";
+
+#[test]
+fn fuzz_metrics_page() {
+    let kinds = [EngineKind::Vllm, EngineKind::Sglang];
+    fuzz(HERE, "metrics-page", &[METRICS], |input, dice| {
+        for sample in exposition::samples(input) {
+            let _ = (sample.base_name(), sample.label("engine"), sample.label("model_name"));
+        }
+        let _ = engine::parse_metrics(kinds[dice.below(2)], Some(0).filter(|_| dice.below(2) == 0), input);
+    });
+}
+
+#[test]
+fn fuzz_models() {
+    let list = br#"{"object":"list","data":[{"id":"a","object":"model","owned_by":"vllm","root":"a","parent":null,"max_model_len":4096},{"id":"b","parent":"a"}]}"#;
+    fuzz(HERE, "models", &[list], |input, dice| {
+        let _ = models::parse(input);
+        let shows_all = dice.below(2) == 0;
+        let merged = models::merge(&[input, list], |it| shows_all || it.len() % 2 == 0);
+        serde_json::from_str::<Value>(&merged).expect("the merged list is JSON");
+    });
+}
