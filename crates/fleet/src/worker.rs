@@ -100,6 +100,12 @@ impl Worker {
         !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
 
+    /// Whether it is healthy and takes new requests. A suspect worker is no such worker: it gets requests only where no
+    /// other is left.
+    pub fn is_ready(&self) -> bool {
+        !self.draining && matches!(self.health.state(), HealthState::Ready | HealthState::Warming { .. })
+    }
+
     /// Whether no router has promised it anything.
     pub fn is_idle(&self) -> bool {
         self.promised.work.requests == 0 && self.promised_by_others.work.requests == 0

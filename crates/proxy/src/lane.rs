@@ -5,17 +5,20 @@
 
 use std::sync::Arc;
 
+use crate::in_flight::LaneCounts;
 use crate::state::RouterState;
 use crate::upstreams::Upstreams;
 
 pub(crate) struct Lane {
     pub(crate) state: Arc<RouterState>,
     pub(crate) upstreams: Upstreams,
+    pub(crate) counts: Arc<LaneCounts>,
 }
 
 impl Lane {
     pub(crate) fn new(state: Arc<RouterState>) -> Lane {
         let upstreams = Upstreams::new(state.tls.workers.clone(), state.settings.clone(), state.clock);
-        Lane { state, upstreams }
+        let counts = state.recent.lanes.add();
+        Lane { state, upstreams, counts }
     }
 }

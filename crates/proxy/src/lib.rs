@@ -18,6 +18,7 @@ mod clock;
 mod collector;
 mod explain;
 mod headers;
+mod in_flight;
 mod lane;
 mod link;
 mod metrics;

@@ -5,10 +5,12 @@ mod caches;
 mod cluster;
 mod decisions;
 mod exposition;
+mod in_flight;
 mod process;
 mod queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::Instant;
 use maitre_dialect::route::Route;
@@ -31,9 +33,11 @@ use cluster::ClusterMetrics;
 pub(crate) use cluster::ClusterSample;
 use decisions::Decisions;
 pub(crate) use exposition::MetricsFormat;
+use in_flight::InFlight;
 use process::Process;
 use queue::Queue;
 
+use crate::in_flight::LaneSums;
 use crate::outcome::RequestOutcome;
 
 type MetricLabel = (&'static str, &'static str);
@@ -84,6 +88,7 @@ pub(crate) struct Metrics {
     pub(crate) record: RecordCounts,
     pub(crate) traces: TraceCounts,
     pub(crate) in_flight: Gauge,
+    lanes: InFlight,
     pub(crate) connections: Gauge,
     pub(crate) ttft: Histogram,
     pub(crate) inter_token: Histogram,
@@ -223,10 +228,10 @@ impl Metrics {
         let queue = Queue::new(registry, classes);
         let decisions = Decisions::new(registry);
         let cluster = ClusterMetrics::new(registry);
-        let record = RecordCounts::new(registry);
-        let traces = TraceCounts::new(registry);
+        let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
         let in_flight = Gauge::default();
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
+        let lanes = InFlight::new(registry);
         let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
@@ -262,6 +267,7 @@ impl Metrics {
             record,
             traces,
             in_flight,
+            lanes,
             connections,
             ttft,
             inter_token,
@@ -302,6 +308,11 @@ impl Metrics {
         // Writing to a string cannot fail.
         let _ = encode(&mut page, &registry);
         page
+    }
+
+    /// Sets what the lanes count.
+    pub(crate) fn set_lanes(&self, sums: &LaneSums, waits: &[Duration]) {
+        self.lanes.set(sums, waits);
     }
 
     /// Sets the gauges of the cluster.

@@ -6,28 +6,50 @@
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use maitre_fleet::HealthState;
+use maitre_dispatch::Brain;
+use maitre_fleet::Worker;
 
 use crate::refuse::{Health, plain};
 use crate::state::RouterState;
 
-/// Ready: not draining, synced with the cluster, and at least one worker can take a request.
-pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
-    if router.shutdown.is_draining() {
-        return plain(Health::Unwell, "draining\n");
+/// Whether the router takes requests: the one answer for probes, the page and the admin API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    Ready,
+    /// It finishes its requests in order to stop.
+    Draining,
+    /// It waits for the snapshots of other routers.
+    Joining,
+    NoWorker,
+}
+
+impl Readiness {
+    pub(crate) fn of(router: &RouterState, brain: &Brain) -> Readiness {
+        if router.shutdown.is_draining() {
+            Readiness::Draining
+        } else if router.is_joining() {
+            Readiness::Joining
+        } else if brain.fleet().workers().any(Worker::is_ready) {
+            Readiness::Ready
+        } else {
+            Readiness::NoWorker
+        }
     }
-    if router.is_joining() {
-        return plain(Health::Unwell, "joining the other routers\n");
-    }
-    match is_ready(router) {
-        true => plain(Health::Well, "ready\n"),
-        false => plain(Health::Unwell, "no worker is ready\n"),
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Readiness::Ready => "ready",
+            Readiness::Draining => "draining",
+            Readiness::Joining => "joining the other routers",
+            Readiness::NoWorker => "no worker is ready",
+        }
     }
 }
 
-pub(crate) fn is_ready(router: &RouterState) -> bool {
-    let fit = |state| matches!(state, HealthState::Ready | HealthState::Warming { .. });
-    router.brain.read(|brain| brain.fleet().workers().any(|it| fit(it.health.state())))
+pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
+    let readiness = router.brain.read(|brain| Readiness::of(router, brain));
+    let health = if readiness == Readiness::Ready { Health::Well } else { Health::Unwell };
+    plain(health, format!("{}\n", readiness.name()))
 }
 
 /// The answer to a probe on the listener for clients. None if it is no probe, or if the operator forwards this path to

@@ -369,8 +369,8 @@ pub(crate) fn done(is_new: bool, json: Bytes) -> Response<Bytes> {
 }
 
 /// A plain-text response of the admin listener.
-pub(crate) fn plain(health: Health, text: &'static str) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from_static(text.as_bytes()));
+pub(crate) fn plain(health: Health, text: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
     *response.status_mut() = match health {
         Health::Well => StatusCode::OK,
         Health::Unwell => StatusCode::SERVICE_UNAVAILABLE,

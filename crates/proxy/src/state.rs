@@ -101,6 +101,8 @@ impl RouterState {
     pub(crate) fn metrics_page(&self) -> String {
         self.metrics.process.refresh();
         self.metrics.page(|metrics| {
+            let lanes = &self.recent.lanes;
+            metrics.set_lanes(&lanes.sums(), &lanes.waits(self.clock.now()));
             self.brain.read(|brain| {
                 metrics.set_brain(self.clock.now(), brain);
                 if let Some(cluster) = &self.cluster {

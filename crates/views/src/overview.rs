@@ -19,8 +19,10 @@ view! {
         ..
         version: Text,
         uptime_s: f64,
-        /// Whether it takes requests.
+        /// Whether it takes requests, as `/readyz` answers.
         ready: bool,
+        /// Why not, if it does not.
+        not_ready: Option<Text>,
         /// Whether it finishes its requests in order to stop.
         draining: bool,
         /// Models that use another strategy.
@@ -40,7 +42,7 @@ view! {
     /// Counts since the start.
     TotalCounts {
         ..
-        /// All that have ended.
+        /// All that have arrived.
         requests: u64,
         answered: u64,
         refused: u64,
@@ -59,11 +61,17 @@ view! {
     /// The last second; times and ratios of the last ten.
     LastSecond {
         ..
+        /// Requests that arrived.
         requests_per_s: f64,
+        /// As they were passed on.
         answer_tokens_per_s: f64,
+        /// Of prompts whose answer began; where the router has no tokenizer for the model, of prompts whose answer ended.
         prompt_tokens_per_s: f64,
+        /// A request that still waits for its first token counts as one that takes longer than that.
         ttft_p50_ms: Option<f64>,
         ttft_p99_ms: Option<f64>,
+        /// Of a request in flight that has no first token now; null if there is none.
+        longest_wait_ms: Option<f64>,
         hit_ratio: Option<f64>,
         /// Requests in the queue.
         waiting: u32,

@@ -23,6 +23,9 @@ use maitre_views::overview::Overview;
 /// Data older than this is marked: the stream has an event each second.
 const OLD: Duration = Duration::from_secs(3);
 
+/// A shorter wait for a first token is not mentioned.
+const WAIT_LONG_MS: f64 = 1_000.0;
+
 /// Sparklines need a screen of this many rows.
 const ROWS_FOR_SPARKS: u16 = 18;
 
@@ -89,15 +92,17 @@ fn share(rows: u16, workers: usize, decisions: usize) -> (u16, u16) {
 
 fn numbers(overview: &Overview) -> Vec<String> {
     let now = &overview.now;
-    let ready = match (overview.draining, overview.ready) {
-        (true, _) => "draining",
-        (false, true) => "ready",
-        (false, false) => "not ready",
+    let ready = match (overview.draining, overview.ready, &overview.not_ready) {
+        (true, _, _) => "draining".to_owned(),
+        (false, true, _) => "ready".to_owned(),
+        (false, false, Some(reason)) => format!("not ready: {reason}"),
+        (false, false, None) => "not ready".to_owned(),
     };
-    vec![
+    let longest = now.longest_wait_ms.filter(|&it| it > now.ttft_p99_ms.unwrap_or(0.0).max(WAIT_LONG_MS));
+    let mut numbers = vec![
         format!("maitre {}", overview.version),
         overview.strategy.to_string(),
-        ready.to_owned(),
+        ready,
         format!("up {}", format::span(overview.uptime_s)),
         format!("TTFT p50 {}", format::millis_or_unknown(now.ttft_p50_ms)),
         format!("p99 {}", format::millis_or_unknown(now.ttft_p99_ms)),
@@ -106,7 +111,10 @@ fn numbers(overview: &Overview) -> Vec<String> {
         format!("hits {}", format::percent_or_unknown(now.hit_ratio)),
         format!("waiting {}", now.waiting),
         format!("prediction error {}", format::percent_or_unknown(overview.prediction.median_error)),
-    ]
+    ];
+    // Beside the percentiles.
+    numbers.splice(6..6, longest.map(|it| format!("longest wait {}", format::millis(it))));
+    numbers
 }
 
 /// The loss of the connection, or the result of the last command.

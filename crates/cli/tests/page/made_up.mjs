@@ -144,7 +144,7 @@ export class Router {
     const waiting = is.traffic ? Math.floor(this.roll() * 4) : 0;
     const sample = this.#sample(0);
     return {
-      at_ms: Date.now(), version: "0.1.0", uptime_s: (Date.now() - this.started) / 1000, ready: this.workers.some((it) => it.state === "ready" && !it.draining),
+      at_ms: Date.now(), version: "0.1.0", uptime_s: (Date.now() - this.started) / 1000, ready: this.#isReady(), not_ready: this.#isReady() ? null : "no worker is ready",
       draining: false, strategy: is.strategy, strategies: {}, totals,
       now: { ...sample, waiting },
       prediction: is.traffic ? { count: 200, median_error: 0.09 } : { count: 0, median_error: null },
@@ -176,6 +176,10 @@ export class Router {
     };
   }
 
+  #isReady() {
+    return this.workers.some((it) => it.state === "ready" && !it.draining);
+  }
+
   #prefixes() {
     return HOT.map(([tokens, part], index) => ({
       hash: (0x9f0c3a51n * BigInt(index + 3) ** 9n).toString(16).padStart(16, "0").slice(-16), tokens, seen: part * 1000,
@@ -192,7 +196,7 @@ export class Router {
     const near = (middle, spread) => middle + spread * wave * 0.4 + spread * (this.roll() - 0.5) * 0.5;
     return {
       requests_per_s: near(21, 6), answer_tokens_per_s: near(1800, 500), prompt_tokens_per_s: near(24_000, 7000), ttft_p50_ms: near(64, 18),
-      ttft_p99_ms: near(300, 140), hit_ratio: Math.min(near(0.79, 0.12), 1),
+      ttft_p99_ms: near(300, 140), longest_wait_ms: near(90, 40), hit_ratio: Math.min(near(0.79, 0.12), 1), ...this.is.now,
     };
   }
 

@@ -62,6 +62,23 @@ const tests = {
     });
   },
 
+  async a_request_that_waits_long_is_shown_beside_the_percentiles() {
+    await shown({ now: { ttft_p50_ms: 41, ttft_p99_ms: 47, longest_wait_ms: 5500 } }, async (page, mock) => {
+      await says(page, "[data-number=ttft]", /p50 · p99 47.ms · longest wait 5\.50.s/);
+      assert.equal(await page.locator("[data-number=ttft]").getAttribute("data-tone"), "fair");
+      mock.router.is.now = { ttft_p50_ms: 41, ttft_p99_ms: 5600, longest_wait_ms: 5500 };
+      await says(page, "[data-number=ttft]", /p99 5\.60.s$/);
+    });
+  },
+
+  async a_router_that_is_not_ready_says_why() {
+    await shown({ workers: 0 }, async (page) => {
+      await says(page, "#ready", /not ready/);
+      await page.locator("#ready").focus();
+      await says(page, "#tip", /\/readyz answers 503: no worker is ready/);
+    });
+  },
+
   async it_looks_well_in_light_dark_and_on_a_phone() {
     const looks = { light: {}, dark: { scheme: "dark" }, phone: { size: PHONE } };
     for (const [name, visitor] of Object.entries(looks)) {

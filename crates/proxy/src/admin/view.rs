@@ -23,6 +23,7 @@ use maitre_views::worker::{ConcurrencyLimits, LearnedRates, PromisedLoad, Rates,
 use super::cluster;
 use crate::explain::millis;
 use crate::link::Link;
+use crate::readiness::Readiness;
 use crate::recent::{RecentSample, Sums};
 use crate::refuse::AdminError;
 use crate::roster::DiscoveryStatus;
@@ -36,28 +37,30 @@ const PREFIXES_MAX: usize = 20;
 
 pub(super) fn overview(router: &RouterState) -> Overview {
     let (now, settings, links) = (router.clock.now(), router.settings.load(), router.brain.links());
-    let (sums, draining) = (router.recent.sums(), router.shutdown.is_draining());
-    let can_be_ready = !draining && !router.is_joining();
+    let (sums, longest_wait) = (router.recent.sums(), router.recent.longest_wait(now));
     let discovery = router.sources.lock().iter().map(source).collect();
     let (latest, cluster) = (router.recent.latest(), cluster::view(router));
     router.brain.read(|brain| {
         let queue = queue(brain, &settings.brain.queue);
         let prediction = brain.prediction();
+        let readiness = Readiness::of(router, brain);
         Overview {
             at_ms: router.clock.unix_ms(),
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: now.since(Instant::ZERO).as_secs_f64(),
-            ready: can_be_ready && brain.fleet().workers().any(Worker::is_fit),
-            draining,
+            ready: readiness == Readiness::Ready,
+            not_ready: Some(readiness).filter(|&it| it != Readiness::Ready).map(|it| it.name().into()),
+            draining: readiness == Readiness::Draining,
             strategy: settings.brain.strategy.to_string().into(),
             strategies: by_model(&settings.brain.strategies),
-            totals: totals(&sums, brain.open() as u64),
+            totals: totals(&sums),
             now: LastSecond {
                 requests_per_s: latest.requests_per_s,
                 answer_tokens_per_s: latest.answer_tokens_per_s,
                 prompt_tokens_per_s: latest.prompt_tokens_per_s,
                 ttft_p50_ms: latest.ttft_p50_ms,
                 ttft_p99_ms: latest.ttft_p99_ms,
+                longest_wait_ms: longest_wait.map(|it| millis(it.as_secs_f64())),
                 hit_ratio: latest.hit_ratio.or(sums.hit_ratio()),
                 waiting: queue.waiting,
             },
@@ -75,15 +78,15 @@ pub(super) fn overview(router: &RouterState) -> Overview {
     })
 }
 
-fn totals(sums: &Sums, in_flight: u64) -> TotalCounts {
+fn totals(sums: &Sums) -> TotalCounts {
     TotalCounts {
-        requests: sums.requests(),
+        requests: sums.arrived,
         answered: sums.answered,
         refused: sums.refused,
         declined: sums.declined,
         failed: sums.failed,
         disconnected: sums.left,
-        in_flight,
+        in_flight: sums.in_flight(),
         prompt_tokens: sums.prompt_tokens,
         cached_tokens: sums.cached_tokens,
         answer_tokens: sums.answer_tokens,

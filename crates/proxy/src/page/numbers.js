@@ -10,10 +10,12 @@ const TILES = [
   {
     name: "ttft", title: "Time to first token",
     value: ({ now }) => format.parts(now.ttft_p50_ms, "ms"),
-    note: ({ now }) => `p50 · p99 ${format.ms(now.ttft_p99_ms)}`,
+    about: "Of the last ten seconds. A request that still waits for its first token counts as one that takes longer than that.",
+    note: ({ now }) => `p50 · p99 ${format.ms(now.ttft_p99_ms)}${longestWait(now)}`,
+    tone: ({ now }) => (longestWait(now) === "" ? null : "fair"),
   },
   {
-    name: "requests", title: "Requests",
+    name: "requests", title: "Requests", about: "Requests that arrive.",
     value: ({ now }) => format.parts(now.requests_per_s, "rate"),
     note: ({ totals }) => `${format.count(totals.in_flight)} in flight`,
   },
@@ -43,6 +45,14 @@ const TILES = [
     tone: ({ prediction }) => (prediction.median_error > ERROR_HIGH ? "fair" : null),
   },
 ];
+
+// Chosen: a shorter wait for a first token is no news.
+const WAIT_LONG_MS = 1000;
+
+/** The longest wait for a first token, where it is longer than what the percentiles show. */
+function longestWait({ longest_wait_ms: longest, ttft_p99_ms: p99 }) {
+  return longest > Math.max(p99 ?? 0, WAIT_LONG_MS) ? ` · longest wait ${format.ms(longest)}` : "";
+}
 
 function waiting(queue) {
   if (!queue?.enabled) return "queue is off";
@@ -99,6 +109,9 @@ function showRouter(overview) {
     : overview.ready ? ["ready", "●", "good"] : ["not ready", "✕", "bad"];
   setText(ready, `${mark} ${word}`);
   setAttribute(ready, "data-tone", tone);
+  const why = overview.not_ready ? `/readyz answers 503: ${overview.not_ready}.` : null;
+  setAttribute(ready, "data-tip", why);
+  setAttribute(ready, "tabindex", why === null ? null : "0");
   const others = Object.entries(overview.strategies ?? {});
   const strategy = byId("strategy");
   setText(strategy, overview.strategy + (others.length > 0 ? ` +${others.length}` : ""));

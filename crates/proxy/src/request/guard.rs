@@ -13,7 +13,7 @@ use maitre_base::{ClassId, Instant, RequestId, TenantId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
-use maitre_fleet::estimate::Counted;
+use maitre_fleet::estimate::{Counted, Size};
 use maitre_queue::Budgets;
 use tokio::time::timeout;
 use tracing::debug;
@@ -22,14 +22,20 @@ use crate::body_memory::ConnectionBodies;
 use crate::brain::{Decided, Decision, Waiter};
 use crate::client::Busy;
 use crate::headers;
+use crate::in_flight::AwaitingPlace;
 use crate::lane::Lane;
 use crate::link::Link;
+use crate::metrics::Metrics;
 use crate::outcome::RequestOutcome;
-use crate::recent::EndedRequest;
 use crate::record::{RecordEnding, RecordEntry, RecordedTimes};
 use crate::refuse;
 use crate::settings::RouterSettings;
 use crate::traces::{Context, Sampling, Trace, TraceEnding};
+
+/// Chunks of a stream that need hold no token: a role, pings, token counts, end marks. So many are left out while the
+/// stream flows, because a counter cannot be corrected downward; the end adds what was missed. Counted in the streams of
+/// vLLM (four) and of the Anthropic API (six).
+const CHUNKS_WITHOUT_TOKENS: u32 = 6;
 
 pub(crate) struct RequestGuard {
     pub(super) lane: Arc<Lane>,
@@ -46,6 +52,8 @@ pub(crate) struct RequestGuard {
     scheduled: Option<Scheduled>,
     /// What is left of its tenant's limits, if it has any.
     budgets: Option<Box<Budgets>>,
+    /// None once its first token came.
+    awaiting: Option<AwaitingPlace>,
     response: ResponseSoFar,
     /// What its connection's requests have sent of bodies that are not complete.
     pub(super) connection_bodies: Arc<ConnectionBodies>,
@@ -56,6 +64,8 @@ pub(crate) struct RequestGuard {
 /// A request that the brain knows of.
 struct Scheduled {
     class: ClassId,
+    /// As the router counted them; None if it knows only bytes.
+    prompt_tokens: Option<u64>,
     /// For the record, if there is one.
     entry: Option<Box<RecordEntry>>,
     /// The brain has not refused it, so it must learn of its end.
@@ -64,11 +74,19 @@ struct Scheduled {
     queued_since: Option<Instant>,
     /// Time in the queue, in all.
     waited: Duration,
+    is_wait_counted: bool,
     /// The last placement. The link is kept, because after the end of the request the worker's number may be reused.
     placed: Option<(Placement, Option<Arc<Link>>)>,
 }
 
 impl Scheduled {
+    /// Counts the time in the queue, once: at the first token, or at the end of a request without one.
+    fn count_wait(&mut self, metrics: &Metrics) {
+        if !std::mem::replace(&mut self.is_wait_counted, true) {
+            metrics.queue.waited(Some(self.class), self.waited);
+        }
+    }
+
     fn leave_queue(&mut self, now: Instant) {
         self.waited += self.queued_since.take().map_or(Duration::ZERO, |since| now.since(since));
     }
@@ -89,6 +107,17 @@ struct ResponseSoFar {
     first_chunk: Option<Instant>,
     last_chunk: Instant,
     chunks: u32,
+    /// It is an answer that comes token by token.
+    is_stream: bool,
+    /// Tokens of its prompt that were counted at the first token.
+    prompt_counted: u64,
+}
+
+impl ResponseSoFar {
+    /// Tokens of the answer that were counted as they came.
+    fn answer_counted(&self) -> u64 {
+        if self.is_stream { self.chunks.saturating_sub(CHUNKS_WITHOUT_TOKENS).into() } else { 0 }
+    }
 }
 
 impl RequestGuard {
@@ -103,6 +132,7 @@ impl RequestGuard {
         let (number, arrived) = (ids.next(), lane.state.clock.now());
         let id = headers::keep_or_make_id(request.headers_mut(), number, ids.instance_nonce);
         lane.state.metrics.in_flight.inc();
+        let awaiting = Some(lane.counts.arrive(arrived));
         RequestGuard {
             settings: lane.state.settings.snapshot(),
             lane,
@@ -113,6 +143,7 @@ impl RequestGuard {
             trace: None,
             scheduled: None,
             budgets: None,
+            awaiting,
             response: ResponseSoFar {
                 // Dropped before anything else happens, the client has disconnected.
                 outcome: RequestOutcome::Gone,
@@ -120,6 +151,8 @@ impl RequestGuard {
                 first_chunk: None,
                 last_chunk: Instant::ZERO,
                 chunks: 0,
+                is_stream: false,
+                prompt_counted: 0,
             },
             connection_bodies,
             _busy: busy,
@@ -154,10 +187,15 @@ impl RequestGuard {
     pub(super) fn schedule(&mut self, arrival: Arrival<'_>, entry: Option<Box<RecordEntry>>) -> Decision {
         self.scheduled = Some(Scheduled {
             class: arrival.class,
+            prompt_tokens: match arrival.size {
+                Size::Tokens(count) => Some(count),
+                Size::Bytes(_) => None,
+            },
             entry,
             is_open: true,
             queued_since: None,
             waited: Duration::ZERO,
+            is_wait_counted: false,
             placed: None,
         });
         let state = &self.lane.state;
@@ -296,15 +334,45 @@ impl RequestGuard {
         response.chunks += 1;
         if response.first_chunk.is_none() {
             response.first_chunk = Some(now);
-            if matches!(outcome, RequestOutcome::Declined(_)) {
-                return;
-            }
-            if let Some(placement) = self.scheduled.as_ref().and_then(Scheduled::placement) {
-                self.lane.state.brain.on(Event::FirstToken { request, worker: placement.worker });
-            }
-        } else if reports_progress(response.chunks) {
+            self.first_chunk(now, outcome);
+            return;
+        }
+        if response.is_stream && response.chunks > CHUNKS_WITHOUT_TOKENS {
+            self.lane.counts.add_answer_tokens(1);
+        }
+        if reports_progress(response.chunks) {
             self.lane.state.brain.on(Event::Streamed { request, pieces: response.chunks });
         }
+    }
+
+    fn first_chunk(&mut self, now: Instant, outcome: RequestOutcome) {
+        self.stop_awaiting();
+        if matches!(outcome, RequestOutcome::Declined(_)) {
+            return;
+        }
+        let (state, ttft) = (&self.lane.state, now.since(self.arrived));
+        state.recent.first_token(now, ttft);
+        state.metrics.ttft.observe(ttft.as_secs_f64());
+        let Some(scheduled) = &mut self.scheduled else { return };
+        scheduled.count_wait(&state.metrics);
+        if let Some(count) = scheduled.prompt_tokens {
+            self.response.prompt_counted = count;
+            self.lane.counts.add_prompt_tokens(count);
+        }
+        if let Some(placement) = scheduled.placement() {
+            state.brain.on(Event::FirstToken { request: self.number, worker: placement.worker });
+        }
+    }
+
+    fn stop_awaiting(&mut self) {
+        if let Some(place) = self.awaiting.take() {
+            self.lane.counts.leave(place);
+        }
+    }
+
+    /// The response comes token by token.
+    pub(super) fn streams(&mut self) {
+        self.response.is_stream = true;
     }
 
     pub(super) fn has_chunks(&self) -> bool {
@@ -380,24 +448,37 @@ impl RequestGuard {
         }
     }
 
-    fn count(&self, now: Instant) {
+    fn count(&mut self, now: Instant) {
+        self.stop_awaiting();
+        self.count_rest();
         let (state, response) = (&self.lane.state, &self.response);
-        let &ResponseSoFar { outcome, usage, chunks, .. } = response;
-        if let Some(scheduled) = &self.scheduled {
-            state.metrics.queue.waited(Some(scheduled.class), scheduled.waited);
-        }
-        let ttft = self.ttft();
-        state.metrics.in_flight.dec();
-        state.recent.ended(now, &EndedRequest { outcome, usage, chunks, ttft });
-        state.metrics.ended(self.route, outcome);
-        state.metrics.total.observe(now.since(self.arrived).as_secs_f64());
-        if let (Some(first), Some(ttft), RequestOutcome::Answered) = (response.first_chunk, ttft, outcome) {
-            state.metrics.ttft.observe(ttft.as_secs_f64());
-            if chunks > 1 {
-                let gaps = response.last_chunk.since(first).as_secs_f64();
-                state.metrics.inter_token.observe(gaps / f64::from(chunks - 1));
+        let &ResponseSoFar { outcome, usage, chunks, first_chunk, last_chunk, .. } = response;
+        if let Some(scheduled) = &mut self.scheduled {
+            scheduled.count_wait(&state.metrics);
+            if outcome == RequestOutcome::Gone && first_chunk.is_none() {
+                state.recent.left_without_token(now, now.since(self.arrived));
             }
         }
+        state.metrics.in_flight.dec();
+        state.recent.ended(outcome, usage);
+        state.metrics.ended(self.route, outcome);
+        state.metrics.total.observe(now.since(self.arrived).as_secs_f64());
+        if let (Some(first), RequestOutcome::Answered) = (first_chunk, outcome)
+            && chunks > 1
+        {
+            let gaps = last_chunk.since(first).as_secs_f64();
+            state.metrics.inter_token.observe(gaps / f64::from(chunks - 1));
+        }
+    }
+
+    /// Tokens that were not counted as they came. A stream without token counts has about one token in each chunk.
+    fn count_rest(&self) {
+        let (counts, response) = (&self.lane.counts, &self.response);
+        let in_chunks = if response.is_stream { u64::from(response.chunks) } else { 0 };
+        let (prompt, answer) =
+            response.usage.map_or((None, None), |it| (it.prompt_tokens, it.completion_tokens));
+        counts.add_prompt_tokens(prompt.unwrap_or(0).saturating_sub(response.prompt_counted));
+        counts.add_answer_tokens(answer.unwrap_or(in_chunks).saturating_sub(response.answer_counted()));
     }
 
     fn ttft(&self) -> Option<Duration> {
@@ -407,7 +488,7 @@ impl RequestGuard {
     fn record(&mut self) {
         let entry = self.scheduled.as_mut().and_then(|it| it.entry.take());
         if let (Some(entry), Some(recorder)) = (entry, &self.lane.state.recorder) {
-            let ResponseSoFar { outcome, usage, chunks, first_chunk, last_chunk } = self.response;
+            let ResponseSoFar { outcome, usage, chunks, first_chunk, last_chunk, .. } = self.response;
             let first_chunk = first_chunk.filter(|_| matches!(outcome, RequestOutcome::Answered));
             let times = first_chunk.map(|first| RecordedTimes {
                 first_chunk: first.since(self.arrived),

@@ -79,6 +79,9 @@ pub(super) fn stream(
     let events = guard.route().filter(|_| streams(added)).map(Tracker::new);
     let usage = guard.route().map(Finder::new);
     let outcome = outcome(head.status);
+    if events.is_some() && outcome == RequestOutcome::Answered {
+        guard.streams();
+    }
     let upstream = Some(upstream);
     let mut stream = ResponseStream { guard, link, upstream, first, events, usage, outcome, timer: None };
     if let Some(first) = stream.first.take() {

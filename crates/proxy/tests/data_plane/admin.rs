@@ -9,7 +9,7 @@ use maitre_base::WorkerId;
 use maitre_fleet::HealthState;
 use maitre_policy::Name;
 use maitre_proxy::{RouterSettings, Secret};
-use maitre_sim::http::fault::{Fault, Injection};
+use maitre_sim::http::fault::{Fault, Injection, Scope};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
@@ -130,6 +130,11 @@ async fn the_overview_equals_the_metrics() {
         Some(metric(&page, "maitre_cached_tokens_total"))
     );
     assert_eq!(overview["totals"]["in_flight"], 0);
+    assert_eq!(overview["totals"]["requests"].as_f64(), Some(metric(&page, "maitre_requests_arrived_total")));
+    assert_eq!(
+        overview["totals"]["answer_tokens"].as_f64(),
+        Some(metric(&page, "maitre_answer_tokens_total"))
+    );
     assert_eq!((&overview["ready"], &overview["strategy"]), (&json!(true), &json!("least-delay")));
     let workers = overview["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
@@ -238,6 +243,32 @@ async fn a_drained_worker_gets_no_requests_until_it_is_resumed() {
     assert!(answers.iter().all(|it| it.header("x-maitre-worker") == first));
     let answer = operator.ask("POST", "/admin/v1/workers/7/drain", &Value::Null).await;
     Operator::check(&answer, 404, "not_found");
+}
+
+#[tokio::test]
+async fn readyz_and_the_overview_agree() {
+    async fn check(operator: &mut Operator, ready: bool, reason: &Value) {
+        let answer = operator.0.ask(get("/readyz")).await.unwrap();
+        let overview = operator.see("/admin/v1/overview").await;
+        let is_ready = answer.status == StatusCode::OK;
+        assert_eq!((is_ready, &overview["ready"], &overview["not_ready"]), (ready, &json!(ready), reason));
+        let said = if ready { "ready" } else { reason.as_str().unwrap() };
+        assert_eq!(answer.text(), format!("{said}\n"));
+    }
+    let fixture = fixture(1).await;
+    let mut operator = Operator::at(&fixture).await;
+    let no_worker = json!("no worker is ready");
+    check(&mut operator, true, &Value::Null).await;
+    operator.ask("POST", "/admin/v1/workers/0/drain", &Value::Null).await;
+    check(&mut operator, false, &no_worker).await;
+    operator.ask("POST", "/admin/v1/workers/0/resume", &Value::Null).await;
+    check(&mut operator, true, &Value::Null).await;
+    // The last worker is not ejected: it stays suspect, and gets requests for want of another.
+    let hung = Injection { fault: Fault::Stall, times: None, scope: Scope::All };
+    fixture.engines[0].handle().inject(hung);
+    let is_suspect = |it: &maitre_fleet::Worker| matches!(it.health.state(), HealthState::Suspect { .. });
+    within(fixture.router.until(|brain| brain.fleet().workers().all(is_suspect))).await;
+    check(&mut operator, false, &no_worker).await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod deadline;
 mod events;
 mod failure;
 mod fixture;
+mod in_flight;
 mod keys;
 mod metrics;
 mod misbehaviour;

@@ -217,6 +217,20 @@ fn no_size_is_too_small_and_no_number_too_large() {
 }
 
 #[test]
+fn a_long_wait_for_a_first_token_stands_beside_the_percentiles() {
+    let mut snapshot = snapshot();
+    let now = &mut snapshot.overview.now;
+    (now.ttft_p99_ms, now.longest_wait_ms) = (Some(47.0), Some(5_500.0));
+    (snapshot.overview.ready, snapshot.overview.not_ready) = (false, Some("no worker is ready".into()));
+    let mut state = TopState::new("http://127.0.0.1:8081", snapshot);
+    let text = printed(&mut state);
+    assert!(text.contains("p99 47 ms  longest wait 5.5 s"), "{text}");
+    assert!(text.contains("not ready: no worker is ready"), "{text}");
+    state.overview.now.longest_wait_ms = Some(900.0);
+    assert!(!printed(&mut state).contains("longest wait"));
+}
+
+#[test]
 fn the_selected_row_is_always_in_sight() {
     let mut snapshot = snapshot();
     let numbers = (1..=50).map(|it| serde_json::from_value(decision(it)).unwrap());
