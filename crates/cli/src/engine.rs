@@ -23,7 +23,7 @@ pub fn command() -> Command {
             .long("listen")
             .value_name("ADDRESS")
             .default_value("127.0.0.1:9001")
-            .value_parser(value_parser!(SocketAddr))
+            .value_parser(maitre_config::form::socket)
             .help("Address of the first engine; the others take the ports after it"),
         number("count", "How many engines").default_value("1"),
         Arg::new("profile")

@@ -16,7 +16,7 @@ use ratatui::crossterm::terminal;
 use serde_json::Value;
 
 use crate::operator::client::Client;
-use crate::operator::target::{self, KEY_VARIABLE, Target};
+use crate::operator::target::{self, KeyPlaces, Target};
 use crate::operator::trouble::Trouble;
 use crate::operator::{decision, not_asked};
 
@@ -97,7 +97,7 @@ impl ExplainQuestion {
 }
 
 fn read(matches: &ArgMatches) -> anyhow::Result<(Target, ExplainQuestion)> {
-    let target = Target::read(matches, std::env::var_os(KEY_VARIABLE))?;
+    let target = Target::read(matches, &KeyPlaces::from_environment())?;
     if let Some(id) = matches.get_one::<String>("decision") {
         let fits = !id.is_empty() && id.bytes().all(|it| it.is_ascii_graphic() && !b"/?#%".contains(&it));
         ensure!(

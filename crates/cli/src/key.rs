@@ -1,4 +1,4 @@
-//! `maitre key`: generates keys, each with the hash for the config.
+//! `maitre key`: generates keys, each with the hash for the config; or prints the admin key of a router on this machine.
 //!
 //! A key has 192 random bits from the system: it cannot be guessed, so one round of hashing is enough. It is
 //! printed once and kept nowhere.
@@ -12,6 +12,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_proxy::{Secret, secret};
 
 use maitre_console::out;
+
+use crate::key_file;
 
 /// Chosen: the maximum that a router accepts.
 const COUNT_MAX: u16 = 10_000;
@@ -36,10 +38,37 @@ pub fn command() -> Command {
                 .action(ArgAction::Append)
                 .value_parser(tenant)
                 .help("The tenant of the keys; may be repeated [default: each key is a tenant of its own]"),
+            Arg::new("admin")
+                .long("admin")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["count", "tenant"])
+                .help("Print the admin key that a router on this machine made for itself, and make none"),
+            Arg::new("port")
+                .long("port")
+                .value_name("PORT")
+                .default_value("8081")
+                .requires("admin")
+                .value_parser(value_parser!(u16))
+                .help("The port of that router's admin listener"),
         ])
 }
 
+/// The admin key of a router that runs here.
+fn print_admin_key(port: u16) -> anyhow::Result<ExitCode> {
+    let found = key_file::find(&key_file::folders(|name| std::env::var_os(name)), port);
+    let (_, key) = found.with_context(|| {
+        format!(
+            "no router with its admin listener at port {port} left a key for this user; with `admin_key` in the settings, the key is that one"
+        )
+    })?;
+    out::print(&format!("{key}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if matches.get_flag("admin") {
+        return print_admin_key(*matches.get_one("port").context("port")?);
+    }
     let count: u16 = *matches.get_one("count").context("count")?;
     let tenants = matches.get_many::<String>("tenant").into_iter().flatten();
     let mut tenants: Vec<Option<&str>> = tenants.map(|it| Some(it.as_str())).collect();

@@ -15,6 +15,7 @@ pub mod man;
 pub mod serve;
 pub mod top;
 
+mod key_file;
 mod log;
 mod notify;
 mod operator;

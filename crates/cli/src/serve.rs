@@ -8,13 +8,25 @@ use maitre_config::{self as config, Config};
 use maitre_proxy::{Router, Secret, Stopped, secret};
 use tracing::{info, warn};
 
+use crate::key_file::{self, KeyFile};
 use crate::log;
 use crate::notify::{Notify, ServiceState};
 use crate::reload::{self, Sources};
 use crate::signals::Signals;
 
+/// Ends the short help, which lists the common settings only.
+const MORE: &str = "\
+Example: maitre serve --worker localhost:8000 --worker localhost:8001
+
+`maitre serve --help` lists every setting. Each is also a key of the config file and an environment
+variable: --log-level is log.level and MAITRE_LOG_LEVEL. `maitre check FILE` reads a config file.";
+
 pub fn command() -> Command {
-    Command::new("serve").about("Route requests to workers").args(config::args())
+    Command::new("serve")
+        .about("Route requests to workers")
+        .args(config::args())
+        .after_help(MORE)
+        .after_long_help("")
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -45,7 +57,8 @@ async fn serve(sources: Sources, mut config: Config, log: log::Handle) -> anyhow
     let own_key = made.as_ref().map(|it| Secret::of(it.as_bytes()));
     let (shell, mut reloader) = reload::pair(sources, config.clone(), log, own_key)?;
     let router = Router::start_in(shell, config.settings.clone()).await?;
-    announce(&router, &config, made.as_deref());
+    let key_file = made.as_deref().map(|key| keep_key(&router, key));
+    announce(&router, &config, made.as_deref(), key_file.as_ref().and_then(|it| it.as_ref()));
     let notify = Notify::from_environment();
     notify_systemd(&notify, ServiceState::Ready);
     tokio::select! {
@@ -69,7 +82,14 @@ fn make_admin_key(config: &mut Config) -> anyhow::Result<Option<String>> {
     Ok(Some(key))
 }
 
-fn announce(router: &Router, config: &Config, made: Option<&str>) {
+/// Writes the key of this run to a file, so that commands on this machine find it. Without one they need to be told.
+fn keep_key(router: &Router, key: &str) -> Option<KeyFile> {
+    let folders = key_file::folders(|name| std::env::var_os(name));
+    let kept = KeyFile::write(&folders, router.admin().port(), key);
+    kept.inspect_err(|error| warn!(%error, "could not write the admin key to a file; set admin_key")).ok()
+}
+
+fn announce(router: &Router, config: &Config, made: Option<&str>, key_file: Option<&KeyFile>) {
     let settings = &config.settings;
     let (workers, strategy) = (settings.workers.len(), settings.brain.strategy);
     info!(listen = %router.listen(), admin = %router.admin(), workers, %strategy, "serving");
@@ -88,7 +108,10 @@ fn announce(router: &Router, config: &Config, made: Option<&str>) {
             let scheme = if settings.admin_tls.cert.is_some() { "https" } else { "http" };
             let _ = writeln!(out, "page {scheme}://{}/#key={key}", router.admin());
         }
-        Some(_) => info!("the page and the admin API need a key; set admin_key (`maitre key` makes one)"),
+        Some(_) => info!(
+            file = key_file.map(|it| tracing::field::display(it.path().display())),
+            "the page and the admin API need a key: set admin_key, or see `maitre key --admin`"
+        ),
         None => {}
     }
 }
@@ -117,5 +140,30 @@ async fn drain(router: Router, signals: &mut Signals) -> anyhow::Result<ExitCode
             warn!("ended without draining");
             Ok(ExitCode::FAILURE)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A screen; the whole list has more than two hundred settings.
+    const LINES_MAX: usize = 40;
+    const COLUMNS: usize = 120;
+
+    #[test]
+    fn the_short_help_fits_a_screen_and_the_long_one_has_everything() {
+        let short = command().render_help().to_string();
+        assert!(short.lines().count() <= LINES_MAX, "{} lines:\n{short}", short.lines().count());
+        let wide: Vec<&str> = short.lines().filter(|it| it.chars().count() > COLUMNS).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+        for part in ["--worker", "--listen", "--config", "--strategy", "--keys", "`maitre serve --help`"] {
+            assert!(short.contains(part), "{part}:\n{short}");
+        }
+        let long = command().render_long_help().to_string();
+        for flag in command().get_arguments().filter_map(|it| it.get_long()) {
+            assert!(long.contains(&format!("--{flag}")), "{flag}");
+        }
+        assert!(long.contains("Options after the URL") && !long.contains("lists every setting"));
     }
 }

@@ -32,7 +32,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::operator::client::Client;
 use crate::operator::not_asked;
-use crate::operator::target::{self, KEY_VARIABLE, Target};
+use crate::operator::target::{self, KeyPlaces, Target};
 use crate::signals::Signals;
 
 use model::{Command, TopState, Update};
@@ -72,7 +72,7 @@ pub fn command() -> clap::Command {
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let target = match Target::read(matches, std::env::var_os(KEY_VARIABLE)) {
+    let target = match Target::read(matches, &KeyPlaces::from_environment()) {
         Ok(target) => target,
         Err(error) => return Ok(not_asked(&format_args!("{error:#}"))),
     };

@@ -1,4 +1,4 @@
-//! The flags: one for each knob, and `--config`.
+//! The flags: one for each knob, and `--config`. `-h` lists the common ones with one sentence each, `--help` all of them.
 
 use std::path::PathBuf;
 
@@ -29,10 +29,13 @@ fn arg(section: &Section, knob: &'static Knob) -> Arg {
     let arg = Arg::new(knob.key)
         .long(knob.flag().trim_start_matches('-').to_owned())
         .value_name(knob.form())
-        .help(format!("{}{default}", knob.help));
+        .help(format!("{}{default}", if knob.is_common { knob.summary() } else { knob.help }))
+        .long_help(format!("{}{default}", knob.help))
+        .hide_short_help(!knob.is_common);
+    // The short list is short enough without headings.
     let arg = match section.title {
-        Some(title) => arg.help_heading(title),
-        None => arg,
+        Some(title) if !knob.is_common => arg.help_heading(title),
+        _ => arg,
     };
     match knob.field.shape() {
         // `--explain` alone means true. `--explain=false` needs its sign, or it would take the next argument.

@@ -4,6 +4,7 @@
 //! that can. `types.rs` has the forms of all types that knobs have.
 
 use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -79,6 +80,18 @@ pub enum Secrecy {
     ForFiles,
     /// Printed nowhere.
     Hidden,
+}
+
+/// An address to listen on: an IP and a port, or `localhost` and a port.
+pub fn socket(text: &str) -> Result<SocketAddr, String> {
+    let wrong = "is not an address; write an IP and a port, as in \"127.0.0.1:8080\"";
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let address = match host.eq_ignore_ascii_case("localhost") {
+        true => port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        // Other names are not resolved: which of their addresses was meant?
+        false => text.parse().ok(),
+    };
+    address.ok_or_else(|| format!("{text:?} {wrong}"))
 }
 
 /// Units of one measure, from small to large.

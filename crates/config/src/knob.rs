@@ -20,6 +20,8 @@ pub struct Knob {
     flag: Option<&'static str>,
     /// Whether a change applies only when the router starts.
     pub(crate) at_restart: bool,
+    /// Whether the short help lists it: most users set it, or look for it.
+    pub(crate) is_common: bool,
 }
 
 /// What one source says about one knob.
@@ -39,13 +41,23 @@ pub(crate) enum RawValue {
 }
 
 pub(crate) const fn knob(key: &'static str, field: &'static dyn Field, help: &'static str) -> Knob {
-    Knob { key, help, field, flag: None, at_restart: false }
+    Knob { key, help, field, flag: None, at_restart: false, is_common: false }
 }
 
 impl Knob {
     /// For what is built into a router when it starts: sockets, threads, files, tables.
     pub(crate) const fn at_restart(self) -> Knob {
         Knob { at_restart: true, ..self }
+    }
+
+    pub(crate) const fn common(self) -> Knob {
+        Knob { is_common: true, ..self }
+    }
+
+    /// What the short help says: the help text up to its first list, aside or full stop.
+    pub(crate) fn summary(&self) -> &'static str {
+        let ends = [". ", "; ", ": "].into_iter().filter_map(|it| self.help.find(it));
+        self.help[..ends.min().unwrap_or(self.help.len())].trim_end_matches('.')
     }
 
     pub(crate) const fn with_flag(self, name: &'static str) -> Knob {

@@ -90,12 +90,13 @@ pub(crate) static SECTIONS: &[Section] = &[
 ];
 
 static MAIN: &[Knob] = &[
-    knob("listen", &At(|it| &mut it.settings.listen, SOCKET), "Where clients connect.").at_restart(),
+    knob("listen", &At(|it| &mut it.settings.listen, SOCKET), "Where clients connect.").common().at_restart(),
     knob(
         "admin",
         &At(|it| &mut it.settings.admin, SOCKET),
         "Where the page, the admin API, metrics and health checks are served.",
     )
+    .common()
     .at_restart(),
     knob(
         "workers",
@@ -104,6 +105,7 @@ static MAIN: &[Knob] = &[
          ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
          nowhere) and how many data-parallel ranks it has.",
     )
+    .common()
     .with_flag("worker"),
     knob(
         "strategy",
@@ -111,7 +113,8 @@ static MAIN: &[Knob] = &[
         "How the router picks a worker: least-delay, cache-aware, prefix-hash, sticky-session, \
          least-work, least-request, power-of-two, round-robin or random; or a published rule: \
          dynamo-cost, weighted, sticky-until-saturated, preble, lmetric or dualmap.",
-    ),
+    )
+    .common(),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),
@@ -127,7 +130,8 @@ static MAIN: &[Knob] = &[
         "insecure",
         &At(|it| &mut it.insecure, Switch),
         "Allow listeners that other machines can reach without a key or a client certificate.",
-    ),
+    )
+    .common(),
     knob(
         "admin_workers",
         &At(|it| &mut it.settings.admin_workers, List::of(URL_PATTERN)),
@@ -158,7 +162,8 @@ static DISCOVERY: &[Knob] = &[
         "Sources of workers, in addition to `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
          kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR&port=PORT; repeat the flag \
          for each.",
-    ),
+    )
+    .common(),
     knob(
         "discovery.gone_after",
         &At(|it| &mut it.discovery.grace.gone_after, Time(FROM_ZERO)),
@@ -189,6 +194,7 @@ static CACHES: &[Knob] = &[
         "Folders with tokenizer.json and the chat template of a model; repeat the flag for each. Without \
          one the router asks an engine for tokens, or counts bytes.",
     )
+    .common()
     .at_restart(),
     knob(
         "tokenize_timeout",
@@ -252,7 +258,8 @@ static QUEUE: &[Knob] = &[
         &At(|it| &mut it.settings.brain.queue.enabled, Switch),
         "Queue requests by class while all workers are busy; otherwise requests go to a worker as they \
          arrive.",
-    ),
+    )
+    .common(),
     knob(
         "classes",
         &At(|it| &mut it.settings.brain.queue.classes, CLASS_LIST),
@@ -496,6 +503,7 @@ static RECORD: &[Knob] = &[
         &At(|it| &mut it.settings.record.file, FILE),
         "Where to record requests for maitre replay, as hashes without text; empty for nowhere.",
     )
+    .common()
     .with_flag("record")
     .at_restart(),
     knob(
@@ -517,7 +525,8 @@ static LOG: &[Knob] = &[
         "log.level",
         &At(|it| &mut it.log.level, LOG_LEVEL),
         "What is logged: off, error, warn, info, debug or trace, or by module: info,hyper=warn.",
-    ),
+    )
+    .common(),
     knob("log.format", &At(|it| &mut it.log.format, LOG_FORMAT), "How it is logged: text or json.")
         .at_restart(),
 ];

@@ -110,15 +110,16 @@ fn workers_are_texts_or_tables_and_each_has_its_line() {
         ("m.toml", "workers = \"http://a:1, http://b:2\""),
         ("m.yaml", "workers:\n- http://a:1\n- url: http://b:2"),
         ("m.yaml", "workers: [http://a:1, http://b:2]"),
+        ("m.toml", "workers = [\"a:1\", \"b:2\"]"),
     ] {
         let workers = read(name, text).unwrap().settings.workers;
         assert_eq!(workers.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{text}");
     }
     check_toml(
-        "workers = [\n  \"http://a:80\",\n  \"http://a\",\n  \"a:1\",\n  { url = \"https://a:80\" },\n]",
+        "workers = [\n  \"http://a:80\",\n  \"http://a\",\n  \"b\",\n  { url = \"https://a:80\" },\n]",
         &[
             "m.toml:3: workers: \"http://a\" is there twice",
-            "m.toml:4: workers: \"a:1\": it has no scheme; write \"http://host:port\" or \"https://host:port\"",
+            "m.toml:4: workers: \"b\": it has no scheme and no port; write \"http://host:port\" or \"https://host:port\"",
             "m.toml:5: workers: \"https://a:80\" is there twice",
         ],
     );

@@ -20,7 +20,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::field::{ByModel, List, twice};
 use crate::form::{Custom, ItemTable, OneOf, Optional, Secrecy, Word, public};
-use crate::{LogFormat, options};
+use crate::{LogFormat, form, options};
 
 pub(crate) const TENANT_BY: OneOf<TenantBy> =
     OneOf("BY", &[("key", TenantBy::Key), ("header", TenantBy::Header), ("adapter", TenantBy::Adapter)]);
@@ -97,7 +97,7 @@ pub(crate) const KUBERNETES_API: Optional<Custom<ApiAddress>> =
     Optional(public("URL", parse, ApiAddress::to_string));
 pub(crate) const COLLECTOR: Optional<Custom<Collector>> =
     Optional(public("URL", parse, Collector::to_string));
-pub(crate) const SOCKET: Custom<SocketAddr> = public("ADDRESS", socket, SocketAddr::to_string);
+pub(crate) const SOCKET: Custom<SocketAddr> = public("ADDRESS", form::socket, SocketAddr::to_string);
 pub(crate) const HEADER: Custom<HeaderName> = public("NAME", header, HeaderName::to_string);
 pub(crate) const FILE: Optional<Custom<PathBuf>> =
     Optional(public("FILE", file, |it| it.display().to_string()));
@@ -145,11 +145,6 @@ pub(crate) const FOLDER_BY_MODEL: ByModel<Custom<PathBuf>> = ByModel {
 /// For types whose errors say what to write.
 fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
-}
-
-fn socket(text: &str) -> Result<SocketAddr, String> {
-    let wrong = "is not an address; write an IP and a port, as in \"127.0.0.1:8080\"";
-    text.parse().map_err(|_| format!("{text:?} {wrong}"))
 }
 
 fn header(text: &str) -> Result<HeaderName, String> {

@@ -85,7 +85,8 @@ mod tests {
         check("http://[::1]:8001", Ok("http://[::1]:8001"));
         check("http://10.0.0.1:8001", Err("in the clear"));
         check("http://localhost:8001", Err("in the clear"));
-        check("10.0.0.1:6443", Err("has no scheme"));
+        check("10.0.0.1:6443", Err("in the clear"));
+        check("10.0.0.1", Err("has no scheme"));
         check("https://a/b", Err("has a path"));
         check("https://me@a", Err("has a user name"));
         check("", Err("has no scheme"));

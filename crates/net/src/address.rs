@@ -1,7 +1,7 @@
-//! Where a server is: `http://host:port` or `https://host:port`, parsed once into one spelling.
+//! Where a server is: `http://host:port`, `https://host:port` or `host:port`, parsed once into one spelling.
 //!
 //! Two addresses are equal if they name the same server: the host is in lower case, an IPv6 address in its shortest form,
-//! the port is always there, and a slash at the end is dropped. So a worker named in the settings as `http://A` and by
+//! the port is always there, a slash at the end is dropped, and without a scheme it is `http`. So a worker named in the settings as `http://A` and by
 //! discovery as `http://a:80/` is one worker.
 
 use std::fmt;
@@ -131,12 +131,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Address, BadAddress> {
         let bad = |reason| BadAddress { text: text.to_owned(), reason };
-        let (scheme, rest) =
-            text.split_once("://").ok_or_else(|| bad(format!("it has no scheme; {FORM}")))?;
-        let scheme = match scheme.to_ascii_lowercase().as_str() {
-            "http" => Scheme::Http,
-            "https" => Scheme::Https,
-            other => return Err(bad(format!("scheme {other} is not supported; use http or https"))),
+        let (scheme, rest) = text.split_once("://").map_or((None, text), |it| (Some(it.0), it.1));
+        let scheme = match scheme.map(str::to_ascii_lowercase).as_deref() {
+            Some("http") => Scheme::Http,
+            Some("https") => Scheme::Https,
+            Some(other) => return Err(bad(format!("scheme {other} is not supported; use http or https"))),
+            // With a port it is an address and no word: `localhost:8000`.
+            None if split_port(rest).is_some_and(|it| !it.1.is_empty()) => Scheme::Http,
+            None => return Err(bad(format!("it has no scheme and no port; {FORM}"))),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?']) {
@@ -190,6 +192,9 @@ mod tests {
         check("http://10.0.0.7:8000/", Ok("http://10.0.0.7:8000"));
         check("HTTP://VLLM-0.Workers", Ok("http://vllm-0.workers:80"));
         check("http://a:", Ok("http://a:80"));
+        check("localhost:8000", Ok("http://localhost:8000"));
+        check("LOCALHOST:8000/", Ok("http://localhost:8000"));
+        check("[::1]:8000", Ok("http://[::1]:8000"));
         check("http://[0:0::1]:9001", Ok("http://[::1]:9001"));
         check("http://[::1]", Ok("http://[::1]:80"));
         check("https://10.0.0.7", Ok("https://10.0.0.7:443"));
@@ -200,7 +205,11 @@ mod tests {
 
     #[test]
     fn an_error_says_what_is_wrong_and_what_to_write() {
-        check("10.0.0.7:8000", Err("it has no scheme; write \"http://host:port\""));
+        check("10.0.0.7", Err("it has no scheme and no port; write \"http://host:port\""));
+        check("localhost", Err("it has no scheme and no port"));
+        check("localhost:", Err("it has no scheme and no port"));
+        check("localhost:x", Err("\"x\" is not a port"));
+        check("localhost:8000/v1", Err("has a path"));
         check("", Err("it has no scheme"));
         check("ftp://10.0.0.7", Err("\"ftp://10.0.0.7\": scheme ftp is not supported; use http or https"));
         check("http://10.0.0.7/v1", Err("has a path"));

@@ -270,7 +270,7 @@ fn matches(args: &[&str]) -> clap::ArgMatches {
 fn addresses_are_a_scheme_and_a_host() {
     for (url, expected) in [
         ("ftp://host", "scheme ftp is not supported; use http or https"),
-        ("host:8000", "has no scheme"),
+        ("host", "has no scheme"),
         ("http://host/v1", "has a path"),
         ("", "has no scheme"),
     ] {

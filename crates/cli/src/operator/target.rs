@@ -1,4 +1,4 @@
-//! Which router, and its key: from flags, the page's URL, a file or the environment.
+//! Which router, and its key: from flags, the page's URL, the environment, or the file of a router on this machine.
 //!
 //! Anyone who can list processes sees a key on the command line. So it can be given in other ways too, and no
 //! message repeats it.
@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use maitre_net::dial::Dialer;
 
 use maitre_console::dial;
 
-/// The same variable from which `maitre serve` reads its own key.
-pub(crate) const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";
+use crate::key_file::{self, KEY_BYTES_MAX};
+
+/// The same variables from which `maitre serve` reads its own key.
+const KEY_VARIABLE: &str = "MAITRE_ADMIN_KEY";
+const FILE_VARIABLE: &str = "MAITRE_ADMIN_KEY_FILE";
 
 const URL: &str = "http://127.0.0.1:8081";
-
-/// Keys are short; a longer file is something else.
-const KEY_BYTES_MAX: u64 = 4_096;
 
 /// The address and the credentials.
 #[derive(Clone, Debug)]
@@ -35,6 +36,47 @@ pub(crate) struct Target {
     pub(crate) dialer: Arc<Dialer>,
 }
 
+/// Where a key is looked for that no flag names.
+#[derive(Default)]
+pub(crate) struct KeyPlaces {
+    variable: Option<OsString>,
+    file_variable: Option<OsString>,
+    /// Of the key files of routers on this machine.
+    folders: Vec<PathBuf>,
+}
+
+impl KeyPlaces {
+    pub(crate) fn from_environment() -> KeyPlaces {
+        KeyPlaces {
+            variable: std::env::var_os(KEY_VARIABLE),
+            file_variable: std::env::var_os(FILE_VARIABLE),
+            folders: key_file::folders(|name| std::env::var_os(name)),
+        }
+    }
+
+    /// The key and where it was.
+    fn find(&self, address: &Address) -> anyhow::Result<(String, String)> {
+        let given = |it: &Option<OsString>| it.clone().filter(|it| !it.is_empty());
+        if let Some(key) = given(&self.variable) {
+            // Bytes that are not text are not a key; a line break is refused below.
+            return Ok((key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE.to_owned()));
+        }
+        if let Some(path) = given(&self.file_variable) {
+            let place = format!("{FILE_VARIABLE}={}", path.display());
+            return Ok((in_file(Path::new(&path)).context(place.clone())?, place));
+        }
+        let host = address.host();
+        let is_here = host == "localhost" || host.parse().is_ok_and(|it: IpAddr| it.is_loopback());
+        let found = if is_here { key_file::find(&self.folders, address.port()) } else { None };
+        if let Some((path, key)) = found {
+            return Ok((key, path.display().to_string()));
+        }
+        bail!(
+            "no key: {address} asks for one, and no router on this machine left its key for this user; set {KEY_VARIABLE}, or write --key-file FILE or the page's address, as in --url '{address}/#key=…'"
+        );
+    }
+}
+
 pub(crate) fn args() -> [Arg; 4] {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
@@ -43,14 +85,14 @@ pub(crate) fn args() -> [Arg; 4] {
         text("url", "URL", "The router's admin address, or the page's with its key").default_value(URL),
         text("key", "KEY", "The admin key; other users may see it in the list of processes")
             .conflicts_with("key-file"),
-        text("key-file", "FILE", "A file that holds it [default: the variable MAITRE_ADMIN_KEY]")
+        text("key-file", "FILE", "A file that holds it [default: the variables MAITRE_ADMIN_KEY and MAITRE_ADMIN_KEY_FILE, then the file that a router on this machine wrote]")
             .value_parser(value_parser!(PathBuf)),
         dial::arg(),
     ]
 }
 
 impl Target {
-    pub(crate) fn read(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result<Target> {
+    pub(crate) fn read(matches: &ArgMatches, places: &KeyPlaces) -> anyhow::Result<Target> {
         let url: &String = matches.get_one("url").context("url")?;
         let (place, fragment) = url.split_once('#').unwrap_or((url, ""));
         let address: Address = place.parse().context("--url")?;
@@ -60,16 +102,12 @@ impl Target {
         let (key, from) = if let Some(key) = matches.get_one::<String>("key") {
             (key.clone(), "--key".to_owned())
         } else if let Some(path) = matches.get_one::<PathBuf>("key-file") {
-            (in_file(path)?, format!("--key-file {}", path.display()))
+            let place = format!("--key-file {}", path.display());
+            (in_file(path).context(place.clone())?, place)
         } else if let Some(key) = in_url {
             (key.to_owned(), "--url".to_owned())
-        } else if let Some(key) = variable.filter(|it| !it.is_empty()) {
-            // Bytes that are not text are not a key; a line break is refused below.
-            (key.into_string().unwrap_or("\n".to_owned()), KEY_VARIABLE.to_owned())
         } else {
-            bail!(
-                "no key: {address} asks for one; set {KEY_VARIABLE}, or write --key-file FILE or the page's address, as in --url '{address}/#key=…'"
-            );
+            places.find(&address)?
         };
         Ok(Target { address, key: header(&key).with_context(|| from)?, dialer })
     }
@@ -78,11 +116,10 @@ impl Target {
 fn in_file(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|it| it.take(KEY_BYTES_MAX + 1).read_to_string(&mut text));
-    read.with_context(|| format!("--key-file {}", path.display()))?;
+    read?;
     ensure!(
         text.len() as u64 <= KEY_BYTES_MAX,
-        "--key-file {}: longer than {KEY_BYTES_MAX} bytes, so it holds more than a key",
-        path.display()
+        "longer than {KEY_BYTES_MAX} bytes, so it holds more than a key"
     );
     Ok(text.trim().to_owned())
 }
@@ -104,13 +141,15 @@ fn header(key: &str) -> anyhow::Result<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use clap::Command;
+    use maitre_testkit::folder::Folder;
 
     use super::*;
+    use crate::key_file::KeyFile;
 
     fn read(args: &[&str], variable: &str) -> anyhow::Result<Target> {
         let command = Command::new("x").args(super::args());
         let matches = command.try_get_matches_from([&["x"], args].concat())?;
-        Target::read(&matches, Some(variable.into()))
+        Target::read(&matches, &KeyPlaces { variable: Some(variable.into()), ..KeyPlaces::default() })
     }
 
     #[track_caller]
@@ -137,9 +176,38 @@ mod tests {
         check(&["--url", page], "s3cret-env", Ok(("http://10.0.0.1:9", "Bearer s3cret-url")));
         check(&["--url", page, "--key", "s3cret"], "", Ok(("http://10.0.0.1:9", "Bearer s3cret")));
         check(&["--url", "http://a:1/#decision=7"], "k", Ok(("http://a:1", "Bearer k")));
+        check(&["--url", "localhost:8081"], "k", Ok(("http://localhost:8081", "Bearer k")));
         check(&["--url", "https://a/#key=s3cret"], "", Ok(("https://a:443", "Bearer s3cret")));
         check(&["--url", "http://a:1/#key="], "", Err("no key: http://a:1 asks for one"));
         check(&[], "", Err("set MAITRE_ADMIN_KEY, or write --key-file FILE"));
+    }
+
+    #[test]
+    fn the_key_of_a_router_on_this_machine_is_found() {
+        let folder = Folder::new();
+        let folders = vec![folder.path().join("maitre")];
+        let _kept = KeyFile::write(&folders, 8081, "s3cret-made").unwrap();
+        let file = folder.write("given", "s3cret-given");
+        let places = |file: Option<&Path>| KeyPlaces {
+            variable: None,
+            file_variable: file.map(Into::into),
+            folders: folders.clone(),
+        };
+        let read = |args: &[&str], places: &KeyPlaces| {
+            let command = Command::new("x").args(super::args());
+            Target::read(&command.try_get_matches_from([&["x"], args].concat()).unwrap(), places)
+        };
+        let key =
+            |args: &[&str], places: &KeyPlaces| read(args, places).unwrap().key.to_str().unwrap().to_owned();
+        assert_eq!(key(&[], &places(None)), "Bearer s3cret-made");
+        assert_eq!(key(&["--url", "localhost:8081"], &places(None)), "Bearer s3cret-made");
+        assert_eq!(key(&[], &places(Some(&file))), "Bearer s3cret-given");
+        assert_eq!(key(&["--key", "k"], &places(Some(&file))), "Bearer k");
+        // Another port is another router, and another machine must not get the key of this one.
+        for url in ["localhost:8082", "http://10.0.0.1:8081", "http://router:8081"] {
+            let error = format!("{:#}", read(&["--url", url], &places(None)).unwrap_err());
+            assert!(error.contains("no key"), "{error}");
+        }
     }
 
     #[test]
@@ -169,6 +237,6 @@ mod tests {
         check(&["--url", "http://a/#key=s3cret", "--ca", "x"], "", Err("begins with https://"));
         check(&["--url", "https://a/#key=s3cret", "--ca", "absent"], "", Err("--ca absent: No such file"));
         check(&["--url", "http://a/b#key=s3cret"], "", Err("has a path"));
-        check(&["--url", "127.0.0.1:8081#key=s3cret"], "", Err("--url"));
+        check(&["--url", "127.0.0.1#key=s3cret"], "", Err("--url"));
     }
 }

@@ -11,7 +11,7 @@ pub(crate) enum Trouble {
     #[error("{0}")]
     Lost(String),
     #[error(
-        "{url} does not accept this key; use the one in `admin_key`, or the one in the address that maitre prints at its start"
+        "{url} does not accept this key; use the one in `admin_key`; without that, `maitre key --admin` prints the one that the router made"
     )]
     Key { url: String },
     /// The router refused the request.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::client::{chat, within};
-use crate::program::Program;
+use crate::program::{Program, run};
 
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -101,6 +101,26 @@ async fn top_prints_the_state_of_a_running_router() {
         }
         assert!(!text.contains('\x1b') && !text.contains(&key), "{text}");
     }
+}
+
+#[tokio::test]
+async fn commands_find_the_key_of_a_router_that_made_its_own() {
+    let ports = ["--listen", "localhost:0", "--admin", "localhost:0"];
+    let mut router = Program::start(&[&["serve"][..], &ports].concat());
+    let admin = |it: &str| it.split_once("admin=").map(|it| it.1.split(' ').next().unwrap().to_owned());
+    let admin = router.until_says(admin).await;
+    let file = router.until_says(|it| it.split_once("file=").map(|it| it.1.trim().to_owned())).await;
+    let port = admin.rsplit(':').next().unwrap();
+    let top = run(&["top", "--once", "--url", &admin]);
+    assert_eq!(top.status.code(), Some(0), "{}", String::from_utf8_lossy(&top.stderr));
+    let key = run(&["key", "--admin", "--port", port]);
+    let key = String::from_utf8(key.stdout).unwrap();
+    assert!(key.starts_with("mk-") && !router.said().contains(key.trim()), "{key}");
+    router.signal("TERM");
+    router.until_ends().await;
+    assert!(!std::path::Path::new(&file).exists(), "{file}");
+    let late = run(&["key", "--admin", "--port", port]);
+    assert!(!late.status.success() && late.stdout.is_empty());
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
     // The environment of the tests may contain settings.
     command.args(args).env_clear().stdin(Stdio::null());
+    // Keys of routers go here, and not among those of the user.
+    command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

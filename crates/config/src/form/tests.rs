@@ -47,3 +47,13 @@ fn numbers_are_plain_and_finite() {
     );
     check(|text| Ratio(1.0..=9.0).read(text), &["1", "1.25", "9"], &["", "0.9", "9.1", "inf", "nan", "1,5"]);
 }
+
+#[test]
+fn a_listener_has_an_ip_or_is_localhost() {
+    check(
+        socket,
+        &["127.0.0.1:8080", "0.0.0.0:0", "[::1]:8080", "localhost:8080", "LocalHost:0"],
+        &["", "8080", ":8080", "localhost", "localhost:", "localhost:70000", "localhost:x", "router:8080"],
+    );
+    assert_eq!(socket("localhost:8080"), Ok(SocketAddr::from(([127, 0, 0, 1], 8080))));
+}

@@ -15,6 +15,7 @@ pub(super) static CLUSTER: &[Knob] = &[
         "How the routers of a fleet share what they know: off, mesh (direct connections), or the URL of a \
          Redis: redis://host:6379, or rediss://user:password@host:6379/0 with TLS.",
     )
+    .common()
     .with_flag("cluster")
     .at_restart(),
     knob(

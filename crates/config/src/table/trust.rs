@@ -16,7 +16,8 @@ pub(super) static KEYS: &[Knob] = &[
          ?tenant=NAME&best=CLASS&models=NAME|NAME*&rpm=COUNT&tpm=COUNT&trusted sets the tenant, the \
          highest class and the models allowed, requests and tokens per minute of the tenant, and whether \
          the key may ask for explanations and steer engines. `maitre key` makes keys.",
-    ),
+    )
+    .common(),
     knob(
         "keys_file",
         &At(|it| &mut it.secrets.keys_file, FILE),
@@ -33,7 +34,8 @@ pub(super) static KEYS: &[Knob] = &[
         "admin_key",
         &At(|it| &mut it.secrets.admin_key, KEY_HASH),
         "The key of the page and the admin API, or its hash. Without one, each start makes a new one.",
-    ),
+    )
+    .common(),
     knob("admin_key_file", &At(|it| &mut it.secrets.admin_key_file, FILE), "A file that holds it instead."),
     knob(
         "salt.by",
@@ -60,8 +62,9 @@ pub(super) static TLS: &[Knob] = &[
         &At(|it| &mut it.settings.tls.cert, FILE),
         "Certificate chain for clients, as PEM; without it, clients use plain HTTP. Reloaded when it \
          changes.",
-    ),
-    knob("tls.key", &At(|it| &mut it.settings.tls.key, FILE), "Its private key, as PEM."),
+    )
+    .common(),
+    knob("tls.key", &At(|it| &mut it.settings.tls.key, FILE), "Its private key, as PEM.").common(),
     knob(
         "tls.client_ca",
         &At(|it| &mut it.settings.tls.client_ca, FILE),
