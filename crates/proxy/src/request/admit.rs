@@ -34,6 +34,7 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
     let caller = guard.settings.keys.caller(request.headers());
     // The refusal has the shape of the API that the client meant to use.
     let caller = caller.inspect_err(|_| guard.routed(Route::of(request.uri().path())))?;
+    guard.is_trusted = caller.is_trusted();
     guard.begin_trace(request);
     let route = match target(&guard.settings, &caller, request.method(), request.uri().path())? {
         RequestTarget::Models => {
@@ -47,7 +48,7 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
         RequestTarget::Forwarded => None,
     };
     guard.routed(route);
-    let explain = headers::asks_to_explain(request.headers_mut()) && caller.is_trusted();
+    let explain = headers::asks_to_explain(request.headers_mut()) && guard.is_trusted;
     Ok(Admission::Forward(Admitted { caller, route, explain }))
 }
 

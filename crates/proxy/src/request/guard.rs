@@ -46,6 +46,8 @@ pub(crate) struct RequestGuard {
     pub(super) arrived: Instant,
     /// None for paths outside the API, and until the path is known to be one of the API's.
     route: Option<Route>,
+    /// Whether the client may learn about single workers.
+    pub(super) is_trusted: bool,
     /// None if the request is not traced.
     trace: Option<Box<Trace>>,
     /// None until the brain knows of the request.
@@ -140,6 +142,7 @@ impl RequestGuard {
             id,
             arrived,
             route: None,
+            is_trusted: false,
             trace: None,
             scheduled: None,
             budgets: None,

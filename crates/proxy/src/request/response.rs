@@ -66,7 +66,10 @@ pub(super) fn stream(
     guard.add_queue_time(added);
     guard.add_budgets(added);
     if guard.settings.explain {
-        added.insert(headers::WORKER, link.name.clone());
+        // The network behind the router is not the business of every tenant.
+        if guard.is_trusted {
+            added.insert(headers::WORKER, link.name.clone());
+        }
         added.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));
         if let Some(expected) = placement.held {
             added.insert(headers::CACHED_TOKENS, HeaderValue::from(expected.0));

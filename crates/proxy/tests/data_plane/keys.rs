@@ -6,6 +6,7 @@ use http_body_util::Full;
 use maitre_base::ClassId;
 use maitre_proxy::{ApiKey, ApiKeys, Router, RouterSettings, Secret};
 use maitre_queue::{Tenant, Terms};
+use maitre_sim::http::fault::{Fault, Injection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -47,6 +48,30 @@ async fn fixture(settings: RouterSettings) -> Fixture {
     // Once its metrics are read, the engine is detected.
     within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
     fixture
+}
+
+#[tokio::test]
+async fn only_trusted_keys_learn_the_address_of_a_worker() {
+    let trusted = ApiKey { trusted: true, ..key("acme") };
+    let fixture = fixture(with_keys(trusted)).await;
+    let worker = fixture.engines[0].addr().to_string();
+    let mut client = fixture.client().await;
+    let mut ask = async |key: &str| {
+        let mut request = showing(post(CHAT, chat(1, false)), key);
+        request.headers_mut().insert("x-maitre-explain", HeaderValue::from_static("1"));
+        client.ask(request).await.unwrap()
+    };
+    let told = ask(ACME).await;
+    assert_eq!(told.header("x-maitre-worker"), format!("http://{worker}"));
+    assert!(told.header("x-maitre-explain").contains(&worker));
+    let answer = ask(UMBRA).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-maitre-why")), (200, "only"));
+    assert!(!format!("{:?}{}", answer.headers, answer.text()).contains(&worker), "{:?}", answer.headers);
+    // Nor by an error: the worker is gone.
+    fixture.engines[0].handle().inject(Injection::always(Fault::CloseBeforeHeaders));
+    let answer = ask(UMBRA).await;
+    assert!(answer.status.is_server_error());
+    assert!(!format!("{:?}{}", answer.headers, answer.text()).contains(&worker), "{}", answer.text());
 }
 
 #[tokio::test]
