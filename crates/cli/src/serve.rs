@@ -147,16 +147,15 @@ async fn drain(router: Router, signals: &mut Signals) -> anyhow::Result<ExitCode
 mod tests {
     use super::*;
 
-    /// A screen; the whole list has more than two hundred settings.
+    /// A screen; the whole list has more than two hundred lines.
     const LINES_MAX: usize = 40;
-    const COLUMNS: usize = 120;
+    const COLUMNS: usize = 100;
 
     #[test]
     fn the_short_help_fits_a_screen_and_the_long_one_has_everything() {
         let short = command().render_help().to_string();
-        assert!(short.lines().count() <= LINES_MAX, "{} lines:\n{short}", short.lines().count());
-        let wide: Vec<&str> = short.lines().filter(|it| it.chars().count() > COLUMNS).collect();
-        assert!(wide.is_empty(), "{wide:#?}");
+        let lines: usize = short.lines().map(|it| it.chars().count().div_ceil(COLUMNS).max(1)).sum();
+        assert!(lines <= LINES_MAX, "{lines} lines:\n{short}");
         for part in ["--worker", "--listen", "--config", "--strategy", "--keys", "`maitre serve --help`"] {
             assert!(short.contains(part), "{part}:\n{short}");
         }

@@ -31,7 +31,7 @@ struct Awaiting {
     free: Vec<u32>,
 }
 
-/// A request's place in `Awaiting`. Whoever has it leaves it once.
+/// A request's place in `Awaiting`. It is given back once.
 #[derive(Debug)]
 pub(crate) struct AwaitingPlace(u32);
 

@@ -45,6 +45,7 @@ pub(crate) static FILES: &[PageFile] = &[
     file("/page/shadows.js", SCRIPT, include_bytes!("page/shadows.js")),
     file("/page/theme.js", SCRIPT, include_bytes!("page/theme.js")),
     file("/page/tip.js", SCRIPT, include_bytes!("page/tip.js")),
+    file("/page/undo.js", SCRIPT, include_bytes!("page/undo.js")),
     file("/page/words.js", SCRIPT, include_bytes!("page/words.js")),
     file("/page/plot.css", CSS, maitre_charts::PLOT_STYLE.as_bytes()),
     file("/page/plot.js", SCRIPT, maitre_charts::PLOT_SCRIPT.as_bytes()),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     /// Names in the scripts that are not fields of a view: a setting, and variables with a unit.
-    const OWN_NAMES: &[&str] = &["admin_key", "at_s", "span_s", "value_ms"];
+    const OWN_NAMES: &[&str] = &["admin_key", "at_s", "limit_ms", "slower_than_ms", "span_s", "value_ms"];
 
     /// Fields that the page does not show.
     const NOT_SHOWN: &[&str] = &[
@@ -224,7 +225,9 @@ mod tests {
         let known: BTreeSet<&str> = sentences.split(['"', ' ', ':', '\n']).collect();
         let whys = maitre_policy::Why::ALL.iter().map(|it| it.name());
         let outcomes = [
+            AttemptOutcome::InFlight,
             AttemptOutcome::Answered,
+            AttemptOutcome::Declined,
             AttemptOutcome::Failed,
             AttemptOutcome::BrokeOff,
             AttemptOutcome::Left,

@@ -47,7 +47,10 @@ view! {
         /// Prompt tokens that the worker was expected to have cached; null where that was not looked up.
         expected_cached_tokens: Option<u64>,
         predicted_ttft_ms: Option<f64>,
+        /// From the placement. Null for an answer in one piece, and until the first token.
         actual_ttft_ms: Option<f64>,
+        /// From the placement to the end.
+        total_ms: Option<f64>,
         /// Prompt tokens that the worker had cached, as its answer says.
         cached_tokens: Option<u64>,
         /// `in-flight`, `answered`, `failed`, `broke-off`, `disconnected`, `declined`, `recalled`; of a question `asked`
@@ -58,7 +61,6 @@ view! {
     /// One decision with its candidates and what other strategies would have done.
     DecisionDetail(summary: DecisionSummary) {
         ..
-        total_ms: Option<f64>,
         actual_answer_tokens: Option<u64>,
         actual_prompt_tokens: Option<u64>,
         /// Of a question: the request would wait in the queue first.

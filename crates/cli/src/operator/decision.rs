@@ -12,25 +12,29 @@ const ZERO_MS: f64 = 0.05;
 #[derive(Clone, Copy)]
 struct Term {
     name: &'static str,
+    /// What it is, as the page and docs/explain.md say.
+    says: &'static str,
     /// In a narrow table, columns of the highest rank are left out first.
     rank: u8,
     read: fn(&PriceTerms) -> f64,
 }
 
-const fn term(name: &'static str, rank: u8, read: fn(&PriceTerms) -> f64) -> Term {
-    Term { name, rank, read }
+impl Term {
+    const fn new(name: &'static str, says: &'static str, rank: u8, read: fn(&PriceTerms) -> f64) -> Term {
+        Term { name, says, rank, read }
+    }
 }
 
 const TERMS: [Term; 9] = [
-    term("wait", 3, |it| it.wait),
-    term("floor", 7, |it| it.floor),
-    term("prefill", 1, |it| it.prefill),
-    term("behind", 5, |it| it.behind),
-    term("pushed", 6, |it| it.pushed),
-    term("others", 2, |it| it.others),
-    term("answer", 4, |it| it.answer),
-    term("room", 8, |it| it.room),
-    term("adapter", 9, |it| it.adapter),
+    Term::new("wait", "time until the work already promised to the worker is prefilled", 3, |it| it.wait),
+    Term::new("floor", "minimum TTFT there, however short the prompt", 7, |it| it.floor),
+    Term::new("prefill", "computing the part of the prompt that is not cached", 1, |it| it.prefill),
+    Term::new("behind", "delay for requests that arrive there during this prefill", 5, |it| it.behind),
+    Term::new("pushed", "recomputing what this prompt evicts from a full cache", 6, |it| it.pushed),
+    Term::new("others", "delay for requests that stream there", 2, |it| it.others),
+    Term::new("answer", "decode time of its own answer, at that batch size", 4, |it| it.answer),
+    Term::new("room", "waiting for KV memory, and what its blocks cost others", 8, |it| it.room),
+    Term::new("adapter", "loading the LoRA adapter", 9, |it| it.adapter),
 ];
 
 /// The decision in lines of at most `width` cells, where the narrowest table allows that.
@@ -40,6 +44,7 @@ pub(crate) fn lines(decision: &DecisionDetail, width: usize) -> Vec<String> {
         lines.push(String::new());
         lines.extend(wrap(&heading(decision), width));
         lines.extend(candidates(&decision.candidates, width));
+        lines.extend(legend(&decision.candidates, width));
         lines.extend(notes(decision).iter().flat_map(|it| wrap(it, width)));
     }
     if !decision.shadows.is_empty() {
@@ -101,7 +106,7 @@ fn ending(decision: &DecisionDetail) -> String {
     let at = Some(format!("at {} UTC", format::time_of_day(it.at_ms)));
     let attempt = (it.attempt > 0).then(|| format!("attempt {}", it.attempt + 1));
     let waited = (it.waited_ms > 0.0).then(|| format!("waited {}", millis(it.waited_ms)));
-    let total = decision.total_ms.map(|it| format!(" after {}", millis(it))).unwrap_or_default();
+    let total = it.total_ms.map(|it| format!(" after {}", millis(it))).unwrap_or_default();
     let outcome = Some(format!("{}{total}", outcome(&it.outcome)));
     let answer = decision.actual_answer_tokens.map(|it| format!("{it} answer tokens"));
     let cached = it.cached_tokens.map(|it| format!("{it} prompt tokens were cached"));
@@ -182,6 +187,13 @@ fn inside(all: &[CandidateView]) -> TextTable {
 fn shown_terms(all: &[CandidateView]) -> Vec<Term> {
     let counts = |read: fn(&PriceTerms) -> f64| all.iter().any(|it| read(&it.terms_ms).abs() >= ZERO_MS);
     TERMS.into_iter().filter(|it| counts(it.read)).collect()
+}
+
+/// What the terms in the table mean.
+fn legend(all: &[CandidateView], width: usize) -> Vec<String> {
+    let shown = shown_terms(all);
+    let widest = shown.iter().map(|it| it.name.len()).max().unwrap_or(0);
+    shown.iter().flat_map(|it| wrap(&format!("{:<widest$}  {}", it.name, it.says), width)).collect()
 }
 
 fn notes(decision: &DecisionDetail) -> Vec<String> {
@@ -320,6 +332,13 @@ candidates, cheapest first; times in ms, * marks the chosen one
    worker          price  TTFT  cached  requests  can start  wait  floor  prefill  behind  others  answer  room
 *  10.0.0.2:8000    96.0  61.2    1536         3  now         5.0   12.0     21.0     7.3    30.1    18.0   2.6
    worker 0       1210.5     -       0         1  later       1.0    0.0   1209.5     0.0     0.0     0.0   0.0
+wait     time until the work already promised to the worker is prefilled
+floor    minimum TTFT there, however short the prompt
+prefill  computing the part of the prompt that is not cached
+behind   delay for requests that arrive there during this prefill
+others   delay for requests that stream there
+answer   decode time of its own answer, at that batch size
+room     waiting for KV memory, and what its blocks cost others
 zero for every worker: pushed, adapter
 
 what other strategies would have done
@@ -376,6 +395,14 @@ round-robin  10.0.0.9:8000  other  300.0  210.0  turn";
         assert!(
             text(waits, 200).starts_with("would wait in the queue; if placed now, it would go to http://")
         );
+    }
+
+    #[test]
+    fn the_page_explains_terms_in_the_same_words() {
+        let page = include_str!("../../../proxy/src/page/words.js");
+        for term in TERMS {
+            assert!(page.contains(&format!("[\"{}\", \"{}\"]", term.name, term.says)), "{}", term.name);
+        }
     }
 
     #[test]

@@ -214,7 +214,7 @@ export class Router {
 }
 
 // What only the whole of a decision has.
-const WHOLE = ["candidates", "candidates_total", "shadows", "total_ms", "actual_answer_tokens", "actual_prompt_tokens"];
+const WHOLE = ["candidates", "candidates_total", "shadows", "actual_answer_tokens", "actual_prompt_tokens"];
 
 /** What the list and the stream say of a decision. */
 export function summary(decision) {

@@ -81,7 +81,8 @@ export class Mock {
 
   #list(query, response) {
     const before = Number(query.get("before") ?? Infinity);
-    const fits = (it) => it.number < before && [null, String(it.worker)].includes(query.get("worker")) && [null, it.why].includes(query.get("why"));
+    const fits = (it) => it.number < before && [null, String(it.worker)].includes(query.get("worker")) && [null, it.why].includes(query.get("why"))
+      && (query.get("outcome")?.split(",").includes(it.outcome) ?? true) && untilFirstToken(it) >= Number(query.get("slower_than_ms") ?? 0);
     const found = this.router.decisions.filter(fits).reverse().slice(0, Number(query.get("limit") ?? 100));
     json(response, { decisions: found.map(summary) });
   }
@@ -101,6 +102,10 @@ export class Mock {
     if (verb === "weight") worker.weight = JSON.parse(body).weight;
     return json(response, worker);
   }
+}
+
+function untilFirstToken(it) {
+  return it.waited_ms + (it.actual_ttft_ms ?? it.total_ms ?? (it.outcome === "in-flight" ? Date.now() - it.at_ms : 0));
 }
 
 function send(stream, event, data) {

@@ -72,7 +72,7 @@ const tests = {
   },
 
   async a_router_that_is_not_ready_says_why() {
-    await shown({ workers: 0 }, async (page) => {
+    await shown({ workers: 0, traffic: false }, async (page) => {
       await says(page, "#ready", /not ready/);
       await page.locator("#ready").focus();
       await says(page, "#tip", /\/readyz answers 503: no worker is ready/);
@@ -381,8 +381,8 @@ const tests = {
       await page.locator("#tip").waitFor({ state: "hidden" });
       // Under a pointer that rests on one, a sheet still closes at once.
       await opened(page);
-      await page.locator(".terms [data-tip]").first().hover();
-      await says(page, "#tip", /^wait: work promised/);
+      await page.locator(".prices th[data-tip]").first().hover();
+      await says(page, "#tip", /^wait: time until the work already promised/);
       await page.keyboard.press("Escape");
       await page.locator("#sheet").waitFor({ state: "hidden" });
       await page.locator("#tip").waitFor({ state: "hidden" });
@@ -407,6 +407,70 @@ const tests = {
       });
       await page.locator("#decisions-why").selectOption("dice");
       await says(page, "#decisions-empty", /No decision matches/);
+    });
+  },
+
+  async failed_and_slow_decisions_can_be_looked_for() {
+    await shown({}, async (page, mock) => {
+      clearInterval(mock.timer);
+      await rows(page).first().waitFor();
+      const [failed, slow, stuck] = mock.router.decisions.slice(-3);
+      Object.assign(failed, { outcome: "broke-off", actual_ttft_ms: 40, waited_ms: 0 });
+      Object.assign(slow, { outcome: "answered", actual_ttft_ms: 700, waited_ms: 5200 });
+      Object.assign(stuck, { outcome: "in-flight", actual_ttft_ms: null, total_ms: null, waited_ms: 0, at_ms: Date.now() - 60_000 });
+      await page.locator("#decisions-show").selectOption("failed");
+      await until("the failed one is left", async () => String(await numbers(page)) === String([failed.number]));
+      await page.locator("#decisions-show").selectOption("slow-5");
+      await until("one that still waits is slow, too", async () => String(await numbers(page)) === String([stuck.number, slow.number]));
+      await page.locator("#decisions-why").selectOption("dice");
+      await says(page, "#decisions-empty", /No decision matches/);
+      await page.locator("#decisions-why").selectOption("");
+      await page.locator("#decisions-show").selectOption("");
+      await until("all are back", async () => (await numbers(page)).length > 50);
+    });
+  },
+
+  async every_term_of_a_price_is_explained_where_it_stands() {
+    await shown({}, async (page) => {
+      await opened(page);
+      for (const [term, part] of Object.entries({ wait: "already promised", floor: "minimum TTFT", behind: "during this prefill" })) {
+        await says(page, ".terms", new RegExp(`${term}\\s+[^\\n]*${part}`));
+      }
+    });
+  },
+
+  async on_a_phone_only_the_page_scrolls() {
+    for (const unusual of [{ routers: 12, cluster: {} }, { workers: 60 }]) {
+      await shown(unusual, async (page) => {
+        await rows(page).first().waitFor();
+        await until("the rows are there", async () => (await numbers(page)).length >= 20);
+        const nested = await page.$$eval("main *", (all) => all
+          .filter((it) => ["auto", "scroll"].includes(getComputedStyle(it).overflowY) && it.scrollHeight > it.clientHeight + 1)
+          .map((it) => it.id || it.className));
+        assert.deepEqual(nested, []);
+        assert.ok(await page.evaluate(() => document.scrollingElement.scrollHeight) < 12_000, "the page has an end within reach");
+      }, { visitor: { size: PHONE } });
+    }
+  },
+
+  async a_drain_can_be_undone() {
+    await shown({}, async (page, mock) => {
+      await page.locator("tr[data-worker=\"1\"] .drain").click();
+      await says(page, "#undo", /Worker 1 \(127\.0\.0\.1:9002\) is draining\./);
+      assert.equal(mock.router.workers[1].draining, true);
+      await page.locator("#undo-do").click();
+      await page.locator("#undo").waitFor({ state: "hidden" });
+      assert.equal(mock.router.workers[1].draining, false);
+      await says(page, "tr[data-worker=\"1\"] td:nth-child(2)", /ready/);
+      // What was resumed by its own button needs no undo.
+      await page.locator("tr[data-worker=\"1\"] .drain").click();
+      await page.locator("#undo").waitFor();
+      await page.getByRole("button", { name: "Resume worker 1" }).click();
+      await page.locator("#undo").waitFor({ state: "hidden" });
+      await page.locator("tr[data-worker=\"0\"] .drain").click();
+      await page.locator("#undo-close").click();
+      await page.locator("#undo").waitFor({ state: "hidden" });
+      assert.equal(mock.router.workers[0].draining, true);
     });
   },
 

@@ -64,7 +64,7 @@ pub enum AttemptOutcome {
 impl AttemptOutcome {
     pub const fn name(self) -> &'static str {
         match self {
-            AttemptOutcome::InFlight => "open",
+            AttemptOutcome::InFlight => "in-flight",
             AttemptOutcome::Answered => "answered",
             AttemptOutcome::Failed => "failed",
             AttemptOutcome::BrokeOff => "broke-off",

@@ -1,6 +1,8 @@
 //! Decisions as views: a summary each, or one with every candidate.
 
-use maitre_base::TenantId;
+use std::time::Duration;
+
+use maitre_base::{Instant, TenantId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
@@ -43,7 +45,21 @@ struct DecisionFilter<'a> {
     before: Option<u64>,
     worker: Option<u32>,
     why: Option<&'a str>,
+    /// Empty: every outcome.
+    outcomes: Vec<&'a str>,
+    slower_than: Option<Duration>,
 }
+
+/// Outcomes of requests that were placed.
+const OUTCOMES: [AttemptOutcome; 7] = [
+    AttemptOutcome::InFlight,
+    AttemptOutcome::Answered,
+    AttemptOutcome::Failed,
+    AttemptOutcome::BrokeOff,
+    AttemptOutcome::Left,
+    AttemptOutcome::Declined,
+    AttemptOutcome::Recalled,
+];
 
 impl DecisionFilter<'_> {
     fn read(query: &str) -> Result<DecisionFilter<'_>, AdminError> {
@@ -57,8 +73,12 @@ impl DecisionFilter<'_> {
                 "before" => filter.before = Some(value.parse().map_err(|_| bad())?),
                 "worker" => filter.worker = Some(value.parse().map_err(|_| bad())?),
                 "why" => filter.why = Some(value),
+                "outcome" => filter.outcomes = outcomes(value)?,
+                "slower_than_ms" => {
+                    filter.slower_than = Some(Duration::from_millis(value.parse().map_err(|_| bad())?));
+                }
                 _ => {
-                    let known = "limit, before, worker and why";
+                    let known = "limit, before, worker, why, outcome and slower_than_ms";
                     return Err(AdminError::Bad(format!(
                         "unknown parameter `{}`; known: {known}",
                         echo(key)
@@ -69,18 +89,44 @@ impl DecisionFilter<'_> {
         Ok(filter)
     }
 
-    fn passes(&self, decision: &Decision) -> bool {
+    fn passes(&self, now: Instant, decision: &Decision) -> bool {
         self.before.is_none_or(|it| decision.number < it)
             && self.worker.is_none_or(|it| decision.worker.0 == it)
             && self.why.is_none_or(|it| decision.why.name() == it)
+            && (self.outcomes.is_empty() || self.outcomes.contains(&decision.outcome.name()))
+            && self.slower_than.is_none_or(|it| until_first_token(now, decision) > it)
     }
+}
+
+/// Names with commas between them.
+fn outcomes(value: &str) -> Result<Vec<&str>, AdminError> {
+    let known = OUTCOMES.map(AttemptOutcome::name);
+    let names: Vec<&str> = value.split(',').collect();
+    match names.iter().find(|it| !known.contains(it)) {
+        Some(unknown) => Err(AdminError::Bad(format!(
+            "`outcome` has \"{}\"; known, with commas between them: {}",
+            echo(unknown),
+            known.join(", ")
+        ))),
+        None => Ok(names),
+    }
+}
+
+/// How long the client waited for its first token, or for its answer in one piece, time in the queue included; of a request
+/// in flight, how long so far.
+fn until_first_token(now: Instant, decision: &Decision) -> Duration {
+    let so_far = match decision.outcome {
+        AttemptOutcome::InFlight => now.since(decision.at),
+        _ => Duration::ZERO,
+    };
+    decision.waited + decision.first_token.or(decision.total).unwrap_or(so_far)
 }
 
 pub(super) fn list(router: &RouterState, query: &str) -> Result<DecisionList, AdminError> {
     let filter = DecisionFilter::read(query)?;
-    let limit = filter.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+    let (limit, now) = (filter.limit.unwrap_or(LIMIT).min(LIMIT_MAX), router.clock.now());
     let decisions: Vec<Decision> = router.brain.read(|brain| {
-        let recent = brain.decisions().recent(limit, |it| filter.passes(it));
+        let recent = brain.decisions().recent(limit, |it| filter.passes(now, it));
         recent.into_iter().cloned().collect()
     });
     Ok(DecisionList { decisions: decisions.iter().map(|it| summary(router, it)).collect() })
@@ -125,6 +171,7 @@ fn summary(router: &RouterState, decision: &Decision) -> DecisionSummary {
         expected_cached_tokens: decision.held.map(|it| it.0),
         predicted_ttft_ms: decision.predicted.map(millis),
         actual_ttft_ms: decision.first_token.map(|it| millis(it.as_secs_f64())),
+        total_ms: decision.total.map(|it| millis(it.as_secs_f64())),
         cached_tokens: decision.counted.cached,
         outcome: decision.outcome.name().into(),
     }
@@ -142,7 +189,6 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
     });
     DecisionDetail {
         summary: summary(router, decision),
-        total_ms: decision.total.map(|it| millis(it.as_secs_f64())),
         actual_answer_tokens: decision.counted.answer,
         actual_prompt_tokens: decision.counted.prompt,
         would_wait: decision.outcome == AttemptOutcome::WouldWait,
@@ -227,7 +273,18 @@ mod tests {
         let filter = DecisionFilter::read("limit=5&worker=2&why=cached").unwrap();
         assert_eq!((filter.limit, filter.worker, filter.why), (Some(5), Some(2), Some("cached")));
         assert_eq!(DecisionFilter::read("").unwrap(), DecisionFilter::default());
-        for (query, part) in [("limit=x", "`limit` is \"x\""), ("page=2", "known: limit, before")] {
+        let filter = DecisionFilter::read("outcome=failed,broke-off&slower_than_ms=1500").unwrap();
+        assert_eq!(filter.outcomes, ["failed", "broke-off"]);
+        assert_eq!(filter.slower_than, Some(Duration::from_millis(1_500)));
+        for (query, part) in [
+            ("limit=x", "`limit` is \"x\""),
+            ("page=2", "known: limit, before"),
+            ("slower_than_ms=long", "`slower_than_ms` is \"long\""),
+            (
+                "outcome=failed,lost",
+                "`outcome` has \"lost\"; known, with commas between them: in-flight, answered",
+            ),
+        ] {
             let Err(AdminError::Bad(said)) = DecisionFilter::read(query) else { panic!("{query}") };
             assert!(said.contains(part), "{said}");
         }

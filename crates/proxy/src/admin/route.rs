@@ -82,6 +82,14 @@ const DECISIONS_QUERY: &[(&str, &str)] = &[
     ("before", "Only decisions with a smaller number"),
     ("worker", "Only decisions for this worker"),
     ("why", "Only decisions with this reason"),
+    (
+        "outcome",
+        "Only decisions with one of these outcomes, with commas between them: failed,broke-off,declined",
+    ),
+    (
+        "slower_than_ms",
+        "Only requests that waited longer than this for their first token, or have waited longer so far",
+    ),
 ];
 
 pub(crate) static ROUTES: &[Route] = &[

@@ -132,9 +132,7 @@ function prices(decision) {
   const used = words.TERMS.filter(([term]) => candidates.some((it) => it.terms_ms[term] > 0));
   const largest = Math.max(...candidates.map((it) => it.price_ms ?? 0), 1e-9);
   const bars = el("ol.bars", {}, ...candidates.map((it) => stack(it, used, largest)));
-  const legend = el("p.terms", {}, ...used.map(([term, says]) => el(
-    "span.tip-for", { tabindex: "0", "data-tip": `${term}: ${says}` }, el(`i.t-${term}`), term,
-  )));
+  const legend = el("dl.terms", {}, ...used.map(([term, says]) => el("div", {}, el("dt", {}, el(`i.t-${term}`), term), el("dd.quiet", {}, says))));
   const more = candidates_total > candidates.length
     ? el("p.quiet", {}, `The ${format.count(candidates.length)} cheapest of ${format.count(candidates_total)}.`)
     : null;
@@ -148,7 +146,7 @@ function stack(candidate, used, largest) {
     // Terms sum to price times share; the bar is the price.
     const cost = candidate.terms_ms[term] / candidate.share;
     if (!(cost > 0)) continue;
-    const part = el(`i.t-${term}`, { "data-tip": `${term} ${format.ms(cost)}` });
+    const part = el(`i.t-${term}`, { "data-tip": `${term} ${format.ms(cost)}: ${words.term(term)}` });
     part.style.width = `${(cost / largest) * 100}%`;
     track.append(part);
   }
@@ -160,6 +158,8 @@ function stack(candidate, used, largest) {
 }
 
 function table(candidates, used) {
+  const explained = new Map(used);
+  const title = (name) => (explained.has(name) ? { scope: "col", tabindex: "0", "data-tip": `${name}: ${explained.get(name)}` } : { scope: "col" });
   const head = ["Worker", "cached", ...used.map(([term]) => term), "sum", "price", "TTFT", "requests (prefill)", "can start"];
   const rows = candidates.map((it) => {
     const sum = words.TERMS.reduce((total, [term]) => total + (it.terms_ms[term] ?? 0), 0);
@@ -181,7 +181,7 @@ function table(candidates, used) {
   return el(
     "div.scroll", { tabindex: "0", role: "region", "aria-label": "The candidates as a table" },
     el("table.prices", {}, el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "can start" ? "th" : "th.n", { scope: "col" }, it)))),
+      el("thead", {}, el("tr", {}, ...head.map((it, index) => el(index === 0 || it === "can start" ? "th" : "th.n", title(it), it)))),
       el("tbody", {}, ...rows)),
   );
 }

@@ -4,19 +4,39 @@
 // how many are new. Rows are updated in place when a request ends.
 
 import { call } from "./api.js";
-import { bar, byId, el, plate, setAttribute, setChildren, setHidden, setText } from "./dom.js";
+import { bar, byId, el, PHONE, plate, setAttribute, setChildren, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
 import * as words from "./words.js";
 
-// Rows that are shown, and decisions that are kept for the filters.
-const ROWS_MAX = 200;
+// Rows that are shown, and decisions that are kept for the filters. A phone has no list that scrolls by itself, and what
+// is below the rows must stay within reach.
+const ROWS_MAX = matchMedia(PHONE).matches ? 20 : 200;
 const KEPT_MAX = 2_000;
 const PAGE = 100;
 
 // By number; a decision that arrives again replaces the first.
 const kept = new Map();
 const rows = new Map();
-const filter = { worker: "", why: "" };
+const filter = { worker: "", why: "", show: "" };
+
+// The third filter: its choices, with what the router is asked for and which decisions pass.
+const FAILED = ["failed", "broke-off", "declined"];
+const slower = (limit_ms) => ({ query: { slower_than_ms: limit_ms }, passes: (it) => untilFirstToken(it) > limit_ms });
+const SHOWN = {
+  "": { name: "every outcome", query: {}, passes: () => true },
+  failed: { name: "failed", query: { outcome: FAILED.join(",") }, passes: (it) => FAILED.includes(it.outcome) },
+  "slow-1": { name: "slow: first token after 1 s", ...slower(1000) },
+  "slow-5": { name: "slow: first token after 5 s", ...slower(5000) },
+};
+// The router's clock, as of the last overview.
+let routerNow = 0;
+
+/** With time in the queue; of a request in flight, so far; of an answer in one piece, to its end. As the router counts it. */
+function untilFirstToken(it) {
+  const soFar = it.outcome === "in-flight" ? Math.max(routerNow - it.at_ms, 0) : 0;
+  return it.waited_ms + (it.actual_ttft_ms ?? it.total_ms ?? soFar);
+}
+
 const still = { pressed: false, pointed: false, walked: false };
 let shownFirst = Infinity;
 let skipped = 0;
@@ -31,7 +51,8 @@ export function start(opened) {
   const body = byId("decisions-rows");
   byId("decisions-why").append(el("option", { value: "" }, "every reason"), ...Object.keys(words.WHY).map((it) => el("option", { value: it }, words.why(it))));
   byId("decisions-worker").append(el("option", { value: "" }, "every worker"));
-  for (const key of ["worker", "why"]) {
+  byId("decisions-show").append(...Object.entries(SHOWN).map(([value, { name }]) => el("option", { value }, name)));
+  for (const key of ["worker", "why", "show"]) {
     byId(`decisions-${key}`).addEventListener("change", (event) => {
       filter[key] = event.target.value;
       rowsMax = ROWS_MAX;
@@ -105,8 +126,9 @@ export async function load() {
 }
 
 async function ask(more) {
-  const query = new URLSearchParams({ limit: PAGE, ...more });
-  for (const [key, value] of Object.entries(filter)) if (value !== "") query.set(key, value);
+  const { worker, why, show: shown } = filter;
+  const query = new URLSearchParams({ limit: PAGE, ...more, ...SHOWN[shown].query });
+  for (const [key, value] of Object.entries({ worker, why })) if (value !== "") query.set(key, value);
   const { decisions } = await call("GET", `decisions?${query}`);
   remember(decisions);
   draw(true);
@@ -138,7 +160,8 @@ function remember(decisions) {
 
 /** Decisions that pass the filters, newest first. */
 function fitting() {
-  const passes = (it) => (filter.worker === "" || String(it.worker) === filter.worker) && (filter.why === "" || it.why === filter.why);
+  const passes = (it) => (filter.worker === "" || String(it.worker) === filter.worker) && (filter.why === "" || it.why === filter.why)
+    && SHOWN[filter.show].passes(it);
   return [...kept.values()].filter(passes).sort((one, other) => other.number - one.number).slice(0, rowsMax);
 }
 
@@ -161,7 +184,7 @@ function draw(anew) {
   note(news);
   setHidden(byId("decisions-empty"), shown.length > 0);
   setText(byId("decisions-empty"), emptiness());
-  setHidden(byId("decisions-older"), shown.length < PAGE / 2);
+  setHidden(byId("decisions-older"), shown.length < Math.min(PAGE / 2, ROWS_MAX));
 }
 
 function newestRow() {
@@ -178,7 +201,7 @@ function note(news) {
 }
 
 function emptiness() {
-  if (filter.worker !== "" || filter.why !== "") return "No decision matches the filter.";
+  if (Object.values(filter).some((it) => it !== "")) return "No decision matches the filter.";
   return traffic
     ? "The decisions made so far are no longer kept. The next request shows up here."
     : "No traffic yet. Send a request to the router, and its decision shows up here.";
@@ -187,6 +210,7 @@ function emptiness() {
 /** Updates the workers of the filter. */
 export function show(overview) {
   traffic = overview.totals.requests > 0;
+  routerNow = overview.at_ms;
   const text = overview.workers.map((it) => `${it.id} ${it.url}`).join("\n");
   if (text === workersKnown) return;
   workersKnown = text;

@@ -3,6 +3,9 @@
 // Model names, tenants and addresses come from outside. They are set as text or as attributes; nothing here turns data
 // into markup.
 
+/** Where page.css turns rows into cards. */
+export const PHONE = "(max-width: 720px)";
+
 export const byId = (id) => document.getElementById(id);
 
 /** An element: `el("td.n", {title: "…"}, child, "text")`. Children that are null are left out. */

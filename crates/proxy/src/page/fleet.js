@@ -2,13 +2,13 @@
 //
 // Rows are kept and only their numbers change, so that focus, selection and hover survive an update.
 
-import { byId, el, setAttribute, setChildren, setHidden, setText } from "./dom.js";
+import { byId, el, PHONE, setAttribute, setChildren, setHidden, setText } from "./dom.js";
 import * as format from "./format.js";
 import { Row } from "./row.js";
 
-// Up to this many workers are in one table; beyond, in pages.
-const ROWS_MAX = 100;
-const PAGE_ROWS = 50;
+// Up to this many workers are in one table; beyond, in pages. On a phone a worker is a card as high as five rows.
+const ROWS_MAX = matchMedia(PHONE).matches ? 20 : 100;
+const PAGE_ROWS = ROWS_MAX / 2;
 // From this many workers on, there is a map of all of them.
 const MAP_MIN = 13;
 

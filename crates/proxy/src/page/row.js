@@ -1,8 +1,9 @@
 // One worker as a row: its cells are made once, and only changes are written.
 
-import { bar, el, plate, setAttribute, setText } from "./dom.js";
+import { address, bar, el, plate, setAttribute, setText } from "./dom.js";
 import * as control from "./control.js";
 import * as format from "./format.js";
+import * as undo from "./undo.js";
 import * as words from "./words.js";
 
 // Probes come about every second; a longer silence is shown.
@@ -26,9 +27,7 @@ export class Row {
     this.error = el("small.error", { role: "alert" });
     this.element = this.#lay(id);
     this.weight.addEventListener("click", () => this.#act(fleet, () => control.weigh(this.#worker)));
-    this.drain.addEventListener("click", () => this.#act(fleet, () => (this.#worker.draining
-      ? control.resume(this.#worker)
-      : control.drain(this.#worker, fleet.workers()))));
+    this.drain.addEventListener("click", () => this.#act(fleet, () => (this.#worker.draining ? this.#resume() : this.#drain(fleet))));
   }
 
   #lay(id) {
@@ -59,6 +58,20 @@ export class Row {
     } finally {
       this.#setBusy(false);
     }
+  }
+
+  async #drain(fleet) {
+    const worker = this.#worker;
+    const changed = await control.drain(worker, fleet.workers());
+    if (changed !== null) {
+      undo.offer(`Worker ${worker.id} (${address(worker.url)}) is draining.`, async () => fleet.put(await control.resume(worker)));
+    }
+    return changed;
+  }
+
+  #resume() {
+    undo.close();
+    return control.resume(this.#worker);
   }
 
   #setBusy(busy) {

@@ -73,16 +73,18 @@ export const trust = (word) => TRUST[word] ?? { tone: "quiet", says: "This page 
 
 /** The terms of a price, in the order of the formula. */
 export const TERMS = [
-  ["wait", "work promised to the worker before this request"],
-  ["floor", "time to first token of the shortest prompt"],
-  ["prefill", "computing the tokens that are not cached"],
-  ["behind", "delay for requests that arrive behind this prompt"],
-  ["pushed", "blocks that this prompt evicts, to be computed again"],
-  ["others", "delay for answers in flight there"],
-  ["answer", "its own answer, at the speed of that many requests"],
-  ["room", "KV memory: waiting for it, and taking it from others"],
-  ["adapter", "loading the adapter it asks for"],
+  ["wait", "time until the work already promised to the worker is prefilled"],
+  ["floor", "minimum TTFT there, however short the prompt"],
+  ["prefill", "computing the part of the prompt that is not cached"],
+  ["behind", "delay for requests that arrive there during this prefill"],
+  ["pushed", "recomputing what this prompt evicts from a full cache"],
+  ["others", "delay for requests that stream there"],
+  ["answer", "decode time of its own answer, at that batch size"],
+  ["room", "waiting for KV memory, and what its blocks cost others"],
+  ["adapter", "loading the LoRA adapter"],
 ];
+
+export const term = (word) => TERMS.find(([it]) => it === word)?.[1] ?? "";
 
 /** When a worker could start with a request. */
 export const CAN_START = {

@@ -183,6 +183,34 @@ async fn a_decision_lists_the_cost_of_every_candidate() {
 }
 
 #[tokio::test]
+async fn failed_and_slow_decisions_are_found() {
+    let fixture = fixture(2).await;
+    chats(&fixture, 3).await;
+    let broken = Injection::times(Fault::CloseAfterChunks { chunks: 1 }, 1);
+    fixture.engines.iter().for_each(|it| it.handle().inject(broken));
+    fixture.client().await.post("/v1/chat/completions", chat(9, true)).await;
+    fixture.until_nothing_is_open().await;
+    fixture.engines.iter().for_each(|it| it.handle().inject(Injection::always(Fault::Stall)));
+    let mut stuck = tokio::task::JoinSet::new();
+    let mut client = fixture.client().await;
+    stuck.spawn(async move { client.send(post("/v1/chat/completions", chat(9, true))).await });
+    within(fixture.router.until(|brain| brain.open() == 1)).await;
+    let mut operator = Operator::at(&fixture).await;
+    let mut found = async |query: &str| {
+        let list = operator.see(&format!("/admin/v1/decisions?{query}")).await;
+        let decisions = list["decisions"].as_array().unwrap().iter();
+        decisions.map(|it| it["outcome"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("outcome=failed,broke-off,declined").await, ["broke-off"]);
+    assert_eq!(found("outcome=in-flight").await, ["in-flight"]);
+    assert_eq!(found("outcome=answered").await.len(), 3);
+    assert_eq!(found("slower_than_ms=3600000").await, [""; 0]);
+    // The request in flight has no first token; sooner or later it is the slowest.
+    within(async { while found("outcome=in-flight&slower_than_ms=100").await.is_empty() {} }).await;
+    assert_eq!(found("slower_than_ms=0").await.len(), 5);
+}
+
+#[tokio::test]
 async fn a_client_can_ask_for_the_decision() {
     let fixture = fixture(2).await;
     let mut client = fixture.client().await;
