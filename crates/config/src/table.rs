@@ -383,7 +383,7 @@ static TIMEOUTS: &[Knob] = &[
     knob(
         "timeouts.client_stalled",
         &At(|it| &mut it.settings.timeouts.client_stalled, Time(ABOVE_ZERO)),
-        "Writing to a client that reads nothing.",
+        "Writing to a client that reads nothing: its connection is closed, or its HTTP/2 stream is reset.",
     ),
     knob(
         "timeouts.client_idle",

@@ -13,6 +13,7 @@ use maitre_base::TenantId;
 use maitre_base::hash::NumberMap;
 use parking_lot::Mutex;
 
+use crate::refuse::BodyLimit;
 use crate::settings::{RouterLimits, SharedSettings};
 
 /// A body under way of at most this size is not refused for the sake of other bodies under way. Chosen: most chats are
@@ -32,17 +33,6 @@ pub(crate) struct BodyMemory {
 /// Bytes of the bodies under way on one connection.
 #[derive(Default)]
 pub(crate) struct ConnectionBodies(AtomicU64);
-
-/// The limit that a body would exceed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyLimit {
-    /// `limits.bodies`, or the half of it that bodies under way share.
-    All,
-    /// `limits.bodies_per_tenant`.
-    Tenant,
-    /// `limits.bodies_per_connection`.
-    Connection,
-}
 
 impl BodyMemory {
     pub(crate) fn new(settings: Arc<SharedSettings>) -> BodyMemory {

@@ -4,6 +4,8 @@
 //! Time is counted in ticks of the watchdog, so a read or a write costs a few plain stores and never a timer or a reading
 //! of the clock. Limits are accurate to two ticks.
 
+pub(crate) mod streams;
+
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub(crate) struct Pulse {
     blocked: Moment,
     /// HTTP/2 sends frames that are not requests, so heads are not timed.
     http2: AtomicBool,
+    /// The connection is closed because a write waited for too long.
+    stalled: AtomicBool,
     timeouts: Timeouts,
 }
 
@@ -50,6 +54,7 @@ impl Pulse {
             head: Moment::new(0),
             blocked: Moment::new(0),
             http2: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             timeouts,
         }
     }
@@ -73,10 +78,13 @@ impl Pulse {
             0 => false,
             then => TICK * self.now.load(Relaxed).saturating_sub(then) > limit,
         };
+        if longer(&self.blocked, self.timeouts.client_stalled) {
+            self.stalled.store(true, Relaxed);
+            return true;
+        }
         let idle = self.busy.load(Relaxed) == 0;
-        longer(&self.blocked, self.timeouts.client_stalled)
-            || idle && longer(&self.head, self.timeouts.client_header)
-            || idle && longer(&self.moved, self.timeouts.client_idle)
+        idle && (longer(&self.head, self.timeouts.client_header)
+            || longer(&self.moved, self.timeouts.client_idle))
     }
 
     pub(crate) fn is_http2(&self) {
@@ -109,6 +117,17 @@ impl Pulse {
             (false, 0) => self.blocked.store(now, Relaxed),
             (false, _) => {}
         }
+    }
+}
+
+impl Busy {
+    pub(crate) fn is_http2(&self) -> bool {
+        self.0.http2.load(Relaxed)
+    }
+
+    /// Whether a request that is dropped now ends because its client does not read.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.0.stalled.load(Relaxed) || streams::is_dropped_as_stalled()
     }
 }
 

@@ -10,6 +10,8 @@ pub(crate) enum RequestOutcome {
     Refused(&'static str),
     /// The client disconnected first.
     Gone,
+    /// The client read nothing of its response for `timeouts.client_stalled`, and was disconnected.
+    ClientStalled,
     /// The worker failed in the middle of its response.
     Broke,
     /// The worker fell silent in the middle of its response.
@@ -25,6 +27,7 @@ impl RequestOutcome {
             RequestOutcome::Declined(_) => "declined",
             RequestOutcome::Refused(_) => "refused",
             RequestOutcome::Gone => "gone",
+            RequestOutcome::ClientStalled => "client_stalled",
             RequestOutcome::Broke => "broke",
             RequestOutcome::Stalled => "stalled",
             RequestOutcome::Overdue => "overdue",

@@ -148,7 +148,7 @@ impl Recent {
             RequestOutcome::Answered => &totals.answered,
             RequestOutcome::Refused(_) => &totals.refused,
             RequestOutcome::Declined(_) => &totals.declined,
-            RequestOutcome::Gone => &totals.left,
+            RequestOutcome::Gone | RequestOutcome::ClientStalled => &totals.left,
             RequestOutcome::Broke | RequestOutcome::Stalled | RequestOutcome::Overdue => &totals.failed,
         };
         add(count, 1);

@@ -14,7 +14,6 @@ use maitre_dispatch::{Failure, Refusal};
 use maitre_queue::RateLimit;
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
-use crate::body_memory::BodyLimit;
 use crate::outcome::RequestOutcome;
 
 /// Why the router refuses a request. The status shows whose fault it is: 4xx the client's, 502 and 504 a worker's, 503
@@ -61,6 +60,17 @@ pub(crate) enum Refused {
     TooBusy(BodyLimit),
     #[error("{}", failed(*.0))]
     Failed(Failure),
+}
+
+/// The limit on request bodies that a request would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyLimit {
+    /// `limits.bodies`, or the half of it that bodies under way share.
+    All,
+    /// `limits.bodies_per_tenant`.
+    Tenant,
+    /// `limits.bodies_per_connection`.
+    Connection,
 }
 
 impl Refused {

@@ -17,7 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
 use crate::body_memory::ConnectionBodies;
+use crate::client::streams::Streams;
 use crate::client::{ClientSocket, Pulse};
+use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::readiness::probe;
 use crate::request::{RequestGuard, ResponseBody, serve};
@@ -99,7 +101,7 @@ pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, permit: Owned
 const PREFACE: &[u8] = b"PRI * HTTP/2";
 
 async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
-    let RouterState { settings, shutdown, tls, metrics, .. } = &*lane.state;
+    let RouterState { settings, shutdown, tls, metrics, clock, .. } = &*lane.state;
     let limit = settings.load().timeouts.client_header;
     let accepted = tokio::select! {
         accepted = tls.accept(Listener::Clients, stream, limit, metrics) => accepted,
@@ -130,7 +132,7 @@ async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
     // Errors are ignored: clients break connections all the time, and an operator can do nothing about it.
     if is_http2 {
-        let served = http2(&settings.load()).serve_connection(io, service);
+        let served = http2(&settings.load(), *clock).serve_connection(io, service);
         let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
     } else {
         let served = http1(&settings.load()).serve_connection(io, service);
@@ -172,31 +174,9 @@ fn http1(settings: &RouterSettings) -> http1::Builder {
     builder
 }
 
-/// Runs the streams of an HTTP/2 connection. A body is not polled while its client opens no window, so its own time
-/// limits do not apply: a request that exceeds the total timeout by `CUT_OFF_AFTER` is cut off here.
-#[derive(Clone, Copy)]
-struct Streams {
-    limit: Duration,
-}
-
-const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
-
-impl<F> hyper::rt::Executor<F> for Streams
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    #[expect(clippy::disallowed_methods, reason = "ends with its connection, or at the limit")]
-    fn execute(&self, stream: F) {
-        let limit = self.limit;
-        tokio::spawn(async move { drop(tokio::time::timeout(limit, stream).await) });
-    }
-}
-
-fn http2(settings: &RouterSettings) -> http2::Builder<Streams> {
+fn http2(settings: &RouterSettings, clock: Clock) -> http2::Builder<Streams> {
     let header_bytes = u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX);
-    let mut builder =
-        http2::Builder::new(Streams { limit: settings.timeouts.total.saturating_add(CUT_OFF_AFTER) });
+    let mut builder = http2::Builder::new(Streams::new(clock, &settings.timeouts));
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
     builder
 }

@@ -163,7 +163,7 @@ pub struct Timeouts {
     pub client_header: Duration,
     /// A client's request body, from the end of its head.
     pub client_body: Duration,
-    /// A client that does not read its response.
+    /// A client that does not read its response: its connection is closed, or its HTTP/2 stream is reset.
     pub client_stalled: Duration,
     /// A client connection with no request on it.
     pub client_idle: Duration,

@@ -60,7 +60,7 @@ pub(crate) struct RequestGuard {
     /// What its connection's requests have sent of bodies that are not complete.
     pub(super) connection_bodies: Arc<ConnectionBodies>,
     /// Keeps the watchdog from closing the connection as idle.
-    _busy: Busy,
+    busy: Busy,
 }
 
 /// A request that the brain knows of.
@@ -158,12 +158,17 @@ impl RequestGuard {
                 prompt_counted: 0,
             },
             connection_bodies,
-            _busy: busy,
+            busy,
         }
     }
 
     pub(super) fn route(&self) -> Option<Route> {
         self.route
+    }
+
+    /// Whether the client speaks HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.busy.is_http2()
     }
 
     pub(super) fn routed(&mut self, route: Option<Route>) {
@@ -406,6 +411,9 @@ impl RequestGuard {
 /// The accounting.
 impl Drop for RequestGuard {
     fn drop(&mut self) {
+        if self.response.outcome == RequestOutcome::Gone && self.busy.is_stalled() {
+            self.response.outcome = RequestOutcome::ClientStalled;
+        }
         self.report_to_brain();
         self.count_tokens();
         let now = self.lane.state.clock.now();

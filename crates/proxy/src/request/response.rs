@@ -19,8 +19,9 @@ use maitre_net::upstream::Upstream;
 use maitre_net::wake_gate::Gated;
 use tokio::time::Sleep;
 
-use super::forward::{StartedResponse, streams};
+use super::forward::{self, StartedResponse};
 use super::guard::RequestGuard;
+use crate::client::streams::{self, CHUNK_BYTES_MAX};
 use crate::explain;
 use crate::headers;
 use crate::link::Link;
@@ -38,7 +39,8 @@ pub(crate) struct ResponseStream {
     link: Arc<Link>,
     /// None once the response has ended.
     upstream: Option<Upstream>,
-    first: Option<Bytes>,
+    /// Counted, and not yet given to the client: the first chunk, or the rest of a long one.
+    ready: Option<Bytes>,
     /// Only for event streams.
     events: Option<Tracker>,
     usage: Option<Finder>,
@@ -79,19 +81,21 @@ pub(super) fn stream(
         added.insert(headers::EXPLAIN, decision);
     }
     guard.responded(head.status);
-    let events = guard.route().filter(|_| streams(added)).map(Tracker::new);
+    let events = guard.route().filter(|_| forward::streams(added)).map(Tracker::new);
     let usage = guard.route().map(Finder::new);
     let outcome = outcome(head.status);
     if events.is_some() && outcome == RequestOutcome::Answered {
         guard.streams();
     }
     let upstream = Some(upstream);
-    let mut stream = ResponseStream { guard, link, upstream, first, events, usage, outcome, timer: None };
-    if let Some(first) = stream.first.take() {
-        stream.count(&first);
-        stream.first = Some(first);
-    } else {
-        stream.finish();
+    let mut stream =
+        ResponseStream { guard, link, upstream, ready: None, events, usage, outcome, timer: None };
+    match first {
+        Some(first) => {
+            stream.count(&first);
+            stream.ready = Some(first);
+        }
+        None => stream.finish(),
     }
     let mut response = Response::new(ResponseBody::Stream(Box::new(stream)));
     *response.status_mut() = head.status;
@@ -191,9 +195,17 @@ impl ResponseStream {
         }
     }
 
+    /// A chunk for the client. A long one goes to an HTTP/2 client in pieces: a client that takes a piece is not stalled.
+    fn give(&mut self, mut chunk: Bytes) -> Frame<Bytes> {
+        if chunk.len() > CHUNK_BYTES_MAX && self.guard.is_http2() {
+            self.ready = Some(chunk.split_off(CHUNK_BYTES_MAX));
+        }
+        Frame::data(chunk)
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
+        if let Some(ready) = self.ready.take() {
+            return Poll::Ready(Some(Ok(self.give(ready))));
         }
         let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
         match upstream.poll_chunk(cx) {
@@ -201,7 +213,7 @@ impl ResponseStream {
             Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(RequestOutcome::Overdue)),
             Poll::Ready(Some(Ok(chunk))) => {
                 self.count(&chunk);
-                Poll::Ready(Some(Ok(Frame::data(chunk))))
+                Poll::Ready(Some(Ok(self.give(chunk))))
             }
             // All events have arrived; only the framing around them was lost.
             Poll::Ready(Some(Err(_))) if self.has_ended() => {
@@ -233,17 +245,19 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
-        match self.get_mut() {
+        let frame = match self.get_mut() {
             ResponseBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             ResponseBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             ResponseBody::Stream(stream) => stream.poll(cx),
-        }
+        };
+        streams::polled(&frame);
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             ResponseBody::Whole(bytes) => bytes.is_empty(),
-            ResponseBody::Stream(stream) => stream.first.is_none() && stream.upstream.is_none(),
+            ResponseBody::Stream(stream) => stream.ready.is_none() && stream.upstream.is_none(),
         }
     }
 
@@ -251,7 +265,7 @@ impl Body for ResponseBody {
         match self {
             ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             ResponseBody::Stream(stream) => {
-                let held = stream.first.as_ref().map_or(0, |it| it.len() as u64);
+                let held = stream.ready.as_ref().map_or(0, |it| it.len() as u64);
                 let left = stream.upstream.as_ref().map_or(Some(0), Upstream::bytes_left);
                 left.map_or_else(SizeHint::new, |left| SizeHint::with_exact(left + held))
             }

@@ -22,6 +22,7 @@ mod record;
 mod refusal;
 mod salts;
 mod slowdown;
+mod stalls;
 mod tls;
 mod tokenize;
 mod traces;
