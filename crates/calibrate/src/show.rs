@@ -54,7 +54,7 @@ pub fn comment(subject: &Subject<'_>, found: &Calibration) -> String {
         if let Some(first) = agreement(compared, |it| it.first) {
             let _ = writeln!(
                 text,
-                "Error on {} requests that were not fitted ({name}): TTFT {:+.1} % in the mean.",
+                "Mean TTFT error on {} requests that were not fitted ({name}): {:+.1} %.",
                 first.requests,
                 first.mean.error() * 100.0
             );

@@ -66,7 +66,7 @@ fn summary(trace: &Trace) -> String {
     let prompt_tokens = mean(trace.requests.iter().map(|it| it.prompt_tokens()).sum());
     let answer_tokens = mean(trace.requests.iter().map(|it| u64::from(it.answer_tokens)).sum());
     format!(
-        "{count} requests in {:.1} s, {prompt_tokens:.0} prompt and {answer_tokens:.0} answer tokens in the mean; \
+        "{count} requests in {:.1} s, on average {prompt_tokens:.0} prompt and {answer_tokens:.0} answer tokens; \
          one infinite cache would find {:.1} % of the prompt tokens",
         trace.span().as_secs_f64(),
         100.0 * trace.reuse(),

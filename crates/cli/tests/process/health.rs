@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::client::{CHAT, Client, chat, within};
+use crate::client::{CHAT, Client, chat, chat_stream, within};
 use crate::program::{Engine, LOOK_AGAIN, Serve};
 
 /// Round robin, so that a worker in rotation cannot be missed by chance.
@@ -60,4 +60,35 @@ async fn after_an_engine_is_killed_the_next_request_succeeds() {
         let answer = client.post(CHAT, &chat(1)).await;
         assert_eq!((answer.status.as_u16(), answer.worker()), (200, &*engines[0].url), "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn the_log_says_why_a_worker_is_unhealthy() {
+    let engines = Engine::start_some(2, &["--profile", "instant"]).await;
+    let mut serve = Serve::start(&engines, IN_TURN).await;
+    let faults = [
+        (r#"{"kind": "close_after_chunks", "chunks": 2}"#, "a response broke off in the middle"),
+        (r#"{"kind": "status", "status": 500}"#, "/v1/chat/completions 500 Internal Server Error"),
+    ];
+    for (fault, reason) in faults {
+        let fault: serde_json::Value = serde_json::from_str(fault).unwrap();
+        for engine in &engines {
+            let mut engine = Client::connect(engine.url.trim_start_matches("http://").parse().unwrap()).await;
+            assert_eq!(engine.post("/sim/fault", &fault).await.status, 200);
+        }
+        let mut client = serve.client().await;
+        let asks = async {
+            loop {
+                client.post(CHAT, &chat_stream(9)).await;
+            }
+        };
+        let line = format!("worker unhealthy: {reason}");
+        let said = serve.program.until_says(|it| it.contains(&line).then_some(()));
+        tokio::select! { () = asks => {}, () = said => {} }
+    }
+    let mut killed = engines.into_iter().next().unwrap();
+    killed.program.signal("KILL");
+    killed.program.until_ends().await;
+    let refused = |it: &str| (it.contains("worker unhealthy: ") && it.contains("refused")).then_some(());
+    serve.program.until_says(refused).await;
 }

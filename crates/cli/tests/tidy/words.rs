@@ -43,6 +43,8 @@ const PHRASES: &[(&str, &str)] = &[
     ("are to", "ld"),
     ("come ag", "ain"),
     ("comes ag", "ain"),
+    ("be sea", "ted"),
+    ("tokens in the ", "mean"),
 ];
 
 /// Excluded: records of their time, and text by others.

@@ -132,8 +132,20 @@ impl ResponseStream {
         let Some(upstream) = self.upstream.take() else { return };
         self.guard.used(self.usage.take().and_then(Finder::finish));
         let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
-        self.guard.ends_as(if is_whole { self.outcome } else { RequestOutcome::Broke });
+        self.ends_as(if is_whole { self.outcome } else { RequestOutcome::Broke });
         self.guard.lane.upstreams.put(&self.link, upstream);
+    }
+
+    /// How the request ends. A failure of the worker is kept as the reason if it becomes unhealthy for it.
+    fn ends_as(&mut self, outcome: RequestOutcome) {
+        match outcome {
+            RequestOutcome::Broke => self.link.failed("a response broke off in the middle"),
+            RequestOutcome::Stalled => {
+                self.link.failed(format!("a response stalled for {:?}", self.silence_limit()));
+            }
+            _ => {}
+        }
+        self.guard.ends_as(outcome);
     }
 
     /// Whether an event stream has had its end mark, whatever happens to the connection.
@@ -150,7 +162,7 @@ impl ResponseStream {
     /// other response breaks off, because there is no other way to report it.
     fn fail(&mut self, outcome: RequestOutcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
         self.upstream = None;
-        self.guard.ends_as(outcome);
+        self.ends_as(outcome);
         let Some(events) = &self.events else { return Some(Err(BrokeOff)) };
         let failure = match outcome {
             RequestOutcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
