@@ -8,6 +8,7 @@ mod bodies;
 mod bytes;
 mod cluster;
 mod deadline;
+mod desync;
 mod events;
 mod failure;
 mod fixture;
