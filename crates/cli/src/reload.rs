@@ -135,6 +135,10 @@ impl Program for Shell {
     fn set_log_level(&self, level: &str) -> Result<(), String> {
         self.log.set(level)
     }
+
+    fn log_lines_dropped(&self) -> u64 {
+        self.log.lines_dropped()
+    }
 }
 
 impl Reloader {

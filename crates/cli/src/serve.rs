@@ -44,9 +44,10 @@ pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
     };
     let log = log::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(serve(sources, config, log));
+    let code = runtime.block_on(serve(sources, config, log.clone()));
     // A stream that outlived its deadline must not keep the process running.
     runtime.shutdown_background();
+    log.flush();
     code
 }
 

@@ -23,6 +23,8 @@ pub trait Program: Send + Sync + 'static {
     fn config(&self) -> String;
     fn log_level(&self) -> String;
     fn set_log_level(&self, level: &str) -> Result<(), String>;
+    /// Log lines that were dropped instead of written, since the start.
+    fn log_lines_dropped(&self) -> u64;
 }
 
 /// A program without settings to read: a test, or the demo.
@@ -46,5 +48,9 @@ impl Program for NoProgram {
 
     fn set_log_level(&self, _: &str) -> Result<(), String> {
         Err(NOT_HERE.to_owned())
+    }
+
+    fn log_lines_dropped(&self) -> u64 {
+        0
     }
 }

@@ -95,6 +95,7 @@ impl Router {
             cluster.name = cluster::name(cluster, listen);
         }
         let metrics = Arc::new(Metrics::new(&settings.brain.queue.classes));
+        metrics.process.follow(program.clone());
         let (traces, exporter) = Traces::new(&settings, metrics.traces.clone()).unzip();
         let parts = Parts {
             metrics,

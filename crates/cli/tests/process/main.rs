@@ -11,6 +11,7 @@ mod drain;
 mod examples;
 mod health;
 mod keys;
+mod log;
 mod notify;
 mod operator;
 mod packaging;

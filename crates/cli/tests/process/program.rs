@@ -4,6 +4,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -17,6 +19,8 @@ pub(crate) struct Program {
     child: Child,
     /// The lines written to standard error so far.
     said: watch::Receiver<Vec<String>>,
+    pause: Arc<AtomicBool>,
+    resume: mpsc::Sender<()>,
 }
 
 /// Runs to the end.
@@ -45,10 +49,31 @@ impl Program {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (tell, said) = watch::channel(Vec::new());
-        let read = move || lines.map_while(Result::ok).for_each(|line| tell.send_modify(|it| it.push(line)));
+        let (resume, resumed) = mpsc::channel();
+        let pause = Arc::new(AtomicBool::new(false));
+        let paused = pause.clone();
+        let read = move || {
+            for line in lines.map_while(Result::ok) {
+                tell.send_modify(|it| it.push(line));
+                if paused.load(Ordering::Relaxed) {
+                    // An error means that the test is over.
+                    let _ = resumed.recv();
+                }
+            }
+        };
         // Ends with the process.
         std::thread::Builder::new().spawn(read).unwrap();
-        Program { child, said }
+        Program { child, said, pause, resume }
+    }
+
+    /// Reads at most one more line of its standard error, until `read_on`.
+    pub(crate) fn stop_reading(&self) {
+        self.pause.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_on(&self) {
+        self.pause.store(false, Ordering::Relaxed);
+        self.resume.send(()).unwrap();
     }
 
     /// All output so far.

@@ -1,10 +1,12 @@
-//! Memory, CPU time and file descriptors of this process, under the names that every exporter uses.
+//! Memory, CPU time and file descriptors of this process, under the names that every exporter uses; and the log lines that
+//! the program dropped.
 //!
 //! Read from `/proc/self` at each scrape, before the brain is locked: counting thousands of descriptors takes a while. On
 //! other systems than Linux, and where a file cannot be read, the numbers are absent.
 
 use std::fmt;
 use std::fs;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -12,12 +14,18 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::program::Program;
+
 /// Linux reports the CPU time of processes in ticks of this length, on every architecture that we are built for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The process as of the last `refresh`.
-#[derive(Debug, Default)]
-pub(crate) struct Process(Mutex<ProcessStats>);
+#[derive(Default)]
+pub(crate) struct Process {
+    stats: Mutex<ProcessStats>,
+    /// Writes the log.
+    program: OnceLock<Arc<dyn Program>>,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ProcessStats {
@@ -26,9 +34,16 @@ struct ProcessStats {
     resident_bytes: Option<f64>,
     cpu_seconds: Option<f64>,
     start_seconds: Option<f64>,
+    log_lines_dropped: u64,
 }
 
 impl Process {
+    /// Counts the log lines that this program drops, from now on.
+    pub(crate) fn follow(&self, program: Arc<dyn Program>) {
+        // A router has one program all its life.
+        let _ = self.program.set(program);
+    }
+
     pub(crate) fn refresh(&self) {
         let read = |path| fs::read_to_string(path).ok();
         let stat = read("/proc/self/stat");
@@ -38,14 +53,21 @@ impl Process {
             resident_bytes: read("/proc/self/status").and_then(|it| resident_bytes(&it)),
             cpu_seconds: stat.as_deref().and_then(cpu_seconds),
             start_seconds: stat.zip(read("/proc/stat")).and_then(|it| start_seconds(&it.0, &it.1)),
+            log_lines_dropped: self.program.get().map_or(0, |it| it.log_lines_dropped()),
         };
-        *self.0.lock() = stats;
+        *self.stats.lock() = stats;
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process").field("stats", &*self.stats.lock()).finish_non_exhaustive()
     }
 }
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = *self.0.lock();
+        let stats = *self.stats.lock();
         let gauges = [
             ("process_open_fds", "File descriptors in use", stats.open_files),
             ("process_max_fds", "Limit of file descriptors", stats.open_files_max),
@@ -61,6 +83,10 @@ impl Collector for Process {
             let (name, help) = ("process_cpu_seconds", "CPU time");
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
+        let dropped = ConstCounter::new(stats.log_lines_dropped);
+        let (name, help) =
+            ("maitre_log_lines_dropped", "Log lines dropped because standard error was not read");
+        dropped.encode(encoder.encode_descriptor(name, help, None, dropped.metric_type())?)?;
         Ok(())
     }
 }
@@ -140,15 +166,20 @@ mod tests {
     #[test]
     fn unknown_numbers_are_absent() {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Process(Mutex::new(ProcessStats {
+        let stats = ProcessStats {
             open_files_max: Some(1_024.0),
             cpu_seconds: Some(2.5),
+            log_lines_dropped: 3,
             ..ProcessStats::default()
-        }))));
+        };
+        registry.register_collector(Box::new(Process { stats: Mutex::new(stats), ..Process::default() }));
         let mut page = String::new();
         encode(&mut page, &registry).unwrap();
         let samples: Vec<&str> = page.lines().filter(|it| !it.starts_with('#')).collect();
-        assert_eq!(samples, ["process_max_fds 1024.0", "process_cpu_seconds_total 2.5"]);
+        assert_eq!(
+            samples,
+            ["process_max_fds 1024.0", "process_cpu_seconds_total 2.5", "maitre_log_lines_dropped_total 3"]
+        );
     }
 
     #[test]
@@ -156,7 +187,7 @@ mod tests {
     fn this_process_is_measured() {
         let process = Process::default();
         process.refresh();
-        let stats = *process.0.lock();
+        let stats = *process.stats.lock();
         let (open, most) = (stats.open_files.unwrap(), stats.open_files_max.unwrap());
         // Standard input, output and error.
         assert!(open >= 3.0 && open <= most, "{stats:?}");
@@ -164,7 +195,7 @@ mod tests {
         assert!(stats.start_seconds.unwrap() > 1_600_000_000.0, "{stats:?}");
         let more: Vec<_> = (0..20).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
         process.refresh();
-        assert!(process.0.lock().open_files.unwrap() >= 23.0);
+        assert!(process.stats.lock().open_files.unwrap() >= 23.0);
         drop(more);
     }
 }
