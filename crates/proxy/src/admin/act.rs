@@ -5,7 +5,7 @@ use maitre_base::WorkerId;
 use maitre_dialect::route::Route;
 use maitre_dispatch::Event;
 use maitre_net::address::Address;
-use maitre_net::worker_url::WorkerUrl;
+use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
 use maitre_policy::Name;
 use maitre_views::control::{
     LogLevel, NewWorker, ReloadReport, RemovedWorker, StrategyChange, StrategyView, WorkerWeight,
@@ -83,9 +83,10 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, AdminEr
     let worker: WorkerUrl = url.parse().map_err(|error| AdminError::Bad(format!("{error}")))?;
     let address = worker.address.to_string();
     let settings = admin.router.settings.load();
-    if !settings.admin_workers.iter().any(|it| is_allowed(it, &address)) {
+    let is_listed = |it: &String| settings.admin_workers.iter().any(|pattern| is_allowed(pattern, it));
+    if let Some(other) = addresses(&worker).find(|it| !is_listed(it)) {
         return Err(AdminError::Forbidden(format!(
-            "{address} matches no pattern of `admin_workers`; add one, such as \"http://10.0.0.*\""
+            "{other} matches no pattern of `admin_workers`; add one, such as \"http://10.0.0.*\""
         )));
     }
     let Some(ids) = admin.roster.add(By::Operator, &worker) else {
@@ -94,6 +95,24 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, AdminEr
     info!(worker = address, "worker added by an operator");
     let workers = ids.into_iter().filter_map(|it| view::worker(&admin.router, it).ok());
     Ok(WorkerList { workers: workers.collect() })
+}
+
+/// Every address that this worker makes the router connect to: its own, and those of its events and replays where they
+/// are on another host.
+fn addresses(worker: &WorkerUrl) -> impl Iterator<Item = String> {
+    let events = match &worker.options.events {
+        EventSource::At(endpoint) => Some(endpoint),
+        EventSource::Auto | EventSource::Off => None,
+    };
+    let own = worker.address.to_string();
+    let scheme = own.split_once("://").map_or("http", |it| it.0).to_owned();
+    let elsewhere = move |endpoint: &ZmqEndpoint| {
+        let host = endpoint.host.as_deref().filter(|it| *it != worker.address.host())?;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        Some(format!("{scheme}://{host}:{}", endpoint.port))
+    };
+    let others = events.into_iter().chain(&worker.options.replay).filter_map(elsewhere);
+    std::iter::once(own).chain(others.collect::<Vec<_>>())
 }
 
 /// Whether a pattern allows an address: it is the same, or begins as the pattern does before its `*`. A pattern of
@@ -181,6 +200,22 @@ pub(super) fn set_log(admin: &AdminState, body: &[u8]) -> Result<LogLevel, Admin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_stands_for_every_host_it_names() {
+        for (url, expected) in [
+            ("http://10.0.0.7:8000", "http://10.0.0.7:8000"),
+            ("http://10.0.0.7:8000?events=off&replay=5558", "http://10.0.0.7:8000"),
+            ("http://10.0.0.7:8000?events=5557&replay=tcp://10.0.0.7:5558", "http://10.0.0.7:8000"),
+            (
+                "https://A:1?events=tcp://B:5557&replay=tcp://[::1]:1",
+                "https://a:1 https://b:5557 https://[::1]:1",
+            ),
+        ] {
+            let worker = url.parse().unwrap();
+            assert_eq!(addresses(&worker).collect::<Vec<_>>().join(" "), expected, "{url}");
+        }
+    }
 
     #[test]
     fn a_pattern_allows_addresses_that_begin_as_it_does() {

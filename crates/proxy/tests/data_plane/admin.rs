@@ -326,6 +326,12 @@ async fn an_operator_can_add_and_remove_workers() {
     Operator::check(&again, 409, "conflict");
     let far = operator.ask("POST", "/admin/v1/workers", &json!({"url": "http://10.9.9.9:1"})).await;
     Operator::check(&far, 403, "forbidden");
+    // Nor may its events be elsewhere.
+    for option in ["events", "replay"] {
+        let far = format!("http://127.0.0.1:1?{option}=tcp://10.9.9.9:1");
+        let far = operator.ask("POST", "/admin/v1/workers", &json!({ "url": far })).await;
+        Operator::check(&far, 403, "forbidden");
+    }
     let odd = operator.ask("POST", "/admin/v1/workers", &json!({"url": "ftp://a"})).await;
     Operator::check(&odd, 400, "bad_request");
     // The first worker is removed while it has a request, which finishes.
