@@ -80,7 +80,12 @@ pub fn decode(payload: &[u8], groups: &mut Groups, batch: &mut EventBatch) -> Re
 
 impl EventBatch {
     pub fn events(&self) -> impl Iterator<Item = KvEvent<'_>> {
-        self.records.iter().map(|record| match *record {
+        self.events_from(0)
+    }
+
+    /// The events without the first `skipped`, which must not be more than there are.
+    pub fn events_from(&self, skipped: usize) -> impl Iterator<Item = KvEvent<'_>> {
+        self.records[skipped..].iter().map(|record| match *record {
             EventRecord::Stored(stored) => KvEvent::Stored(StoredBlocks {
                 names: stored.names.of(&self.names),
                 parent: stored.parent,

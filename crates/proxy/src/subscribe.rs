@@ -4,6 +4,7 @@
 //! publisher, runs the replays that the feed requests, and passes events to the brain. A subscription that breaks is
 //! made again at once, and then with backoff.
 
+mod log_budget;
 pub mod replay;
 pub mod socket;
 
@@ -26,6 +27,7 @@ use tracing::{debug, info, warn};
 use crate::brain::SharedBrain;
 use crate::link::Link;
 use crate::metrics::Metrics;
+use log_budget::LogBudget;
 use replay::{Bound, ReplayError, ReplayedBatch};
 use socket::{Subscriber, ZmqAddress, ZmqMessage};
 
@@ -44,6 +46,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Events applied under one lock of the brain: about 50 µs. More would delay requests noticeably.
 const EVENTS_AT_ONCE: usize = 128;
+/// The same for their blocks: a message may have one event with more than a million, which held the lock for 0.11 s.
+const BLOCKS_AT_ONCE: usize = 512;
 
 /// Where a worker publishes its KV events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +77,7 @@ pub(crate) async fn follow(
         reported: (Trust::None, Counts::default()),
         replaying: None,
         is_rank_warned: false,
+        log_budget: LogBudget::default(),
     };
     let mut pause = PAUSE;
     loop {
@@ -101,6 +106,14 @@ pub(crate) async fn follow(
     }
 }
 
+/// How much of a batch is applied.
+#[derive(Clone, Copy, Default)]
+struct BatchPosition {
+    event: usize,
+    /// Of `BLOCKS_AT_ONCE` blocks each.
+    piece: usize,
+}
+
 type Replaying = Pin<Box<dyn Future<Output = Result<Vec<ReplayedBatch>, ReplayError>> + Send>>;
 
 struct Follower {
@@ -116,6 +129,8 @@ struct Follower {
     replaying: Option<(u64, Replaying)>,
     /// The log has reported that the port belongs to another rank.
     is_rank_warned: bool,
+    /// Of everything that the publisher can cause.
+    log_budget: LogBudget,
 }
 
 impl Follower {
@@ -127,7 +142,10 @@ impl Follower {
 
     /// Until the connection ends.
     async fn listen(&mut self, mut subscriber: Subscriber) {
-        info!(worker = self.link.url, port = self.source.events.1, "subscribed to KV events");
+        if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
+            let port = self.source.events.1;
+            info!(worker = self.link.url, port, left_out, "subscribed to KV events");
+        }
         sleep(SETTLE).await;
         self.on(Input::Connected).await;
         let mut quiet = QUIET;
@@ -164,7 +182,7 @@ impl Follower {
         while let Some(action) = self.feed.next_action(self.brain.now()) {
             match action {
                 Action::Apply(batch) => {
-                    self.apply(&batch);
+                    self.apply(&batch).await;
                     // A replay has ten thousand batches, and this thread also accepts connections and probes workers.
                     yield_now().await;
                 }
@@ -190,9 +208,11 @@ impl Follower {
         })
     }
 
-    fn apply(&mut self, batch: &Numbered<Bytes>) {
+    async fn apply(&mut self, batch: &Numbered<Bytes>) {
         if let Err(error) = kv::decode(&batch.payload, &mut self.groups, &mut self.batch) {
-            warn!(worker = self.link.url, seq = batch.seq, %error, "cannot decode KV events");
+            if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
+                warn!(worker = self.link.url, seq = batch.seq, %error, left_out, "cannot decode KV events");
+            }
             return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
         if let (Some(rank), Some(published)) = (self.link.rank, self.batch.rank())
@@ -201,14 +221,45 @@ impl Follower {
             self.warn_of_rank(rank, published);
             return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
-        let worker = self.link.worker;
-        let mut events = self.batch.events().map(|event| Event::CacheChanged { worker, event });
-        while self.brain.on_all(events.by_ref().take(EVENTS_AT_ONCE)) == EVENTS_AT_ONCE {}
+        let mut at = BatchPosition::default();
+        while self.apply_slice(&mut at) {
+            yield_now().await;
+        }
         let sent = self.batch.unix_seconds();
         let lag = (self.brain.clock.unix().as_secs_f64() - sent).max(0.0);
         self.metrics.caches.feeds.lag.get_or_create(&[("worker", self.link.url.clone())]).set(lag);
         if self.feed.trust() == Trust::Cold && self.is_complete() {
             self.feed.on(self.brain.now(), Input::Complete);
+        }
+    }
+
+    /// Applies the events of the batch from this position on, as many as under one lock, and moves it. Returns whether there
+    /// are more.
+    fn apply_slice(&self, at: &mut BatchPosition) -> bool {
+        let (first, done, worker) = (at.event, at.piece, self.link.worker);
+        let mut pieces = self
+            .batch
+            .events_from(first)
+            .enumerate()
+            .flat_map(|(number, event)| {
+                let done = if number == 0 { done } else { 0 };
+                let pieces = event.pieces(BLOCKS_AT_ONCE).enumerate().skip(done);
+                pieces.map(move |(piece, event)| (BatchPosition { event: first + number, piece }, event))
+            })
+            .peekable();
+        let mut blocks = 0;
+        let slice = std::iter::from_fn(|| {
+            let (_, event) = (blocks < BLOCKS_AT_ONCE).then(|| pieces.next()).flatten()?;
+            blocks += event.blocks();
+            Some(Event::CacheChanged { worker, event })
+        });
+        self.brain.on_all(slice.take(EVENTS_AT_ONCE));
+        match pieces.peek() {
+            Some((next, _)) => {
+                *at = *next;
+                true
+            }
+            None => false,
         }
     }
 
@@ -234,12 +285,10 @@ impl Follower {
     fn report(&mut self) {
         let (trust, counts) = (self.feed.trust(), self.feed.counts());
         if trust != self.reported.0 {
-            info!(
-                worker = self.link.url,
-                from = self.reported.0.name(),
-                to = trust.name(),
-                "trust in KV events"
-            );
+            if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
+                let (from, to) = (self.reported.0.name(), trust.name());
+                info!(worker = self.link.url, from, to, left_out, "trust in KV events");
+            }
             self.brain.on(Event::TrustChanged { worker: self.link.worker, trust });
         }
         if counts != self.reported.1 {

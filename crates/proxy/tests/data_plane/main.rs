@@ -12,6 +12,7 @@ mod desync;
 mod events;
 mod failure;
 mod fixture;
+mod hostile_publisher;
 mod in_flight;
 mod keys;
 mod metrics;
