@@ -30,11 +30,11 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
     words.filter(|it| it.starts_with("maitre_")).map(str::to_owned).collect()
 }
 
-/// Every sample name that the page has, or may have once there is a value.
+/// Every sample name that the page has, or may have once there is a value. In the classic text a counter's name has its
+/// suffix.
 fn names_on(page: &str) -> BTreeSet<String> {
     let types = page.lines().filter_map(|it| it.strip_prefix("# TYPE ")?.split_once(' '));
     let of = |(name, kind): (&str, &str)| match kind {
-        "counter" => vec![format!("{name}_total")],
         "histogram" => ["_bucket", "_sum", "_count"].map(|it| format!("{name}{it}")).to_vec(),
         _ => vec![name.to_owned()],
     };
