@@ -140,7 +140,8 @@ static MAIN: &[Knob] = &[
     knob(
         "explain",
         &At(|it| &mut it.settings.explain, Switch),
-        "Say in response headers which worker answered, and why.",
+        "Say in response headers which worker answered, and why. With keys, the worker is named for \
+         trusted ones only.",
     ),
     knob(
         "passthrough",
