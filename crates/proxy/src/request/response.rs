@@ -48,6 +48,8 @@ pub(crate) struct ResponseStream {
     outcome: RequestOutcome,
     /// Set while we wait for the worker.
     timer: Option<Gated<Sleep>>,
+    /// The response breaks off, once everything before is sent.
+    is_broken: bool,
 }
 
 /// The worker's response broke off, and the only way to say so is to break off, too.
@@ -88,8 +90,17 @@ pub(super) fn stream(
         guard.streams();
     }
     let upstream = Some(upstream);
-    let mut stream =
-        ResponseStream { guard, link, upstream, ready: None, events, usage, outcome, timer: None };
+    let mut stream = ResponseStream {
+        guard,
+        link,
+        upstream,
+        ready: None,
+        events,
+        usage,
+        outcome,
+        timer: None,
+        is_broken: false,
+    };
     match first {
         Some(first) => {
             stream.count(&first);
@@ -160,16 +171,26 @@ impl ResponseStream {
 
     /// Ends the response in the middle. An event stream gets a last event that reports the failure, and no end mark; any
     /// other response breaks off, because there is no other way to report it.
-    fn fail(&mut self, outcome: RequestOutcome) -> Option<Result<Frame<Bytes>, BrokeOff>> {
+    fn fail(
+        &mut self,
+        outcome: RequestOutcome,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         self.upstream = None;
         self.ends_as(outcome);
-        let Some(events) = &self.events else { return Some(Err(BrokeOff)) };
+        let Some(events) = &self.events else {
+            // At the next poll. hyper drops what it has not sent when a body fails, and a client that gets nothing at
+            // all cannot tell this from a request that was never received.
+            self.is_broken = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
         let failure = match outcome {
             RequestOutcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
             RequestOutcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
             _ => Failure::server("worker_failed", "the worker failed before the response was complete"),
         };
-        Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure)))))
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure))))))
     }
 
     /// Whether the last chunk came too late. Does not read the clock: `count` has.
@@ -219,10 +240,13 @@ impl ResponseStream {
         if let Some(ready) = self.ready.take() {
             return Poll::Ready(Some(Ok(self.give(ready))));
         }
+        if self.is_broken {
+            return Poll::Ready(Some(Err(BrokeOff)));
+        }
         let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
         match upstream.poll_chunk(cx) {
             // With a slow client there is always more to read, and the timer is never polled.
-            Poll::Ready(Some(Ok(_))) if self.is_overdue() => Poll::Ready(self.fail(RequestOutcome::Overdue)),
+            Poll::Ready(Some(Ok(_))) if self.is_overdue() => self.fail(RequestOutcome::Overdue, cx),
             Poll::Ready(Some(Ok(chunk))) => {
                 self.count(&chunk);
                 Poll::Ready(Some(Ok(self.give(chunk))))
@@ -232,8 +256,8 @@ impl ResponseStream {
                 self.finish();
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(_))) => Poll::Ready(self.fail(RequestOutcome::Broke)),
-            Poll::Ready(None) if self.is_cut_off() => Poll::Ready(self.fail(RequestOutcome::Broke)),
+            Poll::Ready(Some(Err(_))) => self.fail(RequestOutcome::Broke, cx),
+            Poll::Ready(None) if self.is_cut_off() => self.fail(RequestOutcome::Broke, cx),
             Poll::Ready(None) => {
                 self.finish();
                 Poll::Ready(None)
@@ -243,7 +267,7 @@ impl ResponseStream {
                     self.finish();
                     Poll::Ready(None)
                 }
-                outcome => Poll::Ready(self.fail(outcome)),
+                outcome => self.fail(outcome, cx),
             },
         }
     }
@@ -269,7 +293,9 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             ResponseBody::Whole(bytes) => bytes.is_empty(),
-            ResponseBody::Stream(stream) => stream.ready.is_none() && stream.upstream.is_none(),
+            ResponseBody::Stream(stream) => {
+                stream.ready.is_none() && stream.upstream.is_none() && !stream.is_broken
+            }
         }
     }
 

@@ -216,3 +216,22 @@ async fn a_surplus_answer_reaches_nobody() {
         }
     }
 }
+
+/// Everything arrives at once, so that the body breaks before anything of it was sent.
+#[tokio::test]
+async fn a_response_that_breaks_off_reaches_the_client_as_far_as_it_goes() {
+    let reply = |mut stream: TcpStream| async move {
+        let broken = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nokgarbage\r\n0\r\n\r\n";
+        stream.write_all(broken).await.unwrap();
+    };
+    let router = router_in_front_of(reply, settings()).await;
+    let mut socket = TcpStream::connect(router.listen()).await.unwrap();
+    let body = chat(1, false);
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n", body.len());
+    socket.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.unwrap();
+    let mut seen = Vec::new();
+    let _ = within(socket.read_to_end(&mut seen)).await;
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(seen.starts_with("HTTP/1.1 200 OK") && seen.ends_with("2\r\nok\r\n"), "{seen}");
+}
