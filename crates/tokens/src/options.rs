@@ -42,11 +42,13 @@ pub struct RenderLimits {
     pub fuel: u64,
     /// Length of the rendered text.
     pub text_bytes: usize,
+    /// All text that the template builds on the way, together. A message passes through about five operations.
+    pub built_bytes: usize,
 }
 
 impl Default for RenderLimits {
     fn default() -> RenderLimits {
-        RenderLimits { fuel: 10_000_000, text_bytes: 32 << 20 }
+        RenderLimits { fuel: 10_000_000, text_bytes: 32 << 20, built_bytes: 256 << 20 }
     }
 }
 

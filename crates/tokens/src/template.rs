@@ -5,10 +5,10 @@
 //! vLLM does, whether a template takes the content of a message as a text or as parts.
 //!
 //! A template comes from the operator, but it iterates over the client's data. It therefore has a step limit (fuel),
-//! a recursion limit and a limit on its output. This does not stop a malicious template:
-//! one that doubles a string forty times allocates before it writes.
+//! a recursion limit, a limit on its output, and one on the text that it builds on the way (`meter`).
 
 mod format;
+mod meter;
 mod python;
 
 use std::io;
@@ -43,6 +43,8 @@ pub enum TemplateError {
     TooLong { limit_bytes: usize },
     #[error("render the chat: it takes more than {fuel} steps")]
     TooMuchWork { fuel: u64 },
+    #[error("render the chat: it builds more than {limit_bytes} bytes of text")]
+    TooMuchText { limit_bytes: usize },
     #[error("continue the last message: {why}")]
     NothingToContinue { why: &'static str },
 }
@@ -100,7 +102,12 @@ impl Template {
                 // Without the filter its chats are refused, where they would be rendered wrong.
                 environment.remove_filter("safe");
             }
-            environment.add_template_owned(name, source).map_err(failed)?;
+            let unbounded =
+                || failed(minijinja::Error::new(ErrorKind::SyntaxError, "its text cannot be metered"));
+            // The engine's own error says what is wrong with a template that it cannot parse.
+            environment.template_from_str(&source).map_err(failed)?;
+            let metered = meter::metered(&source, environment.syntax()).ok_or_else(unbounded)?;
+            environment.add_template_owned(name, metered).map_err(failed)?;
         }
         let mut variables: Vec<(String, Value)> =
             folder.names.iter().map(|it| (it.name.clone(), Value::from(it.content.as_str()))).collect();
@@ -148,6 +155,7 @@ impl SelectedTemplate<'_> {
         let Template { environment, limits, .. } = self.template;
         let template = environment.get_template(self.name).map_err(|_| TemplateError::NoTemplate)?;
         let mut text = BoundedText { bytes: Vec::new(), limit: limits.text_bytes };
+        meter::begin(limits.built_bytes);
         let done = template.render_captured_to(Value::from_pairs(variables), &mut text);
         done.map_err(|error| failure(&error, *limits))?;
         String::from_utf8(text.bytes).map_err(|error| TemplateError::Failed { why: error.to_string() })
@@ -188,6 +196,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     environment.set_fuel(Some(limits.fuel));
     environment.set_recursion_limit(RECURSION_LIMIT);
     python::teach(&mut environment);
+    meter::teach(&mut environment);
     environment
 }
 
@@ -202,6 +211,9 @@ fn strftime_now(today: Date) -> Value {
 fn failure(error: &minijinja::Error, limits: RenderLimits) -> TemplateError {
     if let Some(why) = python::refusal(error) {
         return TemplateError::Refused { why };
+    }
+    if meter::is_overfull(error) {
+        return TemplateError::TooMuchText { limit_bytes: limits.built_bytes };
     }
     match error.kind() {
         ErrorKind::OutOfFuel => TemplateError::TooMuchWork { fuel: limits.fuel },

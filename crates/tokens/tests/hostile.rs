@@ -95,7 +95,7 @@ fn a_system_prompt_beside_the_messages_comes_first() {
 #[test]
 fn a_template_runs_out_of_fuel_or_room_or_depth() {
     let chat = Chat::new(r#"[{"role": "user", "content": "aaaaaaaaaa"}]"#, today());
-    let limits = RenderLimits { fuel: 100_000, text_bytes: 1_000 };
+    let limits = RenderLimits { fuel: 100_000, text_bytes: 1_000, built_bytes: 1 << 20 };
     let run = |template: &str| {
         with_template(template, limits).render(&chat).expect_err("it is stopped").to_string()
     };
@@ -107,6 +107,46 @@ fn a_template_runs_out_of_fuel_or_room_or_depth() {
     assert!(run(deep).contains("recursion"), "{}", run(deep));
     assert!(run("{{ strftime_now('%H') }}").contains("depends on more than the day"));
     assert!(run("{{ messages[0].content.nothing.more }}").starts_with("render the chat: undefined value"));
+}
+
+/// Each of these would allocate a terabyte or more, and so end the process.
+#[test]
+fn a_template_bomb_is_stopped() {
+    let chat = Chat::new(r#"[{"role": "user", "content": "aaaaaaaaaa"}]"#, today());
+    let start = "{% set ns = namespace(s = messages[0].content, l = messages) %}";
+    let forty =
+        |step: &str| format!("{start}{{% for i in range(40) %}}{step}{{% endfor %}}{{{{ ns.s|length }}}}");
+    let bombs = [
+        forty("{% set ns.s = ns.s ~ ns.s %}"),
+        forty("{% set ns.s = ns.s + ns.s %}"),
+        forty("{% set ns.s = (ns.s ~ '') if false else ns.s + ns.s %}"),
+        forty("{% set ns.s = ns.s * 10 %}"),
+        forty("{% set s %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = s %}"),
+        forty("{% set ns.s = [ns.s, ns.s]|join %}"),
+        forty("{% set ns.s = 'aa'.join([ns.s, ns.s, ns.s]) %}"),
+        forty("{% set ns.s = ns.s|replace('a', 'aa') %}"),
+        forty("{% set ns.s = ns.s.replace('', ns.s) %}"),
+        forty("{% set ns.s = '%s%s'|format(ns.s, ns.s) %}"),
+        forty("{% set ns.s = '{0}{0}'.format(ns.s) %}"),
+        forty("{% set ns.s = [ns.s, ns.s]|string %}"),
+        forty("{% set ns.s = [ns.s, ns.s]|tojson %}"),
+        forty("{% set ns.s = [ns.s, ns.s]|tojson|indent(8, true) %}"),
+        forty("{% set ns.l = ns.l + ns.l %}{% set ns.s = ns.l ~ '' %}"),
+        forty("{% set ns.l = [ns.l, ns.l] %}{% set ns.s = ns.l|string %}"),
+        "{% macro f(s) %}{{ s }}{{ s }}{% endmacro %}".to_owned() + &forty("{% set ns.s = f(ns.s) %}"),
+        format!("{start}{{% for i in range(90) %}}{{% set ns.l = ns.l + [ns.s * 20000] %}}{{% endfor %}}"),
+        format!("{{% set s %}}{{% for i in range(9000) %}}{}{{% endfor %}}{{% endset %}}", "a".repeat(1_000)),
+        format!(
+            "{{% macro f() %}}{}{{% endmacro %}}{start}{{% for i in range(2000) %}}{{% set ns.l = ns.l + [f()] %}}{{% endfor %}}",
+            "a".repeat(1_000)
+        ),
+        format!("{start}{{{{ '%99999999d'|format(7) }}}}"),
+    ];
+    let limits = RenderLimits { fuel: 100_000, text_bytes: 1_000, built_bytes: 1 << 20 };
+    for bomb in bombs {
+        let error = with_template(&bomb, limits).render(&chat).expect_err("it is stopped").to_string();
+        assert_eq!(error, "render the chat: it builds more than 1048576 bytes of text", "{bomb}");
+    }
 }
 
 #[test]

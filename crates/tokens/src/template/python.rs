@@ -15,7 +15,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use crate::json::Exponent;
-use crate::template::TemplateError;
+use crate::template::{TemplateError, meter};
 
 /// What transformers appends to the last message to find where it ends.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -185,7 +185,9 @@ fn indent(
     let first = options.get::<Option<bool>>("first")?.or(first).unwrap_or(false);
     let blank = options.get::<Option<bool>>("blank")?.unwrap_or(false);
     options.assert_all_used()?;
+    meter::charge_text(value)?;
     let text = format!("{value}\n");
+    meter::charge(text.len().saturating_add(text.matches(is_end).count().saturating_mul(width.len())))?;
     let mut indented = String::with_capacity(text.len() * 2);
     for (at, line) in lines(&text, false).into_iter().enumerate() {
         if at > 0 {
@@ -207,6 +209,9 @@ fn trim(value: &Value, chars: Option<&str>) -> Result<Value, Error> {
 }
 
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if value.as_str().is_some() {
+        meter::charge_method(value, name, args)?;
+    }
     match value.as_str().map(|text| string_method(text, name, args)) {
         Some(Ok(Some(result))) => Ok(result),
         Some(Err(error)) => Err(error),
@@ -294,10 +299,12 @@ fn words(text: &str, times: usize) -> Vec<&str> {
     parts
 }
 
+/// Whether a line ends here.
+fn is_end(it: char) -> bool {
+    matches!(it, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
-    let is_end = |it: char| {
-        matches!(it, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(end) = rest.find(is_end) {

@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use crate::json::{Exponent, float};
+use crate::template::meter;
 
 /// Deeper than any JSON we read; a template that nests further of its own is stopped.
 const DEPTH_MAX: usize = 256;
@@ -33,6 +34,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     options.assert_all_used()?;
     let mut text = String::new();
     layout.write(&mut text, value, 0)?;
+    meter::charge(text.len())?;
     Ok(text)
 }
 
@@ -54,6 +56,7 @@ struct JsonFlags {
 
 impl JsonLayout {
     fn write(&self, text: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        meter::check(text.len())?;
         if depth > DEPTH_MAX {
             return Err(Error::new(ErrorKind::InvalidOperation, "tojson: nested too deep"));
         }
