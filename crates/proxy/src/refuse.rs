@@ -34,6 +34,8 @@ pub(crate) enum Refused {
     BadRequest(BadRequest),
     #[error("the header {header} is {value:?}; write {accepted}")]
     BadHeader { header: &'static str, value: String, accepted: String },
+    #[error("the request's headers are larger than {limit} bytes")]
+    HeadersTooLarge { limit: usize },
     #[error("the request body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
     #[error("the request body did not arrive within {0:?}")]
@@ -83,6 +85,7 @@ impl Refused {
             Refused::WrongMethod { .. } => "wrong_method",
             Refused::BadRequest(bad) => bad.code(),
             Refused::BadHeader { .. } => "bad_header",
+            Refused::HeadersTooLarge { .. } => "headers_too_large",
             Refused::BodyTooLarge { .. } => "body_too_large",
             Refused::BodyTooSlow(_) => "body_too_slow",
             Refused::BodyBroken => "body_broken",
@@ -113,6 +116,7 @@ impl Refused {
             | Refused::BadHeader { .. }
             | Refused::ModelRequired { .. }
             | Refused::BodyBroken => StatusCode::BAD_REQUEST,
+            Refused::HeadersTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refused::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refused::BodyTooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Refused::EncodedBody(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -245,6 +249,30 @@ fn failed(failure: Failure) -> &'static str {
         Failure::TimedOut => "the worker's response did not begin in time",
         Failure::Late => "the worker's response did not begin before the request's deadline",
     }
+}
+
+/// hyper refuses by itself what it cannot read as a request, with an empty body. The same with an error as the body; None
+/// for any other response, all of which carry a request id or a body.
+pub(crate) fn with_error_body(head: &[u8]) -> Option<Vec<u8>> {
+    const EMPTY: &[u8] = b"content-length: 0\r\n";
+    let (code, message) = match head.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
+        b"400" => ("bad_head", "the request line or a header is not valid HTTP/1.1"),
+        b"414" => ("uri_too_long", "the request's path is too long"),
+        b"431" => {
+            ("headers_too_large", "the request's headers have too many bytes (limits.headers) or lines (128)")
+        }
+        _ => return None,
+    };
+    let find = |part: &[u8]| head.windows(part.len()).position(|it| it == part);
+    if find(b"x-request-id:").is_some() || !head.ends_with(b"\r\n\r\n") {
+        return None;
+    }
+    let at = find(EMPTY)?;
+    let kind = FailureKind::Invalid;
+    let body =
+        failure::body(Route::Chat, &failure::Failure { kind, code, message: message.into(), param: None });
+    let about = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    Some([&head[..at], about.as_bytes(), &head[at + EMPTY.len()..], body.as_bytes()].concat())
 }
 
 /// A trace collector's verdict on a batch.
@@ -395,4 +423,29 @@ pub(crate) enum Health {
     Well,
     Unwell,
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_hyper_refuses_by_itself_gets_a_body() {
+        let head = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        let whole = String::from_utf8(with_error_body(head.as_bytes()).unwrap()).unwrap();
+        let (head_part, body) = whole.split_once("\r\n\r\n").unwrap();
+        assert!(head_part.starts_with("HTTP/1.1 431 ") && head_part.ends_with("\r\ndate: x"), "{whole}");
+        assert!(head_part.contains(&format!("\r\ncontent-length: {}\r\n", body.len())), "{whole}");
+        assert!(body.contains(r#""code":"headers_too_large""#), "{whole}");
+        for other in [
+            head.replace("431", "404"),
+            head.replace("date: x", "x-request-id: 1"),
+            head.replace("length: 0", "length: 1"),
+            format!("{head}{{}}"),
+            String::new(),
+            "HTTP/1.1 43".to_owned(),
+        ] {
+            assert_eq!(with_error_body(other.as_bytes()), None, "{other}");
+        }
+    }
 }

@@ -175,7 +175,8 @@ fn http1(settings: &RouterSettings) -> http1::Builder {
 }
 
 fn http2(settings: &RouterSettings, clock: Clock) -> http2::Builder<Streams> {
-    let header_bytes = u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX);
+    // Beyond its limit hyper answers 431 with an empty body. `admit` checks ours, and says why.
+    let header_bytes = u32::try_from(settings.limits.header_bytes.saturating_mul(2)).unwrap_or(u32::MAX);
     let mut builder = http2::Builder::new(Streams::new(clock, &settings.timeouts));
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
     builder

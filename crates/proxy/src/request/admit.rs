@@ -1,7 +1,7 @@
 //! The first stage: whose request it is, and what it asks for. No byte of the body has been read.
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, Version};
 use maitre_dialect::route::Route;
 
 use super::guard::RequestGuard;
@@ -31,6 +31,7 @@ pub(super) struct Admitted {
 
 /// Refuses a request without a valid key, or for a path that is not served.
 pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Result<Admission, Refused> {
+    check_headers(guard.settings.limits.header_bytes, request)?;
     let caller = guard.settings.keys.caller(request.headers());
     // The refusal has the shape of the API that the client meant to use.
     let caller = caller.inspect_err(|_| guard.routed(Route::of(request.uri().path())))?;
@@ -50,6 +51,17 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
     guard.routed(route);
     let explain = headers::asks_to_explain(request.headers_mut()) && guard.is_trusted;
     Ok(Admission::Forward(Admitted { caller, route, explain }))
+}
+
+/// Of HTTP/1.1, hyper has checked it.
+fn check_headers<B>(limit: usize, request: &Request<B>) -> Result<(), Refused> {
+    if request.version() != Version::HTTP_2 {
+        return Ok(());
+    }
+    // As HTTP/2 counts them: RFC 9113, section 6.5.2.
+    let size: usize =
+        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+    if size > limit { Err(Refused::HeadersTooLarge { limit }) } else { Ok(()) }
 }
 
 /// What a request asks for, by its method and path.

@@ -155,8 +155,36 @@ async fn a_head_over_the_limit_is_a_431_and_others_are_served() {
     let fixture = fixture_with(1, engine_settings(), settings).await;
     let mut request = post("/v1/chat/completions", chat(1, false));
     request.headers_mut().insert("x-long", "a".repeat(40_000).parse().unwrap());
-    let answer = fixture.client().await.ask(request).await.unwrap();
-    assert_eq!(answer.status, 431);
+    let answer = fixture.client().await.ask(request.clone()).await.unwrap();
+    check(&answer, 431, "headers_too_large", "limits.headers");
+    assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    let mut lines = post("/v1/chat/completions", chat(1, false));
+    for number in 0..200 {
+        let name: http::HeaderName = format!("x-{number}").parse().unwrap();
+        lines.headers_mut().insert(name, "a".parse().unwrap());
+    }
+    check(&fixture.client().await.ask(lines).await.unwrap(), 431, "headers_too_large", "128");
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut raw = tokio::net::TcpStream::connect(fixture.router.listen()).await.unwrap();
+    raw.write_all(b"GET /v1/models HTTP/1.1\r\nhost: m\r\nno colon\r\n\r\n").await.unwrap();
+    let mut seen = String::new();
+    within(raw.read_to_string(&mut seen)).await.unwrap();
+    assert!(seen.starts_with("HTTP/1.1 400 ") && seen.contains(r#""code":"bad_head""#), "{seen}");
+
+    let stream = tokio::net::TcpStream::connect(fixture.router.listen()).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), io).await.unwrap();
+    let mut driver = tokio::task::JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    *request.uri_mut() = "http://maitre/v1/chat/completions".parse().unwrap();
+    request.headers_mut().remove("host");
+    request.headers_mut().insert("x-long", "a".repeat(20_000).parse().unwrap());
+    let (head, body) = within(sender.send_request(request)).await.unwrap().into_parts();
+    let (body, broke) = crate::fixture::read(body).await;
+    let answer = TestResponse { status: head.status, headers: head.headers, body, broke };
+    check(&answer, 431, "headers_too_large", "16384");
     let answer = fixture.client().await.post("/v1/chat/completions", chat(1, false)).await;
     assert_eq!(answer.status, 200);
 }
