@@ -19,7 +19,7 @@ use crate::knob::{Knob, Section, knob};
 use crate::queue::class::{CLASS_LIST, CLASS_NAME};
 use crate::queue::tenant::TENANT_LIST;
 use crate::types::{
-    FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, PATH_PATTERN,
+    FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ORIGIN, PATH_PATTERN,
     PRIORITY_ORDER, SOCKET, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH, URL_PATTERN, WORKER_LIST,
     WORKER_SOURCE,
 };
@@ -147,6 +147,11 @@ static MAIN: &[Knob] = &[
         "passthrough",
         &At(|it| &mut it.settings.passthrough, List::of(PATH_PATTERN)),
         "Paths outside the API that are forwarded to a worker; a trailing * matches any rest.",
+    ),
+    knob(
+        "cors_origins",
+        &At(|it| &mut it.settings.cors_origins, List::of(ORIGIN)),
+        "Origins whose pages a browser lets call the API; * for all. None: no cross-origin requests.",
     ),
     knob(
         "seed",

@@ -44,6 +44,19 @@ pub(crate) const PATH_PATTERN: Word = Word {
     },
     wrong: "is not a path; write \"/pooling\" or, for all below it, \"/pooling/*\"",
 };
+/// What a browser sends as `origin`, or `*`.
+pub(crate) const ORIGIN: Word = Word {
+    name: "ORIGIN",
+    is_valid: |text| {
+        let is_origin = |(scheme, host): (&str, &str)| {
+            let is_plain =
+                |it: char| it.is_ascii_graphic() && !it.is_ascii_uppercase() && !"/*?#@,".contains(it);
+            !scheme.is_empty() && !host.is_empty() && scheme.chars().chain(host.chars()).all(is_plain)
+        };
+        text == "*" || text.split_once("://").is_some_and(is_origin)
+    },
+    wrong: "is not an origin; write \"https://app.example.com\", in lower case and without a path, or \"*\"",
+};
 /// An address of a worker, or the beginning of many if it ends in `*`.
 pub(crate) const URL_PATTERN: Word = Word {
     name: "URL",

@@ -16,6 +16,7 @@ mod brain;
 mod client;
 mod clock;
 mod collector;
+mod cors;
 mod explain;
 mod headers;
 mod in_flight;

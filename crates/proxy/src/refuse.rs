@@ -406,6 +406,13 @@ pub(crate) fn done(is_new: bool, json: Bytes) -> Response<Bytes> {
     response
 }
 
+/// An empty response.
+pub(crate) fn no_content() -> Response<Bytes> {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// A plain-text response of the admin listener.
 pub(crate) fn plain(health: Health, text: impl Into<Bytes>) -> Response<Bytes> {
     let mut response = Response::new(text.into());

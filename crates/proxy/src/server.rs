@@ -20,6 +20,7 @@ use crate::body_memory::ConnectionBodies;
 use crate::client::streams::Streams;
 use crate::client::{ClientSocket, Pulse};
 use crate::clock::Clock;
+use crate::cors::CrossOrigin;
 use crate::lane::Lane;
 use crate::readiness::probe;
 use crate::request::{RequestGuard, ResponseBody, serve};
@@ -119,14 +120,17 @@ async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
     let bodies: Arc<ConnectionBodies> = Arc::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         let busy = pulse.busy();
-        let probed = probe(&lane.state, &request);
+        let cors = CrossOrigin::of(&lane.state.settings.load().cors_origins, &request);
+        let probed = cors.preflight(&request).or_else(|| probe(&lane.state, &request));
         let guard =
             probed.is_none().then(|| RequestGuard::open(lane.clone(), busy, bodies.clone(), &mut request));
         async move {
-            Ok::<_, Infallible>(match guard {
+            let mut response = match guard {
                 Some(guard) => serve(guard, request).await,
                 None => probed.unwrap_or_default().map(ResponseBody::Whole),
-            })
+            };
+            cors.mark(response.headers_mut());
+            Ok::<_, Infallible>(response)
         }
     });
     let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));

@@ -57,6 +57,8 @@ pub struct RouterSettings {
     pub explain: bool,
     /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
     pub passthrough: Vec<String>,
+    /// Origins whose pages may send requests and read responses; `*` for all. Empty: no CORS.
+    pub cors_origins: Vec<String>,
     /// The API keys of clients. Without any, no key is required.
     pub keys: ApiKeys,
     /// The key that workers require. Sent with probes; and, where clients need keys, with requests in place of theirs.
@@ -95,6 +97,7 @@ impl Default for RouterSettings {
             tokenize_timeout: Duration::from_millis(50),
             explain: true,
             passthrough: Vec::new(),
+            cors_origins: Vec::new(),
             keys: ApiKeys::default(),
             worker_key: None,
             salt: None,

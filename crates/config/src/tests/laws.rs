@@ -47,6 +47,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("FILE", _) => "a b/trace.jsonl",
         ("BOOL", _) if knob.default() == "true" => "false",
         ("BOOL", _) => "true",
+        ("ORIGIN", _) => "https://a.example,http://localhost:3000",
         ("PATH", true) => "/a,/b/*",
         ("PATH", false) => "/ping",
         ("SIZE", _) => "4KiB",
