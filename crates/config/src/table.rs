@@ -149,6 +149,12 @@ static MAIN: &[Knob] = &[
         "Paths outside the API that are forwarded to a worker; a trailing * matches any rest.",
     ),
     knob(
+        "compat_paths",
+        &At(|it| &mut it.settings.compat_paths, Switch),
+        "Serve to clients, too, the health and metrics paths of sglang-router and vllm-router: /liveness, \
+         /readiness, /health_generate, and /metrics for trusted keys.",
+    ),
+    knob(
         "cors_origins",
         &At(|it| &mut it.settings.cors_origins, List::of(ORIGIN)),
         "Origins whose pages a browser lets call the API; * for all. None: no cross-origin requests.",

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Limited};
@@ -37,7 +37,6 @@ use tokio::time::timeout;
 use crate::client::{ClientSocket, Pulse};
 use crate::keys;
 use crate::lane::Lane;
-use crate::metrics::MetricsFormat;
 use crate::page;
 use crate::program::Program;
 use crate::readiness::readiness;
@@ -165,20 +164,12 @@ fn public<B>(router: &RouterState, request: &Request<B>) -> Response<Bytes> {
     match request.uri().path() {
         "/healthz" => plain(Health::Well, "alive\n"),
         "/readyz" => readiness(router),
-        "/metrics" => metrics(router, request.headers()),
+        "/metrics" => router.scrape(request.headers()),
         path => match page::find(path) {
             Some(file) => page_file(file),
             None => plain(Health::Unknown, "try /, /healthz, /readyz, /metrics or /admin/v1/openapi.json\n"),
         },
     }
-}
-
-/// The metrics, in the format that the scraper prefers.
-fn metrics(router: &RouterState, headers: &HeaderMap) -> Response<Bytes> {
-    let format = MetricsFormat::of(headers);
-    let mut response = typed(format.write(router.metrics_page()), format.content_type());
-    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
-    response
 }
 
 fn typed(text: impl Into<Bytes>, media: &'static str) -> Response<Bytes> {

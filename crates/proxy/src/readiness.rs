@@ -5,7 +5,7 @@
 //! metric, and its answer says nothing but whether the router is ready.
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use maitre_dispatch::Brain;
 use maitre_fleet::Worker;
 
@@ -56,16 +56,27 @@ pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
 /// workers.
 pub(crate) fn probe<B>(router: &RouterState, request: &Request<B>) -> Option<Response<Bytes>> {
     let (method, path) = (request.method(), request.uri().path());
-    let is_probe = match path {
-        "/health" => is_read(method),
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    let settings = router.settings.load();
+    let answer = match path {
+        "/health" if is_read => readiness,
         // AWS SageMaker's probe; vLLM and SGLang answer it to both methods.
-        "/ping" => is_read(method) || method == Method::POST,
-        _ => false,
+        "/ping" if is_read || method == Method::POST => readiness,
+        "/readiness" | "/health_generate" if is_read && settings.compat_paths => readiness,
+        "/liveness" if is_read && settings.compat_paths => |_: &RouterState| plain(Health::Well, "alive\n"),
+        "/metrics" if is_read && settings.compat_paths => return metrics(router, request.headers()),
+        _ => return None,
     };
-    let is_forwarded = || router.settings.load().passthrough.iter().any(|it| it == path);
-    (is_probe && !is_forwarded()).then(|| readiness(router))
+    let is_forwarded = settings.passthrough.iter().any(|it| it == path);
+    (!is_forwarded).then(|| answer(router))
 }
 
-fn is_read(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
+/// Metrics name workers, which is nothing for a tenant. Where clients need keys, a scraper needs a trusted one; for any
+/// other this is an unknown path.
+fn metrics(router: &RouterState, headers: &HeaderMap) -> Option<Response<Bytes>> {
+    match router.settings.load().keys.caller(headers) {
+        Ok(caller) if caller.is_trusted() => Some(router.scrape(headers)),
+        Ok(_) => None,
+        Err(refused) => Some(refused.answer(None)),
+    }
 }

@@ -57,6 +57,8 @@ pub struct RouterSettings {
     pub explain: bool,
     /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
     pub passthrough: Vec<String>,
+    /// Serve to clients, too, the health and metrics paths that sglang-router and vllm-router have.
+    pub compat_paths: bool,
     /// Origins whose pages may send requests and read responses; `*` for all. Empty: no CORS.
     pub cors_origins: Vec<String>,
     /// The API keys of clients. Without any, no key is required.
@@ -97,6 +99,7 @@ impl Default for RouterSettings {
             tokenize_timeout: Duration::from_millis(50),
             explain: true,
             passthrough: Vec::new(),
+            compat_paths: false,
             cors_origins: Vec::new(),
             keys: ApiKeys::default(),
             worker_key: None,

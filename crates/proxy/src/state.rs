@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use parking_lot::Mutex;
 
 use crate::body_memory::BodyMemory;
 use crate::brain::{Notifications, SharedBrain};
 use crate::clock::Clock;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MetricsFormat};
 use crate::peering::ClusterHandle;
 use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
@@ -110,6 +113,16 @@ impl RouterState {
                 }
             });
         })
+    }
+
+    /// The metrics, in the format that the scraper prefers.
+    pub(crate) fn scrape(&self, headers: &HeaderMap) -> Response<Bytes> {
+        let format = MetricsFormat::of(headers);
+        let mut response = Response::new(Bytes::from(format.write(self.metrics_page())));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        headers.insert(VARY, HeaderValue::from_static("accept"));
+        response
     }
 
     /// Whether this router still waits for the snapshots of other routers.

@@ -83,6 +83,7 @@ pub(super) fn carry(old: Old, given: &[Given]) -> Result<Carried, Vec<String>> {
     draft.times();
     draft.line();
     draft.failures();
+    draft.paths();
     draft.rest();
     draft.finish()
 }
@@ -357,6 +358,14 @@ impl<'a> Draft<'a> {
             self.set("health.back_off", format!("{out}s"), "--cb-timeout-duration-secs");
             self.set("health.back_off_max", format!("{most}s"), "--cb-timeout-duration-secs");
         }
+    }
+
+    /// What these routers serve to clients beside the API, and to which pages: to all, without the flag.
+    fn paths(&mut self) {
+        self.set("compat_paths", "true", "--prometheus-port");
+        let origins = self.words("--cors-allowed-origins");
+        let origins = if origins.is_empty() { "*".to_owned() } else { origins.join(",") };
+        self.set("cors_origins", origins, "--cors-allowed-origins");
     }
 
     fn rest(&mut self) {

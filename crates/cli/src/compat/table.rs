@@ -56,6 +56,11 @@ static SHARED: &[Flag] = &[
     ),
     Flag::new(&["--log-level"], One, Kept(Part("log.level"))),
     Flag::new(
+        &["--cors-allowed-origins"],
+        Several,
+        Changed(Part("cors_origins"), "in lower case and without a path, as browsers send them"),
+    ),
+    Flag::new(
         &["--max-concurrent-requests"],
         One,
         Changed(
@@ -157,10 +162,6 @@ static SHARED_LEFT: &[Reason] = &[
     Reason {
         fate: Left("only x-request-id is read as the request id"),
         flags: [&[], &[], &[&["--request-id-headers"]]],
-    },
-    Reason {
-        fate: Left("CORS is not supported: put a proxy that adds the headers in front"),
-        flags: [&[], &[], &[&["--cors-allowed-origins"]]],
     },
     Reason {
         fate: Left("rate limits are per tenant, in requests and tokens per minute: set tenants"),

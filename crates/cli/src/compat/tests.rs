@@ -118,6 +118,7 @@ fn some_value(flag: &Flag) -> String {
         "--client-cert-path" => "/c.pem --client-key-path /k.pem",
         "--client-key-path" => "/k.pem --client-cert-path /c.pem",
         "--otlp-traces-endpoint" => "collector:4317",
+        "--cors-allowed-origins" => "https://a.example http://localhost:3000",
         _ => "7",
     };
     match flag.takes {

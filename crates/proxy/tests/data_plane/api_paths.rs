@@ -2,7 +2,7 @@
 
 use http::{Method, Request};
 use http_body_util::Full;
-use maitre_proxy::Router;
+use maitre_proxy::{Router, RouterSettings};
 use maitre_sim::http::fault::{Fault, Injection};
 
 use crate::fixture::{
@@ -69,6 +69,38 @@ async fn a_router_that_drains_is_not_healthy() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_paths_of_other_routers_are_there_if_the_operator_wants_them() {
+    const PATHS: [&str; 4] = ["/liveness", "/readiness", "/health_generate", "/metrics"];
+    let without = fixture(1).await;
+    for path in PATHS {
+        assert_eq!(without.client().await.ask(get(path)).await.unwrap().status, 404, "{path}");
+    }
+    let wanted = |settings: RouterSettings| RouterSettings { compat_paths: true, ..settings };
+    let with = fixture_with(1, engine_settings(), wanted(settings())).await;
+    let mut client = with.client().await;
+    for path in PATHS {
+        assert_eq!(client.ask(get(path)).await.unwrap().status, 200, "{path}");
+    }
+    let page = client.ask(get("/metrics")).await.unwrap();
+    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert_eq!(metric(&page.text(), "maitre_request_seconds_count"), 0.0, "neither is a request");
+    let empty = Router::start(wanted(settings())).await.unwrap();
+    let mut client = Client::connect(empty.listen()).await;
+    for (path, status) in [("/liveness", 200), ("/readiness", 503), ("/health_generate", 503)] {
+        assert_eq!(client.ask(get(path)).await.unwrap().status, status, "{path}");
+    }
+    // Metrics name the workers: not for a tenant.
+    let mut trusted = key("acme");
+    trusted.trusted = true;
+    let guarded = fixture_with(1, engine_settings(), wanted(with_keys(trusted))).await;
+    let mut client = guarded.client().await;
+    assert_eq!(client.ask(get("/metrics")).await.unwrap().status, 401);
+    assert_eq!(client.ask(showing(get("/metrics"), crate::keys::UMBRA)).await.unwrap().status, 404);
+    assert_eq!(client.ask(showing(get("/metrics"), ACME)).await.unwrap().status, 200);
+    assert_eq!(client.ask(get("/liveness")).await.unwrap().status, 200);
 }
 
 #[tokio::test]
