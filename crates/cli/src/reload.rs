@@ -26,7 +26,7 @@ use tracing::{info, warn};
 
 use crate::discovery::Discovery;
 use crate::log;
-use crate::signals::HangUps;
+use crate::signals::{HangUp, HangUps};
 
 /// Maximum operators that wait for a reload at once; further requests are refused with a retry.
 const WAITING_MAX: usize = 16;
@@ -142,7 +142,7 @@ impl Program for Shell {
 }
 
 impl Reloader {
-    /// Reloads settings on request or when a file has changed, for as long as it is polled.
+    /// Reloads settings on request or when a file has changed, until the terminal is closed.
     pub(crate) async fn run(&mut self, router: &Router) {
         let mut looks = tokio::time::interval(EVERY);
         loop {
@@ -153,7 +153,10 @@ impl Reloader {
                     let _ = reply.send(outcome);
                 }
                 update = self.discovery.news() => self.discovery.tell(router, update),
-                () = self.hang_ups.wait() => drop(self.reload(router, "SIGHUP")),
+                hang_up = self.hang_ups.wait() => match hang_up {
+                    HangUp::Reload => drop(self.reload(router, "SIGHUP")),
+                    HangUp::TerminalClosed => return info!("the terminal was closed"),
+                },
                 _ = looks.tick() => {
                     if self.watch.has_settled() {
                         let _ = self.reload(router, "a file has changed");
