@@ -171,6 +171,10 @@ class OtherRoutes(Case):
     def test_models(self):
         models = client.models.list()
         self.assertEqual([(it.id, it.object) for it in models], [(MODEL, "model")])
+        self.assertEqual(client.models.retrieve(MODEL).id, MODEL)
+        with self.assertRaises(openai.NotFoundError) as caught:
+            client.models.retrieve("org/unknown")
+        self.assertEqual(caught.exception.code, "model_not_found")
 
     def test_response(self):
         answer = client.responses.create(model=MODEL, input="Hello", instructions="Be brief.")
@@ -273,6 +277,23 @@ class Retries(Case):
         with self.assertRaises(openai.InternalServerError) as caught:
             chat()
         self.assertEqual(caught.exception.status_code, 503)
+
+
+class Limits(Case):
+    def test_a_limit_is_a_rate_limit_error_that_says_what_is_left(self):
+        limited = Setup("--tenants", "*?rpm=1&tpm=100000", engines=1)
+        with openai.OpenAI(base_url=limited.url + "/v1", api_key="none", max_retries=0) as client:
+            raw = client.chat.completions.with_raw_response
+            answer = raw.create(model=MODEL, messages=QUESTION, max_tokens=2)
+            self.assertEqual(answer.headers["x-ratelimit-remaining-requests"], "0")
+            with self.assertRaises(openai.RateLimitError) as caught:
+                client.chat.completions.create(model=MODEL, messages=QUESTION)
+        error, headers = caught.exception, caught.exception.response.headers
+        self.assertEqual((error.type, error.code), ("rate_limit_error", "rate_limit_exceeded"))
+        self.assertIn("1 request per minute", error.message)
+        self.assertEqual(headers["x-ratelimit-limit-requests"], "1")
+        self.assertEqual(headers["x-ratelimit-limit-tokens"], "100000")
+        self.assertLessEqual(int(headers["retry-after"]), 60)
 
 
 class Async(Case):
