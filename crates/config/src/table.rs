@@ -363,6 +363,16 @@ static LIMITS: &[Knob] = &[
         "Request bodies that one connection is still sending.",
     ),
     knob(
+        "limits.tokenize",
+        &At(|it| &mut it.settings.limits.tokenize_bytes, Size(0..=BODY_BYTES_MAX)),
+        "The longest prompt text that is tokenized; longer prompts are split into words.",
+    ),
+    knob(
+        "limits.tokenizing",
+        &At(|it| &mut it.settings.limits.tokenizing_bytes, Size(0..=BODIES_BYTES_MAX)),
+        "New prompt text that is tokenized at the same time; prompts above it are split into words.",
+    ),
+    knob(
         "limits.headers",
         &At(|it| &mut it.settings.limits.header_bytes, Size(1..=HEADER_BYTES_MAX)),
         "The largest request header.",

@@ -73,13 +73,13 @@ pub(crate) struct AdminState {
     pub(crate) roster: Arc<Roster>,
     pub(crate) program: Arc<dyn Program>,
     /// Reads the body of `explain` as that of a request.
-    pub(crate) lane: Lane,
+    pub(crate) lane: Arc<Lane>,
     /// Permits for event streams.
     pub(crate) streams: Arc<Semaphore>,
 }
 
 impl AdminState {
-    pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Lane) -> AdminState {
+    pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Arc<Lane>) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
         AdminState { router: lane.state.clone(), roster, program, lane, streams }
     }

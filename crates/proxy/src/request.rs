@@ -2,10 +2,11 @@
 //!
 //! 1. `serve` tells the whole story on one screen.
 //! 2. `admit` checks the key and the path: `Admitted`.
-//! 3. `arrive` reads the body, and parses it: `Arrived`.
-//! 4. `place` tokenizes the prompt and asks the brain for a worker: `Placed`. `priority` says how urgent the request is.
-//! 5. `forward` sends it to the worker, and to another one if that fails before the first byte: `StartedResponse`.
-//! 6. `response` streams the worker's bytes to the client: `ResponseBody`.
+//! 3. `arrive` reads the body: `Arrived`.
+//! 4. `describe` parses the body and tokenizes its prompt: `Described`. `priority` says how urgent the request is.
+//! 5. `place` asks the brain for a worker: `Placed`.
+//! 6. `forward` sends it to the worker, and to another one if that fails before the first byte: `StartedResponse`.
+//! 7. `response` streams the worker's bytes to the client: `ResponseBody`.
 //!
 //! `count_tokens` goes on to other workers where one does not have that path.
 //!
@@ -14,6 +15,7 @@
 mod admit;
 pub(crate) mod arrive;
 mod count_tokens;
+pub(crate) mod describe;
 mod forward;
 mod guard;
 pub(crate) mod models;

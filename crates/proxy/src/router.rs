@@ -112,7 +112,7 @@ impl Router {
         router.roster.set(By::Settings, &state.settings.load().workers);
         let accepted = router.start_threads()?;
         router.run(server::listen(state.clone(), listener, accepted));
-        let admin = AdminState::new(router.roster.clone(), program, Lane::new(state.clone()));
+        let admin = AdminState::new(router.roster.clone(), program, Arc::new(Lane::new(state.clone())));
         router.run(admin::listen(Arc::new(admin), admin_listener));
         router.run_tasks(exporter);
         Ok(router)

@@ -140,6 +140,10 @@ pub struct RouterLimits {
     pub bodies_per_tenant_bytes: usize,
     /// Bodies that one connection has begun to send and not completed.
     pub bodies_per_connection_bytes: usize,
+    /// The longest text of a prompt that is tokenized; longer ones are split into words.
+    pub tokenize_bytes: usize,
+    /// All text that is tokenized at the same time, but for short texts; what exceeds it is split into words.
+    pub tokenizing_bytes: usize,
     pub header_bytes: usize,
     /// Client connections at once; further ones wait in the kernel.
     pub connections: usize,
@@ -156,6 +160,10 @@ impl Default for RouterLimits {
             bodies_per_tenant_bytes: 512 << 20,
             // Four of the largest: a gateway that multiplexes many clients completes most bodies at once.
             bodies_per_connection_bytes: 64 << 20,
+            // A quarter of a million tokens: more than most models take.
+            tokenize_bytes: 1 << 20,
+            // Takes 320 MB of memory in the tokenizers, at about 155 bytes for each.
+            tokenizing_bytes: 2 << 20,
             header_bytes: 64 << 10,
             connections: 16_384,
             idle_per_worker: 256,

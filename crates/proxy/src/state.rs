@@ -20,7 +20,7 @@ use crate::roster::DiscoveryStatus;
 use crate::settings::{RouterSettings, SharedSettings};
 use crate::shutdown::Shutdown;
 use crate::tls::Tls;
-use crate::tokenize::{EngineTokenizers, LocalTokenizers, Tokenizer};
+use crate::tokenize::{EngineTokenizers, LocalTokenizers, Tokenizer, WorkInFlight};
 use crate::traces::Traces;
 
 pub(crate) struct RouterState {
@@ -75,6 +75,8 @@ impl RouterState {
                 local: tokenizers,
                 engines: EngineTokenizers::new(request_ids.instance_nonce),
                 is_recording,
+                settings: settings.clone(),
+                work: WorkInFlight::default(),
             },
             bodies: Arc::new(BodyMemory::new(settings.clone())),
             settings,

@@ -5,10 +5,14 @@
 //! there are KV events to match and it responds fast enough. Else the text is split into words of four bytes: no KV event
 //! matches those, but prompts that this router placed before do, and that is most of the knowledge there is.
 //!
+//! A prompt of more than `limits.tokenize` is split into words, and so is one that would exceed what may be tokenized at
+//! the same time (`in_flight`).
+//!
 //! A prompt is tokenized only if its strategy looks at caches, or if there is a record. Tokenizing never refuses a
 //! request: if a prompt cannot be rendered here it is split into words, and the engine judges it.
 
 mod engine;
+mod in_flight;
 mod local;
 
 use std::sync::Arc;
@@ -20,11 +24,14 @@ use maitre_fleet::estimate::Size;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
 pub(crate) use engine::EngineTokenizers;
+use in_flight::TextLimit;
+pub(crate) use in_flight::WorkInFlight;
 pub(crate) use local::{LocalTokenizers, NotLoaded};
 
 use crate::brain::SharedBrain;
 use crate::metrics::Metrics;
 use crate::record::RecordedPrompt;
+use crate::settings::SharedSettings;
 use crate::upstreams::Upstreams;
 
 /// How a prompt was tokenized. Best first.
@@ -57,6 +64,13 @@ pub(crate) struct TokenizedPrompt {
     pub(crate) size: Size,
     /// None if there is no record.
     pub(crate) recorded: Option<RecordedPrompt>,
+}
+
+impl TokenizedPrompt {
+    /// A prompt of which only the size is known.
+    pub(crate) fn unread(parsed: &openai::Request<'_>) -> TokenizedPrompt {
+        TokenizedPrompt { prompt: None, size: size(parsed), recorded: None }
+    }
 }
 
 /// Token ids, and how many of them are exact: those after an image depend on the engine.
@@ -131,6 +145,8 @@ pub(crate) struct Tokenizer {
     pub(crate) local: LocalTokenizers,
     pub(crate) engines: EngineTokenizers,
     pub(crate) is_recording: bool,
+    pub(crate) settings: Arc<SharedSettings>,
+    pub(crate) work: WorkInFlight,
 }
 
 impl Tokenizer {
@@ -143,7 +159,7 @@ impl Tokenizer {
     ) -> TokenizedPrompt {
         let plan = self.brain.read(|brain| brain.plan(parsed.model.as_deref()));
         let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
-            return TokenizedPrompt { prompt: None, size: size(parsed), recorded: None };
+            return TokenizedPrompt::unread(parsed);
         };
         let reader = plan.reader;
         let plan = HashPlan::new(plan, parsed);
@@ -182,10 +198,16 @@ impl Tokenizer {
         if !matches!(route, Some(Route::Chat | Route::Completions)) {
             return None;
         }
+        let limits = self.settings.load().limits;
+        if parsed.prompt.bytes() > limits.tokenize_bytes {
+            return None;
+        }
         let named = || parsed.model.as_deref().and_then(|it| self.local.get(it));
         if let Some(model) = self.local.get(&plan.model).or_else(named) {
             // A prompt that this model's template refuses, its engine refuses too: no need to ask it.
-            let ids = local::tokenize(self.brain.clock, model, parsed).await?;
+            let limit = limits.tokenizing_bytes;
+            let text = TextLimit { all: &self.work.text, limit };
+            let ids = local::tokenize(self.brain.clock, model, parsed, text).await?;
             return Some((Level::Exact, Tokens::Ids(ids)));
         }
         // Words do as well as tokens to recognise prompts that this router placed.
@@ -197,7 +219,8 @@ impl Tokenizer {
     }
 }
 
-fn size(parsed: &openai::Request<'_>) -> Size {
+/// The size of a prompt that is not tokenized.
+pub(crate) fn size(parsed: &openai::Request<'_>) -> Size {
     match parsed.prompt.token_ids() {
         Some(count) => Size::Tokens(count as u64),
         None => Size::Bytes(parsed.prompt.bytes() as u64),

@@ -1,5 +1,7 @@
 //! What an operator changes. A request is checked as a whole before anything changes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use maitre_base::WorkerId;
 use maitre_dialect::route::Route;
@@ -17,8 +19,10 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::{AdminState, decisions, view};
+use crate::keys::Caller;
 use crate::refuse::{AdminError, Refused, echo};
 use crate::request::arrive::Arrived;
+use crate::request::describe::describe;
 use crate::request::models;
 use crate::roster::By;
 use crate::state::RouterState;
@@ -45,15 +49,11 @@ pub(super) async fn explain(
     let arrived =
         Arrived::hypothetical(&router.bodies, router.clock.now(), route, Bytes::copy_from_slice(body))
             .map_err(refused)?;
-    let settings = router.settings.load();
-    let parsed = arrived.parse(&settings).map_err(refused)?;
-    let Some(parsed) = parsed else { return Err(AdminError::Bad("the body is empty".to_owned())) };
-    let request = &parsed.request;
-    let tokenized = router.tokenizer.tokenize(&admin.lane.upstreams, Some(route), request).await;
-    let parsed = Some((request, &tokenized));
-    let (arrival, _) = arrived.arrival(&settings, router.request_ids.next(), parsed).map_err(refused)?;
+    let (settings, number) = (router.settings.snapshot(), router.request_ids.next());
+    let described = describe(&admin.lane, &settings, number, &Arc::new(arrived)).await.map_err(refused)?;
+    let arrival = described.arrival();
     let considered = router.brain.explain(&arrival);
-    let known = || models::names(&router.brain, arrived.caller());
+    let known = || models::names(&router.brain, &Caller::Anyone);
     let no = |refusal| AdminError::Conflict(Refused::by_brain(refusal, arrival.model, known).to_string());
     considered.map(|it| decisions::detail(router, &it)).map_err(no)
 }

@@ -25,7 +25,7 @@ use crate::headers;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
 use crate::settings::{RouterSettings, SessionSettings};
-use crate::tokenize::TokenizedPrompt;
+use crate::tokenize;
 use crate::traces::Context;
 
 /// A request, complete in memory.
@@ -139,22 +139,22 @@ impl Arrived {
         Ok(Some(ParsedBody { request, salt }))
     }
 
-    /// The request as the brain sees it, and its urgency if engines should know it.
-    pub(crate) fn arrival<'a>(
+    /// The request as the brain sees it, but for its model and its prompt; and its urgency if engines should know it.
+    pub(super) fn facts(
         &self,
         settings: &RouterSettings,
         request: RequestId,
-        parsed: Option<(&'a openai::Request<'_>, &'a TokenizedPrompt)>,
-    ) -> Result<(Arrival<'a>, Option<Urgency>), Refused> {
+        parsed: Option<&openai::Request<'_>>,
+    ) -> Result<(Arrival<'static>, Option<Urgency>), Refused> {
         let rules = self.rules(settings);
-        let priority = priority::priority(rules, self.at, &self.headers, parsed.map(|(request, _)| request))?;
+        let priority = priority::priority(rules, self.at, &self.headers, parsed)?;
         // A priority that the caller may not choose must not reach an engine unchanged.
-        let claims = || parsed.is_some_and(|(request, _)| request.priority.is_some());
+        let claims = || parsed.is_some_and(|it| it.priority.is_some());
         let is_claimed = !self.caller().is_trusted() && claims();
         let (place, classes) = (priority.class.index(), rules.queue.classes.len());
         let rewrites = settings.hints.forward_priority || is_claimed;
         let urgency = rewrites.then_some(Urgency { place, classes, is_claimed });
-        let Some((parsed, tokenized)) = parsed else {
+        let Some(parsed) = parsed else {
             return Ok((unparsed(request, self.body.len(), priority), urgency));
         };
         let needs = settings.brain.needs();
@@ -165,8 +165,8 @@ impl Arrived {
         };
         let arrival = Arrival {
             request,
-            model: parsed.model.as_deref(),
-            size: tokenized.size,
+            model: None,
+            size: tokenize::size(parsed),
             answer_max: parsed.max_tokens,
             decodes,
             form: if parsed.stream { Form::Stream } else { Form::Whole },
@@ -175,7 +175,7 @@ impl Arrived {
             class: priority.class,
             tenant: priority.tenant,
             deadline: priority.deadline,
-            prompt: tokenized.prompt.as_ref(),
+            prompt: None,
         };
         Ok((arrival, urgency))
     }
@@ -217,7 +217,7 @@ fn needs_model(route: Route) -> bool {
 }
 
 /// A request whose body was not parsed.
-fn unparsed<'a>(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'a> {
+fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'static> {
     let size = Size::Bytes(bytes as u64);
     Arrival {
         request,

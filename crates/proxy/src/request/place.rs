@@ -1,19 +1,19 @@
 //! The third stage: the brain has chosen a worker.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
 use maitre_dispatch::Placement;
 use maitre_net::upstream::UpstreamRequest;
 
 use super::arrive::{Arrived, Urgency};
+use super::describe::describe;
 use super::guard::RequestGuard;
 use super::models;
 use crate::headers;
-use crate::keys::Caller;
 use crate::link::Link;
 use crate::record::RecordEntry;
 use crate::refuse::Refused;
@@ -33,22 +33,11 @@ pub(super) struct BodyRewrite {
     salt: Option<String>,
 }
 
-/// Parses the body, tokenizes its prompt, and asks the brain for a worker; waits in the queue if it must.
-pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result<Placed, Refused> {
-    let parsed = arrived.parse(&guard.settings)?;
-    let tokenized = match &parsed {
-        Some(parsed) => {
-            let (state, upstreams) = (&guard.lane.state, &guard.lane.upstreams);
-            check_steering(arrived.caller(), &parsed.request)?;
-            models::check(&state.brain, arrived.caller(), &parsed.request)?;
-            Some(state.tokenizer.tokenize(upstreams, arrived.route(), &parsed.request).await)
-        }
-        None => None,
-    };
-    let request = parsed.as_ref().map(|it| &it.request);
-    let (arrival, urgency) =
-        arrived.arrival(&guard.settings, guard.number, request.zip(tokenized.as_ref()))?;
-    let recorded = tokenized.as_ref().and_then(|it| it.recorded.clone());
+/// Asks the brain for a worker; waits in the queue if it must.
+pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<Placed, Refused> {
+    let mut described = describe(&guard.lane, &guard.settings, guard.number, arrived).await?;
+    let recorded = described.take_recorded();
+    let arrival = described.arrival();
     let entry = recorded.map(|it| Box::new(RecordEntry::new(it, &arrival)));
     let decision = guard.schedule(arrival, entry);
     let decided = guard.decided(decision).await;
@@ -57,15 +46,7 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arrived) -> Result
         let known = || models::names(&guard.lane.state.brain, arrived.caller());
         Refused::by_brain(refusal, arrival.model, known)
     })?;
-    Ok(Placed { placement, rewrite: BodyRewrite { urgency, salt: parsed.and_then(|it| it.salt) } })
-}
-
-/// Refuses a field that would control the engine itself, unless the caller may.
-fn check_steering(caller: &Caller, parsed: &openai::Request<'_>) -> Result<(), Refused> {
-    match parsed.steering {
-        Some(field) if !caller.may_steer() => Err(Refused::BadRequest(BadRequest::Steering { field })),
-        _ => Ok(()),
-    }
+    Ok(Placed { placement, rewrite: BodyRewrite { urgency: described.urgency, salt: described.salt } })
 }
 
 /// An engine's priority for a request that has none. Replaces a number that its client may not choose, at an engine or

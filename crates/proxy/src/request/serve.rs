@@ -1,5 +1,7 @@
 //! The life of a request: admit, read, place, forward, respond.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
@@ -44,7 +46,7 @@ async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Resu
         Admission::Forward(admitted) => admitted,
     };
     let explain = admitted.explain;
-    let arrived = Arrived::read(guard, admitted, request).await?;
+    let arrived = Arc::new(Arrived::read(guard, admitted, request).await?);
     let placed = place(guard, &arrived).await?;
     let started = match arrived.route() {
         Some(Route::CountTokens) => count_tokens::forward(guard, &arrived, placed).await?,

@@ -13,6 +13,7 @@ use maitre_tokens::options::ModelOptions;
 use tracing::debug;
 
 use super::TokenIds;
+use super::in_flight::TextLimit;
 use crate::clock::Clock;
 
 /// Longer text that is not cached is tokenized on another thread: at a few megabytes a second it would delay every
@@ -49,18 +50,19 @@ impl LocalTokenizers {
     }
 }
 
-/// The prompt's token ids; None if it cannot be rendered.
+/// The prompt's token ids; None if it cannot be rendered, or if too much is being tokenized.
 pub(super) async fn tokenize(
     clock: Clock,
     model: &Arc<Model>,
     parsed: &openai::Request<'_>,
+    limit: TextLimit<'_>,
 ) -> Option<TokenIds> {
     if parsed.template.is_own {
         return None;
     }
     let ids = match parsed.prompt.raw(Part::Messages) {
-        Some(messages) => chat(clock, model, parsed, messages).await,
-        None => text(model, parsed).await,
+        Some(messages) => chat(clock, model, parsed, messages, limit).await,
+        None => text(model, parsed, limit).await,
     }?;
     let exact = ids.media.unwrap_or(ids.tokens.len());
     Some(TokenIds { tokens: ids.tokens, exact })
@@ -71,6 +73,7 @@ async fn chat(
     model: &Arc<Model>,
     parsed: &openai::Request<'_>,
     messages: &str,
+    limit: TextLimit<'_>,
 ) -> Option<maitre_tokens::chat::Ids> {
     let template = &parsed.template;
     let ending = match (template.continue_final_message, template.add_generation_prompt) {
@@ -87,14 +90,25 @@ async fn chat(
         ..Chat::new(messages, Date::of_unix_seconds(clock.unix_seconds()))
     };
     let prompt = model.render(&chat).map_err(|error| debug!(%error, "cannot render a chat")).ok()?;
-    if model.fresh_bytes(&prompt) <= INLINE_BYTES_MAX {
+    let fresh = model.fresh_bytes(&prompt);
+    if fresh <= INLINE_BYTES_MAX {
         return model.encode(&prompt).ok();
     }
+    let reservation = limit.reserve(fresh)?;
     let model = model.clone();
-    tokio::task::spawn_blocking(move || model.encode(&prompt).ok()).await.ok()?
+    let encode = move || {
+        let ids = model.encode(&prompt).ok();
+        drop(reservation);
+        ids
+    };
+    tokio::task::spawn_blocking(encode).await.ok()?
 }
 
-async fn text(model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<maitre_tokens::chat::Ids> {
+async fn text(
+    model: &Arc<Model>,
+    parsed: &openai::Request<'_>,
+    limit: TextLimit<'_>,
+) -> Option<maitre_tokens::chat::Ids> {
     // A list of prompts is several requests inside the engine.
     let text: String = serde_json::from_str(parsed.prompt.raw(Part::Prompt)?).ok()?;
     if parsed.template.add_special_tokens == Some(false) {
@@ -103,6 +117,12 @@ async fn text(model: &Arc<Model>, parsed: &openai::Request<'_>) -> Option<maitre
     if text.len() <= INLINE_BYTES_MAX {
         return model.text(&text).ok();
     }
+    let reservation = limit.reserve(text.len())?;
     let model = model.clone();
-    tokio::task::spawn_blocking(move || model.text(&text).ok()).await.ok()?
+    let encode = move || {
+        let ids = model.text(&text).ok();
+        drop(reservation);
+        ids
+    };
+    tokio::task::spawn_blocking(encode).await.ok()?
 }

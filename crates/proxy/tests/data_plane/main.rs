@@ -16,6 +16,7 @@ mod fixture;
 mod hostile_publisher;
 mod in_flight;
 mod keys;
+mod large_prompts;
 mod metrics;
 mod misbehaviour;
 mod priority;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{Client, engine_settings, fixture_with, metric, settings, within};
 
-fn with_tokenizer(family: &str) -> RouterSettings {
+pub(crate) fn with_tokenizer(family: &str) -> RouterSettings {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tokens/tests/fixtures");
     let mut settings = settings();
     settings.brain.strategy = Name::LeastDelay;
@@ -21,7 +21,7 @@ fn with_tokenizer(family: &str) -> RouterSettings {
     settings
 }
 
-fn chat(turns: &[&str]) -> String {
+pub(crate) fn chat(turns: &[&str]) -> String {
     let messages: Vec<serde_json::Value> = turns
         .iter()
         .enumerate()
