@@ -95,7 +95,8 @@ impl Router {
             cluster.name = cluster::name(cluster, listen);
         }
         let metrics = Arc::new(Metrics::new(&settings.brain.queue.classes));
-        metrics.process.follow(program.clone());
+        let log = program.clone();
+        metrics.process.read_log_drops(move || log.log_lines_dropped());
         let (traces, exporter) = Traces::new(&settings, metrics.traces.clone()).unzip();
         let parts = Parts {
             metrics,

@@ -6,15 +6,13 @@
 
 use std::fmt;
 use std::fs;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-
-use crate::program::Program;
 
 /// Linux reports the CPU time of processes in ticks of this length, on every architecture that we are built for.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -23,9 +21,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 #[derive(Default)]
 pub(crate) struct Process {
     stats: Mutex<ProcessStats>,
-    /// Writes the log.
-    program: OnceLock<Arc<dyn Program>>,
+    /// Asks the program that writes the log.
+    log_lines_dropped: OnceLock<Box<ReadCount>>,
 }
+
+type ReadCount = dyn Fn() -> u64 + Send + Sync;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ProcessStats {
@@ -38,10 +38,10 @@ struct ProcessStats {
 }
 
 impl Process {
-    /// Counts the log lines that this program drops, from now on.
-    pub(crate) fn follow(&self, program: Arc<dyn Program>) {
+    /// Reads the number of log lines that were dropped, from now on.
+    pub(crate) fn read_log_drops(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         // A router has one program all its life.
-        let _ = self.program.set(program);
+        let _ = self.log_lines_dropped.set(Box::new(read));
     }
 
     pub(crate) fn refresh(&self) {
@@ -53,7 +53,7 @@ impl Process {
             resident_bytes: read("/proc/self/status").and_then(|it| resident_bytes(&it)),
             cpu_seconds: stat.as_deref().and_then(cpu_seconds),
             start_seconds: stat.zip(read("/proc/stat")).and_then(|it| start_seconds(&it.0, &it.1)),
-            log_lines_dropped: self.program.get().map_or(0, |it| it.log_lines_dropped()),
+            log_lines_dropped: self.log_lines_dropped.get().map_or(0, |read| read()),
         };
         *self.stats.lock() = stats;
     }

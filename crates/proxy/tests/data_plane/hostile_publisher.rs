@@ -9,7 +9,7 @@ use maitre_proxy::Router;
 use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, frame, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tracing::field::{Field, Visit};
+use tracing::field::{Field, Visit as FieldVisitor};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -113,7 +113,7 @@ struct Lines(Arc<AtomicUsize>);
 
 struct AboutEvents(bool);
 
-impl Visit for AboutEvents {
+impl FieldVisitor for AboutEvents {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.0 |= field.name() == "message" && format!("{value:?}").contains("KV events");
     }
