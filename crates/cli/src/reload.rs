@@ -147,16 +147,18 @@ impl Reloader {
         let mut looks = tokio::time::interval(EVERY);
         loop {
             tokio::select! {
+                // A signal has no answer: one that was sent before a request is served before it.
+                biased;
+                hang_up = self.hang_ups.wait() => match hang_up {
+                    HangUp::Reload => drop(self.reload(router, "SIGHUP")),
+                    HangUp::TerminalClosed => return info!("the terminal was closed"),
+                },
                 Some(reply) = self.asked.recv() => {
                     let outcome = self.reload(router, "an operator asked");
                     // If the caller is gone, the answer is in the log.
                     let _ = reply.send(outcome);
                 }
                 update = self.discovery.news() => self.discovery.tell(router, update),
-                hang_up = self.hang_ups.wait() => match hang_up {
-                    HangUp::Reload => drop(self.reload(router, "SIGHUP")),
-                    HangUp::TerminalClosed => return info!("the terminal was closed"),
-                },
                 _ = looks.tick() => {
                     if self.watch.has_settled() {
                         let _ = self.reload(router, "a file has changed");

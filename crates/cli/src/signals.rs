@@ -62,8 +62,7 @@ impl HangUps {
     pub(crate) async fn wait(&mut self) -> HangUp {
         if self.settling.is_none() {
             let _ = self.signal.recv().await;
-            let span = if self.is_attached && has_terminal() { SETTLES } else { Duration::ZERO };
-            self.settling = Some(Box::pin(sleep(span)));
+            self.settling = (self.is_attached && has_terminal()).then(|| Box::pin(sleep(SETTLES)));
         }
         if let Some(settling) = &mut self.settling {
             settling.await;
