@@ -110,7 +110,7 @@ fn unknown_priority_words_are_ignored() {
         check_class(&[("priority", value)], r#","service_tier":"flex""#, 2);
     }
     check_class(&[], r#","priority":"gold","service_tier":"flex""#, 2);
-    check_class(&[], r#","priority":[0],"service_tier":"silver""#, 1);
+    check_class(&[], r#","priority":null,"service_tier":"silver""#, 1);
 }
 
 #[test]
