@@ -30,6 +30,9 @@ async fn an_old_command_line_serves_after_listing_the_differences() {
         })
         .await;
         assert_eq!(answer.worker(), engine.url);
+        for path in ["/health", "/liveness", "/readiness", "/health_generate", "/metrics"] {
+            assert_eq!(client.get(path).await.status, 200, "{router}: {path}");
+        }
     }
 }
 

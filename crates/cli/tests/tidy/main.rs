@@ -86,7 +86,7 @@ const IMPURE: &[&str] = &["tokio", "hyper", "tracing", "rand", "mio", "log", "ch
 const LINES_MAX: usize = 600;
 
 /// Directories that are not checked, and the file that replaces `.git` in a worktree.
-const SKIPPED: &[&str] = &[".git", ".venv", "target", "node_modules"];
+const SKIPPED: &[&str] = &[".git", ".venv", ".venv-clients", "target", "node_modules"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
