@@ -153,7 +153,7 @@ pub enum Failure {
     Broke,
     /// The worker was ejected before the first byte of the response. It was silent already when the request was sent.
     Abandoned,
-    /// The same, but the worker fell silent only once it had the request, which may be what blocks it.
+    /// The same, but the worker fell silent only once it had this request and no other, which may be what blocks it.
     Silenced,
     /// The worker answered with a server error.
     Failed,

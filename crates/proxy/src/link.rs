@@ -35,6 +35,9 @@ pub(crate) struct Link {
     pub(crate) probe: Notify,
     /// How often the worker became unhealthy.
     outs: AtomicU32,
+    /// Requests that wait here for their first byte: now, and when the worker last became unhealthy.
+    waiting: AtomicU32,
+    waiting_then: AtomicU32,
     /// Wakes requests that wait here for their first byte: the worker is unhealthy, or one of them is recalled.
     interrupts: Notify,
     pub(crate) gone: CancellationToken,
@@ -74,6 +77,15 @@ pub(crate) fn url(worker: &WorkerUrl, rank: Option<u32>) -> String {
     }
 }
 
+/// Counts a request that waits for its first byte.
+pub(crate) struct AwaitsFirstByte<'a>(&'a AtomicU32);
+
+impl Drop for AwaitsFirstByte<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Link {
     pub(crate) fn new(id: WorkerId, serial: u64, worker: &WorkerUrl, rank: Option<u32>) -> Link {
         let address = worker.address.clone();
@@ -92,6 +104,8 @@ impl Link {
             address,
             probe: Notify::new(),
             outs: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            waiting_then: AtomicU32::new(0),
             interrupts: Notify::new(),
             gone: CancellationToken::new(),
             heard: AtomicU64::new(0),
@@ -152,6 +166,7 @@ impl Link {
 
     /// The worker is unhealthy: wakes all requests that wait here for their first byte.
     pub(crate) fn take_out(&self) {
+        self.waiting_then.store(self.waiting.load(Ordering::Relaxed), Ordering::Relaxed);
         self.outs.fetch_add(1, Ordering::Release);
         self.interrupts.notify_waiters();
     }
@@ -159,6 +174,17 @@ impl Link {
     /// A request that waits here for its first byte is recalled; the brain knows which.
     pub(crate) fn recall(&self) {
         self.interrupts.notify_waiters();
+    }
+
+    /// A request waits here for its first byte until the result is dropped.
+    pub(crate) fn wait(&self) -> AwaitsFirstByte<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        AwaitsFirstByte(&self.waiting)
+    }
+
+    /// Whether no more than one request waited here when the worker last became unhealthy.
+    pub(crate) fn had_one_waiting(&self) -> bool {
+        self.waiting_then.load(Ordering::Relaxed) <= 1
     }
 
     pub(crate) fn outs(&self) -> u32 {

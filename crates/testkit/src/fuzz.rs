@@ -10,7 +10,7 @@
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test is told how long to run, and says what it did"
+    reason = "the environment sets how long to run, and the output shows what was run"
 )]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -119,7 +119,7 @@ fn take(left: &mut u64, buffer: &mut BytesMut) -> Piece {
 
 impl Chunk {
     /// Reads the framing up to the next data, the end of the body, or the end of the buffer. Once it is broken it stays
-    /// so, whoever asked first: the bytes that broke it are gone, and what follows must not pass for a body.
+    /// so, for every caller: the bytes that broke it are gone, and what follows must not pass for a body.
     fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), UpstreamError> {
         loop {
             match self.step(buffer) {

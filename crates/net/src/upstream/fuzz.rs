@@ -1,4 +1,4 @@
-//! Foreign bytes from a worker: no panic, and one reading of them however they are cut and whoever asks first.
+//! Foreign bytes from a worker: no panic, and the same result for all cuts and all orders of calls.
 
 use super::*;
 use maitre_testkit::fuzz::{Dice, fuzz};

@@ -105,6 +105,7 @@ async fn attempt(
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
     let sent = Sent { at: lane.upstreams.clock.now(), outs: link.outs() };
+    let _waiting = link.wait();
     let outcome = tokio::select! {
         biased;
         outcome = send(&lane.upstreams, outbound, link.clone(), placement) => {
@@ -138,7 +139,11 @@ impl Sent {
         // Heard until the request was sent, and not since.
         let fell_silent =
             |heard: Instant| heard + silence > self.at && heard + silence <= upstreams.clock.now();
-        if link.heard().is_some_and(fell_silent) { Failure::Silenced } else { Failure::Abandoned }
+        // Where others wait as well, each of them is probably innocent, and none is moved twice.
+        match link.had_one_waiting() && link.heard().is_some_and(fell_silent) {
+            true => Failure::Silenced,
+            false => Failure::Abandoned,
+        }
     }
 }
 

@@ -117,7 +117,7 @@ proptest! {
 
 /// Asking for completeness first must not hide the bytes that are wrong.
 #[test]
-fn garbage_after_a_chunk_is_an_error_whoever_meets_it_first() {
+fn garbage_after_a_chunk_is_an_error_for_every_caller() {
     for garbage in ["2\r\nokgarbage\r\n0\r\n\r\n", "2\r\nok\r\nzz\r\n0\r\n\r\n", "2\r\nok\r\n\n0\r\n\r\n"] {
         let (mut body, mut buffer) = (BodyReader::chunked(), BytesMut::from(garbage));
         assert_eq!(body.next(&mut buffer).unwrap(), Piece::Data(Bytes::from_static(b"ok")), "{garbage:?}");
