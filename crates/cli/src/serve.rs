@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use maitre_config::{self as config, Config};
-use maitre_proxy::{Router, Secret, Stopped, secret};
+use maitre_proxy::{Router, Secret, Stopped, descriptors, secret};
 use tracing::{info, warn};
 
 use crate::key_file::{self, KeyFile};
@@ -43,6 +43,9 @@ pub(crate) fn run_with(sources: Sources) -> anyhow::Result<ExitCode> {
         }
     };
     let log = log::start(&config.log)?;
+    if let Err(error) = descriptors::raise_limit() {
+        warn!(%error, "cannot raise the limit on open files to the hard limit");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(serve(sources, config, log.clone()));
     // A stream that outlived its deadline must not keep the process running.

@@ -5,6 +5,7 @@
 
 mod act;
 mod cluster;
+mod connections;
 pub(crate) mod decisions;
 mod live;
 pub(crate) mod openapi;
@@ -31,10 +32,10 @@ use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{ClientSocket, Pulse};
+use crate::descriptors::{self, SpareDescriptors};
 use crate::keys;
 use crate::lane::Lane;
 use crate::page;
@@ -47,20 +48,17 @@ use crate::server::ACCEPT_PAUSE;
 use crate::settings::Timeouts;
 use crate::state::RouterState;
 use crate::tls::Listener;
+use connections::{Connections, OperatorMark};
 use live::Live;
 use route::{Action, Route, RouteMatch};
 
-/// Connections at once; further ones wait in the kernel's backlog.
-const CONNECTIONS_MAX: usize = 128;
-
-/// Event streams among them, so that open pages leave room for probes.
+/// Event streams among the connections, so that open pages leave room for other operators.
 const STREAMS_MAX: usize = 32;
 
 /// How long a request may take to arrive.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a client may read nothing of its response. Such a client occupies one of `CONNECTIONS_MAX` without a key:
-/// without a limit, 128 of them would keep the probes out, and the process would be restarted.
+/// How long a client may read nothing of its response.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// No other origins and nothing inline: the page shows names that clients have sent.
@@ -86,27 +84,35 @@ impl AdminState {
 }
 
 pub(crate) async fn listen(admin: Arc<AdminState>, listener: TcpListener) {
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
+    let mut spare = SpareDescriptors::default();
+    spare.fill();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
-                match accepted {
-                    Ok((stream, _)) => drop(connections.spawn(connection(admin.clone(), stream))),
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.serve(|by_operator| connection(admin.clone(), stream, by_operator));
                 }
-            }
-            Some(_) = connections.join_next() => {}
+                // Clients and workers have all descriptors: accept this one with one of ours.
+                Err(error) if descriptors::are_exhausted(&error) && spare.release() => {}
+                Err(_) => {
+                    connections.close_one();
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            () = connections.ended() => spare.fill(),
         }
     }
 }
 
-async fn connection(admin: Arc<AdminState>, stream: TcpStream) {
+async fn connection(admin: Arc<AdminState>, stream: TcpStream, by_operator: OperatorMark) {
     let RouterState { tls, settings, metrics, .. } = &*admin.router;
     let limit = settings.load().timeouts.client_header;
     let Some(stream) = tls.accept(Listener::Admin, stream, limit, metrics).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
         let admin = admin.clone();
-        async move { Ok::<_, Infallible>(answer(&admin, request).await) }
+        let by_operator = by_operator.clone();
+        async move { Ok::<_, Infallible>(answer(&admin, &by_operator, request).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
@@ -145,10 +151,14 @@ impl Body for AdminBody {
     }
 }
 
-async fn answer(admin: &AdminState, request: Request<Incoming>) -> Response<AdminBody> {
+async fn answer(
+    admin: &AdminState,
+    by_operator: &OperatorMark,
+    request: Request<Incoming>,
+) -> Response<AdminBody> {
     let path = request.uri().path();
     if path.starts_with("/admin/") || path == "/admin" {
-        return match api(admin, request).await {
+        return match api(admin, by_operator, request).await {
             Ok(response) => response,
             Err(wrong) => wrong.answer().map(AdminBody::Whole),
         };
@@ -189,11 +199,16 @@ fn page_file(file: &'static page::PageFile) -> Response<Bytes> {
     response
 }
 
-async fn api(admin: &AdminState, request: Request<Incoming>) -> Result<Response<AdminBody>, AdminError> {
+async fn api(
+    admin: &AdminState,
+    by_operator: &OperatorMark,
+    request: Request<Incoming>,
+) -> Result<Response<AdminBody>, AdminError> {
     let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
     if !is_operator(&admin.router, &presented) {
         return Err(AdminError::Key);
     }
+    by_operator.set();
     let (parts, body) = request.into_parts();
     let (route, part) = match route::find(&parts.method, parts.uri.path()) {
         RouteMatch::Route(route, part) => (route, part),

@@ -1,6 +1,7 @@
 //! The running router: clients in, workers out, probes, metrics, the admin API. Decisions are made in `maitre_dispatch`.
 
 pub mod cluster;
+pub mod descriptors;
 pub mod keys;
 pub mod program;
 pub mod roster;

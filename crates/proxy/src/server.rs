@@ -21,6 +21,7 @@ use crate::client::streams::Streams;
 use crate::client::{ClientSocket, Pulse};
 use crate::clock::Clock;
 use crate::cors::CrossOrigin;
+use crate::descriptors;
 use crate::lane::Lane;
 use crate::readiness::probe;
 use crate::request::{RequestGuard, ResponseBody, serve};
@@ -53,7 +54,7 @@ pub(crate) async fn listen(
     listener: TcpListener,
     threads: Vec<mpsc::Sender<Accepted>>,
 ) {
-    let permits = Arc::new(Semaphore::new(state.settings.load().limits.connections));
+    let permits = Arc::new(Semaphore::new(connections_max(state.settings.load().limits.connections)));
     let mut turn = 0;
     loop {
         let accepted = tokio::select! {
@@ -74,6 +75,18 @@ pub(crate) async fn listen(
             }
         }
     }
+}
+
+/// What the operator allows, as far as there are descriptors for it.
+fn connections_max(allowed: usize) -> usize {
+    let possible = descriptors::client_connections_max();
+    if possible < allowed {
+        warn!(
+            "serving at most {possible} client connections at a time: the limit on open files is too low for \
+             limits.connections = {allowed}; raise it (`ulimit -n`, LimitNOFILE under systemd)"
+        );
+    }
+    allowed.min(possible)
 }
 
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Result<Accepted> {

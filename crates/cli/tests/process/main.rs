@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod compat;
 mod demo;
+mod descriptors;
 mod discovery;
 mod drain;
 mod examples;

@@ -46,6 +46,20 @@ impl Program {
     pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Program {
         let mut command = command(args);
         command.envs(variables.iter().copied());
+        Program::spawn(command)
+    }
+
+    /// After this command of the shell, such as `ulimit`.
+    pub(crate) fn start_after(shell: &str, args: &[&str]) -> Program {
+        let script = format!("{shell} && exec \"$0\" \"$@\"");
+        let binary = [script.as_str(), env!("CARGO_BIN_EXE_maitre")];
+        let mut command = Command::new("sh");
+        command.arg("-c").args(binary).args(args).env_clear().stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
+        Program::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Program {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (tell, said) = watch::channel(Vec::new());

@@ -20,6 +20,7 @@ mod large_prompts;
 mod metrics;
 mod misbehaviour;
 mod priority;
+mod probes;
 mod protocol;
 mod queue;
 mod record;
