@@ -1,4 +1,4 @@
-//! The text that is being tokenized. Tokenizers take about 150 bytes of memory for each byte of text, so what they work on at
+//! The text that is being tokenized. Tokenizers take 150 to 300 bytes of memory for each byte of text, so what they work on at
 //! the same time is limited; a prompt that would exceed the limit is split into words.
 
 use std::sync::Arc;
