@@ -208,6 +208,7 @@ impl Brain {
                 self.attempt_failed(now, (request, worker), failure, effects);
             }
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
+            Event::ResponseBegun { request } => self.response_begun(request),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
             Event::Declined { request } => self.ended(now, request, AttemptOutcome::Declined, effects),
@@ -239,6 +240,7 @@ impl Brain {
             | Event::WorkerJoined { .. }
             | Event::WorkerGone { .. }
             | Event::WorkerWeighed { .. }
+            | Event::ResponseBegun { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }
             | Event::ReportsLost { .. }

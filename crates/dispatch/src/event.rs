@@ -78,6 +78,11 @@ pub enum Event<'a> {
         request: RequestId,
         worker: WorkerId,
     },
+    /// The client gets the head of a response that has no token yet, such as one that begins with a comment. From now on
+    /// the request cannot be recalled without its client noticing.
+    ResponseBegun {
+        request: RequestId,
+    },
     /// So many pieces of the response have come. Sent for the few pieces that `reports_progress` selects.
     Streamed {
         request: RequestId,

@@ -43,6 +43,8 @@ pub(crate) struct PendingRequest {
     pub(crate) failure: Option<Failure>,
     /// Workers it was recalled from, once for each recall.
     pub(crate) recalled: Vec<WorkerId>,
+    /// Its client has the head of a response, though no token yet: it can no longer be recalled.
+    pub(crate) has_response: bool,
     pub(crate) spending: Spending,
 }
 

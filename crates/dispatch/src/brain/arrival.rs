@@ -93,6 +93,7 @@ impl Parts {
             failovers: 0,
             failure: None,
             recalled: Vec::new(),
+            has_response: false,
             spending: Spending::default(),
         })
     }

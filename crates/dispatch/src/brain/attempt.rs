@@ -345,6 +345,12 @@ impl Brain {
         }
     }
 
+    pub(super) fn response_begun(&mut self, request: RequestId) {
+        if let Some(request) = self.pending.get_mut(&request.0) {
+            request.has_response = true;
+        }
+    }
+
     /// Responses in one piece do not say when their prefill is done: it counts as done when it should be.
     pub(super) fn presume_prefilled(&mut self, now: Instant) {
         for request in self.pending.values_mut().filter(|it| it.form == Form::Whole) {

@@ -71,7 +71,8 @@ fn awaiting_first_token(
     let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
     for request in pending.values() {
         let Some(attempt) = request.attempt().filter(|it| !it.promise.prefilled) else { continue };
-        if request.class > class && request.recalled.len() < RECALLED_MAX {
+        let may_be = !request.has_response && request.recalled.len() < RECALLED_MAX;
+        if request.class > class && may_be {
             workers.entry(attempt.worker).or_default().push(AwaitingFirstToken {
                 placed_at: attempt.placed_at,
                 request: request.id,

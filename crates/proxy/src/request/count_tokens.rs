@@ -74,11 +74,12 @@ async fn ask(
         None => upstreams.open(&link, guard.settings.timeouts.connect).await.ok()?,
     };
     let request = rewrite.request(arrived, &link, &placement);
+    let sent = upstreams.clock.now();
     let respond = async {
         let head = upstream.send(request).await.ok()?;
         let first = upstream.chunk().await.transpose().ok()?;
         Some((head, first))
     };
     let (head, first) = timeout(PATIENCE, respond).await.ok()??;
-    Some(StartedResponse { placement, link, upstream, head, first })
+    Some(StartedResponse { placement, link, upstream, sent, head, first })
 }

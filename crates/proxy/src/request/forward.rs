@@ -35,6 +35,7 @@ pub(super) struct StartedResponse {
     pub(super) placement: Placement,
     pub(super) link: Arc<Link>,
     pub(super) upstream: Upstream,
+    pub(super) sent: Instant,
     pub(super) head: ResponseHead,
     /// None: the response has no body.
     pub(super) first: Option<Bytes>,
@@ -267,7 +268,7 @@ async fn exchange(
     if first.is_none() && streams(&head.headers) {
         return Err(broke(&link, &UpstreamError::Closed));
     }
-    Ok(StartedResponse { placement, link, upstream, head, first })
+    Ok(StartedResponse { placement, link, upstream, sent, head, first })
 }
 
 fn broke(link: &Link, error: &UpstreamError) -> Failure {

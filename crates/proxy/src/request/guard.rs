@@ -107,6 +107,7 @@ struct ResponseSoFar {
     outcome: RequestOutcome,
     usage: Option<Usage>,
     first_chunk: Option<Instant>,
+    /// When a chunk last arrived; before the first one, when the request was sent to its worker.
     last_chunk: Instant,
     chunks: u32,
     /// It is an answer that comes token by token.
@@ -387,7 +388,22 @@ impl RequestGuard {
         self.response.first_chunk.is_some()
     }
 
-    /// When a chunk last arrived; before the first one, when the request did.
+    /// The client gets the head of a response. The brain must not recall the request from now on; it knows that of responses
+    /// whose first token was reported.
+    pub(super) fn response_begun(&self, outcome: RequestOutcome) {
+        let is_reported = self.has_chunks() && !matches!(outcome, RequestOutcome::Declined(_));
+        if !is_reported {
+            self.lane.state.brain.on(Event::ResponseBegun { request: self.number });
+        }
+    }
+
+    /// The worker that responds got the request at this time.
+    pub(super) fn sent(&mut self, at: Instant) {
+        self.response.last_chunk = at;
+    }
+
+    /// When a chunk last arrived; before the first one, when the request was sent to its worker. Time in the queue is not
+    /// the worker's.
     pub(super) fn last_activity(&self) -> Instant {
         self.response.last_chunk.max(self.arrived)
     }

@@ -63,7 +63,8 @@ pub(super) fn stream(
     started: StartedResponse,
     explain: bool,
 ) -> Response<ResponseBody> {
-    let StartedResponse { placement, link, upstream, mut head, first } = started;
+    let StartedResponse { placement, link, upstream, sent, mut head, first } = started;
+    guard.sent(sent);
     headers::strip_hop_by_hop(&mut head.headers);
     let added = &mut head.headers;
     added.insert(headers::REQUEST_ID, guard.id.clone());
@@ -105,6 +106,7 @@ pub(super) fn stream(
         Some(first) => {
             stream.count(&first);
             stream.ready = Some(first);
+            stream.guard.response_begun(outcome);
         }
         None => stream.finish(),
     }

@@ -49,6 +49,13 @@ fn only_requests_of_lower_classes_without_a_first_token_are_recalled() {
 }
 
 #[test]
+fn a_request_whose_client_has_the_head_of_a_response_is_not_recalled() {
+    let mut harness = busy(true);
+    harness.on(Event::ResponseBegun { request: RequestId(2) });
+    check(&mut harness, 400, "1 back from 0, 3@0");
+}
+
+#[test]
 fn a_recalled_request_waits_and_goes_later() {
     let mut harness = busy(true);
     check(&mut harness, 150, "2 back from 0, 1 back from 0, 3@0");
