@@ -29,6 +29,10 @@ pub enum ConnectError {
 /// Connects and, for `https`, performs the handshake. Without a time limit: the caller sets one. Dropping the future
 /// closes the connection.
 pub async fn connect(address: &Address, tls: &TlsClient) -> Result<ByteStream, ConnectError> {
+    #[cfg(feature = "simulated")]
+    if let Some(dialed) = crate::simulated::dial(address) {
+        return dialed.await.map(ByteStream::Simulated).map_err(ConnectError::Refused);
+    }
     let stream = connect_tcp(address).await?;
     match address.is_tls() {
         false => Ok(ByteStream::Plain(stream)),

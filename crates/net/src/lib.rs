@@ -8,6 +8,8 @@ pub mod client;
 pub mod connect;
 pub mod dial;
 pub mod pool;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 pub mod stream;
 pub mod tls;
 pub mod upstream;

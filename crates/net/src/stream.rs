@@ -13,9 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
+#[cfg(feature = "simulated")]
+use crate::simulated::SimulatedStream;
+
 pub enum ByteStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    #[cfg(feature = "simulated")]
+    Simulated(SimulatedStream),
 }
 
 impl ByteStream {
@@ -35,6 +40,8 @@ impl ByteStream {
                 has_nothing(stream.get_ref().0)
                     && Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
             }
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => stream.is_silent(),
         }
     }
 
@@ -43,6 +50,8 @@ impl ByteStream {
         match self {
             ByteStream::Plain(_) => None,
             ByteStream::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(_) => None,
         }
     }
 }
@@ -58,6 +67,8 @@ impl AsyncRead for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             ByteStream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -67,6 +78,8 @@ impl AsyncWrite for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             ByteStream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -78,6 +91,8 @@ impl AsyncWrite for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
             ByteStream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
         }
     }
 
@@ -85,6 +100,8 @@ impl AsyncWrite for ByteStream {
         match self {
             ByteStream::Plain(stream) => stream.is_write_vectored(),
             ByteStream::Tls(stream) => stream.is_write_vectored(),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -92,6 +109,8 @@ impl AsyncWrite for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_flush(cx),
             ByteStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -99,6 +118,8 @@ impl AsyncWrite for ByteStream {
         match self.get_mut() {
             ByteStream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             ByteStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

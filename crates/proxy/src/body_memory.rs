@@ -44,6 +44,11 @@ impl BodyMemory {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed) + self.receiving.load(Ordering::Relaxed)
+    }
+
     /// A body of which nothing has arrived. `tenant` is None for callers without a key: a name that nobody checks
     /// limits nobody.
     pub(crate) fn begin(

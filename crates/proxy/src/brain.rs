@@ -200,6 +200,8 @@ impl SharedBrain {
     /// Applies an event. Returns the decision, if the event asked for one; other requests that it decided about are
     /// notified.
     pub(crate) fn on(&self, event: Event<'_>) -> Decision {
+        #[cfg(test)]
+        let Some(event) = crate::planted::bend(event) else { return Decision::Nothing };
         let now = self.now();
         let mut locked = self.locked.lock();
         locked.on(now, event);
@@ -252,6 +254,13 @@ impl SharedBrain {
         waiter
     }
 
+    /// Requests that wait for a decision, and those that were recalled and have not noticed yet.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let locked = self.locked.lock();
+        (locked.waiters.len(), locked.waiters.recalls())
+    }
+
     /// Takes what other routers should receive. `outbox` is empty, and its memory is reused.
     pub(crate) fn take_outbox(&self, outbox: &mut Outbox) {
         let mut locked = self.locked.lock();
@@ -267,6 +276,7 @@ impl SharedBrain {
             let mut is_due = false;
             while !is_due {
                 is_due = tokio::select! {
+                    biased;
                     () = sleep(self.next_tick(last)) => true,
                     () = self.tick_early.notified() => false,
                 };
@@ -334,6 +344,8 @@ impl SharedBrain {
         self.recalls.store(locked.waiters.recalls(), Ordering::Release);
         self.announce(locked);
         drop(guard);
+        #[cfg(test)]
+        let decided_others = crate::planted::keep_woken(decided_others);
         for (sender, decided) in decided_others {
             let _ = sender.send(decided);
         }
@@ -348,7 +360,10 @@ impl SharedBrain {
             Effect::Probe { worker } => drop(self.link(worker).map(|it| it.probe.notify_one())),
             Effect::Recall { worker, .. } => {
                 self.notify.recalls.inc();
-                if let Some(link) = self.link(worker) {
+                let link = self.link(worker);
+                #[cfg(test)]
+                let link = link.filter(|_| crate::planted::recalls());
+                if let Some(link) = link {
                     link.recall();
                 }
             }

@@ -6,13 +6,14 @@ use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    start: std::time::Instant,
+    /// tokio's, so that a test which drives tokio's timers drives this clock, too. In production both are the system's.
+    start: tokio::time::Instant,
 }
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn start() -> Clock {
-        Clock { start: std::time::Instant::now() }
+        Clock { start: tokio::time::Instant::now() }
     }
 
     /// Wall time, for timestamps of engines and chat templates that print a date.

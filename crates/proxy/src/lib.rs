@@ -27,6 +27,8 @@ mod metrics;
 mod outcome;
 mod page;
 mod peering;
+#[cfg(test)]
+mod planted;
 mod readiness;
 mod recent;
 mod record;
@@ -35,6 +37,8 @@ mod request;
 mod request_ids;
 mod server;
 mod shutdown;
+#[cfg(test)]
+mod simulation;
 mod state;
 mod threads;
 mod tls;

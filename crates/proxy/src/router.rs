@@ -234,7 +234,8 @@ impl Router {
     }
 }
 
-fn watcher(state: &RouterState) -> Watcher {
+/// What watches the workers of this router.
+pub(crate) fn watcher(state: &RouterState) -> Watcher {
     Watcher {
         brain: state.brain.clone(),
         settings: state.settings.clone(),

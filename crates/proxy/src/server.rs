@@ -100,29 +100,38 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Re
 /// Serves one client connection to its end.
 pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, permit: OwnedSemaphorePermit) {
     let state = lane.state.clone();
+    let RouterState { settings, tls, metrics, .. } = &*state;
+    let limit = settings.load().timeouts.client_header;
+    serve_stream(lane, tls.accept(Listener::Clients, stream, limit, metrics)).await;
+    drop(permit);
+}
+
+/// Serves the stream that `opening` yields to its end; nothing if it yields none.
+pub(crate) async fn serve_stream(lane: Arc<Lane>, opening: impl Future<Output = Option<ByteStream>>) {
+    let state = lane.state.clone();
     let pulse = Arc::new(Pulse::new(state.settings.load().timeouts));
     state.metrics.connections.inc();
     tokio::select! {
         biased;
-        () = exchange(&lane, stream, &pulse) => {}
+        () = exchange(&lane, opening, &pulse) => {}
         () = Gated::new(pulse.watch()) => {}
     }
     state.metrics.connections.dec();
-    drop(permit);
 }
 
 /// The first bytes of a client that uses HTTP/2 with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2";
 
-async fn exchange(lane: &Arc<Lane>, stream: TcpStream, pulse: &Arc<Pulse>) {
-    let RouterState { settings, shutdown, tls, metrics, clock, .. } = &*lane.state;
-    let limit = settings.load().timeouts.client_header;
+async fn exchange(lane: &Arc<Lane>, opening: impl Future<Output = Option<ByteStream>>, pulse: &Arc<Pulse>) {
+    let RouterState { settings, shutdown, clock, .. } = &*lane.state;
     let accepted = tokio::select! {
-        accepted = tls.accept(Listener::Clients, stream, limit, metrics) => accepted,
+        biased;
+        accepted = opening => accepted,
         () = shutdown.closing() => return,
     };
     let Some(stream) = accepted else { return };
     let version = tokio::select! {
+        biased;
         version = is_http2(&stream) => version,
         () = shutdown.closing() => return,
     };

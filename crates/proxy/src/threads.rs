@@ -40,7 +40,8 @@ pub(crate) fn start(
     Builder::new().name(format!("lane-{number}")).spawn(move || runtime.block_on(body))
 }
 
-async fn sweep(lane: Arc<Lane>) {
+/// Closes idle connections to workers, until aborted.
+pub(crate) async fn sweep(lane: Arc<Lane>) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     loop {
         ticks.tick().await;

@@ -121,8 +121,9 @@ impl WorkerWatch {
             // Jitter, so that a thousand workers are not probed at the same moment.
             let pause = self.watcher.settings.load().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
             tokio::select! {
-                () = sleep(pause) => {}
+                biased;
                 () = self.link.probe.notified() => {}
+                () = sleep(pause) => {}
             }
         }
     }

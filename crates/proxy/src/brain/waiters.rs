@@ -60,6 +60,11 @@ impl Waiters {
         self.recalled.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.senders.len()
+    }
+
     /// Where to send the decision about a request. None: the request has ended, and the brain will hear of it.
     pub(super) fn take(&mut self, request: RequestId) -> Option<oneshot::Sender<Decided>> {
         self.senders.remove(&request.0)
