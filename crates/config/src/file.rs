@@ -59,6 +59,8 @@ pub(super) fn read(path: &Path) -> SourceValues {
         Ok(bytes) if bytes.len() as u64 > FILE_BYTES_MAX => {
             return whole(format!("is larger than {} KiB", FILE_BYTES_MAX >> 10));
         }
+        // A file that is being written is empty for a moment. Taken at its word, a reload would drop workers and keys.
+        Ok(bytes) if bytes.trim_ascii().is_empty() => return whole("is empty".to_owned()),
         Ok(bytes) => bytes,
         Err(error) => return whole(format!("cannot be read: {error}")),
     };

@@ -321,3 +321,11 @@ fn a_file_that_is_missing_or_too_large_says_so() {
     let error = check_file(&file).unwrap_err().to_string();
     assert!(error.ends_with("large.toml: is larger than 1024 KiB"), "{error}");
 }
+
+#[test]
+fn an_empty_file_is_an_error_and_one_with_comments_is_not() {
+    let folder = Folder::new();
+    let error = check_file(&folder.write("empty.toml", " \n")).unwrap_err().to_string();
+    assert!(error.ends_with("empty.toml: is empty"), "{error}");
+    assert!(check_file(&folder.write("comments.toml", "# nothing yet\n")).is_ok());
+}
