@@ -14,7 +14,7 @@ use maitre_net::stream::ByteStream;
 use maitre_net::wake_gate::Gated;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::body_memory::ConnectionBodies;
 use crate::client::streams::Streams;
@@ -81,7 +81,8 @@ pub(crate) async fn listen(
 fn connections_max(allowed: usize) -> usize {
     let possible = descriptors::client_connections_max();
     if possible < allowed {
-        warn!(
+        // Not a warning: that many are enough for most.
+        info!(
             "serving at most {possible} client connections at a time: the limit on open files is too low for \
              limits.connections = {allowed}; raise it (`ulimit -n`, LimitNOFILE under systemd)"
         );
