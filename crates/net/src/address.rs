@@ -137,7 +137,9 @@ impl FromStr for Address {
             Some("https") => Scheme::Https,
             Some(other) => return Err(bad(format!("scheme {other} is not supported; use http or https"))),
             // With a port it is an address and no word: `localhost:8000`.
-            None if split_port(rest).is_some_and(|it| !it.1.is_empty()) => Scheme::Http,
+            None if split_port(rest).is_some_and(|it| it.1.starts_with(|it: char| it.is_ascii_digit())) => {
+                Scheme::Http
+            }
             None => return Err(bad(format!("it has no scheme and no port; {FORM}"))),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
@@ -208,6 +210,7 @@ mod tests {
         check("10.0.0.7", Err("it has no scheme and no port; write \"http://host:port\""));
         check("localhost", Err("it has no scheme and no port"));
         check("localhost:", Err("it has no scheme and no port"));
+        check("http:/", Err("it has no scheme and no port"));
         check("localhost:x", Err("\"x\" is not a port"));
         check("localhost:8000/v1", Err("has a path"));
         check("", Err("it has no scheme"));
