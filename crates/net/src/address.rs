@@ -137,9 +137,7 @@ impl FromStr for Address {
             Some("https") => Scheme::Https,
             Some(other) => return Err(bad(format!("scheme {other} is not supported; use http or https"))),
             // With a port it is an address and no word: `localhost:8000`.
-            None if split_port(rest).is_some_and(|it| it.1.starts_with(|it: char| it.is_ascii_digit())) => {
-                Scheme::Http
-            }
+            None if split_port(rest).is_some_and(|it| !it.1.trim_end_matches('/').is_empty()) => Scheme::Http,
             None => return Err(bad(format!("it has no scheme and no port; {FORM}"))),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
