@@ -10,6 +10,9 @@ import unittest
 
 from processes import PATIENCE_S, main
 
+# Tests may themselves run under nohup, which children inherit.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 SERVE = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
 
 
