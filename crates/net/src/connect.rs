@@ -59,11 +59,14 @@ pub(crate) async fn connect_tcp(address: &Address) -> Result<TcpStream, ConnectE
 
 fn connect_error(error: io::Error) -> ConnectError {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable, OutOfMemory};
-    // ENFILE and EMFILE have no kind of their own.
-    let no_descriptors = matches!(error.raw_os_error(), Some(23 | 24));
     match error.kind() {
         AddrInUse | AddrNotAvailable | OutOfMemory => ConnectError::NoSocket(error),
-        _ if no_descriptors => ConnectError::NoSocket(error),
+        _ if is_out_of_descriptors(&error) => ConnectError::NoSocket(error),
         _ => ConnectError::Refused(error),
     }
+}
+
+/// Whether the process, or the machine, has no descriptor left. ENFILE and EMFILE have no kind of their own.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
 }

@@ -31,9 +31,10 @@ impl UpstreamPool {
         std::iter::from_fn(|| connections.pop()).find_map(|mut it| it.is_reusable().then_some(it))
     }
 
-    /// Keeps a connection for the next request, if it is reusable and the worker's list is not full.
+    /// Keeps a connection for the next request, if its response is done and the worker's list is not full. `take`
+    /// looks at what arrives from now on.
     pub fn put(&self, now: Instant, key: u64, mut upstream: Upstream) {
-        if !upstream.is_reusable() {
+        if !upstream.is_done() {
             return;
         }
         upstream.idle_since = now;

@@ -233,12 +233,15 @@ impl Upstream {
     }
 
     /// Whether another request may be sent: the last response was read to its end, and the worker keeps the connection
-    /// open and has sent nothing since.
+    /// open and has sent nothing since. Asks the socket: to be called right before the connection is used again.
     pub fn is_reusable(&mut self) -> bool {
-        let is_done =
-            self.keep_alive && self.buffer.is_empty() && self.body.is_complete(&mut BytesMut::new());
         // `is_silent` may have removed our waker from the socket.
         self.gate.open();
-        is_done && self.stream.is_silent()
+        self.is_done() && self.stream.is_silent()
+    }
+
+    /// Whether the last response was read to its end, and nothing after it.
+    pub(crate) fn is_done(&mut self) -> bool {
+        self.keep_alive && self.buffer.is_empty() && self.body.is_complete(&mut BytesMut::new())
     }
 }

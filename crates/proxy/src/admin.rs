@@ -27,6 +27,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use maitre_net::connect::is_out_of_descriptors;
 use maitre_views::control::{ConfigText, LogLevel};
 use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
@@ -35,7 +36,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::client::{ClientSocket, Pulse};
-use crate::descriptors::{self, SpareDescriptors};
+use crate::descriptors::SpareDescriptors;
 use crate::keys;
 use crate::lane::Lane;
 use crate::page;
@@ -94,7 +95,7 @@ pub(crate) async fn listen(admin: Arc<AdminState>, listener: TcpListener) {
                     connections.serve(|by_operator| connection(admin.clone(), stream, by_operator));
                 }
                 // Clients and workers have all descriptors: accept this one with one of ours.
-                Err(error) if descriptors::are_exhausted(&error) && spare.release() => {}
+                Err(error) if is_out_of_descriptors(&error) && spare.release() => {}
                 Err(_) => {
                     connections.close_one();
                     tokio::time::sleep(ACCEPT_PAUSE).await;

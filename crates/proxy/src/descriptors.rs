@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io;
 
-use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that clients and their upstream connections do not count on: for the admin listener, probes, KV events, files
@@ -32,12 +31,6 @@ pub(crate) fn client_connections_max() -> usize {
 
 fn for_clients(limit: usize) -> usize {
     ((limit - RESERVED_MAX.min(limit / 4)) / 2).max(1)
-}
-
-/// Whether the process, or the machine, has no descriptor left.
-pub(crate) fn are_exhausted(error: &io::Error) -> bool {
-    let code = error.raw_os_error();
-    code == Some(Errno::MFILE.raw_os_error()) || code == Some(Errno::NFILE.raw_os_error())
 }
 
 /// Open files that are good for nothing but being closed, when a descriptor is needed and there is no other.

@@ -10,6 +10,7 @@
 mod format;
 mod meter;
 mod python;
+mod tree;
 
 use std::io;
 use std::path::Path;

@@ -86,9 +86,14 @@ async fn the_log_says_why_a_worker_is_unhealthy() {
         let said = serve.program.until_says(|it| it.contains(&line).then_some(()));
         tokio::select! { () = asks => {}, () = said => {} }
     }
-    let mut killed = engines.into_iter().next().unwrap();
-    killed.program.signal("KILL");
-    killed.program.until_ends().await;
+}
+
+#[tokio::test]
+async fn the_log_says_that_a_killed_engine_refuses_connections() {
+    let engines = Engine::start_some(1, &["--profile", "instant"]).await;
+    let mut serve = Serve::start(&engines, IN_TURN).await;
+    serve.until_worker(&engines[0].url, "ready").await;
+    engines[0].program.signal("KILL");
     let refused = |it: &str| (it.contains("worker unhealthy: ") && it.contains("refused")).then_some(());
     serve.program.until_says(refused).await;
 }

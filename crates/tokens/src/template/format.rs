@@ -9,12 +9,13 @@ use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 
+use super::tree::{self, Part};
 use crate::options::ContentFormat;
 
 pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> ContentFormat {
     let Ok(root) = parse(source, "chat", syntax.clone()) else { return ContentFormat::Text };
     let mut nodes = Nodes::default();
-    nodes.visit(std::slice::from_ref(&root));
+    nodes.visit_statement(&root);
     match nodes.message_names() {
         Some(messages) if nodes.walks_over_content(&messages) => ContentFormat::Parts,
         _ => ContentFormat::Text,
@@ -75,115 +76,32 @@ impl<'n> Nodes<'n> {
         })
     }
 
-    fn visit(&mut self, statements: &'n [Stmt<'n>]) {
-        statements.iter().for_each(|it| self.visit_statement(it));
-    }
-
     // No deeper than the template nests, which its parser bounds.
     fn visit_statement(&mut self, statement: &'n Stmt<'n>) {
+        let outside = self.inside;
         match statement {
-            Stmt::Template(it) => self.visit(&it.children),
-            Stmt::EmitExpr(it) => self.visit_expression(&it.expr),
-            Stmt::ForLoop(it) => {
-                self.loops.push((it, self.inside));
-                self.visit_expression(&it.iter);
-                it.filter_expr.iter().for_each(|it| self.visit_expression(it));
-                self.visit(&it.body);
-                self.visit(&it.else_body);
-            }
-            Stmt::IfCond(it) => {
-                self.visit_expression(&it.expr);
-                self.visit(&it.true_body);
-                self.visit(&it.false_body);
-            }
-            Stmt::WithBlock(it) => {
-                it.assignments.iter().for_each(|it| self.visit_expression(&it.1));
-                self.visit(&it.body);
-            }
-            Stmt::Set(it) => {
-                self.sets.push((&it.target, &it.expr));
-                self.visit_expression(&it.expr);
-            }
-            Stmt::SetBlock(it) => self.visit(&it.body),
-            Stmt::AutoEscape(it) => self.visit(&it.body),
-            Stmt::FilterBlock(it) => self.visit(&it.body),
-            Stmt::Block(it) => self.visit(&it.body),
-            Stmt::Macro(it) => self.visit_macro(it),
-            Stmt::CallBlock(it) => {
-                self.calls.push((&it.call.expr, &it.call.args));
-                self.visit(&it.macro_decl.body);
-            }
+            Stmt::ForLoop(it) => self.loops.push((it, self.inside)),
+            Stmt::Set(it) => self.sets.push((&it.target, &it.expr)),
+            Stmt::CallBlock(it) => self.calls.push((&it.call.expr, &it.call.args)),
             Stmt::Do(it) => self.calls.push((&it.call.expr, &it.call.args)),
-            Stmt::EmitRaw(_)
-            | Stmt::Import(_)
-            | Stmt::FromImport(_)
-            | Stmt::Extends(_)
-            | Stmt::Include(_)
-            | Stmt::Continue(_)
-            | Stmt::Break(_) => {}
+            Stmt::Macro(it) => {
+                self.inside = Some(self.macros.len());
+                self.macros.push(it);
+            }
+            _ => {}
         }
-    }
-
-    fn visit_macro(&mut self, declared: &'n Macro<'n>) {
-        let outside = self.inside.replace(self.macros.len());
-        self.macros.push(declared);
-        self.visit(&declared.body);
+        tree::parts_of(statement, |it| match it {
+            Part::Expression(it) => self.visit_expression(it),
+            Part::Statement(it) => self.visit_statement(it),
+        });
         self.inside = outside;
     }
 
     fn visit_expression(&mut self, expression: &'n Expr<'n>) {
-        match expression {
-            Expr::Var(_) | Expr::Const(_) => {}
-            Expr::Slice(it) => self.visit_expression(&it.expr),
-            Expr::UnaryOp(it) => self.visit_expression(&it.expr),
-            Expr::BinOp(it) => {
-                self.visit_expression(&it.left);
-                self.visit_expression(&it.right);
-            }
-            Expr::Compare(it) => {
-                self.visit_expression(&it.expr);
-                it.ops.iter().for_each(|it| self.visit_expression(&it.expr));
-            }
-            Expr::IfExpr(it) => {
-                self.visit_expression(&it.test_expr);
-                self.visit_expression(&it.true_expr);
-                it.false_expr.iter().for_each(|it| self.visit_expression(it));
-            }
-            Expr::Filter(it) => {
-                it.expr.iter().for_each(|it| self.visit_expression(it));
-                self.visit_arguments(&it.args);
-            }
-            Expr::Test(it) => {
-                self.visit_expression(&it.expr);
-                self.visit_arguments(&it.args);
-            }
-            Expr::GetAttr(it) => self.visit_expression(&it.expr),
-            Expr::GetItem(it) => {
-                self.visit_expression(&it.expr);
-                self.visit_expression(&it.subscript_expr);
-            }
-            Expr::Call(it) => {
-                self.calls.push((&it.expr, &it.args));
-                self.visit_expression(&it.expr);
-                self.visit_arguments(&it.args);
-            }
-            Expr::List(it) => it.items.iter().for_each(|it| self.visit_expression(it)),
-            Expr::Tuple(it) => it.items.iter().for_each(|it| self.visit_expression(it)),
-            Expr::Map(it) => it.keys.iter().chain(&it.values).for_each(|it| self.visit_expression(it)),
+        if let Expr::Call(it) = expression {
+            self.calls.push((&it.expr, &it.args));
         }
-    }
-
-    fn visit_arguments(&mut self, arguments: &'n [CallArg<'n>]) {
-        for argument in arguments {
-            match argument {
-                CallArg::Pos(it)
-                | CallArg::Kwarg(_, it)
-                | CallArg::PosSplat(it)
-                | CallArg::KwargSplat(it) => {
-                    self.visit_expression(it);
-                }
-            }
-        }
+        tree::parts(expression, |it| self.visit_expression(it));
     }
 }
 

@@ -13,12 +13,13 @@
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 
-use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, ForLoop, Stmt};
+use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Filter, ForLoop, Stmt};
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 
+use super::tree::{self, Part};
 thread_local! {
     /// Bytes that the present rendering may still build.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -221,6 +222,12 @@ pub(super) fn metered(source: &str, syntax: &SyntaxConfig) -> Option<String> {
     Some(text)
 }
 
+/// Whether a filter makes a text of what it is given.
+fn prints(filter: &Filter<'_>) -> bool {
+    PRINTING.contains(&filter.name)
+        || filter.name == "map" && filter.args.iter().any(|it| matches!(it, CallArg::Pos(_)))
+}
+
 /// What to insert into a template, in the order in which its tree is visited.
 struct Meter<'s> {
     source: &'s str,
@@ -247,120 +254,35 @@ impl Meter<'_> {
 
     // No deeper than the template nests, which its parser bounds.
     fn expression(&mut self, expression: &Expr<'_>) {
+        let whole = |meter: &mut Self| tree::parts(expression, |it| meter.expression(it));
         match expression {
-            Expr::Var(_) | Expr::Const(_) => {}
             Expr::Slice(it) => {
                 self.through("__part", &it.expr);
                 [&it.start, &it.stop, &it.step].into_iter().flatten().for_each(|it| self.expression(it));
             }
-            Expr::UnaryOp(it) => self.expression(&it.expr),
-            Expr::BinOp(it) => {
-                let sides = [&it.left, &it.right];
-                match it.op {
-                    BinOpKind::Concat => sides.into_iter().for_each(|it| self.through("__text", it)),
-                    BinOpKind::Add => sides.into_iter().for_each(|it| self.through("__part", it)),
-                    // The engine itself bounds one product.
-                    BinOpKind::Mul => self.around("__part", expression, |meter| {
-                        sides.into_iter().for_each(|it| meter.expression(it));
-                    }),
-                    _ => sides.into_iter().for_each(|it| self.expression(it)),
-                }
+            Expr::BinOp(it) if matches!(it.op, BinOpKind::Concat | BinOpKind::Add) => {
+                let filter = if matches!(it.op, BinOpKind::Concat) { "__text" } else { "__part" };
+                [&it.left, &it.right].into_iter().for_each(|it| self.through(filter, it));
             }
-            Expr::Compare(it) => {
-                self.expression(&it.expr);
-                it.ops.iter().for_each(|it| self.expression(&it.expr));
-            }
-            Expr::IfExpr(it) => {
-                self.expression(&it.true_expr);
-                self.expression(&it.test_expr);
-                it.false_expr.iter().for_each(|it| self.expression(it));
-            }
-            Expr::Filter(it) => {
-                let prints = PRINTING.contains(&it.name)
-                    || it.name == "map" && it.args.iter().any(|it| matches!(it, CallArg::Pos(_)));
-                match &it.expr {
-                    Some(input) if prints => self.through("__text", input),
-                    Some(input) => self.expression(input),
-                    None => {}
-                }
-                self.arguments(&it.args);
-            }
-            Expr::Test(it) => {
-                self.expression(&it.expr);
-                self.arguments(&it.args);
-            }
-            Expr::GetAttr(it) => self.expression(&it.expr),
-            Expr::GetItem(it) => {
-                self.expression(&it.expr);
-                self.expression(&it.subscript_expr);
+            // The engine itself bounds one product.
+            Expr::BinOp(it) if matches!(it.op, BinOpKind::Mul) => self.around("__part", expression, whole),
+            Expr::Filter(it) if let Some(input) = it.expr.as_ref().filter(|_| prints(it)) => {
+                self.through("__text", input);
+                tree::arguments(&it.args, |it| self.expression(it));
             }
             // Macros return the text that they print. Methods count for themselves.
-            Expr::Call(it) if matches!(it.expr, Expr::Var(_)) => {
-                self.around("__made", expression, |meter| meter.arguments(&it.args));
-            }
-            Expr::Call(it) => {
-                self.expression(&it.expr);
-                self.arguments(&it.args);
-            }
-            Expr::List(it) => it.items.iter().for_each(|it| self.expression(it)),
-            Expr::Tuple(it) => it.items.iter().for_each(|it| self.expression(it)),
-            Expr::Map(it) => it.keys.iter().zip(&it.values).for_each(|(key, value)| {
-                self.expression(key);
-                self.expression(value);
-            }),
+            Expr::Call(it) if matches!(it.expr, Expr::Var(_)) => self.around("__made", expression, whole),
+            _ => whole(self),
         }
-    }
-
-    fn arguments(&mut self, arguments: &[CallArg<'_>]) {
-        for argument in arguments {
-            match argument {
-                CallArg::Pos(it)
-                | CallArg::Kwarg(_, it)
-                | CallArg::PosSplat(it)
-                | CallArg::KwargSplat(it) => self.expression(it),
-            }
-        }
-    }
-
-    fn statements(&mut self, statements: &[Stmt<'_>]) {
-        statements.iter().for_each(|it| self.statement(it));
     }
 
     fn statement(&mut self, statement: &Stmt<'_>) {
         match statement {
-            Stmt::Template(it) => self.statements(&it.children),
-            Stmt::EmitExpr(it) => self.expression(&it.expr),
             Stmt::ForLoop(it) => self.for_loop(it),
-            Stmt::IfCond(it) => {
-                self.expression(&it.expr);
-                self.statements(&it.true_body);
-                self.statements(&it.false_body);
-            }
-            Stmt::WithBlock(it) => {
-                it.assignments.iter().for_each(|it| self.expression(&it.1));
-                self.statements(&it.body);
-            }
-            Stmt::Set(it) => self.expression(&it.expr),
-            Stmt::SetBlock(it) => self.statements(&it.body),
-            Stmt::AutoEscape(it) => self.statements(&it.body),
-            Stmt::FilterBlock(it) => self.statements(&it.body),
-            Stmt::Block(it) => self.statements(&it.body),
-            Stmt::Macro(it) => {
-                it.defaults.iter().for_each(|it| self.expression(it));
-                self.statements(&it.body);
-            }
-            Stmt::CallBlock(it) => {
-                self.arguments(&it.call.args);
-                self.statements(&it.macro_decl.body);
-            }
-            Stmt::Do(it) => self.arguments(&it.call.args),
-            Stmt::EmitRaw(_)
-            | Stmt::Import(_)
-            | Stmt::FromImport(_)
-            | Stmt::Extends(_)
-            | Stmt::Include(_)
-            | Stmt::Continue(_)
-            | Stmt::Break(_) => {}
+            _ => tree::parts_of(statement, |it| match it {
+                Part::Expression(it) => self.expression(it),
+                Part::Statement(it) => self.statement(it),
+            }),
         }
     }
 
@@ -368,8 +290,7 @@ impl Meter<'_> {
         let bytes: usize = it.body.iter().map(raw_bytes).sum();
         self.through(&format!("__each({bytes})"), &it.iter);
         it.filter_expr.iter().for_each(|it| self.expression(it));
-        self.statements(&it.body);
-        self.statements(&it.else_body);
+        it.body.iter().chain(&it.else_body).for_each(|it| self.statement(it));
     }
 }
 
