@@ -3,8 +3,6 @@
 
 #[path = "mesh/frames.rs"]
 mod frames;
-#[path = "mesh/log.rs"]
-mod log;
 #[path = "mesh/partitions.rs"]
 mod partitions;
 #[path = "mesh/proxy.rs"]

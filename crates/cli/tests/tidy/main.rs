@@ -34,7 +34,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("net", &["base"], &["testkit"]),
     ("discover", &["base", "net"], &["testkit"]),
     ("cluster", &["base"], &["testkit"]),
-    ("peer", &["base"], &[]),
+    ("peer", &["base"], &["testkit"]),
     ("dispatch", &["base", "cluster", "fleet", "index", "policy", "queue"], &["dialect"]),
     ("sim", &["base", "cluster", "dispatch", "fleet", "index", "policy", "queue", "zmtp"], &["testkit"]),
     (

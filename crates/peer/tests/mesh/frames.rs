@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use maitre_peer::{Incoming, Outgoing};
+use maitre_testkit::log::Log;
 
-use crate::log::Log;
 use crate::router::{LIMIT, Router, config, meet, now, reach, start};
 
 /// Receives a hundred numbers from each of the others, in order.

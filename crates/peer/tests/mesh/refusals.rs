@@ -2,11 +2,11 @@
 
 use maitre_peer::mesh::{self, MeshConfig};
 use maitre_peer::seal::ClusterKey;
+use maitre_testkit::log::Log;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::log::Log;
 use crate::router::{LIMIT, Router, config, meet, now, start};
 
 /// Sends bytes, and returns everything received until the other end hangs up.

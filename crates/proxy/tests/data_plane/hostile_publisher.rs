@@ -1,20 +1,14 @@
 //! A worker whose KV events are meant to harm the router.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use maitre_base::WorkerId;
 use maitre_proxy::Router;
+use maitre_testkit::log::Log;
 use maitre_zmtp::{Next, Role, ZmtpLimits, ZmtpPeer, frame, greeting};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tracing::field::{Field, Visit as FieldVisitor};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use crate::events::by_delay;
-use crate::fixture::{ANYWHERE, engine_settings, metric, within};
+use crate::fixture::{ANYWHERE, engine_settings, until_counted, within};
 
 /// Publishes these payloads, numbered from zero, to everyone who subscribes, and then says nothing more.
 async fn publisher(payloads: Vec<Vec<u8>>) -> u16 {
@@ -108,54 +102,12 @@ async fn a_huge_event_is_applied_in_slices() {
     assert!(most <= 2_048, "{most} of {BLOCKS} blocks in one go");
 }
 
-/// Counts the lines about KV events on this thread.
-struct Lines(Arc<AtomicUsize>);
-
-struct AboutEvents(bool);
-
-impl FieldVisitor for AboutEvents {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0 |= field.name() == "message" && format!("{value:?}").contains("KV events");
-    }
-}
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::INFO
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut about = AboutEvents(false);
-        event.record(&mut about);
-        self.0.fetch_add(usize::from(about.0), Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[tokio::test]
 async fn garbage_from_a_publisher_does_not_fill_the_log() {
-    let lines = Arc::new(AtomicUsize::new(0));
-    let _guard = tracing::subscriber::set_default(Lines(lines.clone()));
+    let log = Log::new();
     let (router, engine) = router(publisher(vec![b"garbage".to_vec(); 1_000]).await).await;
     let unreadable = format!("maitre_events_unreadable_total{{worker=\"http://{}\"}}", engine.addr());
-    within(async {
-        let page = || router.metrics();
-        while !page().contains(&unreadable) || metric(&page(), &unreadable) < 1_000.0 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    let lines = lines.load(Ordering::Relaxed);
-    assert!((1..=20).contains(&lines), "{lines} lines");
+    until_counted(&router, &unreadable, 1_000.0).await;
+    let lines = log.with("KV events");
+    assert!((1..=20).contains(&lines.len()), "{lines:#?}");
 }

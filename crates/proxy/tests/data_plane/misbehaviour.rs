@@ -28,6 +28,13 @@ async fn head_of(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&seen).into_owned())
 }
 
+/// Replies with an endless stream, as fast as it is read.
+pub(crate) async fn endless_stream(mut stream: TcpStream) {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    while stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.is_ok() {}
+}
+
 /// A router in front of one worker that answers GETs with 404, and hands POSTs to `reply` once it has read their heads.
 pub(crate) async fn router_in_front_of<F, R>(reply: F, mut settings: RouterSettings) -> Router
 where
@@ -151,14 +158,7 @@ async fn a_stream_that_lost_only_its_last_frame_is_complete() {
 async fn the_total_timeout_applies_to_slow_readers_too() {
     let mut settings = settings();
     settings.timeouts.total = Duration::from_millis(300);
-    // An endless stream, as fast as it is read.
-    let reply = |mut stream: TcpStream| async move {
-        let head =
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-        stream.write_all(head).await.unwrap();
-        while stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.is_ok() {}
-    };
-    let router = router_in_front_of(reply, settings).await;
+    let router = router_in_front_of(endless_stream, settings).await;
     let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
     assert!(answer.text().contains("\"timed_out\""), "{} bytes", answer.body.len());
 }

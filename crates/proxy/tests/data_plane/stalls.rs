@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::fixture::{Fixture, chat, engine_settings, fixture_with, settings, until_counted, within};
-use crate::misbehaviour::router_in_front_of;
+use crate::misbehaviour::{endless_stream, router_in_front_of};
 
 const CHAT: &str = "/v1/chat/completions";
 const STALLED: &str = r#"maitre_requests_total{route="chat",outcome="client_stalled",code=""}"#;
@@ -77,14 +77,7 @@ async fn a_slow_client_that_reads_gets_everything() {
 async fn an_http1_client_that_stops_reading_gives_its_place_back() {
     let mut settings = settings();
     settings.timeouts.client_stalled = Duration::from_secs(1);
-    // An endless stream, as fast as it is read.
-    let reply = |mut stream: TcpStream| async move {
-        let head =
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-        stream.write_all(head).await.unwrap();
-        while stream.write_all(b"a\r\ndata: {}\n\n\r\n").await.is_ok() {}
-    };
-    let router = router_in_front_of(reply, settings).await;
+    let router = router_in_front_of(endless_stream, settings).await;
     let mut socket = TcpStream::connect(router.listen()).await.unwrap();
     let body = chat(1, true);
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n{body}", body.len());

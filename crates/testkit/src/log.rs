@@ -1,4 +1,4 @@
-//! Captures log lines on this thread while it is held.
+//! Log lines of the test's own thread.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -8,26 +8,28 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-pub(crate) struct Log {
+/// Captures lines while it is held.
+pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,
 }
 
 impl Log {
-    /// Only what an operator sees: info and above.
-    pub(crate) fn new() -> Log {
+    /// Captures what an operator sees: info and above.
+    #[expect(clippy::new_without_default, reason = "it changes the thread, and is no plain value")]
+    pub fn new() -> Log {
         let lines = Arc::default();
         let guard = set_default(Lines(Arc::clone(&lines)));
         Log { lines, _guard: guard }
     }
 
     /// Lines that contain a text.
-    pub(crate) fn with(&self, part: &str) -> Vec<String> {
+    pub fn with(&self, part: &str) -> Vec<String> {
         self.lines.lock().unwrap().iter().filter(|it| it.contains(part)).cloned().collect()
     }
 
     #[track_caller]
-    pub(crate) fn check_once(&self, part: &str) {
+    pub fn check_once(&self, part: &str) {
         let found = self.with(part);
         assert_eq!(found.len(), 1, "with {part:?}: {found:#?} of {:#?}", self.lines.lock().unwrap());
     }
