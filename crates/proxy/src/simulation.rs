@@ -5,7 +5,7 @@
 //! clients. A seed decides how bytes are split, what workers and clients do wrong and when, so the same seed gives the
 //! same run. `laws` checks the runs. A seed that breaks a law prints its number and its script.
 //!
-//! Left out: TLS, HTTP/2, several lanes, the cluster, and time that jumps.
+//! Left out: TLS, HTTP/2, several lanes, and the cluster.
 
 mod client;
 mod host;

@@ -65,7 +65,10 @@ async fn thawed(world: &World, host: &Host) {
     }
 }
 
-/// Crashes, hangs, restarts, and workers that leave the fleet and return.
+/// Within a timeout, past the timeouts of workers and clients, and past all deadlines.
+const JUMPS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(7), Duration::from_secs(45)];
+
+/// Crashes, hangs, restarts, workers that leave the fleet and return, and time that jumps.
 pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
     let mut rng = Rng::new(seed);
     if world.faults_percent == 0 {
@@ -76,7 +79,7 @@ pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
         sleep(millis(&mut rng, 3_000)).await;
         let host = &world.hosts[rng.below(world.hosts.len())];
         let (name, lasts) = (&host.name, millis(&mut rng, 5_000));
-        match rng.below(4) {
+        match rng.below(5) {
             0 => {
                 world.say(&format!("{name} crashes for {lasts:?}"));
                 host.crash();
@@ -93,6 +96,12 @@ pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
                 host.set_unwell(true);
                 sleep(lasts).await;
                 host.set_unwell(false);
+            }
+            3 => {
+                // As after a suspended machine: whatever was due in the meantime is due at once.
+                let jump = JUMPS[rng.below(JUMPS.len())];
+                world.say(&format!("the clock jumps by {jump:?}"));
+                tokio::time::advance(jump).await;
             }
             _ => {
                 world.say(&format!("{name} is removed from the settings for {lasts:?}"));
