@@ -91,7 +91,7 @@ impl<'a> Raw<'a> {
     /// Visits the members of an object; visits nothing if this is not one.
     pub(crate) fn members(self, visit: impl FnMut(Cow<'a, str>, Raw<'a>)) {
         if self.shape() == Shape::Object {
-            let walked = Cursor::new(self.text).members(visit);
+            let walked = Cursor::checked(self.text).members(visit);
             debug_assert!(walked.is_ok(), "a raw value was checked when it was cut out: {walked:?}");
         }
     }
@@ -101,7 +101,7 @@ impl<'a> Raw<'a> {
         if self.shape() != Shape::Array {
             return ControlFlow::Continue(());
         }
-        let walked = Cursor::new(self.text).elements(visit);
+        let walked = Cursor::checked(self.text).elements(visit);
         debug_assert!(walked.is_ok(), "a raw value was checked when it was cut out: {walked:?}");
         walked.unwrap_or(ControlFlow::Continue(()))
     }
@@ -111,11 +111,18 @@ pub(crate) struct Cursor<'a> {
     text: &'a str,
     offset: usize,
     media_bytes: usize,
+    /// The text was read before, and its strings have no control characters.
+    is_checked: bool,
 }
 
 impl<'a> Cursor<'a> {
     pub(crate) const fn new(text: &'a str) -> Cursor<'a> {
-        Cursor { text, offset: 0, media_bytes: 0 }
+        Cursor { text, offset: 0, media_bytes: 0, is_checked: false }
+    }
+
+    /// Reads a value again that another cursor has cut out.
+    const fn checked(text: &'a str) -> Cursor<'a> {
+        Cursor { is_checked: true, ..Cursor::new(text) }
     }
 
     /// The first byte of the next token, at which the cursor now stands.
@@ -273,7 +280,8 @@ impl<'a> Cursor<'a> {
             }
         }
         let text = &self.text[start..self.offset];
-        if has_control(text)
+        if !self.is_checked
+            && has_control(text)
             && let Some(at) = text.bytes().position(is_control)
         {
             return Err(Fault::Expected {

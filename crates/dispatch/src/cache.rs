@@ -2,21 +2,26 @@
 //!
 //! The index counts blocks, and workers may cut the same prompt into blocks of different sizes. A prompt comes in as one
 //! chain at the greatest common divisor of those sizes; a worker with blocks n times as large uses every n-th link of it.
-//! Where only bytes are known, a block is as many words of four bytes, and the cached part of the words counts as the same
-//! part of the prompt's estimated tokens.
+//! Where only bytes are known, all workers have blocks of `BLOCK_WORDS` words of four bytes, and the cached part of the words
+//! counts as the same part of the prompt's estimated tokens.
 
 use std::sync::Arc;
 
 use maitre_base::{Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
-use maitre_index::prefix::Unit;
+use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
 use maitre_index::{
     CacheSource, Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash,
 };
 
 /// Block size of an engine that has not reported one, and the smallest that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
+
+/// Words in a block of a prompt that was read as words. Engines' own blocks do not matter there: nothing they report
+/// concerns words. So what is found of a prompt is exact to 64 tokens, and the index has a quarter of the entries that the
+/// smallest blocks would give it.
+pub const BLOCK_WORDS: u32 = (TEXT_BLOCK_BYTES / 4) as u32;
 
 /// A prompt as a chain of prefix hashes, one per block.
 #[derive(Clone, Debug)]
@@ -50,13 +55,13 @@ struct WorkerCache {
     /// Tokens in one of its blocks.
     block: u32,
     trust: Trust,
-    /// Blocks it holds in all, as of the last event about it.
-    holds: u32,
+    /// Tokens it holds in all, as of the last event about it.
+    holds: Tokens,
 }
 
 impl WorkerCache {
     /// A worker that has reported nothing yet.
-    const NOTHING: WorkerCache = WorkerCache { block: BLOCK_TOKENS, trust: Trust::None, holds: 0 };
+    const NOTHING: WorkerCache = WorkerCache { block: BLOCK_TOKENS, trust: Trust::None, holds: Tokens::ZERO };
 }
 
 #[derive(Debug)]
@@ -108,11 +113,21 @@ impl Cache {
         self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block)
     }
 
+    /// Units in a block, where this worker's prompts are counted in them.
+    fn block_in(&self, unit: Unit, worker: WorkerId) -> u32 {
+        match unit {
+            Unit::Tokens => self.block(worker),
+            Unit::Words => BLOCK_WORDS,
+        }
+    }
+
     pub fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
         let (tokens, words) = (self.index.numbers(worker)?, self.words.numbers(worker)?);
+        let block = u64::from(self.block(worker));
+        let in_its_blocks = |words: u32| (u64::from(words) * u64::from(BLOCK_WORDS) / block) as u32;
         Some(Numbers {
-            predicted_blocks: tokens.predicted_blocks + words.predicted_blocks,
-            near_blocks: tokens.near_blocks + words.near_blocks,
+            predicted_blocks: tokens.predicted_blocks + in_its_blocks(words.predicted_blocks),
+            near_blocks: tokens.near_blocks + in_its_blocks(words.near_blocks),
             dropped: tokens.dropped + words.dropped,
             evicted: tokens.evicted + words.evicted,
             ..tokens
@@ -126,14 +141,13 @@ impl Cache {
     /// of a decision among a thousand workers. What the index drops of other workers for want of room shows at the next
     /// tick.
     pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
-        let known = self.known.get(worker.index());
-        Tokens(known.map_or(0, |it| u64::from(it.holds) * u64::from(it.block)))
+        self.known.get(worker.index()).map_or(Tokens::ZERO, |it| it.holds)
     }
 
     fn count(&mut self, worker: WorkerId) {
         let numbers = self.numbers(worker);
         if let Some(known) = self.known.get_mut(worker.index()) {
-            known.holds = numbers.map_or(0, |it| it.near_blocks);
+            known.holds = Tokens(numbers.map_or(0, |it| u64::from(it.near_blocks) * u64::from(known.block)));
         }
     }
 
@@ -162,9 +176,9 @@ impl Cache {
             known.block = block;
         }
         if let Some(capacity) = capacity {
-            let blocks = u32::try_from(capacity.0 / u64::from(block)).unwrap_or(u32::MAX);
-            self.index.set_capacity(worker, blocks);
-            self.words.set_capacity(worker, blocks);
+            let blocks = |size: u32| u32::try_from(capacity.0 / u64::from(size)).unwrap_or(u32::MAX);
+            self.index.set_capacity(worker, blocks(block));
+            self.words.set_capacity(worker, blocks(BLOCK_WORDS));
         }
         self.count(worker);
     }
@@ -255,7 +269,7 @@ impl Cache {
         held.resize(snapshots.len(), Held::default());
         self.sizes.clear();
         for snapshot in snapshots {
-            let size = self.known.get(snapshot.worker.index()).map_or(BLOCK_TOKENS, |it| it.block);
+            let size = self.block_in(prompt.unit, snapshot.worker);
             if !self.sizes.contains(&size) {
                 self.sizes.push(size);
             }
@@ -266,7 +280,7 @@ impl Cache {
             look(of(prompt.unit, &mut self.index, &mut self.words), chain, &mut self.holdings);
             for (snapshot, held) in snapshots.iter().zip(held.iter_mut()) {
                 let worker = snapshot.worker;
-                if self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block) == size {
+                if self.block_in(prompt.unit, worker) == size {
                     *held = in_tokens(prompt, prompt_tokens, size, self.holdings.of(worker));
                 }
             }
@@ -296,7 +310,7 @@ impl Cache {
         worker: WorkerId,
         prompt: &PromptChain,
     ) -> Option<PredictedBlocks> {
-        let size = self.block(worker);
+        let size = self.block_in(prompt.unit, worker);
         let chain = chain(prompt, size, &mut self.links)?;
         let predicted_blocks = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
         self.count(worker);
@@ -311,7 +325,7 @@ impl Cache {
         prompt: &PromptChain,
         prompt_tokens: Tokens,
     ) -> Tokens {
-        let size = self.block(worker);
+        let size = self.block_in(prompt.unit, worker);
         let Some(chain) = chain(prompt, size, &mut self.links) else { return Tokens::ZERO };
         let index = of(prompt.unit, &mut self.index, &mut self.words);
         let blocks = index.held_without(worker, chain, predicted_blocks);
@@ -325,7 +339,7 @@ impl Cache {
         prompt: &PromptChain,
         predicted_blocks: PredictedBlocks,
     ) {
-        let size = self.block(worker);
+        let size = self.block_in(prompt.unit, worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain, predicted_blocks);
         }
@@ -339,7 +353,7 @@ impl Cache {
         prompt: &PromptChain,
         predicted_blocks: PredictedBlocks,
     ) {
-        let size = self.block(worker);
+        let size = self.block_in(prompt.unit, worker);
         if let Some(chain) = chain(prompt, size, &mut self.links) {
             of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, predicted_blocks);
             self.count(worker);
@@ -354,7 +368,7 @@ impl Cache {
         predicted_blocks: PredictedBlocks,
         part: f64,
     ) {
-        let size = self.block(worker);
+        let size = self.block_in(prompt.unit, worker);
         let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
         let found = match prompt.unit {
             // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same
@@ -411,8 +425,12 @@ fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Ho
     let tokens = |blocks: u32| {
         let units = u64::from(blocks) * u64::from(size);
         match prompt.unit {
-            Unit::Tokens => Tokens(units),
-            Unit::Words => Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64),
+            Unit::Words if blocks > 0 => {
+                // What two texts share ends anywhere in the block after it, on average in the middle.
+                let units = (units + u64::from(size / 2)).min(prompt.units - 1);
+                Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64)
+            }
+            Unit::Words | Unit::Tokens => Tokens(units),
         }
     };
     Held { tokens: tokens(blocks), below: tokens(below) }

@@ -20,6 +20,6 @@ pub mod scheduler;
 pub mod settings;
 
 pub use brain::{Brain, PromptReader, ReadPlan};
-pub use cache::PromptChain;
+pub use cache::{BLOCK_WORDS, PromptChain};
 pub use event::{Arrival, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
 pub use settings::BrainSettings;

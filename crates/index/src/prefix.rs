@@ -16,6 +16,12 @@ use maitre_base::hash;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixHash(pub u64);
 
+/// Bytes of text in a block, where a prompt is read as words.
+pub const TEXT_BLOCK_BYTES: usize = 256;
+
+/// What distinguishes the lanes of `then_text`.
+const LANES: [u64; 4] = [0, 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB];
+
 /// Where a chain begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Root(u64);
@@ -33,7 +39,7 @@ impl Root {
     pub fn new(unit: Unit, model: &str, adapter: Option<&str>, salt: Option<&str>) -> Root {
         let mut hasher = hash::Hasher::new(match unit {
             Unit::Tokens => 1,
-            Unit::Words => 2,
+            Unit::Words => 3,
         });
         // A missing adapter differs from an empty name, and the lengths keep adjacent names apart.
         for name in [Some(model), adapter, salt] {
@@ -53,8 +59,12 @@ impl PrefixHash {
     /// The prefix two tokens longer.
     #[inline]
     fn then_pair(self, first: u32, second: u32) -> PrefixHash {
-        // A folded multiply. The tokens enter twice, so that no state, zero included, cancels them.
-        let word = u64::from(first) | u64::from(second) << 32;
+        self.then_word(u64::from(first) | u64::from(second) << 32)
+    }
+
+    #[inline]
+    fn then_word(self, word: u64) -> PrefixHash {
+        // A folded multiply. The word enters twice, so that no state, zero included, cancels it.
         let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
         PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)
     }
@@ -71,6 +81,29 @@ impl PrefixHash {
         let (pairs, lone) = tokens.as_chunks::<2>();
         let prefix = pairs.iter().fold(self, |prefix, &[first, second]| prefix.then_pair(first, second));
         lone.iter().fold(prefix, |prefix, &token| prefix.then_lone(token))
+    }
+
+    /// The prefix one block of text longer. Sixteen bytes per step, and four lanes side by side, because each step of a
+    /// lane waits for the step before it.
+    #[inline]
+    pub fn then_text(self, block: &[u8; TEXT_BLOCK_BYTES]) -> PrefixHash {
+        let mut lanes = LANES.map(|it| PrefixHash(self.0.wrapping_add(it)));
+        let (words, _) = block.as_chunks::<8>();
+        for row in words.as_chunks::<8>().0 {
+            let word = |at: usize| u64::from_le_bytes(row[at]);
+            lanes[0] = lanes[0].then_two_words(word(0), word(1));
+            lanes[1] = lanes[1].then_two_words(word(2), word(3));
+            lanes[2] = lanes[2].then_two_words(word(4), word(5));
+            lanes[3] = lanes[3].then_two_words(word(6), word(7));
+        }
+        lanes.into_iter().fold(self, |prefix, lane| prefix.then_word(lane.0))
+    }
+
+    #[inline]
+    fn then_two_words(self, first: u64, second: u64) -> PrefixHash {
+        // The constant has bytes that no text has, so that no text makes a factor zero.
+        let product = u128::from(self.0 ^ first) * u128::from(second ^ 0x9FB2_FF65_1EFF_DF25);
+        PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ first)
     }
 
     /// The same prefix with content that its tokens do not show, such as an image.
@@ -167,6 +200,7 @@ mod tests {
     fn the_hash_function_never_changes() {
         // Routers of different versions must agree: this value is a contract.
         assert_eq!(root().start().then_all(&[1, 2, 3]), PrefixHash(14_423_388_840_887_481_033));
+        assert_eq!(root().start().then_text(&[7; TEXT_BLOCK_BYTES]), PrefixHash(13_755_781_847_836_565_236));
     }
 
     #[test]
@@ -196,6 +230,25 @@ mod tests {
                 prop_assert_eq!(running.prefix(), root().start().then_all(&tokens[..=at]));
             }
         }
+    }
+
+    #[test]
+    fn every_byte_of_a_text_matters() {
+        let mut seen = std::collections::HashSet::new();
+        assert!(seen.insert(root().start().then_text(&[0; TEXT_BLOCK_BYTES])));
+        for place in 0..TEXT_BLOCK_BYTES {
+            for byte in [1, 0x80, 0xFF] {
+                let mut text = [0; TEXT_BLOCK_BYTES];
+                text[place] = byte;
+                assert!(seen.insert(root().start().then_text(&text)), "{byte} at {place}");
+            }
+        }
+        // Two lanes with each other's words.
+        let mut swapped = [0; TEXT_BLOCK_BYTES];
+        (swapped[0], swapped[8]) = (1, 2);
+        let one = root().start().then_text(&swapped);
+        (swapped[0], swapped[8]) = (2, 1);
+        assert_ne!(one, root().start().then_text(&swapped));
     }
 
     #[test]

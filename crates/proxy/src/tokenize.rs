@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 use maitre_dialect::openai;
 use maitre_dialect::route::Route;
-use maitre_dispatch::{PromptChain, PromptReader, ReadPlan};
+use maitre_dispatch::{BLOCK_WORDS, PromptChain, PromptReader, ReadPlan};
 use maitre_fleet::estimate::Size;
-use maitre_index::prefix::{self, PrefixHash, Root, Unit};
+use maitre_index::prefix::{self, PrefixHash, Root, TEXT_BLOCK_BYTES, Unit};
 
 pub(crate) use engine::EngineTokenizers;
 use in_flight::TextLimit;
@@ -125,10 +125,10 @@ impl HashPlan {
     }
 
     fn hash_text(&self, prompt: &openai::Prompt<'_>) -> PromptChain {
-        let mut words = WordHasher::new(self.root(Unit::Words), self.block);
-        prompt.text(|bytes| words.feed(bytes));
-        let (units, chain) = (words.bytes / 4, words.chain);
-        PromptChain { unit: Unit::Words, units, block: self.block, chain: chain.into() }
+        let mut text = TextHasher::new(self.root(Unit::Words));
+        prompt.text(|bytes| text.feed(bytes));
+        let (units, chain) = (text.bytes / 4, text.chain);
+        PromptChain { unit: Unit::Words, units, block: BLOCK_WORDS, chain: chain.into() }
     }
 }
 
@@ -227,54 +227,40 @@ pub(crate) fn size(parsed: &openai::Request<'_>) -> Size {
     }
 }
 
-/// Splits bytes into words of four, and hashes them block by block as they come.
-struct WordHasher {
+/// Hashes text block by block as it comes.
+struct TextHasher {
     prefix: PrefixHash,
-    /// The words of the current block, and how many bytes of them are filled.
-    block: Vec<u32>,
-    filled: usize,
+    /// The beginning of a block whose end has not come yet.
+    begun: Vec<u8>,
     bytes: u64,
     chain: Vec<PrefixHash>,
 }
 
-impl WordHasher {
-    fn new(root: Root, block: u32) -> WordHasher {
-        let block = vec![0; block.max(1) as usize];
-        WordHasher { prefix: root.start(), block, filled: 0, bytes: 0, chain: Vec::new() }
+impl TextHasher {
+    fn new(root: Root) -> TextHasher {
+        TextHasher { prefix: root.start(), begun: Vec::new(), bytes: 0, chain: Vec::new() }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        while let Some((&byte, rest)) = bytes.split_first() {
-            let (words, _) = bytes.as_chunks::<4>();
-            let free = self.block.len() - self.filled / 4;
-            match self.filled.is_multiple_of(4) && !words.is_empty() {
-                true => {
-                    let taken = words.len().min(free);
-                    let target = &mut self.block[self.filled / 4..][..taken];
-                    target.iter_mut().zip(words).for_each(|(word, &it)| *word = u32::from_le_bytes(it));
-                    self.filled += 4 * taken;
-                    bytes = &bytes[4 * taken..];
-                }
-                false => {
-                    let shift = 8 * (self.filled % 4);
-                    let word = &mut self.block[self.filled / 4];
-                    // The first byte of a word clears the one of the last block.
-                    *word = if shift == 0 { u32::from(byte) } else { *word | u32::from(byte) << shift };
-                    self.filled += 1;
-                    bytes = rest;
-                }
-            }
-            if self.filled == 4 * self.block.len() {
-                self.end_block();
+        if !self.begun.is_empty() {
+            let missing = TEXT_BLOCK_BYTES - self.begun.len();
+            let (piece, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.begun.extend_from_slice(piece);
+            bytes = rest;
+            if let Ok(block) = self.begun.as_slice().try_into() {
+                self.end_block(&block);
+                self.begun.clear();
             }
         }
+        let (blocks, rest) = bytes.as_chunks();
+        blocks.iter().for_each(|it| self.end_block(it));
+        self.begun.extend_from_slice(rest);
     }
 
-    fn end_block(&mut self) {
-        self.filled = 0;
+    fn end_block(&mut self, block: &[u8; TEXT_BLOCK_BYTES]) {
         if self.chain.len() < BLOCKS_MAX {
-            self.prefix = self.prefix.then_all(&self.block);
+            self.prefix = self.prefix.then_text(block);
             self.chain.push(self.prefix);
         }
     }
@@ -284,23 +270,28 @@ impl WordHasher {
 mod tests {
     use super::*;
 
-    fn words(text: &str, piece: usize) -> Vec<PrefixHash> {
-        let mut words = WordHasher::new(Root::new(Unit::Words, "m", None, None), 2);
-        text.as_bytes().chunks(piece).for_each(|it| words.feed(it));
-        assert_eq!(words.bytes, text.len() as u64);
-        words.chain
+    fn chain_of(text: &[u8], piece: usize) -> Vec<PrefixHash> {
+        let mut hasher = TextHasher::new(Root::new(Unit::Words, "m", None, None));
+        text.chunks(piece).for_each(|it| hasher.feed(it));
+        assert_eq!(hasher.bytes, text.len() as u64);
+        hasher.chain
     }
 
     #[test]
     fn the_hashes_of_a_text_do_not_depend_on_how_it_is_split() {
-        let text = "The quick brown fox jumps over the lazy dog";
-        let ids: Vec<u32> =
-            text.as_bytes().chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
-        let mut chain = Vec::new();
-        prefix::chain(Root::new(Unit::Words, "m", None, None), &ids, 2, &mut chain);
-        for piece in 1..text.len() {
-            assert_eq!(words(text, piece), chain, "in pieces of {piece}");
+        let text = "The quick brown fox jumps over the lazy dog. ".repeat(30);
+        let root = Root::new(Unit::Words, "m", None, None);
+        let blocks = text.as_bytes().as_chunks().0.iter();
+        let chain: Vec<_> = blocks
+            .scan(root.start(), |prefix, block| {
+                *prefix = prefix.then_text(block);
+                Some(*prefix)
+            })
+            .collect();
+        assert_eq!(chain.len(), 5);
+        for piece in [1, 3, 64, 255, 256, 257, 511, 1_000, text.len()] {
+            assert_eq!(chain_of(text.as_bytes(), piece), chain, "in pieces of {piece}");
         }
-        assert!(words(&format!("{text} and more of it"), 7).starts_with(&chain));
+        assert!(chain_of(format!("{text} and more of it").as_bytes(), 7).starts_with(&chain));
     }
 }

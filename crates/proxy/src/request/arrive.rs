@@ -280,6 +280,10 @@ async fn collect(memory: &mut BodyReservation, limit: usize, mut body: Incoming)
             continue;
         }
         if rest.is_empty() {
+            // Room for what is still to come, as far as it is announced: growing would copy it again. But no more than
+            // eight times what has come, since an announcement costs a client nothing.
+            let announced = bytes + usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX - bytes);
+            rest.reserve(announced.min(8 * bytes).min(limit));
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);

@@ -419,7 +419,7 @@ fn uneven_token_density_is_no_miss() {
     let mut harness = Harness::cached(1, Name::LeastDelay, 0);
     let root = Root::new(Unit::Words, "llama", None, None);
     let mut ask = |request, which, words: u32, counted| {
-        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(which, words), 16) };
+        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(which, words), 64) };
         let placement = harness.placement(of_prompt(request, &prompt));
         harness.answer(request, counted);
         placement.held.unwrap()
@@ -427,7 +427,7 @@ fn uneven_token_density_is_no_miss() {
     ask(1, 1, 1_600, None);
     ask(2, 2, 1_600, None);
     ask(3, 2, 3_200, Some(Counted { prompt: Some(3_000), cached: Some(1_000), answer: Some(2) }));
-    assert_eq!(ask(4, 1, 3_200, None), Tokens(1_600), "an older prompt is still believed");
+    assert_eq!(ask(4, 1, 3_200, None), Tokens(1_600 + 32), "an older prompt is still believed");
     // Zero cached tokens are a miss in any unit.
     ask(5, 2, 4_800, None);
     ask(6, 2, 6_400, Some(Counted { prompt: Some(6_000), cached: Some(0), answer: Some(2) }));
@@ -440,7 +440,7 @@ fn uneven_token_density_is_no_miss() {
 fn cached_words_count_as_the_same_part_of_the_estimated_tokens() {
     check(|harness| {
         let root = Root::new(Unit::Words, "llama", None, None);
-        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(1, 1_000), 16) };
+        let prompt = PromptChain { unit: Unit::Words, ..named(root, &text(1, 1_000), 64) };
         // Before any response was counted, a token has four bytes: twice as many tokens as words.
         let arrival = |request| Arrival { size: Size::Bytes(8_000), ..of_prompt(request, &prompt) };
         let home = harness.placement(arrival(1)).worker.0;
@@ -686,7 +686,7 @@ fn prompts_read_as_words_stay_predicted_while_reports_are_fresh() {
             for worker in 0..4 {
                 harness.on(Event::TrustChanged { worker: WorkerId(worker), trust });
             }
-            let words = named(Root::new(Unit::Words, "llama", None, None), &text(1, 1_600), 16);
+            let words = named(Root::new(Unit::Words, "llama", None, None), &text(1, 1_600), 64);
             let words = PromptChain { unit: Unit::Words, ..words };
             let home = harness.placement(of_prompt(1, &words)).worker;
             harness.answer(1, None);
@@ -695,7 +695,7 @@ fn prompts_read_as_words_stay_predicted_while_reports_are_fresh() {
                 harness.on(Event::Tick);
             }
             let placement = harness.placement(of_prompt(2, &words));
-            assert_eq!((placement.worker, placement.held), (home, Some(Tokens(1_584))), "{trust:?}");
+            assert_eq!((placement.worker, placement.held), (home, Some(Tokens(24 * 64 + 32))), "{trust:?}");
             // The engine was restarted.
             harness.on(Event::Left { request: RequestId(2) });
             harness.on(Event::CacheChanged { worker: home, event: KvEvent::Cleared });
