@@ -425,13 +425,21 @@ fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Ho
     let tokens = |blocks: u32| {
         let units = u64::from(blocks) * u64::from(size);
         match prompt.unit {
-            Unit::Words if blocks > 0 => {
-                // What two texts share ends anywhere in the block after it, on average in the middle.
-                let units = (units + u64::from(size / 2)).min(prompt.units - 1);
-                Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64)
-            }
+            Unit::Words if blocks > 0 => in_estimated_tokens(prompt, prompt_tokens, holding.blocks),
             Unit::Words | Unit::Tokens => Tokens(units),
         }
     };
     Held { tokens: tokens(blocks), below: tokens(below) }
+}
+
+/// The same part of the prompt's estimated tokens as these blocks are of its words.
+fn in_estimated_tokens(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
+    let held = u64::from(blocks) * u64::from(BLOCK_WORDS);
+    let units = match held + u64::from(BLOCK_WORDS) > prompt.units {
+        // All that can be known of the prompt is held: most likely it was sent before. An engine computes its last block.
+        true => (prompt.units - 1) / u64::from(BLOCK_TOKENS) * u64::from(BLOCK_TOKENS),
+        // What two texts share ends anywhere in the block after it, on average in the middle.
+        false => held + u64::from(BLOCK_WORDS / 2),
+    };
+    Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64)
 }

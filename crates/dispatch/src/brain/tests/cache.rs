@@ -695,7 +695,7 @@ fn prompts_read_as_words_stay_predicted_while_reports_are_fresh() {
                 harness.on(Event::Tick);
             }
             let placement = harness.placement(of_prompt(2, &words));
-            assert_eq!((placement.worker, placement.held), (home, Some(Tokens(24 * 64 + 32))), "{trust:?}");
+            assert_eq!((placement.worker, placement.held), (home, Some(Tokens(1_584))), "{trust:?}");
             // The engine was restarted.
             harness.on(Event::Left { request: RequestId(2) });
             harness.on(Event::CacheChanged { worker: home, event: KvEvent::Cleared });
