@@ -135,8 +135,9 @@ impl TreeReader {
                     let what = format!("takes no value itself; it holds {}", below.join(", "));
                     self.fail(entry.line, &key, what);
                 }
-                (None, _) => {
-                    self.fail(entry.line, &key, format!("no such key; {}", near::hint(&key, &keys())))
+                (None, value) => {
+                    let names = if matches!(value, Node::Table(_)) { sections() } else { keys() };
+                    self.fail(entry.line, &key, format!("no such key; {}", near::hint(&key, &names)));
                 }
             }
         }
@@ -244,6 +245,20 @@ impl TreeReader {
 
 fn keys() -> Vec<String> {
     table::all().map(|knob| knob.key.to_owned()).collect()
+}
+
+/// What may hold a table: the sections, and knobs that are tables themselves.
+fn sections() -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for knob in table::all() {
+        let name = knob.key.rsplit_once('.').map_or(knob.key, |it| it.0);
+        let is_table =
+            name != knob.key || matches!(knob.field.shape(), ValueShape::List(Some(_)) | ValueShape::Map(_));
+        if is_table && !names.iter().any(|it| it == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
 }
 
 fn keys_below(section: &str) -> Vec<String> {

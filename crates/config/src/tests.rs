@@ -74,6 +74,15 @@ fn an_unknown_key_lists_the_known_ones() {
 }
 
 #[test]
+fn an_unknown_table_names_the_known_ones() {
+    let unknown = "m.toml:1: timeout: no such key; did you mean timeouts?";
+    check_toml("[timeout]\nconnect = \"5s\"\n", &[unknown]);
+    let error = read("m.toml", "[colours]\nred = 1\n").unwrap_err().to_string();
+    assert!(error.starts_with("m.toml:1: colours: no such key; known: workers, strategies, keys, salt"), "{error}");
+    assert!(error.contains("tenants") && !error.contains("timeouts.connect"), "{error}");
+}
+
+#[test]
 fn shapes_are_checked() {
     check_toml("threads = [1]", &["m.toml:1: threads: takes one value, not a list"]);
     check_toml("threads = {}", &["m.toml:1: threads: takes a value, not a table"]);

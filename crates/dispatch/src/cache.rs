@@ -418,28 +418,29 @@ fn chain<'a>(prompt: &'a PromptChain, size: u32, scratch: &'a mut Vec<PrefixHash
 }
 
 fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
+    if prompt.unit == Unit::Words {
+        // No engine reports words, so none are known to be in slower memory.
+        return Held { tokens: of_words(prompt, prompt_tokens, holding.blocks), below: Tokens::ZERO };
+    }
     // Engines compute at least one token, and whole blocks: a fully cached prompt loses its last block.
     let most = u32::try_from(prompt.units.saturating_sub(1) / u64::from(size)).unwrap_or(u32::MAX);
     let blocks = holding.blocks.min(most);
-    let below = (holding.lower).min(most - blocks);
-    let tokens = |blocks: u32| {
-        let units = u64::from(blocks) * u64::from(size);
-        match prompt.unit {
-            Unit::Words if blocks > 0 => in_estimated_tokens(prompt, prompt_tokens, holding.blocks),
-            Unit::Words | Unit::Tokens => Tokens(units),
-        }
-    };
+    let below = holding.lower.min(most - blocks);
+    let tokens = |blocks: u32| Tokens(u64::from(blocks) * u64::from(size));
     Held { tokens: tokens(blocks), below: tokens(below) }
 }
 
-/// The same part of the prompt's estimated tokens as these blocks are of its words.
-fn in_estimated_tokens(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
+/// The part of the prompt's estimated tokens that these leading blocks of its words are believed to be.
+fn of_words(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
+    if blocks == 0 {
+        return Tokens::ZERO;
+    }
     let held = u64::from(blocks) * u64::from(BLOCK_WORDS);
-    let units = match held + u64::from(BLOCK_WORDS) > prompt.units {
+    let words = match held + u64::from(BLOCK_WORDS) > prompt.units {
         // All that can be known of the prompt is held: most likely it was sent before. An engine computes its last block.
-        true => (prompt.units - 1) / u64::from(BLOCK_TOKENS) * u64::from(BLOCK_TOKENS),
+        true => prompt.units.saturating_sub(1) / u64::from(BLOCK_TOKENS) * u64::from(BLOCK_TOKENS),
         // What two texts share ends anywhere in the block after it, on average in the middle.
         false => held + u64::from(BLOCK_WORDS / 2),
     };
-    Tokens((units as f64 / prompt.units as f64 * prompt_tokens.0 as f64) as u64)
+    Tokens((words as f64 / prompt.units.max(1) as f64 * prompt_tokens.0 as f64) as u64)
 }

@@ -240,7 +240,6 @@ async fn events_of_another_rank_are_counted_and_not_applied() {
         let is_counted = |page: &str| page.contains(&count) && metric(page, &count) > 0.0;
         while !is_counted(&fixture.router.metrics()) {
             client.post("/v1/chat/completions", prompt(1, 1)).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;

@@ -9,7 +9,7 @@ use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 
-use super::tree::{self, Part};
+use super::tree::{self, Child};
 use crate::options::ContentFormat;
 
 pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> ContentFormat {
@@ -90,9 +90,9 @@ impl<'n> Nodes<'n> {
             }
             _ => {}
         }
-        tree::parts_of(statement, |it| match it {
-            Part::Expression(it) => self.visit_expression(it),
-            Part::Statement(it) => self.visit_statement(it),
+        tree::children_of(statement, |it| match it {
+            Child::Expression(it) => self.visit_expression(it),
+            Child::Statement(it) => self.visit_statement(it),
         });
         self.inside = outside;
     }
@@ -101,7 +101,7 @@ impl<'n> Nodes<'n> {
         if let Expr::Call(it) = expression {
             self.calls.push((&it.expr, &it.args));
         }
-        tree::parts(expression, |it| self.visit_expression(it));
+        tree::expressions_of(expression, |it| self.visit_expression(it));
     }
 }
 

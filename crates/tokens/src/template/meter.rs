@@ -19,7 +19,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 
-use super::tree::{self, Part};
+use super::tree::{self, Child};
 thread_local! {
     /// Bytes that the present rendering may still build.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -254,7 +254,7 @@ impl Meter<'_> {
 
     // No deeper than the template nests, which its parser bounds.
     fn expression(&mut self, expression: &Expr<'_>) {
-        let whole = |meter: &mut Self| tree::parts(expression, |it| meter.expression(it));
+        let whole = |meter: &mut Self| tree::expressions_of(expression, |it| meter.expression(it));
         match expression {
             Expr::Slice(it) => {
                 self.through("__part", &it.expr);
@@ -279,9 +279,9 @@ impl Meter<'_> {
     fn statement(&mut self, statement: &Stmt<'_>) {
         match statement {
             Stmt::ForLoop(it) => self.for_loop(it),
-            _ => tree::parts_of(statement, |it| match it {
-                Part::Expression(it) => self.expression(it),
-                Part::Statement(it) => self.statement(it),
+            _ => tree::children_of(statement, |it| match it {
+                Child::Expression(it) => self.expression(it),
+                Child::Statement(it) => self.statement(it),
             }),
         }
     }

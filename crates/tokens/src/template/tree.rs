@@ -2,13 +2,14 @@
 
 use minijinja::machinery::ast::{CallArg, Expr, Stmt};
 
-pub(super) enum Part<'n> {
+/// What a statement is made of.
+pub(super) enum Child<'n> {
     Expression(&'n Expr<'n>),
     Statement(&'n Stmt<'n>),
 }
 
 /// Visits the expressions that an expression is made of, in the order of the source.
-pub(super) fn parts<'n>(expression: &'n Expr<'n>, mut visit: impl FnMut(&'n Expr<'n>)) {
+pub(super) fn expressions_of<'n>(expression: &'n Expr<'n>, mut visit: impl FnMut(&'n Expr<'n>)) {
     match expression {
         Expr::Var(_) | Expr::Const(_) => {}
         Expr::Slice(it) => {
@@ -60,7 +61,7 @@ pub(super) fn arguments<'n>(arguments: &'n [CallArg<'n>], mut visit: impl FnMut(
 }
 
 /// Visits the expressions and the statements that a statement is made of.
-pub(super) fn parts_of<'n>(statement: &'n Stmt<'n>, mut visit: impl FnMut(Part<'n>)) {
+pub(super) fn children_of<'n>(statement: &'n Stmt<'n>, mut visit: impl FnMut(Child<'n>)) {
     let mut expressions: Vec<&Expr<'n>> = Vec::new();
     let mut bodies: [&[Stmt<'n>]; 2] = [&[], &[]];
     match statement {
@@ -101,6 +102,6 @@ pub(super) fn parts_of<'n>(statement: &'n Stmt<'n>, mut visit: impl FnMut(Part<'
         | Stmt::Continue(_)
         | Stmt::Break(_) => {}
     }
-    expressions.into_iter().for_each(|it| visit(Part::Expression(it)));
-    bodies.into_iter().flatten().for_each(|it| visit(Part::Statement(it)));
+    expressions.into_iter().for_each(|it| visit(Child::Expression(it)));
+    bodies.into_iter().flatten().for_each(|it| visit(Child::Statement(it)));
 }
