@@ -78,7 +78,10 @@ fn an_unknown_table_names_the_known_ones() {
     let unknown = "m.toml:1: timeout: no such key; did you mean timeouts?";
     check_toml("[timeout]\nconnect = \"5s\"\n", &[unknown]);
     let error = read("m.toml", "[colours]\nred = 1\n").unwrap_err().to_string();
-    assert!(error.starts_with("m.toml:1: colours: no such key; known: workers, strategies, keys, salt"), "{error}");
+    assert!(
+        error.starts_with("m.toml:1: colours: no such key; known: workers, strategies, keys, salt"),
+        "{error}"
+    );
     assert!(error.contains("tenants") && !error.contains("timeouts.connect"), "{error}");
 }
 

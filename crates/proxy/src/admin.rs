@@ -173,7 +173,7 @@ fn public<B>(router: &RouterState, request: &Request<B>) -> Response<Bytes> {
         return AdminError::Method("GET".to_owned()).answer();
     }
     match request.uri().path() {
-        "/healthz" => plain(Health::Well, "alive\n"),
+        "/healthz" => plain(Health::Healthy, "alive\n"),
         "/readyz" => readiness(router),
         "/metrics" => router.scrape(request.headers()),
         path => match page::find(path) {

@@ -48,7 +48,7 @@ impl Readiness {
 
 pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
     let readiness = router.brain.read(|brain| Readiness::of(router, brain));
-    let health = if readiness == Readiness::Ready { Health::Well } else { Health::Unwell };
+    let health = if readiness == Readiness::Ready { Health::Healthy } else { Health::Unhealthy };
     plain(health, format!("{}\n", readiness.name()))
 }
 
@@ -63,7 +63,9 @@ pub(crate) fn probe<B>(router: &RouterState, request: &Request<B>) -> Option<Res
         // AWS SageMaker's probe; vLLM and SGLang answer it to both methods.
         "/ping" if is_read || method == Method::POST => readiness,
         "/readiness" | "/health_generate" if is_read && settings.compat_paths => readiness,
-        "/liveness" if is_read && settings.compat_paths => |_: &RouterState| plain(Health::Well, "alive\n"),
+        "/liveness" if is_read && settings.compat_paths => {
+            |_: &RouterState| plain(Health::Healthy, "alive\n")
+        }
         "/metrics" if is_read && settings.compat_paths => return metrics(router, request.headers()),
         _ => return None,
     };

@@ -417,8 +417,8 @@ pub(crate) fn no_content() -> Response<Bytes> {
 pub(crate) fn plain(health: Health, text: impl Into<Bytes>) -> Response<Bytes> {
     let mut response = Response::new(text.into());
     *response.status_mut() = match health {
-        Health::Well => StatusCode::OK,
-        Health::Unwell => StatusCode::SERVICE_UNAVAILABLE,
+        Health::Healthy => StatusCode::OK,
+        Health::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
         Health::Unknown => StatusCode::NOT_FOUND,
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -427,8 +427,8 @@ pub(crate) fn plain(health: Health, text: impl Into<Bytes>) -> Response<Bytes> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Health {
-    Well,
-    Unwell,
+    Healthy,
+    Unhealthy,
     Unknown,
 }
 

@@ -189,9 +189,9 @@ async fn doctors_exit_code_reflects_its_findings() {
         "{shown}"
     );
     assert!(!shown.contains('\x1b'), "colours are for terminals: {shown}");
-    let unwell = doctor(&engine.url, &["--json"]);
-    let report: serde_json::Value = serde_json::from_slice(&unwell.stdout).unwrap();
-    assert_eq!((unwell.status.code(), &report["healthy"]), (Some(1), &false.into()), "{report}");
+    let unhealthy = doctor(&engine.url, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&unhealthy.stdout).unwrap();
+    assert_eq!((unhealthy.status.code(), &report["healthy"]), (Some(1), &false.into()), "{report}");
     assert_eq!(report["findings"][0]["code"], "events-off", "{report}");
     assert_eq!(report["findings"][0]["worker"], engine.url, "{report}");
     assert_eq!(doctor(&engine.url, &["--ignore", "events-off"]).status.code(), Some(0));

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 pub(super) struct Host {
     pub(super) name: String,
     is_up: AtomicBool,
-    is_unwell: AtomicBool,
+    is_unhealthy: AtomicBool,
     /// It does nothing before this time.
     thaws_ms: AtomicU64,
     /// It repeats the ids of requests in its responses.
@@ -24,7 +24,7 @@ impl Host {
         Host {
             name: format!("w{index}"),
             is_up: AtomicBool::new(true),
-            is_unwell: AtomicBool::new(false),
+            is_unhealthy: AtomicBool::new(false),
             thaws_ms: AtomicU64::new(0),
             repeats_ids: rng.below(2) == 0,
             connections: Mutex::default(),
@@ -57,12 +57,12 @@ impl Host {
         self.is_up.store(true, Relaxed);
     }
 
-    pub(super) fn is_unwell(&self) -> bool {
-        self.is_unwell.load(Relaxed)
+    pub(super) fn is_unhealthy(&self) -> bool {
+        self.is_unhealthy.load(Relaxed)
     }
 
-    pub(super) fn set_unwell(&self, is_unwell: bool) {
-        self.is_unwell.store(is_unwell, Relaxed);
+    pub(super) fn set_unhealthy(&self, is_unhealthy: bool) {
+        self.is_unhealthy.store(is_unhealthy, Relaxed);
     }
 
     pub(super) fn freeze_until(&self, ms: u64) {

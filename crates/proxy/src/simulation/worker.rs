@@ -93,9 +93,9 @@ pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
             }
             2 => {
                 world.say(&format!("{name} reports to be unhealthy for {lasts:?}"));
-                host.set_unwell(true);
+                host.set_unhealthy(true);
                 sleep(lasts).await;
-                host.set_unwell(false);
+                host.set_unhealthy(false);
             }
             3 => {
                 // As after a suspended machine: whatever was due in the meantime is due at once.
@@ -183,7 +183,7 @@ async fn next(
 
 fn page(host: &Host, path: &str) -> String {
     let (status, body) = match path {
-        "/health" if host.is_unwell() => ("503 Service Unavailable", ""),
+        "/health" if host.is_unhealthy() => ("503 Service Unavailable", ""),
         "/health" => ("200 OK", ""),
         "/v1/models" => ("200 OK", r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#),
         _ => ("404 Not Found", ""),
