@@ -125,6 +125,11 @@ impl<'a> Cursor<'a> {
         Cursor { is_checked: true, ..Cursor::new(text) }
     }
 
+    /// How far it has read.
+    pub(crate) const fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// The first byte of the next token, at which the cursor now stands.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();

@@ -12,6 +12,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::LazyLock;
+
 use memchr::{memmem, memrchr};
 
 use crate::json::{Cursor, Raw};
@@ -31,10 +33,15 @@ pub struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
+type Name = LazyLock<memmem::Finder<'static>>;
+
+static USAGE: Name = LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
+static META_INFO: Name = LazyLock::new(|| memmem::Finder::new(b"\"meta_info\""));
+
 /// Takes each chunk of one response, in order.
 #[derive(Clone, Debug)]
 pub struct Finder {
-    name: memmem::Finder<'static>,
+    name: &'static memmem::Finder<'static>,
     state: ScanState,
     /// The last byte seen, to recognise an escaped quote at the start of the next chunk.
     last: u8,
@@ -73,12 +80,8 @@ enum Within {
 
 impl Finder {
     pub fn new(route: Route) -> Finder {
-        let name: &'static [u8] = match route {
-            Route::Generate => b"\"meta_info\"",
-            _ => b"\"usage\"",
-        };
         Finder {
-            name: memmem::Finder::new(name),
+            name: if route == Route::Generate { &META_INFO } else { &USAGE },
             state: ScanState::Searching,
             last: b' ',
             kept: Vec::new(),
@@ -167,12 +170,19 @@ impl Finder {
     fn read_object(&mut self, chunk: &[u8], at: usize, mut nesting: Nesting) -> usize {
         let rest = &chunk[at..];
         let room = OBJECT_BYTES_MAX - self.kept.len();
+        // Most objects arrive whole. One that does not, or is no JSON, is followed byte by byte to its end.
+        if self.kept.is_empty()
+            && let Some((usage, length)) = read(&rest[..rest.len().min(room)])
+        {
+            self.merge(usage);
+            self.state = ScanState::Searching;
+            return at + length;
+        }
         let end = rest.iter().take(room).position(|&byte| nesting.closes(byte));
         match end {
-            Some(end) if self.kept.is_empty() => self.merge(read(&rest[..=end])),
             Some(end) => {
                 self.kept.extend_from_slice(&rest[..=end]);
-                let usage = read(&self.kept);
+                let usage = read(&self.kept).and_then(|it| it.0);
                 self.merge(usage);
             }
             None if rest.len() < room => {
@@ -214,12 +224,12 @@ impl Nesting {
     }
 }
 
-/// The counts in one object, under any of their names. `None` if it is not JSON or has none.
-fn read(object: &[u8]) -> Option<Usage> {
-    let text = std::str::from_utf8(object).ok()?;
+/// The counts in the object at the start of a text, under any of their names, and its length. None if it is not JSON.
+fn read(text: &[u8]) -> Option<(Option<Usage>, usize)> {
+    let mut cursor = Cursor::new(std::str::from_utf8(text).ok()?);
     let mut usage = Usage::default();
     let mut beside_cached = None;
-    let walked = Cursor::new(text).members(|key, value| match &*key {
+    let walked = cursor.members(|key, value| match &*key {
         "prompt_tokens" | "input_tokens" => usage.prompt_tokens = count(value),
         "completion_tokens" | "output_tokens" => usage.completion_tokens = count(value),
         "cached_tokens" => usage.cached_tokens = count(value),
@@ -238,7 +248,8 @@ fn read(object: &[u8]) -> Option<Usage> {
     // Anthropic counts tokens read from and written to the cache in addition to `input_tokens`, not as part
     // of them.
     usage.prompt_tokens = usage.prompt_tokens.map(|it| it.saturating_add(beside_cached.unwrap_or(0)));
-    (walked.is_ok() && usage != Usage::default()).then_some(usage)
+    walked.ok()?;
+    Some(((usage != Usage::default()).then_some(usage), cursor.offset()))
 }
 
 fn add(sum: Option<u64>, more: Option<u64>) -> Option<u64> {

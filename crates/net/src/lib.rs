@@ -1,4 +1,5 @@
-//! Everything between an address and the bytes of an HTTP exchange: TLS, connections to workers, their pool.
+//! Everything between an address and the bytes of an HTTP exchange: TLS, connections of clients,
+//! connections to workers and their pool.
 //!
 //! Knows nothing of requests, routing, metrics or error responses: callers get values and errors, and count them.
 
@@ -7,6 +8,8 @@ pub mod bearer;
 pub mod client;
 pub mod connect;
 pub mod dial;
+pub mod downstream;
+mod http1;
 pub mod pool;
 #[cfg(feature = "simulated")]
 pub mod simulated;

@@ -6,7 +6,6 @@
 //! a stream where this takes a few hundred. Heads are parsed by httparse, as in hyper. Dropping a request in progress
 //! closes its connection, which makes the engine stop.
 
-mod body;
 #[cfg(test)]
 mod fuzz;
 mod head;
@@ -27,10 +26,11 @@ use tokio_util::io::poll_read_buf;
 
 use crate::address::Address;
 use crate::connect::{ConnectError, connect};
+use crate::http1::Malformed;
+use crate::http1::body::{BodyReader, Piece};
 use crate::stream::ByteStream;
 use crate::tls::{TlsClient, TlsFailure};
 use crate::wake_gate::WakeGate;
-use body::{BodyReader, Piece};
 pub use head::ResponseHead;
 pub use request::UpstreamRequest;
 
@@ -65,6 +65,12 @@ pub enum UpstreamError {
     NotHttp(&'static str),
     #[error("the body has more than {0} bytes")]
     TooLarge(usize),
+}
+
+impl From<Malformed> for UpstreamError {
+    fn from(why: Malformed) -> UpstreamError {
+        UpstreamError::NotHttp(why)
+    }
 }
 
 impl UpstreamError {
@@ -175,7 +181,7 @@ impl Upstream {
                 Ok(Piece::Data(data)) => return Poll::Ready(Some(Ok(data))),
                 Ok(Piece::End) => return Poll::Ready(None),
                 Ok(Piece::More) => {}
-                Err(broken) => return Poll::Ready(Some(Err(broken))),
+                Err(malformed) => return Poll::Ready(Some(Err(malformed.into()))),
             }
             match ready!(self.poll_fill(cx)) {
                 Ok(0) if self.body.ends_at_close() => {

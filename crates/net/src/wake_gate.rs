@@ -1,7 +1,7 @@
 //! Skips polling a future whose waker has not fired.
 //!
-//! hyper polls a response body two or three times per chunk of a stream, and every poll of a connection also polls its
-//! watchdog and the shutdown signal. Polling a socket or a timer that is still pending costs hundreds of instructions.
+//! Each chunk of a stream polls the body, the sockets on both sides, the watchdog of the connection and the shutdown
+//! signal, most of which have nothing new. Polling a socket or a timer that is still pending costs hundreds of instructions.
 //! Through a gate it costs a dozen: the gate puts its own waker before the task's and polls only after that one fired.
 
 use std::pin::Pin;

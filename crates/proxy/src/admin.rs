@@ -13,6 +13,7 @@ mod route;
 mod view;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,12 +23,8 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use maitre_net::connect::is_out_of_descriptors;
+use maitre_net::downstream::{BodyProgress, Downstream};
 use maitre_views::control::{ConfigText, LogLevel};
 use maitre_views::schema::{JsonShape, View};
 use serde::Serialize;
@@ -42,7 +39,7 @@ use crate::lane::Lane;
 use crate::page;
 use crate::program::Program;
 use crate::readiness::readiness;
-use crate::refuse::{AdminError, Health, done, plain};
+use crate::refuse::{AdminError, Health, bad_head, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
 use crate::server::ACCEPT_PAUSE;
@@ -110,22 +107,35 @@ async fn connection(admin: Arc<AdminState>, stream: TcpStream, by_operator: Oper
     let RouterState { tls, settings, metrics, .. } = &*admin.router;
     let limit = settings.load().timeouts.client_header;
     let Some(stream) = tls.accept(Listener::Admin, stream, limit, metrics).await else { return };
-    let service = service_fn(|request: Request<Incoming>| {
-        let admin = admin.clone();
-        let by_operator = by_operator.clone();
-        async move { Ok::<_, Infallible>(answer(&admin, &by_operator, request).await) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(READ_PATIENCE);
-    let timeouts = admin.router.settings.load().timeouts;
+    let (timeouts, limits) = (settings.load().timeouts, settings.load().limits);
     let stalled = timeouts.client_stalled.min(WRITE_PATIENCE);
-    let pulse = Arc::new(Pulse::new(Timeouts { client_stalled: stalled, ..timeouts }));
-    // hyper limits slow heads and idle connections here; the watchdog limits stalled writes only.
-    let _busy = pulse.busy();
-    let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
+    let pulse = Arc::new(Pulse::new(Timeouts {
+        client_header: READ_PATIENCE,
+        client_idle: READ_PATIENCE,
+        client_stalled: stalled,
+        ..timeouts
+    }));
+    let mut client = Downstream::new(ClientSocket::new(stream, pulse.clone()), limits.header_bytes);
+    let serving = async {
+        loop {
+            let head = poll_fn(|cx| client.poll_head(cx)).await;
+            let _busy = pulse.busy();
+            let response = match head {
+                Ok(Some(request)) => answer(&admin, &by_operator, request.map(|()| &mut client)).await,
+                Ok(None) => return,
+                Err(bad) => bad_head(bad).map(AdminBody::Whole),
+            };
+            match client.respond(response, false).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The client is gone; it will connect again.
+                Err(_) => return,
+            }
+        }
+        client.close().await;
+    };
     tokio::select! {
-        // The client is gone; it will connect again.
-        _ = builder.serve_connection(io, service) => {}
+        () = serving => {}
         () = pulse.watch() => {}
     }
 }
@@ -155,7 +165,7 @@ impl Body for AdminBody {
 async fn answer(
     admin: &AdminState,
     by_operator: &OperatorMark,
-    request: Request<Incoming>,
+    request: Request<&mut Downstream<ClientSocket>>,
 ) -> Response<AdminBody> {
     let path = request.uri().path();
     if path.starts_with("/admin/") || path == "/admin" {
@@ -203,7 +213,7 @@ fn page_file(file: &'static page::PageFile) -> Response<Bytes> {
 async fn api(
     admin: &AdminState,
     by_operator: &OperatorMark,
-    request: Request<Incoming>,
+    request: Request<&mut Downstream<ClientSocket>>,
 ) -> Result<Response<AdminBody>, AdminError> {
     let presented = Secret::of(keys::presented(request.headers()).unwrap_or(b""));
     if !is_operator(&admin.router, &presented) {
@@ -282,10 +292,18 @@ fn is_operator(router: &RouterState, presented: &Secret) -> bool {
     router.settings.load().admin_key.is_some_and(|it| it.is(presented))
 }
 
-async fn read(router: &RouterState, body: Incoming) -> Result<Bytes, AdminError> {
+async fn read(router: &RouterState, client: &mut Downstream<ClientSocket>) -> Result<Bytes, AdminError> {
     let limit = router.settings.load().limits.body_bytes;
-    let read = timeout(READ_PATIENCE, Limited::new(body, limit).collect()).await;
+    let broken = || AdminError::Bad(format!("the body was cut off, or has more than {limit} bytes"));
+    let reading = async {
+        loop {
+            match client.receive_body().await.map_err(|_| broken())? {
+                BodyProgress::Complete(body) if body.len() <= limit => return Ok(body),
+                BodyProgress::Partial(bytes) if bytes <= limit => {}
+                BodyProgress::Complete(_) | BodyProgress::Partial(_) => return Err(broken()),
+            }
+        }
+    };
     let too_slow = |_| AdminError::Bad(format!("the body did not arrive within {READ_PATIENCE:?}"));
-    let broken = |_| AdminError::Bad(format!("the body was cut off, or has more than {limit} bytes"));
-    Ok(read.map_err(too_slow)?.map_err(broken)?.to_bytes())
+    timeout(READ_PATIENCE, reading).await.map_err(too_slow)?
 }

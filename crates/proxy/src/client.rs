@@ -10,20 +10,16 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use maitre_net::stream::ByteStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::refuse::with_error_body;
 use crate::settings::Timeouts;
 
 /// The period of the watchdog.
 const TICK: Duration = Duration::from_secs(2);
-
-/// How a refusal begins.
-const REFUSAL: &[u8] = b"HTTP/1.1 4";
 
 /// A moment, in ticks; zero for never.
 type Moment = AtomicU32;
@@ -144,31 +140,11 @@ impl Drop for Busy {
 pub(crate) struct ClientSocket {
     stream: ByteStream,
     pulse: Arc<Pulse>,
-    /// What is written in place of an empty refusal, and how much of it is out.
-    instead: Option<(Vec<u8>, usize)>,
 }
 
 impl ClientSocket {
     pub(crate) fn new(stream: ByteStream, pulse: Arc<Pulse>) -> ClientSocket {
-        ClientSocket { stream, pulse, instead: None }
-    }
-
-    /// Writes `bytes`; but in place of what hyper refuses by itself, an error that says why.
-    fn poll_write_explained(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.instead.is_none() && bytes.starts_with(REFUSAL) {
-            self.instead = with_error_body(bytes).map(|it| (it, 0));
-        }
-        let Some((whole, out)) = &mut self.instead else {
-            return Pin::new(&mut self.stream).poll_write(cx, bytes);
-        };
-        while *out < whole.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &whole[*out..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => *out += written,
-            }
-        }
-        self.instead = None;
-        Poll::Ready(Ok(bytes.len()))
+        ClientSocket { stream, pulse }
     }
 }
 
@@ -188,7 +164,7 @@ impl AsyncRead for ClientSocket {
 
 impl AsyncWrite for ClientSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = self.poll_write_explained(cx, bytes);
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.pulse.has_written(written.is_ready());
         written
     }
@@ -198,11 +174,7 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match pieces {
-            // hyper writes its own refusals alone.
-            [one] if one.starts_with(REFUSAL) => self.poll_write_explained(cx, one),
-            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
-        };
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
         self.pulse.has_written(written.is_ready());
         written
     }

@@ -84,17 +84,21 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
+    remove_all(headers, &HOP_BY_HOP);
+}
+
+/// Most messages have few headers and none of these: to compare their names costs less than to hash each of these.
+fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if headers.keys().any(|it| names.contains(it)) {
+        names.iter().for_each(|it| drop(headers.remove(it)));
     }
 }
 
 /// Removes from a client's headers what is not for a worker.
 pub(crate) fn toward_worker(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
-    // The body is here already.
-    headers.remove(header::EXPECT);
-    headers.remove(header::PROXY_AUTHORIZATION);
+    // Not needed, because the body is here already; and a key for a proxy.
+    remove_all(headers, &[header::EXPECT, header::PROXY_AUTHORIZATION]);
 }
 
 /// Whether a client asks for the decision. The header is ours, and is not forwarded.
@@ -104,12 +108,12 @@ pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
 
 /// Removes the client's key.
 pub(crate) fn strip_keys(headers: &mut HeaderMap) {
-    KEYS.iter().for_each(|it| drop(headers.remove(it)));
+    remove_all(headers, &KEYS);
 }
 
 /// For callers that may not steer engines.
 pub(crate) fn strip_steering(headers: &mut HeaderMap) {
-    STEERING.iter().for_each(|it| drop(headers.remove(it)));
+    remove_all(headers, &STEERING);
 }
 
 /// For callers that may not choose their priority.

@@ -11,6 +11,7 @@ use maitre_dialect::failure::{self, FailureKind};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Refusal};
+use maitre_net::downstream::{BadHead, LINES_MAX};
 use maitre_queue::RateLimit;
 use maitre_views::error::{ErrorBody, ErrorDetail};
 
@@ -251,28 +252,25 @@ fn failed(failure: Failure) -> &'static str {
     }
 }
 
-/// hyper refuses by itself what it cannot read as a request, with an empty body. The same with an error as the body; None
-/// for any other response, all of which carry a request id or a body.
-pub(crate) fn with_error_body(head: &[u8]) -> Option<Vec<u8>> {
-    const EMPTY: &[u8] = b"content-length: 0\r\n";
-    let (code, message) = match head.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
-        b"400" => ("bad_head", "the request line or a header is not valid HTTP/1.1"),
-        b"414" => ("uri_too_long", "the request's path is too long"),
-        b"431" => {
-            ("headers_too_large", "the request's headers have too many bytes (limits.headers) or lines (128)")
-        }
-        _ => return None,
+/// The answer to what cannot be read as a request.
+pub(crate) fn bad_head(bad: BadHead) -> Response<Bytes> {
+    let (status, code) = match bad {
+        BadHead::NotHttp(_) => (StatusCode::BAD_REQUEST, "bad_head"),
+        BadHead::TargetTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
+        BadHead::TooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
     };
-    let find = |part: &[u8]| head.windows(part.len()).position(|it| it == part);
-    if find(b"x-request-id:").is_some() || !head.ends_with(b"\r\n\r\n") {
-        return None;
-    }
-    let at = find(EMPTY)?;
-    let kind = FailureKind::Invalid;
-    let body =
-        failure::body(Route::Chat, &failure::Failure { kind, code, message: message.into(), param: None });
-    let about = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
-    Some([&head[..at], about.as_bytes(), &head[at + EMPTY.len()..], body.as_bytes()].concat())
+    let message = match bad {
+        BadHead::NotHttp(why) => format!("the request line or a header is not valid HTTP/1.1: {why}"),
+        BadHead::TargetTooLong => "the request's path is too long".to_owned(),
+        BadHead::TooLarge => {
+            format!("the request's headers have too many bytes (limits.headers) or lines ({LINES_MAX})")
+        }
+    };
+    let failure = failure::Failure { kind: FailureKind::Invalid, code, message: message.into(), param: None };
+    let mut response = Response::new(Bytes::from(failure::body(Route::Chat, &failure)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// A trace collector's verdict on a batch.
@@ -430,29 +428,4 @@ pub(crate) enum Health {
     Healthy,
     Unhealthy,
     Unknown,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_hyper_refuses_by_itself_gets_a_body() {
-        let head = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        let whole = String::from_utf8(with_error_body(head.as_bytes()).unwrap()).unwrap();
-        let (head_part, body) = whole.split_once("\r\n\r\n").unwrap();
-        assert!(head_part.starts_with("HTTP/1.1 431 ") && head_part.ends_with("\r\ndate: x"), "{whole}");
-        assert!(head_part.contains(&format!("\r\ncontent-length: {}\r\n", body.len())), "{whole}");
-        assert!(body.contains(r#""code":"headers_too_large""#), "{whole}");
-        for other in [
-            head.replace("431", "404"),
-            head.replace("date: x", "x-request-id: 1"),
-            head.replace("length: 0", "length: 1"),
-            format!("{head}{{}}"),
-            String::new(),
-            "HTTP/1.1 43".to_owned(),
-        ] {
-            assert_eq!(with_error_body(other.as_bytes()), None, "{other}");
-        }
-    }
 }

@@ -24,6 +24,7 @@ mod priority;
 mod response;
 mod serve;
 
+pub(crate) use arrive::RequestBody;
 pub(crate) use guard::RequestGuard;
 pub(crate) use response::ResponseBody;
-pub(crate) use serve::serve;
+pub(crate) use serve::{receive, respond};

@@ -1,15 +1,19 @@
 //! The listener for clients and its connections: limits, timeouts, graceful shutdown.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use http::Request;
+use bytes::Bytes;
+use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use maitre_net::downstream::Downstream;
 use maitre_net::stream::ByteStream;
 use maitre_net::wake_gate::Gated;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,13 +22,14 @@ use tracing::{info, warn};
 
 use crate::body_memory::ConnectionBodies;
 use crate::client::streams::Streams;
-use crate::client::{ClientSocket, Pulse};
+use crate::client::{Busy, ClientSocket, Pulse};
 use crate::clock::Clock;
 use crate::cors::CrossOrigin;
 use crate::descriptors;
 use crate::lane::Lane;
 use crate::readiness::probe;
-use crate::request::{RequestGuard, ResponseBody, serve};
+use crate::refuse::bad_head;
+use crate::request::{RequestBody, RequestGuard, ResponseBody, receive, respond};
 use crate::settings::RouterSettings;
 use crate::shutdown::Shutdown;
 use crate::state::RouterState;
@@ -32,12 +37,6 @@ use crate::tls::Listener;
 
 /// Concurrent requests on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 1_024;
-
-/// Header lines of a request.
-const HEADER_LINES_MAX: usize = 128;
-
-/// Most bytes of a single read from a client: a body that fits arrives in one buffer, and is never copied.
-const READ_BYTES_MAX: usize = 1 << 20;
 
 /// A client connection for a thread to serve. Dropping the permit lets another one be accepted.
 pub(crate) struct Accepted {
@@ -124,7 +123,7 @@ pub(crate) async fn serve_stream(lane: Arc<Lane>, opening: impl Future<Output = 
 const PREFACE: &[u8] = b"PRI * HTTP/2";
 
 async fn exchange(lane: &Arc<Lane>, opening: impl Future<Output = Option<ByteStream>>, pulse: &Arc<Pulse>) {
-    let RouterState { settings, shutdown, clock, .. } = &*lane.state;
+    let shutdown = &lane.state.shutdown;
     let accepted = tokio::select! {
         biased;
         accepted = opening => accepted,
@@ -140,30 +139,121 @@ async fn exchange(lane: &Arc<Lane>, opening: impl Future<Output = Option<ByteStr
     if is_http2 {
         pulse.is_http2();
     }
+    let socket = ClientSocket::new(stream, pulse.clone());
+    if is_http2 {
+        serve_http2(lane, socket, pulse).await;
+    } else {
+        serve_http1(lane, socket, pulse).await;
+    }
+}
+
+/// Answers one request after the other, until the client leaves or the router closes.
+async fn serve_http1(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>) {
+    let RouterState { settings, shutdown, .. } = &*lane.state;
     let bodies: Arc<ConnectionBodies> = Arc::default();
-    let service = service_fn(|mut request: Request<Incoming>| {
-        let busy = pulse.busy();
-        let cors = CrossOrigin::of(&lane.state.settings.load().cors_origins, &request);
-        let probed = cors.preflight(&request).or_else(|| probe(&lane.state, &request));
-        let guard =
-            probed.is_none().then(|| RequestGuard::open(lane.clone(), busy, bodies.clone(), &mut request));
+    let mut client = Downstream::new(socket, settings.load().limits.header_bytes);
+    let mut closing = Gated::new(shutdown.closing());
+    loop {
+        let head = poll_fn(|cx| match client.poll_head(cx) {
+            Poll::Ready(head) => Poll::Ready(head),
+            // A request that has begun to arrive is still answered.
+            Poll::Pending => match Pin::new(&mut closing).poll(cx).is_ready() || shutdown.is_closing() {
+                true if client.is_idle() => Poll::Ready(Ok(None)),
+                _ => Poll::Pending,
+            },
+        });
+        let responded = match head.await {
+            Ok(Some(request)) => {
+                let opened = Opened::new(lane, pulse.busy(), &bodies, request);
+                let Some(response) = answer(opened, &mut client).await else { return };
+                client.respond(response, shutdown.is_closing()).await
+            }
+            Ok(None) => break,
+            Err(bad) => client.respond(bad_head(bad).map(ResponseBody::Whole), true).await,
+        };
+        match responded {
+            Ok(true) => {}
+            Ok(false) => break,
+            // Clients break connections all the time, and an operator can do nothing about it.
+            Err(_) => return,
+        }
+    }
+    client.close().await;
+}
+
+/// The response to a request; none if the client disconnected before it began.
+async fn answer(opened: Opened<()>, client: &mut Downstream<ClientSocket>) -> Option<Response<ResponseBody>> {
+    let Opened { request, cors, by } = opened;
+    let mut response = match by {
+        AnswerBy::Probe(response) => response.map(ResponseBody::Whole),
+        AnswerBy::Request(mut guard) => {
+            let request = request.map(|()| RequestBody::Http1(client));
+            let received = receive(&mut guard, request).await;
+            tokio::select! {
+                biased;
+                response = respond(guard, received) => response,
+                () = poll_fn(|cx| client.poll_closed(cx)) => return None,
+            }
+        }
+    };
+    cors.mark(response.headers_mut());
+    Some(response)
+}
+
+async fn serve_http2(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>) {
+    let RouterState { settings, shutdown, clock, .. } = &*lane.state;
+    let bodies: Arc<ConnectionBodies> = Arc::default();
+    let service = service_fn(|request: Request<Incoming>| {
+        let Opened { request, cors, by } = Opened::new(lane, pulse.busy(), &bodies, request);
         async move {
-            let mut response = match guard {
-                Some(guard) => serve(guard, request).await,
-                None => probed.unwrap_or_default().map(ResponseBody::Whole),
+            let mut response = match by {
+                AnswerBy::Probe(response) => response.map(ResponseBody::Whole),
+                AnswerBy::Request(mut guard) => {
+                    let received = receive(&mut guard, request.map(RequestBody::Http2)).await;
+                    respond(guard, received).await
+                }
             };
             cors.mark(response.headers_mut());
             Ok::<_, Infallible>(response)
         }
     });
-    let io = TokioIo::new(ClientSocket::new(stream, pulse.clone()));
-    // Errors are ignored: clients break connections all the time, and an operator can do nothing about it.
-    if is_http2 {
-        let served = http2(&settings.load(), *clock).serve_connection(io, service);
-        let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
-    } else {
-        let served = http1(&settings.load()).serve_connection(io, service);
-        let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
+    let served = http2(&settings.load(), *clock).serve_connection(TokioIo::new(socket), service);
+    // Errors are ignored, as above.
+    let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
+}
+
+/// A request whose head has arrived, and who answers it.
+struct Opened<B> {
+    request: Request<B>,
+    cors: CrossOrigin,
+    by: AnswerBy,
+}
+
+enum AnswerBy {
+    /// A probe or a preflight is no request, and is answered at once.
+    Probe(Response<Bytes>),
+    Request(Box<RequestGuard>),
+}
+
+impl<B> Opened<B> {
+    fn new(
+        lane: &Arc<Lane>,
+        busy: Busy,
+        bodies: &Arc<ConnectionBodies>,
+        mut request: Request<B>,
+    ) -> Opened<B> {
+        let cors = CrossOrigin::of(&lane.state.settings.load().cors_origins, &request);
+        let probed = cors.preflight(&request).or_else(|| probe(&lane.state, &request));
+        let by = match probed {
+            Some(response) => AnswerBy::Probe(response),
+            None => AnswerBy::Request(Box::new(RequestGuard::open(
+                lane.clone(),
+                busy,
+                bodies.clone(),
+                &mut request,
+            ))),
+        };
+        Opened { request, cors, by }
     }
 }
 
@@ -189,16 +279,6 @@ async fn until_closing<F: Future>(
         () = Gated::new(shutdown.closing()) => finish(served.as_mut()),
     }
     served.await
-}
-
-fn http1(settings: &RouterSettings) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    // The watchdog times request heads: hyper's own timer costs an allocation for each request, and also closes
-    // connections that are merely idle.
-    builder.timer(TokioTimer::new()).header_read_timeout(None);
-    builder.max_headers(HEADER_LINES_MAX).max_header_size(settings.limits.header_bytes);
-    builder.max_buf_size(READ_BYTES_MAX);
-    builder
 }
 
 fn http2(settings: &RouterSettings, clock: Clock) -> http2::Builder<Streams> {

@@ -1,6 +1,6 @@
 //! The router's own code in one thread and in virtual time, over in-memory connections that a seed drives.
 //!
-//! Real: connections of clients with hyper, the request path with its retries, recalls and timers, connections to workers
+//! Real: connections of clients, the request path with its retries, recalls and timers, connections to workers
 //! and their pool, probes, the brain and its ticks. Simulated: the bytes below them (`maitre_net::simulated`), workers and
 //! clients. A seed decides how bytes are split, what workers and clients do wrong and when, so the same seed gives the
 //! same run. `laws` checks the runs. A seed that breaks a law prints its number and its script.

@@ -1,11 +1,15 @@
 //! The head of a response: status, headers, and how its body is framed.
 
-use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use std::mem::MaybeUninit;
+
+use bytes::{Buf, BytesMut};
+use http::header::HeaderMap;
 use http::{Method, StatusCode};
+use httparse::{ParserConfig, Status};
 
 use super::UpstreamError;
-use super::body::BodyReader;
+use crate::http1::body::BodyReader;
+use crate::http1::head;
 
 /// Largest head of a worker's response.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -32,14 +36,15 @@ pub(super) fn parse(
     interim: &mut u32,
 ) -> Result<Option<(ResponseHead, BodyReader)>, UpstreamError> {
     loop {
-        let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
-        let mut parsed = httparse::Response::new(&mut lines);
-        let length = match parsed.parse(buffer) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) if buffer.len() > HEAD_BYTES_MAX => {
+        let mut lines = [MaybeUninit::uninit(); LINES_MAX];
+        let mut parsed = httparse::Response::new(&mut []);
+        let config = ParserConfig::default();
+        let length = match config.parse_response_with_uninit_headers(&mut parsed, buffer, &mut lines) {
+            Ok(Status::Complete(length)) => length,
+            Ok(Status::Partial) if buffer.len() > HEAD_BYTES_MAX => {
                 return Err(UpstreamError::NotHttp("the head is too long"));
             }
-            Ok(httparse::Status::Partial) => return Ok(None),
+            Ok(Status::Partial) => return Ok(None),
             Err(_) => return Err(UpstreamError::NotHttp("the head cannot be read")),
         };
         let code = parsed.code.unwrap_or_default();
@@ -56,85 +61,20 @@ pub(super) fn parse(
             continue;
         }
         let is_http10 = parsed.version == Some(0);
-        let spans: Vec<HeaderSpan> = parsed.headers.iter().map(|it| HeaderSpan::of(buffer, it)).collect();
-        let bytes = buffer.split_to(length).freeze();
-        let headers = collect(&bytes, &spans)?;
+        let spans = head::spans(buffer, parsed.headers);
+        let headers = head::collect(&buffer.split_to(length).freeze(), &spans)?;
         let body = framing(method, status, &headers)?;
-        let keep_alive = keeps_alive(is_http10, &headers) && !body.ends_at_close();
+        let keep_alive = head::keeps_alive(is_http10, &headers) && !body.ends_at_close();
         return Ok(Some((ResponseHead { status, headers, keep_alive }, body)));
     }
 }
 
-/// Start and length of a header in the buffer, so that its value can be a slice of it.
-struct HeaderSpan {
-    name: (usize, usize),
-    value: (usize, usize),
-}
-
-impl HeaderSpan {
-    fn of(buffer: &BytesMut, header: &httparse::Header<'_>) -> HeaderSpan {
-        let start = buffer.as_ptr() as usize;
-        // An empty part may point anywhere.
-        let span = |part: &[u8]| match part.len() {
-            0 => (0, 0),
-            length => ((part.as_ptr() as usize).saturating_sub(start), length),
-        };
-        HeaderSpan { name: span(header.name.as_bytes()), value: span(header.value) }
-    }
-}
-
-fn collect(bytes: &Bytes, spans: &[HeaderSpan]) -> Result<HeaderMap, UpstreamError> {
-    // Room for three headers that the proxy adds.
-    let mut headers = HeaderMap::with_capacity(spans.len() + 3);
-    for HeaderSpan { name, value } in spans {
-        let name = HeaderName::from_bytes(&bytes[name.0..name.0 + name.1]);
-        let value = HeaderValue::from_maybe_shared(bytes.slice(value.0..value.0 + value.1));
-        match (name, value) {
-            (Ok(name), Ok(value)) => drop(headers.append(name, value)),
-            _ => return Err(UpstreamError::NotHttp("an invalid header")),
-        }
-    }
-    Ok(headers)
-}
-
-/// RFC 9112 §6.3. Ambiguous framing is an error: it allows response smuggling.
+/// How the body of a response is framed.
 fn framing(method: &Method, status: StatusCode, headers: &HeaderMap) -> Result<BodyReader, UpstreamError> {
     if method == Method::HEAD || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
         return Ok(BodyReader::length(0));
     }
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    match (encodings.next(), lengths.next()) {
-        (Some(_), _) if encodings.next().is_some() => Err(UpstreamError::NotHttp("two transfer encodings")),
-        (Some(_), Some(_)) => Err(UpstreamError::NotHttp("both a length and an encoding")),
-        (Some(encoding), None) if encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Ok(BodyReader::chunked())
-        }
-        (Some(_), None) => Err(UpstreamError::NotHttp("an unknown transfer encoding")),
-        (None, Some(length)) if lengths.all(|it| it == length) => match parse_length(length) {
-            Some(length) => Ok(BodyReader::length(length)),
-            None => Err(UpstreamError::NotHttp("an invalid length")),
-        },
-        (None, Some(_)) => Err(UpstreamError::NotHttp("two lengths")),
-        (None, None) => Ok(BodyReader::until_close()),
-    }
-}
-
-fn parse_length(value: &HeaderValue) -> Option<u64> {
-    let text = value.to_str().ok()?;
-    // `parse` would take a plus sign.
-    text.bytes().all(|it| it.is_ascii_digit()).then(|| text.parse().ok())?
-}
-
-fn keeps_alive(is_http10: bool, headers: &HeaderMap) -> bool {
-    let has = |word: &str| {
-        let values = headers.get_all(CONNECTION).iter().filter_map(|it| it.to_str().ok());
-        values.flat_map(|it| it.split(',')).any(|it| it.trim().eq_ignore_ascii_case(word))
-    };
-    if !headers.contains_key(CONNECTION) {
-        return !is_http10;
-    }
-    if is_http10 { has("keep-alive") } else { !has("close") }
+    Ok(head::framing(headers, BodyReader::until_close())?)
 }
 
 #[cfg(test)]

@@ -15,18 +15,26 @@ use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Decodes, Size};
+use maitre_net::downstream::{BodyProgress, Downstream};
 use tokio::time::timeout;
 
 use super::admit::Admitted;
 use super::guard::RequestGuard;
 use super::priority::{self, Priority, Rules};
 use crate::body_memory::{BodyMemory, BodyReservation};
+use crate::client::ClientSocket;
 use crate::headers;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
 use crate::settings::{RouterSettings, SessionSettings};
 use crate::tokenize;
 use crate::traces::Context;
+
+/// The body of a request that is still to be read.
+pub(crate) enum RequestBody<'a> {
+    Http1(&'a mut Downstream<ClientSocket>),
+    Http2(Incoming),
+}
 
 /// A request, complete in memory.
 pub(crate) struct Arrived {
@@ -64,7 +72,7 @@ impl Arrived {
     pub(super) async fn read(
         guard: &mut RequestGuard,
         admitted: Admitted,
-        request: Request<Incoming>,
+        request: Request<RequestBody<'_>>,
     ) -> Result<Arrived, Refused> {
         let (mut parts, body) = request.into_parts();
         if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
@@ -75,7 +83,7 @@ impl Arrived {
         let limit = guard.settings.timeouts.client_body;
         let tenant = checked_tenant(&guard.settings, &admitted.caller, &parts.headers);
         let mut memory = guard.lane.state.bodies.begin(tenant, guard.connection_bodies.clone());
-        let body = timeout(limit, collect(&mut memory, guard.settings.limits.body_bytes, body)).await;
+        let body = timeout(limit, body.collect(&mut memory, guard.settings.limits.body_bytes)).await;
         let body = body.map_err(|_| Refused::BodyTooSlow(limit))??;
         headers::toward_worker(&mut parts.headers);
         replace_keys(&guard.settings, &admitted.caller, &mut parts.headers);
@@ -257,8 +265,43 @@ fn checked_tenant(settings: &RouterSettings, caller: &Caller, headers: &HeaderMa
     priority::tenant_name(rules, headers, None).map(maitre_queue::settings::tenant)
 }
 
-/// The body in one piece. Its bytes are counted in `memory` as they arrive, whatever length was announced.
-async fn collect(memory: &mut BodyReservation, limit: usize, mut body: Incoming) -> Result<Bytes, Refused> {
+impl RequestBody<'_> {
+    /// The body in one piece. Its bytes are counted in `memory` as they arrive, whatever length was announced.
+    async fn collect(self, memory: &mut BodyReservation, limit: usize) -> Result<Bytes, Refused> {
+        match self {
+            RequestBody::Http1(client) => collect_http1(client, memory, limit).await,
+            RequestBody::Http2(body) => collect_http2(body, memory, limit).await,
+        }
+    }
+}
+
+async fn collect_http1(
+    client: &mut Downstream<ClientSocket>,
+    memory: &mut BodyReservation,
+    limit: usize,
+) -> Result<Bytes, Refused> {
+    let too_large = Refused::BodyTooLarge { limit };
+    if client.bytes_announced().is_some_and(|it| it > limit as u64) {
+        return Err(too_large);
+    }
+    loop {
+        match client.receive_body().await.map_err(|_| Refused::BodyBroken)? {
+            BodyProgress::Complete(body) if body.len() > limit => return Err(too_large),
+            BodyProgress::Complete(body) => {
+                memory.complete(body.len()).map_err(Refused::TooBusy)?;
+                return Ok(body);
+            }
+            BodyProgress::Partial(bytes) if bytes > limit => return Err(too_large),
+            BodyProgress::Partial(bytes) => memory.receive(bytes).map_err(Refused::TooBusy)?,
+        }
+    }
+}
+
+async fn collect_http2(
+    mut body: Incoming,
+    memory: &mut BodyReservation,
+    limit: usize,
+) -> Result<Bytes, Refused> {
     let too_large = Refused::BodyTooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large);

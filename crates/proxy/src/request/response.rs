@@ -35,7 +35,7 @@ pub(crate) enum ResponseBody {
 }
 
 pub(crate) struct ResponseStream {
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
     link: Arc<Link>,
     /// None once the response has ended.
     upstream: Option<Upstream>,
@@ -59,7 +59,7 @@ pub(crate) struct BrokeOff;
 
 /// The response to the client, with our headers. `explain`: with the whole decision in one of them.
 pub(super) fn stream(
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
     started: StartedResponse,
     explain: bool,
 ) -> Response<ResponseBody> {

@@ -1,15 +1,17 @@
 //! The life of a request: admit, read, place, forward, respond.
+//!
+//! In two steps: while a body is read, the client's connection belongs to the request; afterwards it is watched for the
+//! client's end.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
-use hyper::body::Incoming;
 use maitre_dialect::route::Route;
 
 use super::admit::{Admission, admit};
-use super::arrive::Arrived;
+use super::arrive::{Arrived, RequestBody};
 use super::count_tokens;
 use super::forward::{StartedResponse, forward};
 use super::guard::RequestGuard;
@@ -19,45 +21,59 @@ use crate::headers;
 use crate::outcome::RequestOutcome;
 use crate::refuse::Refused;
 
-pub(crate) async fn serve(mut guard: RequestGuard, request: Request<Incoming>) -> Response<ResponseBody> {
-    match reply(&mut guard, request).await {
-        Ok(ReplyFrom::Worker { started, explain }) => response::stream(guard, *started, explain),
-        Ok(ReplyFrom::Router(json)) => own(guard, RequestOutcome::Answered, Response::new(json)),
-        Err(refused) => {
-            let response = refused.answer(guard.route());
-            own(guard, RequestOutcome::Refused(refused.code()), response)
-        }
-    }
-}
-
-enum ReplyFrom {
-    Worker {
-        started: Box<StartedResponse>,
+/// What a request's client gets.
+pub(crate) enum Received {
+    /// What needs no worker, such as the list of models.
+    Own(Bytes),
+    Forward {
+        arrived: Arc<Arrived>,
         /// The client wants the whole decision in a header.
         explain: bool,
     },
-    /// What needs no worker, such as the list of models.
-    Router(Bytes),
 }
 
-async fn reply(guard: &mut RequestGuard, mut request: Request<Incoming>) -> Result<ReplyFrom, Refused> {
+/// Admits a request and reads its body.
+pub(crate) async fn receive(
+    guard: &mut RequestGuard,
+    mut request: Request<RequestBody<'_>>,
+) -> Result<Received, Refused> {
     let admitted = match admit(guard, &mut request)? {
-        Admission::Own(json) => return Ok(ReplyFrom::Router(json)),
+        Admission::Own(json) => return Ok(Received::Own(json)),
         Admission::Forward(admitted) => admitted,
     };
     let explain = admitted.explain;
     let arrived = Arc::new(Arrived::read(guard, admitted, request).await?);
-    let placed = place(guard, &arrived).await?;
-    let started = match arrived.route() {
-        Some(Route::CountTokens) => count_tokens::forward(guard, &arrived, placed).await?,
-        _ => forward(guard, &arrived, placed).await?,
+    Ok(Received::Forward { arrived, explain })
+}
+
+/// The response, which has begun: of a worker, or of the router itself.
+pub(crate) async fn respond(
+    mut guard: Box<RequestGuard>,
+    received: Result<Received, Refused>,
+) -> Response<ResponseBody> {
+    let refused = match received {
+        Ok(Received::Own(json)) => return own(guard, RequestOutcome::Answered, Response::new(json)),
+        Ok(Received::Forward { arrived, explain }) => match started(&mut guard, &arrived).await {
+            Ok(started) => return response::stream(guard, started, explain),
+            Err(refused) => refused,
+        },
+        Err(refused) => refused,
     };
-    Ok(ReplyFrom::Worker { started: Box::new(started), explain })
+    let response = refused.answer(guard.route());
+    own(guard, RequestOutcome::Refused(refused.code()), response)
+}
+
+async fn started(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<StartedResponse, Refused> {
+    let placed = place(guard, arrived).await?;
+    match arrived.route() {
+        Some(Route::CountTokens) => count_tokens::forward(guard, arrived, placed).await,
+        _ => forward(guard, arrived, placed).await,
+    }
 }
 
 /// A response of the router's own, complete.
 fn own(
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
     outcome: RequestOutcome,
     mut response: Response<Bytes>,
 ) -> Response<ResponseBody> {

@@ -55,6 +55,9 @@ fn malformed_chunks_are_an_error() {
         "5\r\nhello!\r\n",
         "fffffffffffffffff\r\n",
         "5\r\nhello\r\n0\r\nbare\n\r\n",
+        "5\rx\r\nhello\r\n0\r\n\r\n",
+        "5;a\rb\r\nhello\r\n0\r\n\r\n",
+        "5\r\nhello\r\n0\r\nno header\r\n\r\n",
     ] {
         check(wire, None);
     }

@@ -1,8 +1,8 @@
-//! The body of a response, taken off the front of the read buffer without copying.
+//! The body of a message, taken off the front of the read buffer without copying.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::UpstreamError;
+use super::Malformed;
 
 /// Longest line that frames a chunk: its size and extensions.
 const LINE_BYTES_MAX: usize = 1_024;
@@ -14,7 +14,7 @@ const DIGITS_MAX: usize = 16;
 const TRAILERS_MAX: u32 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum BodyReader {
+pub(crate) enum BodyReader {
     Length { left: u64 },
     UntilClose,
     Chunked(Chunk),
@@ -22,7 +22,7 @@ pub(super) enum BodyReader {
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunk {
+pub(crate) enum Chunk {
     Size,
     Data {
         left: u64,
@@ -34,11 +34,11 @@ pub(super) enum Chunk {
     },
     End,
     /// The framing is wrong, for this reason. Nothing after it can be read.
-    Broken(&'static str),
+    Broken(Malformed),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     Data(Bytes),
     /// The buffer holds no more data of the body.
     More,
@@ -52,24 +52,24 @@ impl Default for BodyReader {
 }
 
 impl BodyReader {
-    pub(super) const fn length(left: u64) -> BodyReader {
+    pub(crate) const fn length(left: u64) -> BodyReader {
         BodyReader::Length { left }
     }
 
-    pub(super) const fn chunked() -> BodyReader {
+    pub(crate) const fn chunked() -> BodyReader {
         BodyReader::Chunked(Chunk::Size)
     }
 
-    pub(super) const fn until_close() -> BodyReader {
+    pub(crate) const fn until_close() -> BodyReader {
         BodyReader::UntilClose
     }
 
-    pub(super) fn ends_at_close(&self) -> bool {
+    pub(crate) fn ends_at_close(&self) -> bool {
         *self == BodyReader::UntilClose
     }
 
     /// Whether all of it has been taken. Reads the end mark of a chunked body if it is there already.
-    pub(super) fn is_complete(&mut self, buffer: &mut BytesMut) -> bool {
+    pub(crate) fn is_complete(&mut self, buffer: &mut BytesMut) -> bool {
         match self {
             BodyReader::Length { left } => *left == 0,
             BodyReader::UntilClose => false,
@@ -81,14 +81,14 @@ impl BodyReader {
         }
     }
 
-    pub(super) fn bytes_left(&self) -> Option<u64> {
+    pub(crate) fn bytes_left(&self) -> Option<u64> {
         match self {
             BodyReader::Length { left } => Some(*left),
             BodyReader::UntilClose | BodyReader::Chunked(_) => None,
         }
     }
 
-    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Piece, UpstreamError> {
+    pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Piece, Malformed> {
         match self {
             BodyReader::Length { left } => Ok(take(left, buffer)),
             BodyReader::UntilClose if buffer.is_empty() => Ok(Piece::More),
@@ -120,27 +120,30 @@ fn take(left: &mut u64, buffer: &mut BytesMut) -> Piece {
 impl Chunk {
     /// Reads the framing up to the next data, the end of the body, or the end of the buffer. Once it is broken it stays
     /// so, for every caller: the bytes that broke it are gone, and what follows must not pass for a body.
-    fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), UpstreamError> {
+    fn frame(&mut self, buffer: &mut BytesMut) -> Result<(), Malformed> {
         loop {
             match self.step(buffer) {
                 Ok(Some(next)) => *self = next,
                 Ok(None) => return Ok(()),
                 Err(why) => {
                     *self = Chunk::Broken(why);
-                    return Err(UpstreamError::NotHttp(why));
+                    return Err(why);
                 }
             }
         }
     }
 
     /// The next position; none if there is data, nothing more to come, or too little in the buffer.
-    fn step(&self, buffer: &mut BytesMut) -> Result<Option<Chunk>, &'static str> {
+    fn step(&self, buffer: &mut BytesMut) -> Result<Option<Chunk>, Malformed> {
         Ok(match *self {
             Chunk::Data { left: 0 } => Some(Chunk::Break),
             Chunk::Data { .. } | Chunk::End => None,
-            Chunk::Break => match line(buffer)? {
+            Chunk::Break => match line_length(buffer)? {
                 None => None,
-                Some(0) => Some(Chunk::Size),
+                Some(0) => {
+                    buffer.advance(LINE_BREAK.len());
+                    Some(Chunk::Size)
+                }
                 Some(_) => return Err("a chunk longer than its size"),
             },
             Chunk::Size => size(buffer)?.map(|size| match size {
@@ -148,46 +151,63 @@ impl Chunk {
                 left => Chunk::Data { left },
             }),
             Chunk::Trailers { lines: TRAILERS_MAX } => return Err("too many trailers"),
-            Chunk::Trailers { lines } => line(buffer)?.map(|length| match length {
-                0 => Chunk::End,
-                _ => Chunk::Trailers { lines: lines + 1 },
-            }),
+            Chunk::Trailers { lines } => match line_length(buffer)? {
+                None => None,
+                Some(length) if length > 0 && !is_header(&buffer[..length]) => {
+                    return Err("an invalid trailer");
+                }
+                Some(length) => {
+                    buffer.advance(length + LINE_BREAK.len());
+                    Some(if length == 0 { Chunk::End } else { Chunk::Trailers { lines: lines + 1 } })
+                }
+            },
             Chunk::Broken(why) => return Err(why),
         })
     }
 }
 
-/// Takes a line off the buffer and returns its length without the line break; none if it is incomplete.
-fn line(buffer: &mut BytesMut) -> Result<Option<usize>, &'static str> {
-    if buffer.starts_with(b"\r\n") {
-        buffer.advance(2);
+const LINE_BREAK: &[u8] = b"\r\n";
+
+/// The length of the first line, without its break; none if it is incomplete.
+fn line_length(buffer: &[u8]) -> Result<Option<usize>, Malformed> {
+    if buffer.starts_with(LINE_BREAK) {
         return Ok(Some(0));
     }
-    match memchr::memchr(b'\n', &buffer[..buffer.len().min(LINE_BYTES_MAX)]) {
-        Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
-            buffer.advance(end + 1);
-            Ok(Some(end - 1))
-        }
-        Some(_) => Err("a bare line feed"),
+    let within = &buffer[..buffer.len().min(LINE_BYTES_MAX)];
+    match memchr::memchr2(b'\r', b'\n', within) {
+        Some(end) if within[end..].starts_with(LINE_BREAK) => Ok(Some(end)),
+        // The line feed may follow.
+        Some(end) if within[end..] == *b"\r" && buffer.len() < LINE_BYTES_MAX => Ok(None),
+        Some(_) => Err("a bare line break"),
         None if buffer.len() >= LINE_BYTES_MAX => Err("an endless line"),
         None => Ok(None),
     }
 }
 
-fn size(buffer: &mut BytesMut) -> Result<Option<u64>, &'static str> {
+/// Whether a line has the form of a header.
+fn is_header(line: &[u8]) -> bool {
+    let mut headers = [httparse::EMPTY_HEADER; 1];
+    let whole = [line, b"\r\n\r\n"].concat();
+    httparse::parse_headers(&whole, &mut headers).is_ok_and(|it| it.is_complete())
+}
+
+fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     let digits = buffer.iter().take(DIGITS_MAX + 1).take_while(|it| it.is_ascii_hexdigit()).count();
     if digits > DIGITS_MAX {
         return Err("an invalid chunk size");
     }
     let value = |digit: &u8| u64::from((*digit as char).to_digit(16).unwrap_or_default());
     let size = buffer[..digits].iter().fold(0, |size, digit| size << 4 | value(digit));
-    if digits > 0 && buffer[digits..].starts_with(b"\r\n") {
-        buffer.advance(digits + 2);
+    if digits > 0 && buffer[digits..].starts_with(LINE_BREAK) {
+        buffer.advance(digits + LINE_BREAK.len());
         return Ok(Some(size));
     }
     match buffer.get(digits) {
         // Extensions are skipped.
-        Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line(buffer)?.map(|_| size)),
+        Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line_length(buffer)?.map(|length| {
+            buffer.advance(length + LINE_BREAK.len());
+            size
+        })),
         Some(_) => Err("an invalid chunk size"),
         None => Ok(None),
     }

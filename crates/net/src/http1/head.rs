@@ -1,0 +1,87 @@
+//! The header lines of a message, and what they say of its body and its connection.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+
+use super::Malformed;
+use super::body::BodyReader;
+
+/// Start and length of a part of a head, so that it can become a slice of the head's bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Span(usize, usize);
+
+impl Span {
+    pub(crate) fn of(buffer: &[u8], part: &[u8]) -> Span {
+        match part.len() {
+            // An empty part may point anywhere.
+            0 => Span(0, 0),
+            length => Span((part.as_ptr() as usize).saturating_sub(buffer.as_ptr() as usize), length),
+        }
+    }
+
+    pub(crate) fn slice(self, head: &Bytes) -> Bytes {
+        head.slice(self.0..self.0 + self.1)
+    }
+}
+
+/// A header line: its name and its value.
+pub(crate) type HeaderSpan = (Span, Span);
+
+pub(crate) fn spans(buffer: &BytesMut, headers: &[httparse::Header<'_>]) -> Vec<HeaderSpan> {
+    let span = |it: &httparse::Header<'_>| (Span::of(buffer, it.name.as_bytes()), Span::of(buffer, it.value));
+    headers.iter().map(span).collect()
+}
+
+/// Headers that the proxy adds to a message.
+const ADDED: usize = 3;
+
+pub(crate) fn collect(head: &Bytes, spans: &[HeaderSpan]) -> Result<HeaderMap, Malformed> {
+    let mut headers = HeaderMap::with_capacity(spans.len() + ADDED);
+    for (name, value) in spans {
+        let name = HeaderName::from_bytes(&head[name.0..name.0 + name.1]);
+        match (name, HeaderValue::from_maybe_shared(value.slice(head))) {
+            (Ok(name), Ok(value)) => drop(headers.append(name, value)),
+            _ => return Err("an invalid header"),
+        }
+    }
+    Ok(headers)
+}
+
+/// How the body is framed; `otherwise`, if no header says so. RFC 9112 §6.3. Ambiguous framing is an error: it allows
+/// smuggling.
+pub(crate) fn framing(headers: &HeaderMap, otherwise: BodyReader) -> Result<BodyReader, Malformed> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), lengths.next()) {
+        (Some(_), _) if encodings.next().is_some() => Err("two transfer encodings"),
+        (Some(_), Some(_)) => Err("both a length and an encoding"),
+        (Some(encoding), None) if encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Ok(BodyReader::chunked())
+        }
+        (Some(_), None) => Err("an unknown transfer encoding"),
+        (None, Some(length)) if lengths.all(|it| it == length) => match parse_length(length) {
+            Some(length) => Ok(BodyReader::length(length)),
+            None => Err("an invalid length"),
+        },
+        (None, Some(_)) => Err("two lengths"),
+        (None, None) => Ok(otherwise),
+    }
+}
+
+fn parse_length(value: &HeaderValue) -> Option<u64> {
+    let text = value.to_str().ok()?;
+    // `parse` would take a plus sign.
+    text.bytes().all(|it| it.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// Whether the sender keeps the connection open after this message.
+pub(crate) fn keeps_alive(is_http10: bool, headers: &HeaderMap) -> bool {
+    let has = |word: &str| {
+        let values = headers.get_all(CONNECTION).iter().filter_map(|it| it.to_str().ok());
+        values.flat_map(|it| it.split(',')).any(|it| it.trim().eq_ignore_ascii_case(word))
+    };
+    if !headers.contains_key(CONNECTION) {
+        return !is_http10;
+    }
+    if is_http10 { has("keep-alive") } else { !has("close") }
+}
