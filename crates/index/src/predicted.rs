@@ -9,6 +9,7 @@
 //! than believed.
 
 use crate::believed::{Belief, Moment, Stamp};
+use crate::holders::{Mask, low};
 use crate::table::{Chain, Placing, PrefixTable, Segment};
 use crate::worker::{CAPACITY_DEFAULT, CacheSource, WorkerBlocks};
 use maitre_base::Instant;
@@ -60,8 +61,10 @@ impl PredictionWriter<'_> {
         let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
         let (from, before) = self.believed(chain);
         self.part();
-        if let Some(&segment) = self.path.iter().rfind(|it| it.start < from) {
-            self.table.fence(segment, from, self.worker.slot);
+        if let Some(&segment) = self.path.iter().rfind(|it| it.start < from)
+            && self.table.fence(segment, from, self.worker.slot)
+        {
+            self.table.trace(chain, self.path);
         }
         self.place(moment, chain, from);
         if self.worker.source == CacheSource::Reported {
@@ -110,7 +113,7 @@ impl PredictionWriter<'_> {
         self.part();
         for &Segment { run, blocks, .. } in self.path.iter() {
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
-            if share.predicted & crate::holders::low(blocks) != 0
+            if share.predicted & low(blocks) != 0
                 && let Some(belief) = self.table.beliefs.get_mut(share.belief)
             {
                 // Where reports confirm predictions, one that a later request waits for is not settled yet.
@@ -213,29 +216,37 @@ impl PredictionWriter<'_> {
         }
     }
 
+    /// Adds the blocks from `from` on. `path` has the runs along the chain; between them no block is in the table, so they
+    /// are added a run at a time, and none is searched for again.
     fn place(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
-        self.table.trace(Chain { prefixes: &chain.prefixes[..from], ..chain }, self.path);
-        let mut at = self.path.last().map(|it| (it.run, (it.blocks - 1) as u8));
-        let mut placing = Placing {
-            slot: self.worker.slot,
-            block_tokens: chain.block_tokens,
-            author: Some(moment.stamp),
-            left: chain.prefixes.len() - from,
-            clock: self.clock,
-        };
-        // Set the bits of one run together: one at a time, each would cost as much as finding the run.
-        let (mut pending, mut bits) = (None, 0);
-        for prefix in &chain.prefixes[from..] {
-            let (run, offset) = self.table.extend(at, prefix.0, placing);
-            if pending != Some(run) {
-                self.believe(pending, bits, moment);
-                (pending, bits) = (Some(run), 0);
+        let first = self.path.partition_point(|it| it.start + it.blocks <= from);
+        let mut at = first.checked_sub(1).map(|it| (self.path[it].run, (self.path[it].blocks - 1) as u8));
+        let mut next = from;
+        for place in first..=self.path.len() {
+            let known = self.path.get(place).copied();
+            let end = known.map_or(chain.prefixes.len(), |it| it.start);
+            while next < end {
+                let placing = Placing {
+                    slot: self.worker.slot,
+                    block_tokens: chain.block_tokens,
+                    author: Some(moment.stamp),
+                    left: end - next,
+                    clock: self.clock,
+                };
+                let ((run, last), count) = self.table.extend_new(at, &chain.prefixes[next..end], placing);
+                let blocks = usize::from(last) + 1;
+                self.believe(run, low(blocks) & !low(blocks - count), moment);
+                at = Some((run, last));
+                next += count;
             }
-            bits |= 1 << offset;
-            placing.left -= 1;
-            at = Some((run, offset));
+            if let Some(Segment { run, start, blocks }) = known {
+                self.table.end_run(at);
+                // The first one may be held in part.
+                self.believe(run, low(blocks) & !low(next - start), moment);
+                at = Some((run, (blocks - 1) as u8));
+                next = start + blocks;
+            }
         }
-        self.believe(pending, bits, moment);
     }
 
     /// Predicts also what is reported of this chain. The engine may evict it before the request's turn comes. The
@@ -245,7 +256,7 @@ impl PredictionWriter<'_> {
         let mut at = 0;
         while let Some(&Segment { run, blocks, .. }) = self.path.get(at) {
             let Some(&share) = self.table.share(run, self.worker.slot) else { break };
-            let bits = share.predicted & crate::holders::low(blocks);
+            let bits = share.predicted & low(blocks);
             // Blocks with different histories are in different runs.
             let alike = PrefixTable::leading(if bits & 1 == 1 { bits } else { !bits }, blocks);
             let is_mixed = alike < blocks || share.predicted != bits;
@@ -258,7 +269,7 @@ impl PredictionWriter<'_> {
                 let mut is_new = false;
                 self.table.change(run, self.worker.slot, |share| {
                     is_new = share.belief == crate::slab::NONE;
-                    share.predicted |= crate::holders::low(blocks);
+                    share.predicted |= low(blocks);
                 });
                 self.set_author(run, is_new, moment);
             }
@@ -267,8 +278,7 @@ impl PredictionWriter<'_> {
     }
 
     /// Predicts these blocks of a run, unless they are already reported.
-    fn believe(&mut self, run: Option<u32>, bits: crate::holders::Mask, moment: Moment) {
-        let Some(run) = run else { return };
+    fn believe(&mut self, run: u32, bits: Mask, moment: Moment) {
         let mut is_new = false;
         self.table.change(run, self.worker.slot, |share| {
             is_new = share.belief == crate::slab::NONE;
@@ -292,7 +302,7 @@ impl PredictionWriter<'_> {
         for &Segment { run, start, blocks } in self.path.iter().rev() {
             self.table.runs[run].used = self.clock;
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
-            if share.predicted & crate::holders::low(blocks) == 0 {
+            if share.predicted & low(blocks) == 0 {
                 continue;
             }
             let is_planted = start + share.predicted.trailing_zeros() as usize >= from;

@@ -316,7 +316,51 @@ impl PrefixTable {
         match (known, at) {
             (Some(run), _) => (run, 0),
             (None, Some((run, _))) if self.may_grow(run, placing) => self.push(run, hash, placing),
-            (None, _) => self.begin(at, hash, placing),
+            (None, _) => {
+                let run = self.begin(at, hash, placing.block_tokens);
+                self.push(run, hash, placing)
+            }
+        }
+    }
+
+    /// Appends blocks that are known to be nowhere in the table, as many as fit into one run. Returns the position of the
+    /// last one, and how many there are. They have no holder: the caller must add one at once.
+    pub(crate) fn extend_new(
+        &mut self,
+        at: Option<Position>,
+        prefixes: &[PrefixHash],
+        placing: Placing,
+    ) -> (Position, usize) {
+        self.end_run(at);
+        let id = match at {
+            Some((run, _)) if self.may_grow(run, placing) => run,
+            _ => self.begin(at, prefixes[0].0, placing.block_tokens),
+        };
+        let run = &mut self.runs[id];
+        let (start, count) = (run.len(), prefixes.len().min(run.room()));
+        if run.hashes.capacity() - start < count {
+            self.heap -= run.hashes.capacity() * 8;
+            let more = if start == 0 { count.max(4).min(run.room()) } else { run.room() };
+            run.hashes.reserve_exact(more);
+            self.heap += run.hashes.capacity() * 8;
+        }
+        run.hashes.extend(prefixes[..count].iter().map(|it| it.0));
+        for group in start.div_ceil(MARK_BLOCKS)..(start + count).div_ceil(MARK_BLOCKS) {
+            run.marks[group] = run.hashes[group * MARK_BLOCKS] as u16;
+        }
+        run.blocks = run.hashes.len() as u8;
+        run.last = prefixes[count - 1].0;
+        run.used = placing.clock;
+        self.blocks += count;
+        ((id, run.blocks - 1), count)
+    }
+
+    /// Splits the run after this block if it goes on, because the chain does not.
+    pub(crate) fn end_run(&mut self, at: Option<Position>) {
+        if let Some((run, offset)) = at
+            && offset + 1 < self.runs[run].blocks
+        {
+            self.split(run, usize::from(offset) + 1);
         }
     }
 
@@ -376,13 +420,13 @@ impl PrefixTable {
         (id, run.blocks - 1)
     }
 
-    fn begin(&mut self, at: Option<Position>, hash: u64, placing: Placing) -> Position {
+    /// A run for a block with this hash, which the caller adds.
+    fn begin(&mut self, at: Option<Position>, hash: u64, block_tokens: u32) -> u32 {
         let before = at.map_or(0, |(run, offset)| self.runs[run].depth + offset + 1);
-        let depth = before % RUN_BLOCKS as u8;
-        let (block_tokens, is_first) = (placing.block_tokens, at.is_none());
+        let (depth, is_first) = (before % RUN_BLOCKS as u8, at.is_none());
         let id = self.runs.insert(BlockRun { block_tokens, depth, is_first, ..BlockRun::default() });
         self.heads_mut(is_first).insert(hash, id);
-        self.push(id, hash, placing)
+        id
     }
 
     /// Splits a run after `blocks` blocks. The rest becomes a run of its own, or is removed if no worker
@@ -523,14 +567,15 @@ impl PrefixTable {
 
     /// Splits the run at `cut`, a position in the chain, if this slot has predictions in it. The blocks
     /// before and after the cut then have separate entries, because each entry has one history.
-    pub(crate) fn fence(&mut self, segment: Segment, cut: usize, slot: u32) {
-        let Some(blocks) = cut.checked_sub(segment.start) else { return };
-        if blocks == 0 || blocks >= self.runs[segment.run].len() {
-            return;
-        }
-        if self.share(segment.run, slot).is_some_and(|it| it.predicted != 0) {
+    /// Returns whether it did.
+    pub(crate) fn fence(&mut self, segment: Segment, cut: usize, slot: u32) -> bool {
+        let Some(blocks) = cut.checked_sub(segment.start) else { return false };
+        let is_within = blocks > 0 && blocks < self.runs[segment.run].len();
+        let splits = is_within && self.share(segment.run, slot).is_some_and(|it| it.predicted != 0);
+        if splits {
             self.split(segment.run, blocks);
         }
+        splits
     }
 
     /// How many of the first `blocks` blocks are set in the mask, counted from the first.
