@@ -96,12 +96,17 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// Visits the elements of an array until the visitor stops; visits nothing if this is not an array.
-    pub(crate) fn elements(self, visit: impl FnMut(Raw<'a>) -> ControlFlow<()>) -> ControlFlow<()> {
+    /// Visits the elements of an array, each with what `gather` took from its members if it is an object, until the
+    /// visitor stops; visits nothing if this is not an array. The text is walked once for both.
+    pub(crate) fn records<T: Default>(
+        self,
+        gather: impl FnMut(&mut T, Cow<'a, str>, Raw<'a>),
+        visit: impl FnMut(Raw<'a>, T) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if self.shape() != Shape::Array {
             return ControlFlow::Continue(());
         }
-        let walked = Cursor::checked(self.text).elements(visit);
+        let walked = Cursor::checked(self.text).records(gather, visit);
         debug_assert!(walked.is_ok(), "a raw value was checked when it was cut out: {walked:?}");
         walked.unwrap_or(ControlFlow::Continue(()))
     }
@@ -168,17 +173,29 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Visits each element of the array that comes next. Stopping early leaves the rest unchecked.
-    fn elements(
+    /// Visits each element of the array that comes next, with what was gathered from its members. Stopping early leaves
+    /// the rest unchecked.
+    fn records<T: Default>(
         &mut self,
-        mut visit: impl FnMut(Raw<'a>) -> ControlFlow<()>,
+        mut gather: impl FnMut(&mut T, Cow<'a, str>, Raw<'a>),
+        mut visit: impl FnMut(Raw<'a>, T) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Fault> {
         self.expect(b'[', "`[`")?;
         if self.take(b']') {
             return Ok(ControlFlow::Continue(()));
         }
         loop {
-            if visit(self.value()?).is_break() {
+            let mut record = T::default();
+            let is_object = self.peek() == Some(b'{');
+            let (start, media_bytes) = (self.offset, self.media_bytes);
+            if is_object {
+                self.members(|key, value| gather(&mut record, key, value))?;
+            } else {
+                self.skip()?;
+            }
+            let text = &self.text[start..self.offset];
+            let element = Raw { text, media_bytes: self.media_bytes - media_bytes };
+            if visit(element, record).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             if self.take(b']') {

@@ -246,6 +246,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Ready(Ok(read))
     }
 
+    /// Frees the buffer if nothing is in it. A stream needs none for the minutes that it takes.
+    fn release_buffer(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() > 0 {
+            self.buffer = BytesMut::new();
+        }
+    }
+
     /// Closes the connection, so that the client gets the last response even if it still sends.
     pub async fn close(mut self) {
         let is_read = self.current.is_body_read(&mut self.buffer);

@@ -35,7 +35,7 @@ pub use head::ResponseHead;
 pub use request::UpstreamRequest;
 
 /// Buffer space for one read: starts small and doubles while reads fill it. Chunks of a token stream are far smaller.
-const READ_BYTES_MIN: usize = 8 << 10;
+const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 
 pub struct Upstream {

@@ -5,6 +5,7 @@
 //! byte. Values without text (tools, calls, images) are added as JSON without whitespace, with keys in the
 //! order sent, because templates print them in that order too.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use maitre_base::hash;
@@ -108,7 +109,7 @@ fn give_part<F: FnMut(&[u8])>(tap: &mut Tap<F>, part: Part, raw: Raw<'_>) -> Con
 /// A text, or a list of turns or texts.
 fn give_turns<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     match raw.shape() {
-        Shape::Array => raw.elements(|turn| give_turn(tap, turn)),
+        Shape::Array => raw.records(Turn::gather, |raw, turn| give_turn(tap, raw, turn)),
         _ => give_value(tap, raw),
     }
 }
@@ -118,24 +119,29 @@ fn give_turns<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()
 struct Turn<'a> {
     role: Option<Raw<'a>>,
     content: Option<Raw<'a>>,
+    /// Of a block that stands in place of a message.
+    text: Option<Raw<'a>>,
     /// In this order, whatever the client's: reasoning, calls, the call answered, the name.
     extras: [Option<Raw<'a>>; 4],
 }
 
-fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
-    let mut turn = Turn::default();
-    raw.members(|key, value| {
+impl<'a> Turn<'a> {
+    fn gather(&mut self, key: Cow<'a, str>, value: Raw<'a>) {
         let slot = match &*key {
-            "role" => &mut turn.role,
-            "content" => &mut turn.content,
-            "reasoning_content" | "reasoning" => &mut turn.extras[0],
-            "tool_calls" => &mut turn.extras[1],
-            "tool_call_id" => &mut turn.extras[2],
-            "name" => &mut turn.extras[3],
+            "role" => &mut self.role,
+            "content" => &mut self.content,
+            "text" => &mut self.text,
+            "reasoning_content" | "reasoning" => &mut self.extras[0],
+            "tool_calls" => &mut self.extras[1],
+            "tool_call_id" => &mut self.extras[2],
+            "name" => &mut self.extras[3],
             _ => return,
         };
         *slot = Some(value);
-    });
+    }
+}
+
+fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>, turn: Turn<'_>) -> ControlFlow<()> {
     // The head ends where the first answer begins. Otherwise a conversation shorter than the limit would get
     // another head, and another worker, with every turn.
     let ends_at_answers = tap.extent != Extent::Whole;
@@ -144,7 +150,7 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
     }
     tap.give(TURN)?;
     let Some(role) = turn.role else {
-        return give_block(tap, raw);
+        return give_block(tap, raw, turn.text);
     };
     give_value(tap, role)?;
     tap.give(FIELD)?;
@@ -162,25 +168,26 @@ fn give_turn<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()>
 fn give_content<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     let mut first = true;
     match raw.shape() {
-        Shape::Array => raw.elements(|block| {
-            if !std::mem::take(&mut first) {
-                tap.give(FIELD)?;
-            }
-            give_block(tap, block)
-        }),
+        Shape::Array => {
+            let gather = |text: &mut Option<_>, key: Cow<'_, str>, value| {
+                if key == "text" {
+                    *text = Some(value);
+                }
+            };
+            raw.records(gather, |block, text| {
+                if !std::mem::take(&mut first) {
+                    tap.give(FIELD)?;
+                }
+                give_block(tap, block, text)
+            })
+        }
         _ => give_value(tap, raw),
     }
 }
 
 /// One block of content: its text if it has one, otherwise the whole block.
-fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
-    let mut text = None;
-    raw.members(|key, value| {
-        if key == "text" {
-            text = value.quoted();
-        }
-    });
-    match text {
+fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>, text: Option<Raw<'_>>) -> ControlFlow<()> {
+    match text.and_then(Raw::quoted) {
         Some(text) => tap.give_text(text),
         // An image takes the same number of tokens however large its encoding; only its identity matters.
         None if raw.text.len() > BLOCK_BYTES_MAX => {

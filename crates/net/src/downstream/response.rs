@@ -221,7 +221,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
                 is_blocked = false;
                 match gathered {
                     Gathered::Full => {}
-                    Gathered::Waits => return self.poll_closed(cx).map(|()| Err(ResponseError::Closed)),
+                    Gathered::Waits => {
+                        self.release_buffer();
+                        return self.poll_closed(cx).map(|()| Err(ResponseError::Closed));
+                    }
                     Gathered::Ended => return Poll::Ready(Ok(())),
                     Gathered::Broken => return Poll::Ready(Err(ResponseError::BrokeOff)),
                 }
