@@ -53,7 +53,6 @@ pub(crate) enum Fact<'a> {
     },
     WorkerJoined {
         worker: WorkerId,
-        key: u64,
     },
     WorkerLeft {
         worker: WorkerId,
@@ -211,7 +210,7 @@ impl Observer {
                 }
             }
             Fact::AttemptEnded { ticket, end } => self.ring.end(ticket.decision, end),
-            Fact::WorkerJoined { worker, .. } => self.forecast.forget(worker),
+            Fact::WorkerJoined { worker } => self.forecast.forget(worker),
             Fact::WorkerLeft { worker, .. } => self.prefixes.forget(worker),
             _ => {}
         }
@@ -329,10 +328,9 @@ impl Observer {
 /// Marks what the other routers must learn of a fact.
 fn publish(dirty: &mut DirtySet, fact: Fact<'_>) {
     match fact {
-        Fact::FirstToken { .. } | Fact::AttemptEnded { .. } => {}
+        Fact::FirstToken { .. } | Fact::AttemptEnded { .. } | Fact::WorkerJoined { .. } => {}
         Fact::PromiseChanged { worker } => dirty.promise(worker),
         Fact::HealthChanged { worker } => dirty.assess(worker),
-        Fact::WorkerJoined { worker, key } => dirty.join(key, worker),
         Fact::WorkerLeft { key, .. } => dirty.leave(key),
         Fact::SessionPinned { model, session, worker } => dirty.pin(model, session, worker),
         Fact::PromptPlaced { worker, prompt } => dirty.place(worker, prompt.clone()),

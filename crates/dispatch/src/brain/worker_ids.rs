@@ -26,9 +26,7 @@ impl Brain {
         let worker = vacant.unwrap_or_else(|| parts.fleet.add(url));
         parts.cache.join(worker);
         debug_assert!(parts.is_unused(worker), "{worker} was reused too soon");
-        if let Some(key) = parts.fleet.worker(worker).map(|it| it.key) {
-            parts.observer.on(Fact::WorkerJoined { worker, key });
-        }
+        parts.observer.on(Fact::WorkerJoined { worker });
         parts.placer.apply_early_pins(&parts.fleet);
         effects.push(Effect::Watch { worker });
     }

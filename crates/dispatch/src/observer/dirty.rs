@@ -61,13 +61,6 @@ impl DirtySet {
         self.gone.push(key);
     }
 
-    /// A worker joined. If its departure was not fetched yet, it never left, and only its promises must be published.
-    pub(crate) fn join(&mut self, key: u64, worker: WorkerId) {
-        if self.gone.remove(key) {
-            self.promise(worker);
-        }
-    }
-
     pub(crate) fn pin(&mut self, model: u64, session: u64, worker: u64) {
         self.is_any = true;
         self.pinned.push((model, session, worker));
@@ -104,14 +97,21 @@ impl DirtySet {
     pub(crate) fn take(&mut self, fleet: &Fleet, outbox: &mut Outbox) {
         outbox.clear();
         self.is_any = false;
+        let gone_dropped = self.gone.swap(&mut outbox.gone);
+        // A worker that has returned, before this or even before it left, is not gone. Only its promises have changed.
+        outbox.gone.retain(|&key| {
+            let returned = fleet.by_key(key);
+            returned.into_iter().for_each(|it| self.promised.mark(it.id));
+            returned.is_none()
+        });
         for worker in self.promised.drain().filter_map(|it| fleet.worker(it)) {
-            outbox.promised.push((worker.key, worker.promised.work));
+            outbox.promised.push((worker.key, fleet.promised_to_key_of(worker)));
         }
         for worker in self.assessed.drain().filter_map(|it| fleet.worker(it)) {
             outbox.assessed.extend(Assessment::of(worker).map(|it| (worker.key, it)));
         }
         let dropped = [
-            self.gone.swap(&mut outbox.gone),
+            gone_dropped,
             self.pinned.swap(&mut outbox.pinned),
             self.placed.swap(&mut outbox.placed),
             std::mem::take(&mut self.unspent),
@@ -194,21 +194,10 @@ impl<T> Latest<T> {
     }
 }
 
-impl<T: PartialEq> Latest<T> {
-    /// Removes all items equal to this; returns whether there were any.
-    fn remove(&mut self, item: T) -> bool {
-        let before = self.items.len();
-        self.items.rotate_left(self.first);
-        self.first = 0;
-        self.items.retain(|it| *it != item);
-        self.items.len() < before
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use maitre_base::PromisedWork;
+    use maitre_base::{Instant, Promise, PromisedWork, Tokens};
 
     #[test]
     fn the_latest_are_kept_in_order_and_the_rest_are_counted() {
@@ -266,21 +255,43 @@ mod tests {
         }
     }
 
+    fn taken(dirty: &mut DirtySet, fleet: &Fleet) -> Outbox {
+        let mut outbox = Outbox::default();
+        dirty.take(fleet, &mut outbox);
+        outbox
+    }
+
     #[test]
     fn a_worker_that_returns_before_the_fetch_never_left() {
-        let (mut dirty, mut outbox) = (DirtySet::default(), Outbox::default());
-        let mut fleet = Fleet::default();
+        let (mut dirty, mut fleet) = (DirtySet::default(), Fleet::default());
         let worker = fleet.add("http://127.0.0.1:1");
-        dirty.leave(7);
+        let key = fleet.worker(worker).unwrap().key;
+        dirty.leave(key);
         dirty.leave(8);
-        dirty.join(7, worker);
-        dirty.join(9, worker);
-        dirty.take(&fleet, &mut outbox);
+        let outbox = taken(&mut dirty, &fleet);
         assert_eq!(outbox.gone, [8]);
-        assert_eq!(
-            outbox.promised,
-            [(maitre_fleet::worker::key("http://127.0.0.1:1"), PromisedWork::default())]
-        );
+        assert_eq!(outbox.promised, [(key, PromisedWork::default())]);
         assert!(!dirty.is_any());
+    }
+
+    /// It is listed again while requests on it end: until they have, there are two workers with one key.
+    #[test]
+    fn a_worker_that_returns_before_it_has_left_counts_once_with_all_its_promises() {
+        let (mut dirty, mut fleet, now) = (DirtySet::default(), Fleet::default(), Instant::ZERO);
+        let (old, new) = (fleet.add("http://127.0.0.1:1"), fleet.add("http://127.0.0.1:1"));
+        let key = fleet.worker(old).unwrap().key;
+        let promise = Promise { decode: Tokens(7), ..Promise::default() };
+        for worker in [old, old, new] {
+            fleet.promise(now, worker, promise);
+            dirty.promise(worker);
+        }
+        let requests =
+            |outbox: Outbox| outbox.promised.iter().map(|it| (it.0, it.1.requests)).collect::<Vec<_>>();
+        assert!(requests(taken(&mut dirty, &fleet)).iter().all(|it| *it == (key, 3)));
+        fleet.remove(now, old);
+        dirty.leave(key);
+        let outbox = taken(&mut dirty, &fleet);
+        assert_eq!(outbox.gone, []);
+        assert_eq!(requests(outbox), [(key, 1)]);
     }
 }

@@ -93,18 +93,34 @@ impl Fleet {
         is_due
     }
 
-    /// A worker that joins gets what other routers have promised to it.
+    /// What this router has promised to the workers with this worker's key. There are two of them after one was
+    /// listed again while it drains.
+    pub fn promised_to_key_of(&self, worker: &Worker) -> PromisedWork {
+        let is_alone = self.keys.len() + self.vacant.len() == self.workers.len();
+        if is_alone {
+            return worker.promised.work;
+        }
+        let same = self.workers().filter(|it| it.key == worker.key).map(|it| it.promised.work);
+        same.fold(PromisedWork::default(), |sum, it| sum.plus(&it))
+    }
+
+    /// A worker that joins gets what other routers have promised to it. If one with its key still drains, it gets
+    /// that one's.
     pub(super) fn restore_promises(&mut self, mut worker: Worker) -> Worker {
-        self.keys.insert(worker.key, worker.id);
-        worker.promised_by_others = self.absent_workers.remove(&worker.key).unwrap_or_default();
+        let absent = self.absent_workers.remove(&worker.key);
+        let draining = self.keys.insert(worker.key, worker.id).and_then(|it| self.worker_mut(it));
+        let kept = draining.map(|it| std::mem::take(&mut it.promised_by_others)).or(absent);
+        worker.promised_by_others = kept.unwrap_or_default();
         worker
     }
 
     /// Keeps the promises of other routers: the worker may return while they still have it.
     pub(super) fn keep_promises(&mut self, worker: &Worker) {
-        if self.keys.get(&worker.key) == Some(&worker.id) {
-            self.keys.remove(&worker.key);
+        // If it has returned already, they are there.
+        if self.keys.get(&worker.key) != Some(&worker.id) {
+            return;
         }
+        self.keys.remove(&worker.key);
         if worker.promised_by_others.work.requests > 0 && self.absent_workers.len() < ABSENT_WORKERS_MAX {
             self.absent_workers.insert(worker.key, worker.promised_by_others);
         }

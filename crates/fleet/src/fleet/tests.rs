@@ -290,3 +290,20 @@ fn a_worker_that_comes_back_is_priced_like_the_fleet_until_it_has_answered() {
     fleet.learn_first_token(at(101), WorkerId(1), 1_000, Duration::from_millis(500));
     assert!(fleet.snapshot_of(at(101), WorkerId(1)).unwrap().prefill.at(1_000.0) > 0.4);
 }
+
+/// A worker that is listed again while requests on it end is a second worker with the same key.
+#[test]
+fn a_worker_that_returns_before_it_has_left_gets_what_other_routers_promised() {
+    let (mut fleet, now, url) = (Fleet::default(), Instant::ZERO, "http://127.0.0.1:1");
+    let promised = |fleet: &Fleet, worker| fleet.worker(worker).map(|it| it.promised_by_others.work.requests);
+    let old = fleet.add(url);
+    let key = fleet.worker(old).unwrap().key;
+    fleet.set_promised_by_others(now, key, PromisedWork { requests: 2, ..PromisedWork::default() });
+    let new = fleet.add(url);
+    assert_eq!((promised(&fleet, old), promised(&fleet, new)), (Some(0), Some(2)));
+    fleet.remove(now, old);
+    fleet.set_promised_by_others(now, key, PromisedWork::default());
+    fleet.remove(now, new);
+    let last = fleet.add(url);
+    assert_eq!(promised(&fleet, last), Some(0), "nothing is kept of the first one");
+}
