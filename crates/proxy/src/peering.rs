@@ -69,8 +69,9 @@ impl ClusterMember {
         }
     }
 
+    /// Exchanges frames over a transport that `task` runs.
     #[expect(clippy::disallowed_methods, reason = "the router's own tasks, ended when it stops")]
-    fn run(
+    pub(crate) fn run(
         handles: Handles,
         address: Option<SocketAddr>,
         (transport, join_timeout): (Transport, Duration),
@@ -91,9 +92,14 @@ impl ClusterMember {
     /// Says goodbye to the other routers, if they can be reached in time.
     pub(crate) async fn leave(mut self) {
         self.view.leave();
-        if tokio::time::timeout(GOODBYE_TIMEOUT, &mut self.driver).await.is_err() {
-            self.driver.abort();
-        }
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, &mut self.driver).await;
+    }
+}
+
+/// Without a goodbye, the other routers notice by the silence.
+impl Drop for ClusterMember {
+    fn drop(&mut self) {
+        self.driver.abort();
         self.transport.abort();
     }
 }

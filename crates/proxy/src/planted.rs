@@ -19,7 +19,14 @@ pub(crate) enum Planted {
     LostDecision,
     /// A recalled request is not woken.
     LostRecall,
+    /// A peer that falls silent is never declared lost.
+    SilentPeerKept,
+    /// A router does not ask its peers for frames that it missed.
+    NoRepair,
 }
+
+/// The kind of a frame that asks for what is missing.
+const REPAIR: u8 = 7;
 
 thread_local! {
     static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
@@ -52,6 +59,17 @@ pub(crate) fn keep_woken<T>(decided: Vec<T>) -> Vec<T> {
     // Forgotten, not dropped: dropping a sender wakes its receiver.
     decided.into_iter().for_each(std::mem::forget);
     Vec::new()
+}
+
+/// Whether peers that fell silent are declared lost.
+pub(crate) fn loses_peers() -> bool {
+    !is(Planted::SilentPeerKept)
+}
+
+/// Whether a frame is sent to peers.
+pub(crate) fn sends(frame: &[u8]) -> bool {
+    // The fourth byte is the kind, below a flag.
+    !(is(Planted::NoRepair) && frame.get(3).is_some_and(|it| it & 0x7f == REPAIR))
 }
 
 /// Whether recalled requests are woken.

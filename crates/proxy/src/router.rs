@@ -246,16 +246,20 @@ pub(crate) fn watcher(state: &RouterState) -> Watcher {
 }
 
 async fn join(state: &RouterState) -> Result<Option<ClusterMember>, NotJoined> {
-    let (Some(settings), Some(view)) = (state.settings.load().cluster.clone(), state.cluster.clone()) else {
+    let (Some(settings), Some(handles)) = (state.settings.load().cluster.clone(), handles(state)) else {
         return Ok(None);
     };
-    let handles = peering::Handles {
+    ClusterMember::join(handles, settings).await.map(Some)
+}
+
+/// What a member of the cluster needs of this router. None if it is alone.
+pub(crate) fn handles(state: &RouterState) -> Option<peering::Handles> {
+    Some(peering::Handles {
         brain: state.brain.clone(),
-        view,
+        view: state.cluster.clone()?,
         request_ids: state.request_ids.clone(),
         in_flight: state.metrics.in_flight.clone(),
-    };
-    ClusterMember::join(handles, settings).await.map(Some)
+    })
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, NotStarted> {

@@ -1,16 +1,20 @@
-//! The router's own code in one thread and in virtual time, over in-memory connections that a seed drives.
+//! The routers' own code in one thread and in virtual time, over in-memory connections that a seed drives.
 //!
 //! Real: connections of clients, the request path with its retries, recalls and timers, connections to workers
-//! and their pool, probes, the brain and its ticks. Simulated: the bytes below them (`maitre_net::simulated`), workers and
-//! clients. A seed decides how bytes are split, what workers and clients do wrong and when, so the same seed gives the
+//! and their pool, probes, the brain and its ticks, and the exchange between up to three routers. Simulated: the bytes
+//! below them (`maitre_net::simulated`), workers, clients, and the network between routers (`cluster`). A seed decides
+//! how bytes are split, what workers, clients, routers and their network do wrong and when, so the same seed gives the
 //! same run. `laws` checks the runs. A seed that breaks a law prints its number and its script.
 //!
-//! Left out: TLS, HTTP/2, several lanes, and the cluster.
+//! Left out: TLS, HTTP/2, several lanes; the transports of the cluster themselves, and what Redis stores.
 
 mod client;
+mod cluster;
 mod host;
 mod laws;
 mod message;
+mod outages;
+mod router;
 mod worker;
 mod world;
 
@@ -19,17 +23,13 @@ use std::time::Duration;
 
 use maitre_base::Rng;
 use maitre_net::simulated::{self, Dialed};
-use maitre_net::stream::ByteStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lane::Lane;
-use crate::roster::{By, Roster};
-use crate::{router, server, threads};
 use client::Client;
 use world::World;
 
-/// Every request must have ended after this time. Far above all limits in `world::settings` together, except for the one
+/// Every request must have ended after this time. Far above all limits in `router::settings` together, except for the one
 /// on the whole request: a request that ends by that one alone has missed a wake-up.
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -39,6 +39,17 @@ struct SeedReport {
     script: Vec<String>,
     violations: Vec<String>,
     recalls: u64,
+    /// How often a router's belief was compared with promises that its peers had.
+    beliefs: u64,
+    /// A hash of all frames between routers.
+    frames: u64,
+}
+
+impl SeedReport {
+    /// What is counted over all seeds: events, recalls and beliefs.
+    fn counts(&self) -> [u64; 3] {
+        [self.script.len() as u64, self.recalls, self.beliefs]
+    }
 }
 
 /// Runs one seed.
@@ -57,58 +68,67 @@ async fn simulate(seed: u64) -> SeedReport {
         let host = network.hosts.iter().find(|it| it.name == address.host());
         host.map_or(Dialed::Refused, |it| worker::dial(&network, it))
     })));
-    let state = world.state.clone();
-    let roster = Arc::new(Roster::new(router::watcher(&state)));
-    roster.set(By::Settings, &state.settings.load().workers);
-    let lane = Arc::new(Lane::new(state.clone()));
     let mut background = JoinSet::new();
-    background.spawn(threads::sweep(lane.clone()));
-    background.spawn({
-        let brain = state.brain.clone();
-        async move { brain.tick().await }
-    });
-    let ready = state.brain.until(|brain| brain.fleet().workers().all(maitre_fleet::Worker::is_ready));
-    if timeout(LIMIT, ready).await.is_err() {
-        world.violate("the workers never became ready");
-    }
+    start(&world, &mut background).await;
     background.spawn(laws::watch(world.clone()));
-    background.spawn(worker::disturb(world.clone(), roster.clone(), rng.next_u64()));
-    serve_clients(&world, &lane, &mut rng).await;
+    let (of_workers, of_routers) = (rng.next_u64(), rng.next_u64());
+    let clients = async {
+        serve_clients(&world, &mut rng).await;
+        world.ending.cancel();
+    };
+    let routers = async {
+        if let Some(network) = &world.network {
+            outages::disturb(&world, network, of_routers).await;
+        }
+    };
+    tokio::join!(clients, worker::disturb(&world, of_workers), routers);
     laws::check_end(&world).await;
-    roster.stop();
     world.report()
 }
 
-/// Runs all clients to their end, and the router's side of their connections.
-async fn serve_clients(world: &Arc<World>, lane: &Arc<Lane>, rng: &mut Rng) {
-    let (mut clients, mut connections) = (JoinSet::new(), JoinSet::new());
+/// Starts all routers, and waits until they are ready.
+async fn start(world: &Arc<World>, background: &mut JoinSet<()>) {
+    if let Some(network) = &world.network {
+        for (a, b) in (0..world.routers.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            background.spawn(network.clone().keep_connected(a, b));
+        }
+    }
+    world.routers.iter().for_each(|it| outages::start(world, it));
+    for (router, process) in world.running() {
+        if timeout(LIMIT, process.until_ready()).await.is_err() {
+            world.violate(&format!("{} never became ready", router.name));
+        }
+    }
+}
+
+/// Runs all clients to their end, and the routers' side of their connections.
+async fn serve_clients(world: &Arc<World>, rng: &mut Rng) {
+    let mut clients = JoinSet::new();
     for number in 0..1 + rng.below(8) as u32 {
-        let bytes_max = [64, 700, 16_000][rng.below(3)];
-        let (ours, theirs) = simulated::pair(Rng::new(rng.next_u64()), bytes_max);
-        let client = Client::new(world.clone(), number, (theirs, bytes_max), Rng::new(rng.next_u64()));
-        let begins = Duration::from_millis(rng.below(3_000) as u64);
-        let opening = async move {
-            sleep(begins).await;
-            Some(ByteStream::Simulated(ours))
-        };
-        connections.spawn(server::serve_stream(lane.clone(), opening));
+        let (world, client_rng) = (world.clone(), Rng::new(rng.next_u64()));
+        let at = (rng.below(world.routers.len()), [64, 700, 16_000][rng.below(3)]);
+        // Where routers restart, some clients come later.
+        let within = if world.network.is_some() && rng.below(4) == 0 { 12_000 } else { 3_000 };
+        let begins = Duration::from_millis(rng.below(within) as u64);
         clients.spawn(async move {
             sleep(begins).await;
-            client.run().await;
+            match Client::connect(world.clone(), number, at, client_rng) {
+                Some(client) => client.run().await,
+                None => world.say(&format!("client {number} finds router{} not ready", at.0)),
+            }
         });
     }
     while let Some(ended) = clients.join_next().await {
         ended.expect("a client of the simulation");
     }
-    let ending = async {
-        while let Some(ended) = connections.join_next().await {
-            if let Err(error) = ended {
-                world.violate(&format!("the router panicked: {error}"));
+    for router in &world.routers {
+        for process in router.processes() {
+            match timeout(LIMIT, process.join_connections()).await {
+                Ok(None) => {}
+                Ok(Some(panic)) => world.violate(&format!("{} panicked: {panic}", router.name)),
+                Err(_) => world.violate("a connection of a client that has left is still served"),
             }
         }
-    };
-    if timeout(LIMIT, ending).await.is_err() {
-        world.violate("a connection of a client that has left is still served");
     }
 }
 
@@ -142,26 +162,24 @@ mod tests {
     fn no_seed_breaks_a_law() {
         let (first, count) = (number("MAITRE_SIMULATE_FROM", 0), number("MAITRE_SIMULATE_SEEDS", SEEDS));
         let threads = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
-        let sums = std::thread::scope(|scope| {
+        let add = |a: [u64; 3], b: [u64; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
+        let [events, recalls, beliefs] = std::thread::scope(|scope| {
             let spawn = |thread| {
-                scope.spawn(move || {
-                    (first..first + count).skip(thread as usize).step_by(threads as usize).fold(
-                        (0, 0),
-                        |sum, seed| {
-                            let report = check(seed);
-                            (sum.0 + report.script.len() as u64, sum.1 + report.recalls)
-                        },
-                    )
-                })
+                let seeds = (first..first + count).skip(thread as usize).step_by(threads as usize);
+                scope.spawn(move || seeds.map(|it| check(it).counts()).fold([0; 3], add))
             };
             let running: Vec<_> = (0..threads).map(spawn).collect();
-            running
-                .into_iter()
-                .map(|it| it.join().expect("no law is broken"))
-                .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+            running.into_iter().map(|it| it.join().expect("no law is broken")).fold([0; 3], add)
         });
-        println!("{count} seeds from {first}: {} events, {} recalls, no violation", sums.0, sums.1);
-        assert!(count < SEEDS || sums.1 > 0, "no seed recalled a request, so nothing was checked of recalls");
+        println!(
+            "{count} seeds from {first}: {events} events, {recalls} recalls, {beliefs} beliefs about peers compared, \
+             no violation"
+        );
+        assert!(
+            count < SEEDS || recalls > 0,
+            "no seed recalled a request, so nothing was checked of recalls"
+        );
+        assert!(count < SEEDS || beliefs > 0, "no seed compared what routers know of each other's promises");
     }
 
     #[test]
@@ -204,5 +222,15 @@ mod tests {
     #[test]
     fn a_lost_wake_up_of_a_recalled_request_is_found() {
         check_found(Planted::LostRecall, "has not noticed");
+    }
+
+    #[test]
+    fn a_silent_peer_whose_promises_are_kept_is_found() {
+        check_found(Planted::SilentPeerKept, "believes that peers have promised");
+    }
+
+    #[test]
+    fn a_lost_frame_that_is_never_repaired_is_found() {
+        check_found(Planted::NoRepair, "believes that peers have promised");
     }
 }

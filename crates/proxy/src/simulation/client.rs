@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::Rng;
-use maitre_net::simulated::SimulatedStream;
+use maitre_net::simulated;
 use tokio::time::{sleep, timeout};
 
 use super::LIMIT;
 use super::message::{MessageBody, MessageHead, Peer, number_after};
+use super::router::RouterProcess;
 use super::world::World;
+
+/// Requests that a client may number: those of client 3 begin at 300.
+const REQUESTS_MAX: u32 = 100;
 
 /// More than two requests have.
 const BYTES_TO_PIPELINE: usize = 10_000;
@@ -18,6 +22,8 @@ const BYTES_TO_PIPELINE: usize = 10_000;
 pub(super) struct Client {
     world: Arc<World>,
     number: u32,
+    /// Where it is connected.
+    router: Arc<RouterProcess>,
     peer: Peer,
     /// It may send a second request before it reads the response to the first: the buffers of its connection hold both.
     pipelines: bool,
@@ -54,14 +60,23 @@ enum Received {
 }
 
 impl Client {
-    /// With a connection that buffers `bytes_max` bytes.
-    pub(super) fn new(
+    /// Connects to a router, with buffers of `bytes_max` bytes. None if it takes no connections.
+    pub(super) fn connect(
         world: Arc<World>,
         number: u32,
-        (stream, bytes_max): (SimulatedStream, usize),
-        rng: Rng,
-    ) -> Client {
-        Client { world, number, peer: Peer::new(stream), pipelines: bytes_max >= BYTES_TO_PIPELINE, rng }
+        (router, bytes_max): (usize, usize),
+        mut rng: Rng,
+    ) -> Option<Client> {
+        let (ours, theirs) = simulated::pair(Rng::new(rng.next_u64()), bytes_max);
+        let router = world.routers[router].process().filter(|it| it.accept(theirs))?;
+        world.served_by.lock().insert(number, router.clone());
+        let pipelines = bytes_max >= BYTES_TO_PIPELINE;
+        Some(Client { world, number, router, peer: Peer::new(ours), pipelines, rng })
+    }
+
+    /// Which client sent a request.
+    pub(super) const fn of(request: u32) -> u32 {
+        request / REQUESTS_MAX
     }
 
     fn millis(&mut self, below: usize) -> Duration {
@@ -70,7 +85,7 @@ impl Client {
 
     /// Sends requests one after the other, sometimes two at once, until the connection ends.
     pub(super) async fn run(mut self) {
-        let mut next = self.number * 100;
+        let mut next = self.number * REQUESTS_MAX;
         for _ in 0..1 + self.rng.below(5) {
             let pause = self.millis(1_500);
             sleep(pause).await;
@@ -199,7 +214,7 @@ impl Client {
     fn ended(&self, request: &Outgoing, received: Received) {
         self.world.say(&format!("client {} has of r{}: {received:?}", self.number, request.number));
         let is_expected = matches!(received, Received::Whole | Received::Late);
-        if self.world.faults_percent == 0 && !is_expected {
+        if self.world.faults_percent == 0 && !is_expected && !self.router.is_ending() {
             let law =
                 format!("r{} is not answered ({received:?}), though nothing went wrong", request.number);
             self.world.violate(&law);

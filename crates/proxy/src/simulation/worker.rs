@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use maitre_base::Rng;
 use maitre_net::simulated::{self, Dialed, SimulatedStream};
+use maitre_net::worker_url::WorkerUrl;
 use tokio::time::sleep;
 
 use super::host::Host;
 use super::message::{MessageHead, Peer, chunk, number_after};
 use super::world::{Exchange, World};
-use crate::roster::{By, Roster};
+use crate::roster::By;
 
 /// Added to the number of a request in an answer that nobody asked for.
 const SURPLUS: u32 = 900_000;
@@ -68,22 +69,23 @@ async fn thawed(world: &World, host: &Host) {
 /// Within a timeout, past the timeouts of workers and clients, and past all deadlines.
 const JUMPS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(7), Duration::from_secs(45)];
 
-/// Crashes, hangs, restarts, workers that leave the fleet and return, and time that jumps.
-pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
+/// Crashes, hangs, restarts, workers that leave the fleet and return, and time that jumps, until the run ends.
+pub(super) async fn disturb(world: &World, seed: u64) {
     let mut rng = Rng::new(seed);
     if world.faults_percent == 0 {
         return;
     }
-    let workers = world.state.settings.load().workers.clone();
     for _ in 0..rng.below(6) {
-        sleep(millis(&mut rng, 3_000)).await;
+        if !world.goes_on_after(millis(&mut rng, 3_000)).await {
+            return;
+        }
         let host = &world.hosts[rng.below(world.hosts.len())];
         let (name, lasts) = (&host.name, millis(&mut rng, 5_000));
         match rng.below(5) {
             0 => {
                 world.say(&format!("{name} crashes for {lasts:?}"));
                 host.crash();
-                sleep(lasts).await;
+                world.goes_on_after(lasts).await;
                 world.say(&format!("{name} is back"));
                 host.restart();
             }
@@ -94,7 +96,7 @@ pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
             2 => {
                 world.say(&format!("{name} reports to be unhealthy for {lasts:?}"));
                 host.set_unhealthy(true);
-                sleep(lasts).await;
+                world.goes_on_after(lasts).await;
                 host.set_unhealthy(false);
             }
             3 => {
@@ -103,15 +105,24 @@ pub(super) async fn disturb(world: Arc<World>, roster: Arc<Roster>, seed: u64) {
                 world.say(&format!("the clock jumps by {jump:?}"));
                 tokio::time::advance(jump).await;
             }
-            _ => {
-                world.say(&format!("{name} is removed from the settings for {lasts:?}"));
-                let others: Vec<_> = workers.iter().filter(|it| it.address.host() != name).cloned().collect();
-                roster.set(By::Settings, &others);
-                sleep(lasts).await;
-                roster.set(By::Settings, &workers);
-            }
+            _ => remove(world, name, lasts, rng.below(world.routers.len() + 1)).await,
         }
     }
+}
+
+/// Removes a worker from the settings for a while: at one router, or at all where there is none of this number.
+async fn remove(world: &World, name: &str, lasts: Duration, at: usize) {
+    let others: Vec<_> = world.workers.iter().filter(|it| it.address.host() != name).cloned().collect();
+    let at = world.routers.get(at);
+    let set = |workers: &[WorkerUrl]| {
+        let meant = world.running().into_iter().filter(|it| at.is_none_or(|at| at.index == it.0.index));
+        meant.for_each(|it| drop(it.1.roster.set(By::Settings, workers)));
+    };
+    let place = at.map_or("all routers", |it| &it.name);
+    world.say(&format!("{name} is removed from the settings of {place} for {lasts:?}"));
+    set(&others);
+    world.goes_on_after(lasts).await;
+    set(&world.workers);
 }
 
 /// One connection from the router.
@@ -194,6 +205,8 @@ fn page(host: &Host, path: &str) -> String {
 /// An answer to come: its bytes, and the pauses before them.
 struct Answer {
     request: u32,
+    /// As the router named the request.
+    id: Option<String>,
     misdeed: Option<Misdeed>,
     parts: Vec<(Duration, String)>,
     ending: Ending,
@@ -242,14 +255,16 @@ impl Answer {
             }
             _ => {}
         }
-        Answer { request, misdeed, parts, ending, surplus }
+        let id = head.header("x-request-id").map(str::to_owned);
+        Answer { request, id, misdeed, parts, ending, surplus }
     }
 
     /// Writes the answer. Returns what becomes of the connection.
     async fn give(&self, world: &World, host: &Host, peer: &mut Peer) -> Ending {
         let connection = peer.stream.handle();
         if !matches!(self.misdeed, Some(Misdeed::Declines(_))) {
-            let exchange = Exchange { request: self.request, connection, misses: 0 };
+            let exchange =
+                Exchange { request: self.request, id: self.id.clone(), number: None, connection, misses: 0 };
             world.exchanges.lock().push(exchange);
         }
         let mut is_open = true;

@@ -1,31 +1,40 @@
-//! Everything that a run shares: the router, the workers, the script, and the laws that were broken.
+//! Everything that a run shares: the routers, the workers, the script, and the laws that were broken.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use maitre_base::Rng;
-use maitre_dispatch::BrainSettings;
+use maitre_base::{RequestId, Rng};
 use maitre_net::simulated::ConnectionHandle;
-use maitre_queue::QueueSettings;
+use maitre_net::worker_url::WorkerUrl;
 use parking_lot::Mutex;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::SeedReport;
+use super::cluster::Network;
 use super::host::Host;
+use super::router::{self, RouterProcess, SimulatedRouter};
 use crate::clock::Clock;
-use crate::metrics::Metrics;
-use crate::request_ids::RequestIds;
-use crate::settings::{KvEventSettings, RouterSettings, Timeouts};
-use crate::state::{Parts, RouterState};
-use crate::tls::Tls;
-use crate::tokenize::{EngineTokenizers, LocalTokenizers};
 
 pub(super) struct World {
-    pub(super) state: Arc<RouterState>,
+    clock: Clock,
+    pub(super) routers: Vec<SimulatedRouter>,
+    /// None with one router.
+    pub(super) network: Option<Arc<Network>>,
     pub(super) hosts: Vec<Arc<Host>>,
+    pub(super) workers: Vec<WorkerUrl>,
     /// Of a hundred things that a worker does, so many go wrong.
     pub(super) faults_percent: usize,
     /// Answers that workers are giving now.
     pub(super) exchanges: Mutex<Vec<Exchange>>,
+    /// By client: the process that it is connected to.
+    pub(super) served_by: Mutex<BTreeMap<u32, Arc<RouterProcess>>>,
+    /// How often a router's belief was compared with promises that its peers had.
+    pub(super) beliefs: AtomicU64,
+    /// The last client has left: nothing more goes wrong.
+    pub(super) ending: CancellationToken,
     log: Mutex<Log>,
 }
 
@@ -38,6 +47,10 @@ struct Log {
 /// A worker answers a request.
 pub(super) struct Exchange {
     pub(super) request: u32,
+    /// As the router named it.
+    pub(super) id: Option<String>,
+    /// The router's number of it, once it was looked up: a search reads all ids that the router keeps.
+    pub(super) number: Option<RequestId>,
     /// From the worker's end.
     pub(super) connection: ConnectionHandle,
     /// How often in a row the brain did not know of it.
@@ -46,33 +59,43 @@ pub(super) struct Exchange {
 
 impl World {
     pub(super) fn new(rng: &mut Rng) -> World {
+        let clock = Clock::start();
         let hosts: Vec<_> = (0..1 + rng.below(3)).map(|it| Arc::new(Host::new(it, rng))).collect();
+        let workers: Vec<WorkerUrl> =
+            hosts.iter().map(|it| format!("http://{}:8000", it.name).parse().unwrap()).collect();
         let faults_percent = [0, 5, 20, 60][rng.below(4)];
-        let settings = settings(&hosts, rng);
-        let parts = Parts {
-            clock: Clock::start(),
-            metrics: Arc::new(Metrics::new(&settings.brain.queue.classes)),
-            tokenizers: LocalTokenizers::load(&settings.tokenizers).unwrap(),
-            tls: Tls::load(&settings).unwrap(),
-            traces: None,
-        };
-        let mut state = RouterState::new(settings, parts).unwrap();
-        // Random in production.
-        let mut request_ids = RequestIds::default();
-        request_ids.instance_nonce = rng.next_u64();
-        state.tokenizer.engines = EngineTokenizers::new(request_ids.instance_nonce);
-        state.request_ids = Arc::new(request_ids);
+        let settings = router::settings(workers.clone(), rng);
+        let count = [1, 1, 2, 3][rng.below(4)];
+        let network = (count > 1).then(|| Arc::new(Network::new(clock, count, rng)));
+        let router =
+            |index| SimulatedRouter::new(index, settings.clone(), network.clone(), Rng::new(rng.next_u64()));
         World {
-            state: Arc::new(state),
+            clock,
+            routers: (0..count).map(router).collect(),
+            network,
             hosts,
+            workers,
             faults_percent,
             exchanges: Mutex::default(),
+            served_by: Mutex::default(),
+            beliefs: AtomicU64::new(0),
+            ending: CancellationToken::new(),
             log: Mutex::default(),
         }
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        self.state.clock.now().as_nanos() / 1_000_000
+        self.clock.now().as_nanos() / 1_000_000
+    }
+
+    /// The routers that are up, each with its process.
+    pub(super) fn running(&self) -> Vec<(&SimulatedRouter, Arc<RouterProcess>)> {
+        self.routers.iter().filter_map(|it| Some((it, it.process()?))).collect()
+    }
+
+    /// Waits for this time, or until the run ends. Returns whether it goes on.
+    pub(super) async fn goes_on_after(&self, pause: Duration) -> bool {
+        timeout(pause, self.ending.cancelled()).await.is_err()
     }
 
     pub(super) fn say(&self, event: &str) {
@@ -88,37 +111,9 @@ impl World {
 
     pub(super) fn report(&self) -> SeedReport {
         let Log { script, violations } = std::mem::take(&mut *self.log.lock());
-        SeedReport { script, violations, recalls: self.state.metrics.queue.recalls.get() }
-    }
-}
-
-/// Limits so short that runs reach them, and so that a request has ended after `LIMIT` by any of them but `total`.
-fn settings(hosts: &[Arc<Host>], rng: &mut Rng) -> RouterSettings {
-    let seconds = Duration::from_secs;
-    let mut queue = QueueSettings {
-        sequences_max: [0, 1, 2, 4][rng.below(4)],
-        recall: rng.below(3) > 0,
-        ..QueueSettings::default()
-    };
-    for (class, limit) in queue.classes.iter_mut().zip([20, 30, 40]) {
-        class.deadline = Some(seconds(limit));
-    }
-    RouterSettings {
-        workers: hosts.iter().map(|it| format!("http://{}:8000", it.name).parse().unwrap()).collect(),
-        brain: BrainSettings { queue, seed: rng.next_u64(), ..BrainSettings::default() },
-        events: KvEventSettings { enabled: false, ..KvEventSettings::default() },
-        timeouts: Timeouts {
-            client_header: seconds(4),
-            client_body: seconds(4),
-            client_stalled: seconds(4),
-            client_idle: seconds(10),
-            connect: Duration::from_millis(500),
-            headers: seconds(6),
-            first_token: seconds(6),
-            inter_token: seconds(3),
-            total: seconds(900),
-            ..Timeouts::default()
-        },
-        ..RouterSettings::default()
+        let processes = self.routers.iter().flat_map(SimulatedRouter::processes);
+        let recalls = processes.map(|it| it.state.metrics.queue.recalls.get()).sum();
+        let frames = self.network.as_ref().map_or(0, |it| it.fingerprint());
+        SeedReport { script, violations, recalls, frames, beliefs: self.beliefs.load(Relaxed) }
     }
 }
