@@ -464,7 +464,7 @@ static PROBES: &[Knob] = &[
     knob(
         "probes.interval",
         &At(|it| &mut it.settings.probes.interval, Time(ABOVE_ZERO)),
-        "Time between two probes of one worker, give or take a tenth.",
+        "Time between two probes of one worker, give or take a tenth. Idle workers in fleets of more than 350 are probed every second or third time.",
     ),
     knob(
         "probes.timeout",

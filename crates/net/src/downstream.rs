@@ -235,7 +235,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
             self.buffer.reserve(space);
         }
         let space = self.buffer.capacity() - self.buffer.len();
-        let read = ready!(poll_read_buf(Pin::new(&mut self.stream), &mut cx, &mut self.buffer))?;
+        let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), &mut cx, &mut self.buffer)? else {
+            self.release_buffer();
+            return Poll::Pending;
+        };
         // Only a pending read registers a waker; after this one the next poll must go through.
         self.gate.open();
         if read == space {
@@ -246,7 +249,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Ready(Ok(read))
     }
 
-    /// Frees the buffer if nothing is in it. A stream needs none for the minutes that it takes.
+    /// Frees the buffer if nothing is in it: neither a stream that waits nor an idle connection needs one.
     fn release_buffer(&mut self) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 {
             self.buffer = BytesMut::new();

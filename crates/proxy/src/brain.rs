@@ -118,6 +118,11 @@ impl SharedBrain {
         self.links.read().get(worker.index())?.clone()
     }
 
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.links.read().iter().flatten().count()
+    }
+
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {
         self.links.read().iter().flatten().cloned().collect()
     }

@@ -182,6 +182,10 @@ impl Link {
         AwaitsFirstByte(&self.waiting)
     }
 
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether no more than one request waited here when the worker last became unhealthy.
     pub(crate) fn had_one_waiting(&self) -> bool {
         self.waiting_then.load(Ordering::Relaxed) <= 1

@@ -11,6 +11,7 @@
 mod client;
 mod cluster;
 mod host;
+mod idle;
 mod laws;
 mod message;
 mod outages;

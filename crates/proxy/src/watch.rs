@@ -35,6 +35,18 @@ use crate::subscribe::{self, Publisher};
 /// Largest response read from a worker: metrics of a large model are tens of kilobytes.
 const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
+/// Idle workers that are probed at each interval. A larger fleet is probed about as often in total: a thousand idle
+/// workers that were probed each second took 10 % of a core.
+pub(crate) const IDLE_WORKERS_PROBED: usize = 350;
+
+/// A report of an engine's load counts for 3.5 s. So even an idle worker is probed before that, at the default interval.
+const IDLE_INTERVALS_MAX: usize = 3;
+
+/// How many intervals lie between two probes of an idle worker.
+pub(crate) fn idle_intervals(workers: usize) -> u32 {
+    workers.div_ceil(IDLE_WORKERS_PROBED).clamp(1, IDLE_INTERVALS_MAX) as u32
+}
+
 /// What watching a worker needs of the router.
 #[derive(Clone)]
 pub(crate) struct Watcher {
@@ -118,12 +130,25 @@ impl WorkerWatch {
                 // It was healthy a moment ago and does not respond now: probe again at once.
                 continue;
             }
-            // Jitter, so that a thousand workers are not probed at the same moment.
-            let pause = self.watcher.settings.load().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
+            self.pause().await;
+        }
+    }
+
+    /// Waits until the next probe: one interval, or several if the worker is healthy and idle.
+    async fn pause(&mut self) {
+        // Jitter, so that a thousand workers are not probed at the same moment.
+        let interval = self.watcher.settings.load().probes.interval.mul_f64(0.9 + 0.2 * self.rng.unit());
+        let heard = self.link.heard();
+        let is_healthy = heard.is_some() && self.models_at.is_some();
+        let intervals = if is_healthy { idle_intervals(self.watcher.brain.workers()) } else { 1 };
+        for _ in 0..intervals {
             tokio::select! {
                 biased;
-                () = self.link.probe.notified() => {}
-                () = sleep(pause) => {}
+                () = self.link.probe.notified() => return,
+                () = sleep(interval) => {}
+            }
+            if self.link.heard() != heard || self.link.has_waiting() {
+                return;
             }
         }
     }
@@ -419,4 +444,15 @@ fn is_loopback(host: &str) -> bool {
 
 fn card(model: &models::Model) -> Card<'_> {
     Card { name: &model.id, parent: model.parent.as_deref() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_fleet_is_probed_at_each_interval() {
+        let counts = [0, 1, IDLE_WORKERS_PROBED, IDLE_WORKERS_PROBED + 1, 1_000, 4_000].map(idle_intervals);
+        assert_eq!(counts, [1, 1, 1, 2, 3, 3]);
+    }
 }

@@ -29,6 +29,7 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
 use crate::upstreams::Upstreams;
+use crate::watch::idle_intervals;
 
 /// A response whose first byte is here.
 pub(super) struct StartedResponse {
@@ -107,13 +108,18 @@ async fn attempt(
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
     let sent = Sent { at: lane.upstreams.clock.now(), outs: link.outs() };
     let _waiting = link.wait();
+    let silence = lane.upstreams.settings.load().probes.silence();
+    if link.heard().is_some_and(|it| it + silence <= sent.at) {
+        // It was idle, and so was probed rarely.
+        link.probe.notify_one();
+    }
     let outcome = tokio::select! {
         biased;
         outcome = send(&lane.upstreams, outbound, link.clone(), placement) => {
             outcome.map_err(NoResponse::Failed)
         }
         ended = interrupted(brain, &link, placement.request, sent.outs) => Err(match ended {
-            None => NoResponse::Failed(sent.failure(&lane.upstreams, &link)),
+            None => NoResponse::Failed(sent.failure(lane, &link)),
             Some(waiter) => NoResponse::Recalled(waiter),
         }),
     };
@@ -135,11 +141,13 @@ struct Sent {
 
 impl Sent {
     /// How the attempt failed, now that the worker is unhealthy.
-    fn failure(self, upstreams: &Upstreams, link: &Link) -> Failure {
-        let silence = upstreams.settings.load().probes.silence();
+    fn failure(self, lane: &Lane, link: &Link) -> Failure {
+        let silence = lane.upstreams.settings.load().probes.silence();
+        let silence_if_idle = silence * idle_intervals(lane.state.brain.workers());
         // Heard until the request was sent, and not since.
-        let fell_silent =
-            |heard: Instant| heard + silence > self.at && heard + silence <= upstreams.clock.now();
+        let fell_silent = |heard: Instant| {
+            heard + silence_if_idle > self.at && heard + silence <= lane.upstreams.clock.now()
+        };
         // Where others wait as well, each of them is probably innocent, and none is moved twice.
         match link.had_one_waiting() && link.heard().is_some_and(fell_silent) {
             true => Failure::Silenced,

@@ -206,7 +206,7 @@ impl RouterProcess {
     }
 }
 
-fn state(settings: RouterSettings, nonce: u64, incarnation: u64) -> RouterState {
+pub(super) fn state(settings: RouterSettings, nonce: u64, incarnation: u64) -> RouterState {
     let parts = Parts {
         clock: Clock::start(),
         metrics: Arc::new(Metrics::new(&settings.brain.queue.classes)),
