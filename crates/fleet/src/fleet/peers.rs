@@ -121,6 +121,15 @@ impl Fleet {
             return;
         }
         self.keys.remove(&worker.key);
+        // One that was removed before it may still drain.
+        let draining = self.workers().find(|it| it.key == worker.key).map(|it| it.id);
+        if let Some(draining) = draining {
+            self.keys.insert(worker.key, draining);
+            if let Some(draining) = self.worker_mut(draining) {
+                draining.promised_by_others = worker.promised_by_others;
+            }
+            return;
+        }
         if worker.promised_by_others.work.requests > 0 && self.absent_workers.len() < ABSENT_WORKERS_MAX {
             self.absent_workers.insert(worker.key, worker.promised_by_others);
         }

@@ -307,3 +307,19 @@ fn a_worker_that_returns_before_it_has_left_gets_what_other_routers_promised() {
     let last = fleet.add(url);
     assert_eq!(promised(&fleet, last), Some(0), "nothing is kept of the first one");
 }
+
+/// The second one may also leave first.
+#[test]
+fn a_worker_that_still_drains_gets_what_other_routers_promised_to_its_successor() {
+    let (mut fleet, now, url) = (Fleet::default(), Instant::ZERO, "http://127.0.0.1:1");
+    let (old, new) = (fleet.add(url), fleet.add(url));
+    let key = fleet.worker(old).unwrap().key;
+    fleet.set_promised_by_others(now, key, PromisedWork { requests: 2, ..PromisedWork::default() });
+    fleet.remove(now, new);
+    assert_eq!(fleet.by_key(key).map(|it| it.id), Some(old));
+    assert_eq!(fleet.worker(old).unwrap().promised_by_others.work.requests, 2);
+    fleet.remove(now, old);
+    assert!(fleet.by_key(key).is_none());
+    let last = fleet.add(url);
+    assert_eq!(fleet.worker(last).unwrap().promised_by_others.work.requests, 2, "kept while it is absent");
+}
