@@ -196,7 +196,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         }
         loop {
             match body.next(&mut self.buffer)? {
-                Piece::Data(data) if body.bytes_left() == Some(0) => return Ok(Some(data)),
+                Piece::Data(data) if body.bytes_left() == Some(0) => {
+                    // What follows moves out of a large body's allocation, which would live as long as the connection
+                    // otherwise. Not if there is more of it than of the body: to move it each time would be quadratic.
+                    if data.len() >= READ_BYTES_MIN && self.buffer.len() <= data.len() {
+                        self.buffer = BytesMut::from(&self.buffer[..]);
+                    }
+                    return Ok(Some(data));
+                }
                 Piece::Data(data) => chunks.extend_from_slice(&data),
                 Piece::More => return Ok(None),
                 Piece::End => return Ok(Some(std::mem::take(chunks).freeze())),
@@ -230,7 +237,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
 
     /// Reads into the buffer. If that has room for less than `least` bytes, it gets room for `space`.
     fn poll_fill(&mut self, cx: &Context<'_>, least: usize, space: usize) -> Poll<io::Result<usize>> {
-        let Some(mut cx) = self.gate.pass(cx) else { return Poll::Pending };
+        let Some(mut cx) = self.gate.pass(cx) else {
+            self.release_buffer();
+            return Poll::Pending;
+        };
         if self.buffer.capacity() - self.buffer.len() < least {
             self.buffer.reserve(space);
         }
@@ -249,9 +259,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Ready(Ok(read))
     }
 
-    /// Frees the buffer if nothing is in it: neither a stream that waits nor an idle connection needs one.
+    /// Frees the buffer if nothing is in it: neither a stream that waits nor an idle connection needs one. Without
+    /// capacity it may still share the allocation of a body that was taken out of it.
     fn release_buffer(&mut self) {
-        if self.buffer.is_empty() && self.buffer.capacity() > 0 {
+        if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
         }
     }
@@ -259,6 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     /// Closes the connection, so that the client gets the last response even if it still sends.
     pub async fn close(mut self) {
         let is_read = self.current.is_body_read(&mut self.buffer);
+        self.buffer = BytesMut::new();
         let _ = self.stream.shutdown().await;
         if !is_read {
             let drain = async {

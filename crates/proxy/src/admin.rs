@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use maitre_net::connect::is_out_of_descriptors;
 use maitre_net::downstream::{BodyProgress, Downstream};
 use maitre_views::control::{ConfigText, LogLevel};
@@ -158,6 +158,13 @@ impl Body for AdminBody {
             AdminBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             AdminBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             AdminBody::Live(live) => live.poll(cx).map(|it| it.map(|event| Ok(Frame::data(event)))),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            AdminBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            AdminBody::Live(_) => SizeHint::new(),
         }
     }
 }

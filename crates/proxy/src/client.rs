@@ -87,16 +87,22 @@ impl Pulse {
             || longer(&self.moved, self.timeouts.client_idle))
     }
 
+    /// Bytes of a request head have arrived before: with the request before it, or while that was answered.
+    pub(crate) fn head_began(&self) {
+        if self.head.load(Relaxed) == 0 {
+            self.head.store(self.now.load(Relaxed), Relaxed);
+        }
+    }
+
     pub(crate) fn is_http2(&self) {
         self.http2.store(true, Relaxed);
     }
 
     fn has_read(&self) {
-        let now = self.now.load(Relaxed);
-        self.moved.store(now, Relaxed);
+        self.moved.store(self.now.load(Relaxed), Relaxed);
         let between_requests = self.busy.load(Relaxed) == 0 && !self.http2.load(Relaxed);
-        if between_requests && self.head.load(Relaxed) == 0 {
-            self.head.store(now, Relaxed);
+        if between_requests {
+            self.head_began();
         }
     }
 

@@ -156,10 +156,14 @@ async fn serve_http1(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>)
     loop {
         let head = poll_fn(|cx| match client.poll_head(cx) {
             Poll::Ready(head) => Poll::Ready(head),
-            // A request that has begun to arrive is still answered.
+            // A request that has begun to arrive is still answered, if its head does not take too long.
+            Poll::Pending if !client.is_idle() => {
+                pulse.head_began();
+                Poll::Pending
+            }
             Poll::Pending => match Pin::new(&mut closing).poll(cx).is_ready() || shutdown.is_closing() {
-                true if client.is_idle() => Poll::Ready(Ok(None)),
-                _ => Poll::Pending,
+                true => Poll::Ready(Ok(None)),
+                false => Poll::Pending,
             },
         });
         let responded = match head.await {

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use http::header::{EXPECT, HeaderValue, TRANSFER_ENCODING};
 use http::uri::InvalidUri;
 use http::{Method, Request, Uri, Version};
@@ -36,6 +36,7 @@ pub(super) fn parse(
     searched: &mut usize,
     bytes_max: usize,
 ) -> Result<Option<(Request<()>, Exchange)>, BadHead> {
+    skip_line_breaks(buffer, searched);
     if buffer.is_empty() || *searched > 0 && !ends_after(buffer, *searched) {
         *searched = buffer.len();
         return if buffer.len() > bytes_max { Err(BadHead::TooLarge) } else { Ok(None) };
@@ -91,6 +92,17 @@ fn exchange(request: &Request<()>) -> Result<Exchange, &'static str> {
     })
 }
 
+/// Drops empty lines before a head: some clients send one after a body. They are no part of a request.
+fn skip_line_breaks(buffer: &mut BytesMut, searched: &mut usize) {
+    let mut rest = &buffer[..];
+    while let Some(after) = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n")) {
+        rest = after;
+    }
+    let skipped = buffer.len() - rest.len();
+    buffer.advance(skipped);
+    *searched = searched.saturating_sub(skipped);
+}
+
 /// Whether an empty line, the end of a head, ends after the first `searched` bytes. A line break of one byte is one, too:
 /// httparse reads it so.
 fn ends_after(buffer: &[u8], searched: usize) -> bool {
@@ -136,6 +148,7 @@ mod tests {
         check("HTTP/1.1\r\nconnection: x, Close", BodyReader::length(0), false);
         check("HTTP/1.0\r\ncontent-length: 5", BodyReader::length(5), false);
         check("HTTP/1.0\r\nconnection: keep-alive", BodyReader::length(0), true);
+        check("HTTP/1.0\r\nconnection: keep-alive, close", BodyReader::length(0), false);
     }
 
     #[test]

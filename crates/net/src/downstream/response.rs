@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderValue, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{Method, Response, StatusCode, Version};
@@ -198,8 +198,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let (head, body) = response.into_parts();
-        let mut framing = Framing::of(&self.current, head.status, body.size_hint().exact());
+        let (mut head, body) = response.into_parts();
+        // Of a body that was refused.
+        self.current.chunks = BytesMut::new();
+        let length = body.size_hint().exact();
+        if let Some(length @ 1..) = length.filter(|_| self.current.method == Method::HEAD) {
+            head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
+        }
+        let mut framing = Framing::of(&self.current, head.status, length);
         let may_follow = !is_last && framing != Framing::UntilClose;
         let keep_alive = may_follow && self.current.keep_alive && self.current.is_body_read(&mut self.buffer);
         self.outgoing.begin(&head, framing, (self.current.version, keep_alive));
@@ -248,8 +254,10 @@ impl Outgoing {
         out.push(b' ');
         out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
         out.extend_from_slice(b"\r\n");
+        // The length that a response to HEAD or a 304 would have had stays.
+        let keeps_length = framing == Framing::None && head.status != StatusCode::NO_CONTENT;
         for (name, value) in &head.headers {
-            let is_framing = name == CONTENT_LENGTH && framing != Framing::None;
+            let is_framing = name == CONTENT_LENGTH && !keeps_length;
             if !is_framing && name != TRANSFER_ENCODING && name != CONNECTION {
                 header(out, name.as_str().as_bytes(), value.as_bytes());
             }

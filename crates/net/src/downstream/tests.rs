@@ -101,6 +101,50 @@ async fn a_response_without_a_body_keeps_its_length() {
 }
 
 #[tokio::test]
+async fn a_response_to_head_says_how_long_the_body_would_be_and_a_204_has_no_length() {
+    let text = "HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 5\r\n\r\n".to_owned();
+    assert_eq!(answered("HEAD / HTTP/1.1", response(&[Some("hello")], Some(5))).await, (text, Some(true)));
+    let mut empty = response(&[], Some(0));
+    *empty.status_mut() = http::StatusCode::NO_CONTENT;
+    empty.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
+    let text = "HTTP/1.1 204 No Content\r\ndate: today\r\n\r\n".to_owned();
+    assert_eq!(answered("GET / HTTP/1.1", empty).await, (text, Some(true)));
+}
+
+/// A large body must be freed with its request, although the connection stays.
+#[tokio::test]
+async fn nothing_of_a_large_body_is_kept_once_it_is_taken() {
+    let large = "x".repeat(3 * READ_BYTES_MIN);
+    for follows in ["", "G", "GET / HTTP/1.1\r\n\r\n"] {
+        let post = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{large}{follows}", large.len());
+        for read_bytes in [READ_BYTES_MIN, READ_BYTES_MAX] {
+            let (_client, mut served) = connection(&post).await;
+            served.read_bytes = read_bytes;
+            drop(head(&mut served).await);
+            let body = body(&mut served).await.unwrap();
+            assert!(body == large && body.is_unique(), "{follows}, read {read_bytes} bytes at a time");
+        }
+    }
+    // Small bodies share the buffer of the connection, until it waits for the next request.
+    let (_client, mut served) = connection("POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").await;
+    drop(head(&mut served).await);
+    let body = body(&mut served).await.unwrap();
+    assert!(served.respond(response(&[], Some(0)), false).await.unwrap());
+    assert!(poll_fn(|cx| Poll::Ready(served.poll_head(cx).is_pending())).await);
+    assert!(body.is_unique() && served.buffer.capacity() == 0);
+}
+
+#[tokio::test]
+async fn an_empty_line_after_a_body_is_no_request() {
+    let (_client, mut served) = connection("POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}\r\n\r\n\n").await;
+    head(&mut served).await.unwrap();
+    body(&mut served).await.unwrap();
+    assert!(served.respond(response(&[], Some(0)), false).await.unwrap() && !served.is_idle());
+    assert!(poll_fn(|cx| Poll::Ready(served.poll_head(cx).is_pending())).await);
+    assert!(served.is_idle());
+}
+
+#[tokio::test]
 async fn what_came_before_a_break_arrives_without_an_end() {
     let (text, kept) = answered("GET / HTTP/1.1", response(&[Some("hel"), None], None)).await;
     assert!(text.ends_with("\r\n\r\n3\r\nhel\r\n") && kept.is_none(), "{text}");

@@ -83,5 +83,5 @@ pub(crate) fn keeps_alive(is_http10: bool, headers: &HeaderMap) -> bool {
     if !headers.contains_key(CONNECTION) {
         return !is_http10;
     }
-    if is_http10 { has("keep-alive") } else { !has("close") }
+    !has("close") && (!is_http10 || has("keep-alive"))
 }

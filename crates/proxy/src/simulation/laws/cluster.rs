@@ -15,6 +15,7 @@ use maitre_base::{Instant, PromisedWork};
 use maitre_cluster::{PeerState, SILENCE_MAX};
 use tokio::time::sleep;
 
+use super::INTERVAL;
 use crate::roster::By;
 use crate::simulation::cluster::DIAL_MAX;
 use crate::simulation::router::{RouterProcess, SimulatedRouter};
@@ -44,10 +45,11 @@ type Promised = (PromisedWork, PromisedWork);
 type Promises = BTreeMap<u64, Promised>;
 
 /// Compares what routers have promised with what their peers believe.
-#[derive(Default)]
 pub(super) struct PeerWatch {
     /// Since when the network is calm, and for how many checks.
     calm: (Option<Instant>, u32),
+    /// When it was last checked.
+    checked: Instant,
     workers: BTreeMap<u64, SteadyWorker>,
 }
 
@@ -59,12 +61,22 @@ struct SteadyWorker {
     checks: u32,
 }
 
+impl Default for PeerWatch {
+    fn default() -> PeerWatch {
+        PeerWatch { calm: (None, 0), checked: Instant::ZERO, workers: BTreeMap::new() }
+    }
+}
+
 impl PeerWatch {
     pub(super) fn check(&mut self, world: &World) {
         let Some(network) = &world.network else { return };
         let calm_since = network.calm_since();
-        if calm_since.is_none() || calm_since != self.calm.0 {
-            *self = PeerWatch { calm: (calm_since, 0), workers: BTreeMap::new() };
+        // A clock that jumps ends the calm: nothing was heard of any peer meanwhile, so silent ones are spared once more.
+        let now = Instant::from_millis(world.now_ms());
+        let has_jumped = now.since(self.checked) > 2 * INTERVAL;
+        self.checked = now;
+        if calm_since.is_none() || calm_since != self.calm.0 || has_jumped {
+            *self = PeerWatch { calm: (calm_since, 0), workers: BTreeMap::new(), ..*self };
             return;
         }
         self.calm.1 += 1;
