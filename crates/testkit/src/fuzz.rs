@@ -99,7 +99,7 @@ pub fn fuzz(manifest: &str, name: &str, seeds: &[&[u8]], mut check: impl FnMut(&
     let mut run = |input: &[u8], dice: &Dice| {
         let outcome = catch_unwind(AssertUnwindSafe(|| check(input, &mut dice.clone())));
         if let Err(panic) = outcome {
-            let kept = keep(name, input);
+            let kept = keep(manifest, name, input);
             eprintln!("{name}: fails on {:?}, kept in {}", String::from_utf8_lossy(input), kept.display());
             resume_unwind(panic);
         }
@@ -173,9 +173,10 @@ fn insert(input: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     drop(input.splice(at..at, bytes.iter().copied()));
 }
 
-/// Writes an input that fails to a file.
-fn keep(name: &str, input: &[u8]) -> PathBuf {
-    let folder = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into())).join("fuzz");
+/// Writes an input that fails to a file in the workspace's `target`, which git ignores. Tests run in the folder of their
+/// crate.
+fn keep(manifest: &str, name: &str, input: &[u8]) -> PathBuf {
+    let folder = Path::new(manifest).join("../../target/fuzz");
     let sum = input.iter().fold(0_u64, |sum, it| Dice(sum ^ u64::from(*it)).next());
     let path = folder.join(format!("{name}-{sum:016x}"));
     let _ = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));

@@ -206,7 +206,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
             head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
         }
         let mut framing = Framing::of(&self.current, head.status, length);
-        let may_follow = !is_last && framing != Framing::UntilClose;
+        // After a 2xx to CONNECT the connection would be a tunnel. The router opens none.
+        let is_tunnel = self.current.method == Method::CONNECT && head.status.is_success();
+        let may_follow = !is_last && !is_tunnel && framing != Framing::UntilClose;
         let keep_alive = may_follow && self.current.keep_alive && self.current.is_body_read(&mut self.buffer);
         self.outgoing.begin(&head, framing, (self.current.version, keep_alive));
         let (mut body, mut gathered, mut is_blocked) = (Some(body), Gathered::Full, false);

@@ -202,14 +202,19 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
         buffer.advance(digits + LINE_BREAK.len());
         return Ok(Some(size));
     }
+    // Extensions are skipped. Blanks may stand before one, and nothing else.
     match buffer.get(digits) {
-        // Extensions are skipped.
-        Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => Ok(line_length(buffer)?.map(|length| {
-            buffer.advance(length + LINE_BREAK.len());
-            size
-        })),
-        Some(_) => Err("an invalid chunk size"),
         None => Ok(None),
+        Some(b'\r' | b';' | b' ' | b'\t') if digits > 0 => {
+            let Some(length) = line_length(buffer)? else { return Ok(None) };
+            let mut after = buffer[digits..length].iter().skip_while(|it| matches!(it, b' ' | b'\t'));
+            if after.next().is_some_and(|&it| it != b';') {
+                return Err("an invalid chunk size");
+            }
+            buffer.advance(length + LINE_BREAK.len());
+            Ok(Some(size))
+        }
+        Some(_) => Err("an invalid chunk size"),
     }
 }
 

@@ -21,9 +21,9 @@ use crate::headers;
 use crate::outcome::RequestOutcome;
 use crate::refuse::Refused;
 
-/// What a request's client gets.
+/// An admitted request whose body is here.
 pub(crate) enum Received {
-    /// What needs no worker, such as the list of models.
+    /// It needs no worker: the answer, such as the list of models.
     Own(Bytes),
     Forward {
         arrived: Arc<Arrived>,

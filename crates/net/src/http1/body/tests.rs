@@ -41,6 +41,7 @@ fn check(wire: &str, expected: Option<(&str, &str)>) {
 fn chunks_are_joined_and_the_bytes_after_them_are_left() {
     check("5\r\nhello\r\n1;x=\"y\"\r\n!\r\n0\r\n\r\nHTTP", Some(("hello!", "HTTP")));
     check("0\r\n\r\n", Some(("", "")));
+    check("5 ;x\r\nhello\r\n0\t\r\n\r\n", Some(("hello", "")));
     check("00a\r\n0123456789\r\n0\r\nexpires: x\r\nmore: y\r\n\r\n", Some(("0123456789", "")));
 }
 
@@ -57,6 +58,8 @@ fn malformed_chunks_are_an_error() {
         "5\r\nhello\r\n0\r\nbare\n\r\n",
         "5\rx\r\nhello\r\n0\r\n\r\n",
         "5;a\rb\r\nhello\r\n0\r\n\r\n",
+        "5 x\r\nhello\r\n0\r\n\r\n",
+        "5\r\nhello\r\n0 / HTTP/1.0\r\n\r\n",
         "5\r\nhello\r\n0\r\nno header\r\n\r\n",
     ] {
         check(wire, None);
